@@ -25,7 +25,7 @@ Leaves = Array | dict[str, Array]
 """Observations or actions of n lanes: one array ``[n, *shape]``; for a Dict or Tuple space one array for each leaf,
 by the leaf's path (``camera``, ``arm/joints``)."""
 PICTURE_BYTES: Final = 1024
-"""A column of bytes whose rows are at least this large is taken for pictures."""
+"""A column of bytes whose rows are at least this large counts as pictures."""
 
 Record = dict[str, SupportsFloat]
 """Named scalars of one optimisation step; a value may be a 0-d tensor, read only when it is recorded."""
@@ -83,7 +83,7 @@ class Column:
 
     @staticmethod
     def from_json(column: dict[str, Any]) -> Column:
-        """The column that ``to_json`` has written; an earlier release wrote no ``domain``."""
+        """The column that ``to_json`` wrote; an earlier release wrote no ``domain``."""
         domain, dtype = column.get("domain"), column["dtype"]
         return Column(
             column["name"],
@@ -100,18 +100,18 @@ FIRST: Final = Column.of("first", np.bool_)
 FINAL: Final = Column.of("final", np.bool_)
 """A final row: it ends an episode and holds only the observation after the last action."""
 LANE: Final = Column.of("lane", np.uint16)
-"""The number of the row's environment on its actor; rows of one lane come in the order of time."""
+"""The number of the row's lane in its actor; rows of one lane come in the order of time."""
 ROW_COLUMNS: Final = (VERSION, FIRST, FINAL, LANE)
-"""The columns that every schema of rows ends with."""
+"""The last columns of every schema of rows."""
 
 
 @dataclass(frozen=True)
 class Schema:
     """The columns of rows, or of self-contained items, in wire order.
 
-    A **row** is one lane at one time step: the observation before the action, the action, the reward, and whether the
-    episode ended. It ends with ``ROW_COLUMNS``, and the learner links it to the next row of its lane. An **item** of a
-    user's own ``StepProcessor`` has any other columns and no links.
+    A **row** is one lane at one time step: the observation before the action, the action, and its outcome. Its last
+    columns are ``ROW_COLUMNS``, and the learner links it to the next row of its lane. An **item** of a user's own
+    ``StepProcessor`` may have any other columns, and has no links.
     """
 
     columns: tuple[Column, ...]
@@ -143,7 +143,7 @@ class Schema:
         return any(column.is_picture for column in self.columns)
 
     def plus(self, column: Column) -> Schema:
-        """A schema with one more column: the last one, or in a schema of rows the last before ``ROW_COLUMNS``.
+        """A schema with one more column at the end; in a schema of rows, the column stands before ``ROW_COLUMNS``.
 
         Raises:
             ConfigError: there is a column of this name already.
@@ -193,7 +193,7 @@ class Schema:
         Raises:
             SchemaMismatchError: naming the column, the expected and the found array.
         """
-        # Items that fit are found in a third of the time of ``_count_any``, which says why others do not.
+        # For items that fit, this takes a third of the time of ``_count_any``, which finds out why other items do not.
         rows: tuple[int, ...] = getattr(items.get(self.columns[0].name), "shape", ())[:1]
         if rows and len(items) == len(self._kinds):
             for name, dtype, shape in self._kinds:
@@ -245,7 +245,7 @@ class Schema:
 
     @staticmethod
     def from_json(columns: list[dict[str, Any]]) -> Schema:
-        """The schema of which ``to_json`` was made."""
+        """The schema that ``to_json`` wrote."""
         return Schema(tuple(Column.from_json(column) for column in columns))
 
 
@@ -266,10 +266,10 @@ INTERVENED = Column.of("intervened", np.bool_)
 
 @dataclass(frozen=True)
 class BufferedItems:
-    """Rows or items that wait to be sent: the bytes of each column, in memory of their own.
+    """Rows or items that wait to be sent: a copy of the bytes of each column.
 
     Args:
-        rows: their number.
+        rows: the number of rows or items.
         columns: C-contiguous bytes by column name.
     """
 

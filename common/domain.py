@@ -34,7 +34,7 @@ class Domain:
 
     @classmethod
     def between(cls, low: ArrayLike, high: ArrayLike, dtype: DTypeLike) -> Domain | None:
-        """The domain between bounds of one shape; None if it holds every finite value of the dtype.
+        """The domain between bounds of the same shape; None if it holds every finite value of the dtype.
 
         Booleans have no domain: ``codec.decode`` checks that they are 0 or 1.
         """
@@ -54,7 +54,7 @@ class Domain:
 
     @staticmethod
     def shared(domains: Sequence[Domain | None]) -> Domain | None:
-        """The domain, if all of these are equal and every element has the same bounds; otherwise None."""
+        """The domain that all ``domains`` equal, if its bounds are the same for every element; otherwise None."""
         first = domains[0]
         if first is None or len(first.low) > 1:
             return None
@@ -102,7 +102,7 @@ class Domain:
 
     @classmethod
     def from_json(cls, found: dict[str, list[float | None]], dtype: DTypeLike) -> Domain:
-        """The domain that ``to_json`` has written, for a column of this dtype."""
+        """The domain that ``to_json`` wrote, for a column of this dtype."""
         low = [-np.inf if bound is None else bound for bound in found["low"]]
         high = [np.inf if bound is None else bound for bound in found["high"]]
         return cls(np.array(low, dtype), np.array(high, dtype))
@@ -120,7 +120,7 @@ def _ends(dtype: np.dtype[Any]) -> tuple[float, float]:
 
 
 def _slack(low: NDArray[Any], high: NDArray[Any]) -> NDArray[Any]:
-    """By how much bounds are widened, in their dtype."""
+    """The amount by which bounds are widened, in their dtype and shape."""
     if low.dtype.kind != "f":
         return np.zeros_like(low)
     ends = np.abs([low, high]).astype(np.float64)  # [2, k]

@@ -8,8 +8,8 @@ array                        shape                content
 ``obs``, or ``obs/…``        ``[T + 1, *shape]``  the observations, the one after the last action included
 ``action``, or ``action/…``  ``[T, *shape]``      the actions that were executed
 ``reward``                   ``[T]``              their rewards
-``terminated``               ``[T]`` or ``[]``    optional, bool: only the last step may be True; ``[]``: its value
-``truncated``                ``[T]`` or ``[]``    the same
+``terminated``               ``[T]`` or ``[]``    optional, bool: True at most at the last step, the step of ``[]``
+``truncated``                ``[T]`` or ``[]``    as ``terminated``
 ``intervened``               ``[T]``              optional, bool: whether a person or a safety layer acted
 ``info/KEY``                 ``[T, *shape]``      optional: the value in ``info`` after each step
 ===========================  ===================  ====================================================================
@@ -39,7 +39,7 @@ from common.hints import nearest
 
 SUFFIX: Final = ".npz"
 SPACES: Final = ("obs", "action")
-"""An episode has an array for each leaf of these: ``obs`` alone, or ``obs/…`` for each."""
+"""For each of these spaces, an episode has one array (``obs``), or one array for each leaf (``obs/…``)."""
 AT_ONCE: Final = 1 << 20
 """Bytes that are written at a time."""
 FLAGS: Final = ("terminated", "truncated")
@@ -47,11 +47,11 @@ _UNREADABLE: Final = (
     *(OSError, EOFError, MemoryError, RuntimeError, ValueError),
     *(zipfile.BadZipFile, zlib.error, lzma.LZMAError),
 )
-"""The errors of a file that is no .npz file, or a damaged one."""
+"""The errors that reading raises if a file is no .npz file, or is damaged."""
 
 
 class ArrayHeader(NamedTuple):
-    """The dtype and shape of one array, which stand before its values in the file."""
+    """The header of one array in a file: its dtype and shape."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
@@ -66,7 +66,7 @@ def headers_of(columns: Mapping[str, Array]) -> dict[str, ArrayHeader]:
 
 
 def write_episode(path: Path, columns: Mapping[str, Array]) -> None:
-    """Write one episode. The file is at ``path`` once it is whole and on the disk; no other file stays behind.
+    """Write one episode. The file appears at ``path`` when it is whole and on the disk; no other file stays behind.
 
     Args:
         path: of the file; its directory exists.
@@ -107,7 +107,7 @@ def read_episode(path: Path) -> Items:
 
 
 def read_headers(path: Path) -> dict[str, ArrayHeader]:
-    """Dtypes and shapes of the arrays of one episode, without their values and without those of other names.
+    """Read dtypes and shapes of the arrays of one episode, but not their values; arrays of other names are left out.
 
     Raises:
         DatasetError: the file cannot be read, or its arrays are no episode.
@@ -122,7 +122,7 @@ def check_headers(headers: Mapping[str, ArrayHeader], place: str) -> int:
     """Check that arrays are one episode.
 
     Args:
-        headers: of all arrays; arrays of other names are ignored.
+        headers: of all arrays; arrays of other names are not checked.
         place: the file, in messages.
 
     Returns:
@@ -146,7 +146,7 @@ def ends_of(columns: Mapping[str, Array], place: str) -> Items:
     """``terminated`` and ``truncated`` of an episode of T steps, each ``[T]`` bool; see the module.
 
     Raises:
-        DatasetError: a flag is neither 0 nor 1, or the episode ends before its last step.
+        DatasetError: a flag has another value than 0 and 1, or the episode ends before its last step.
     """
     steps = len(columns["reward"])
     flags = {name: _read_flag(name, columns.get(name), steps, place) for name in FLAGS}
@@ -161,7 +161,7 @@ def is_of_layout(name: str) -> bool:
 
 
 def _is_in(name: str, space: str) -> bool:
-    """Whether an array is that of a space, or of one of its leaves."""
+    """Whether an array holds a space, or a leaf of it."""
     return name == space or name.startswith(f"{space}/")
 
 
@@ -172,7 +172,7 @@ def _count_steps(reward: ArrayHeader, place: str) -> int:
 
 
 def _check(name: str, header: ArrayHeader, steps: int, place: str) -> None:
-    """Check the kind of the dtype, and how many rows there are."""
+    """Check the kind of the dtype, and the number of rows."""
     expected = steps + 1 if _is_in(name, "obs") else steps
     is_flag = name in (*FLAGS, "intervened")
     rows = header.shape[:1]
@@ -242,8 +242,8 @@ def _read_header(archive: zipfile.ZipFile, name: str) -> ArrayHeader:
     """Dtype and shape of an array.
 
     Raises:
-        ValueError: the array is of a version that only arrays of structures need, its header is damaged, or it has
-            fewer or more values than its header says.
+        ValueError: the array has a version of the format that only structured arrays need, its header is damaged, or
+            the number of its values differs from its header.
     """
     with archive.open(f"{name}.npy") as file:
         if (version := np.lib.format.read_magic(file)) != (1, 0):  # A later version may have a header of 4 GiB.

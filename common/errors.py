@@ -73,7 +73,7 @@ class BadValue:
     row: int
 
     def at(self, place: str) -> str:
-        """The message, with ``place`` instead of the row: a name for the row that the reader knows."""
+        """The message, with ``place`` instead of the row's index: a name by which the reader knows the row."""
         return f"column '{self.column}': expected {self.expected}, found {self.found} in {place}"
 
     def __str__(self) -> str:
@@ -85,7 +85,7 @@ class RefusedError(CrossborderError):
 
     Args:
         message: for people.
-        reason: one word; metrics count refusals by it.
+        reason: one word by which refusals are counted.
         bad: the value that was refused, if a single value is the reason.
     """
 
@@ -139,7 +139,7 @@ class RankLostError(CrossborderError):
 def by_exit_code(code: int, message: str) -> CrossborderError:
     """The error of the tree above that has this exit code; an unknown code gives a plain ``CrossborderError``."""
     for kind in CrossborderError.__subclasses__():
-        # Errors of other modules that have no exit code of their own are left out: 1 is the code of any failure.
+        # Subclasses in other modules that set no exit code are left out: they inherit 1, the code of any failure.
         if kind.exit_code == code != CrossborderError.exit_code:
             return kind(message)
     return CrossborderError(message)

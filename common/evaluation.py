@@ -29,11 +29,11 @@ def build_evaluator(
     Args:
         env: only evaluations step it.
         config: names the evaluator.
-        env_config: the configuration of that environment.
-        make_env: makes one more such environment, for evaluators that have this parameter; None: there is only ``env``.
+        env_config: the configuration of ``env``.
+        make_env: makes one more environment like ``env``, for evaluators that ask for it; None: only ``env`` exists.
 
     Raises:
-        PluginError: it cannot be loaded or built.
+        PluginError: the evaluator cannot be loaded or built.
     """
     optional = {"env_config": env_config, "make_env": make_env}
     evaluator: Evaluator = config.build(optional=optional, **EvaluatorArguments(env=env, config=config))
@@ -44,12 +44,12 @@ class DefaultEvaluator:
     """Scores the mean undiscounted return of greedy episodes (border's ``DefaultEvaluator``).
 
     Episode i begins with ``reset(seed=config.seed + i)``, so that all evaluations of a run see the same episodes. Up to
-    ``config.max_envs`` of them are played at the same time, in environments of their own.
+    ``config.max_envs`` episodes are played at the same time, each in a separate environment.
 
     Args:
         env: a plain environment or a vector environment; no other code steps it.
         config: episodes, seed, and the steps after which an episode is cut off.
-        env_config: how many frames the agent sees, and which dtypes; None: the environment's observations as they are.
+        env_config: how many frames the agent sees, and their dtypes; None: observations of the environment, unchanged.
         make_env: makes one more environment; None: all episodes are played in ``env``.
     """
 

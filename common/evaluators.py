@@ -35,7 +35,8 @@ def open_evaluator(
         film: opens the one environment that is filmed while it plays all episodes; None: nothing is filmed.
 
     Raises:
-        CrossborderError: one of them cannot be built, or the environment has other spaces than that of training.
+        CrossborderError: the evaluator or its environment cannot be built, or this environment has other spaces than
+            the environment of training.
     """
     env_config = config.env.for_evaluation()
     stop_safely = build_safe_stop(env_config)
@@ -52,8 +53,7 @@ def open_evaluator(
         watched = watch.over(env)
         return watched if rate_hz is None else PacedEnv(watched, Pace(rate_hz, watch.abandoned))
 
-    # An environment with a rate is a robot, of which there is only one.
-    make_more = make_env if rate_hz is None and film is None else None
+    make_more = make_env if rate_hz is None and film is None else None  # A robot exists once.
     return build_evaluator(make_env(), config.evaluator, env_config, make_more)
 
 
@@ -65,8 +65,8 @@ def build_eval_env(config: EnvConfig, training: EnvSpec | None) -> AnyEnv:
         training: the spaces of one lane as they are recorded; None: they are not compared.
 
     Raises:
-        PluginError: it cannot be built.
-        ConfigError: its observation or action space differs from that of training.
+        PluginError: the environment cannot be built.
+        ConfigError: its observation or action space differs from the space of training.
     """
     env = build_env(config.for_evaluation())
     found = spec_of(env, float64=config.float64)

@@ -6,7 +6,7 @@
 An actor records rows: one for each lane (one copy of the environment) at each time step. The learner links the rows of
 each lane, and a view assembles from them what the agent draws: transitions, sequences, stacks of frames.
 
-To bring a part of your own, implement its interface and name it in the configuration:
+To use your own part, implement its interface and name the part in the configuration:
 
     env.target              a ``gymnasium.Env`` or a ``gymnasium.vector.VectorEnv``
     step_processor.target   RowMap, or StepProcessor for self-contained items without links
@@ -44,7 +44,7 @@ class EnvSpec:
 
 
 class RowMap(abc.ABC):
-    """Changes rows before they are sent: their rewards or observations, or more columns. It remembers nothing."""
+    """Changes the rewards or observations of rows, or adds columns, before the rows are sent. It keeps no state."""
 
     @abc.abstractmethod
     def schema(self, rows: Schema) -> Schema:
@@ -52,10 +52,10 @@ class RowMap(abc.ABC):
 
     @abc.abstractmethod
     def map(self, rows: Items) -> Items:
-        """Return the changed rows: the same number in the same order, every column ``[n, *shape]``, final rows too."""
+        """Return the same number of rows in the same order, every column ``[n, *shape]``; some may be final rows."""
 
 
-@dataclass(slots=True)  # Frozen, it would take three times as long to make.
+@dataclass(slots=True)  # Not frozen: that would take three times as long to construct.
 class Step:
     """One step of one lane. ``next_obs`` is the true next observation, also at the end of an episode.
 
@@ -75,7 +75,7 @@ class Step:
 class StepProcessor(Protocol):
     """Turns steps into self-contained items of any columns: 0 to n items a step, never across an episode's boundary.
 
-    Items have no links: the learner draws them one by one as they are.
+    Items have no links: the learner draws them one by one, unchanged.
     """
 
     def schema(self, spec: EnvSpec) -> Schema:
@@ -85,14 +85,14 @@ class StepProcessor(Protocol):
         """An episode begins: forget everything."""
 
     def process(self, step: Step) -> Items | None:
-        """Items ready now, each ``[n, *shape]``, or None."""
+        """Return the items that are complete after this step, each column ``[n, *shape]``, or None."""
 
 
 class ReplayBuffer(Protocol):
     """The items from which an agent learns.
 
-    A buffer that a configuration names draws from the replay memory that ingest fills, so it also has to be read
-    safely while rows are overwritten and to be resumed. ``learner.replay.shared_buffer:SharedReplay`` does both.
+    A buffer that a configuration names draws from the replay that ingest fills. It must also draw safely while ingest
+    overwrites rows, and go on in a resumed run. ``learner.replay.shared_buffer:SharedReplay`` does both.
     """
 
     @property
@@ -109,22 +109,22 @@ class ReplayBuffer(Protocol):
     def batch(self, size: int) -> Items:
         """Draw with replacement: every column ``[size, *shape]``, valid until the next call.
 
-        The view says which columns there are, and in which of them an axis of time follows. A prioritised buffer adds
-        ``index`` (int64), which names the drawn items in ``update_priority``, and ``weight`` (float32, above 0 and at
-        most 1), by which the agent multiplies the loss of each item.
+        The view decides which columns there are, and which of them have an axis of time after the first. A prioritised
+        buffer adds ``index`` (int64), which names each draw in ``update_priority``, and ``weight`` (float32, above 0
+        and at most 1), by which the agent multiplies the loss of each draw.
         """
 
     def tensors(self, size: int) -> dict[str, torch.Tensor] | None:  # noqa: ARG002 - for buffers that have tensors
         """Draw items as ``batch`` does, as tensors on ``trainer.device``; None: this buffer has arrays only.
 
-        Only a buffer that keeps its items on the device overrides it.
+        Only a buffer that keeps its items on the device overrides this method.
         """
         return None
 
     def update_priority(self, index: Array, td_error: Array) -> None:
-        """Set priorities of drawn items by their TD errors, both ``[n]``; called only if batches have an ``index``.
+        """Take the TD errors of drawn items, both arrays ``[n]``; called only if batches have an ``index``.
 
-        The sign does not matter. The buffer ignores items that were overwritten since the draw.
+        The sign does not matter. The buffer skips items that were overwritten after they were drawn.
         """
 
 
@@ -133,13 +133,13 @@ class TrainingState:
     """The state from which an agent goes on learning as if it had never been interrupted."""
 
     tensors: Mapping[str, torch.Tensor]
-    """By name. They may be live: a checkpoint copies them."""
+    """By name. They may be the agent's live tensors: a checkpoint copies them."""
     values: Mapping[str, Any] = field(default_factory=dict)
     """Values that JSON can hold, such as counters and the states of random generators."""
 
 
 class Agent(abc.ABC):
-    """A policy and how it learns. Built as ``YourAgent(spec=…, seed=…, epsilon=…, device=…, **params)`` on both sides.
+    """A policy that learns. All processes build it as ``YourAgent(spec=…, seed=…, epsilon=…, device=…, **params)``.
 
     The device is ``trainer.device`` on the learner and ``cpu`` on actors.
 
@@ -149,8 +149,8 @@ class Agent(abc.ABC):
 
     is_train = False
     draws_once: ClassVar[bool] = False
-    """Whether it learns from each step once, as on-policy agents do. Training then begins only with a queue, not with a
-    replay that draws steps again and again."""
+    """Whether the agent learns from each step only once, as on-policy agents do. Such an agent needs a queue: training
+    does not begin with a replay that draws steps again and again."""
 
     def train(self) -> None:
         """Explore from now on."""
@@ -161,50 +161,50 @@ class Agent(abc.ABC):
         self.is_train = False
 
     def begin(self, lanes: Array) -> None:  # noqa: B027 - an agent without a memory has nothing to do
-        """Say in which of n lanes the next observation begins an episode, ``[n]`` bool, before that ``sample``.
+        """Take note in which of n lanes the observation of the next ``sample`` begins an episode, ``[n]`` bool.
 
-        An agent with a memory clears it there. The first call says True for all lanes, and so does the first with
-        another n. Train and eval mode need memories of their own: in training in turns, an evaluation comes between two
-        steps of an episode. ``common.agents.network_agent:LaneMemory`` is such a memory.
+        An agent with a memory clears the memory of these lanes. All lanes are True in the first call, and in the first
+        call with another n. Train mode and eval mode need separate memories: in training in turns, an evaluation comes
+        between two steps of an episode. ``common.agents.network_agent:LaneMemory`` is such a memory.
         """
 
     @abc.abstractmethod
     def sample(self, obs: Any) -> Any:
         """Actions for observations ``[n, *shape]``, as ``[n, *action_shape]``.
 
-        Both are ``Leaves``: of a Dict or Tuple space they are one array for each leaf, by path. An agent for other
-        spaces may declare both as arrays.
+        Both are ``Leaves``: for a Dict or Tuple space, one array for each leaf, by path. An agent that supports only
+        other spaces may declare that it takes and returns arrays.
         """
 
     def extra_columns(self) -> Sequence[Column]:
         """The columns that this agent records beside each action, such as a log-probability; none by default.
 
-        Columns named ``state`` or ``state/…`` hold the recurrent state before the action: sequences take them of their
-        first row only.
+        Columns named ``state`` or ``state/…`` hold the recurrent state before the action: a sequence takes them from
+        its first row only.
         """
         return ()
 
     def extras(self) -> Items:
-        """The extra columns ``[n, *shape]`` of the actions that ``sample`` gave last."""
+        """The extra columns ``[n, *shape]`` of the actions that the last ``sample`` returned."""
         return {}
 
     @abc.abstractmethod
     def opt(self, buffer: ReplayBuffer) -> Record | None:
-        """One optimisation step. None: not yet possible (warm-up), nothing changed and nothing is counted."""
+        """Make one opt step. Return None if that is not yet possible (warm-up): then nothing changed or is counted."""
 
-    def td_error(self, items: Items) -> Array:  # noqa: ARG002 - an agent with TD errors computes them from the items
-        """The TD errors of one-step transitions by the present model, ``[n]``; actors send them as first priorities.
+    def td_error(self, items: Items) -> Array:  # noqa: ARG002 - for overrides
+        """The TD errors of one-step transitions under the present model, ``[n]``; actors use them as first priorities.
 
-        Only ``push.initial_priorities`` needs it. An actor gets only the tensors that ``model_info`` names.
+        Only ``push.initial_priorities`` needs them. An actor has only the tensors that ``model_info`` names.
 
         Raises:
-            PluginError: the agent has no TD errors.
+            PluginError: the agent cannot compute them.
         """
         raise PluginError(f"push.initial_priorities: {type(self).__name__} has no td_error(items)")
 
     @abc.abstractmethod
     def model_info(self) -> Mapping[str, torch.Tensor]:
-        """The live tensors that the policy needs, always the same names, shapes and storage."""
+        """The live tensors that the policy needs, always with the same names, shapes and storage."""
 
     @abc.abstractmethod
     def sync_model(self, model: Model) -> None:
@@ -212,7 +212,7 @@ class Agent(abc.ABC):
 
     @abc.abstractmethod
     def save_params(self) -> Mapping[str, torch.Tensor]:
-        """Everything worth keeping in a checkpoint, by name."""
+        """The tensors that a checkpoint or a saved policy keeps, by name."""
 
     @abc.abstractmethod
     def load_params(self, params: Mapping[str, torch.Tensor]) -> None:
@@ -233,7 +233,7 @@ class Agent(abc.ABC):
     def random_state(self) -> TrainingState:
         """The part of ``training_state`` that each rank keeps for itself: the states of random generators.
 
-        With several ranks, all ranks go on from the training state of rank 0, except for these states. Without an
+        A resumed run with several ranks goes on from the training state of rank 0, except for this part. Without an
         override, the ranks draw the same random numbers.
         """
         return TrainingState({})
@@ -244,17 +244,17 @@ class Agent(abc.ABC):
     def policy(self) -> torch.nn.Module:
         """The greedy policy: observations ``[n, *shape]`` to the actions ``sample`` gives in eval mode, as tensors.
 
-        Its weights are the agent's own. Only export needs it; an agent may do without.
+        The module shares the agent's weights. Only export needs this method; an agent may leave it out.
 
         Raises:
-            PluginError: the agent has no such policy.
+            PluginError: the agent has no such module.
         """
         raise PluginError(f"{type(self).__name__} offers no policy(): return its greedy policy as a torch.nn.Module")
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The outcome of an evaluation: ``score`` decides about ``best/``, ``record`` is written down."""
+    """The outcome of an evaluation: ``score`` decides which policy ``best/`` holds; the recorders write ``record``."""
 
     score: float
     record: Record
@@ -272,13 +272,13 @@ class Evaluator(Protocol):
 
 @dataclass(frozen=True)
 class RunIdentity:
-    """Which run it is, and which start of the run."""
+    """Names a run, and one start of this run."""
 
     run_id: str
     incarnation: int
     """1 at the first start; at each later start a higher number, see ``learner.storage.rundir``."""
     origin: Mapping[str, Any] | None = None
-    """Where the run began from: path, run_id and opt_steps of a saved agent; None for a run that began from nothing."""
+    """The saved agent from which the run began: path, run_id and opt_steps; None if the run began with a new agent."""
 
     @property
     def is_resumed(self) -> bool:
@@ -287,44 +287,44 @@ class RunIdentity:
 
 
 class Recorder(Protocol):
-    """Where records go. Built as ``YourRecorder(run_dir=…, **params)``.
+    """Writes the records of a run. Built as ``YourRecorder(run_dir=…, **params)``.
 
-    If the constructor has a parameter ``identity``, it is given the ``RunIdentity`` too: a recorder of a resumed run
-    can then go on where the recorder of the former start ended. If it has a parameter ``config``, it is given the run's
-    configuration as plain values (``dict[str, Any]``), with ``***`` in the place of passwords, tokens and keys.
+    If the constructor has a parameter ``identity``, it also gets the ``RunIdentity``: the recorder of a resumed run can
+    then go on where the recorder of the previous start ended. If it has a parameter ``config``, it gets the run's
+    configuration as plain values (``dict[str, Any]``), with ``***`` instead of passwords, tokens and keys.
     """
 
     def write(self, opt_steps: int, record: Mapping[str, float]) -> None:
-        """Take one record; keys are documented in docs/metrics.md. A score that comes late has its own, lower step."""
+        """Write one record, whose keys docs/metrics.md describes. A late score has the lower step of its policy."""
 
     def flush(self) -> None:
-        """Let others see the records that were written so far."""
+        """Make the records that were written so far visible to other processes."""
 
     def close(self) -> None:
-        """Make everything durable and release it; nothing is written afterwards."""
+        """Write all records to the disk, and release files and connections; ``write`` is not called afterwards."""
 
 
 class Callback:
     """Watches a run at the learner, and may end it. Built as ``YourCallback(**params)``.
 
-    If the constructor has parameters ``run_dir``, ``identity`` or ``config``, they are given as to a ``Recorder``. The
-    methods are called between two opt steps, and an error that they raise ends the run.
+    If the constructor has parameters ``run_dir``, ``identity`` or ``config``, it gets them as a ``Recorder`` does. The
+    trainer calls the methods between two opt steps. An error that a method raises ends the run.
     """
 
     def on_record(self, opt_steps: int, record: Mapping[str, float]) -> str | None:  # noqa: ARG002 - for overrides
-        """Look at a record, after the recorders have it. Return why the run is to end; None: it goes on."""
+        """Look at a record that the recorders have written. Return the reason to end the run, or None to go on."""
         return None
 
     def on_evaluation(self, opt_steps: int, evaluation: Evaluation) -> str | None:  # noqa: ARG002 - for overrides
-        """Look at the outcome of an evaluation, before its record is written. Return why the run is to end, or None.
+        """Look at an evaluation before its record is written. Return the reason to end the run, or None to go on.
 
-        ``opt_steps`` are those of the policy that was scored; a score that comes late has its own, lower step.
+        ``opt_steps`` are those of the policy that was scored. A late score has lower ones than the newest record.
         """
         return None
 
     def state(self) -> Mapping[str, Any]:
-        """The values that a resumed run needs; JSON can hold them."""
+        """The state from which a resumed run goes on, as values that JSON can hold."""
         return {}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from values that ``state`` returned."""
+        """Go on from a state that ``state`` returned."""

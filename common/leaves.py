@@ -65,7 +65,7 @@ def as_shape(value: Any, shape: tuple[int, ...], name: str) -> Array:
     """A value as an array of this shape; a single 0 stands for zeros.
 
     Raises:
-        PluginError: it has another shape.
+        PluginError: the value has another shape.
     """
     found = np.asarray(value)
     if found.shape != shape and not (found.ndim == 0 and not found):

@@ -22,7 +22,7 @@ from common.spaces import columns_of
 
 @dataclass(frozen=True)
 class Parts:
-    """An agent, the lanes in which it acts, and the columns that are recorded."""
+    """An agent, the lanes in which it acts, and the columns of the rows that it records."""
 
     agent: Agent
     schema: Schema
@@ -35,12 +35,12 @@ class Parts:
     """The columns of rows as the sampler records them, before the map of rows and the priorities."""
     frame_stack: int = 1
     lanes: Lanes | None = None
-    """None in a process that does not act, such as a learner."""
+    """None if the agent does not act in this process, as on a learner."""
     row_map: RowMap | None = None
     processors: tuple[StepProcessor, ...] = field(default=())
-    """One for each lane if items are sent in the place of rows, otherwise none."""
+    """One for each lane if items are sent instead of rows, otherwise empty."""
     has_priorities: bool = False
-    """Whether the actor gives first priorities."""
+    """Whether the actor computes the first priority of each row."""
 
     def close(self) -> None:
         """Close all environments."""
@@ -54,10 +54,11 @@ def build_parts(config: ActorConfig, *, seed: int, epsilon: float = 0.0, device:
     Args:
         config: names the parts.
         seed: of the agent, and of environments that are built with a seed.
-        epsilon: the agent's epsilon on the exploration ladder; 0 where the agent does not explore.
+        epsilon: the agent's epsilon on the exploration ladder; 0 if the agent does not explore.
         device: where the agent computes.
-        n_envs: the number of plain environments to build; a vector environment has its own number of lanes. With 0
-            there are no lanes, and the spaces are those of ``env.spaces``, or of an environment that is closed at once.
+        n_envs: the number of plain environments to build; a vector environment decides its number of lanes itself.
+            With 0 there are no lanes, and the spaces are those of ``env.spaces`` or of an environment that is closed at
+            once.
 
     Raises:
         CrossborderError: a part cannot be built or does not fit the others.

@@ -1,4 +1,4 @@
-"""The part that changes rows before they leave the actor: a map of rows, or a step processor, which makes items."""
+"""Builds the part that changes rows before they leave the actor: a map of rows, or a step processor for each lane."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ METHODS = ("schema", "reset", "process")
 
 
 class SameColumns(RowMap):
-    """Leaves rows as they are. A map that changes values and adds no columns derives from it and overrides ``map``."""
+    """Leaves rows unchanged. A map that changes values and adds no columns derives from it and overrides ``map``."""
 
     def schema(self, rows: Schema) -> Schema:
         return rows
@@ -27,14 +27,14 @@ def build_processors(config: PluginConfig | None, n: int) -> tuple[RowMap | None
     """Build the part that ``step_processor`` names.
 
     Args:
-        config: names the part; None: rows stay as they are.
-        n: the number of lanes; each has its own step processor.
+        config: names the part; None leaves rows unchanged.
+        n: the number of lanes; each has a separate step processor.
 
     Returns:
-        The map of rows or None, and the step processors, if the part is a step processor.
+        The map of rows, or None; and the step processors, which are empty if the part is no step processor.
 
     Raises:
-        PluginError: it is neither a map of rows nor a step processor.
+        PluginError: the part is not a map of rows or a step processor.
     """
     made = config.build() if config else None
     if config is None or isinstance(made, RowMap):
@@ -48,10 +48,10 @@ def build_processors(config: PluginConfig | None, n: int) -> tuple[RowMap | None
 
 
 def check_mapped(row_map: RowMap, rows: Schema) -> Schema:
-    """The columns of mapped rows.
+    """Return the columns of the rows that ``row_map`` makes.
 
     Raises:
-        PluginError: they are not columns of rows.
+        PluginError: ``row_map.schema`` returned something else than the columns of rows.
     """
     found: Any = row_map.schema(rows)
     if not (isinstance(found, Schema) and found.is_rows):

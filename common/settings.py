@@ -20,14 +20,14 @@ class Settings(BaseModel):
     """Keys of earlier releases, each with the text that says what to write now."""
 
     LATER: ClassVar[frozenset[str]] = frozenset()
-    """Fields of settings of actors that actors of the former release do not know; see ``unknown_before``."""
+    """Fields of actors' settings that actors of the previous release do not know; see ``unknown_before``."""
 
     model_config = ConfigDict(
         extra="forbid",
         frozen=True,
         validate_default=True,
         allow_inf_nan=False,
-        ser_json_inf_nan="constants",  # In parameters of parts and bounds of spaces: pydantic would write null.
+        ser_json_inf_nan="constants",  # By default pydantic writes null for infinite parameters and bounds of spaces.
     )
 
     def refuse_beside(self, setting: str, *keys: str, reason: str) -> None:
@@ -47,10 +47,10 @@ class Settings(BaseModel):
 
 
 def unknown_before(settings: Settings) -> dict[str, Any]:
-    """The fields that are ``LATER`` and have their default, as ``exclude`` of pydantic takes them.
+    """The fields that are in ``LATER`` and have their default, in the form that pydantic's ``exclude`` takes.
 
-    An actor of the former release refuses keys that it does not know, so its settings must not name these fields. A
-    field with another value than its default is named all the same: such an actor has to refuse it, not to ignore it.
+    The learner must not send these fields to an actor of the previous release, which refuses unknown keys. It does send
+    a field with another value than the default: an actor that ignored the field would not act as its user configured.
     """
     excluded: dict[str, Any] = {}
     for name, field in type(settings).model_fields.items():
@@ -67,7 +67,7 @@ def unknown_before(settings: Settings) -> dict[str, Any]:
 
 
 def models_in(annotation: Any) -> list[type[Settings]]:
-    """The settings models in an annotation: one, also as ``Model | None``, or several that differ by their ``kind``."""
+    """The settings models in an annotation: one (``Model``, ``Model | None``), or several that differ by ``kind``."""
     named = (annotation, *get_args(annotation))
     return [model for model in named if isinstance(model, type) and issubclass(model, Settings)]
 
@@ -75,7 +75,7 @@ def models_in(annotation: Any) -> list[type[Settings]]:
 def _locate(model: type[Settings], path: tuple[int | str, ...]) -> tuple[list[str], type[Settings] | None]:
     """The keys of a path in pydantic's error as a user wrote them, and the model that has the last key.
 
-    Where several models differ by their ``kind``, pydantic's path also holds the kind, which is no key of the user's.
+    If several models differ by their ``kind``, pydantic's path also holds the kind, which the user wrote as a value.
     """
     keys: list[str] = []
     owner, models = None, [model]
@@ -115,7 +115,7 @@ def validate(model: type[SettingsT], values: object, where: str = "") -> Setting
                 problems.append(f"{place}: {_explain_unknown(keys[-1], owner)}")
             elif item["type"] == "missing":
                 problems.append(f"{place}: expected a value, found none")
-            elif item["type"] == "value_error":  # Of a validator of ours, which says what it found.
+            elif item["type"] == "value_error":  # A validator of crossborder raised it; its text names the found value.
                 problem = str(item["ctx"]["error"])
                 problems.append(f"{place}: {problem}" if place and not problem.startswith(place) else problem)
             else:

@@ -99,7 +99,7 @@ def _flatten(space: AnySpace, value: Any, path: str) -> Iterator[tuple[str, Arra
 def unflatten(space: AnySpace, leaves: Leaves) -> Any:
     """The element of ``space`` that has these leaves: the reverse of ``flatten``.
 
-    A leaf without dimensions becomes a numpy scalar, since environments look up tables by their actions.
+    A leaf without dimensions becomes a numpy scalar, since some environments use an action as the index of a table.
     """
     if not isinstance(leaves, dict):
         return _as_element(leaves)
@@ -135,7 +135,7 @@ def name_of(prefix: str, path: str) -> str:
 
 
 def domain_of(space: AnySpace) -> Domain | None:
-    """The values of a leaf's elements; None if they are all values of the dtype."""
+    """The values that a leaf's elements may have; None if they may have every value of the dtype."""
     match space:
         case spaces.Box():
             return Domain.between(space.low, space.high, space.dtype)
@@ -149,7 +149,7 @@ def domain_of(space: AnySpace) -> Domain | None:
 
 
 def to_columns(prefix: str, leaves: Leaves) -> dict[str, Array]:
-    """Leaves as columns: ``{prefix: array}``, or ``{prefix/path: array}`` for each."""
+    """Leaves as columns: ``{prefix: array}``, or ``{prefix/path: array}`` with an entry for each leaf."""
     if not isinstance(leaves, dict):
         return {prefix: leaves}
     return {f"{prefix}/{path}": array for path, array in leaves.items()}
@@ -159,7 +159,7 @@ def from_columns(prefix: str, columns: Mapping[str, Any]) -> Any:
     """The leaves in the columns ``prefix`` or ``prefix/…``: the reverse of ``to_columns``, for arrays and tensors.
 
     Raises:
-        ConfigError: there are no such columns, as in a batch of sequences for an agent that draws transitions.
+        ConfigError: no column has such a name, as in a batch of sequences for an agent that draws transitions.
     """
     if prefix in columns:
         return columns[prefix]
@@ -167,6 +167,6 @@ def from_columns(prefix: str, columns: Mapping[str, Any]) -> Any:
     found = {name.removeprefix(begin): value for name, value in columns.items() if name.startswith(begin)}
     if not found:
         raise ConfigError(
-            f"the agent needs a column {prefix}, but a batch has {', '.join(columns)}: replay.view decides what it has"
+            f"the agent needs a column {prefix}, but a batch has {', '.join(columns)}: replay.view chooses columns"
         )
     return found

@@ -28,7 +28,7 @@ class Rules(Protocol):
     """Decides what happens to values that a column may not hold: replace them, keep them, or refuse the batch."""
 
     def handle_nonfinite(self, name: str, values: Array, rows: int) -> Array:
-        """Finite values to replace a column's flat ``values`` of ``rows`` rows, some of which are not finite.
+        """Return the values that replace a column's flat ``values`` of ``rows`` rows, some of which are not finite.
 
         Raises:
             RefusedError: naming column, value and row.
