@@ -1,9 +1,9 @@
-"""Child processes: how they are started, heard and ended in time.
+"""Starts child processes, reads their events, and ends them in time.
 
 A child gets JSON lines on stdin, the first at its start. It ends itself when its stdin closes, so no child outlives its
-parent. It writes events on stdout (see ``say``) and its log on stderr. Other lines on either, which users' parts may
-print, are logged. A child runs in a session of its own, so Ctrl-C reaches only the parent. The parent then ends its
-children in order, and the processes that they have started with them.
+parent. It writes events on stdout (see ``say``) and its log on stderr. The parent logs all other lines there, such as
+the prints of users' parts. A child runs in a separate session, so Ctrl-C reaches only the parent. The parent then ends
+its children in order, together with the processes that they have started.
 
 A process that is to become a child later (see ``common.process.spare``) gets no line at its start.
 """
@@ -46,7 +46,7 @@ def read_boot() -> dict[str, Any]:
 
 
 def say(event: Event) -> None:
-    """Send an event from a child to its parent. They agree on its keys; ``error`` and ``warm`` are reserved."""
+    """Send an event from a child to its parent, which both know the keys of; ``error`` and ``warm`` are reserved."""
     # The line break before it ends a line that a user's part has left open, as ``print(".", end="")`` does.
     sys.stdout.write(f"\n{json.dumps({_MARK: event})}\n")
     sys.stdout.flush()
@@ -79,7 +79,7 @@ class Child:
         module: the module to run.
         boot: the first JSON line on the child's stdin; None: the child waits for it, and gets it by ``tell``.
         pass_fds: file descriptors that the child inherits.
-        env: environment variables that are added to ours.
+        env: environment variables that are added to those of this process.
         arguments: words after the module.
     """
 

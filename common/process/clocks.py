@@ -1,4 +1,4 @@
-"""Deadlines, intervals, rates and delays, so that loops need no arithmetic of their own."""
+"""Deadlines, intervals, rates and delays, so that loops need no arithmetic on times."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Deadline:
 
 
 class Stillness:
-    """The time for which a count, which another process changes several times a second, has stood still.
+    """Measures how long a count has stood still that another process changes several times a second.
 
     If this process was stopped itself (by SIGSTOP, or with the whole host), the other process may have been stopped
     with it. A long time between two calls of ``seconds`` therefore does not count as stillness of the other process.

@@ -25,7 +25,7 @@ class PrintCompletion(argparse.Action):
     """Prints the completion script of one shell and ends the command.
 
     The package shtab, which writes the script, comes with ``crossborder[learner]``. It is imported only here, so that
-    every other use of a command works on an actor host, which may not have it.
+    every other use of a command works on an actor host, which may not have shtab.
     """
 
     def __call__(self, parser: argparse.ArgumentParser, _: object, shell: Any, __: str | None = None) -> None:
@@ -85,7 +85,7 @@ class Parser(argparse.ArgumentParser):
         self, args: Sequence[str] | None = None, namespace: Any = None
     ) -> tuple[argparse.Namespace, list[str]]:
         words = sys.argv[1:] if args is None else list(args)
-        # Before argparse: it would say that the right option is missing, not that this one is misspelt.
+        # This comes before argparse, which would say that the right option is missing, not that this one is misspelt.
         for word in takewhile("--".__ne__, words):
             option = word.partition("=")[0]
             if option.startswith("--") and option not in self._option_string_actions:
@@ -127,7 +127,7 @@ def run_command(parser: Parser, argv: Sequence[str] | None, act: Callable[[argpa
 
     Args:
         parser: of the command.
-        argv: its words; None takes those of this process.
+        argv: its words; None takes the words of this process.
         act: does the work of the command, by its parsed words.
 
     Returns:
@@ -139,7 +139,7 @@ def run_command(parser: Parser, argv: Sequence[str] | None, act: Callable[[argpa
 def run_service(
     parser: Parser, argv: Sequence[str] | None, act: Callable[[argparse.Namespace, StopSignals], None]
 ) -> int:
-    """As ``run_command``, for a command that goes on until it is told to stop: ``act`` sets ``on_stop`` of the signals.
+    """As ``run_command``, for a command that goes on until a signal stops it; ``act`` sets ``on_stop`` of the signals.
 
     Returns:
         The exit code; see ``run_until_signal``.
@@ -164,7 +164,7 @@ def run_until_signal(command: str, form: LogFormat, act: Callable[[StopSignals],
     try:
         act(signals)
     except CrossborderError as error:
-        if signals.received is None or error.exit_code:  # An error with exit code 0 only says that it was told to stop.
+        if signals.received is None or error.exit_code:  # An error with exit code 0 only says that ``act`` had to stop.
             return tell_error(command, error, form)
     except (SystemExit, KeyboardInterrupt) as error:
         if signals.received is None:

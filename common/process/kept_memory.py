@@ -17,7 +17,7 @@ _M_MMAP_THRESHOLD: Final = -3
 
 
 def keep_buffers() -> None:
-    """Have this process keep freed memory from now on, as ``KEEP_BUFFERS`` does for children; only glibc knows how."""
+    """Have this process keep freed memory from now on, as ``KEEP_BUFFERS`` does for children; needs glibc."""
     if hasattr(libc := ctypes.CDLL(None), "mallopt"):
         libc.mallopt(_M_MMAP_THRESHOLD, 1 << 30)
         libc.mallopt(_M_TRIM_THRESHOLD, (1 << 31) - 1)

@@ -66,7 +66,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def setup_logging(level: str = "INFO", form: LogFormat = "text", console: Console | None = None) -> None:
-    """Log to stderr; JSON, also of uncaught exceptions and of warnings, if ``form`` is json.
+    """Log to stderr. If ``form`` is json, uncaught exceptions and warnings are logged as JSON too.
 
     Args:
         level: the lowest level that is logged.
@@ -78,7 +78,7 @@ def setup_logging(level: str = "INFO", form: LogFormat = "text", console: Consol
     if form == "json":
         formatter = JsonFormatter()
     elif console is not None:
-        from rich.logging import RichHandler  # noqa: PLC0415 - only learners have a live display, and so rich
+        from rich.logging import RichHandler  # noqa: PLC0415 - only learners have a live display and the package rich
 
         handler = RichHandler(console=console, show_path=False, log_time_format="%H:%M:%S")
         formatter = TextFormatter("%(who)s%(name)s: %(message)s")
@@ -90,7 +90,7 @@ def setup_logging(level: str = "INFO", form: LogFormat = "text", console: Consol
 
 
 def quiet_grpc(form: LogFormat) -> None:
-    """Keep gRPC's C core from writing lines of its own to stderr: all lines if ``form`` is json, else all but errors.
+    """Keep gRPC's C core from writing lines to stderr: all lines if ``form`` is json, otherwise all except errors.
 
     Call this before gRPC is imported. The variable ``GRPC_VERBOSITY`` overrules it. A child may use the rule for text
     even if its parent logs JSON: the parent passes a child's lines through ``relog``.
@@ -101,8 +101,8 @@ def quiet_grpc(form: LogFormat) -> None:
 class RateFilter(logging.Filter):
     """Passes ``rate`` records a second, of which ``at_once`` may come at once, and drops the others.
 
-    The next record that passes says how many were dropped. This is for a process that strangers can make log. Critical
-    records always pass.
+    The next record that passes says how many were dropped. Critical records always pass. This filter is for a process
+    in which requests of strangers cause log records.
     """
 
     def __init__(self, rate: float, at_once: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -128,7 +128,7 @@ def relog(child: str, line: str) -> None:
         level, name = logging.getLevelNamesMapping()[entry["level"]], f"{child}.{entry['logger']}"
         identity = {key: entry[key] for key in _KEYS} if entry.keys() >= {*_KEYS} else {}
         given = {"msg": str(entry["message"]), "exc_text": entry.get("exception"), "identity": identity}
-    except (ValueError, LookupError, TypeError, RecursionError):  # No record of ours: a library's line.
+    except (ValueError, LookupError, TypeError, RecursionError):  # It is a library's line, no record of ours.
         logging.getLogger(child).log(_foreign_level(line), "%s", line)
         return
     record = logging.makeLogRecord({"name": name, "levelno": level, "levelname": entry["level"], **given})
@@ -137,7 +137,7 @@ def relog(child: str, line: str) -> None:
 
 
 def _foreign_level(line: str) -> int:
-    """The level of a line that is no record of ours. Lines of gRPC's C core begin with it: E1122 03:17:05.…."""
+    """The level of a line that is no record of ours. Lines of gRPC's C core begin with a level: E1122 03:17:05.…."""
     found = re.match(r"([IWEF])\d{4} \d\d:\d\d:", line)
     return _GRPC_LEVELS[found[1]] if found else logging.INFO
 
@@ -156,7 +156,7 @@ class LogThrottle:
         self._next, self._missed = -math.inf, 0
 
     def due(self) -> int | None:
-        """The number of messages left out since the last that was due; None if this one is to be left out too."""
+        """The number of messages left out since the last one that was due; None if this message is left out too."""
         now = self._clock()
         if now < self._next:
             self._missed += 1

@@ -1,4 +1,4 @@
-"""Whether a process that has ended is started again."""
+"""Decides whether a process that has ended is started again."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _EXIT_CODES_TO_RESTART: Final = (1, LearnerUnreachableError.exit_code, EnvHungEr
 
 
 def may_restart_help(code: int) -> bool:
-    """Whether a process that ended with this exit code may end otherwise when it is started again.
+    """Whether a process that ended with this exit code may end with another one if it is started again.
 
     A restart may help after a signal (a code below 0), after an unexpected exception, when the learner could not be
     reached and when an environment hangs. After any other error of ours, the next start would end in the same way.

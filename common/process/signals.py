@@ -13,7 +13,7 @@ from types import FrameType
 
 
 def leave_to_parent() -> None:
-    """Do nothing at Ctrl-C and SIGTERM: this process ends when its parent says so, or is gone.
+    """Do nothing at Ctrl-C, SIGTERM and SIGHUP: this process ends when its parent says so, or when the parent is gone.
 
     SLURM and systemd signal all processes of a job or a service at the same time. A child that ended at once could not
     do its part in its parent's orderly end. Programs that this process starts get the default handling again.
@@ -34,7 +34,7 @@ class StopSignals:
         self.on_stop: Callable[[], None] | None = None
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._handle)
-        if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # nohup(1) has it ignored.
+        if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # With nohup(1) it stays ignored.
             signal.signal(signal.SIGHUP, self._handle)
 
     def _handle(self, number: int, _frame: FrameType | None) -> None:
@@ -48,7 +48,7 @@ class StopSignals:
         threading.Thread(target=self.on_stop, name="stop").start()
 
     def hold(self) -> None:
-        """Note a first signal and do no more; the caller sets ``on_stop`` later, and then looks at ``received``."""
+        """Only note a first signal from now on; the caller sets ``on_stop`` later, and then looks at ``received``."""
         self.on_stop = lambda: None
 
     def ignore(self) -> None:

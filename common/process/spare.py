@@ -22,21 +22,21 @@ from common.process.restarts import RestartPolicy
 
 log = logging.getLogger(__name__)
 NICENESS: Final = 10
-"""The priority at which a spare imports while another process does the work: a tenth of its share of a busy core."""
+"""The niceness of a spare that imports while another process works: on a busy core, a tenth of that process's time."""
 SETTLED_SECONDS: Final = 10.0
 """A child gets a spare when it has lived for this time, so that short runs pay for none."""
 
 
 class Spare:
-    """Starts children of one kind, and holds one process ready that becomes the next of them.
+    """Starts children of one kind, and keeps one process ready to become the next child.
 
     Not thread-safe: a ``Supervisor`` uses it from its own thread.
 
     Args:
         name: the children's name in logs.
-        module: that they run; it has a function ``main`` without arguments.
+        module: the module that they run; it has a function ``main`` without arguments.
         pass_fds: file descriptors that they inherit.
-        env: environment variables that are added to ours.
+        env: environment variables that are added to those of this process.
         imports: further modules that a spare imports, before ``module``.
         settled_seconds: a child gets a spare when it has lived for this time.
         policy: how often a spare that died is replaced.
@@ -59,27 +59,27 @@ class Spare:
         self._waiting: Child | None = None
         """The process that waits for its boot line."""
         self._is_urgent = False
-        """Whether it was started at our own priority."""
+        """Whether the waiting process was started at the priority of this process."""
         self._settled_at = time.monotonic() + settled_seconds
 
     @property
     def pid(self) -> int | None:
-        """The id of the process that waits, or is about to; None if there is none."""
+        """The id of the spare process, even if it still imports; None if there is no spare."""
         return self._waiting.pid if self._waiting is not None else None
 
     @property
     def is_warm(self) -> bool:
-        """Whether a process waits that has imported everything."""
+        """Whether there is a spare that has imported everything."""
         return self._waiting is not None and self._waiting.is_warm
 
     def begin(self, *, is_urgent: bool) -> None:
-        """Start a spare now, before the first child; at our own priority if that child is needed soon."""
+        """Start a spare now, before the first child; if that child is needed soon, at the priority of this process."""
         words = (str(0 if is_urgent else NICENESS), *self._imports, self._module)
         self._waiting = Child(self._name, __name__, None, self._pass_fds, self._env, arguments=words)
         self._is_urgent = is_urgent
 
     def start_child(self, boot: Mapping[str, Any]) -> Child:
-        """Start a child: the spare if it is warm or on its way at our own priority, or else a new process."""
+        """Start a child: the spare if it is warm or imports at the priority of this process, or else a new process."""
         spare, self._waiting = self._waiting, None
         self._settled_at = time.monotonic() + self._settled_seconds
         if spare is not None and spare.poll() is None and (spare.is_warm or self._is_urgent):
@@ -111,7 +111,7 @@ class Spare:
         """Log why there is no spare; after too many failures there will be none."""
         log.warning("the spare of %s %s", self._name, failure)
         if not self._policy.allows():
-            log.error("the spare of %s keeps failing: there is none", self._name)
+            log.error("the spare of %s keeps failing: no more spares are started", self._name)
             self._settled_seconds = self._settled_at = float("inf")
 
     def end(self) -> None:
@@ -138,7 +138,7 @@ def main() -> int:
     """Run a spare; return the exit code of the child that it becomes."""
     niceness, *modules = sys.argv[1:]
     if int(niceness):
-        # It starts the threads of OpenBLAS, which would keep the low priority of the importing thread.
+        # numpy starts the threads of OpenBLAS. Started by the importing thread, they would keep its low priority.
         importlib.import_module("numpy")
         importing = threading.Thread(target=_import_at, args=(int(niceness), modules), name="importing")
         importing.start()

@@ -3,8 +3,8 @@
 If an ssh connection without a terminal ends, the command that it had started goes on. So ``crossborder-launch`` starts
 every command as ``python -m common.process.tether DIRECTORY COMMAND WORDS…`` and holds its standard input: it writes
 the byte ``BEAT`` every ``BEAT_SECONDS``, and the byte ``END`` to end the command. The command runs in this process. It
-gets SIGTERM, and so ends in order, after ``END``, when standard input closes, and when nothing has come for
-``SILENT_SECONDS``: a caller whose power or network has failed closes nothing. If the command still runs
+gets SIGTERM, and so ends in order, in three cases: after ``END``, when standard input closes, and when no byte has come
+for ``SILENT_SECONDS``, because a caller whose power or network has failed does not close it. If the command still runs
 ``GRACE_SECONDS`` later, it is killed.
 """
 
@@ -31,11 +31,11 @@ END: Final = b"!"
 BEAT_SECONDS: Final = 10.0
 SILENT_SECONDS: Final = 60.0
 GRACE_SECONDS: Final = 120.0
-"""Longer than a learner takes to take its actors' last rows and to save."""
+"""A learner needs less time to receive its actors' last rows and to save."""
 
 
 class Tether:
-    """Reads what the caller writes, and ends this process at its word or its silence.
+    """Reads the caller's bytes, and ends this process when the caller says so or falls silent.
 
     Args:
         fd: the descriptor that is read.
@@ -49,23 +49,23 @@ class Tether:
         """When the command is killed; None until it was asked to end."""
 
     def hold(self) -> None:
-        """Return never: this process ends while this thread waits, or is killed by it."""
+        """Never return: this process ends while this thread waits, or this thread kills it."""
         while heard := self._hear():
             if END in heard:
                 self._ask()
-        _drop_output()  # First: nobody reads it any more, and the command must not fail at what it writes.
+        _drop_output()  # First: nobody reads the output any more, and the command must not fail at writing.
         self._ask()
         assert self._end is not None
         threading.Event().wait(self._end.remaining())
         os.kill(os.getpid(), signal.SIGKILL)
 
     def _hear(self) -> bytes:
-        """What the caller has written; nothing if it is gone or silent, or if the command does not end in time."""
+        """The caller's next bytes; empty if it is gone or silent, or if the command does not end in time."""
         seconds = min(self._silent_seconds, self._end.remaining() if self._end is not None else math.inf)
         ready, _, _ = select.select([self._fd], [], [], seconds)
         try:
             return os.read(self._fd, 4096) if ready else b""
-        except ConnectionResetError:  # Some sshd use a socket: its caller has ended with output that it had not read.
+        except ConnectionResetError:  # Some sshd use a socket: the caller ended before it had read all output.
             return b""
 
     def _ask(self) -> None:
@@ -105,7 +105,7 @@ def run(directory: str, name: str, words: Sequence[str]) -> int:
         os.chdir(Path(directory).expanduser())
     except OSError as error:
         return tell_error(name, ConfigError(f"directory: expected one that can be entered: {error}"), "json")
-    # Until the command handles signals itself. Without this, ssh could not tell the end from a broken connection.
+    # This holds until the command handles signals. Without it, ssh could not tell the end from a broken connection.
     signal.signal(signal.SIGTERM, _end_at_once)
     threading.Thread(target=Tether(_take_stdin()).hold, name="tether", daemon=True).start()
     code: int = command(list(words))

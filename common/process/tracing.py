@@ -2,8 +2,8 @@
 
 The spans of one batch are one trace, whose first span is the actor's. Its name travels with the batch as a *trace
 parent*, the text that W3C's Trace Context (https://www.w3.org/TR/trace-context) defines. Spans are recorded when they
-are over, and a thread of the library sends them to the collector; its queue is bounded, and it drops spans before it
-waits.
+are over, and a thread of the library sends them to the collector. The library's queue is bounded: if it is full, spans
+are dropped, and no code waits.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Tracing:
         self.flush = provider.force_flush
 
     def begin_trace(self, name: str, began: float, **attributes: int) -> str:
-        """Record the first span of a trace, which ends now.
+        """Record the first span of a trace; the span ends now.
 
         Args:
             name: of the span.
@@ -67,7 +67,7 @@ class Tracing:
             attributes: of the span.
 
         Returns:
-            The trace parent of the spans to come; empty if the sampler (``OTEL_TRACES_SAMPLER``) leaves the trace out.
+            The trace parent of later spans; empty if the sampler (``OTEL_TRACES_SAMPLER``) leaves the trace out.
         """
         span = self._tracer.start_span(name, start_time=_unix_ns(began), attributes=attributes)
         span.end()

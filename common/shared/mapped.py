@@ -35,8 +35,8 @@ def fence() -> None:
 def map_file(path: Path, size: int, *, create: bool, writable: bool = True) -> mmap.mmap:
     """Map a file into this process's memory, shared with all processes that map it.
 
-    A new file is allocated at once, so that a full disk is noticed here and not at a later write, and synced. A kill
-    leaves a new file whole or not there at all.
+    A new file is allocated and synced at once, so that a full disk is noticed here and not at a later write. After a
+    kill, the new file is either whole or absent.
 
     Raises:
         RunDirectoryError: the file cannot be created or opened, or has another size.
@@ -56,10 +56,10 @@ def map_file(path: Path, size: int, *, create: bool, writable: bool = True) -> m
 
 
 def boot_id() -> int:
-    """A number that differs from one boot of the host to the next, never 0; always 1 where the kernel has none.
+    """A number that differs from one boot of the host to the next, never 0; always 1 if the kernel gives no number.
 
-    Within one boot a process sees all that others wrote before it; after another boot, writes that were not synced may
-    be missing.
+    Within one boot, a process sees all earlier writes of other processes; after another boot, writes that were not
+    synced may be missing.
     """
     try:
         return int(uuid.UUID(_BOOT_ID.read_text().strip()).int >> 65) or 1  # 63 bits fit a signed word.
@@ -87,12 +87,12 @@ def _allocate(path: Path, size: int) -> None:
 def holding_alone(directory: Path, seconds: float = 0.0) -> Iterator[None]:
     """Be the only process that writes to the replay in ``directory`` within this context.
 
-    Two trainers cannot come here at once, since the run directory has a lock of its own; but the ingest process of a
-    trainer that was killed lives for a moment longer and may still be writing.
+    Two trainers cannot come here at once, since the run directory has a separate lock. But the ingest process of a
+    killed trainer lives for a moment longer and may still be writing.
 
     Args:
         directory: holds the replay.
-        seconds: for which this process waits for the end of that ingest process.
+        seconds: how long this process waits for the end of that ingest process.
 
     Raises:
         RunDirectoryError: the ingest process of a trainer that was killed has not ended in time.
@@ -105,7 +105,7 @@ def holding_alone(directory: Path, seconds: float = 0.0) -> Iterator[None]:
                     f"{directory}: the ingest process of a learner that was killed still holds it; it ends within "
                     "seconds: try again"
                 )
-            time.sleep(_LOOK_SECONDS)  # A wait for a lock has no deadline, so this process looks again and again.
+            time.sleep(_LOOK_SECONDS)  # flock(2) waits without a deadline, so this process tries again and again.
         yield
     finally:
         os.close(fd)

@@ -3,17 +3,17 @@
 On a learner host the trainer writes (``learner/models/publisher.py``); ingest and local actors read. On an actor host
 the worker that has fetched a model writes it for its neighbours (``actor/client/shared_models.py``).
 
-Three slots in shared memory, each laid out as a safetensors file, so that a slot's bytes *are* the model on the wire
-and one memcpy serves every actor.
+Shared memory holds three slots. Each has the layout of a safetensors file, so that a slot's bytes *are* the model on
+the wire, and one memcpy serves every actor.
 
 The writer never waits for readers: it writes model n into slot ``n mod 3``, the slot that was written longest ago. So a
-reader usually copies the newest model while the writer fills another slot. Only when the writer publishes two further
-models during one copy and begins a third does it overwrite the very slot that is read. The slot's ticket shows that:
-the writer sets it to 0 before it writes and to the model's number afterwards. A reader that finds another ticket after
-its copy than before drops the copy and reads the newest model instead.
+reader usually copies the newest model while the writer fills another slot. The writer overwrites the slot that is read
+only if it publishes two more models during one copy and begins a third. The slot's ticket shows this: the writer sets
+it to 0 before it writes, and to the model's number afterwards. A reader compares the ticket before and after its copy.
+If the tickets differ, it drops the copy and reads the newest model instead.
 
 A writer that is killed while it fills a slot has not counted that model yet. The slot keeps ticket 0 until the next
-writer fills the same slot, and readers read the model before.
+writer fills the same slot, and readers read the previous model.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class _Header(Words):
     blob_bytes = Word(1)
     """The size of one serialised model."""
     run_key = Word(2)
-    """Of the run whose models these are, see ``key_of``; 0 where the file's readers know the run."""
+    """The key of the run whose models these are, see ``key_of``; 0 if the file's readers know the run."""
 
 
 class _SlotHeader(Words):
@@ -75,7 +75,7 @@ class ModelSlots:
         path: the file.
         blob_bytes: size of one serialised model.
         create: make a new file; otherwise open an existing one.
-        run_id: with ``create``, the run whose models these are; readers that are not told may compare it.
+        run_id: with ``create``, the run whose models these are, for readers that check it; None: they know the run.
         writable: otherwise the file is opened for reading only.
 
     Raises:
@@ -121,7 +121,7 @@ class ModelSlots:
             fill: writes the model into the slot whose number it is given.
         """
         # A reader may still copy from this slot, which holds the third newest model. The reader must see ticket 0
-        # before it can see the first new byte, and the new ticket only after the last new byte: hence the two fences.
+        # before it can see the first new byte, and the new ticket only after the last new byte: two fences.
         number = self.header.published + 1
         slot = self.slots[number % N_SLOTS]
         slot.ticket = 0
@@ -145,7 +145,7 @@ class ModelSlots:
         """Copy the newest model, whole.
 
         Args:
-            copy: makes the copy. It may be called several times, and may keep no view of the slot.
+            copy: makes the copy. It may be called several times, and must not keep a view of the slot.
 
         Returns:
             The result of ``copy``, or None before the first model.

@@ -105,7 +105,7 @@ def test_a_spare_that_died_is_replaced_until_it_dies_too_often(
     said = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert said == [
         *["the spare of child ended with exit code -9"] * 2,
-        "the spare of child keeps failing: there is none",
+        "the spare of child keeps failing: no more spares are started",
     ]
 
 
@@ -119,7 +119,7 @@ def test_without_a_spare_that_can_be_started_there_is_none(
     first, second, given_up = (record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING)
     assert first == second
     assert "the spare of child cannot be started: [Errno 7]" in first
-    assert given_up == "the spare of child keeps failing: there is none"
+    assert given_up == "the spare of child keeps failing: no more spares are started"
 
 
 def test_no_spare_outlives_its_parent(start_child: StartChild) -> None:
