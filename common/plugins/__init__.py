@@ -1,1 +1,1 @@
-"""Parts that people bring, named ``module:attr`` in the configuration."""
+"""Loads and checks the parts that the configuration names as ``module:attr``."""

@@ -183,8 +183,8 @@ class EnvConfig(PluginConfig):
     )
     max_model_age_seconds: PositiveFloat | None = Field(
         None,
-        description="Seconds that an actor may act without word from the learner that its model is still current. "
-        "After them it makes a safe stop and waits. It needs rate_hz. null: the actor goes on with the model that it "
+        description="Seconds that an actor acts on while the learner does not confirm that its model is current. "
+        "Afterwards it makes a safe stop and waits. It needs rate_hz. null: the actor goes on with the model that it "
         "has.",
     )
     spaces: str | dict[str, Any] | None = Field(
@@ -245,7 +245,7 @@ def parse_type(text: str, where: str) -> tuple[np.dtype[Any], tuple[int, ...]]:
     """The dtype and the shape that a text such as ``float32[3]`` names.
 
     Raises:
-        ValueError: it names none.
+        ValueError: ``text`` names no type.
     """
     found = re.fullmatch(r"(bool|u?int(?:8|16|32|64)|float(?:16|32|64))(?:\[(\d+(?:,\s*\d+)*)\])?", text)
     if found is None:

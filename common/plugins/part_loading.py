@@ -25,7 +25,7 @@ MOVED: Final = {
     "learner.recorder:CsvRecorder": "learner.records.csv_recorder:CsvRecorder",
     "learner.tensorboard:TensorBoardRecorder": "learner.records.tensorboard:TensorBoardRecorder",
 }
-"""Present places of moved parts, by their former places; a configuration that names a former place still works."""
+"""The present places of moved parts, by their old places; a configuration that names an old place still works."""
 
 
 def load_module(name: str) -> ModuleType:
@@ -79,4 +79,4 @@ def _clash_hint(name: str) -> str:
     is_there = theirs.is_dir() or theirs.with_suffix(".py").is_file()
     if package not in OWN_PACKAGES or not is_there or theirs == ours:
         return ""
-    return f"; '{package}' is a package of crossborder's own, which hides {theirs}: rename yours"
+    return f"; '{package}' is also a package of crossborder, which hides {theirs}: rename your package"

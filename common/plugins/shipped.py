@@ -75,7 +75,7 @@ SHIPPED: Final[dict[Role, frozenset[str]]] = {
 """By role, as ``module:attr``."""
 
 OWN_PACKAGES: Final = ("crossborder", "common", "actor", "learner")
-"""The top-level packages of crossborder; a learner may name nothing in them but the parts above."""
+"""The top-level packages of crossborder; of their contents, a learner may name only the parts above."""
 
 GYMNASIUM_PACKAGES: Final = ("gymnasium.envs", "ale_py")
 """The packages of the environments that gymnasium's ids name: its own (also MuJoCo and Box2D) and Atari's."""

@@ -1,1 +1,1 @@
-"""Rewards by a classifier of pictures, which a person's labels have taught what success looks like."""
+"""Rewards from a classifier of pictures, which has learnt from a person's labels when a task is done."""

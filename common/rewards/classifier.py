@@ -1,4 +1,4 @@
-"""A classifier of pictures: how likely does an observation show that the task is done? Its network and its file.
+"""A classifier of pictures, which estimates the probability that the task is done: its network and its file.
 
 The file is a safetensors file. Its meta data have one entry ``reward_classifier``, the JSON of ``ClassifierFacts``.
 """
@@ -33,14 +33,14 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class ClassifierFacts(Settings):
-    """What a classifier looks at, and how good it is."""
+    """The pictures that a classifier looks at, and measures of its quality."""
 
     pictures: dict[str, tuple[int, ...]] = Field(
         description="The shapes of the pictures by their paths in observations; the path of a single picture is empty."
     )
     threshold: Share = Field(description="A probability above this is a success.")
     accuracy: Share = Field(
-        description="On episodes that were held out: the mean of the shares of successes and of failures that it knows."
+        description="The mean of the shares of successes and of failures that it recognises in held-out episodes."
     )
     missed: Share = Field(description="The share of successes among the held-out pictures that it takes for failures.")
     false_alarms: Share = Field(
@@ -82,7 +82,7 @@ def _make_encoder(shape: tuple[int, ...]) -> ConvNet:
 
 
 class Classifier:
-    """Says how likely observations show success.
+    """Computes the probability that observations show success.
 
     Args:
         facts: of the classifier.
@@ -104,7 +104,7 @@ def load_classifier(path: Path) -> Classifier:
     """Read the file of a classifier, as ``reward-train`` writes it.
 
     Raises:
-        CheckpointError: it cannot be read, or is no file of a classifier.
+        CheckpointError: the file cannot be read, or is no file of a classifier.
     """
     try:
         if not path.is_file():

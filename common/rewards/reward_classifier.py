@@ -21,10 +21,10 @@ PROBABILITY: Final = "success_probability"
 
 
 class RewardClassifier(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """A step is rewarded with 1, and ends the episode (terminated), where a classifier sees success; else with 0.
+    """Gives the reward 1 and ends the episode (terminated) if a classifier sees success at a step; otherwise 0.
 
-    The environment's own reward is replaced. ``info`` has ``success_probability`` and ``is_success`` at each step. The
-    wrapper sees the pictures that the wrappers before it make: they must be those of which the classifier has learnt.
+    It replaces the environment's reward. ``info`` has ``success_probability`` and ``is_success`` at each step. The
+    wrapper sees the pictures that the wrappers inside it make: the classifier must have learnt from the same kind.
 
     Args:
         env: a plain environment, no vector environment.
@@ -66,7 +66,7 @@ class RewardClassifier(gymnasium.Wrapper[Any, Any, Any, Any]):
                 )
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode; the steps in a row are counted anew."""
+        """Begin an episode; the count of steps in a row begins again."""
         self._in_a_row = 0
         return self.env.reset(seed=seed, options=options)
 

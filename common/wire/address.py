@@ -9,10 +9,10 @@ from common.errors import ConfigError
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Split HOST:PORT into both; an IPv6 host stands in brackets.
+    """Split HOST:PORT into host and port; an IPv6 host stands in brackets.
 
     Raises:
-        ConfigError: it is no HOST:PORT.
+        ConfigError: ``address`` is no HOST:PORT.
     """
     found = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+)\]|([^:\[\]\s]+)):([0-9]{1,5})", address)
     if found is None or int(found[3]) > 65535 or not (found[1] or _is_name(found[2])):

@@ -1,4 +1,4 @@
-"""The channel to a learner, encrypted with a token on every call or plain on loopback, and ``GetModel`` on it."""
+"""The channel to a learner: encrypted and with a token on every call, or plain on loopback. Also two calls on it."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def open_channel(address: str, credentials: grpc.ChannelCredentials | None, name
     Args:
         address: HOST:PORT to connect to.
         credentials: see ``watch_credentials``; None for plaintext.
-        name: the host for which the learner's certificate must be; None: that of ``address``.
+        name: the host name that the learner's certificate must have; None: the host of ``address``.
     """
     target = f"dns:///{address}"  # Without the scheme gRPC would take the host `unix` for the path of a socket.
     if credentials is None:

@@ -14,18 +14,18 @@ from common.errors import RefusedError
 from common.wire.compression import NUMBERS, compress, decompress
 
 PLANES = 4
-"""Bytes 0, 4, 8, … come first, then 1, 5, 9, …; for bfloat16, two planes would be no smaller."""
+"""Bytes 0, 4, 8, … come first, then 1, 5, 9, …; for bfloat16, a delta in two planes would be no smaller."""
 
 
 def make_delta(base: bytes, model: bytes) -> bytes:
-    """The difference that makes ``model`` of ``base``; both have the same number of bytes."""
+    """The difference that turns ``base`` into ``model``; both have the same number of bytes."""
     changed = np.frombuffer(base, np.uint8) ^ np.frombuffer(model, np.uint8)
     words = np.pad(changed, (0, -len(changed) % PLANES)).reshape(-1, PLANES)
     return compress(words.T.tobytes(), NUMBERS)
 
 
 def apply_delta(base: Array, delta: bytes) -> Array:
-    """The model of which ``make_delta`` made ``delta``, uint8 ``[n]`` as ``base`` is, in memory of its own.
+    """The model from which ``make_delta`` made ``delta``, uint8 ``[n]`` as ``base`` is, in new memory.
 
     Raises:
         RefusedError: ``delta`` is no delta, or belongs to models of another size. ``apply_delta`` never takes more

@@ -17,8 +17,8 @@ class Endpoint:
 
     Args:
         address: HOST:PORT to connect to.
-        name: the host for which the learner's certificate must be, and by which it is trusted; the host of ``address``,
-            or the name that was resolved to it.
+        name: the host name that the learner's certificate must have, and by which an actor decides about trust: the
+            host of ``address``, or the name that was resolved to it.
     """
 
     address: str
@@ -29,7 +29,7 @@ class Endpoint:
         """The endpoint at HOST:PORT.
 
         Raises:
-            ConfigError: it is no HOST:PORT.
+            ConfigError: ``address`` is no HOST:PORT.
         """
         return cls(address, split_address(address)[0])
 
@@ -38,7 +38,7 @@ def split_addresses(text: str) -> list[str]:
     """Split HOST:PORT,HOST:PORT,… into its addresses.
 
     Raises:
-        ConfigError: one is no HOST:PORT, or stands there twice.
+        ConfigError: an address is no HOST:PORT, or is there twice.
     """
     addresses = [part.strip() for part in text.split(",")]
     for address in addresses:
@@ -52,8 +52,8 @@ def find_endpoints(addresses: Sequence[str]) -> list[Endpoint]:
     """Find where the learners at these addresses may be reached, in the order of the list.
 
     A name that has several IP addresses of one family stands for several hosts, each an endpoint. A name with one
-    address, or with one of IPv4 and one of IPv6, is one host: it is left to gRPC, which resolves it again when it
-    connects again. So is a name that has no address yet.
+    address, or with one of IPv4 and one of IPv6, is one host. gRPC resolves this name, or a name that has no address
+    yet, at every connection.
     """
     return [endpoint for address in addresses for endpoint in _resolve(address)]
 

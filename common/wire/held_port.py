@@ -1,4 +1,4 @@
-"""A port that stays this program's own while the process that listens on it is started again."""
+"""A port that this program keeps while the process that listens on it is started again."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def hold_port(port: int) -> socket.socket:
     of ours can still listen there, since gRPC's sockets and this one set SO_REUSEADDR (socket(7)).
 
     Args:
-        port: 0: any free port.
+        port: the number of the port; 0 takes any free port.
 
     Raises:
         OSError: another program has the port.

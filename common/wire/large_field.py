@@ -18,7 +18,7 @@ _VARINT, _LENGTH = 0, 2
 _FIXED: Final = {1: 8, 5: 4}
 """The sizes in bytes of values of fixed size, by wire type."""
 MOST_FIELDS: Final = 100
-"""The most fields up to the large one. Our messages have ten; 16 MiB can hold eight million, which take ten seconds."""
+"""The most fields before the large one. Our messages have ten; 16 MiB hold up to eight million, read in ten seconds."""
 
 
 def serialize(head: Message, number: int, pieces: Iterable[bytes | memoryview]) -> bytes:

@@ -12,7 +12,7 @@ def read_pair(certificate: Path, key: Path) -> tuple[bytes, bytes]:
     """A private key and the chain of its certificate, in gRPC's order.
 
     Raises:
-        ConfigError: a file cannot be read, or the key is not that of the certificate.
+        ConfigError: a file cannot be read, or the key does not belong to the certificate.
     """
     pair = _read(key, "private key"), _read(certificate, "certificate")
     try:

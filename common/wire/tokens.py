@@ -128,7 +128,7 @@ class TokenSource:
 
 
 class Tokens:
-    """The tokens of a caller. A file is read again when it changes; if it then holds no tokens, the old ones stay."""
+    """The tokens of a caller. A file is read again when it changes; if it then holds no tokens, the old tokens stay."""
 
     def __init__(self, source: TokenSource) -> None:
         self._current = Watched([source.path] if source.path else [], source.read)

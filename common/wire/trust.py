@@ -1,4 +1,4 @@
-"""How an actor and its learner check each other, what the learner may name, and the options that say so."""
+"""How an actor and its learner check each other, which code the learner may name, and the options for both."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ ANY: Final = "any"
 
 
 class Trust(Settings):
-    """How an actor checks its learner and proves its own identity to it, and what code the learner may name.
+    """How an actor checks its learner and proves its own identity to it, and which code the learner may name.
 
-    TLS is spoken to every other host; to this host it is spoken as soon as a file is given.
+    The actor speaks TLS to every other host, and to this host if a file is given.
     """
 
     ca: Path | None = Field(
@@ -65,7 +65,8 @@ class Trust(Settings):
         """Whether the learner that answers at ``host`` may name any code.
 
         A learner on this host may, unless ``allow`` names some code: it could run any code itself. A learner on another
-        host may only if ``allow`` says ``any``. With ``relayed``, a relay at ``host`` answers for a learner elsewhere.
+        host may only if ``allow`` says ``any``. With ``relayed``, a relay at ``host`` answers for a learner on another
+        host.
         """
         return ANY in self.allow or (not self.allow and is_loopback(host) and not relayed)
 

@@ -23,7 +23,7 @@ def stamp_of(path: Path) -> tuple[int, int, int] | None:
 
 
 class Watched(Generic[T]):
-    """A value that ``read`` makes of some files. If ``read`` refuses changed files, the former value stays.
+    """A value that ``read`` makes from some files. If ``read`` refuses changed files, the old value stays.
 
     Args:
         paths: the files.

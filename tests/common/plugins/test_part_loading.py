@@ -63,7 +63,7 @@ def test_a_package_with_the_name_of_one_of_ours_is_told_to_be_renamed(
     (tmp_path / "common" / "own_module.py").touch()
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.chdir(tmp_path)
-    hint = f"'common' is a package of crossborder's own, which hides {tmp_path / 'common'}: rename yours"
+    hint = f"'common' is also a package of crossborder, which hides {tmp_path / 'common'}: rename your package"
     with pytest.raises(PluginError, match=hint):
         load_part(target)
 
