@@ -25,7 +25,7 @@ FORMER_PROCESSORS: Final = {
     "common.processors:OneStep": "Remove step_processor",
     "common.processors:NStep": "Remove step_processor and set replay.view.params.n",
 }
-"""The step processors of release 0.1, and their users' next step."""
+"""The step processors of release 0.1, and the change to a configuration that names them."""
 
 
 class PushConfig(Settings):
@@ -84,7 +84,7 @@ class ActorConfig(Settings):
     evaluator: EvaluatorConfig = Field(EvaluatorConfig(), description="How the agent is scored.")
 
     def to_json(self) -> str:
-        """The settings for the wire, as actors of the former release understand them too (``unknown_before``).
+        """The settings for the wire, in a form that actors of the previous release understand (``unknown_before``).
 
         Infinity is written as 1e999, which parsers in other languages read too.
         """

@@ -24,8 +24,7 @@ class EvaluatorConfig(PluginConfig):
     process: Literal["inline", "child", "actor"] = Field(
         "inline",
         description="Where evaluations run. inline: in the trainer, which waits for them, as in border; child: in a "
-        "process of their own, on the CPU, while training goes on; actor: in an actor-worker --evaluate on another "
-        "host.",
+        "separate process on the CPU, while training goes on; actor: in an actor-worker --evaluate on another host.",
     )
     finish_seconds: PositiveFloat = Field(
         60.0,

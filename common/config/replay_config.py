@@ -13,7 +13,8 @@ from common.plugins.part_config import PluginConfig
 from common.settings import Settings
 
 MIN_RATIO, MAX_RATIO = 1e-6, 1e6
-"""The least and the largest replay ratio (steps drawn per step inserted). Beyond them one side would wait forever."""
+"""The least and the largest replay ratio (steps drawn per step inserted). Beyond them, trainer or actors would wait
+practically forever."""
 MAX_CAPACITY: Final = 1 << 32
 """Rows; links between them are offsets of 32 bits."""
 MAX_SOURCES: Final = 255
@@ -97,7 +98,7 @@ class SourceConfig(Settings):
 class ReplayConfig(Settings):
     """The replay memory and the ratio at which it is used."""
 
-    GONE: ClassVar = {"frames_per_item": "each frame is stored once now, as a row of its own; remove the key"}
+    GONE: ClassVar = {"frames_per_item": "each frame is stored once now, as a separate row; remove the key"}
 
     capacity: PositiveInt = Field(
         100_000,
@@ -112,8 +113,8 @@ class ReplayConfig(Settings):
     )
     error_buffer: PositiveFloat | None = Field(
         None,
-        description="How far training may be ahead of the replay ratio or behind it, in drawn steps, before somebody "
-        "waits. null: a tenth of warmup_period * samples_per_insert, at least 1.",
+        description="How far training may be ahead of the replay ratio or behind it, in drawn steps, before the "
+        "trainer or the actors wait. null: a tenth of warmup_period * samples_per_insert, at least 1.",
     )
     prioritized: PrioritizedConfig | None = Field(
         None,
@@ -127,13 +128,13 @@ class ReplayConfig(Settings):
     )
     target: str | None = Field(
         None,
-        description="A replay buffer of your own, written as module:attr, or learner.replay.queue:QueueReplay. It is "
+        description="Your own replay buffer, written as module:attr, or learner.replay.queue:QueueReplay. It is "
         "called with memory, view, seed and params. null draws uniformly, or as prioritized says.",
     )
     params: dict[str, Any] = Field(default_factory=dict, description="Further keyword arguments for the target.")
     view: ViewConfig = Field(
         ViewConfig(),
-        description="The view, which assembles batches from rows: transitions, sequences, or a view of your own.",
+        description="The view, which assembles batches from rows: transitions, sequences, or your own view.",
     )
     sources: dict[Annotated[str, Field(pattern=r"^[\w-]+$")], SourceConfig] = Field(
         default_factory=dict,
@@ -158,13 +159,13 @@ class ReplayConfig(Settings):
         if self.target is not None and self.prioritized is not None:
             raise ValueError("target and prioritized both name a replay buffer: leave out one of them")
         if self.target is None and self.params:
-            raise ValueError("params are those of target, which is null")
+            raise ValueError("params belong to target, which is null")
         return self
 
     @model_validator(mode="after")
     def _leaves_a_share_to_the_actors(self) -> ReplayConfig:
         if "actors" in self.sources:
-            raise ValueError("sources.actors: expected another name: this one is that of the actors' rows in metrics")
+            raise ValueError("sources.actors: expected another name: in metrics, this name means the actors' rows")
         total = sum(source.share for source in self.sources.values())
         if total >= 1:
             raise ValueError(f"sources: expected shares of less than 1 together, found {total:g}")
@@ -181,6 +182,6 @@ class ReplayConfig(Settings):
         self.view.check("replay.view", frozenset(), optional=VIEW_ARGUMENTS)
         if DISCOUNT in self.view.params and (gamma := discount_of(agent)) is not None:
             raise ConfigError(
-                f"replay.view.params.{DISCOUNT}: remove it, for a view takes {gamma:g}, the agent's; "
+                f"replay.view.params.{DISCOUNT}: remove it: a view uses the agent's discount factor, {gamma:g}; "
                 f"agent.params.{DISCOUNT} changes it"
             )

@@ -26,7 +26,7 @@ RECORDER_OPTIONAL: Final = frozenset({"identity", "config"})
 
 
 MAX_ACTORS_SHOWN: Final = 256
-"""With a larger ``server.max_actors``, actors have no series of their own unless ``metrics.per_actor`` asks for them: a
+"""With a larger ``server.max_actors``, ingest serves series of single actors only if ``metrics.per_actor`` is true: a
 thousand actors would have 19,000 series."""
 
 
@@ -39,10 +39,10 @@ class ExplorationConfig(Settings):
 
     base: Unit = Field(0.05, description="The epsilon of actor 0, which explores most.")
     alpha: Annotated[float, Field(ge=0)] = Field(
-        0.0, description="How fast epsilon falls from rung to rung; with 0, all rungs have the same."
+        0.0, description="How fast epsilon falls from rung to rung; with 0, all rungs have the same epsilon."
     )
     rungs: PositiveInt = Field(
-        1, description="The number of rungs; the actor with the id rungs begins again at rung 0."
+        1, description="The number of rungs. The actor whose id is this number begins again at rung 0."
     )
 
     def epsilon(self, actor_id: int) -> float:
@@ -74,7 +74,7 @@ class MetricsConfig(Settings):
 
 
 class RunConfig(ActorConfig):
-    """A whole run."""
+    """The settings of a whole run."""
 
     name: str = Field(
         "run", pattern=r"^[\w.-]+$", description="The name of the run, which is part of its directory's name."
@@ -140,7 +140,7 @@ class RunConfig(ActorConfig):
                     f"replay.sources.{name}.interventions needs env.intervention, the key of info that holds the "
                     "executed action: otherwise no row says that somebody intervened"
                 )
-        half = self.replay.capacity // 2  # While a batch overwrites old rows, there must be others to draw.
+        half = self.replay.capacity // 2  # While a batch overwrites old rows, there must be other rows to draw.
         for name, limit in (("server.max_rows", self.server.max_rows), ("half of replay.capacity", half)):
             if self.push.n_buffer > limit:
                 raise ValueError(f"push.n_buffer ({self.push.n_buffer}) is above {name} ({limit})")
@@ -177,7 +177,7 @@ class RunConfig(ActorConfig):
         return part.model_copy(update=changes)
 
     def check(self) -> None:
-        """Check the parts, their parameters, and the server's address and files, which the values alone do not show.
+        """Check that parts can be loaded and take their parameters, and that the server's address and files are right.
 
         Raises:
             ConfigError, PluginError: naming the place and what was expected.
@@ -215,7 +215,7 @@ class RunConfig(ActorConfig):
             agent.check("agent", given, place)
             found = discount_of(agent)
             if found != wanted:
-                raise ConfigError(f"{place}.{DISCOUNT}: expected {wanted}, that of agent.params, found {found}")
+                raise ConfigError(f"{place}.{DISCOUNT}: expected {wanted} as in agent.params, found {found}")
 
 
 PluginT = TypeVar("PluginT", bound=PluginConfig)
@@ -236,7 +236,7 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
 
 
 def read_values(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """The plain values of a run's YAML file, with ``a.b=c`` overrides; without a name, the run has that of the file.
+    """The plain values of a run's YAML file, with ``a.b=c`` overrides; without a name, the run has the file's name.
 
     Raises:
         ConfigError: the file cannot be read, or is no mapping.

@@ -37,10 +37,10 @@ class TlsConfig(Settings):
     )
 
     def check(self) -> None:
-        """Check that the files can be read, and that the key is that of the certificate.
+        """Check that the files can be read, and that the key belongs to the certificate.
 
         Raises:
-            ConfigError: they cannot, or it is not.
+            ConfigError: a file cannot be read, or the key does not belong to the certificate.
         """
         read_pair(self.certificate, self.key)
         if self.client_ca is not None:
@@ -48,7 +48,7 @@ class TlsConfig(Settings):
 
 
 class LimitsConfig(Settings):
-    """How much callers may ask for; the answer beyond it is RESOURCE_EXHAUSTED. max_actors counts as at least 16."""
+    """Limits for callers; a call beyond them is answered RESOURCE_EXHAUSTED. Here, max_actors counts as at least 16."""
 
     max_connections: PositiveInt | None = Field(
         None,
@@ -73,13 +73,13 @@ class LimitsConfig(Settings):
     )
     max_health_calls: PositiveInt = Field(
         32,
-        description="The most health checks at one time, counted apart from other calls. At one more, the learner "
-        "ends the oldest check of the address that has the most checks.",
+        description="The most health checks at one time, counted apart from other calls. When one more comes, the "
+        "learner ends the oldest check of the address that has the most checks.",
     )
     max_admin_calls: PositiveInt = Field(
         16,
-        description="The most calls of admins at one time, counted apart from other calls. At one more, the learner "
-        "ends the oldest call of the admin who has the most calls.",
+        description="The most calls of admins at one time, counted apart from other calls. When one more comes, the "
+        "learner ends the oldest call of the admin who has the most calls.",
     )
     joins_per_second: PositiveFloat = Field(
         100.0, description="The most joins per second in the long run; 2 * max_actors joins may come at once."
@@ -124,7 +124,7 @@ class ServerConfig(Settings):
     )
     admin_token_file: Path | None = Field(
         None,
-        description="The file of the admins' tokens, in the same format. They open all services but that of actors. "
+        description="The file of the admins' tokens, in the same format. They open all services except the actors'. "
         "null: the file that CROSSBORDER_ADMIN_TOKEN_FILE names, or the token in CROSSBORDER_ADMIN_TOKEN, if either "
         "is set.",
     )
@@ -140,8 +140,8 @@ class ServerConfig(Settings):
     max_actors: Annotated[int, Field(ge=1, le=4096)] = Field(256, description="The most actors at one time.")
     max_rows: PositiveInt = Field(
         65_536,
-        description="The most rows in one batch. A batch is also limited to a sixteenth of replay.capacity or to "
-        "push.n_buffer rows, whichever is more.",
+        description="The most rows in one batch. A batch is also limited to a sixteenth of replay.capacity, or to "
+        "push.n_buffer rows if that is more.",
     )
     replay_share: Annotated[float, Field(ge=1)] | None = Field(
         4.0,
@@ -165,13 +165,13 @@ class ServerConfig(Settings):
     out_of_bounds: dict[str, OnOutOfBounds] = Field(
         default_factory=dict,
         description="How the learner treats values outside the bounds of their space, by column. refuse: the batch "
-        "is refused; count: the values are stored, and counted in the metrics. Columns that are not named here "
-        "refuse, but obs and next_obs of floats count.",
+        "is refused; count: the values are stored, and counted in the metrics. For columns that are not named here: "
+        "count for obs and next_obs of floats, refuse for all others.",
     )
     lost_seconds: Annotated[float, Field(ge=3, le=MAX_GRPC_SECONDS)] = Field(
         30.0,
         description="Seconds of silence after which the learner closes an actor's stream, and seconds of absence "
-        "after which it takes the actor for lost; the actor's id is then free again.",
+        "after which the actor counts as lost; the actor's id is then free again.",
     )
     hung_seconds: Annotated[float, Field(ge=1)] | None = Field(
         60.0,

@@ -18,7 +18,7 @@ def with_view(**params: Any) -> ReplayConfig:
 
 
 def test_a_view_with_a_discount_factor_of_its_own_is_refused_beside_an_agent_that_has_one() -> None:
-    message = r"replay\.view\.params\.discount_factor: remove it, for a view takes 0\.8, the agent's"
+    message = r"replay\.view\.params\.discount_factor: remove it: a view uses the agent's discount factor, 0\.8"
     with pytest.raises(ConfigError, match=message):
         with_view(n=3, discount_factor=0.99).check(PluginConfig(target=OWN))
     with_view(n=3, discount_factor=0.99).check(PluginConfig(target=NONE))

@@ -206,7 +206,7 @@ def test_the_check_compares_the_columns_of_datasets(tmp_path: Path, capsys: pyte
     ("replay", "message"),
     [
         ({**RECENT, "prioritized": {}}, "target and prioritized both name a replay buffer: leave out one of them"),
-        ({"params": {"share": 0.5}}, "params are those of target, which is null"),
+        ({"params": {"share": 0.5}}, "params belong to target, which is null"),
     ],
 )
 def test_settings_of_two_buffers_or_of_none_are_refused(
