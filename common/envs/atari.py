@@ -34,7 +34,7 @@ def make(
         id: the game, of version 5, such as ``ALE/Pong-v5``.
         train: replace each reward by its sign; the returns that actors report are then sums of signs.
         terminal_on_life_loss: in training, end the episode when a life is lost; the next one begins a new game.
-        repeat_action_probability: the probability at each frame that the action before is repeated (sticky actions).
+        repeat_action_probability: the probability at each frame that the last action is repeated (sticky actions).
         side: pixels of a frame's height and width; with 42 a network of convolutions takes a fifth of the time.
         params: further arguments of ``gymnasium.make``, for example ``difficulty`` or ``full_action_space``.
 

@@ -19,15 +19,15 @@ class Reach(gymnasium.Env[Any, Any]):
 
     Observations are those of gymnasium-robotics' ``GoalEnv``: ``observation`` has the cosines and sines of the joints'
     angles ``[2 * n_joints]``, ``achieved_goal`` is the place of the tip ``[2]``, ``desired_goal`` the goal ``[2]``.
-    Actions are the turns of the joints in units of ``TURN``, ``[n_joints]`` in [-1, 1]. A step pays 0 where the tip is
-    within ``radius`` of the goal and -1 elsewhere, so a policy hardly ever sees another reward than -1 at first. Each
+    Actions are the turns of the joints in units of ``TURN``, ``[n_joints]`` in [-1, 1]. The reward is 0 if the tip is
+    within ``radius`` of the goal and otherwise -1, so at first a policy hardly ever sees another reward than -1. Each
     episode begins in a random pose, has a goal anywhere within reach, and is truncated after ``max_steps``. ``info``
     has ``is_success``.
 
     Args:
-        n_joints: at least 1.
-        radius: how near is near enough, above 0.
-        max_steps: of an episode, at least 1.
+        n_joints: the number of joints, at least 1.
+        radius: the largest distance from the goal that counts as success, above 0.
+        max_steps: the number of steps in an episode, at least 1.
 
     Raises:
         ConfigError: a value is out of range.
@@ -66,7 +66,7 @@ class Reach(gymnasium.Env[Any, Any]):
         return obs, reward, False, self._steps >= self._max_steps, {"is_success": reward == 0}
 
     def compute_reward(self, achieved_goal: Array, desired_goal: Array, info: dict[str, Any]) -> Array:  # noqa: ARG002 - the signature of GoalEnv
-        """The rewards ``[…]`` for goals that were achieved and desired, ``[…, 2]`` each."""
+        """The rewards ``[…]`` for achieved and desired goals, ``[…, 2]`` each."""
         distance = np.linalg.norm(achieved_goal - desired_goal, axis=-1)
         rewards: Array = np.where(distance <= self._radius, 0.0, -1.0)
         return rewards

@@ -23,7 +23,7 @@ class KeepElements(gymnasium.ObservationWrapper[Array, Any, Array]):
         elements: indices from 0 on, in the order of the new observation.
 
     Raises:
-        ConfigError: observations are no such Boxes, or have no element of an index.
+        ConfigError: observations are no such Boxes, or an index is beyond their elements.
     """
 
     def __init__(self, env: gymnasium.Env[Array, Any], elements: Sequence[int]) -> None:
@@ -46,12 +46,13 @@ class KeepElements(gymnasium.ObservationWrapper[Array, Any, Array]):
 
 
 class Cue(gymnasium.Env[Array, np.int64]):
-    """A cue is shown once, at the beginning, and asked for ``delay`` steps later.
+    """Shows a cue once, at the beginning, and asks for it ``delay`` steps later.
 
-    Observations are ``[cue, asked, noise]``: the cue is -1 or 1 in the first one and 0 afterwards, ``asked`` is 1 in
-    the last one, noise is uniform in [-1, 1]. The action after the last observation is the answer, 0 for -1 and 1 for
-    1: it ends the episode with the reward 1 if it is right and -1 if not. All other actions change nothing. An agent
-    without a memory scores 0 on average, as guessing does, and so does one with a stack of ``delay`` observations.
+    Observations are ``[cue, asked, noise]``: the cue is -1 or 1 in the first observation and 0 afterwards, ``asked`` is
+    1 in the last observation and 0 before, noise is uniform in [-1, 1]. The action after the last observation is the
+    answer, 0 for the cue -1 and 1 for the cue 1. It ends the episode with the reward 1 if it is right and -1 if not.
+    All other actions change nothing. An agent without a memory scores 0 on average, as guessing does, and so does an
+    agent with a stack of ``delay`` observations.
 
     Args:
         delay: steps between the first observation and the last, at least 1.

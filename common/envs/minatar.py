@@ -17,9 +17,9 @@ GAMES = ("asterix", "breakout", "freeway", "seaquest", "space_invaders")
 def make(id: str, *, render_mode: str | None = None, **params: Any) -> Env:
     """Make a game; ``env: {target: common.envs.minatar:make, params: {id: breakout}}`` names it.
 
-    Observations are bool ``[C, 10, 10]``, a channel for each kind of object. Actions are those that do something in the
-    game. With a probability of 0.1 the action before is repeated, and most games become harder with time. An episode
-    has no limit of steps.
+    Observations are bool ``[C, 10, 10]``, a channel for each kind of object. The actions are those that have an effect
+    in the game. With a probability of 0.1 the last action is repeated, and most games become harder with time. An
+    episode has no limit of steps.
 
     Args:
         id: the game, one of ``GAMES``.
@@ -41,7 +41,7 @@ def make(id: str, *, render_mode: str | None = None, **params: Any) -> Env:
 class ChannelsFirst(gymnasium.Wrapper[Array, Any, Array, Any]):
     """A game of MinAtar whose channels come first, and whose episodes depend on nothing but their seed.
 
-    Seaquest has as many channels as rows, so no shape says which of its axes they are.
+    Seaquest has as many channels as rows, so an agent could not tell by the shape which axis has the channels.
 
     Args:
         env: a ``minatar.gym.BaseEnv``.
@@ -54,7 +54,7 @@ class ChannelsFirst(gymnasium.Wrapper[Array, Any, Array, Any]):
         self.observation_space = gymnasium.spaces.Box(0, 1, (channels, height, width), np.bool_)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
-        self.unwrapped.game.last_action = 0  # type: ignore[attr-defined] # MinAtar may repeat an episode's last action.
+        self.unwrapped.game.last_action = 0  # type: ignore[attr-defined] # Else MinAtar may repeat an old episode's.
         obs, info = self.env.reset(seed=seed, options=options)
         return np.moveaxis(obs, -1, 0), info
 

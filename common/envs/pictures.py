@@ -1,4 +1,4 @@
-"""Pictures of cameras made small on the actor, before they are stored, sent and learnt from."""
+"""Makes pictures of cameras small on the actor, before they are sent, stored and learnt from."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from common.spaces import AnySpace, flatten, leaves_of, unflatten
 
 WHERE: Final = "common.envs.pictures:PreparePictures"
 MIN_SIDE: Final = 8
-"""A picture has at least so many rows and columns, and fewer channels; the encoders of agents take the same limit."""
+"""A picture has at least 8 rows and columns, and fewer than 8 channels; the encoders of agents have the same limit."""
 Side = Annotated[int, Field(ge=MIN_SIDE)]
 
 
@@ -41,7 +41,7 @@ class PicturesConfig(PictureConfig):
 
     pictures: dict[str, PictureConfig] = Field(
         default_factory=dict,
-        description="Settings of single pictures, by their paths in the observation; they replace those of all.",
+        description="Settings of single pictures, by path in the observation; they replace those of all pictures.",
     )
 
     def of(self, path: str) -> PictureConfig:
@@ -59,7 +59,7 @@ class PreparePictures(gymnasium.ObservationWrapper[Any, Any, Any]):
     of its pixels (``antialias``), which is as fast as OpenCV's area filter and needs no other library.
 
     Args:
-        env: no vector environment.
+        env: a plain environment, no vector environment.
         params: see ``PicturesConfig``.
 
     Raises:
@@ -106,11 +106,11 @@ class PreparePictures(gymnasium.ObservationWrapper[Any, Any, Any]):
 
 
 class _Picture:
-    """How one picture is prepared.
+    """Prepares one picture.
 
     Args:
         path: in the observation.
-        shape: of the picture as it is given.
+        shape: of the picture in the observation.
         config: its settings.
     """
 
@@ -127,10 +127,10 @@ class _Picture:
         self._rows, self._columns = slice(top, top + self._height), slice(left, left + self._width)
         self._size = config.size or (self._height, self._width)
         self.shape = (n_channels, *self._size)
-        """Of the prepared picture, ``[C, H, W]``."""
+        """The shape of the prepared picture, ``[C, H, W]``."""
 
     def prepare(self, picture: Array) -> Array:
-        """The picture as bytes ``[C, H, W]``, in memory of its own."""
+        """The picture as bytes ``[C, H, W]``, in new memory."""
         if self._channels is None:
             picture = picture[None]
         elif self._channels:
@@ -153,7 +153,7 @@ def _is_picture(leaf: AnySpace) -> bool:
 
 
 def _channels_axis(shape: Sequence[int]) -> int | None:
-    """The axis of a picture's channels, the first or the last; None: it has none."""
+    """The axis of a picture's channels, the first or the last; None if it has no channels."""
     if len(shape) == 2:
         return None
     return 0 if shape[0] < MIN_SIDE else 2

@@ -1,4 +1,4 @@
-"""Environments of EnvPool, which steps many copies at once in threads of its own (Weng et al., arXiv:2206.10558)."""
+"""Environments of EnvPool, which steps many copies at once in its own threads (Weng et al., arXiv:2206.10558)."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ def make(id: str, *, num_envs: int, seed: int | None = None, **params: Any) -> A
 
         env: {target: common.envs.pool:make, params: {id: Pong-v5, num_envs: 64, stack_num: 1}, frame_stack: 4}
 
-    An EnvPool takes its seed when it is made, and not at a reset. So an actor passes its own here, and actors differ.
+    An EnvPool takes its seed when it is made, not at a reset. So each actor passes its seed here, and actors differ.
 
     Args:
         id: EnvPool's name of the environment, such as ``HalfCheetah-v4``.
-        num_envs: lanes.
-        seed: the lanes' seeds are drawn from it; None: from the system.
+        num_envs: the number of lanes.
+        seed: the lanes' seeds are drawn from it; None: they are drawn from random numbers of the system.
         params: further arguments of ``envpool.make_gymnasium``, for example ``num_threads``.
 
     Raises:

@@ -21,7 +21,7 @@ def discounted_return(env: Any, discount_factor: float) -> DiscountedReturn | Di
 
     Args:
         env: a ``gymnasium.Env``, or a vector environment of any mode of autoreset.
-        discount_factor: that of the agent.
+        discount_factor: the agent's.
     """
     return DiscountedReturns(env, discount_factor) if is_vector(env) else DiscountedReturn(env, discount_factor)
 
@@ -55,7 +55,7 @@ class DiscountedReturns:
         return getattr(self._env, name)
 
     def reset(self, **arguments: Any) -> tuple[Any, dict[str, Any]]:
-        """Reset the lanes that the arguments name; without a mask all."""
+        """Reset the lanes in the mask of ``options``; without a mask, all lanes."""
         mask = (arguments.get("options") or {}).get("reset_mask")
         self._ended = np.ones_like(self._ended) if mask is None else self._ended | mask
         obs, infos = self._env.reset(**arguments)
@@ -70,7 +70,7 @@ class DiscountedReturns:
         return obs, reward, terminated, truncated, self._add_to(infos)
 
     def _add_to(self, infos: dict[str, Any]) -> dict[str, Any]:
-        """The infos with the returns, also among those of lanes that were reset at the same step."""
+        """The infos with the returns, which are also in ``final_info`` of lanes that were reset at the same step."""
         returns = self._returns.astype(np.float32)
         final = infos.get("final_info", {})
         if isinstance(final, np.ndarray):  # One dict for each lane, or None.

@@ -1,1 +1,1 @@
-"""From an environment to lanes: copies of it that are stepped together, whatever kind of environment it is."""
+"""Makes lanes from an environment of any kind: copies of it that step together."""

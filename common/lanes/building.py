@@ -22,7 +22,7 @@ Env = gymnasium.Env[Any, Any]
 
 
 class EnvExitError(Exception):
-    """An environment called ``sys.exit``. This is treated as any other exception of it and does not end our process."""
+    """An environment called ``sys.exit``. This counts as any other exception of it, and does not end this process."""
 
     def __init__(self, exit_: SystemExit) -> None:
         super().__init__(f"the environment called sys.exit({exit_.code!r})")
@@ -33,7 +33,7 @@ def build_env(config: EnvConfig, seed: int | None = None) -> AnyEnv:
 
     Args:
         config: names the environment.
-        seed: for a target with a parameter ``seed`` that ``params`` does not set; resets have seeds of their own.
+        seed: for a target with a parameter ``seed`` that ``params`` does not set; resets have other seeds.
 
     Returns:
         a ``gymnasium.Env``, or a vector environment (see ``is_vector``).
@@ -83,11 +83,11 @@ def build_lanes(config: EnvConfig, n: int = 1, seed: int | None = None) -> Lanes
 
     Args:
         config: names the environment.
-        n: how many plain environments to build; a vector environment has a number of lanes of its own.
-        seed: of the first environment, see ``build_env``; the next ones have the numbers that follow.
+        n: the number of plain environments to build; a vector environment decides its number of lanes itself.
+        seed: of the first environment, see ``build_env``; environment j has ``seed + j``.
 
     Raises:
-        PluginError: it cannot be built, see ``build_env``.
+        PluginError: the environment cannot be built, see ``build_env``.
         ConfigError: a space cannot be recorded, or frames cannot be stacked.
     """
 
@@ -99,7 +99,7 @@ def build_lanes(config: EnvConfig, n: int = 1, seed: int | None = None) -> Lanes
     with ExitStack() as stack:
         first = build(0)
         lanes = lanes_of(first if is_vector(first) else [first, *map(build, range(1, n))], config)
-        stack.pop_all()  # They stay open.
+        stack.pop_all()  # The environments stay open.
     return lanes
 
 

@@ -1,6 +1,6 @@
 """Lanes: n copies of one environment that step together, whether one by one or as a vector environment.
 
-The loop of whoever acts, in a sampler or an evaluator:
+A sampler and an evaluator act in this loop:
 
     lanes.reset(seed)
     while …:
@@ -35,7 +35,7 @@ SUCCESS: Final = "is_success"
 
 
 def close_env(env: AnyEnv) -> None:
-    """Close an environment. What it raises is logged: a run that ends in order does not fail because of it."""
+    """Close an environment. An exception is only logged: a run that ends in order does not fail because of it."""
     try:
         env.close()
     except Exception:
@@ -43,15 +43,15 @@ def close_env(env: AnyEnv) -> None:
 
 
 class Keeper(Protocol):
-    """Watches over environments: it knows since when one is busy, and replaces one that has raised."""
+    """Watches environments: it knows how long one has been busy, and replaces an environment that has raised."""
 
     busy: Busy
 
     def replace(self, env: AnyEnv, error: Exception | SystemExit) -> AnyEnv:
-        """A new environment in the place of one that raised ``error``.
+        """Return a new environment to replace ``env``, which raised ``error``.
 
         Raises:
-            Exception: ``error``, where environments raise too often.
+            Exception: ``error``, if environments raise too often.
         """
 
 
@@ -71,7 +71,7 @@ class Picks:
 
     Args:
         info: by key, the column that takes the value; a value that ``info`` lacks is 0.
-        intervention: the key of the action that was executed in place of the agent's; None if there is no such key.
+        intervention: the key of the action that was executed instead of the agent's; None if there is no such key.
     """
 
     info: Mapping[str, Column] = field(default_factory=dict)
@@ -79,10 +79,10 @@ class Picks:
 
 
 class KeyWatch:
-    """Warns of keys that a configuration picks from ``info`` and an environment never gives, maybe misspelt ones.
+    """Warns of keys that a configuration picks from ``info`` but an environment never gives: they may be misspelt.
 
-    It warns after the first episode, and again whenever there were twice as many. The key of interventions may be
-    absent as long as nobody intervenes: of that key it warns only where ``info`` has a similar one.
+    It warns after the first episode, and whenever the number of episodes has doubled. The key of interventions may be
+    absent as long as nobody intervenes: of that key it warns only if ``info`` has a similar key.
 
     Args:
         picks: the keys.
@@ -95,12 +95,12 @@ class KeyWatch:
         self._episodes, self._warn_at = 0, 1
 
     def see(self, keys: Iterable[str]) -> None:
-        """Note the keys of one ``info``; nothing needs to be noted once no key is unseen."""
+        """Note the keys of one ``info``; calls are not needed when ``unseen`` is empty."""
         self._known.update(key for key in keys if not key.startswith(("_", "final_")))
         self.unseen -= self._known
 
     def end(self, episodes: int) -> None:
-        """Some more episodes have ended."""
+        """Count episodes that have ended, and warn if it is time."""
         self._episodes += episodes
         if self.unseen and self._episodes >= self._warn_at:
             self._warn_at = 2 * self._episodes
@@ -128,19 +128,19 @@ class Round:
     truncated: Array
     """``[n]`` bool."""
     obs: Leaves
-    """The observations after the step, ``[n, *shape]``. In a lane of ``ended`` it may be of the next episode already;
-    then ``final_obs`` has the last one."""
+    """The observations after the step, ``[n, *shape]``. In a lane of ``ended``, it may be the first observation of the
+    next episode; ``final_obs`` has the last observation of the ended episode."""
     ended: Array | None = None
     """The lanes whose episodes ended, ``[k]`` in ascending order; None if none did."""
     final_obs: Leaves | None = None
     """The true last observations of the lanes in ``ended``, ``[k, *shape]``."""
     taken: Array | None = None
-    """The lanes that took a step, ``[n]`` bool; None: all. The others lost their episodes, or began the next ones, and
-    their entries in all arrays mean nothing."""
+    """The lanes that took a step, ``[n]`` bool; None: all. The other lanes lost their episodes, or only began the next
+    episodes, and their entries in all arrays mean nothing."""
     info: Items = field(default_factory=dict)
     """The values of ``Picks.info`` by key, ``[n, *shape]``."""
     action: Leaves | None = None
-    """The executed actions, ``[n, *action_shape]``; None: those that were given."""
+    """The executed actions, ``[n, *action_shape]``; None: the actions that ``step`` was called with."""
     intervened: Array | None = None
     """The lanes in which another action than the agent's was executed, ``[n]`` bool; None: none."""
     returns: list[float] = field(default_factory=list)
@@ -148,7 +148,7 @@ class Round:
     lengths: list[int] = field(default_factory=list)
     """For each lane of ``ended`` the steps of its episode."""
     success: list[bool | None] = field(default_factory=list)
-    """For each lane of ``ended`` whether its episode succeeded; None where the environment does not say."""
+    """For each lane of ``ended`` whether its episode succeeded; None if the environment does not say."""
 
 
 class Lanes(abc.ABC):
@@ -176,7 +176,7 @@ class Lanes(abc.ABC):
     def observe(self) -> Leaves:
         """The observations to act on, ``[n, *shape]``, valid until the next ``step``; sets ``begins``.
 
-        Where an episode has ended, the next one begins here, unless the environment began it by itself.
+        If a lane's episode has ended, its next episode begins here, unless the environment began it by itself.
         """
 
     @abc.abstractmethod
@@ -190,13 +190,13 @@ class Lanes(abc.ABC):
     def keep(self, keeper: Keeper) -> None:
         """Have ``keeper`` replace environments that raise: their lanes lose their episodes, and begin others.
 
-        Without a keeper, exceptions come through.
+        Without a keeper, ``observe`` and ``step`` raise the exceptions of environments.
         """
         self.keeper, self.busy = keeper, keeper.busy
 
     @abc.abstractmethod
     def wrap(self, wrapper: Callable[[AnyEnv], AnyEnv]) -> None:
-        """Put the result of ``wrapper`` in the place of each environment."""
+        """Replace each environment by the result of ``wrapper``."""
 
     @abc.abstractmethod
     def close(self) -> None:

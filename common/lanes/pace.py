@@ -32,7 +32,7 @@ class Pace:
     Args:
         rate_hz: ticks per second.
         stopped: ends a wait; another thread sets it.
-        note: called at each tick with its lateness in seconds, and the ticks that were missed before it.
+        note: called at each tick with its lateness in seconds, and the number of ticks that were missed before it.
         clock: seconds, monotonic.
     """
 
@@ -51,11 +51,11 @@ class Pace:
         self._throttle = LogThrottle(LOGGED_EVERY, clock)
 
     def begin(self) -> None:
-        """An episode begins: its first step, whenever that comes, is the first tick."""
+        """Begin an episode: its first step is the first tick."""
         self._began = None
 
     def remaining(self) -> float:
-        """Seconds until the next tick, below 0 after it; the next step of an episode's beginning has unlimited time."""
+        """Seconds until the next tick, negative after it; infinite before the first step of an episode."""
         return float("inf") if self._began is None else self._next() - self._clock()
 
     def _next(self) -> float:

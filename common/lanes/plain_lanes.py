@@ -22,13 +22,13 @@ _ARRAY = np.ndarray  # A global name is found faster than an attribute.
 class PlainLanes(Lanes):
     """Environments of one kind that are stepped in turn, each of them reset when its episode has ended.
 
-    So a last observation is always the true one, also where an environment carries gymnasium's Autoreset wrapper. An
-    environment is reset at ``observe``, not before the next observation is needed.
+    So a last observation is always the true one, even if an environment has gymnasium's Autoreset wrapper. An
+    environment is reset only at ``observe``, when its next observation is needed.
 
     Args:
         envs: one for each lane.
         spec: of one lane, with the dtypes that are recorded.
-        picks: what to take from ``info``.
+        picks: the values to take from ``info``.
     """
 
     def __init__(self, envs: Sequence[AnyEnv], spec: EnvSpec, picks: Picks) -> None:
@@ -93,7 +93,7 @@ class PlainLanes(Lanes):
                 seed, self._seeds[j] = self._seeds[j], None
                 busy.since = monotonic()
                 try:
-                    # A seed may have led to the error. Without one a new environment draws its own.
+                    # A seed may have led to the error: the next environment is reset without one, and draws its own.
                     return self.envs[j].reset(seed=seed)[0]
                 except (Exception, SystemExit) as error:  # noqa: BLE001 - the keeper logs it, or it is raised
                     self._replace(j, error)
@@ -179,7 +179,7 @@ class PlainLanes(Lanes):
             self._intervene(j, instead, actions)
 
     def _intervene(self, j: int, instead: Any, actions: Leaves) -> None:
-        """Say that another action than the agent's was executed in lane j."""
+        """Note that another action than the agent's was executed in lane j."""
         self._is_usual, outcome = False, self._round
         if outcome.action is None or outcome.intervened is None:
             outcome.action, outcome.intervened = copy_leaves(actions), np.zeros(self.n, bool)
@@ -194,7 +194,7 @@ class PlainLanes(Lanes):
         """Keep the observation of lane j.
 
         Raises:
-            PluginError: it does not fit its space.
+            PluginError: the observation does not fit its space.
         """
         if type(obs) is _ARRAY and obs.shape == self._shape:
             self._obs[j] = obs  # type: ignore[index]

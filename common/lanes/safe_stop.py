@@ -1,4 +1,4 @@
-"""A safe stop: what an actor has its robot do when no agent controls it any more (``env.safe_stop``)."""
+"""A safe stop: the action or call with which an actor stops its robot when no agent controls it (``env.safe_stop``)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 SafeStop = Callable[[AnyEnv], None]
 """Stops one environment. It logs what the environment raises, and raises nothing itself."""
 LOCK_OUT: Final = "lock_out_person"
-"""A wrapper with a method of this name passes the agent's actions on from its call to the next ``reset``."""
+"""The name of a method of wrappers: from its call to the next ``reset``, a wrapper executes no person's actions."""
 
 
 def build_safe_stop(config: EnvConfig) -> SafeStop:
@@ -42,7 +42,7 @@ def build_safe_stop(config: EnvConfig) -> SafeStop:
 
 
 def stop_safely(lanes: Lanes, config: EnvConfig) -> None:
-    """Make a safe stop in each environment of these lanes; a watchdog of the lanes sees to it that it ends."""
+    """Make a safe stop in each environment of these lanes; a watchdog of the lanes notices if it hangs."""
     if config.safe_stop is None:
         return
     assert isinstance(lanes, PlainLanes), "build_env refuses vector environments with a safe stop"
@@ -63,10 +63,10 @@ def _stop(how: Callable[[AnyEnv], object], env: AnyEnv) -> None:
 
 
 def _step(env: AnyEnv, value: Any) -> None:
-    """Take one step with the safe action. First, no person may put another action in its place any more.
+    """Take one step with the safe action, after a person can no longer replace it.
 
-    A person's action would be the last one that the robot gets, so the robot would go on as the person moved it, while
-    nobody reads the person's device.
+    Otherwise a person's action could be the robot's last one. The robot would then go on moving by it, although no
+    process reads the person's device any more.
     """
     if env.has_wrapper_attr(LOCK_OUT):
         env.get_wrapper_attr(LOCK_OUT)()
@@ -79,10 +79,10 @@ def check_safe_stop(config: EnvConfig, space: gymnasium.Space[Any], env: AnyEnv 
     Args:
         config: may name a safe stop.
         space: of actions.
-        env: has the method, if the safe stop is one; None where the environment is not built.
+        env: has the method, if the safe stop is a method; None if the environment is not built.
 
     Raises:
-        ConfigError: its action is none of the space.
+        ConfigError: the space does not have the stop's action.
         PluginError: the callback cannot be loaded, or the environment has no such method.
     """
     named = config.safe_stop

@@ -64,7 +64,7 @@ def _read(found: Any, where: str) -> Space[Any]:
     """The space of one description.
 
     Raises:
-        ConfigError: it lacks a key, has an unknown one, or a value does not suit.
+        ConfigError: the description lacks a key, has an unknown key, or a value does not fit.
     """
     kind = found.get("type") if isinstance(found, Mapping) else None
     if not isinstance(kind, str) or kind not in _KEYS:

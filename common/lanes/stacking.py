@@ -1,4 +1,4 @@
-"""Stacks of frames for a policy: the last k observations of each lane; an episode begins with its first one k times."""
+"""Stacks of frames for a policy: a lane's last k observations; an episode's first stack repeats its first frame."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Stacker:
         """
         if not self._windows:
             return obs
-        if self._is_leaf:  # Most often; the general way takes 2 µs more.
+        if self._is_leaf:  # The usual case; the code below takes 2 µs more.
             return self._windows[""].add(obs, begins)  # type: ignore[arg-type]
         found = _by_path(obs)
         return self._leaves({path: window.add(found[path], begins) for path, window in self._windows.items()})
@@ -55,7 +55,7 @@ class Stacker:
         return {path: window.stacks for path, window in self._windows.items()}
 
     def restore(self, stacks: dict[str, Array]) -> None:
-        """Go on with stacks that ``stacks`` gave."""
+        """Go on with stacks that ``stacks`` returned."""
         for path, window in self._windows.items():
             window.stacks[:] = stacks[path]
 

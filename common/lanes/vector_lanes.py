@@ -19,16 +19,16 @@ from common.leaves import as_shape, copy_leaves, empty_leaves, on_host, pick_lan
 
 
 class VectorLanes(Lanes):
-    """A vector environment, in any of gymnasium's three modes of autoreset; nothing is done for single lanes.
+    """A vector environment, in any of gymnasium's three modes of autoreset; all lanes are handled at once.
 
     Args:
         env: with the interface of ``gymnasium.vector.VectorEnv``. Its arrays may be tensors. Without
-            ``metadata["autoreset_mode"]`` it is taken to reset a lane at the next step.
+            ``metadata["autoreset_mode"]`` it is assumed to reset a lane at the next step.
         spec: of one lane, with the dtypes that are recorded.
-        picks: what to take from ``info``.
+        picks: the values to take from ``info``.
 
     Raises:
-        PluginError: it has more lanes than a row can name, or steps some of its lanes only.
+        PluginError: it has more lanes than a row can name, or steps only some of its lanes at once.
     """
 
     is_vector = True
@@ -53,7 +53,7 @@ class VectorLanes(Lanes):
 
     def reset(self, seed: int | None = None) -> None:
         self._seed, self._is_new = seed, True
-        self._done = self._reset_now = None  # The next step is a step of every lane, wherever an episode has ended.
+        self._done = self._reset_now = None  # The next step is a step in every lane, even if its episode has ended.
 
     def observe(self) -> Leaves:
         self.begins, self._reset_now = self._reset_now, None
@@ -69,7 +69,7 @@ class VectorLanes(Lanes):
         return self._obs
 
     def _reset(self, lanes: Array | None = None) -> Leaves:
-        """Reset these lanes, or all; all if the environment raised and was replaced."""
+        """Reset these lanes, or all lanes if it is None or if the environment raised and was replaced."""
         busy = self.busy
         try:
             while True:
@@ -136,7 +136,7 @@ class VectorLanes(Lanes):
         outcome.success = [bool(values[j]) if known[j] else None for j in outcome.ended]
 
     def _infos(self, infos: Mapping[str, Any], done: Array | None) -> list[tuple[Mapping[str, Any], Array]]:
-        """The infos of this step, each with the lanes that it counts for.
+        """The infos of this step, each with the lanes ``[n]`` bool to which it applies.
 
         In a lane that was reset at the same step, ``final_info`` has the values of the step.
         """
@@ -227,7 +227,7 @@ class VectorLanes(Lanes):
 
 
 def is_vector(env: AnyEnv) -> bool:
-    """Whether an environment steps several lanes at once. EnvPool's are vector environments and ``Env`` as well."""
+    """Whether an environment steps several lanes at once, as an EnvPool does, which is an ``Env`` too."""
     names = ("num_envs", "single_observation_space", "single_action_space")
     return isinstance(env, VectorEnv) or all(hasattr(env, name) for name in names)
 
@@ -248,7 +248,7 @@ def _find(infos: Mapping[str, Any], key: str, n: int) -> tuple[Any, Array] | Non
         return None
     values, mask = on_host(infos[key]), infos.get(f"_{key}")
     lanes = np.ones(n, bool) if mask is None else np.asarray(on_host(mask), bool)
-    if isinstance(values, np.ndarray) and values.dtype == object:  # Values of lanes that lack them are None.
+    if isinstance(values, np.ndarray) and values.dtype == object:  # A lane without the key has None.
         known = [value for value in values if value is not None]
         blank = np.zeros_like(known[0]) if known else 0
         lanes = lanes & np.array([value is not None for value in values])
@@ -260,7 +260,7 @@ def _find(infos: Mapping[str, Any], key: str, n: int) -> tuple[Any, Array] | Non
 
 
 def _merged(final: Array) -> dict[str, Any]:
-    """Infos of single lanes, ``[n]`` of dict or None, as those of a vector environment."""
+    """Infos of single lanes, ``[n]`` of dict or None, in the form of a vector environment's infos."""
     merged: dict[str, Any] = {}
     for lane, info in enumerate(final):
         for key, value in (info or {}).items():

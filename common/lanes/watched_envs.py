@@ -1,4 +1,4 @@
-"""Environments of evaluations, which are watched: an evaluation can be ended from within them."""
+"""Watches the environments of evaluations, and can end an evaluation from within them."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class EvaluationAbandoned(BaseException):
 
 
 class Watch:
-    """Ends evaluations from within their environments, and says when one of these is busy.
+    """Ends evaluations from within their environments, and knows when an environment is busy.
 
-    Every evaluator steps its environment, so ``EvaluationAbandoned`` ends any evaluator early, without code of its own
-    for this.
+    Every evaluator steps its environment, so ``EvaluationAbandoned`` ends any evaluator early; the evaluator needs no
+    code for this.
 
     Args:
         abandoned: the event after which each call into an environment raises; another thread sets it.
@@ -63,7 +63,7 @@ class Watch:
         before, self.busy.since = self.busy.since, time.monotonic()
         for stop in self._stops:
             stop()
-        self.busy.since = before  # Environments that are just built anew stay busy.
+        self.busy.since = before  # An environment that is being built again stays busy.
 
     @contextmanager
     def watching(self) -> Iterator[None]:

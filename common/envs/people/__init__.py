@@ -1,1 +1,1 @@
-"""People beside an environment: they take over from the agent, show it how, and say what succeeded."""
+"""People beside an environment: they take over from the agent, demonstrate the task, and label success."""

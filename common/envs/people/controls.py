@@ -1,4 +1,4 @@
-"""From keys, buttons and sticks to what a person wants: an action, a label, or nothing."""
+"""Turns keys, buttons and sticks into a person's command: an action, a label, or neither."""
 
 from __future__ import annotations
 
@@ -16,42 +16,42 @@ from common.errors import ConfigError
 from common.settings import Settings
 
 Binding = int | tuple[int, float]
-"""What an input does: the action of a Discrete space, or ``[dimension, value]`` of a Box."""
+"""The effect of an input: the action of a Discrete space, or ``[dimension, value]`` of a Box."""
 LABELS: Final[tuple[Label, ...]] = ("success", "failure", "discard")
 
 
 class ControlsConfig(Settings):
-    """Which inputs of a device do what. An input is a key by its name, ``button 3`` or ``axis 0``."""
+    """The effects of a device's inputs. An input is the name of a key, ``button 3`` or ``axis 0``."""
 
     moves: dict[str, Binding] | None = Field(
         None,
-        description="What inputs do, by name. For a Box [dimension, value]: 1 moves the dimension to its upper bound, "
-        "-1 to its lower one. For a Discrete space the action. null: as the page on people says.",
+        description="By input, its effect. For a Box [dimension, value]: 1 moves the dimension to its upper bound, "
+        "-1 to its lower bound. For a Discrete space the action. null: the defaults in docs/people.md.",
     )
     take_over: str | None = Field(None, description="While this input is held, the person acts even without moving.")
     success: str | None = Field(None, description="The input that labels a step as a success.")
     failure: str | None = Field(None, description="The input that ends the episode as a failure.")
-    discard: str | None = Field(None, description="The input that ends the episode as one not worth keeping.")
+    discard: str | None = Field(None, description="The input that ends the episode as not worth keeping.")
     speed: Annotated[float, Field(gt=0, le=1)] = Field(
         1.0, description="Multiplies the values of moves; 0.3 moves a robot at three tenths of its speed."
     )
 
 
 class Inputs:
-    """Which inputs are held, also those that were pressed and let go between two looks."""
+    """The inputs that are held, or that were pressed and let go between two looks."""
 
     def __init__(self) -> None:
         self._held: dict[str, None] = {}
         self._tapped: dict[str, None] = {}
 
     def press(self, name: str) -> None:
-        """An input is pressed; of several, the one that was pressed last comes last."""
+        """Note that an input is pressed; it is now the last one in the order of pressing."""
         self._held.pop(name, None)
         self._tapped.pop(name, None)
         self._held[name] = self._tapped[name] = None
 
     def release(self, name: str) -> None:
-        """An input is let go."""
+        """Note that an input is let go."""
         self._held.pop(name, None)
 
     def begin(self, labels: Iterable[str]) -> None:
@@ -72,8 +72,8 @@ class Controls:
 
     Args:
         space: of the actions, a Box of floats with finite bounds or a Discrete.
-        config: says what inputs do.
-        default_moves: the bindings where the configuration has none.
+        config: the effects of inputs.
+        default_moves: the bindings if the configuration has none.
         device: its name, for messages.
 
     Raises:
@@ -87,13 +87,13 @@ class Controls:
         is_box = isinstance(space, spaces.Box) and space.dtype.kind == "f" and space.is_bounded()
         if not (is_box or isinstance(space, spaces.Discrete)):
             raise ConfigError(
-                f"{device}: expected Discrete actions or a Box of floats with finite bounds, found {space}; name a "
-                "device of your own for other actions"
+                f"{device}: expected Discrete actions or a Box of floats with finite bounds, found {space}; name "
+                "your own device for other actions"
             )
         self.rest = rest_of(space)
         """The action of a person who holds the device and does not move it."""
         self.moves = dict(default_moves if config.moves is None else config.moves)
-        """By input, what it does."""
+        """By input, the action or the movement that it makes."""
         self.labels = {name: label for label in LABELS if (name := getattr(config, label)) is not None}
         """By input, the label that it gives."""
         for name, binding in self.moves.items():
@@ -106,7 +106,7 @@ class Controls:
         return [*self.moves, *self.labels, *([self._config.take_over] if self._config.take_over else [])]
 
     def command(self, amounts: Mapping[str, float]) -> Command:
-        """What a person wants who uses these inputs.
+        """The command of a person who uses these inputs.
 
         Args:
             amounts: by input, how far it is moved: 1 for a key or a button, -1 to 1 for a stick. Inputs that do nothing
@@ -149,7 +149,7 @@ class Controls:
 
 
 def rest_of(space: gymnasium.Space[Any]) -> Array:
-    """The action of a person who does not move: zeros, as near as bounds allow; the first of actions that are counted.
+    """The action of a person who does not move: zeros, clipped to the bounds; in a discrete space, the first action.
 
     Args:
         space: a leaf, see ``common.spaces.leaves_of``.

@@ -1,4 +1,4 @@
-"""What a person tells an environment, and the interface of the devices by which a person does so."""
+"""A person's commands to an environment, and the interface of the devices that read them."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any, Final, Literal, Protocol
 Label = Literal["success", "failure", "discard"]
 """A person's judgement: the task is done; it has failed; or the episode is not worth keeping."""
 METHODS: Final = ("begin", "read", "close")
-"""The methods by which a device is known, since it need not be derived from a class."""
+"""An object with these methods is a device; it need not be derived from a class."""
 
 
 @dataclass(frozen=True)
 class Command:
-    """What a person wants at one step.
+    """A person's command for one step.
 
     Args:
-        action: an element of the action space, executed in place of the agent's; None leaves the step to the agent.
+        action: an element of the action space, executed instead of the agent's; None leaves the step to the agent.
         label: the person's judgement; None if the person says nothing.
     """
 
@@ -26,18 +26,18 @@ class Command:
 
 
 class Device(Protocol):
-    """A keyboard, a gamepad, a space mouse, or a script in the place of a person.
+    """A keyboard, a gamepad, a space mouse, or a script instead of a person.
 
-    A configuration names its class as ``module:attr``. It is built by ``target(env=…, **params)``, where ``env`` is the
-    environment within its wrappers, at the environment's first ``reset``.
+    A configuration names its class as ``module:attr``. The wrapper ``Teleoperate`` builds it by
+    ``target(env=…, **params)`` at its first ``reset``; ``env`` is the environment inside the wrapper.
     """
 
     def begin(self, obs: Any, info: Mapping[str, Any]) -> None:
-        """An episode begins. Labels that were given before are forgotten.
+        """Begin an episode: forget labels that were given before.
 
         Args:
             obs: its first observation, as the environment gives it.
-            info: that of ``reset``.
+            info: returned by ``reset``.
         """
 
     def read(self, obs: Any, info: Mapping[str, Any]) -> Command:
@@ -45,8 +45,8 @@ class Device(Protocol):
 
         Args:
             obs: the present observation, as the environment gives it.
-            info: that of the last ``step`` or ``reset``.
+            info: returned by the last ``step`` or ``reset``.
         """
 
     def close(self) -> None:
-        """Give back what the device holds: its window, its file."""
+        """Close the window or the file that the device uses."""

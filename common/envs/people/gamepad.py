@@ -19,8 +19,8 @@ from common.errors import ConfigError, PluginError
 from common.settings import validate
 
 STICKS: Final[tuple[tuple[str, float], ...]] = (("axis 0", 1.0), ("axis 1", -1.0), ("axis 4", -1.0), ("axis 3", 1.0))
-"""For each dimension of a Box, a stick's axis and the value at its greatest. These are the left stick to the right, the
-left one up, the right one up and the right one to the right, as an Xbox pad numbers them on Linux."""
+"""For each dimension of a Box, the axis of a stick, and the dimension's value when the axis is at 1. Of an Xbox pad on
+Linux, these are the left stick to the right, the left one up, the right one up and the right one to the right."""
 
 
 class GamepadConfig(ControlsConfig):
@@ -31,17 +31,17 @@ class GamepadConfig(ControlsConfig):
     failure: str | None = Field("button 0", description="The button that ends the episode as a failure (A).")
     discard: str | None = Field("button 2", description="The button that ends the episode as not worth keeping (X).")
     dead_zone: Annotated[float, Field(ge=0, lt=1)] = Field(
-        0.15, description="A stick that is moved by less than this, of 1, counts as not moved."
+        0.15, description="A stick that is moved by less than this share of its way counts as not moved."
     )
-    index: NonNegativeInt = Field(0, description="Which of the gamepads of this host, from 0 on.")
+    index: NonNegativeInt = Field(0, description="The number of the gamepad on this host, from 0 on.")
 
 
 class GamepadState:
-    """What is pressed and moved on a gamepad, as its events tell.
+    """The pressed buttons and moved sticks of a gamepad, read from its events.
 
     Args:
         space: of the actions, see ``Controls``.
-        config: says what inputs do.
+        config: the effects of inputs.
 
     Raises:
         ConfigError: see ``Controls``; or an input has a name other than ``axis N`` and ``button N``.
@@ -76,7 +76,7 @@ class GamepadState:
                 raise PluginError("gamepad: it has been unplugged")
 
     def command(self) -> Command:
-        """What the person wants now."""
+        """The person's present command."""
         moved = {name: value for name, value in self._axes.items() if abs(value) > self._dead_zone}
         return self._controls.command(moved | dict.fromkeys(self._pressed.look(), 1.0))
 
@@ -103,7 +103,7 @@ class Gamepad:
         self._state, self._pygame = GamepadState(env.action_space, config), load_pygame()
         os.environ.setdefault("SDL_JOYSTICK_ALLOW_BACKGROUND_EVENTS", "1")  # Our window, if any, need not have focus.
         if sys.platform == "linux" and not {"DISPLAY", "WAYLAND_DISPLAY"} & os.environ.keys():
-            os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # Events need a display, which may be this one.
+            os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # Events need a display; this driver is enough.
         self._pygame.display.init()
         self._pygame.joystick.init()
         count = self._pygame.joystick.get_count()

@@ -44,7 +44,7 @@ class Keyboard:
         take_over: str | None = Field("left shift", description="While this key is held, the person acts.")
         success: str | None = Field("return", description="The key that labels a step as a success.")
         failure: str | None = Field("backspace", description="The key that ends the episode as a failure.")
-        discard: str | None = Field("delete", description="The key that ends the episode as one not worth keeping.")
+        discard: str | None = Field("delete", description="The key that ends the episode as not worth keeping.")
         window: tuple[int, int] = Field((480, 480), description="Width and height of the window in pixels.")
 
     def __init__(self, env: gymnasium.Env[Any, Any], **params: Any) -> None:

@@ -8,18 +8,18 @@ from common.envs.people.device import Label
 from common.lanes.lanes import SUCCESS
 
 DISCARDED: Final = "discarded"
-"""The key of ``info`` that says whether a person ended the episode as one not worth keeping."""
+"""The key of ``info`` that says whether a person ended the episode as not worth keeping."""
 Outcome = tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]
-"""What ``step`` of an environment returns."""
+"""The values that ``step`` of an environment returns."""
 
 
 def judge(outcome: Outcome, label: Label | None, *, reward: float, success_ends: bool) -> Outcome:
-    """The outcome of a step as a person judged it.
+    """Change the outcome of a step by a person's label.
 
     ``success`` adds ``reward``, and ends the episode (terminated) unless ``success_ends`` is False. ``failure`` ends it
-    (terminated) and leaves the reward. ``discard`` ends it as a limit of time would (truncated), so that nothing is
-    learnt from the end itself. ``info`` has ``is_success`` and ``discarded`` at every step; without a label
-    ``is_success`` is the environment's own, or False.
+    (terminated) and leaves the reward. ``discard`` ends it as a limit of time would (truncated), so that no agent
+    learns from the end itself. ``info`` has ``is_success`` and ``discarded`` at every step; without a label,
+    ``is_success`` is the environment's value, or False.
     """
     obs, earned, terminated, truncated, info = outcome
     info = {SUCCESS: False, **info, DISCARDED: label == "discard"}

@@ -1,4 +1,4 @@
-"""A person takes over from the agent, and labels steps, by a device."""
+"""Lets a person take over from the agent, and label steps, by a device."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from common.plugins.part_config import PluginConfig
 from common.settings import Settings, validate
 
 INTERVENE_ACTION: Final = "intervene_action"
-"""The key of ``info`` that holds the executed action where a person acted, for ``env.intervention``."""
+"""The key of ``info`` that holds the executed action if a person acted, for ``env.intervention``."""
 
 
 class Teleoperate(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """At each step the device is read. If the person acts, the person's action is executed in the agent's place.
+    """Reads the device at each step. If the person acts, the person's action is executed instead of the agent's.
 
-    Then ``info["intervene_action"]`` is the executed action; where the agent acts, ``info`` lacks the key. Actions of a
+    Then ``info["intervene_action"]`` is the executed action; if the agent acts, ``info`` lacks the key. Actions of a
     Box are clipped to its bounds. Labels change the outcome of the step, see ``common.envs.people.labels.judge``.
 
     The device is built at the first ``reset``, so a learner that only reads the spaces opens no window.
@@ -34,7 +34,7 @@ class Teleoperate(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     Raises:
         ConfigError: a parameter is wrong.
-        PluginError: the device cannot be built, or gives what is no action (at ``reset`` and ``step``).
+        PluginError: the device cannot be built (at ``reset``), or gives an action that does not fit (at ``step``).
     """
 
     class Config(Settings):
@@ -44,7 +44,7 @@ class Teleoperate(gymnasium.Wrapper[Any, Any, Any, Any]):
             description="The device, for example {target: common.envs.people.keyboard:Keyboard}; built with env and "
             "its params."
         )
-        reward: float = Field(1.0, description="What the label success adds to the reward of a step.")
+        reward: float = Field(1.0, description="The number that the label success adds to the reward of a step.")
         success_ends: bool = Field(
             True, description="Whether the label success ends the episode; with false, it may be given at many steps."
         )
@@ -84,7 +84,7 @@ class Teleoperate(gymnasium.Wrapper[Any, Any, Any, Any]):
         return device
 
     def lock_out_person(self) -> None:
-        """Until the next ``reset``, execute the actions that ``step`` gets: an action of a safe stop is among them."""
+        """Ignore the person until the next ``reset``: ``step`` executes its action, such as that of a safe stop."""
         self._is_locked_out = True
 
     def step(self, action: Any) -> Outcome:
@@ -93,7 +93,7 @@ class Teleoperate(gymnasium.Wrapper[Any, Any, Any, Any]):
         command = self._device.read(self._obs, self._info)
         executed = None if command.action is None else self._as_element(command.action)
         obs, reward, terminated, truncated, info = self.env.step(action if executed is None else executed)
-        if executed is not None and info.get(INTERVENE_ACTION) is None:  # Else a safety layer below changed it.
+        if executed is not None and info.get(INTERVENE_ACTION) is None:  # Else a safety layer inside has set it.
             info = {**info, INTERVENE_ACTION: executed}
         outcome = (obs, reward, terminated, truncated, info)
         outcome = judge(outcome, command.label, reward=self._config.reward, success_ends=self._config.success_ends)
@@ -104,7 +104,7 @@ class Teleoperate(gymnasium.Wrapper[Any, Any, Any, Any]):
         """The action as an element of the action space.
 
         Raises:
-            PluginError: it is none.
+            PluginError: the space has no such action.
         """
         space = self.action_space
         element = action

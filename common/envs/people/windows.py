@@ -14,16 +14,16 @@ from common.errors import PluginError
 AGENT_COLOUR: Final = (70, 70, 70)
 PERSON_COLOUR: Final = (220, 120, 0)
 INVISIBLE: Final = ("dummy", "offscreen")
-"""Drivers that pygame takes where it finds no display; nobody can press a key in their windows."""
+"""Drivers that pygame uses if it finds no display; nobody can press a key in their windows."""
 BORDER: Final = 8
-"""Pixels around the picture, in the colour of who acts."""
+"""Pixels around the picture; their colour shows who acts."""
 
 
 def load_pygame() -> ModuleType:
     """Import pygame, without the greeting that it prints.
 
     Raises:
-        PluginError: it is not installed.
+        PluginError: pygame is not installed.
     """
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
     try:
@@ -34,7 +34,7 @@ def load_pygame() -> ModuleType:
 
 
 class Window:
-    """A window that takes keys. If the environment has a pygame window already, that one takes them.
+    """A window that takes keys. If the environment has a pygame window already, that window takes them.
 
     Args:
         size: width and height in pixels.
@@ -56,8 +56,8 @@ class Window:
                 self._pygame.display.set_mode(size)
         except self._pygame.error as error:
             raise PluginError(
-                f"a keyboard needs a window, and this host shows none: {error}; an evaluation on a host without a "
-                "display leaves the wrapper out by in_evaluations: false"
+                f"a keyboard needs a window, and this host shows none: {error}; if evaluations run on a host "
+                "without a display, leave the wrapper out of them by in_evaluations: false"
             ) from error
 
     def show(self, picture: Array | None, *, person_acts: bool) -> None:
@@ -65,7 +65,7 @@ class Window:
 
         Args:
             picture: uint8 ``[H, W, 3]``, as ``env.render`` gives it; None shows none.
-            person_acts: whether the person acts, or else the agent.
+            person_acts: True if the person acts, False if the agent acts.
         """
         pygame, acts = self._pygame, "you act" if person_acts else "the agent acts"
         is_new, self._acts = acts != self._acts, acts
