@@ -1,11 +1,11 @@
-"""Checks for parts of your own: a test takes a few lines, and a failure says how to mend the part.
+"""Checks for your own parts: a test needs a few lines, and its failure says how to correct the part.
 
     def test_my_agent_fits() -> None:
         env = MyEnv()
         check_env(env)
         check_agent(MyAgent, env)
 
-Each check raises AssertionError; other exceptions of the part itself come through. No check uses a network.
+A check that fails raises AssertionError. Other exceptions of the part may come through. No check uses a network.
 """
 
 from common.testing.agent_checks import check_agent

@@ -1,4 +1,4 @@
-"""The conformance of an agent in acting: its actions, its memory, and what it records beside them."""
+"""Checks how an agent acts: its actions, its memory, and its extra columns."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ FORGET = "lanes is True where an episode begins, and these lanes forget (common.
 
 
 def check_acting(agents: Sequence[Agent], obs: Leaves, space: gymnasium.Space[Any]) -> None:
-    """See that agents act and record as the system expects; the first one ends in train mode.
+    """Check that agents act and record as the system expects; the first agent ends in train mode.
 
     Args:
-        agents: three of one seed.
-        obs: of n lanes.
+        agents: three agents with the same seed.
+        obs: observations of n lanes.
         space: of the actions.
 
     Raises:
@@ -45,7 +45,7 @@ def switch(agent: Agent, *, train: bool) -> None:
 
 
 def begin(agent: Agent, obs: Leaves) -> Leaves:
-    """The actions for the first observations of as many episodes."""
+    """Begin an episode in every lane, and return the actions for its first observation."""
     with explaining("begin() failed: it is given [n] bool, all True at first, and n may change between episodes"):
         agent.begin(np.ones(n_rows(obs), np.bool_))
     actions: Leaves = agent.sample(obs)
@@ -53,7 +53,7 @@ def begin(agent: Agent, obs: Leaves) -> Leaves:
 
 
 def _answer(agent: Agent, obs: Leaves) -> Items:
-    """What the agent makes of observations: its actions, and the recurrent state that it records before them."""
+    """The agent's actions for observations, and the recurrent state that it records before them."""
     actions = to_columns("action", agent.sample(obs))
     return actions | {name: column.copy() for name, column in agent.extras().items() if is_state(name)}
 
@@ -64,7 +64,7 @@ def is_state(name: str) -> bool:
 
 
 def check_actions(agent: Agent, obs: Leaves, space: gymnasium.Space[Any], *, train: bool) -> None:
-    """Actions fit their space."""
+    """Check that actions fit their space."""
     switch(agent, train=train)
     for n in (1, n_rows(obs)):
         given = copy_leaves(pick_lanes(obs, slice(n)))
@@ -76,10 +76,10 @@ def check_actions(agent: Agent, obs: Leaves, space: gymnasium.Space[Any], *, tra
 
 
 def _check_begin(agents: Sequence[Agent], obs: Leaves) -> None:
-    """A lane that begins an episode forgets what was before, and no other lane does.
+    """Check that a lane that begins an episode forgets earlier observations, and that no other lane does.
 
-    The three agents are of one seed. Where two of them that have seen the same act differently, actions are random;
-    another check is about that.
+    The three agents have the same seed. If two of them act differently after the same observations, actions are random;
+    another check reports that.
     """
     lanes = np.arange(n_rows(obs))
     turned = pick_lanes(obs, lanes[::-1])
@@ -91,7 +91,7 @@ def _check_begin(agents: Sequence[Agent], obs: Leaves) -> None:
         agent.begin(np.ones_like(lanes, np.bool_))
     one, same, other = (_answer(agent, obs) for agent in agents)
     assert not alike(one, same) or alike(one, other), (
-        "sample() gave other actions after other earlier observations, although begin() said that an episode begins: "
+        "sample() gave other actions if earlier observations differed, although begin() said that an episode begins: "
         f"an agent with a memory overrides begin(lanes); {FORGET}"
     )
     begins = lanes % 2 == 0
@@ -111,7 +111,7 @@ def _check_begin(agents: Sequence[Agent], obs: Leaves) -> None:
 
 
 def _check_modes(agent: Agent, obs: Leaves) -> None:
-    """Without exploration, actions depend on nothing but the episode's observations; ends in train mode."""
+    """Check that without exploration, actions depend only on the episode's observations; ends in train mode."""
     actions = begin(agent, obs)
     assert alike(actions, begin(agent, obs)), "sample() is not deterministic after eval(): act greedily there"
     switch(agent, train=True)
@@ -127,7 +127,7 @@ def _check_modes(agent: Agent, obs: Leaves) -> None:
 
 
 def _check_extras(agent: Agent, obs: Leaves) -> None:
-    """The extra columns are as declared."""
+    """Check that the extra columns are those that the agent declares."""
     columns = {column.name: column for column in agent.extra_columns()}
     for n in (n_rows(obs), 1):
         begin(agent, pick_lanes(obs, slice(n)))
@@ -148,7 +148,7 @@ def _check_extras(agent: Agent, obs: Leaves) -> None:
 
 
 def _check_evaluation_between(agent: Agent, obs: Leaves) -> None:
-    """An evaluation between two steps changes no recurrent state; ends in train mode."""
+    """Check that an evaluation between two steps changes no recurrent state; ends in train mode."""
     switch(agent, train=True)
     if not any(is_state(column.name) for column in agent.extra_columns()):
         return
@@ -167,7 +167,7 @@ def _check_evaluation_between(agent: Agent, obs: Leaves) -> None:
 
 
 def _states_after(agent: Agent, obs: Leaves, *, evaluation: bool) -> Items:
-    """The recurrent states of train mode after a step, between which and the next there may be an evaluation."""
+    """The recurrent states of train mode at the second of two steps, with an evaluation between them if asked for."""
     switch(agent, train=True)
     begin(agent, obs)
     if evaluation:
@@ -207,18 +207,18 @@ def _check_leaf(actions: Any, n: int, space: gymnasium.Space[Any], where: str) -
 
 
 def by_path(leaves: Leaves) -> dict[str, Array]:
-    """The array of each leaf; that of a space that is a leaf itself has the empty path."""
+    """The array of each leaf by path; the path is empty if the space itself is a leaf."""
     return leaves if isinstance(leaves, dict) else {"": leaves}
 
 
 def stack(elements: Sequence[Leaves]) -> Leaves:
-    """Single observations as those of n lanes."""
+    """Single observations, joined into observations of n lanes."""
     found = {path: np.stack([by_path(element)[path] for element in elements]) for path in by_path(elements[0])}
     return found.get("", found)
 
 
 def alike(one: Leaves, other: Leaves) -> bool:
-    """Equal, up to rounding where actions are floats: a batch may be summed in another order."""
+    """Whether actions are equal, for floats up to rounding: a batch may be summed in another order."""
     return _compare(one, other, lambda a, b: np.allclose(a, b, rtol=1e-4, atol=1e-5))
 
 

@@ -1,4 +1,4 @@
-"""The conformance of an agent: as the learner uses it, as an actor does, and as it comes out of a checkpoint."""
+"""Checks an agent: on the learner, on an actor, and after it was restored from a checkpoint."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ MakeView = Callable[..., "View"]
 
 @dataclass(frozen=True)
 class Played:
-    """The episodes that were played, as agents learn from them."""
+    """The played episodes, in the forms from which agents learn."""
 
     make_memory: Callable[[], ReplayBuffer]
-    """A replay of them, always with the same draws."""
+    """Makes a replay of the episodes, always with the same draws."""
     transitions: Items
     """For ``td_error``."""
 
@@ -57,17 +57,17 @@ def check_agent(
     steps: int = 500,
     policy: Policy | None = None,
 ) -> None:
-    """See that an agent acts, records, learns, publishes, adopts and saves as the system expects.
+    """Check that an agent acts, records, learns, saves, and publishes and adopts models as the system expects.
 
     Args:
         make: called as ``make(spec=…, seed=…, epsilon=…, device="cpu")``: the class, or a ``functools.partial`` with
-            parameters of its own.
-        env: the environment it acts in.
-        processor: makes the items it learns from, if they are not rows.
-        view: assembles what it learns from, such as ``partial(Sequences, length=20)``; one-step transitions if neither
-            a view nor a processor is given.
-        steps: how far the environment is played, at least as many as the agent needs to begin.
-        policy: how to act where random actions are not allowed.
+            further parameters.
+        env: the environment in which the agent acts.
+        processor: makes the items from which the agent learns, if it does not learn from rows.
+        view: assembles the agent's batches, such as ``partial(Sequences, length=20)``; without a view and a processor,
+            batches hold one-step transitions.
+        steps: the number of steps to play, at least as many as the agent needs to begin.
+        policy: chooses actions if random actions are not allowed.
 
     Raises:
         AssertionError: naming what does not fit and what to do.
@@ -99,7 +99,7 @@ def _play_for(
     processor: StepProcessor | None,
     view: MakeView | None,
 ) -> Played:
-    """The episodes as this agent would have recorded them, had it acted so."""
+    """The episodes with the extra columns of this agent, as if it had acted in them."""
     schema = row_schema(spec, agent)
     rows = rows_of(schema, episodes, [list(_record(agent, episode)) for episode in episodes])
     transitions = transitions_of(schema, rows)
@@ -144,7 +144,7 @@ def _check_opt(agent: Agent, memory: ReplayBuffer) -> None:
     with explaining("opt() on an empty buffer must return None, but it failed"):
         record = agent.opt(empty)
     assert record is None, f"opt() on an empty buffer must return None, found {record}"
-    assert _difference(before, agent.model_info()) is None, "opt() returned None and changed the model all the same"
+    assert _difference(before, agent.model_info()) is None, "opt() returned None, but it changed the model"
     for _ in range(OPTS):
         record = agent.opt(memory)
         assert record is not None, (
@@ -162,7 +162,7 @@ def _check_opt(agent: Agent, memory: ReplayBuffer) -> None:
 
 
 def _check_td_error(agent: Agent, memory: ReplayBuffer) -> None:
-    """The TD errors of items are numbers, if the agent offers ``td_error``."""
+    """Check that the TD errors of items are finite, if the agent offers ``td_error``."""
     if type(agent).td_error is Agent.td_error:
         return
     with explaining("td_error() failed on items"):
@@ -188,7 +188,7 @@ def _check_sync(actor: Agent, learner: Agent, obs: Leaves) -> None:
     for opt_steps in range(1, MIXES + 1):
         _adopt(actor, {name: _shuffle(value, rng) for name, value in tensors.items()}, opt_steps)
         changed = changed or not alike(actions, begin(actor, obs))
-    assert changed, f"{advice}: {MIXES} other models, the same actions; does it act from a copy made earlier?"
+    assert changed, f"{advice}: {MIXES} other models gave the same actions; does it act from an earlier copy?"
     _adopt(actor, tensors, MIXES + 1)
 
 
@@ -202,14 +202,14 @@ def _adopt(actor: Agent, tensors: Mapping[str, torch.Tensor], opt_steps: int) ->
 
 
 def _shuffle(tensor: torch.Tensor, rng: np.random.Generator) -> torch.Tensor:
-    """Put the same elements into another order; bytes stay, as they are no weights but the hash of weights."""
+    """Shuffle the elements of a tensor; a tensor of bytes stays, because it holds the hash of weights, not weights."""
     if tensor.dtype == torch.uint8:
         return tensor
     return tensor.flatten()[torch.from_numpy(rng.permutation(tensor.numel()))].reshape(tensor.shape)
 
 
 def _check_policy(agent: Agent, obs: Leaves) -> None:
-    """The exported policy acts as the agent does, if the agent offers ``policy``."""
+    """Check that the exported policy acts as the agent does, if the agent offers ``policy``."""
     if type(agent).policy is Agent.policy:
         return
     switch(agent, train=False)
@@ -221,13 +221,13 @@ def _check_policy(agent: Agent, obs: Leaves) -> None:
     expected = begin(agent, obs)
     dtypes = [{path: leaf.dtype for path, leaf in by_path(each).items()} for each in (actions, expected)]
     assert (dtypes[0], alike(actions, expected)) == (dtypes[1], True), (
-        "policy() gave other actions than sample() after eval(): let sample() call it there, so that they cannot differ"
+        "policy() gave other actions than sample() after eval(): let sample() use policy(), so that they cannot differ"
     )
 
 
 def _check_saving(restored: Agent, saved: Agent, obs: Leaves, memory: ReplayBuffer) -> None:
     params = {name: value.detach().cpu().contiguous() for name, value in saved.save_params().items()}
-    with explaining("save_params() gave what safetensors cannot save; of tensors that share storage save one or clone"):
+    with explaining("save_params() gave tensors that safetensors cannot save: clone tensors that share storage"):
         data = safetensors.torch.save(params)
     live = restored.model_info()
     places = _places(live)
@@ -247,9 +247,9 @@ def _check_saving(restored: Agent, saved: Agent, obs: Leaves, memory: ReplayBuff
 
 
 def _check_resuming(resumed: Agent, saved: Agent) -> None:
-    """The state of training survives a file; it may be no more than ``save_params``."""
+    """Check that the state of training survives a file; it may hold only ``save_params``."""
     state = saved.training_state()
-    with explaining("training_state() gave what cannot be saved: its tensors must suit safetensors, its values JSON"):
+    with explaining("training_state() cannot be saved: safetensors must hold its tensors, and JSON its values"):
         data = safetensors.torch.save({name: value.detach().cpu().clone() for name, value in state.tensors.items()})
         values = json.dumps(state.values)
     live = resumed.model_info()
@@ -266,7 +266,7 @@ def _check_resuming(resumed: Agent, saved: Agent) -> None:
 
 
 def _check_optimizers(agent: Agent) -> None:
-    """The tensors that optimisers have gathered, such as Adam's moments, are part of the state of training."""
+    """Check that the tensors of optimisers, such as Adam's moments, are part of the state of training."""
     kept = list(agent.training_state().tensors.values())
     for name, optimizer in find_objects(torch.optim.Optimizer, vars(agent).items()):
         gathered = [value for entries in optimizer.state_dict()["state"].values() for value in entries.values()]
@@ -274,8 +274,8 @@ def _check_optimizers(agent: Agent) -> None:
         if all(any(_equal(value, other) for other in kept) for value in tensors):
             continue
         advice = (
-            f"training_state() leaves out what the optimiser '{name}' has gathered, so --resume begins it anew: add "
-            "its tensors, or derive from common.agents.network_agent.NetworkAgent, which does"
+            f"training_state() leaves out the tensors of the optimiser '{name}', so it begins again at --resume: add "
+            "its tensors, or derive from common.agents.network_agent.NetworkAgent, which adds them"
         )
         assert type(agent).training_state is Agent.training_state, advice
         warnings.warn(advice, stacklevel=3)
@@ -286,14 +286,14 @@ def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _check_captured(make: MakeAgent, spec: EnvSpec, played: Played, obs: Leaves) -> None:
-    """Captured updates and actions, if the agent has any, come to the same as those of an eager twin."""
+    """Check that captured updates and actions, if the agent has any, give the same results as eager ones."""
     captured, eager = (_make(make, spec, seed=4) for _ in range(2))
     if not (isinstance(captured, NetworkAgent) and isinstance(eager, NetworkAgent) and captured.is_captured):
         return
     eager.compute_eagerly()
     advice = (
         "with update: captured {} than with update: eager: its network does not do the same in each call, or keeps "
-        "something that is no tensor; say update: eager, the default for a network of one's own, or captured=False "
+        "a value that is no tensor; set update: eager, the default for your own network, or captured=False "
         "where your agent makes an Update or an Inference"
     )
     for agent in (captured, eager):
@@ -320,7 +320,7 @@ def _copies(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def _places(tensors: Mapping[str, torch.Tensor]) -> dict[str, tuple[int, torch.Size, torch.dtype]]:
-    """Where the tensors lie in memory. Keep the tensors alive until you compare, or others may come to lie there."""
+    """The addresses of tensors. Keep the tensors alive until you compare, or new tensors may get their addresses."""
     return {name: (value.data_ptr(), value.shape, value.dtype) for name, value in tensors.items()}
 
 

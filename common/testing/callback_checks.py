@@ -34,7 +34,7 @@ def check_callback(make: Callable[[], Callback]) -> None:
 
 
 def _show(callback: Callback, opt_steps: int) -> list[str | None]:
-    """What a callback answers to a few evaluations and records."""
+    """A callback's answers to a few evaluations and records."""
     answers: list[str | None] = []
     for score in SCORES:
         opt_steps += 1

@@ -1,4 +1,4 @@
-"""The conformance of an environment."""
+"""Checks an environment."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from common.testing.vector_checks import check_space, check_vector_env
 
 
 def check_env(env: Any, *, steps: int = 300, policy: Policy | None = None) -> None:
-    """See that an environment is one that can be acted in, evaluated on, and sent over the wire.
+    """Check that agents can act in an environment and be evaluated in it, and that its data can be recorded and sent.
 
     Args:
         env: a ``gymnasium.Env`` or a vector environment; it is reset and stepped.
-        steps: how far it is played.
-        policy: how to act where random actions are not allowed; only for a ``gymnasium.Env``.
+        steps: the number of steps to play.
+        policy: chooses actions if random actions are not allowed; only for a ``gymnasium.Env``.
 
     Raises:
         AssertionError: naming what does not fit and what to do.
@@ -52,7 +52,7 @@ def _check_reset(env: Env) -> None:
     assert is_pair, f"reset() gave {found!r}: return observation, info"
     _check_observation(env, found[0], "reset()")
     assert isinstance(found[1], dict), (
-        f"reset() gave an info of {type(found[1]).__name__}: return a dict, also if empty"
+        f"reset() gave an info of {type(found[1]).__name__}: return a dict, even if it is empty"
     )
 
 
@@ -74,7 +74,7 @@ def _check_step(env: Env, policy: Policy | None) -> None:
 
 
 def _check_observation(env: Env, obs: Any, where: str) -> None:
-    """See that an observation as the environment gives it is of its space, leaf by leaf."""
+    """Check that each leaf of an observation, as the environment gives it, is in its space."""
     with explaining(f"{where} gave an observation with other parts than the observation space: {obs!r}"):
         parts = dict(_parts_of(env.observation_space, obs, ""))
     for path, (space, part) in parts.items():
@@ -109,7 +109,7 @@ def _check_leaf(space: Any, found: Array, where: str, what: str) -> None:
 
 
 def check_leaves(leaves: Leaves, space: Any, where: str) -> None:
-    """See that recorded leaves are elements of a space."""
+    """Check that recorded leaves are elements of a space."""
     for path, leaf in leaves_of(space).items():
         found = np.asarray(leaves[path] if isinstance(leaves, dict) else leaves)
         _check_leaf(leaf, found, f"{where} gave", f"an observation{f' {path}' if path else ''}")
@@ -117,7 +117,7 @@ def check_leaves(leaves: Leaves, space: Any, where: str) -> None:
 
 def _check_seeding(env: Env, steps: int, policy: Policy | None) -> None:
     first, second = env.reset(seed=11)[0], env.reset(seed=11)[0]
-    advice = "is the seed passed to super().reset(seed=seed) and self.np_random used, and nothing else kept?"
+    advice = "pass the seed to super().reset(seed=seed), draw from self.np_random, and keep nothing over episodes"
     assert _same(env, first, second), f"reset(seed=…) twice gave different observations: {advice}"
     lives = [play(env, steps, seed=11, policy=policy) for _ in range(2)]
     for number, (one, other) in enumerate(zip(*([step for e in life for step in e] for life in lives), strict=True)):

@@ -1,4 +1,4 @@
-"""The conformance of the parts on the learner's side: replay buffer, evaluator, recorder."""
+"""Checks parts of the learner: replay buffer, evaluator, recorder."""
 
 from __future__ import annotations
 
@@ -24,13 +24,14 @@ RECORDS: tuple[tuple[int, Mapping[str, float]], ...] = (
 def check_replay_buffer(
     buffer: ReplayBuffer, items: Items, *, inserted: int | None = None, steps: int = 1, size: int = 256
 ) -> None:
-    """See that a buffer draws what was stored and counts it, and draws by priority if it is prioritised.
+    """Check that a buffer draws stored items and counts them, and draws by priority if it is prioritised.
 
     Args:
         buffer: newly filled.
-        items: all that can be drawn from it, or more, as batches have it: ``[n, …]``, with at least two different rows.
-        inserted: steps that were stored; n if not given.
-        steps: in one draw, by which ``sampled`` counts.
+        items: everything that can be drawn, or more, in the form of a batch: ``[n, …]``, with at least two different
+            rows.
+        inserted: the number of steps that were stored; None: n.
+        steps: the steps in one draw, by which ``sampled`` counts.
         size: of the largest batch.
 
     Raises:
@@ -79,12 +80,12 @@ def _check_batch(batch: Items, items: Items, n: int) -> None:
 
 
 def _check_prioritised(batch: Items, items: Items, indexed: dict[int, bytes]) -> None:
-    """The columns ``index`` and ``weight``, which only a prioritised buffer adds, fit the draws.
+    """Check that the columns ``index`` and ``weight``, which only a prioritised buffer adds, fit the draws.
 
     Args:
         batch: newly drawn.
         items: have the columns that are stored.
-        indexed: the rows that were drawn before, by index; those of the batch are added.
+        indexed: the rows that were drawn before, by index; this function adds the rows of the batch.
     """
     added = {"index", "weight"} & batch.keys() - items.keys()
     if not added:
@@ -107,14 +108,14 @@ def _check_prioritised(batch: Items, items: Items, indexed: dict[int, bytes]) ->
 
 
 def _check_priorities(buffer: ReplayBuffer, size: int) -> None:
-    """A row is drawn more often once its error is by far the largest."""
+    """Check that a row is drawn more often after its error became by far the largest."""
     before = buffer.batch(size)["index"]
     worst = before[0]
     with explaining("update_priority() failed on the index of a batch"):
         buffer.update_priority(before, np.where(before == worst, 1e9, 0.0).astype(np.float32))
     after = buffer.batch(size)["index"]
     times = [int((index == worst).sum()) for index in (before, after)]
-    # Its odds have doubled. Of two rows, one is drawn half of the time before, and cannot be drawn twice as often.
+    # The row's odds must double, not its share: one of two rows has half of the draws, and cannot have twice that.
     assert times[1] * (size - times[0]) > 2 * times[0] * (size - times[1]), (
         f"update_priority() changed nothing: the row with by far the largest error was drawn {times[1]} times in "
         f"{size}, and {times[0]} times before"
@@ -122,12 +123,12 @@ def _check_priorities(buffer: ReplayBuffer, size: int) -> None:
 
 
 def check_evaluator(evaluator: Evaluator, agent: Agent, *, repeatable: bool = True) -> None:
-    """See that an evaluator gives a score and leaves the agent as it was.
+    """Check that an evaluator gives a score and leaves the agent as it was.
 
     Args:
         evaluator: runs the agent, more than once.
         agent: fits the evaluator's environment.
-        repeatable: the same agent scores the same again, so that scores can be compared over a run.
+        repeatable: whether the same agent must get the same score again, so that scores of a run can be compared.
 
     Raises:
         AssertionError: naming what does not fit and what to do.
@@ -152,7 +153,7 @@ def check_evaluator(evaluator: Evaluator, agent: Agent, *, repeatable: bool = Tr
 def check_recorder(
     recorder: Recorder, read: Callable[[], Sequence[tuple[int, Mapping[str, float]]]] | None = None
 ) -> None:
-    """See that a recorder takes the records that a learner writes, and close it.
+    """Check that a recorder takes the records that a learner writes, and close it.
 
     Args:
         recorder: newly made; closed at the end.

@@ -24,7 +24,7 @@ def rows_of(schema: Schema, episodes: Sequence[Sequence[Step]], extras: Sequence
     Args:
         schema: of the rows.
         episodes: at least one step.
-        extras: of each step of each episode, ``[1, *shape]`` each; none if empty.
+        extras: the extra columns of each step of each episode, ``[1, *shape]`` each; empty: there are none.
     """
     rows = [row for i, episode in enumerate(episodes) for row in _rows_of(episode, extras[i] if extras else ())]
     return {c.name: np.stack([row[c.name] for row in rows]).astype(c.dtype) for c in schema.columns}
@@ -74,7 +74,7 @@ class RowMemory(ReplayBuffer):
         seed: of the random draws.
     """
 
-    inserted = sampled = 0  # Attributes in the place of the interface's properties.
+    inserted = sampled = 0  # Attributes instead of the interface's properties.
     first = 0
 
     def __init__(self, schema: Schema, rows: Items, view: View, seed: int = 0) -> None:
@@ -101,9 +101,9 @@ class RowMemory(ReplayBuffer):
         return {name: self.take(column, index) for name, (column, index) in plan.takes.items()} | plan.made
 
     def update_priority(self, index: Array, td_error: Array) -> None:
-        """Every step stays as likely as any other."""
+        """Do nothing: every step stays equally likely."""
 
-    # The rows as views see them; all are of one lane, so the next row of a row is the one after it.
+    # The rows as views see them. All belong to one lane, so the next row of row i is row i + 1.
 
     def next(self, index: Array) -> Array:
         """The next row of each row; -1 after the last."""
@@ -114,7 +114,7 @@ class RowMemory(ReplayBuffer):
         return index - 1
 
     def chain(self, index: Array, n: int) -> Array:
-        """Each row and the ``n`` rows that follow it, ``[*index.shape, n + 1]``; -1 from the unknown on."""
+        """Each row and the ``n`` rows that follow it, ``[*index.shape, n + 1]``; -1 for rows after the last."""
         path = index[..., None] + np.arange(n + 1)
         return np.where(path < self.end, path, -1)
 

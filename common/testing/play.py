@@ -1,4 +1,4 @@
-"""The common parts of the checks: an environment played for some steps, items in memory, errors with advice."""
+"""Common parts of the checks: they play an environment, keep items in memory, and give advice in errors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ItemMemory(ReplayBuffer):
         seed: of the random rows.
     """
 
-    inserted = sampled = 0  # Attributes in the place of the interface's properties.
+    inserted = sampled = 0  # Attributes instead of the interface's properties.
 
     def __init__(self, items: Items, seed: int = 0) -> None:
         self._items = items
@@ -51,19 +51,19 @@ class ItemMemory(ReplayBuffer):
         return {name: column[rows] for name, column in self._items.items()}
 
     def update_priority(self, index: Array, td_error: Array) -> None:
-        """Every item stays as likely as any other."""
+        """Do nothing: every item stays equally likely."""
 
 
 def play(env: Env, steps: int, *, seed: int = 0, policy: Policy | None = None) -> list[list[Step]]:
     """Play for ``steps`` steps, as an actor does, and return the steps of each episode; the last may be unfinished.
 
-    Observations and actions are those that would be recorded: leaves by path, float64 as float32.
+    Observations and actions are as an actor records them: leaves by path, float64 as float32.
 
     Args:
-        env: reset with the seed first and without one later.
+        env: its first reset has the seed; later resets have none.
         steps: at least 1.
-        seed: of the environment, and of the random actions taken without a policy.
-        policy: how to act; without one actions are drawn from the action space.
+        seed: of the environment, and of the random actions without a policy.
+        policy: chooses actions; without a policy they are drawn from the action space.
     """
     spec = spec_of(env)
     env.action_space.seed(seed)
@@ -82,15 +82,15 @@ def play(env: Env, steps: int, *, seed: int = 0, policy: Policy | None = None) -
 
 
 def record_leaves(space: gymnasium.Space[Any], value: Any) -> Leaves:
-    """A copy of the leaves of an element: the environment may write its next observation into the same array.
+    """A copy of the leaves of an element, in the dtypes of ``space``.
 
-    Leaves have the dtypes of ``space``.
+    It is a copy because the environment may write its next observation into the same array.
     """
     return copy_leaves(spaces.flatten(space, value))
 
 
 def items_of(processor: StepProcessor, episodes: Sequence[Sequence[Step]]) -> Items:
-    """All items that a processor makes of some episodes, joined column by column; ``{}`` if it gives none."""
+    """All items that a processor makes from episodes, joined column by column; ``{}`` if it makes none."""
     parts: list[Items] = []
     for episode in episodes:
         processor.reset()
@@ -108,9 +108,9 @@ def explaining(advice: str) -> Iterator[None]:
 
 
 def check_record(record: Mapping[str, SupportsFloat], where: str) -> None:
-    """See that the values of a record are finite numbers."""
+    """Check that the values of a record are finite numbers."""
     assert isinstance(record, Mapping), f"{where} gave {type(record).__name__}, expected a dict of names and numbers"
     for name, value in record.items():
-        with explaining(f"{where} gave a record whose '{name}' is no number: every value must take float()"):
+        with explaining(f"{where} gave a record whose '{name}' is no number: float() must accept every value"):
             number = float(value)
         assert math.isfinite(number), f"{where} gave a record whose '{name}' is {number}: every value must be finite"

@@ -1,4 +1,4 @@
-"""The conformance of a step processor, and of a map of rows."""
+"""Checks a step processor, and a map of rows."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from common.testing.memory import rows_of
 from common.testing.play import Policy, explaining, items_of, play
 
 LENGTHS = (1, 2, 3, 5, 8, 13)
-"""Steps of the episodes that are tried in turn: some fewer, some more than a processor may look back."""
+"""Lengths in steps of the episodes that are tried in turn: some shorter, some longer than a processor may look back."""
 
 
 def check_step_processor(processor: StepProcessor, env: Env, *, steps: int = 300, policy: Policy | None = None) -> None:
-    """See that a processor's items fit its schema and stay within their episodes.
+    """Check that a processor's items fit its schema and stay within their episodes.
 
     Args:
         processor: newly made; copied with ``copy.deepcopy``. It must give the same items for the same steps.
-        env: the environment that the steps are taken from.
-        steps: how far it is played.
-        policy: how to act where random actions are not allowed.
+        env: the environment that gives the steps.
+        steps: the number of steps to play.
+        policy: chooses actions if random actions are not allowed.
 
     Raises:
         AssertionError: naming what does not fit and what to do.
@@ -44,19 +44,19 @@ def check_step_processor(processor: StepProcessor, env: Env, *, steps: int = 300
             items = processor.process(step)
             given += 0 if items is None else _count(schema, items)
     assert given, (
-        f"process() gave no item in {steps} steps: return those that are ready, at the end of an episode at last"
+        f"process() gave no item in {steps} steps: return items when they are ready, at the latest when an episode ends"
     )
     _check_episodes(processor, fresh, _cut([step for episode in episodes for step in episode]))
 
 
 def check_row_map(row_map: RowMap, env: Env, *, steps: int = 300, policy: Policy | None = None) -> None:
-    """See that a map gives as many rows as it is given, that they fit its schema, and that it remembers nothing.
+    """Check that a map keeps the number of rows, that the rows fit its schema, and that the map has no memory.
 
     Args:
         row_map: newly made.
-        env: the environment that the rows are taken from.
-        steps: how far it is played.
-        policy: how to act where random actions are not allowed.
+        env: the environment that gives the rows.
+        steps: the number of steps to play.
+        policy: chooses actions if random actions are not allowed.
 
     Raises:
         AssertionError: naming what does not fit and what to do.
@@ -71,7 +71,7 @@ def check_row_map(row_map: RowMap, env: Env, *, steps: int = 300, policy: Policy
     count = len(rows["first"])
     mapped = row_map.map({name: column.copy() for name, column in rows.items()})
     found = _count(schema, mapped, "map()")
-    assert found == count, f"map() of {count} rows gave {found}: give as many, in the same order"
+    assert found == count, f"map() of {count} rows gave {found}: return the same number, in the same order"
     for name in ("first", "final", "lane", "version"):
         assert np.array_equal(mapped[name], rows[name]), f"map() changed '{name}': leave it as it is"
     frozen = {name: column.copy() for name, column in rows.items()}
@@ -88,7 +88,7 @@ def check_row_map(row_map: RowMap, env: Env, *, steps: int = 300, policy: Policy
 
 
 def _count(schema: Schema, items: Items, where: str = "process()") -> int:
-    """Count the items, after seeing that they fit the schema and are finite."""
+    """Count the items, and check that they fit the schema and are finite."""
     assert isinstance(items, dict), f"{where} gave {type(items).__name__}: return a dict of columns, or None"
     names = {column.name for column in schema.columns}
     more, less = sorted(items.keys() - names), sorted(names - items.keys())
@@ -112,7 +112,7 @@ def _cut(steps: list[Step]) -> list[list[Step]]:
     for i in range(3 * len(LENGTHS)):
         length = LENGTHS[i % len(LENGTHS)]
         rows = [replace(steps[(start + n) % len(steps)], terminated=False, truncated=False) for n in range(length)]
-        rows = [replace(step, reward=step.reward + i) for step in rows]  # No two episodes are alike.
+        rows = [replace(step, reward=step.reward + i) for step in rows]  # So no two episodes are equal.
         rows[-1] = replace(rows[-1], terminated=i % 3 == 0, truncated=i % 3 == 1)
         episodes.append(rows)
         start += length
@@ -120,7 +120,7 @@ def _cut(steps: list[Step]) -> list[list[Step]]:
 
 
 def _check_episodes(processor: StepProcessor, fresh: StepProcessor, episodes: list[list[Step]]) -> None:
-    """Each episode gives the same items after others as it does to a fresh processor."""
+    """Check that an episode gives a used processor the same items as a new one."""
     for episode in episodes:
         alone, after_others = items_of(copy.deepcopy(fresh), [episode]), items_of(processor, [episode])
         same = alone.keys() == after_others.keys() and all(

@@ -1,4 +1,4 @@
-"""The conformance of a vector environment, and of spaces."""
+"""Checks a vector environment, and spaces."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from common.testing.play import explaining
 
 
 def check_space(name: str, space: Any) -> None:
-    """See that the elements of a space can be recorded."""
+    """Check that the elements of a space can be recorded."""
     assert isinstance(space, gymnasium.Space), f"{name} is {space!r}: set it to a gymnasium.Space in __init__"
     with explaining(f"the parts of {name} must each have one dtype and one shape, and keys without '/'"):
         columns_of("obs", space)
 
 
 def check_vector_env(env: Any, steps: int) -> None:
-    """See that a vector environment steps all its lanes, and begins episodes as its autoreset mode says.
+    """Check that a vector environment steps all its lanes, and begins episodes as its autoreset mode says.
 
     Args:
         env: with the interface of ``gymnasium.vector.VectorEnv``.
-        steps: how often it is stepped, with random actions.
+        steps: the number of steps to play, with random actions.
 
     Raises:
         AssertionError: naming what does not fit and what to do.
@@ -48,7 +48,7 @@ def check_vector_env(env: Any, steps: int) -> None:
 
 
 def _play(lanes: Lanes, env: Any, steps: int) -> tuple[Array, int]:
-    """Play; return all rewards of steps, and how many episodes were begun after the first of each lane."""
+    """Play; return all rewards, and the number of episodes that began, without the first episode of each lane."""
     space = batch_space(env.single_action_space, lanes.n)
     space.seed(0)
     lanes.reset(0)

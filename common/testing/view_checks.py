@@ -1,4 +1,4 @@
-"""The conformance of a view."""
+"""Checks a view."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 
 LANES = 3
 LENGTHS = (1, 7, 2, 40, 3, 15, 1, 4, 90, 5)
-"""Steps of the episodes that each lane plays, from another place of the list on."""
+"""Lengths in steps of the episodes of a lane; each lane begins at another place of this list."""
 LOST = 4
-"""One in so many episodes ends without a final row."""
+"""One episode in ``LOST`` ends without a final row."""
 
 
 class RecordedRows:
     """Rows of episodes of lanes that step in turn, as a view sees them; ``first`` and ``end`` can be moved.
 
     Args:
-        schema: of the rows; values are chosen by chance.
+        schema: of the rows; their values are random.
     """
 
     def __init__(self, schema: Schema) -> None:
@@ -34,7 +34,7 @@ class RecordedRows:
         ]
         self.first, self.end = 0, len(turns)
         self.episode = np.array([row[0] + 1000 * lane for lane, row in turns])
-        """``[n]``; distinct in all lanes."""
+        """The number of each row's episode, ``[n]``; no two lanes share a number."""
         self.final = np.array([row[2] for _, row in turns])
         self.columns = self._make_columns(turns)
         self._next, self._previous = np.full(self.end, -1), np.full(self.end, -1)
@@ -55,17 +55,17 @@ class RecordedRows:
         return columns
 
     def next(self, index: Array) -> Array:
-        """The next row of each row's lane; -1 where it is not known."""
+        """The next row in each row's lane; -1 if it is not known."""
         found = self._next[index]
         return np.where((index < 0) | (found >= self.end), -1, found)
 
     def previous(self, index: Array) -> Array:
-        """The row before in each row's lane; -1 where there is none, or where it has been overwritten."""
+        """The previous row in each row's lane; -1 if there is none, or if it has been overwritten."""
         found = self._previous[index]
         return np.where(found < self.first, -1, found)
 
     def chain(self, index: Array, n: int) -> Array:
-        """Each row and the ``n`` rows that follow it in its lane, ``[*index.shape, n + 1]``; -1 from the unknown on."""
+        """Each row and the ``n`` rows that follow it in its lane, ``[*index.shape, n + 1]``; -1 for unknown rows."""
         found = [index]
         for _ in range(n):
             found.append(np.where(found[-1] < 0, -1, self.next(found[-1])))
@@ -77,7 +77,7 @@ class RecordedRows:
         return values
 
     def find_settled(self, row: int, reach: int, *, crosses: bool) -> int | None:
-        """The row with whose arrival it is settled whether a draw can begin at ``row``; None if it never is."""
+        """The row whose arrival decides whether a draw can begin at ``row``; None if that row never arrives."""
         at = row
         for _ in range(reach):
             if self.final[at] and not crosses:
@@ -99,10 +99,10 @@ def _script(lane: int) -> list[tuple[int, bool, bool]]:
 
 
 def check_view(view: View, schema: Schema) -> None:
-    """See that a view draws only what is there, and says truly what it needs.
+    """Check that a view draws only existing rows, and that its ``steps``, ``reach`` and ``lowest`` are right.
 
-    It is shown rows of three lanes with episodes of 1 to 90 steps, some of which were lost, while rows arrive and while
-    rows are overwritten.
+    The check shows it rows of three lanes with episodes of 1 to 90 steps, some without an end, while rows arrive and
+    while rows are overwritten.
 
     Args:
         view: newly made for ``schema``.
@@ -127,7 +127,7 @@ def check_view(view: View, schema: Schema) -> None:
 
 
 def _find_able(view: View, rows: RecordedRows) -> Array:
-    """What ``can_draw`` says of all rows that are there, ``[n]``."""
+    """The answers of ``can_draw`` for all existing rows, ``[n]`` bool."""
     index = np.arange(rows.first, rows.end)
     with explaining("can_draw() failed: it is given absolute indices [n] of rows that are there; n may be 0"):
         empty, able = view.can_draw(rows, index[:0]), view.can_draw(rows, index)
@@ -140,7 +140,7 @@ def _find_able(view: View, rows: RecordedRows) -> Array:
 
 
 def _check_arrivals(view: View, rows: RecordedRows, able: Array) -> None:
-    """Rows can be drawn once ``reach`` says so, and from then on."""
+    """Check that a row can be drawn as soon as ``reach`` later rows are there, and ever after."""
     settled = np.full(rows.end, rows.end)
     for row in np.flatnonzero(able):
         at = rows.find_settled(int(row), view.reach, crosses=view.crosses_episodes)
@@ -166,7 +166,7 @@ def _check_arrivals(view: View, rows: RecordedRows, able: Array) -> None:
 
 
 def _check_plan(view: View, rows: RecordedRows, index: Array) -> None:
-    """A plan names rows that are there and belong to its draws."""
+    """Check that a plan names existing rows that belong to its draws."""
     with explaining("plan() failed for rows at which can_draw() is true"):
         plan = view.plan(rows, index)
     assert plan.takes, "plan() takes no column: name those of the batch in takes"
@@ -204,7 +204,7 @@ def _check_rows(view: View, rows: RecordedRows, index: Array, lowest: Array, at:
 
 
 def _check_choice(view: View, rows: RecordedRows, index: Array) -> None:
-    """``choose`` is ``can_draw`` and ``plan`` in one."""
+    """Check that ``choose`` gives the results of ``can_draw`` and ``plan``."""
     tries = rows.rng.permutation(np.arange(rows.first, rows.end))
     expected = tries[np.isin(tries, index)][:10]
     chosen, plan = view.choose(rows, tries, 10)

@@ -142,7 +142,7 @@ BROKEN_AGENTS: dict[str, Broken] = {
         {"opt": lambda self, buffer: {"loss": 0.0}},
         "opt() on an empty buffer must return None, found {'loss': 0.0}",
     ),
-    "a change without items": ({"opt": opt_that_always_changes}, "opt() returned None and changed the model"),
+    "a change without items": ({"opt": opt_that_always_changes}, "opt() returned None, but it changed the model"),
     "patience": ({"opt": opt_when_full}, "opt() returned None with 500 items: if the agent needs more to begin"),
     "a loss that is none": (
         changed("opt", lambda record: record and {"loss": "small"}),
@@ -193,9 +193,9 @@ BROKEN_AGENTS: dict[str, Broken] = {
     ),
     "another policy": (
         {"policy": lambda self: torch.nn.Identity()},
-        "policy() gave other actions than sample() after eval(): let sample() call it",
+        "policy() gave other actions than sample() after eval(): let sample() use policy()",
     ),
-    "saved views": ({"save_params": saved_views}, "of tensors that share storage save one or clone"),
+    "saved views": ({"save_params": saved_views}, "clone tensors that share storage"),
     "nothing restored": (
         {"load_params": lambda self, params: None},
         "save_params() and load_params() do not round-trip: 'table' is not what was saved",
@@ -211,7 +211,7 @@ BROKEN_AGENTS: dict[str, Broken] = {
     "tensors that loading replaces": ({"load_params": load_by_replacing}, "model_info() gave other tensors after load"),
     "a state that JSON cannot hold": (
         {"training_state": lambda self: TrainingState(self.save_params(), {"rng": self._rng})},
-        "training_state() gave what cannot be saved",
+        "training_state() cannot be saved",
     ),
     "a state that is not restored": (
         {"training_state": lambda self: TrainingState(self.save_params(), {"seed": self.seed})},
@@ -249,7 +249,7 @@ def test_an_agent_is_refused_that_has(what: str) -> None:
     ("agent", "message"),
     [
         (Noisy, "two agents of the same seed start with another 'table': draw it from the seed"),
-        (Copying, "sync_model() did not change what sample() does: 10 other models, the same actions"),
+        (Copying, "sync_model() did not change what sample() does: 10 other models gave the same"),
         (Rowwise, "gave other actions than one by one: no row may depend on the others"),
     ],
 )
@@ -380,7 +380,7 @@ def test_an_agent_that_can_be_captured_passes() -> None:
     ("agent", "message"),
     [
         (Drawing, "is not deterministic after eval"),
-        (Forgetful, r"leaves out what the optimiser 'optimizers\.0' has gathered"),
+        (Forgetful, r"leaves out the tensors of the optimiser 'optimizers\.0'"),
         (Scalar, r"of shape \[\]: return a numpy array of shape \[1\]"),
     ],
 )
@@ -390,7 +390,7 @@ def test_an_agent_of_networks_is_refused_that_is(agent: type[Agent], message: st
 
 
 def test_an_agent_without_a_state_of_training_is_warned_of_its_optimisers() -> None:
-    with pytest.warns(UserWarning, match=r"the optimiser 'optimizers\.[01]' has gathered, so --resume begins it anew"):
+    with pytest.warns(UserWarning, match=r"the optimiser 'optimizers\.[01]', so it begins again at --resume"):
         check_agent(Linear, cartpole())
 
 

@@ -38,7 +38,7 @@ BROKEN_ENVS: dict[str, Broken] = {
     ),
     "an old reset": ({"reset": lambda self: (self.obs(), {})}, "define reset(self, *, seed=None, options=None)"),
     "no info": ({"reset": lambda self, seed=None: self.obs()}, "return observation, info"),
-    "an info of another kind": ({"reset": lambda self, seed=None: (self.obs(), None)}, "return a dict, also if empty"),
+    "an info of another kind": ({"reset": lambda self, seed=None: (self.obs(), None)}, "even if it is empty"),
     "a dtype of its own": (
         {"obs": lambda self: np.array([self.at])},
         "reset() gave an observation of float64, its space wants float32: return np.array(…, np.float32)",
@@ -65,11 +65,11 @@ BROKEN_ENVS: dict[str, Broken] = {
     "a flag that is none": ({"step": step_with(terminated=0)}, "step() gave terminated = 0: return a bool"),
     "a reset that ignores its seed": (
         {"reset": lambda self, seed=None: Walk.reset(self)},
-        "reset(seed=…) twice gave different observations: is the seed passed to super().reset(seed=seed)",
+        "reset(seed=…) twice gave different observations: pass the seed to super().reset(seed=seed)",
     ),
     "steps of another generator": (
         {"move": lambda self, action: np.random.default_rng().normal()},
-        "the same actions after the same reset(seed=…) gave something else at step 1: is the seed",
+        "the same actions after the same reset(seed=…) gave something else at step 1: pass the seed",
     ),
 }
 

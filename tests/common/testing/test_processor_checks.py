@@ -132,7 +132,7 @@ BROKEN_MAPS: dict[str, Broken] = {
     ),
     "fewer rows": (
         {"map": lambda self, rows: {name: column[1:] for name, column in rows.items()}},
-        "give as many, in the same order",
+        "return the same number, in the same order",
     ),
     "a column too many": (
         {"map": lambda self, rows: {**rows, "extra": rows["reward"]}},
