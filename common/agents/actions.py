@@ -1,4 +1,4 @@
-"""Actions as networks see them: in ``[-1, 1]`` where they are continuous, numbered where they are discrete."""
+"""Actions as networks see them: continuous actions in ``[-1, 1]``, and the numbers of discrete actions."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class ActionIndex:
         device: where the agent's tensors live.
 
     Raises:
-        ConfigError: the space is neither, or a MultiDiscrete one has more than ``MAX_JOINT_ACTIONS`` combinations.
+        ConfigError: the space has another type, or is MultiDiscrete and has more than ``MAX_JOINT_ACTIONS`` actions.
     """
 
     def __init__(self, agent: str, space: gymnasium.Space[Any], device: torch.device) -> None:

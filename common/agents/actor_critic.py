@@ -53,7 +53,7 @@ from common.interfaces import EnvSpec, ReplayBuffer
 from common.plugins.part_config import PluginConfig
 
 FEATURES: Final = "shared features"
-"""The result of the critics' update that the actor learns from, where both share an encoder: features ``[B, F]``."""
+"""A result of the critics' update: the features ``[B, F]`` from which the actor learns if both share an encoder."""
 
 
 class ActorCriticConfig(LayersConfig, NetworkConfig):
@@ -123,7 +123,7 @@ class ActorCriticConfig(LayersConfig, NetworkConfig):
 
 
 class ActorCritic(NetworkAgent):
-    """An actor, n critics and their targets; the subclass explores and says how critics and actor learn.
+    """An actor, n critics and their targets; the subclass defines exploration, and the updates of critics and actor.
 
     The actor's actions are in ``[-1, 1]``; they are rescaled to the bounds of the action space for the environment.
 
@@ -131,14 +131,14 @@ class ActorCritic(NetworkAgent):
         spec: observations of any space, see ``common.agents.networks.encoders``; ``gymnasium.spaces.Box`` actions of
             any shape with finite bounds.
         seed: of the initial weights and of all noise.
-        epsilon: not used; the policy explores by itself, each actor with a seed of its own.
+        epsilon: not used; the policy explores by itself, each actor with another seed.
         device: where the networks live.
         params: see the subclass's ``Config``.
 
     Raises:
         ConfigError: the action space is no Box of floats with finite bounds, a leaf of the observation space cannot be
-            stored, it lacks a leaf that a setting names, or pretrained weights cannot be read.
-        PluginError: the user's own network cannot be built or gives something else than its features.
+            stored, the space lacks a leaf that a setting names, or pretrained weights cannot be read.
+        PluginError: the user's own network cannot be built, or does not give ``feature_dim`` features.
     """
 
     Config: ClassVar[type[ActorCriticConfig]]
@@ -202,7 +202,7 @@ class ActorCritic(NetworkAgent):
         """Make the actor, for actions of ``n_dims`` dimensions."""
 
     def _make_encoder(self, leaves: LeafSpaces) -> tuple[nn.Module, int]:
-        """Make the part of a network below its hidden layers, to ``[B, F]``; it is returned with F."""
+        """Make the part of a network below its hidden layers, to ``[B, F]``; return it with F."""
         if self.encoder is not None:
             return nn.Flatten(), self._n_features
         return build_encoder(self.config.network, leaves, self.config.feature_dim, self._frozen)
@@ -221,7 +221,7 @@ class ActorCritic(NetworkAgent):
 
     @abc.abstractmethod
     def _explore(self, obs: Observed) -> torch.Tensor:
-        """Actions ``[n, A]`` in ``[-1, 1]`` that explore, for n observations, normalised if the agent does so."""
+        """Exploring actions ``[n, A]`` in ``[-1, 1]``, for n observations that ``normalizer`` has normalised."""
 
     @abc.abstractmethod
     def _improve_critics(self, batch: Batch) -> Results:
@@ -256,7 +256,7 @@ class ActorCritic(NetworkAgent):
         return record
 
     def _encode(self, obs: Observed) -> Observed:
-        """What actor and critics take: the observations of B rows, or the shared encoder's features ``[B, F]``."""
+        """The inputs of actor and critics: the observations of B rows, or the shared encoder's features ``[B, F]``."""
         return obs if self.encoder is None else self.encoder(obs)
 
     def _noise(self, like: torch.Tensor) -> torch.Tensor:

@@ -1,7 +1,7 @@
 """Means over the ranks of a run: of gradients, and of the statistics that networks gather from batches.
 
-A run with several ranks draws one batch together, and each rank computes with its share. Where the mean over the share
-stands for the mean over the whole batch, the ranks average it. A process that learns alone computes as ever.
+The ranks of a run draw one batch together, and each rank computes with its share. If a mean over the share stands for
+the mean over the whole batch, the ranks average it. A process that learns alone averages nothing.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class _Ranks:
 def average_by(function: Average | None, n_ranks: int = 1, *, can_be_captured: bool = True) -> None:
     """Compute means over ``n_ranks`` ranks by ``function`` from now on; None: this process learns alone.
 
-    A process says it once, before its first update: an update that is captured before does not average.
+    A process calls this once, before its first update: an update that was captured earlier does not average.
 
     Args:
-        function: averages.
+        function: averages a tensor in place, see ``Average``.
         n_ranks: the number of ranks.
         can_be_captured: False: updates stay eager, since ``function`` copies from a GPU, which no CUDA graph records.
     """
@@ -50,8 +50,8 @@ _LIBRARY.impl("average_", _average_in_place, "CompositeExplicitAutograd")  # typ
 def average(tensor: torch.Tensor) -> torch.Tensor:
     """The means over all ranks of the values of a tensor, which has the same shape on each rank.
 
-    Every rank must call it equally often and in the same order. The means are the same on all ranks bit for bit, are
-    floats also of integers, and have no gradient.
+    Every rank must call it equally often and in the same order. The means are the same on all ranks bit for bit. They
+    are floats even if the values are integers, and have no gradient.
     """
     if _Ranks.average is None:
         return tensor

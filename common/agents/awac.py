@@ -1,4 +1,4 @@
-"""AWAC: advantage-weighted actor-critic (arXiv:2006.09359), offline, online, and from one into the other.
+"""AWAC: advantage-weighted actor-critic (arXiv:2006.09359), offline, online, or first offline and then online.
 
 ``AdvantageWeighted`` is the part that it shares with IQL (``common.agents.iql``): how the actor and the critics learn.
 """
@@ -95,7 +95,7 @@ class AWACConfig(AdvantageWeightedConfig):
 
 
 class AWAC(AdvantageWeighted):
-    """Critics value the policy's own next action; an action's advantage is its value less that of the likeliest one.
+    """Critics value the policy's next action; an action's advantage is its value minus that of the likeliest action.
 
     Arguments and errors are those of ``ActorCritic``; params: see ``AWACConfig``.
     """

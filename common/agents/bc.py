@@ -54,18 +54,18 @@ class BCConfig(UpdateConfig, GaussianConfig):
 
 
 class BC(NetworkAgent):
-    """Maximum likelihood of the actions: cross entropy where they are discrete, a Gaussian around tanh where not.
+    """Maximises the likelihood of the data's actions: by cross entropy if they are discrete, else by a Gaussian.
 
     Args:
         spec: observations of any space, see ``common.agents.networks.encoders``; ``Discrete`` or ``MultiDiscrete``
             actions, or ``Box`` ones of any shape with finite bounds.
         seed: of the initial weights and of random actions.
-        epsilon: not used; in train mode actions are random ones of the policy.
+        epsilon: not used; in train mode, actions are drawn from the policy.
         device: where the network lives.
         params: see ``BCConfig``.
 
     Raises:
-        ConfigError: the spaces are others.
+        ConfigError: a space has another type.
     """
 
     Config = BCConfig

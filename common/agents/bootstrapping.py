@@ -1,7 +1,7 @@
-"""The part that SAC and TD3 share: critics that learn from the policy's next action, and the settings of how.
+"""The part that SAC and TD3 share: critics that learn from the policy's next action, and their settings.
 
-By their settings the critics are those of FastTD3 and FastSAC (distributions), of CrossQ (no targets), of TQC
-(truncated quantiles) and of REDQ (many critics, few of which make a target).
+Settings turn the critics into those of FastTD3 and FastSAC (distributions), of CrossQ (no targets), of TQC (truncated
+quantiles) or of REDQ (many critics, few of which make a target).
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class BootstrappingConfig(RandomStartConfig):
     )
     target_critics: Literal["least", "own"] = Field(
         "least",
-        description="The target that each critic learns: that of the least critic (arXiv:1802.09477), or its own. "
-        "With its own, the policy follows the mean of all critics (FastSAC).",
+        description="The critic whose value is in the target of each critic. least: the critic with the least value "
+        "(arXiv:1802.09477); own: the critic itself, and the policy follows the mean of all critics (FastSAC).",
     )
     n_target_critics: PositiveInt | None = Field(
         None,
@@ -52,14 +52,14 @@ class BootstrappingConfig(RandomStartConfig):
     share_encoder: bool = Field(
         False,
         description="Whether actor, critics and targets share one encoder of observations, which the critics' loss "
-        "trains (DrQ-v2). false: the actor has one and the critics have one, which targets follow.",
+        "trains (DrQ-v2). false: the actor has an encoder, and the critics have one, which targets follow.",
     )
 
     @model_validator(mode="after")
     def _critics_fit(self) -> BootstrappingConfig:
         if not self.targets and not self.has_norms:
             raise ValueError(
-                "targets: false needs critics that are normalised, or their values run away: set normalization: batch "
+                "targets: false needs critics that are normalised, or their values diverge: set normalization: batch "
                 "(CrossQ) or layer"
             )
         if not self.targets and "tau" in self.model_fields_set:
@@ -68,11 +68,11 @@ class BootstrappingConfig(RandomStartConfig):
             raise ValueError(f"n_target_critics ({self.n_target_critics}) is above n_critics ({self.n_critics})")
         if self.target_critics == "own" and (self.n_target_critics or self.critic.kind == "quantile"):
             raise ValueError(
-                "target_critics: own goes neither with n_target_critics nor with quantile critics, whose targets are "
-                "made of several critics"
+                "target_critics: own cannot be combined with n_target_critics or quantile critics, whose targets are "
+                "made from several critics"
             )
         if self.critic.kind != "scalar" and "critic_loss" in self.model_fields_set:
-            raise ValueError(f"critic_loss is that of scalar critics; {self.critic.kind} ones have a loss of their own")
+            raise ValueError(f"critic_loss is for scalar critics; {self.critic.kind} critics have another loss")
         return self
 
     @model_validator(mode="after")
@@ -94,7 +94,7 @@ class BootstrappingConfig(RandomStartConfig):
 class Bootstrapping(RandomStart):
     """An actor-critic whose critics learn from the value of the action that the policy takes next.
 
-    The subclass says which action that is, and improves the actor. Arguments and errors are those of ``ActorCritic``.
+    The subclass chooses this action, and improves the actor. Arguments and errors are those of ``ActorCritic``.
     """
 
     config: BootstrappingConfig
@@ -134,7 +134,7 @@ class Bootstrapping(RandomStart):
             with torch.no_grad():
                 next_outputs = self.critics_tgt.outputs(next_obs, next_action)
             outputs = self.critics.outputs(obs, batch["action"])  # [N, B, K]
-        else:  # In one pass, so that batch normalisation sees the actions of the replay and of the policy alike.
+        else:  # In one pass, so that batch normalisation sees actions of the replay and of the policy together.
             both = self.critics.outputs(_join(obs, next_obs), torch.cat((batch["action"], next_action)))
             outputs, next_outputs = both.chunk(2, dim=1)
         with torch.no_grad():
@@ -160,14 +160,14 @@ class Bootstrapping(RandomStart):
         return following if cost is None else Returns(following.values - cost, following.probability)
 
     def _seen_by_actor(self, batch: Batch) -> Observed:
-        """What the actor learns from: the observations, or the features of them by which the critics have learnt.
+        """The actor's inputs in an update: the observations, or their features from the critics' update.
 
         So pictures pass a shared encoder once in an update, as in the code of DrQ-v2's authors (arXiv:2107.09645).
         """
         return from_columns("obs", batch) if self.encoder is None else batch[FEATURES]
 
     def _values_to_follow(self, obs: Observed, action: torch.Tensor) -> torch.Tensor:
-        """The values of the policy's actions ``[N, B]`` that it learns from; ``[1, B]`` where that is their mean."""
+        """The values ``[N, B]`` of its actions that the policy learns from; ``[1, B]`` if it follows their mean."""
         with frozen_statistics(self.critics):
             q: torch.Tensor = self.critics(obs, action)
         return q.mean(dim=0, keepdim=True) if self.config.follows_mean else q

@@ -1,6 +1,7 @@
 """Soft actor-critic for discrete actions (arXiv:1910.07207).
 
-The policy is a softmax, so that the expectations over its actions, which SAC draws, are sums over all of them.
+The policy is a softmax. SAC estimates expectations over the policy's actions by draws; here they are sums over all
+actions.
 """
 
 from __future__ import annotations
@@ -94,14 +95,14 @@ class DiscreteSAC(NetworkAgent):
         spec: observations of any space, see ``common.agents.networks.encoders``; ``Discrete`` or ``MultiDiscrete``
             actions.
         seed: of the initial weights and of all noise.
-        epsilon: not used; the policy explores by itself, each actor with a seed of its own.
+        epsilon: not used; the policy explores by itself, each actor with another seed.
         device: where the networks live.
         params: see ``DiscreteSACConfig``.
 
     Raises:
         ConfigError: the action space is neither Discrete nor MultiDiscrete, or it has too many joint actions; or a leaf
             of the observation space cannot be stored.
-        PluginError: the user's own network cannot be built or gives other outputs than it is asked for.
+        PluginError: the user's own network cannot be built, or has other outputs than ``[B, out_dim]``.
     """
 
     Config = DiscreteSACConfig

@@ -1,7 +1,7 @@
-"""DQN (Mnih et al. 2015), by choice double (arXiv:1509.06461), dueling (arXiv:1511.06581), noisy or Munchausen.
+"""DQN (Mnih et al. 2015), optionally double (arXiv:1509.06461), dueling (arXiv:1511.06581), noisy or Munchausen.
 
 A network learns the expected return of each action: ``Q(s, a) = reward + discount * V(s')``. The value of the next
-observation comes from a target network, an older copy that makes the goal stand still for a while.
+observation comes from a target network, an older copy of the network, so that targets do not move with every update.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class MunchausenConfig(QAgentConfig):
 
     munchausen: Munchausen | None = Field(
         None,
-        description="Targets of Munchausen DQN, in which double_dqn has no effect; {} takes the paper's values, null "
+        description="Targets of Munchausen DQN, in which double_dqn has no effect; {} takes the paper's values. null: "
         "plain targets.",
     )
 

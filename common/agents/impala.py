@@ -104,13 +104,13 @@ class IMPALA(NetworkAgent):
         spec: observations of any space, see ``common.agents.networks.encoders``; ``Discrete`` or ``MultiDiscrete``
             actions, whose components are independent of each other, or ``Box`` ones of any shape with finite bounds.
         seed: of the initial weights and of random actions.
-        epsilon: not used; in train mode actions are random ones of the policy.
+        epsilon: not used; in train mode, actions are drawn from the policy.
         device: where the network lives.
         params: see ``IMPALAConfig``.
 
     Raises:
-        ConfigError: the spaces are others.
-        PluginError: the user's own network cannot be built or gives other outputs than it is asked for.
+        ConfigError: a space has another type.
+        PluginError: the user's own network cannot be built, or has other outputs than ``[B, out_dim]``.
     """
 
     Config = IMPALAConfig

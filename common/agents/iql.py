@@ -1,4 +1,4 @@
-"""IQL: implicit Q-learning (arXiv:2110.06169); no network is ever asked about an action that is not in the data."""
+"""IQL: implicit Q-learning (arXiv:2110.06169), which never evaluates an action that is not in the data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The parts of an agent of networks: derive it from ``NetworkAgent``, and import the rest from here too.
+"""The base class of agents with networks, and the other parts of such an agent. Import all of them from here.
 
     class MyAgent(NetworkAgent):
         def __init__(self, spec, *, seed, epsilon, device):
@@ -91,15 +91,15 @@ class NetworkAgent(Agent):
 
     nets: dict[str, nn.Module]
     """The networks by their names in checkpoints. The first one acts: its parameters are the model that actors fetch,
-    with the statistics of a ``Normalizer``. A name that ends in ``_tgt`` is that of a target network."""
+    with the statistics of a ``Normalizer``. The name of a target network ends in ``_tgt``."""
     counters: ClassVar[tuple[str, ...]] = ()
     """Names of the attributes that count, such as opt steps; JSON must hold their values."""
 
     def captures(self, config: UpdateConfig) -> bool:
         """Whether this agent's updates and actions are captured, by its settings.
 
-        Where the settings leave it open, only code of this system is captured. A user's class or network may do
-        something else in each call, and capturing would silently freeze it.
+        If the settings leave it open, only agents and networks of crossborder are captured. A user's class or network
+        may do something else in each call, and capturing would silently freeze it.
         """
         if config.update is not None:
             return config.update == "captured"
@@ -112,7 +112,7 @@ class NetworkAgent(Agent):
         return any(update.captured for _, update in updates) or any(each.captured for _, each in inferences)
 
     def compute_eagerly(self) -> None:
-        """Capture neither updates nor actions, whatever the settings say; call it before the agent acts or learns."""
+        """Capture no updates and no actions, against all settings; call this before the agent acts or learns."""
         for _, update in self._find(Update):
             update.captured = False
         for _, inference in self._find(Inference):
@@ -187,7 +187,7 @@ class NetworkAgent(Agent):
         """The observation space.
 
         Raises:
-            ConfigError: it is no Box.
+            ConfigError: the space is no Box.
         """
         space = spec.observation_space
         if not isinstance(space, gymnasium.spaces.Box):

@@ -1,7 +1,7 @@
 """The part that all agents of action values share: how they act, learn and move their target network.
 
-``common.agents.dqn``, ``iqn``, ``c51`` and ``qr_dqn`` add a network, its loss and its target. What they share beyond
-DQN (Mnih et al. 2015) are settings: double (arXiv:1509.06461), dueling (arXiv:1511.06581), noisy (arXiv:1706.10295).
+``common.agents.dqn``, ``iqn``, ``c51`` and ``qr_dqn`` add a network, its loss and its target. Extensions of DQN (Mnih
+et al. 2015) are settings of all four: double (arXiv:1509.06461), dueling (arXiv:1511.06581), noisy (arXiv:1706.10295).
 """
 
 from __future__ import annotations
@@ -119,13 +119,13 @@ class QLoss(NamedTuple):
     prediction: torch.Tensor
     """The values of the batch's actions by the online network, ``[B]``."""
     target: torch.Tensor
-    """The values that they should have, ``[B]``."""
+    """The values that ``prediction`` should have, ``[B]``."""
 
 
 class QAgent(NetworkAgent):
     """An agent with a network of action values and a target; the subclass makes the network and computes the loss.
 
-    It learns from transitions. A column ``discount``, which those of n steps have, takes the place of
+    It learns from transitions. If they have a column ``discount``, as n-step transitions have, it replaces
     ``discount_factor``.
 
     Args:
@@ -139,7 +139,7 @@ class QAgent(NetworkAgent):
     Raises:
         ConfigError: the action space is neither Discrete nor MultiDiscrete, or it has too many joint actions; or a leaf
             of the observation space cannot be stored.
-        PluginError: the user's own network cannot be built or gives other outputs than it is asked for.
+        PluginError: the user's own network cannot be built, or has other outputs than ``[B, out_dim]``.
     """
 
     Config: ClassVar[type[QAgentConfig]]
@@ -230,7 +230,7 @@ class QAgent(NetworkAgent):
         return {**results}
 
     def _draw(self, buffer: ReplayBuffer) -> Batch:
-        """A batch as the networks see it."""
+        """Draw a batch, shift its pictures and normalise it."""
         batch = draw_transitions(type(self).__name__, buffer, self.config.batch_size, self.device)
         return self._normalize(self._shift(batch))
 
@@ -244,13 +244,13 @@ class QAgent(NetworkAgent):
         return results | measure_td_error(batch, prediction, target)
 
     def _choose_next(self, batch: Batch, target_net: nn.Module) -> torch.Tensor:
-        """The best next actions ``[B]``, in double DQN by the online network, else by the target network."""
+        """The best next actions ``[B]``: in double DQN by the online network, otherwise by the target network."""
         chooser = self.qnet if self.config.double_dqn else target_net
         action: torch.Tensor = chooser(from_columns("next_obs", batch)).argmax(dim=1)
         return action
 
     def td_error(self, items: Items) -> Array:
-        """Actors call this method and have no target network, so the model itself takes the target's place."""
+        """Actors, which call this method, have no target network, so ``qnet`` itself values the next observations."""
         with torch.inference_mode():
             batch = self.normalizer.normalize(to_tensors(items, self.device))
             _, prediction, target = self._loss(batch, self.qnet)

@@ -1,12 +1,12 @@
 """R2D2 (Kapturowski et al., Recurrent Experience Replay in Distributed Reinforcement Learning, 2019).
 
 DQN with a memory, https://openreview.net/forum?id=r1lyTjAqYX. It learns from sequences that begin in the state which
-the actor had there. That state was computed by an older network, so the first steps of a sequence only warm it up:
-``burn_in`` of the view ``learner.views.sequences:Sequences`` says how many. Targets are returns over several steps,
+the actor had there. An older network computed that state, so the first steps of a sequence only warm it up:
+``burn_in`` of the view ``learner.views.sequences:Sequences`` is their number. Targets are returns over several steps,
 values are rescaled, and a sequence has one priority.
 
-Two things differ from the paper. The network is not told the reward before an observation, because an agent does not
-know it while it acts. And gradients pass through the burn-in, so that warming up is learnt too.
+Two things differ from the paper. The reward before an observation is no input of the network, because an agent does
+not know it while it acts. And gradients pass through the burn-in, so that warming up is learnt too.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class R2D2Config(QAgentConfig):
 
     @model_validator(mode="after")
     def _one_network(self) -> R2D2Config:
-        """Take a network and units together: here the network is below the memory, and the units are above it."""
+        """Allow a network and units together: here the network is below the memory, and the units are above it."""
         return self
 
     @model_validator(mode="after")
@@ -75,7 +75,7 @@ class R2D2(RecurrentAgent, QAgent):
     Arguments and errors are those of ``QAgent``; params: see ``R2D2Config``.
 
     Raises:
-        ConfigError: from ``opt``, batches are not of sequences within one episode.
+        ConfigError: by ``opt``, if batches do not hold sequences within one episode.
     """
 
     Config = R2D2Config
@@ -87,11 +87,11 @@ class R2D2(RecurrentAgent, QAgent):
         self._action_values = Inference(self._step, self.device, captured=captured)  # [n, A + M]
         self._noisy_values = Inference(self._noisily(self._step, self.qnet), self.device, captured=captured)
         self._numbers = torch.arange(1, self.actions.size + 1, device=self.device)
-        # The action before is kept as its number from 1 on; 0 says that there was none.
+        # The previous action is kept as its number, counted from 1; 0 says that there was none.
         self.lane_memory = LaneMemory(self.config.memory.state_dim + 1)
 
     def _make_qnet(self, observations: LeafSpaces) -> nn.Module:
-        """Make a network from observations, actions before and states to action values ``[B, T, A]`` and states."""
+        """Make a network from observations, previous actions and states to action values ``[B, T, A]`` and states."""
         config, n_actions = self.config, self.actions.size
         below, n_features = build_encoder(config.network, observations, config.feature_dim)
         encoder = RecurrentEncoder(below, n_features, n_actions, config.memory)
@@ -166,7 +166,7 @@ class R2D2(RecurrentAgent, QAgent):
         return results | name_td_error(batch, priority)
 
     def _split(self, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Recorded states ``[B, M + 1]`` as those of the memory ``[B, M]`` and the actions before ``[B, 1]``."""
+        """Split recorded states ``[B, M + 1]`` into the memory's states ``[B, M]`` and previous actions ``[B, 1]``."""
         memory, before = state.tensor_split((-1,), dim=1)
         return memory, before
 

@@ -17,7 +17,7 @@ SEQUENCES = "replay.view: {target: learner.views.sequences:Sequences, params: {l
 
 
 class RecurrentAgent(NetworkAgent):
-    """Records ``state`` before each action: the state of the memory, and the action before, in one vector ``[S]``.
+    """Records ``state`` before each action: the state of the memory, and the previous action, in one vector ``[S]``.
 
     A subclass sets ``lane_memory`` and writes it in ``sample``. There is no greedy policy for export, as it would have
     no memory, and there are no TD errors of single transitions.
@@ -51,14 +51,14 @@ class RecurrentAgent(NetworkAgent):
 
 
 def require_sequences(agent: str, batch: Mapping[str, torch.Tensor]) -> None:
-    """See that a batch is one of sequences, each within one episode.
+    """Check that a batch holds sequences, each within one episode.
 
     Args:
         agent: the agent's name, for the message.
         batch: as the view made it.
 
     Raises:
-        ConfigError: it is not, or the rows have no recurrent state.
+        ConfigError: the batch does not, or the rows have no recurrent state.
     """
     if not {"mask", "warm", "first"} <= batch.keys():
         raise ConfigError(

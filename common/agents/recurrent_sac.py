@@ -1,9 +1,9 @@
 """SAC with a memory, which learns from sequences (soft actor-critic: arXiv:1801.01290 and arXiv:1812.05905).
 
-Actor and critics have a memory each, as arXiv:2110.05038 recommends. An actor records the state of the actor's memory,
-and a sequence begins in it. The memory of the critics begins with zeros. The first steps of a sequence only warm both
-up; ``burn_in`` of the view ``learner.views.sequences:Sequences`` says how many. No reward is an input, since an agent
-does not know it while it acts.
+The actor network has a memory, and the critics share another, as arXiv:2110.05038 recommends. Rows hold the state of
+the actor's memory, and a sequence begins in this state. The memory of the critics begins with zeros. The first steps of
+a sequence only warm both up; ``burn_in`` of the view ``learner.views.sequences:Sequences`` is their number. Rewards are
+no input, since an agent does not know them while it acts.
 """
 
 from __future__ import annotations
@@ -105,8 +105,8 @@ class RecurrentSAC(RecurrentAgent):
 
     Raises:
         ConfigError: the action space is no Box of floats with finite bounds, or a leaf of the observation space cannot
-            be stored; from ``opt``, batches are not of sequences within one episode.
-        PluginError: the user's own network cannot be built or gives something else than its features.
+            be stored; by ``opt``, if batches do not hold sequences within one episode.
+        PluginError: the user's own network cannot be built, or does not give ``feature_dim`` features.
     """
 
     Config: ClassVar = RecurrentSACConfig
@@ -173,7 +173,7 @@ class RecurrentSAC(RecurrentAgent):
         return torch.cat((outputs[:, : self._size].tanh(), after), dim=1)
 
     def _step_exploring(self, given: Batch) -> torch.Tensor:
-        """Random actions in the place of the likeliest."""
+        """As ``_step_greedily``, with random actions of the policy."""
         outputs, after = self._run_actor(given)
         return torch.cat((self._sample_policy(outputs)[0], after), dim=1)
 
@@ -244,7 +244,7 @@ class RecurrentSAC(RecurrentAgent):
         return n_step_target(reward, terminated, mask, next_value, discount=config.discount_factor, n=config.n_steps)
 
     def _split(self, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Recorded states ``[B, M + A]`` as those of the memory ``[B, M]`` and the actions before ``[B, A]``."""
+        """Split recorded states ``[B, M + A]`` into the memory's states ``[B, M]`` and previous actions ``[B, A]``."""
         memory, before = state.tensor_split((self.config.memory.state_dim,), dim=1)
         return memory, before
 

@@ -21,7 +21,7 @@ UpdatesPerOpt = Annotated[
     PositiveInt, Field(description="The number of updates in one opt step, each with its own batch.")
 ]
 DiscountFactor = Annotated[
-    Unit, Field(description="Gamma: a reward counts this factor less with each step that it lies ahead.")
+    Unit, Field(description="Gamma: the weight of a reward is multiplied by it for each step into the future.")
 ]
 RewardScale = Annotated[
     PositiveFloat, Field(description="The factor by which rewards are multiplied before the agent learns from them.")
@@ -31,13 +31,13 @@ GradNormLimit = Annotated[
     Field(description="The greatest norm of the gradients; larger ones are scaled down to it. null: no limit."),
 ]
 PictureFeatures = Annotated[
-    PositiveInt, Field(description="The number of features of each picture among the observations, without a network.")
+    PositiveInt, Field(description="The number of features of each picture in observations, if no network is given.")
 ]
 EncoderFeatures = Annotated[
     PositiveInt,
     Field(
-        description="The number of outputs of network, if one is given; without one, of features of each picture "
-        "among the observations."
+        description="If a network is given, the number of its outputs; otherwise the number of features of each "
+        "picture in observations."
     ),
 ]
 Dueling = Annotated[
@@ -128,7 +128,7 @@ class NetworkConfig(UpdateConfig):
 
 
 class OneNetworkConfig(NetworkConfig):
-    """The settings of agents that have either a network of ``units`` or another one, and not one above the other."""
+    """The settings of agents whose network is either made of ``units`` or the user's own, but not both."""
 
     @model_validator(mode="after")
     def _one_network(self) -> OneNetworkConfig:

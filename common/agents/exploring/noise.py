@@ -1,4 +1,4 @@
-"""Noise on continuous actions: white, Ornstein-Uhlenbeck or pink, of one size or of another size in each lane.
+"""Noise on continuous actions: white, Ornstein-Uhlenbeck or pink, of one size or of different sizes in the lanes.
 
 Noise that is correlated in time moves an inert system further than white noise, whose pushes cancel each other out
 (``benchmarks/noise.py``). Pink noise, which is between white noise and a random walk, suits most tasks (Eberhard et
@@ -44,9 +44,9 @@ class _Noise(Settings):
 
 
 class WhiteNoise(_Noise):
-    """Gaussian noise, each step anew."""
+    """Gaussian noise, independent in each step."""
 
-    kind: Literal["gaussian"] = Field("gaussian", description="White Gaussian noise: each step draws anew.")
+    kind: Literal["gaussian"] = Field("gaussian", description="White Gaussian noise: independent in each step.")
 
 
 class OrnsteinUhlenbeckNoise(_Noise):
@@ -68,8 +68,8 @@ class PinkNoise(_Noise):
     """Noise whose power is in inverse proportion to the frequency.
 
     A sum of Ornstein-Uhlenbeck processes of equal variance whose time constants are spread evenly on a logarithmic
-    scale has this spectrum (van der Ziel, Physica 16:359, 1950). It needs no episode of a length known beforehand, as a
-    signal made by a Fourier transform does.
+    scale has this spectrum (van der Ziel, Physica 16:359, 1950). Unlike a signal made by a Fourier transform, it does
+    not need to know the length of an episode.
     """
 
     kind: Literal["pink"] = Field("pink", description="Pink noise: slow changes are larger than fast ones.")
@@ -130,7 +130,7 @@ class LaneNoise:
         self._n = 0
 
     def begin(self, lanes: Array) -> None:
-        """Begin anew in the lanes ``[n]`` bool; with another n than before in all lanes."""
+        """Begin new noise in the lanes ``[n]`` bool, or in all lanes if n has changed."""
         n = len(lanes)
         if not self._is_lasting:
             return
@@ -150,7 +150,7 @@ class LaneNoise:
         if not self._is_lasting:
             return self._randn(n, self._size) * self._config.std
         if n not in self._states:
-            raise ConfigError("this noise begins with an episode, but a resumed one goes on that had another noise")
+            raise ConfigError("this noise begins with an episode, but the run was resumed in one with another noise")
         processes, sizes = self._states[n]
         n_processes = processes.shape[2]
         if not n_processes:
@@ -159,14 +159,14 @@ class LaneNoise:
         return processes.sum(dim=2) * (sizes / math.sqrt(n_processes))
 
     def collect(self) -> dict[str, torch.Tensor]:
-        """What a resumed run needs: the state of the lanes, if there is any."""
+        """The state of the lanes, for a resumed run; empty if there is none."""
         return self._states[self._n]._asdict() if self._n in self._states else {}
 
     def load(self, tensors: Mapping[str, torch.Tensor], prefix: str) -> None:
         """Take the state that ``collect`` gave, found under ``prefix``.
 
         Raises:
-            ValueError: it is the state of another noise.
+            ValueError: the state is that of another noise.
         """
         names = [f"{prefix}{name}" for name in LaneState._fields]
         if not all(name in tensors for name in names):

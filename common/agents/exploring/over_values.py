@@ -1,4 +1,4 @@
-"""Exploration over action values: how an actor chooses while it trains."""
+"""Exploration over action values: how an actor chooses actions in train mode."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class EpsilonGreedy(Settings):
 
 
 class Softmax(Settings):
-    """Boltzmann exploration: actions with the probabilities ``softmax(Q / temperature)``, for every actor alike."""
+    """Boltzmann exploration: actions with the probabilities ``softmax(Q / temperature)``, the same for all actors."""
 
     kind: Literal["softmax"] = Field(
         "softmax", description="Samples actions by the softmax of their values (Boltzmann), as border does by default."
@@ -93,7 +93,7 @@ class EvaluationEpsilon:
         self.begin()
 
     def begin(self) -> None:
-        """Begin an evaluation; all have the same draws, so that the same model has the same score."""
+        """Begin an evaluation; all evaluations have the same draws, so that the same model has the same score."""
         self._rng = np.random.default_rng(0)
 
     def choose(self, values: Array) -> Array:
@@ -105,7 +105,7 @@ class EvaluationEpsilon:
 
 
 def choose_mostly_best(values: Array, epsilon: float, rng: np.random.Generator) -> Array:
-    """Choose the best action in each row of ``[n, A]``, or with probability ``epsilon`` any; ``[n]``."""
+    """Choose the best action in each row of ``[n, A]``, or with probability ``epsilon`` a random action; ``[n]``."""
     n, n_actions = values.shape
     actions: Array = values.argmax(axis=1)
     explorers = (rng.random(n) < epsilon).nonzero()[0]

@@ -16,7 +16,7 @@ from common.agents.networks.layers import Head, Observed, undecayed
 from common.settings import Settings
 
 EPSILON = 1e-6
-"""Added to variances, whose logarithm is taken."""
+"""Added to variances before their logarithm is taken."""
 
 
 class StateDependentNoise(Settings):
@@ -35,7 +35,7 @@ class StateDependentNoise(Settings):
     def process(self) -> OrnsteinUhlenbeckNoise:
         """How a matrix of weights changes, in units of their standard deviation.
 
-        The paper draws it anew every ``interval`` steps. Here it drifts, so that there is no jerk in between.
+        The paper draws a new matrix every ``interval`` steps. Here the matrix drifts, so that actions do not jerk.
         """
         return OrnsteinUhlenbeckNoise(std=1.0, theta=1 / self.interval)
 
@@ -44,7 +44,7 @@ class StateDependentActor(nn.Module):
     """A Gaussian policy whose standard deviation depends on the observation through the features of its means.
 
     Args:
-        body: turns observations of B rows into ``[B, F]``; tanh of it are the features.
+        body: turns observations of B rows into ``[B, F]``; its tanh is the features.
         n_dims: dimensions of an action, A.
         config: has the number of features.
     """

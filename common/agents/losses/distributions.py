@@ -11,11 +11,11 @@ def project(
     target_atoms: torch.Tensor,  # [..., B, K], or a shape that broadcasts to it
     atoms: torch.Tensor,  # [K], evenly spaced and increasing
 ) -> torch.Tensor:
-    """The distribution over ``atoms`` that is nearest to one over other values, ``[..., B, K]`` (arXiv:1707.06887, 7).
+    """Project a distribution over other values onto ``atoms``, ``[..., B, K]`` (arXiv:1707.06887, 7).
 
     ``P_i = sum_j p_j * (1 - |clip(t_j) - z_i| / dz)``, where no summand is below 0: each probability ``p_j`` is shared
-    by the two atoms ``z_i`` beside its value ``t_j``, the nearer one taking more. Values beyond the first and the last
-    atom are clipped to these.
+    by the two atoms ``z_i`` beside its value ``t_j``; the nearer atom gets more. Values beyond the first and the last
+    atom are clipped to these atoms.
     """
     n_atoms = len(atoms)
     position = ((target_atoms - atoms[0]) / (atoms[1] - atoms[0])).clamp(0, n_atoms - 1)  # In atoms, from the first.

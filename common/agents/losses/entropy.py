@@ -28,7 +28,7 @@ def squashed_gaussian(
 def squash_lstd(raw: torch.Tensor, low: float, high: float) -> torch.Tensor:
     """``low + (high - low) (tanh(raw) + 1) / 2``: a logarithm of a standard deviation between two limits.
 
-    Unlike a clamped one it always has a gradient, as in the code of FastSAC's authors (arXiv:2512.01996).
+    Unlike a clamped logarithm it always has a gradient, as in the code of FastSAC's authors (arXiv:2512.01996).
     """
     return low + (high - low) / 2 * (raw.tanh() + 1)
 

@@ -19,7 +19,7 @@ def expectile_loss(error: torch.Tensor, tau: float, weight: torch.Tensor | None 
 def exp_weight(advantage: torch.Tensor, inv_lambda: float, most: float) -> torch.Tensor:
     """``min(exp(A / lambda), most)``, ``[B]`` to ``[B]`` (AWAC, arXiv:2006.09359, 13; IQL, arXiv:2110.06169, 7).
 
-    The bound is that of IQL's authors' code.
+    The bound comes from the code of IQL's authors.
     """
     return (inv_lambda * advantage).exp().clamp(max=most)
 

@@ -1,4 +1,7 @@
-"""Which of several critics' distributions a target is made of. Shapes: N critics, B batch, K atoms or quantiles."""
+"""Chooses from the distributions of several critics those that make a target.
+
+Shapes: N critics, B batch, K atoms or quantiles.
+"""
 
 from __future__ import annotations
 

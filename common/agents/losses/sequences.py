@@ -10,13 +10,13 @@ from torch.nn import functional
 from common.agents.averaging import average
 
 RESCALING_EPS: Final = 1e-3
-"""The slope that value rescaling keeps for great values, so that it can be reversed."""
+"""The slope that value rescaling keeps for large values, so that it can be reversed."""
 
 
 def rescale(value: torch.Tensor) -> torch.Tensor:
     """``h(x) = sign(x) (sqrt(|x| + 1) - 1) + eps x``, any shape (Pohlen et al., arXiv:1805.11593, 3.2).
 
-    Great values become small and keep their order, so a network can learn returns of any size without clipped rewards.
+    Large values become small and keep their order, so a network can learn returns of any size without clipped rewards.
     """
     return value.sign() * ((value.abs() + 1).sqrt() - 1) + RESCALING_EPS * value
 
@@ -42,8 +42,8 @@ def n_step_target(
 ) -> torch.Tensor:
     """``r_t + g r_t+1 + … + g^(k-1) r_t+k-1 + g^k V(s_t+k)``, ``[B, L]``, with g the discount.
 
-    k is n, or the steps that are left until the sequence or the episode ends. Where the episode terminates, the value
-    after it is left out; where it is cut off, the value counts.
+    k is n, or the number of steps that are left until the sequence or the episode ends. If the episode terminates, the
+    value after it is left out; if it is cut off, the value counts.
     """
     bootstrap = discount * (~terminated).to(reward.dtype)
     goes_on = functional.pad(mask[:, 1:], (0, 1))  # False at the last step.
@@ -60,8 +60,8 @@ def masked_mean(
 ) -> torch.Tensor:
     """The mean of the values of the steps that count, each multiplied by the weight of its sequence if there are any.
 
-    0 where no step counts; values of the others may be anything, also NaN. Prioritised sampling gives weights
-    (arXiv:1511.05952, 3.4).
+    It is 0 if no step counts. Values of steps that do not count may be anything, even NaN. Prioritised sampling gives
+    weights (arXiv:1511.05952, 3.4).
     """
     return _masked_sum(values, counts, weight) / counts.sum().clamp(min=1)
 
@@ -71,10 +71,10 @@ def masked_loss(
     counts: torch.Tensor,  # [B, L] bool
     weight: torch.Tensor | None = None,  # [B]
 ) -> torch.Tensor:
-    """As ``masked_mean``, for a loss: the mean of it over ranks is the mean over the steps that count on all of them.
+    """As ``masked_mean``, for a loss: its mean over the ranks is the mean over the counting steps of all ranks.
 
-    The sum of this rank is divided by the mean number of steps that count on a rank, since the shares of the ranks may
-    hold more and fewer of them.
+    The sum of this rank is divided by the mean number of counting steps per rank, since the numbers of the ranks may
+    differ.
     """
     return _masked_sum(values, counts, weight) / average(counts.sum()).clamp(min=1)
 

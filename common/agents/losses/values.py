@@ -16,11 +16,11 @@ def td_target(
     next_value: torch.Tensor,  # [B] or [N, B]
     discount: float | torch.Tensor,  # or [B]
 ) -> torch.Tensor:
-    """Target ``r + discount * V(s')``, without bootstrap only where the episode *terminated*.
+    """Target ``r + discount * V(s')``, or ``r`` alone if the episode *terminated*.
 
-    With one discount for all items it is the one-step target; a transition whose reward is a sum over k steps has a
-    discount gamma^k of its own. A truncated episode is cut off from outside and bootstraps (Pardo et al.,
-    arXiv:1712.00378). The target has the shape of ``next_value``.
+    With one discount for all items it is the one-step target; a transition whose reward is a sum over k steps has the
+    discount gamma^k. A truncated episode is cut off from outside and bootstraps (Pardo et al., arXiv:1712.00378). The
+    target has the shape of ``next_value``.
     """
     return torch.where(terminated, reward, reward + discount * next_value)
 
@@ -52,7 +52,7 @@ def weighted_mean(loss: torch.Tensor, weight: torch.Tensor | None) -> torch.Tens
 def critic_loss(
     kind: CriticLoss,
     prediction: torch.Tensor,  # [B] or [N, B]
-    target: torch.Tensor,  # the same
+    target: torch.Tensor,  # as prediction
     weight: torch.Tensor | None = None,  # [B]
 ) -> torch.Tensor:
     """Mean loss over all values, weighted if there are weights.

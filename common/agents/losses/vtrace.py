@@ -13,9 +13,9 @@ class VTrace(NamedTuple):
     """The targets of a batch of sequences."""
 
     values: torch.Tensor
-    """What the values of the first L observations should be, ``[B, L]``: v_s in the paper."""
+    """The targets for the values of the first L observations, ``[B, L]``: v_s in the paper."""
     advantages: torch.Tensor
-    """By how much the actions turned out better than the policy, ``[B, L]``, each times its clipped ratio."""
+    """The advantages of the actions over the policy, ``[B, L]``, each times its clipped ratio."""
 
 
 def vtrace(

@@ -16,7 +16,7 @@ class Adam(UncompiledOptimizer, torch.optim.Adam):
     all of them: with six parameters, 3 µs instead of 18.
 
     Args:
-        parameters: those that it changes.
+        parameters: the parameters that it changes.
         lr: learning rate, a number or a float32 scalar on the parameters' device.
         given: ``betas`` and ``eps`` of ``torch.optim.Adam``.
     """

@@ -1,4 +1,4 @@
-"""Batches as tensors, and the errors that a prioritised buffer wants to hear of."""
+"""Batches as tensors, and the TD errors for a prioritised buffer."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def to_tensors(items: Items, device: torch.device) -> dict[str, torch.Tensor]:
 
 
 def n_rows(obs: Leaves) -> int:
-    """How many observations these are."""
+    """The number of observations."""
     return len(next(iter(obs.values()))) if isinstance(obs, dict) else len(obs)
 
 
 def draw(buffer: ReplayBuffer, size: int, device: torch.device) -> dict[str, torch.Tensor]:
     """Draw a batch of size ``size`` onto ``device``.
 
-    A buffer that keeps its rows on the device gathers the batch there; from any other buffer arrays are copied.
+    A buffer that keeps its rows on the device gathers the batch there; the arrays of other buffers are copied.
     """
     batch = buffer.tensors(size)
     return to_tensors(buffer.batch(size), device) if batch is None else batch
@@ -47,7 +47,7 @@ def draw_transitions(agent: str, buffer: ReplayBuffer, size: int, device: torch.
     if "mask" in batch:
         raise ConfigError(
             f"replay.view: {agent} learns from transitions, but the view makes sequences; remove replay.view.target, "
-            "or take an agent with a memory"
+            "or use an agent with a memory"
         )
     return batch
 
@@ -61,18 +61,18 @@ def discount_of(batch: Batch, discount_factor: float) -> torch.Tensor | float:
 
 
 def measure_td_error(batch: Batch, prediction: torch.Tensor, target: torch.Tensor) -> dict[str, torch.Tensor]:
-    """The results that ``report_td_error`` takes: how wrong the value of each item was.
+    """The results that ``report_td_error`` takes: the sizes of the items' TD errors, ``[B]``.
 
     Args:
         batch: only a prioritised buffer's batch has a column ``index``; any other batch has no results.
         prediction: of one critic ``[B]`` or of several ``[N, B]``, whose mean error counts.
-        target: ``[B]``, or where each critic has a target of its own ``[N, B]``.
+        target: ``[B]``, or ``[N, B]`` if each critic has a separate target.
     """
     return name_td_error(batch, (target - prediction).abs().reshape(-1, prediction.shape[-1]).mean(dim=0))
 
 
 def name_td_error(batch: Batch, error: torch.Tensor) -> dict[str, torch.Tensor]:
-    """The results that ``report_td_error`` takes, of errors ``[B]`` that the agent has measured in its own way."""
+    """The results that ``report_td_error`` takes, for errors ``[B]`` that the agent has measured itself."""
     return {TD_ERROR: error.detach().float()} if "index" in batch else {}
 
 

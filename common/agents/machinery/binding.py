@@ -13,15 +13,15 @@ from torch.utils._pytree import tree_map_only
 from common.agents.machinery.uncompiled import UncompiledMode
 
 _OTHER_NAMES: Final = {"_to_copy": "to"}
-"""Functions whose name is not that of the operation which they call."""
+"""The names of functions that are not called like the operation, by the operation's name."""
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 def bind(graph: fx.Graph) -> None:
     """Call operations by torch's C functions of the same name.
 
-    A function of the same name may differ from the operation, so each is tried once (``_makes_the_same_call``); where
-    none fits, the operation stays. Random operations stay too, since trying them would draw numbers.
+    A function of the same name may differ from the operation, so each is tried once (``_makes_the_same_call``); if none
+    fits, the operation stays. Random operations stay too, since trying them would draw numbers.
     """
     for node in graph.nodes:
         operation = node.target
@@ -35,7 +35,7 @@ def bind(graph: fx.Graph) -> None:
 def _candidates(operation: torch._ops.OpOverload, node: fx.Node) -> Iterator[tuple[object, Arguments]]:
     """The functions that may be the operation, with the arguments to call each with.
 
-    A function may have other defaults than the operation, so each is also given the operation's own.
+    A function may have other defaults than the operation, so each is also tried with the operation's defaults.
     """
     name = _OTHER_NAMES.get(operation._opname, operation._opname)
     given = (tuple(node.args), dict(node.kwargs))
@@ -49,7 +49,7 @@ def _candidates(operation: torch._ops.OpOverload, node: fx.Node) -> Iterator[tup
 
 
 def _makes_the_same_call(function: object, args: tuple[Any, ...], kwargs: dict[str, Any], node: fx.Node) -> bool:
-    """Whether a C function, called with these arguments, calls the node's operation with the node's and nothing else.
+    """Whether a C function with these arguments only calls the node's operation with the node's arguments.
 
     The function is called with tensors of zeros, since other numbers might be indices out of range; parameters stay
     unchanged.

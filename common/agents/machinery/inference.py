@@ -1,4 +1,4 @@
-"""How an agent applies its networks to observations: on a CPU captured, as updates are."""
+"""Applies an agent's networks to observations; on a CPU this can be captured, as updates can."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ log = logging.getLogger(__name__)
 class Inference:
     """A function of n observations that takes and gives arrays, for use in ``Agent.sample``.
 
-    Captured, its first call for a shape and dtype is traced and later calls replay the traced operations. The results
-    are the same bit for bit: random numbers are drawn anew, and parameters have their present values.
+    If it is captured, its first call for a shape and dtype is traced, and later calls replay the traced operations. The
+    results are those of eager calls bit for bit: random numbers are drawn again, and parameters have their present
+    values.
 
     Args:
         function: from observations, a tensor or for structured spaces a dict of tensors, to a tensor; changes nothing
             but the state of random generators.
-        device: where the function computes; only on a CPU is it ever captured.
+        device: where the function computes; it is captured only on a CPU.
         captured: whether the function is captured; see ``Update`` for the functions that can be.
     """
 

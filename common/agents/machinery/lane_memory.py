@@ -1,4 +1,4 @@
-"""What an agent with a memory keeps between the steps of an episode."""
+"""The states that an agent with a memory keeps between the steps of an episode."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from common.data import Array
 
 
 class LaneMemory:
-    """The state of each lane, such as that of an LSTM; zeros where an episode begins.
+    """The state of each lane, such as that of an LSTM; zeros when an episode begins.
 
-    An agent calls ``begin`` in its own ``begin``. Train and eval mode have states of their own: in training in turns,
-    one agent acts in both, and an evaluation comes between two steps of the same episode. ``NetworkAgent`` saves the
-    states of train mode.
+    An agent calls ``begin`` in its own ``begin``. Train and eval mode have separate states: in training in turns, one
+    agent acts in both, and an evaluation comes between two steps of the same episode. ``NetworkAgent`` saves the states
+    of train mode.
 
     Args:
         shape: of one lane's state.
@@ -26,7 +26,7 @@ class LaneMemory:
         self._states: dict[bool, torch.Tensor] = {}
 
     def begin(self, lanes: Array, *, is_train: bool) -> None:
-        """Clear the states of the lanes ``[n]`` bool; with another n than before, of all lanes."""
+        """Clear the states of the lanes ``[n]`` bool, or of all lanes if n has changed."""
         state = self._states.get(is_train)
         if state is None or len(state) != len(lanes):
             self._states[is_train] = torch.zeros(len(lanes), *self.shape, device=self._device)
@@ -43,7 +43,7 @@ class LaneMemory:
         self._states[is_train] = state
 
     def collect(self) -> dict[str, torch.Tensor]:
-        """What a resumed run needs: the states of train mode, if there are any."""
+        """The states of train mode, for a resumed run; empty if there are none."""
         return {"state": self._states[True]} if True in self._states else {}
 
     def load(self, tensors: Mapping[str, torch.Tensor], prefix: str) -> None:

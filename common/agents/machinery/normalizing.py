@@ -1,4 +1,4 @@
-"""How a learner normalises the batches that it draws, and learns the statistics from them."""
+"""Normalises the batches that a learner draws, and learns the statistics from them."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ class AdamConfig(AnyOptimizerConfig):
 
 
 class AdamWConfig(AnyOptimizerConfig):
-    """Adam whose weights decay apart from the gradients (arXiv:1711.05101).
+    """Adam with a decay of weights that is separate from the gradients (arXiv:1711.05101).
 
     Only parameters of two and more dimensions decay, the weights of layers. Biases, the gains of normalisation, the
     sizes of exploration noise and single numbers, such as SAC's entropy coefficient, do not.
@@ -97,7 +97,7 @@ class AdamWConfig(AnyOptimizerConfig):
 
 
 class RMSpropConfig(AnyOptimizerConfig):
-    """RMSprop (Tieleman and Hinton 2012), by choice centred, as the first DQN for Atari took it."""
+    """RMSprop (Tieleman and Hinton 2012), optionally centred, as the first DQN for Atari used it."""
 
     kind: Literal["rmsprop"] = Field("rmsprop", description="The RMSprop optimiser.")
     alpha: Decay = Field(0.99, description="The decay per step of the running mean of squared gradients.")
@@ -119,15 +119,15 @@ def adam(parameters: Iterable[nn.Parameter], lr: float) -> torch.optim.Adam:
 def build_optimizer(
     parameters: Iterable[nn.Parameter], lr: float, config: AdamConfig | AdamWConfig | RMSpropConfig
 ) -> torch.optim.Optimizer:
-    """Make the optimiser that a configuration asks for, of parameters that are on their device already.
+    """Make the optimiser that a configuration asks for, for parameters that are on their device already.
 
-    A scheduled learning rate is a tensor that each step computes anew from the count of the steps before it. So it
-    changes in captured updates too, and nobody has to advance it.
+    A scheduled learning rate is a tensor that each step computes from the number of steps before it. So it changes in
+    captured updates too, and no other code has to advance it.
 
     Args:
         parameters: at least one.
-        lr: learning rate; with a schedule the greatest.
-        config: everything else.
+        lr: learning rate; with a schedule, the greatest learning rate.
+        config: all other settings.
     """
     learnt = list(parameters)
     rate = lr if config.schedule is None else torch.tensor(lr, device=learnt[0].device)

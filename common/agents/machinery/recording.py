@@ -17,7 +17,7 @@ aten = torch.ops.aten
 
 
 class Layout(NamedTuple):
-    """What a tensor is, without its values."""
+    """The properties of a tensor without its values."""
 
     shape: torch.Size
     stride: tuple[int, ...]
@@ -50,7 +50,7 @@ class Recorder(UncompiledMode):
         self.graph = fx.Graph()
         self.outside: dict[fx.Node, Any] = {}
         """Nodes of the tensors and generators that are neither inputs nor results, with their values."""
-        # Held by strong references, gradients would be copied: autograd hands over only those that nobody else holds.
+        # With strong references, autograd would copy gradients: it hands over only gradients with no other reference.
         self._nodes = WeakIdKeyDictionary(ref_type=WeakIdRef)
         for i, tensor in enumerate(inputs):
             self._note(tensor, self.graph.placeholder(f"input_{i}"))

@@ -1,4 +1,4 @@
-"""RMSprop whose learning rate may be a tensor; torch's own would freeze it in a captured update."""
+"""RMSprop whose learning rate may be a tensor; torch's RMSprop would freeze it in a captured update."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class RMSprop(UncompiledOptimizer, torch.optim.Optimizer):
     Centred (Graves, arXiv:1308.0850), the denominator is ``sqrt(mean(g^2) - mean(g)^2) + eps``.
 
     Args:
-        parameters: those that it changes.
+        parameters: the parameters that it changes.
         lr: learning rate, a number or a float32 scalar on the parameters' device.
         alpha: decay of the means.
         eps: added to the denominator.
-        centered: whether the mean gradient is taken off.
+        centered: whether the square of the mean gradient is subtracted.
     """
 
     def __init__(

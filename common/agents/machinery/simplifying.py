@@ -1,4 +1,4 @@
-"""Drops operations from a graph that change no result, and finds those whose result is the same in each call.
+"""Drops operations from a graph that change no result, and finds operations whose result is the same in each call.
 
 In an update of a small network each operation costs more than its arithmetic: about 4 µs, since the products before it
 have filled the processor's caches.
@@ -57,7 +57,7 @@ def _simplify_view(node: fx.Node) -> None:
 def find_constant_results(graph: fx.Graph) -> dict[fx.Node, Any]:
     """Compute the results that are the same in each call, such as the gradient of a loss with respect to itself.
 
-    A tensor that the graph changes later or returns is made anew in each call, so it is none of them.
+    A tensor that the graph changes later or returns must be made again in each call, so it does not count.
     """
     written = _find_written(graph)
     constants: dict[fx.Node, Any] = {}

@@ -35,7 +35,7 @@ def trace(function: Traced, inputs: Sequence[torch.Tensor]) -> Traced:
         inputs: arguments of this one call.
 
     Raises:
-        Exception: whatever the function or torch raises; parts of the function may have been computed.
+        Exception: any exception of the function or torch; parts of the function may have been computed.
     """
     recorder = Recorder(inputs)
     with recorder:

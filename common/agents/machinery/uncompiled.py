@@ -1,7 +1,7 @@
 """Classes of torch without the import of torch.compile, which takes a second and 73 MB in each process.
 
-torch has torch.compile leave some methods alone, and imports it at their first call for this. Nothing here compiles,
-and an actor would pay for the import when it builds its optimiser and when it captures how it acts.
+torch excludes some methods from torch.compile, and for this imports torch.compile at their first call. crossborder
+compiles nothing, and an actor would pay for the import when it builds its optimiser and when it captures its actions.
 """
 
 from __future__ import annotations

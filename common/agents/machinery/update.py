@@ -26,14 +26,14 @@ Results = dict[str, torch.Tensor]
 
 
 class UpdateConfig(Settings):
-    """The settings that all agents of networks share; see ``NetworkAgent.captures``."""
+    """The settings that all agents with networks share; see ``NetworkAgent.captures``."""
 
     update: Literal["eager", "captured"] | None = Field(
         None,
         description="How updates are computed. eager: operation by operation; captured: the operations are recorded "
         "once and replayed, which is faster and gives the same results; on a CPU, acting is captured too. null: "
-        "captured, but eager with a network of your own. Set captured for your own network if its Python code does "
-        "the same in each call.",
+        "captured, but eager with your own network. Set captured for your own network if its Python code does the "
+        "same in each call.",
     )
     optimizer: OptimizerConfig = Field(
         AdamConfig(), description="The optimiser of all networks, by kind: adam, adamw or rmsprop."
@@ -59,13 +59,13 @@ class Update:
 
     A captured update runs the function's Python in its first two calls only: the first is eager, since optimisers make
     their state in it, and the second is traced. Later calls replay the traced operations. A batch of other columns,
-    shapes or dtypes is traced anew. Anything that is no tensor, such as a count that the function keeps, stays as it
-    was when it was traced, so capture only Python that does the same in each call; ``common.testing.check_agent``
-    compares captured updates with eager ones.
+    shapes or dtypes is traced again. A value that is no tensor, such as a count that the function keeps, stays as it
+    was during tracing, so capture only Python that does the same in each call; ``common.testing.check_agent`` compares
+    captured updates with eager ones.
 
     Args:
         function: changes networks and optimisers in place.
-        nets: the agent's networks by name; a name that ends in ``_tgt`` is that of a target network.
+        nets: the agent's networks by name; the name of a target network ends in ``_tgt``.
         captured: whether the function is captured.
     """
 
@@ -76,7 +76,7 @@ class Update:
         self.forget_traces()
 
     def forget_traces(self) -> None:
-        """Begin anew with an eager call: the traces refer to states that the optimisers no longer have."""
+        """Begin again with an eager call: the traces refer to states that the optimisers no longer have."""
         self._is_warm = False
         self._replays: dict[tuple[object, ...], Callable[[Batch], Results]] = {}
 
@@ -120,7 +120,7 @@ class Update:
         try:
             replay: Traced = trace(run, list(batch.values()))
         except RankLostError:
-            raise  # The other ranks are gone, however an update is computed.
+            raise  # The other ranks are gone: an eager update would fail too.
         except Exception:
             log.warning("updates stay eager, as they cannot be captured:", exc_info=True)
             # With results, tracing failed after the update was computed: computing it again would learn twice.

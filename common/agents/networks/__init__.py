@@ -1,4 +1,4 @@
-"""Networks; a user's own is any callable ``module:attr`` that returns a ``torch.nn.Module``.
+"""Networks. A user's own network is any callable ``module:attr`` that returns a ``torch.nn.Module``.
 
 A configuration names the networks of this list as ``common.agents.networks:NatureCnn``.
 """

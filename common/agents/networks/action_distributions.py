@@ -1,4 +1,4 @@
-"""Distributions of actions by the outputs of a network. Shapes: n observations, K outputs, D dimensions of an action.
+"""Distributions of actions from a network's outputs. Shapes: n observations, K outputs, D dimensions of an action.
 
 Each of them turns K outputs into random or likeliest *choices* ``[n, D]``, says how likely a choice is, and turns
 choices into actions of the environment.
@@ -22,7 +22,7 @@ from common.errors import ConfigError
 def sample_softmax(logits: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """Draw from the softmax of logits ``[n, A]`` by the Gumbel-max trick (arXiv:1611.00712): numbers ``[n]``.
 
-    ``torch.multinomial`` raises an error at logits that are NaN. Here they raise none, so a run whose policy has
+    ``torch.multinomial`` raises an error at logits that are NaN. This function does not, so a run whose policy has
     diverged goes on to its next record, and the learner's check of the record names the losses that are not finite.
     """
     noise = torch.empty(logits.shape, device=logits.device).exponential_(generator=generator)
@@ -35,7 +35,7 @@ class ActionDistribution(nn.Module, abc.ABC):
     n_outputs: int
     """K, the outputs of the network."""
     n_dims: int
-    """D, the numbers of a choice."""
+    """D, the number of elements of a choice."""
 
     @abc.abstractmethod
     def sample(self, outputs: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
@@ -47,7 +47,7 @@ class ActionDistribution(nn.Module, abc.ABC):
 
     @abc.abstractmethod
     def log_prob(self, outputs: torch.Tensor, choice: torch.Tensor) -> torch.Tensor:
-        """Logarithm of the probability, or of its density, of choices ``[n, D]`` by ``[n, K]``, ``[n]``."""
+        """Logarithms of the probabilities or densities of choices: ``[n, K]`` and ``[n, D]`` to ``[n]``."""
 
     @abc.abstractmethod
     def entropy(self, outputs: torch.Tensor) -> torch.Tensor:
@@ -151,8 +151,8 @@ def make_distribution(
     """Make the distribution of the actions of a space; the limits are those of ``Gaussians``.
 
     Raises:
-        ConfigError: the space is neither Discrete nor MultiDiscrete nor a Box of floats with finite bounds; ``agent``
-            is the agent's name, for the message.
+        ConfigError: the space is not Discrete, MultiDiscrete or a Box of floats with finite bounds; ``agent`` is the
+            agent's name, for the message.
     """
     if isinstance(space, gymnasium.spaces.Discrete | gymnasium.spaces.MultiDiscrete):
         return Categoricals(space).to(device)

@@ -12,12 +12,12 @@ from torch import nn
 from common.agents.averaging import average
 
 MOMENTUM: Final = 0.01
-"""The share of a batch's statistics in the running ones; this and the numbers below are those of CrossQ's authors."""
+"""The share of a batch in the running statistics; CrossQ's authors use this number and the numbers below."""
 EPS: Final = 1e-3
 R_MAX: Final = 3.0
 D_MAX: Final = 5.0
 WARM_UP: Final = 100_000
-"""Batches that are normalised by their own statistics alone, while the running ones settle."""
+"""The number of batches that are normalised by their own statistics alone, while the running statistics settle."""
 
 
 class BatchRenorm(nn.Module):
@@ -60,7 +60,7 @@ class BatchRenorm(nn.Module):
                 is_warm = self.num_batches_tracked >= WARM_UP
                 r = torch.where(is_warm, (std / running_std).clamp(1 / R_MAX, R_MAX), 1.0)
                 d = torch.where(is_warm, ((mean - self.running_mean) / running_std).clamp(-D_MAX, D_MAX), 0.0)
-                mean_of_ranks, var_of_ranks = average(torch.stack((mean, var)))  # So it stays the same on all of them.
+                mean_of_ranks, var_of_ranks = average(torch.stack((mean, var)))  # The same on all ranks.
                 self.running_mean.lerp_(mean_of_ranks, MOMENTUM)
                 self.running_var.lerp_(var_of_ranks, MOMENTUM)
                 self.num_batches_tracked.add_(1)
@@ -70,7 +70,7 @@ class BatchRenorm(nn.Module):
 
 @contextmanager
 def frozen_statistics(*nets: nn.Module) -> Iterator[None]:
-    """Within it, ``BatchRenorm`` in the networks normalises by its running statistics and leaves them as they are.
+    """Within this context, ``BatchRenorm`` in the networks applies its running statistics and does not change them.
 
     So a network that only values or acts in the update of another one is the function that it is in eval mode, and
     learns its statistics from its own updates alone.

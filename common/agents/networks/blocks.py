@@ -1,4 +1,4 @@
-"""The hidden layers of an actor-critic by its settings: a plain perceptron, or SimBa's residual blocks."""
+"""Makes the hidden layers of an actor-critic from its settings: a plain perceptron, or SimBa's residual blocks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class LayersConfig(Settings):
         if self.architecture == "simba" and self.normalization != "none":
             raise ValueError(
                 f"normalization: {self.normalization} does not go with architecture: simba, whose blocks have a "
-                "LayerNorm; take architecture: mlp, or leave normalization out"
+                "LayerNorm; use architecture: mlp, or leave normalization out"
             )
         return self
 
@@ -75,7 +75,7 @@ class ResidualBlock(nn.Module):
 class Simba(nn.Module):
     """A linear layer, residual blocks, a LayerNorm and the outputs (SimBa, arXiv:2410.09754).
 
-    The paper normalises observations by running statistics before them: ``normalize_observations``.
+    The paper normalises observations by running statistics before these layers: ``normalize_observations``.
 
     Args:
         n_inputs: features of its inputs.

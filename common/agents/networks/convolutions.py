@@ -19,7 +19,7 @@ class Cnn(nn.Module):
     """Convolutions over images of bytes or bools, a hidden layer, outputs.
 
     Args:
-        convs: makes, of C, the layers that turn images ``[B, C, H, W]`` into maps.
+        convs: takes C and makes the layers that turn images ``[B, C, H, W]`` into maps.
         in_shape: of pictures as ``common.agents.networks.pictures`` takes them, such as ``[C, H, W]``.
         out_dim: number of outputs.
         hidden: width of the hidden layer; None: there is none.
@@ -58,8 +58,8 @@ class Cnn(nn.Module):
 class NatureCnn(Cnn):
     """The network of DQN on Atari (Mnih et al. 2015), for images of at least 36 x 36 bytes.
 
-    It is made for 84 x 84, where 3,136 features come out of the convolutions. Of 42 x 42 they leave 64, which may all
-    die: then the outputs are the same for every image. Take ``ConvNet`` with smaller strides there.
+    It is made for 84 x 84, which gives 3,136 features after the convolutions. Images of 42 x 42 give 64 features, which
+    may all become 0: then the outputs are the same for every image. Use ``ConvNet`` with smaller strides for them.
 
     Args:
         in_shape: ``[C, H, W]``, or of another picture (``common.agents.networks.pictures``).
@@ -82,7 +82,7 @@ def _nature_convs(n_channels: int) -> nn.Module:
 
 
 class ConvNet(Cnn):
-    """Layers of convolutions as they are listed, for pictures of any size.
+    """Layers of convolutions from a list of their sizes, for pictures of any size.
 
     The default is the network of MinAtar's authors for its 10 x 10 cells (arXiv:1903.03176).
 
@@ -121,7 +121,7 @@ def _listed_convs(n_channels: int, layers: Sequence[Sequence[int]]) -> nn.Module
 class ImpalaCnn(Cnn):
     """The deep network of IMPALA (arXiv:1802.01561, figure 3) without its LSTM, for images of bytes of any size.
 
-    Beyond The Rainbow (arXiv:2411.03820) takes ``width=2``, ``max_pool=6`` and ``spectral_norm``.
+    Beyond The Rainbow (arXiv:2411.03820) uses ``width=2``, ``max_pool=6`` and ``spectral_norm``.
 
     Args:
         in_shape: ``[C, H, W]``, or of another picture (``common.agents.networks.pictures``).
@@ -129,7 +129,7 @@ class ImpalaCnn(Cnn):
         sections: channels of each section, which halves height and width.
         hidden: width of the hidden layer; None: there is none, and the outputs follow on the convolutions.
         width: multiplies the channels of the sections.
-        max_pool: rows and columns to which the last maps are pooled, whatever the size of images; None: not pooled.
+        max_pool: rows and columns to which the last maps are pooled, for images of any size; None: not pooled.
         spectral_norm: whether the convolutions of the residual blocks are normalised (arXiv:1802.05957).
 
     Raises:

@@ -23,7 +23,7 @@ class Critics(nn.Module):
         action_dim: size of one action.
         units: width of each hidden layer.
         layers: the settings of hidden layers.
-        learnt: what a critic learns of the return, which decides on its K outputs.
+        learnt: the form in which critics learn the return; it decides the number K of a critic's outputs.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
-"""From the leaves of an observation to the features that a network computes with.
+"""Turns the leaves of an observation into the features that a network computes with.
 
-The network of ``network`` is given the observations as they are. Without one, a single Box that is no picture is
-flattened; in every other space each leaf has an encoder of its own, and ``JointEncoder`` joins their features:
+A user's network, the setting ``network``, gets the observations unchanged. Without it, a single Box that is no picture
+is flattened; in every other space each leaf has a separate encoder, and ``JointEncoder`` joins their features:
 
     pictures                  convolutions (``common.agents.networks.pictures`` says which leaves are pictures), or a
                               pretrained network and a trained layer (``common.agents.networks.frozen``)
@@ -36,7 +36,7 @@ LeafSpaces = Mapping[str, gymnasium.Space[Any]]
 EMBEDDING_DIM: Final = 16
 """Features of each component of a Discrete or MultiDiscrete leaf."""
 NATURE_SIDE: Final = 36
-"""Pictures with at least this many rows and columns have the network of Nature's DQN, smaller ones that of IMPALA."""
+"""Pictures with at least this many rows and columns have the network of Nature's DQN, smaller pictures IMPALA's."""
 
 
 def select_leaves(space: gymnasium.Space[Any], keys: Sequence[str] | None = None, where: str = "") -> LeafSpaces:
@@ -48,7 +48,7 @@ def select_leaves(space: gymnasium.Space[Any], keys: Sequence[str] | None = None
         where: the place of the keys in the configuration, for the message.
 
     Raises:
-        ConfigError: there are no paths, one is not a leaf's in the space, or a leaf cannot be stored.
+        ConfigError: ``keys`` is empty, a key is no path of a leaf in the space, or a leaf cannot be stored.
     """
     leaves = leaves_of(space)
     if keys is not None and not keys:
@@ -71,8 +71,8 @@ class Embedding(nn.Module):
     """A learnt vector for each value of each component of a Discrete or MultiDiscrete leaf.
 
     Args:
-        sizes: how many values each of the k components has.
-        starts: the least value of each.
+        sizes: the number of values of each of the k components.
+        starts: the least value of each component.
     """
 
     starts: torch.Tensor
@@ -89,7 +89,7 @@ class Embedding(nn.Module):
 
 
 def encode_leaf(space: gymnasium.Space[Any], picture_dim: int) -> tuple[nn.Module, int]:
-    """Make the encoder of one leaf, ``[B, *shape]`` to ``[B, F]``; it is returned with F."""
+    """Make the encoder of one leaf, ``[B, *shape]`` to ``[B, F]``; return it with F."""
     if isinstance(space, spaces.Discrete):
         return Embedding([int(space.n)], [int(space.start)]), EMBEDDING_DIM
     if isinstance(space, spaces.MultiDiscrete):
@@ -106,7 +106,7 @@ class JointEncoder(nn.Module):
     """The features of all leaves, one leaf after another in the order of the space.
 
     Args:
-        leaves: that it sees; observations may have more.
+        leaves: the leaves that it sees; observations may have more.
         picture_dim: features of each picture.
         frozen: pretrained networks by the paths of pictures; other pictures have convolutions that are trained.
     """
@@ -134,7 +134,7 @@ class JointEncoder(nn.Module):
 
 
 class Selected(nn.Module):
-    """A user's network for a structured space, which is given no other leaves than it was made for.
+    """A user's network for a structured space, which gets only the leaves that it was made for.
 
     Args:
         net: takes one tensor for each path.
@@ -156,10 +156,10 @@ def build_encoder(
     feature_dim: int,
     frozen: Mapping[str, FrozenNetwork] | None = None,
 ) -> tuple[nn.Module, int]:
-    """Make the encoder that turns observations of B rows into features ``[B, F]``; it is returned with F.
+    """Make the encoder that turns observations of B rows into features ``[B, F]``; return it with F.
 
     The features are the positive parts of the network's ``feature_dim`` outputs. Without a network, they are the
-    elements of a single Box that is no picture, or what ``JointEncoder`` makes of any other space, with
+    elements of a single Box that is no picture, or for any other space the outputs of ``JointEncoder``, with
     ``feature_dim`` features for each picture.
 
     Raises:
@@ -201,7 +201,7 @@ def build_network(network: PluginConfig, leaves: LeafSpaces, out_dim: int) -> nn
 
     It turns observations ``[B, *in_shape]``, in the dtype of their space, into floats ``[B, out_dim]``. For a Dict or
     Tuple space ``in_shape`` is a dict from path to shape, and observations are a dict from path to tensor. A network
-    that takes ``observations`` is given the spaces themselves, in the same form.
+    with a parameter ``observations`` also gets the spaces themselves, in the same form.
 
     It is returned in torch's eval mode, in which it acts and serves as a target; agents switch it to train mode while
     they learn.
@@ -233,7 +233,7 @@ def build_network(network: PluginConfig, leaves: LeafSpaces, out_dim: int) -> nn
 
 
 def _blank(space: gymnasium.Space[Any]) -> Array:
-    """Two rows of the least values of a leaf that counts, of zeros elsewhere."""
+    """Two rows of zeros, or of the least values of a discrete leaf."""
     start = getattr(space, "start", 0)
     blank: Array = np.zeros((2, *(space.shape or ())), space.dtype) + np.asarray(start, space.dtype)
     return blank

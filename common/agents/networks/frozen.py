@@ -1,4 +1,4 @@
-"""Encoders with pretrained weights that nobody trains; both ends load them, so that they never travel.
+"""Encoders with pretrained weights that are not trained. Learner and actors load the weights, and never send them.
 
 A learner and its actors build the same network and read the same file of weights. Only the SHA-256 of the weights is
 part of the model and of checkpoints. Loading a model that was trained with other weights is an error.
@@ -42,7 +42,7 @@ class FrozenEncoderConfig(PluginConfig):
 class FrozenNetwork:
     """A network that is not trained, sent, saved or copied.
 
-    It is no ``nn.Module``, so the modules that hold it have none of its weights among their own.
+    It is no ``nn.Module``, so its weights are not among the weights of the modules that hold it.
 
     Args:
         net: turns pictures ``[B, *shape]`` into floats ``[B, …]``.
@@ -50,7 +50,7 @@ class FrozenNetwork:
         origin: where it comes from, for messages.
 
     Raises:
-        PluginError: it does not take such pictures.
+        PluginError: ``net`` does not take such pictures.
     """
 
     def __init__(self, net: nn.Module, shape: tuple[int, ...], origin: str) -> None:
@@ -104,10 +104,10 @@ class FrozenEncoder(nn.Module):
         return super()._apply(fn, recurse)  # type: ignore[no-any-return, no-untyped-call]
 
     def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *others: Any) -> None:
-        """Refuse the state of an encoder over other weights.
+        """Load the state, unless it belongs to an encoder over other weights.
 
         Raises:
-            CheckpointError: it is one.
+            CheckpointError: it belongs to other weights.
         """
         expected = state_dict.get(f"{prefix}sha256")
         if expected is not None and not torch.equal(expected.cpu(), self.sha256.cpu()):
@@ -124,7 +124,7 @@ def load_frozen_networks(
 ) -> dict[str, FrozenNetwork]:
     """Build the frozen networks of an agent, by the paths of the pictures that they encode.
 
-    Pictures of one shape with the same settings have one network.
+    Pictures of one shape with the same settings share a network.
 
     Args:
         configs: by path of a picture.
@@ -166,10 +166,10 @@ def _read_weights(net: nn.Module, path: Path, where: str) -> None:
     """Load a safetensors file into a network.
 
     Raises:
-        ConfigError: it cannot be read, or has other tensors than the network.
+        ConfigError: the file cannot be read, or has other tensors than the network.
     """
     try:
-        if not path.is_file():  # A device would never end.
+        if not path.is_file():  # Reading a device would never end.
             raise FileNotFoundError(None, "there is no such file")
         tensors = read_tensors(np.fromfile(path, np.uint8))
         net.load_state_dict({name: torch.from_numpy(value) for name, value in tensors.items()})

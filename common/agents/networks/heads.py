@@ -1,4 +1,4 @@
-"""From the outputs of a network to the values of actions. Shapes: A actions, K atoms or quantiles of each."""
+"""Turns the outputs of a network into the values of actions. Shapes: A actions, K atoms or quantiles of each."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from common.agents.networks.layers import Observed
 
 
 def join_dueling(outputs: torch.Tensor, dim: int = -1) -> torch.Tensor:
-    """Action values of a state value and advantages: ``Q = V + A - mean A`` (arXiv:1511.06581, 9).
+    """Action values from a state value and advantages: ``Q = V + A - mean A`` (arXiv:1511.06581, 9).
 
     Args:
-        outputs: ``1 + A`` of them along ``dim``: V, then A.
-        dim: keeps the A action values.
+        outputs: ``1 + A`` outputs along ``dim``: V, then A.
+        dim: the axis of the outputs, and of the A action values in the result.
     """
     value, advantage = outputs.tensor_split((1,), dim=dim)
     return value + advantage - advantage.mean(dim=dim, keepdim=True)
@@ -22,8 +22,8 @@ def join_dueling(outputs: torch.Tensor, dim: int = -1) -> torch.Tensor:
 class DuelingNetwork(nn.Module):
     """Action values of a network that gives a state value and advantages.
 
-    The two streams part in the last layer of ``net`` only, whatever network it is: its first output is V, the others
-    are A. The paper gives each stream a hidden layer of its own; a user's own network can do so.
+    The two streams part only in the last layer of ``net``: its first output is V, the others are A. In the paper each
+    stream has a separate hidden layer; a user's own network can have them.
 
     Args:
         net: gives ``[B, 1 + A]``.
@@ -44,7 +44,7 @@ class ReturnNetwork(nn.Module):
     Args:
         net: gives ``[B, A * K]``, or dueling ``[B, (1 + A) * K]``, of which the first K are those of the state value.
         n_outputs: K.
-        dueling: whether each of the K outputs is joined of a state value and advantages.
+        dueling: whether each of the K outputs is joined from a state value and advantages.
     """
 
     def __init__(self, net: nn.Module, n_outputs: int, *, dueling: bool) -> None:
@@ -72,7 +72,7 @@ class CategoricalReturns(ReturnNetwork):
     Args:
         net: see ``ReturnNetwork``.
         least: the first atom.
-        greatest: the last one; the others lie evenly between them.
+        greatest: the last atom; the other atoms lie evenly between them.
         n_atoms: K.
         dueling: see ``ReturnNetwork``.
     """

@@ -1,4 +1,4 @@
-"""The layers of which networks are made."""
+"""The layers from which networks are made."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Noisy networks (arXiv:1706.10295): linear layers whose weights have noise of a learnt size, to explore by."""
+"""Noisy networks (arXiv:1706.10295): linear layers whose weights have noise of a learnt size, for exploration."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class NoisyLinear(nn.Module):
     need it.
 
     Args:
-        layer: gives W and b as it is initialised; torch's way is the paper's, uniform within ``1 / sqrt(in_features)``.
-        sigma: every element of S and s is ``sigma / sqrt(in_features)`` at first; the paper takes 0.5.
+        layer: has the first W and b; torch draws them as the paper does, uniformly within ``1 / sqrt(in_features)``.
+        sigma: every element of S and s is ``sigma / sqrt(in_features)`` at first; the paper uses 0.5.
     """
 
     def __init__(self, layer: nn.Linear, sigma: float) -> None:

@@ -2,7 +2,7 @@
 
 An agent normalises in one place, before all of its networks, so that target networks and critics see the same numbers
 as the network that acts. The statistics are buffers of a module among the agent's networks: they are saved with them
-and travel with the model. They change only where the learner draws a batch; acting, evaluation and export apply them.
+and travel with the model. They change only when the learner draws a batch; acting, evaluation and export apply them.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Normalizer(nn.Module):
 
     Rewards are divided by the standard deviation of the discounted return so far, ``G_t = r_t + gamma * G_{t-1}``
     within an episode, as in SB3's ``VecNormalize`` (Engstrom et al., arXiv:2005.12729, section 3). Values then have
-    about the size 1, whatever the unit and the density of the rewards. No mean is subtracted: where episodes end, that
-    would change which policy is best.
+    about the size 1, for every unit and density of the rewards. The mean is not subtracted: if episodes end, that would
+    change which policy is best.
 
     Batches are merged by the formula of Chan, Golub and LeVeque (Updating Formulae and a Pairwise Algorithm for
     Computing Sample Variances, 1979), so that n batches leave the mean and the variance of all of their rows. Rows
@@ -46,7 +46,7 @@ class Normalizer(nn.Module):
     observation is repeated.
 
     Args:
-        leaves: of the observations, by path. Those of floats are normalised; pictures, counts and choices stay.
+        leaves: of the observations, by path. Leaves of floats are normalised; all other leaves stay as they are.
         rewards: whether rewards are normalised.
     """
 
@@ -75,7 +75,7 @@ class Normalizer(nn.Module):
 
     @property
     def columns(self) -> Set[str]:
-        """The columns of a batch that it needs or changes; without any it changes nothing and has no tensors."""
+        """The columns of a batch that it needs or changes; if this is empty, it changes nothing and has no tensors."""
         names = {*self._columns, *(("reward", RETURN) if self._has_rewards else ())}
         return names | {MASK} if names else names
 
@@ -133,14 +133,14 @@ class Normalizer(nn.Module):
 def _merge(
     rows: torch.Tensor, counts: torch.Tensor | None, mean: torch.Tensor, var: torch.Tensor, before: torch.Tensor
 ) -> int | torch.Tensor:
-    """Merge those rows ``[n, *shape]`` that count into their mean and variance; return how many these are.
+    """Merge the rows ``[n, *shape]`` that count into a running mean and variance; return the number of these rows.
 
     Args:
-        rows: all of them.
+        rows: all n rows.
         counts: bool, n elements; None: every row counts.
-        mean: of the rows before, ``[*shape]``; changed in place.
-        var: their variance, ``[*shape]``; changed in place.
-        before: how many these were, a scalar.
+        mean: of all earlier rows, ``[*shape]``; changed in place.
+        var: of all earlier rows, ``[*shape]``; changed in place.
+        before: the number of earlier rows, a scalar.
     """
     n: int | torch.Tensor
     if counts is None:
@@ -164,10 +164,10 @@ def _merge(
 def _merge_ranks(
     n: int | torch.Tensor, mean: torch.Tensor, var: torch.Tensor, near: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The number, mean and variance of the rows of all ranks, by those of the rows of this rank.
+    """The number, mean and variance of the rows of all ranks, from the values of each rank.
 
-    The ranks sum up deviations from a number ``near`` the mean that they all have, in double precision: sums of squares
-    alone would lose the digits of a small variance beside a large mean.
+    The ranks sum up deviations from ``near``, which is close to the mean and the same on all ranks, in double
+    precision: sums of squares alone would lose the digits of a small variance beside a large mean.
     """
     gap, rows = mean.double() - near, torch.as_tensor(n, dtype=torch.float64, device=mean.device)
     sums = total(torch.stack((rows.expand_as(gap), rows * gap, rows * (var + gap.square()))))
@@ -196,7 +196,7 @@ def _returns_in(columns: Mapping[str, torch.Tensor]) -> torch.Tensor:
 
 
 def build_normalizer(leaves: LeafSpaces, *, enabled: bool, rewards: bool = False) -> Normalizer:
-    """Make the normaliser of an agent; one for which nothing is enabled changes nothing and has no tensors.
+    """Make the normaliser of an agent; if nothing is enabled, it changes nothing and has no tensors.
 
     Args:
         leaves: of the observations.

@@ -2,7 +2,7 @@
 
 A picture is a leaf of bytes with at least 8 x 8 pixels: ``[H, W]``, ``[C, H, W]`` or ``[H, W, C]``, or a stack of k
 pictures with colours, ``[k, C, H, W]`` or ``[k, H, W, C]``. A stack without colours, ``[k, H, W]``, has k channels. The
-channels are the last axis where it is shorter than the axis two before it; otherwise they come before the height.
+channels are the last axis if it is shorter than the axis two before it; otherwise they come before the height.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from common.errors import ConfigError
 from common.spaces import leaves_of, name_of
 
 MIN_SIDE: Final = 8
-"""Bytes with fewer rows or columns are taken for vectors."""
+"""Bytes with fewer rows or columns count as vectors."""
 
 
 def has_channels_last(shape: Sequence[int]) -> bool:
@@ -51,8 +51,8 @@ def to_images(pictures: torch.Tensor) -> torch.Tensor:
 class RandomShift:
     """Shifts pictures at random, so that networks do not learn single pixels by heart (DrQ, arXiv:2004.13649).
 
-    Each picture of a batch moves by up to ``pixels`` up or down and left or right; its border is repeated where nothing
-    came in. All frames of a stack move together, ``obs`` and ``next_obs`` apart from each other.
+    Each picture of a batch moves by up to ``pixels`` up or down and left or right; its edge is repeated in the empty
+    border. All frames of a stack move together; ``obs`` and ``next_obs`` move independently.
 
     Args:
         observations: the agent's observation space.
@@ -74,7 +74,7 @@ class RandomShift:
         self._columns = [name_of(prefix, path) for prefix in ("obs", "next_obs") for path in paths] if pixels else []
         self._pixels = pixels
         self.generator = torch.Generator(device).manual_seed(seed) if pixels else None
-        """Draws the shifts; the agent keeps it as an attribute of its own, so that it is saved. None without shifts."""
+        """Draws the shifts; it is saved because the agent has it as an attribute too. None without shifts."""
 
     def __call__(self, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """The batch with shifted pictures, of the same shapes and dtypes."""
@@ -88,7 +88,7 @@ class RandomShift:
 
 
 def shift(pictures: torch.Tensor, offsets: torch.Tensor, pixels: int) -> torch.Tensor:
-    """Cut each of the pictures ``[B, *shape]`` out of itself with a border of ``pixels``, which repeats its edge.
+    """Give each of the pictures ``[B, *shape]`` a border of ``pixels``, which repeats its edge, and cut its shape out.
 
     Args:
         pictures: of any dtype.
@@ -105,7 +105,7 @@ def shift(pictures: torch.Tensor, offsets: torch.Tensor, pixels: int) -> torch.T
 
 
 def _with_border(images: torch.Tensor, axis: int, pixels: int) -> torch.Tensor:
-    """Images with their first and last line along an axis repeated; torch's own padding takes no bytes."""
+    """Images with their first and last line along an axis repeated; torch's padding does not support bytes."""
     sizes = [-1] * images.dim()
     sizes[axis] = pixels
     first, last = images.narrow(axis, 0, 1), images.narrow(axis, -1, 1)

@@ -1,7 +1,7 @@
 """Policies as modules. Shapes: n or B observations, A actions or their dimensions.
 
-``GreedyQ``, ``GreedyActor`` and ``LikeliestAction`` give actions as the environment takes them, to act by and export.
-``GaussianPolicy`` and ``CategoricalPolicy`` are random and say how likely an action is, to learn by.
+``GreedyQ``, ``GreedyActor`` and ``LikeliestAction`` give actions as the environment takes them, for acting and export.
+``GaussianPolicy`` and ``CategoricalPolicy`` are random and give log-probabilities, for learning.
 ``PolicyAndBaseline`` is a network that values observations too.
 """
 
@@ -161,7 +161,7 @@ class LikeliestAction(nn.Module):
     """Takes the likeliest action of a policy.
 
     Args:
-        policy: of which the values are not used.
+        policy: its values are not used.
     """
 
     def __init__(self, policy: PolicyAndBaseline) -> None:

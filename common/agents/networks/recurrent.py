@@ -29,8 +29,8 @@ class MemoryConfig(Settings):
     width: PositiveInt = Field(128, description="The number of outputs of the memory.")
     span: Annotated[int, Field(ge=2)] | None = Field(
         None,
-        description="The most steps that the memory keeps something before training, for tasks whose cues lie far "
-        "back (arXiv:1804.11188). null: an untrained memory forgets within a few steps.",
+        description="The most steps over which the memory keeps information before training, for tasks whose cues lie "
+        "far back (arXiv:1804.11188). null: an untrained memory forgets within a few steps.",
     )
 
     @property
@@ -76,9 +76,9 @@ class Memory(nn.Module):
         weights: list[torch.Tensor] = list(self.net.all_weights[0])
         if not torch.is_grad_enabled():
             inputs, state, weights = inputs.detach(), state.detach(), [weight.detach() for weight in weights]
-        # On a CPU torch has two kernels of an LSTM with other roundings, and takes the one that can have gradients
-        # wherever they are enabled. It is taken everywhere here, so that a captured function, which is replayed with
-        # gradients enabled, gives the same bits as an eager one.
+        # On a CPU torch has two kernels of an LSTM, which round differently, and uses one of them only if gradients are
+        # enabled. Here it is always used, so that a captured function, which is replayed with gradients enabled, gives
+        # the same bits as an eager one.
         with torch.autocast(inputs.device.type, enabled=False), torch.enable_grad():
             parts = [part[None].contiguous() for part in state.chunk(state.shape[1] // self.width, dim=1)]
             settings = (True, 1, 0.0, self.training, False, True)  # Biases, layers, dropout, …, one way, B before T.
@@ -93,7 +93,7 @@ class RecurrentEncoder(nn.Module):
     """Features of the observations so far: an encoder of each observation, and a memory over them.
 
     The memory sees the action before each observation too, as in R2D2 (Kapturowski et al. 2019); it sees no rewards,
-    since an agent is not told them while it acts.
+    since an agent does not know them while it acts.
 
     Args:
         encoder: turns observations of N rows into features ``[N, F]``.
@@ -134,15 +134,15 @@ class RecurrentNetwork(nn.Module):
     def forward(
         self, obs: Observed, action_before: torch.Tensor, state: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """As ``RecurrentEncoder``, with outputs ``[B, T, O]`` in the place of features."""
+        """As ``RecurrentEncoder``, with outputs ``[B, T, O]`` instead of features."""
         features, after = self.encoder(obs, action_before, state)
         return self.head(features.flatten(0, 1)).unflatten(0, features.shape[:2]), after
 
 
 class RecurrentCritics(nn.Module):
-    """Critics over the features of a ``RecurrentEncoder`` of their own, which they share.
+    """Critics over the features of one ``RecurrentEncoder``, which they share.
 
-    Their memory begins each sequence with zeros, because no actor has critics and could record its state.
+    Their memory begins each sequence with zeros, because actors have no critics and cannot record its state.
 
     Args:
         encoder: gives features ``[B, T, W]``.

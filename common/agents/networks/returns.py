@@ -1,7 +1,7 @@
-"""What critics learn of the return: its mean, or its distribution. Shapes: N critics, B batch, K outputs of a critic.
+"""Forms of the return that critics learn: mean or distribution. Shapes: N critics, B batch, K outputs of a critic.
 
-Each class below says how many outputs a critic has, which value they mean, which returns may follow an observation, and
-how far the outputs are from these returns.
+Each class below defines the number of a critic's outputs, the value that they stand for, the returns that they predict
+after an observation, and the loss of outputs against target returns.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ AtLeastTwo = Annotated[int, Field(ge=2)]
 
 
 class Returns(NamedTuple):
-    """Returns that may follow, and how likely each is."""
+    """Returns that may follow an observation, and their probabilities."""
 
     values: torch.Tensor
-    """``[B]``; ``[N, B]`` where each critic has returns of its own; ``[K, B]`` or ``[K, 1]`` in a distribution."""
+    """``[B]``; ``[N, B]`` if each critic has separate returns; ``[K, B]`` or ``[K, 1]`` in a distribution."""
     probability: torch.Tensor | None = None
-    """``[B, K]`` or ``[N, B, K]``; None: each return is a target of its own."""
+    """``[B, K]`` or ``[N, B, K]``; None: each return is a separate target."""
 
 
 class ScalarReturn(Settings):
@@ -38,7 +38,7 @@ class ScalarReturn(Settings):
         return 1
 
     def value(self, outputs: torch.Tensor) -> torch.Tensor:
-        """The values ``[N, B]`` that outputs ``[N, B, 1]`` mean."""
+        """The values ``[N, B]`` of outputs ``[N, B, 1]``."""
         return outputs.squeeze(2)
 
     def following(self, outputs: torch.Tensor, *, least: bool) -> Returns:
@@ -80,7 +80,7 @@ class CategoricalReturn(Settings):
         return self.n_atoms
 
     def value(self, outputs: torch.Tensor) -> torch.Tensor:
-        """The values ``[N, B]`` that logits ``[N, B, K]`` mean."""
+        """The values ``[N, B]`` of logits ``[N, B, K]``."""
         return (outputs.softmax(dim=2) * self._atoms(outputs)).sum(dim=2)
 
     def following(self, outputs: torch.Tensor, *, least: bool) -> Returns:
@@ -130,7 +130,7 @@ class QuantileReturn(Settings):
         return self.n_quantiles
 
     def value(self, outputs: torch.Tensor) -> torch.Tensor:
-        """The values ``[N, B]`` that quantiles ``[N, B, K]`` mean."""
+        """The values ``[N, B]`` of quantiles ``[N, B, K]``."""
         return outputs.mean(dim=2)
 
     def following(self, outputs: torch.Tensor, *, least: bool) -> Returns:  # noqa: ARG002 - the least quantiles count

@@ -16,7 +16,7 @@ class SpectralConv2d(nn.Conv2d):
     """A convolution whose kernel ``[out, in * height * width]`` has the spectral norm 1.
 
     ``W / |W^T u|``, where ``u`` follows the left singular vector of the largest singular value by one power iteration
-    in each call in train mode (algorithm 1 of the paper). In eval mode ``u`` rests; it is a part of the model.
+    in each call in train mode (algorithm 1 of the paper). In eval mode ``u`` does not change; it is part of the model.
 
     Arguments are those of ``torch.nn.Conv2d``.
     """

@@ -238,9 +238,9 @@ def test_normalised_observations_make_the_scale_of_a_sensor_of_no_account(kind: 
         ({"architecture": "simba", "units": (8, 4)}, "units: the blocks of simba are all of one width"),
         ({"architecture": "simba", "critic_units": ()}, "critic_units: the blocks of simba are all of one width"),
         ({"n_target_critics": 3}, r"n_target_critics \(3\) is above n_critics \(2\)"),
-        ({"target_critics": "own", "n_target_critics": 1}, "target_critics: own goes neither with n_target_critics"),
-        ({"target_critics": "own", "critic": {"kind": "quantile"}}, "target_critics: own goes neither"),
-        ({"critic_loss": "mse", "critic": {"kind": "quantile"}}, "critic_loss is that of scalar critics"),
+        ({"target_critics": "own", "n_target_critics": 1}, "own cannot be combined with n_target_critics"),
+        ({"target_critics": "own", "critic": {"kind": "quantile"}}, "target_critics: own cannot be combined"),
+        ({"critic_loss": "mse", "critic": {"kind": "quantile"}}, "critic_loss is for scalar critics"),
     ],
 )
 @pytest.mark.parametrize("config", [SACConfig, TD3Config])
