@@ -8,7 +8,7 @@ An actor records the steps of its environments as rows; the learner links the ro
 from them what its agent learns from. `Schema` says what a row is.
 
 An actor's life:
-  1. Join          once per connection: who am I, what shall I build, what do rows look like.
+  1. Join          once per connection. The answer has the actor's id, the parts that it builds, and the columns of rows.
   2. PushItems     one stream for its whole life: batches of rows one way, acknowledgements the other. An actor opens
                    it right after Join, also when its environment takes minutes to build: reports with `building` keep
                    its id.
@@ -21,9 +21,9 @@ ask for more than that:
     new incarnation, Join with it and with `former_incarnation`, number the unacknowledged batches from 1 and go on.
   - `config_json` or `epsilon` is another one: the run was resumed with another configuration. Push what is left, leave,
     and start over as a new actor with a new incarnation.
-A run may have several learners (ranks), each with rows of its own. What makes each batch stored exactly once is kept by
-the learner that an incarnation has joined, so it comes back to that learner only. When that one stays away for good, an
-actor drops the batches that were not acknowledged, which may be stored there, and joins another learner with a new
+A run may have several learners (ranks), each with separate rows. Only the learner that an incarnation has joined knows
+which of its batches are stored, so the incarnation comes back to that learner only. If that learner stays away for good,
+the actor drops the batches that were not acknowledged, which may be stored there, and joins another learner with a new
 incarnation.
 
 Errors are gRPC status codes; the trailing metadata key `crossborder-error` holds the machine-readable name:
@@ -36,11 +36,12 @@ Errors are gRPC status codes; the trailing metadata key `crossborder-error` hold
   stopping             UNAVAILABLE          the learner is shutting down; do not come back
   token_replaced       UNAVAILABLE          only another token of the same name is valid now: Join with that one
 UNAVAILABLE and DEADLINE_EXCEEDED without that key are transient: wait, then Join. Wait a random time of up to 100 ms
-after the first failure, of up to twice as long after each further one, and of up to 5 s at most. So is the end of a
-stream that the actor has not ended. RESOURCE_EXHAUSTED without it is gRPC's own limit on messages; permanent.
+after the first failure, of up to twice as long after each further one, and of up to 5 s at most. Do the same after the
+end of a stream that the actor has not ended. RESOURCE_EXHAUSTED without that key is gRPC's own limit on messages;
+permanent.
 
-Where the learner asks for a token, every call carries it as metadata, over TLS only: `authorization: Bearer TOKEN`
-(RFC 6750). UNAUTHENTICATED: it is missing, wrong or no longer valid; permanent. A stream that is open ends with it too.
+If the learner asks for a token, every call carries it as metadata, over TLS only: `authorization: Bearer TOKEN`
+(RFC 6750). UNAUTHENTICATED: the token is missing, wrong or no longer valid; permanent. It also ends an open stream.
 """
 
 from collections import abc as _abc
@@ -123,8 +124,8 @@ class CheckRequest(_message.Message):
     payload: _builtins.bytes
     """Ignored: its size, up to `Limits.max_message_bytes`, shows how fast rows could travel."""
     wanted_id: _builtins.int
-    """As in JoinRequest: config_json of the answer then has this actor's own parameters. Absent: those that most actors
-    have.
+    """As in JoinRequest: config_json of the answer then has this actor's own parameters. Absent: the parameters of an actor
+    without overrides.
     """
     def __init__(
         self,
@@ -159,7 +160,7 @@ class CheckResponse(_message.Message):
     unix_seconds: _builtins.float
     """The learner's clock, in seconds since 1970-01-01 UTC."""
     actors: _builtins.int
-    """Actors that hold an id now, and how many can at one time."""
+    """Actors that hold an id now, and the most that can hold one at the same time."""
     max_actors: _builtins.int
     config_json: _builtins.str
     relayed: _builtins.bool
@@ -222,10 +223,10 @@ class StatusResponse(_message.Message):
     CORDONED_FIELD_NUMBER: _builtins.int
     DRAINED_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
-    """The run's random name, and the one it was given."""
+    """The run's random name, and the name in its configuration."""
     name: _builtins.str
     inserted: _builtins.int
-    """Steps stored and drawn by the trainer so far, without final rows; steps that can be drawn now; rows there can be."""
+    """Steps stored and drawn by the trainer so far, without final rows; steps that can be drawn now; the most rows."""
     sampled: _builtins.int
     replay_items: _builtins.int
     replay_capacity: _builtins.int
@@ -241,11 +242,11 @@ class StatusResponse(_message.Message):
 
     @_builtins.property
     def actors(self) -> _containers.RepeatedCompositeFieldContainer[Global___ActorStatus]:
-        """Those that hold an id and those that went in the last ten minutes, by id, of equal ones the present one first."""
+        """Actors that hold an id, and actors that went in the last ten minutes, by id; of equal ids, the present actor first."""
 
     @_builtins.property
     def cordoned(self) -> Global___ActorSelection:
-        """Who may not join now, and who of these has to leave."""
+        """Actors that may not join now, and those of them that have to leave."""
 
     @_builtins.property
     def drained(self) -> Global___ActorSelection: ...
@@ -462,7 +463,7 @@ class SetReplayRatioResponse(_message.Message):
 
     BEFORE_FIELD_NUMBER: _builtins.int
     before: _builtins.float
-    """The one in force until now; absent: both sides ran free."""
+    """The ratio in force until now; absent: both sides ran free."""
     def __init__(
         self,
         *,
@@ -503,8 +504,8 @@ class ActorStatus(_message.Message):
     """Steps stored so far, without final rows, and environment steps reported so far."""
     env_steps: _builtins.int
     lag_opt_steps: _builtins.int
-    """Opt steps of the newest model minus those of the models that acted in its last batch, in the mean; absent before
-    the first.
+    """The mean policy lag of its last batch: opt steps of the newest model minus those of the models that acted in the
+    batch; absent before the first batch.
     """
     silent_seconds: _builtins.float
     """Since it was last heard."""
@@ -512,7 +513,7 @@ class ActorStatus(_message.Message):
     """Return of its last episode; absent before the first."""
     reconnects: _builtins.int
     name: _builtins.str
-    """Of the token that it joined with; empty where tokens are not asked for."""
+    """The name of the token that it joined with; empty if the learner asks for no tokens."""
     version: _builtins.str
     """As in JoinRequest."""
     evaluates: _builtins.bool
@@ -600,8 +601,8 @@ class JoinRequest(_message.Message):
     version: _builtins.str
     """Release of the actor's program, for people; at most 32 characters of the same kind. May be absent."""
     former_incarnation: _builtins.int
-    """The incarnation that this one takes the place of: it keeps its actor id, its seed and its figures, and the former
-    incarnation may not push any more. 0, or an incarnation that the learner does not know: this one is a new actor.
+    """The incarnation that this incarnation replaces: the actor keeps its id, its seed and its figures, and the former
+    incarnation may not push any more. 0, or an incarnation that the learner does not know: this is a new actor.
     """
     evaluates: _builtins.bool
     """It records no steps, but scores the trainer's candidates: see GetModelRequest.candidate and Report.score. Refused
@@ -613,8 +614,8 @@ class JoinRequest(_message.Message):
     too_many_actors. Absent: the smallest free id.
     """
     takes_elsewhere: _builtins.bool
-    """The answer may be JoinResponse.elsewhere. An actor does not say so when it was led already, when it joins again, or
-    when it names a former incarnation or a wanted_id: its rows belong to this learner.
+    """The answer may be JoinResponse.elsewhere. An actor does not set it if it has followed such an answer, if it joins
+    again, or if it names a former incarnation or a wanted_id: its rows belong to this learner.
     """
     def __init__(
         self,
@@ -663,8 +664,8 @@ class JoinResponse(_message.Message):
     seed: _builtins.int
     """Seed of this actor's exploration and of the first of its `envs_per_actor` environments; the next ones have seed + 1,
     seed + 2, …. For the k-th actor process to join (k = 0, 1, …; the actor_id until one is replaced) it is the run's
-    seed + k * envs_per_actor, so no two environments of a run have the same one. Joining again does not change it. Each
-    rank of a run has a seed of its own, 1,000,000 beyond that of the rank before it.
+    seed + k * envs_per_actor, so no two environments of a run have the same seed. Joining again does not change it. The
+    seed of each rank of a run is 1,000,000 higher than that of the rank before it.
     """
     epsilon: _builtins.float
     """This actor's rung of the exploration ladder, in [0, 1] (Ape-X, arXiv:1803.00933, section 4.1). The actors of all ranks
@@ -675,8 +676,8 @@ class JoinResponse(_message.Message):
     is there, with its default where the user gave none; but a field that the release before does not have is left out
     while it has its default. Ignore fields that you do not know. Only the parameters of the parts themselves (`env.params`,
     `agent.params`, `step_processor.params`) are as the user wrote them: the defaults of a part, listed in
-    docs/configuration.md for the agents that come with the learner, are not filled in. What the configuration
-    overrides for this actor's id (`env_overrides`, `agent_overrides`) is put in place.
+    docs/configuration.md for the agents that come with the learner, are not filled in. The overrides of the
+    configuration for this actor's id (`env_overrides`, `agent_overrides`) are already applied.
     """
     last_seq: _builtins.int
     """Highest seq of this incarnation that is stored; 0 for a new one. Resend from last_seq + 1."""
@@ -691,7 +692,7 @@ class JoinResponse(_message.Message):
     """
     @_builtins.property
     def schema(self) -> Global___Schema:
-        """What every row must look like."""
+        """The columns that every row must have."""
 
     @_builtins.property
     def newest(self) -> Global___ModelVersion:
@@ -754,7 +755,7 @@ class Schema(_message.Message):
     that was lost (the environment failed) has no final row: the next row of its lane has `first`, and the learner never
     uses the last row before.
     A schema that does not end with those four columns is one of self-contained items, which a `step_processor` of the
-    user's own makes in any columns; all that is said of lanes and links is not of them.
+    user's own makes in any columns. They have no lanes and no links.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -825,10 +826,10 @@ class Limits(_message.Message):
     max_message_bytes: _builtins.int
     """Bytes of one serialized PushItemsRequest, at most."""
     silence_seconds: _builtins.float
-    """A stream on which nothing comes for so long is closed."""
+    """The learner closes a stream on which nothing has come for this time."""
     @_builtins.property
     def compressions(self) -> _containers.RepeatedScalarFieldContainer[Global___Compression.ValueType]:
-        """How a payload may be compressed; what is not named here may not be used."""
+        """The compressions that a payload may have; an actor must not use any other."""
 
     def __init__(
         self,
@@ -879,7 +880,7 @@ class PushItemsRequest(_message.Message):
     Compressed or not, it holds no more than `Limits.max_message_bytes`.
     """
     compression: Global___Compression.ValueType
-    """Of the payload. It pays for pictures: Zstandard leaves a few hundredths of Atari's."""
+    """Of the payload. It is worth its time for pictures: Zstandard leaves a few hundredths of the bytes of Atari's frames."""
     after_drop: _builtins.bool
     """The actor has dropped rows before this batch: no row of it continues a row of an earlier batch. The same when the
     batch is sent again.
@@ -1000,8 +1001,8 @@ class Report(_message.Message):
     def episode_lengths(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
     def episode_successes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bool]:
-        """Whether those of the same episodes succeeded that say so (`is_success` in the info of gymnasium's last step), oldest
-        first; no more than there are returns. Ignored when seq is 0.
+        """For each of the same episodes that says so (`is_success` in the info of gymnasium's last step), whether it
+        succeeded, oldest first; no more than there are returns. Ignored when seq is 0.
         """
 
     @_builtins.property
@@ -1047,7 +1048,7 @@ Global___Report: _TypeAlias = Report  # noqa: Y015
 
 @_typing.final
 class Score(_message.Message):
-    """What an actor that evaluates says of one candidate."""
+    """The result of an actor that evaluates one candidate."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1076,7 +1077,7 @@ class Score(_message.Message):
     RECORD_FIELD_NUMBER: _builtins.int
     SECONDS_FIELD_NUMBER: _builtins.int
     score: _builtins.float
-    """What decides which model is the best one: higher is better. Finite."""
+    """It decides which model is the best: higher is better. Finite."""
     seconds: _builtins.float
     """How long the evaluation took, in seconds."""
     @_builtins.property
@@ -1085,7 +1086,7 @@ class Score(_message.Message):
 
     @_builtins.property
     def record(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
-        """What the learner writes into its records, by key: finite values, at most 64, whose keys have at most 64 characters."""
+        """Values for the learner's records, by key: at most 64 finite values, whose keys have at most 64 characters."""
 
     def __init__(
         self,
@@ -1154,14 +1155,14 @@ class GetModelRequest(_message.Message):
     TAKES_DELTA_FIELD_NUMBER: _builtins.int
     CANDIDATE_FIELD_NUMBER: _builtins.int
     takes_delta: _builtins.bool
-    """It has the bytes of `have` too, and takes what changed since: see GetModelResponse.base."""
+    """The actor has the bytes of `have` too, and takes the difference to the newest model: see GetModelResponse.base."""
     candidate: _builtins.bool
     """It asks for the newest candidate instead: a model that the trainer wants to have scored. There is none before the
     first evaluation is due; the answer then is `not_modified`.
     """
     @_builtins.property
     def have(self) -> Global___ModelVersion:
-        """What the actor holds; absent for none."""
+        """The model that the actor holds; absent: none."""
 
     def __init__(
         self,
@@ -1197,7 +1198,7 @@ class GetModelResponse(_message.Message):
     """
     checksum: _builtins.int
     """Of the whole model: its bytes as little-endian 64-bit words, the last one padded with zeros, added up modulo 2^64.
-    It finds what was put together wrongly, at the speed of memory; attackers are kept out by TLS.
+    It finds models that were put together wrongly, at the speed of memory; TLS keeps attackers out.
     """
     offset: _builtins.int
     """Position of `data` in the model, or in the delta."""
@@ -1211,8 +1212,8 @@ class GetModelResponse(_message.Message):
         """Absent: `data` is the model's. Present, the same in every chunk and what the actor has: `data` is of a delta, not
         longer than the model, one Zstandard frame as in COMPRESSION_ZSTD. Its content is the exclusive or of the model and
         the base, which is as long, padded with zeros to n words of 4 bytes and sorted: first byte 0 of each word, then byte
-        1 of each, 2 and 3; 4 n bytes in all. `total_bytes` and `checksum` are of the model that comes of it; if they are
-        not right, the base was another: ask again, for the whole model, without `takes_delta`.
+        1 of each, 2 and 3; 4 n bytes in all. `total_bytes` and `checksum` are those of the resulting model; if they are
+        wrong, the actor had another base: ask again, for the whole model, without `takes_delta`.
         """
 
     def __init__(

@@ -69,9 +69,9 @@ class LearnerServiceServicer(object):
     def PushItems(self, request_iterator, context):
         """Rows in. Batches of one incarnation are stored in order of `seq`, each exactly once. Every request, heartbeats
         included, is answered in order. To keep the replay ratio the learner may hold an answer back; it then repeats the
-        acknowledgement before it every second, so a silent learner is a lost one. `stop` too may come unasked.
-        Several streams of one incarnation are served alike, so an actor may open the next one before the learner has seen
-        the end of the one before; `seq` orders their batches.
+        previous acknowledgement every second, so a silent learner is lost. The learner may also send `stop` at any time.
+        The learner serves several streams of one incarnation in the same way, so an actor may open the next stream before
+        the learner has seen the end of the previous stream; `seq` orders their batches.
         An actor with nothing to push sends a heartbeat (seq 0) every second; a stream silent for
         `Limits.silence_seconds` is closed.
         """
@@ -80,15 +80,15 @@ class LearnerServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def GetModel(self, request, context):
-        """Newest model out. One response with `not_modified` if `have` is the newest; otherwise the model, or for who asks
-        what changed since `have`, in one message up to 4 MiB, in 1 MiB chunks in ascending `offset` beyond.
+        """Newest model out. One response with `not_modified` if `have` is the newest; otherwise the model, or with
+        `takes_delta` its difference to `have`, in one message up to 4 MiB, in 1 MiB chunks in ascending `offset` beyond.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Check(self, request, context):
-        """What a host may ask before it acts: nothing is joined, stored or counted, so an actor never needs it.
+        """A host may test the connection before it acts: nothing is joined, stored or counted, and an actor never needs it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -237,9 +237,9 @@ class LearnerService(object):
             _registered_method=True)
 
 
-class AdminServiceStub(object):
-    """For the people who run a learner; actors never call it. Served where `server.admin` or an admin token is configured;
-    where tokens are asked for, with an admin's.
+class AdminServiceStub:
+    """For the people who run a learner; actors never call it. It is served if `server.admin` or an admin token is configured;
+    if the learner asks for tokens, a call needs an admin's token.
     """
 
     def __init__(self, channel):
@@ -275,9 +275,9 @@ class AdminServiceStub(object):
                 _registered_method=True)
 
 
-class AdminServiceServicer(object):
-    """For the people who run a learner; actors never call it. Served where `server.admin` or an admin token is configured;
-    where tokens are asked for, with an admin's.
+class AdminServiceServicer:
+    """For the people who run a learner; actors never call it. It is served if `server.admin` or an admin token is configured;
+    if the learner asks for tokens, a call needs an admin's token.
     """
 
     def Status(self, request, context):
@@ -288,23 +288,23 @@ class AdminServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def SetReplayRatio(self, request, context):
-        """Another replay ratio, in force within a second and until it is set again; a resumed run keeps it. What came and was
-        drawn before is settled: nobody catches up. INVALID_ARGUMENT: a configuration with it would be refused.
+        """Another replay ratio, in force within a second and until it is set again; a resumed run keeps it. It holds for steps
+        from then on: neither side catches up for earlier steps. INVALID_ARGUMENT: a configuration may not have this ratio.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Cordon(self, request, context):
-        """Keeps new actors out: a Join is answered too_many_actors until Uncordon. Actors that are there go on, and may come
-        back after a broken connection. An id that is cordoned is given to nobody. Cordons stay when the run is resumed.
+        """Keeps new actors out: a Join is answered too_many_actors until Uncordon. Present actors go on, and may come back
+        after a broken connection. No actor gets a cordoned id. Cordons stay when the run is resumed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Drain(self, request, context):
-        """Cordons, and has the actors that are there leave: the next answer on their stream says `stop`.
+        """Cordons, and has the present actors leave: the next answer on their stream says `stop`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -353,9 +353,9 @@ def add_AdminServiceServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class AdminService(object):
-    """For the people who run a learner; actors never call it. Served where `server.admin` or an admin token is configured;
-    where tokens are asked for, with an admin's.
+class AdminService:
+    """For the people who run a learner; actors never call it. It is served if `server.admin` or an admin token is configured;
+    if the learner asks for tokens, a call needs an admin's token.
     """
 
     @staticmethod

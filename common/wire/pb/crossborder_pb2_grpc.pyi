@@ -8,7 +8,7 @@ An actor records the steps of its environments as rows; the learner links the ro
 from them what its agent learns from. `Schema` says what a row is.
 
 An actor's life:
-  1. Join          once per connection: who am I, what shall I build, what do rows look like.
+  1. Join          once per connection. The answer has the actor's id, the parts that it builds, and the columns of rows.
   2. PushItems     one stream for its whole life: batches of rows one way, acknowledgements the other. An actor opens
                    it right after Join, also when its environment takes minutes to build: reports with `building` keep
                    its id.
@@ -21,9 +21,9 @@ ask for more than that:
     new incarnation, Join with it and with `former_incarnation`, number the unacknowledged batches from 1 and go on.
   - `config_json` or `epsilon` is another one: the run was resumed with another configuration. Push what is left, leave,
     and start over as a new actor with a new incarnation.
-A run may have several learners (ranks), each with rows of its own. What makes each batch stored exactly once is kept by
-the learner that an incarnation has joined, so it comes back to that learner only. When that one stays away for good, an
-actor drops the batches that were not acknowledged, which may be stored there, and joins another learner with a new
+A run may have several learners (ranks), each with separate rows. Only the learner that an incarnation has joined knows
+which of its batches are stored, so the incarnation comes back to that learner only. If that learner stays away for good,
+the actor drops the batches that were not acknowledged, which may be stored there, and joins another learner with a new
 incarnation.
 
 Errors are gRPC status codes; the trailing metadata key `crossborder-error` holds the machine-readable name:
@@ -36,11 +36,12 @@ Errors are gRPC status codes; the trailing metadata key `crossborder-error` hold
   stopping             UNAVAILABLE          the learner is shutting down; do not come back
   token_replaced       UNAVAILABLE          only another token of the same name is valid now: Join with that one
 UNAVAILABLE and DEADLINE_EXCEEDED without that key are transient: wait, then Join. Wait a random time of up to 100 ms
-after the first failure, of up to twice as long after each further one, and of up to 5 s at most. So is the end of a
-stream that the actor has not ended. RESOURCE_EXHAUSTED without it is gRPC's own limit on messages; permanent.
+after the first failure, of up to twice as long after each further one, and of up to 5 s at most. Do the same after the
+end of a stream that the actor has not ended. RESOURCE_EXHAUSTED without that key is gRPC's own limit on messages;
+permanent.
 
-Where the learner asks for a token, every call carries it as metadata, over TLS only: `authorization: Bearer TOKEN`
-(RFC 6750). UNAUTHENTICATED: it is missing, wrong or no longer valid; permanent. A stream that is open ends with it too.
+If the learner asks for a token, every call carries it as metadata, over TLS only: `authorization: Bearer TOKEN`
+(RFC 6750). UNAUTHENTICATED: the token is missing, wrong or no longer valid; permanent. It also ends an open stream.
 """
 
 from collections import abc as _abc
@@ -76,18 +77,18 @@ class LearnerServiceStub:
     PushItems: _grpc.StreamStreamMultiCallable[_crossborder_pb2.PushItemsRequest, _crossborder_pb2.PushItemsResponse]
     """Rows in. Batches of one incarnation are stored in order of `seq`, each exactly once. Every request, heartbeats
     included, is answered in order. To keep the replay ratio the learner may hold an answer back; it then repeats the
-    acknowledgement before it every second, so a silent learner is a lost one. `stop` too may come unasked.
-    Several streams of one incarnation are served alike, so an actor may open the next one before the learner has seen
-    the end of the one before; `seq` orders their batches.
+    previous acknowledgement every second, so a silent learner is lost. The learner may also send `stop` at any time.
+    The learner serves several streams of one incarnation in the same way, so an actor may open the next stream before
+    the learner has seen the end of the previous stream; `seq` orders their batches.
     An actor with nothing to push sends a heartbeat (seq 0) every second; a stream silent for
     `Limits.silence_seconds` is closed.
     """
     GetModel: _grpc.UnaryStreamMultiCallable[_crossborder_pb2.GetModelRequest, _crossborder_pb2.GetModelResponse]
-    """Newest model out. One response with `not_modified` if `have` is the newest; otherwise the model, or for who asks
-    what changed since `have`, in one message up to 4 MiB, in 1 MiB chunks in ascending `offset` beyond.
+    """Newest model out. One response with `not_modified` if `have` is the newest; otherwise the model, or with
+    `takes_delta` its difference to `have`, in one message up to 4 MiB, in 1 MiB chunks in ascending `offset` beyond.
     """
     Check: _grpc.UnaryUnaryMultiCallable[_crossborder_pb2.CheckRequest, _crossborder_pb2.CheckResponse]
-    """What a host may ask before it acts: nothing is joined, stored or counted, so an actor never needs it."""
+    """A host may test the connection before it acts: nothing is joined, stored or counted, and an actor never needs it."""
 
 @_typing.type_check_only
 class LearnerServiceAsyncStub(LearnerServiceStub):
@@ -97,18 +98,18 @@ class LearnerServiceAsyncStub(LearnerServiceStub):
     PushItems: _aio.StreamStreamMultiCallable[_crossborder_pb2.PushItemsRequest, _crossborder_pb2.PushItemsResponse]  # type: ignore[assignment]
     """Rows in. Batches of one incarnation are stored in order of `seq`, each exactly once. Every request, heartbeats
     included, is answered in order. To keep the replay ratio the learner may hold an answer back; it then repeats the
-    acknowledgement before it every second, so a silent learner is a lost one. `stop` too may come unasked.
-    Several streams of one incarnation are served alike, so an actor may open the next one before the learner has seen
-    the end of the one before; `seq` orders their batches.
+    previous acknowledgement every second, so a silent learner is lost. The learner may also send `stop` at any time.
+    The learner serves several streams of one incarnation in the same way, so an actor may open the next stream before
+    the learner has seen the end of the previous stream; `seq` orders their batches.
     An actor with nothing to push sends a heartbeat (seq 0) every second; a stream silent for
     `Limits.silence_seconds` is closed.
     """
     GetModel: _aio.UnaryStreamMultiCallable[_crossborder_pb2.GetModelRequest, _crossborder_pb2.GetModelResponse]  # type: ignore[assignment]
-    """Newest model out. One response with `not_modified` if `have` is the newest; otherwise the model, or for who asks
-    what changed since `have`, in one message up to 4 MiB, in 1 MiB chunks in ascending `offset` beyond.
+    """Newest model out. One response with `not_modified` if `have` is the newest; otherwise the model, or with
+    `takes_delta` its difference to `have`, in one message up to 4 MiB, in 1 MiB chunks in ascending `offset` beyond.
     """
     Check: _aio.UnaryUnaryMultiCallable[_crossborder_pb2.CheckRequest, _crossborder_pb2.CheckResponse]  # type: ignore[assignment]
-    """What a host may ask before it acts: nothing is joined, stored or counted, so an actor never needs it."""
+    """A host may test the connection before it acts: nothing is joined, stored or counted, and an actor never needs it."""
 
 class LearnerServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -127,9 +128,9 @@ class LearnerServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_abc.Iterator[_crossborder_pb2.PushItemsResponse], _abc.AsyncIterator[_crossborder_pb2.PushItemsResponse]]:
         """Rows in. Batches of one incarnation are stored in order of `seq`, each exactly once. Every request, heartbeats
         included, is answered in order. To keep the replay ratio the learner may hold an answer back; it then repeats the
-        acknowledgement before it every second, so a silent learner is a lost one. `stop` too may come unasked.
-        Several streams of one incarnation are served alike, so an actor may open the next one before the learner has seen
-        the end of the one before; `seq` orders their batches.
+        previous acknowledgement every second, so a silent learner is lost. The learner may also send `stop` at any time.
+        The learner serves several streams of one incarnation in the same way, so an actor may open the next stream before
+        the learner has seen the end of the previous stream; `seq` orders their batches.
         An actor with nothing to push sends a heartbeat (seq 0) every second; a stream silent for
         `Limits.silence_seconds` is closed.
         """
@@ -140,8 +141,8 @@ class LearnerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _crossborder_pb2.GetModelRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_crossborder_pb2.GetModelResponse], _abc.AsyncIterator[_crossborder_pb2.GetModelResponse]]:
-        """Newest model out. One response with `not_modified` if `have` is the newest; otherwise the model, or for who asks
-        what changed since `have`, in one message up to 4 MiB, in 1 MiB chunks in ascending `offset` beyond.
+        """Newest model out. One response with `not_modified` if `have` is the newest; otherwise the model, or with
+        `takes_delta` its difference to `have`, in one message up to 4 MiB, in 1 MiB chunks in ascending `offset` beyond.
         """
 
     @_abc_1.abstractmethod
@@ -150,13 +151,13 @@ class LearnerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _crossborder_pb2.CheckRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_crossborder_pb2.CheckResponse, _abc.Awaitable[_crossborder_pb2.CheckResponse]]:
-        """What a host may ask before it acts: nothing is joined, stored or counted, so an actor never needs it."""
+        """A host may test the connection before it acts: nothing is joined, stored or counted, and an actor never needs it."""
 
 def add_LearnerServiceServicer_to_server(servicer: LearnerServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 
 class AdminServiceStub:
-    """For the people who run a learner; actors never call it. Served where `server.admin` or an admin token is configured;
-    where tokens are asked for, with an admin's.
+    """For the people who run a learner; actors never call it. It is served if `server.admin` or an admin token is configured;
+    if the learner asks for tokens, a call needs an admin's token.
     """
 
     @_typing.overload
@@ -166,43 +167,43 @@ class AdminServiceStub:
     Status: _grpc.UnaryUnaryMultiCallable[_crossborder_pb2.StatusRequest, _crossborder_pb2.StatusResponse]
     """One look at the run and its actors."""
     SetReplayRatio: _grpc.UnaryUnaryMultiCallable[_crossborder_pb2.SetReplayRatioRequest, _crossborder_pb2.SetReplayRatioResponse]
-    """Another replay ratio, in force within a second and until it is set again; a resumed run keeps it. What came and was
-    drawn before is settled: nobody catches up. INVALID_ARGUMENT: a configuration with it would be refused.
+    """Another replay ratio, in force within a second and until it is set again; a resumed run keeps it. It holds for steps
+    from then on: neither side catches up for earlier steps. INVALID_ARGUMENT: a configuration may not have this ratio.
     """
     Cordon: _grpc.UnaryUnaryMultiCallable[_crossborder_pb2.CordonRequest, _crossborder_pb2.CordonResponse]
-    """Keeps new actors out: a Join is answered too_many_actors until Uncordon. Actors that are there go on, and may come
-    back after a broken connection. An id that is cordoned is given to nobody. Cordons stay when the run is resumed.
+    """Keeps new actors out: a Join is answered too_many_actors until Uncordon. Present actors go on, and may come back
+    after a broken connection. No actor gets a cordoned id. Cordons stay when the run is resumed.
     """
     Drain: _grpc.UnaryUnaryMultiCallable[_crossborder_pb2.DrainRequest, _crossborder_pb2.DrainResponse]
-    """Cordons, and has the actors that are there leave: the next answer on their stream says `stop`."""
+    """Cordons, and has the present actors leave: the next answer on their stream says `stop`."""
     Uncordon: _grpc.UnaryUnaryMultiCallable[_crossborder_pb2.UncordonRequest, _crossborder_pb2.UncordonResponse]
     """Ends cordons and drains of these ids and hosts; `all` ends every one."""
 
 @_typing.type_check_only
 class AdminServiceAsyncStub(AdminServiceStub):
-    """For the people who run a learner; actors never call it. Served where `server.admin` or an admin token is configured;
-    where tokens are asked for, with an admin's.
+    """For the people who run a learner; actors never call it. It is served if `server.admin` or an admin token is configured;
+    if the learner asks for tokens, a call needs an admin's token.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Status: _aio.UnaryUnaryMultiCallable[_crossborder_pb2.StatusRequest, _crossborder_pb2.StatusResponse]  # type: ignore[assignment]
     """One look at the run and its actors."""
     SetReplayRatio: _aio.UnaryUnaryMultiCallable[_crossborder_pb2.SetReplayRatioRequest, _crossborder_pb2.SetReplayRatioResponse]  # type: ignore[assignment]
-    """Another replay ratio, in force within a second and until it is set again; a resumed run keeps it. What came and was
-    drawn before is settled: nobody catches up. INVALID_ARGUMENT: a configuration with it would be refused.
+    """Another replay ratio, in force within a second and until it is set again; a resumed run keeps it. It holds for steps
+    from then on: neither side catches up for earlier steps. INVALID_ARGUMENT: a configuration may not have this ratio.
     """
     Cordon: _aio.UnaryUnaryMultiCallable[_crossborder_pb2.CordonRequest, _crossborder_pb2.CordonResponse]  # type: ignore[assignment]
-    """Keeps new actors out: a Join is answered too_many_actors until Uncordon. Actors that are there go on, and may come
-    back after a broken connection. An id that is cordoned is given to nobody. Cordons stay when the run is resumed.
+    """Keeps new actors out: a Join is answered too_many_actors until Uncordon. Present actors go on, and may come back
+    after a broken connection. No actor gets a cordoned id. Cordons stay when the run is resumed.
     """
     Drain: _aio.UnaryUnaryMultiCallable[_crossborder_pb2.DrainRequest, _crossborder_pb2.DrainResponse]  # type: ignore[assignment]
-    """Cordons, and has the actors that are there leave: the next answer on their stream says `stop`."""
+    """Cordons, and has the present actors leave: the next answer on their stream says `stop`."""
     Uncordon: _aio.UnaryUnaryMultiCallable[_crossborder_pb2.UncordonRequest, _crossborder_pb2.UncordonResponse]  # type: ignore[assignment]
     """Ends cordons and drains of these ids and hosts; `all` ends every one."""
 
 class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
-    """For the people who run a learner; actors never call it. Served where `server.admin` or an admin token is configured;
-    where tokens are asked for, with an admin's.
+    """For the people who run a learner; actors never call it. It is served if `server.admin` or an admin token is configured;
+    if the learner asks for tokens, a call needs an admin's token.
     """
 
     @_abc_1.abstractmethod
@@ -219,8 +220,8 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _crossborder_pb2.SetReplayRatioRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_crossborder_pb2.SetReplayRatioResponse, _abc.Awaitable[_crossborder_pb2.SetReplayRatioResponse]]:
-        """Another replay ratio, in force within a second and until it is set again; a resumed run keeps it. What came and was
-        drawn before is settled: nobody catches up. INVALID_ARGUMENT: a configuration with it would be refused.
+        """Another replay ratio, in force within a second and until it is set again; a resumed run keeps it. It holds for steps
+        from then on: neither side catches up for earlier steps. INVALID_ARGUMENT: a configuration may not have this ratio.
         """
 
     @_abc_1.abstractmethod
@@ -229,8 +230,8 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _crossborder_pb2.CordonRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_crossborder_pb2.CordonResponse, _abc.Awaitable[_crossborder_pb2.CordonResponse]]:
-        """Keeps new actors out: a Join is answered too_many_actors until Uncordon. Actors that are there go on, and may come
-        back after a broken connection. An id that is cordoned is given to nobody. Cordons stay when the run is resumed.
+        """Keeps new actors out: a Join is answered too_many_actors until Uncordon. Present actors go on, and may come back
+        after a broken connection. No actor gets a cordoned id. Cordons stay when the run is resumed.
         """
 
     @_abc_1.abstractmethod
@@ -239,7 +240,7 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _crossborder_pb2.DrainRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_crossborder_pb2.DrainResponse, _abc.Awaitable[_crossborder_pb2.DrainResponse]]:
-        """Cordons, and has the actors that are there leave: the next answer on their stream says `stop`."""
+        """Cordons, and has the present actors leave: the next answer on their stream says `stop`."""
 
     @_abc_1.abstractmethod
     def Uncordon(
