@@ -8,7 +8,7 @@ array                        shape                content
 ``obs``, or ``obs/…``        ``[T + 1, *shape]``  the observations, the one after the last action included
 ``action``, or ``action/…``  ``[T, *shape]``      the actions that were executed
 ``reward``                   ``[T]``              their rewards
-``terminated``               ``[T]`` or ``[]``    optional, bool: True at most at the last step, the step of ``[]``
+``terminated``               ``[T]`` or ``[]``    optional, bool: only the last step may be True; ``[]``: its value
 ``truncated``                ``[T]`` or ``[]``    as ``terminated``
 ``intervened``               ``[T]``              optional, bool: whether a person or a safety layer acted
 ``info/KEY``                 ``[T, *shape]``      optional: the value in ``info`` after each step
