@@ -237,7 +237,7 @@ class LearnerService(object):
             _registered_method=True)
 
 
-class AdminServiceStub:
+class AdminServiceStub(object):
     """For the people who run a learner; actors never call it. It is served if `server.admin` or an admin token is configured;
     if the learner asks for tokens, a call needs an admin's token.
     """
@@ -275,7 +275,7 @@ class AdminServiceStub:
                 _registered_method=True)
 
 
-class AdminServiceServicer:
+class AdminServiceServicer(object):
     """For the people who run a learner; actors never call it. It is served if `server.admin` or an admin token is configured;
     if the learner asks for tokens, a call needs an admin's token.
     """
@@ -353,7 +353,7 @@ def add_AdminServiceServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class AdminService:
+class AdminService(object):
     """For the people who run a learner; actors never call it. It is served if `server.admin` or an admin token is configured;
     if the learner asks for tokens, a call needs an admin's token.
     """
