@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import logging
 import os
@@ -94,12 +95,26 @@ SLOW_FIXTURES = {"start", "host", "make_config", "write_config"}
 """For tests with processes, and for whole runs."""
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect without a look for garbage: all modules and tests stay, and each look would go through all of them."""
+    gc.disable()
+    found = yield
+    gc.freeze()
+    gc.enable()
+    return found
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what is slow, and begin with it: short tests that come last fill what time is left on every core."""
     places = {ROOT / "tests" / name: place for place, name in enumerate(SLOW_PLACES)}
 
+    @cache
+    def place_of(file: Path) -> int:
+        return min(places.get(path, len(places)) for path in (file, *file.parents))
+
     def place(item: pytest.Item) -> int:
-        return min(places.get(path, len(places)) for path in (item.path, *item.path.parents))
+        return place_of(item.path)
 
     for item in items:
         if place(item) < len(places) or not SLOW_FIXTURES.isdisjoint(getattr(item, "fixturenames", ())):
@@ -163,7 +178,7 @@ def module_of(command: str) -> str:
 @cache
 def fork_server() -> ForkServer:
     """The one of this test process."""
-    return ForkServer()
+    return ForkServer.begin()
 
 
 class Command:

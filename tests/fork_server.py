@@ -4,12 +4,16 @@ The fork server imports libraries that most commands need, and nothing of ours. 
 process does what ``python -m MODULE`` does: its own directory, environment, ``sys.path``, arguments and descriptors.
 The fork server is nobody's child, so the tests see no process that they did not start. It ends when the process that
 asked for it has ended, and kills what it has started.
+
+A process with ``CHILDREN_ARE_FORKED`` in its environment asks the fork server for its own children too, see
+``forking``. They are then not its children, so a test that looks at the children of a command goes without.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import gc
 import importlib
 import json
 import os
@@ -21,7 +25,9 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import IO, Any, Final
 
 LIBRARIES: Final = (
@@ -35,6 +41,15 @@ LIBRARIES: Final = (
     "yaml",
     "zstandard",
 )
+FORKED_MODULES: Final = {
+    "actor.worker",
+    "common.process.spare",
+    "learner.commands.sweep_child",
+    "learner.evaluation.evaluator_child",
+    "learner.ingest.__main__",
+}
+"""The modules of children that are forked."""
+CHILDREN_ARE_FORKED: Final = "CROSSBORDER_TESTS_FORK_CHILDREN"
 REQUEST_BYTES: Final = 1 << 20
 MOST_DESCRIPTORS: Final = 16
 UNUSED_DESCRIPTORS: Final = 500
@@ -90,19 +105,29 @@ class Forked:
 
 
 class ForkServer:
-    """Starts a fork server, and asks it for processes."""
+    """Asks a fork server for processes.
 
-    def __init__(self) -> None:
+    Args:
+        address: of the fork server.
+    """
+
+    def __init__(self, address: bytes) -> None:
+        self._address = address
+
+    @classmethod
+    def begin(cls) -> ForkServer:
+        """Start a fork server, which runs until this process ends."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
             listener.bind("")  # Linux chooses a name.
             listener.listen()
-            self._address = listener.getsockname()
-            lifeline, self._lifeline = os.pipe()  # Our end of it closes when this process ends.
+            address: bytes = listener.getsockname()
+            lifeline, _ = os.pipe()  # Our end of it closes when this process ends.
             fds = (listener.fileno(), lifeline)
             environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
             command = [sys.executable, "-P", __file__, *map(str, fds)]
             subprocess.run(command, check=True, pass_fds=fds, stdout=subprocess.DEVNULL, env=environment)
             os.close(lifeline)
+        return cls(address)
 
     def start(
         self, module: str, arguments: Sequence[str], *, log: Path, cwd: Path, environment: Mapping[str, str]
@@ -115,14 +140,12 @@ class ForkServer:
     def start_piped(
         self, module: str, arguments: Sequence[str], *, pass_fds: Sequence[int], environment: Mapping[str, str]
     ) -> Forked:
-        """Run a module in a session of its own, with pipes to it and from it, and with some of our descriptors."""
+        """Run a module as ``common.process.child`` does, with pipes to it and from it, and some of our descriptors."""
         pipes = [os.pipe() for _ in range(3)]
         (its_stdin, stdin), (stdout, its_stdout), (stderr, its_stderr) = pipes
         descriptors = {0: its_stdin, 1: its_stdout, 2: its_stderr} | {fd: fd for fd in pass_fds}
         try:
-            started = self._ask(
-                module, arguments, descriptors, cwd=Path.cwd(), environment=environment, has_own_session=True
-            )
+            started = self._ask(module, arguments, descriptors, cwd=Path.cwd(), environment=environment, is_child=True)
         finally:
             for fd in (its_stdin, its_stdout, its_stderr):
                 os.close(fd)
@@ -138,7 +161,7 @@ class ForkServer:
         *,
         cwd: Path,
         environment: Mapping[str, str],
-        has_own_session: bool = False,
+        is_child: bool = False,
     ) -> Forked:
         """Ask for a process; ``descriptors`` are ours by their numbers in the process."""
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -149,10 +172,24 @@ class ForkServer:
             "environment": dict(environment),
             "cwd": str(cwd),
             "descriptors": list(descriptors),
-            "has_own_session": has_own_session,
+            "is_child": is_child,
         }
         socket.send_fds(connection, [json.dumps(request).encode()], [*descriptors.values()])
         return Forked(connection)
+
+
+def forking(server: ForkServer) -> SimpleNamespace:
+    """A module ``subprocess`` for ``common.process.child``: it forks the processes that run ``FORKED_MODULES``."""
+    return SimpleNamespace(**{**vars(subprocess), "Popen": partial(_open, server)})
+
+
+def _open(
+    server: ForkServer, command: Sequence[str], *, pass_fds: Sequence[int], env: Mapping[str, str], **others: Any
+) -> Forked | subprocess.Popen[str]:
+    _python, _unsafe_path, _m, module, *arguments = command
+    if module in FORKED_MODULES:
+        return server.start_piped(module, arguments, pass_fds=pass_fds, environment=env)
+    return subprocess.Popen(command, pass_fds=pass_fds, env=env, **others)
 
 
 def _serve(listener: socket.socket, lifeline: int) -> dict[str, Any]:
@@ -207,19 +244,21 @@ def _number(received: Sequence[int], numbers: Sequence[int]) -> None:
 
 def _become(request: dict[str, Any]) -> None:
     """Be the process that was asked for, up to the moment at which Python would run the module."""
-    if request["has_own_session"]:
+    places = [request["cwd"]]
+    if request["is_child"]:
         os.setsid()
+        places = []  # Its command has -P.
     _number(request["received"], request["descriptors"])
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["environment"])
-    places = request["environment"].get("PYTHONPATH", "").split(os.pathsep)
-    sys.path[:0] = [request["cwd"], *filter(None, places)]
+    sys.path[:0] = [*places, *filter(None, request["environment"].get("PYTHONPATH", "").split(os.pathsep))]
     sys.argv = [request["module"], *request["arguments"]]
 
 
 def main() -> None:
     listener, lifeline = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
+    address: bytes = listener.getsockname()
     if os.fork():
         os._exit(0)  # Init becomes the parent of the fork server.
     os.setsid()
@@ -227,8 +266,11 @@ def main() -> None:
         os.dup2(nothing.fileno(), 0)
     for library in LIBRARIES:
         importlib.import_module(library)
+    gc.freeze()  # New processes need not look for garbage among the objects of the libraries, nor copy their pages.
     request = _serve(listener, lifeline)
     _become(request)
+    if CHILDREN_ARE_FORKED in os.environ:
+        importlib.import_module("common.process.child").__dict__["subprocess"] = forking(ForkServer(address))
     runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
 
 
