@@ -262,6 +262,15 @@ def start(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[.
 
 
 @pytest.fixture
+def children_are_forked() -> Iterator[None]:
+    """Commands fork their children from the fork server; no test may then look for them among the commands' own."""
+    from tests.forked_children import forked_children  # It imports this module.
+
+    with forked_children():
+        yield
+
+
+@pytest.fixture
 def write_config(tmp_path: Path) -> Callable[..., Path]:
     """Writes a counting run's YAML file; keyword arguments are laid over its sections."""
 

@@ -10,8 +10,6 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-import wandb
-from mlflow.tracking import MlflowClient
 
 from common.agents.awac import AWAC
 from common.agents.bc import BC
@@ -56,8 +54,6 @@ from examples.own_replay import RecentReplay
 from examples.own_view import WithReturn
 from examples.recurrent_agent import LstmDqn
 from learner.records.csv_recorder import CsvRecorder
-from learner.records.mlflow import MlflowRecorder
-from learner.records.wandb import WandbRecorder
 from learner.replay.memory import ReplayMemory
 from learner.replay.prioritized import PrioritizedReplay
 from learner.replay.uniform import UniformReplay
@@ -230,12 +226,20 @@ def test_the_csv_recorder_fits(tmp_path: Path) -> None:
 
 
 def test_the_wandb_recorder_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import wandb  # It takes half a second, and mlflow more than one, which only these tests need.
+
+    from learner.records.wandb import WandbRecorder
+
     monkeypatch.setenv("WANDB_MODE", "offline")
     check_recorder(WandbRecorder(tmp_path))
     wandb.teardown()
 
 
 def test_the_mlflow_recorder_fits(tmp_path: Path) -> None:
+    from mlflow.tracking import MlflowClient
+
+    from learner.records.mlflow import MlflowRecorder
+
     recorder = MlflowRecorder(tmp_path)
     client = MlflowClient((tmp_path / "mlflow").as_uri())
 

@@ -12,7 +12,6 @@ import yaml
 
 from dashboards import DASHBOARDS
 from dashboards.dashboard import Dashboard
-from dashboards.draw import Source, draw
 from dashboards.fleet import FLEET
 from dashboards.panels import Graph, Stat, Table
 from tests.conftest import PATIENCE, Command, endpoints, wait_for
@@ -104,5 +103,7 @@ def test_every_exported_metric_is_shown_by_a_panel_or_a_rule(live: Prometheus) -
 
 
 def test_a_dashboard_of_every_kind_of_panel_can_be_drawn(live: Prometheus, tmp_path: Path) -> None:
+    from dashboards.draw import Source, draw  # It imports matplotlib, which no other test of this file needs.
+
     assert {type(panel) for panel in FLEET.panels()} == {Stat, Graph, Table}
     draw(FLEET, Source(live.url, 30, VARIABLES)).savefig(tmp_path / "fleet.png", dpi=40)

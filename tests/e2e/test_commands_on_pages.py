@@ -15,7 +15,7 @@ import shlex
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,9 +24,9 @@ import yaml
 
 from common.config.nested import overlay
 from tests.conftest import PATIENCE, ROOT, Command, free_port, wait_for
-from tests.forked_children import forked_children
 from tests.test_docs import PAGES, commands_in_blocks
 
+pytestmark = pytest.mark.usefixtures("children_are_forked")
 Settings = dict[str, Any]
 Story = dict[str, Any]
 
@@ -170,12 +170,6 @@ class Terminals:
         if "*" not in word or "=" in word:
             return [word]
         return sorted(str(path.relative_to(self._place)) for path in self._place.glob(word))
-
-
-@pytest.fixture(autouse=True)
-def children_are_forked() -> Iterator[None]:
-    with forked_children():
-        yield
 
 
 @pytest.mark.timeout(600)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import pytest
@@ -13,9 +14,13 @@ from common.settings import Settings
 from pages.configuration import AGENTS, page
 from tests.conftest import ROOT
 
-PAGE = page()
 FREE = ("params", "eval_params", "agent_overrides", "env_overrides")
 """Mappings in which a user chooses the keys."""
+
+
+@cache
+def whole_page() -> str:
+    return page()
 
 
 def keys_of(values: dict[str, Any], prefix: str = "") -> Iterator[str]:
@@ -30,9 +35,9 @@ def test_every_key_of_a_run_is_there() -> None:
     config = load_config(ROOT / "configs" / "cartpole.yaml", ["replay.prioritized={}"])
     sections = {name for name, value in config if isinstance(value, Settings | tuple)}
     for key in set(keys_of(config.model_dump())) - sections:
-        assert f"\n| `{key}` |" in PAGE
+        assert f"\n| `{key}` |" in whole_page()
     for section in sections:
-        assert f"\n## `{section}`\n" in PAGE
+        assert f"\n## `{section}`\n" in whole_page()
 
 
 def test_every_shipped_agent_has_a_section() -> None:
@@ -43,7 +48,7 @@ def test_every_shipped_agent_has_a_section() -> None:
 @pytest.mark.parametrize("model", AGENTS, ids=lambda model: model.__name__)
 def test_every_parameter_of_an_agent_is_there_with_its_sentence(model: type[Settings]) -> None:
     (section,) = [
-        part for part in PAGE.split("\n### ") if part.startswith(f"`{model.__name__.removesuffix('Config')}`")
+        part for part in whole_page().split("\n### ") if part.startswith(f"`{model.__name__.removesuffix('Config')}`")
     ]
     for name, field in model.model_fields.items():
         (row,) = [line for line in section.splitlines() if line.startswith(f"| `agent.params.{name}` |")]
@@ -66,4 +71,4 @@ def test_every_parameter_of_an_agent_is_there_with_its_sentence(model: type[Sett
     ],
 )
 def test_types_bounds_defaults_and_other_names_are_shown(row: str) -> None:
-    assert f"\n{row}" in PAGE
+    assert f"\n{row}" in whole_page()

@@ -4,14 +4,13 @@ import resource
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import onnx
-import onnxruntime
 import pytest
 import torch
-from gymnasium.spaces import Box, Dict, Discrete
+from gymnasium.spaces import Box, Dict, Discrete, Space
 
 from common.agents.bc import BC
 from common.agents.c51 import C51
@@ -23,7 +22,9 @@ from common.data import Array
 from common.errors import ConfigError, PluginError
 from common.interfaces import Agent, EnvSpec
 from common.testing.agent_checks import MakeAgent
-from learner.evaluation.export import export_policy
+
+if TYPE_CHECKING:
+    import onnxruntime
 
 FLOATS, BYTES, DOUBLES = Box(-3, 3, (4,), np.float32), Box(0, 255, (2, 3), np.uint8), Box(-3, 3, (2, 3), np.float64)
 UNEVEN = Box(np.array([-2, 0], np.float32), np.array([2, 10], np.float32))
@@ -55,8 +56,18 @@ AGENTS: dict[str, tuple[MakeAgent, EnvSpec]] = {
 }
 
 
+def export(
+    policy: torch.nn.Module, space: Space[Any], path: Path, metadata: Mapping[str, str] = MappingProxyType({})
+) -> None:
+    from learner.evaluation.export import export_policy  # It imports onnxscript, which only these tests need.
+
+    export_policy(policy, space, metadata, path)
+
+
 def exported(policy: torch.nn.Module, spec: EnvSpec, path: Path, **metadata: str) -> onnxruntime.InferenceSession:
-    export_policy(policy, spec.observation_space, metadata, path)
+    import onnxruntime
+
+    export(policy, spec.observation_space, path, metadata)
     return onnxruntime.InferenceSession(path)
 
 
@@ -94,6 +105,8 @@ def test_structured_observations_have_an_input_for_each_leaf(tmp_path: Path) -> 
 
 
 def test_the_file_names_its_ends_and_where_it_comes_from(tmp_path: Path) -> None:
+    import onnx
+
     spec = EnvSpec(BYTES, Discrete(5))
     session = exported(DQN(spec, seed=0).policy(), spec, tmp_path / "policy.onnx", run_id="abc", opt_steps="12")
     (obs,), (action,) = session.get_inputs(), session.get_outputs()
@@ -136,13 +149,13 @@ def test_a_policy_that_onnx_cannot_express_is_refused_with_the_cause(
     tmp_path: Path, kind: type[torch.nn.Module]
 ) -> None:
     with pytest.raises(PluginError, match=f"^the policy cannot be exported: .*{REFUSED[kind]}.*$"):
-        export_policy(kind(), FLOATS, {}, tmp_path / "policy.onnx")
+        export(kind(), FLOATS, tmp_path / "policy.onnx")
     assert not list(tmp_path.iterdir())
 
 
 def test_a_place_that_cannot_be_written_is_an_error_with_its_cause(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"nowhere/policy\.onnx: cannot be written: No such file or directory"):
-        export_policy(torch.nn.Linear(4, 2), FLOATS, {}, tmp_path / "nowhere" / "policy.onnx")
+        export(torch.nn.Linear(4, 2), FLOATS, tmp_path / "nowhere" / "policy.onnx")
 
 
 def test_a_disk_that_is_full_leaves_the_former_file_and_nothing_else(tmp_path: Path) -> None:

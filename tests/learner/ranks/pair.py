@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch._dynamo  # Imported while a group is open, it would keep this group's threads for good.
 from gymnasium import spaces
 
 from common.agents.averaging import average
@@ -280,6 +279,8 @@ def find_threads() -> list[str]:
 
 
 def main() -> int:
+    import torch._dynamo  # Imported while a group is open, it would keep this group's threads for good.
+
     directory = Path(sys.argv[1])
     torch.set_num_threads(1)
     with Group(Place.find(os.environ), 60.0, "cpu") as group:

@@ -3,17 +3,33 @@ from __future__ import annotations
 import shutil
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-from mlflow.entities import Run
-from mlflow.tracking import MlflowClient
 
 from common.errors import PluginError
 from common.plugins import part_loading
 from learner.loop.in_turns import train_in_turns
-from learner.records.mlflow import MlflowRecorder
 from tests.conftest import MakeConfig
 from tests.learner.loop.test_in_turns import IN_TURNS
+
+if TYPE_CHECKING:
+    from mlflow.entities import Run
+    from mlflow.tracking import MlflowClient
+
+    from learner.records.mlflow import MlflowRecorder
+
+
+def connect(uri: str) -> MlflowClient:
+    from mlflow.tracking import MlflowClient  # It takes more than a second, which only these tests need.
+
+    return MlflowClient(uri)
+
+
+def make_recorder(run_dir: Path, tracking_uri: str | None = None, experiment: str = "crossborder") -> MlflowRecorder:
+    from learner.records.mlflow import MlflowRecorder  # It imports mlflow.
+
+    return MlflowRecorder(run_dir, tracking_uri, experiment)
 
 
 def only_run(client: MlflowClient, experiment: str) -> Run:
@@ -26,7 +42,7 @@ def only_run(client: MlflowClient, experiment: str) -> Run:
 def test_records_become_metrics_over_opt_steps_and_the_configuration_parameters(make_config: MakeConfig) -> None:
     recorders = [{"target": "learner.records.mlflow:MlflowRecorder"}]
     result = train_in_turns(make_config(agent=IN_TURNS, recorders=recorders, trainer={"max_opts": 300}))
-    client = MlflowClient((result.run_dir / "mlflow").as_uri())
+    client = connect((result.run_dir / "mlflow").as_uri())
     run = only_run(client, "crossborder")
     samples = client.get_metric_history(run.info.run_id, "samples_total")
     assert [(metric.step, metric.value) for metric in samples] == [(100, 101), (200, 201), (300, 301)]
@@ -42,7 +58,7 @@ def test_a_resumed_run_goes_on_in_the_same_mlflow_run(make_config: MakeConfig) -
     for max_opts in (100, 200):
         config = make_config(agent=IN_TURNS, recorders=recorders, trainer={"max_opts": max_opts})
         result = train_in_turns(config, resume=True)
-    client = MlflowClient((result.run_dir / "mlflow").as_uri())
+    client = connect((result.run_dir / "mlflow").as_uri())
     run = only_run(client, "crossborder")
     samples = client.get_metric_history(run.info.run_id, "samples_total")
     assert [metric.step for metric in samples] == [100, 200]
@@ -54,8 +70,8 @@ def test_two_runs_share_a_tracking_store_and_an_experiment(tmp_path: Path, monke
     uri = (tmp_path / "store").as_uri()
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
-        MlflowRecorder(tmp_path / name, tracking_uri=uri, experiment="shared").close()
-    client = MlflowClient(uri)
+        make_recorder(tmp_path / name, tracking_uri=uri, experiment="shared").close()
+    client = connect(uri)
     found = client.get_experiment_by_name("shared")
     assert found is not None
     assert sorted(run.info.run_name or "" for run in client.search_runs([found.experiment_id])) == ["a", "b"]
@@ -66,11 +82,11 @@ def test_a_server_that_cannot_be_reached_is_named_without_its_password(
 ) -> None:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     with pytest.raises(PluginError, match=r"recorders: MLflow at http://\*+@127\.0\.0\.1:9: "):
-        MlflowRecorder(tmp_path, "http://me:secret@127.0.0.1:9")
+        make_recorder(tmp_path, "http://me:secret@127.0.0.1:9")
 
 
 def test_training_goes_on_when_the_tracking_store_fails(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    recorder = MlflowRecorder(tmp_path)
+    recorder = make_recorder(tmp_path)
     (run,) = (tmp_path / "mlflow").glob("*/*/meta.yaml")
     shutil.rmtree(run.parent)
     recorder.write(7, {"loss": 0.5})

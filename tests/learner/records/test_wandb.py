@@ -7,12 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import wandb
-from wandb.proto import wandb_internal_pb2
 
 from common.errors import PluginError
 from learner.loop.in_turns import train_in_turns
-from learner.records.wandb import WandbRecorder
 from tests.conftest import MakeConfig
 from tests.learner.loop.test_in_turns import IN_TURNS
 
@@ -24,6 +21,8 @@ def nothing_is_sent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator
     """The real W&B, offline, without a user's own settings; its process ends with the test."""
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_CONFIG_DIR", str(tmp_path / "settings"))
+    import wandb  # It takes half a second, which only these tests need.
+
     yield
     wandb.teardown()
 
@@ -36,6 +35,8 @@ def records_of(path: Path) -> list[Any]:
 
     Each part of a record is a checksum, its length, its kind (1 whole, 2 first, 3 middle, 4 last) and its bytes.
     """
+    from wandb.proto import wandb_internal_pb2
+
     data, at, begun, found = path.read_bytes(), 7, b"", []
     while at < len(data):
         if BLOCK - at % BLOCK < 7:
@@ -127,5 +128,7 @@ def test_without_credentials_the_advice_is_to_log_in(tmp_path: Path, monkeypatch
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("NETRC", str(tmp_path / "no-netrc"))
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    from learner.records.wandb import WandbRecorder  # It imports wandb.
+
     with pytest.raises(PluginError, match=r"W&B: .*; say wandb login, or set mode: offline"):
         WandbRecorder(tmp_path, mode="online")
