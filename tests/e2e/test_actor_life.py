@@ -15,6 +15,8 @@ from tests.conftest import Command, MakeConfig, kill, wait_for
 from tests.e2e.test_counting import train_in_thread
 from tests.learner.scrapes import scrape_ingest
 
+pytestmark = pytest.mark.usefixtures("children_are_forked")
+
 Start = Callable[..., Command]
 HANDSHAKE, LOST = 1.0, 3.0
 SERVER = {"lost_seconds": LOST, "limits": {"handshake_seconds": HANDSHAKE}, "grace_seconds": 30.0}

@@ -18,6 +18,8 @@ from learner.ranks.place import Place
 from learner.shared.rank_table import RankTable
 from tests.conftest import PATIENCE, counting_config, kill, wait_for
 
+pytestmark = pytest.mark.usefixtures("children_are_forked")
+
 SHORT_PATIENCE = 1.0
 
 
