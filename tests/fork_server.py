@@ -33,6 +33,8 @@ from typing import IO, Any, Final
 LIBRARIES: Final = (
     "google.protobuf.message_factory",
     "gymnasium",
+    "matplotlib.backends.backend_agg",
+    "matplotlib.figure",
     "prometheus_client",
     "pydantic.main",
     "rich.console",
