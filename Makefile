@@ -14,7 +14,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # torch goes first, by itself: a later open requirement could fetch a CUDA build of several GB.
 $(READY): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check "torch>=2.4,<2.14"
+	$(BIN)/pip install --quiet --disable-pip-version-check "torch>=2.8,<2.14"
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev]'
 	touch $@
 
@@ -35,7 +35,8 @@ test-fast: $(READY)
 test-oldest: $(READY)
 	$(BIN)/uv venv --quiet --clear --seed --python $(BIN)/python .venv-oldest
 	$(BIN)/uv pip install --quiet --python .venv-oldest/bin/python --resolution lowest-direct -e '.[dev]'
-	.venv-oldest/bin/python -m pytest -n 2 --dist loadfile -W ignore::DeprecationWarning -m "not slow and not browser and not compose and not clusters"
+	.venv-oldest/bin/python -m pytest -n 2 --dist loadfile -W ignore::DeprecationWarning \
+		-W "ignore:Protobuf gencode" -m "not slow and not browser and not compose and not clusters"
 
 # Long: kills, partitions, resumes, a soak, shutdowns, a million mutated messages, a siege; then the tables of their results.
 SOAK_MINUTES ?= 30
@@ -61,7 +62,7 @@ lint: $(READY)
 # Generated code runs with the versions of grpcio and protobuf of its generators and with newer ones. So these are the
 # oldest versions that pyproject.toml allows, in an environment of their own.
 PROTOC = $(BIN)/uv run --quiet --isolated --no-project --python $(BIN)/python \
-	--with grpcio-tools==1.72.1 --with mypy-protobuf==5.1.0 python -m grpc_tools.protoc
+	--with grpcio-tools==1.73.1 --with mypy-protobuf==5.1.0 python -m grpc_tools.protoc
 
 proto: $(READY)
 	$(PROTOC) -Icommon/wire/pb=protos/crossborder/v1 \

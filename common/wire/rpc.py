@@ -71,7 +71,9 @@ _PERMANENT = {
 
 _HANDSHAKE = {
     r"CERTIFICATE_VERIFY_FAILED: ([^:]+)": "the learner's certificate does not verify: {}",
-    r"(Hostname Verification Check failed)": "the learner's certificate is not for this host name: {}",
+    r"(Hostname Verification Check failed|Peer name \S+ is not in peer certificate)": (
+        "the learner's certificate is not for this host name: {}"
+    ),
     r"(WRONG_VERSION_NUMBER)": "the learner does not speak TLS: {}; to connect without encryption, use --insecure",
 }
 """gRPC's text about a failed handshake, and its meaning. A learner that refuses our certificate only closes the

@@ -5,7 +5,7 @@ import warnings
 
 from common.wire.pb import crossborder_pb2 as common_dot_wire_dot_pb_dot_crossborder__pb2
 
-GRPC_GENERATED_VERSION = '1.72.1'
+GRPC_GENERATED_VERSION = '1.73.1'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 

@@ -165,7 +165,7 @@ def test_a_disk_that_is_full_leaves_the_former_file_and_nothing_else(tmp_path: P
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))  # The kernel refuses the bytes after the hundredth.
     try:
         with pytest.raises(ConfigError, match=r"policy\.onnx: cannot be written: File too large"):
-            export_policy(torch.nn.Linear(4, 2), FLOATS, {}, path)
+            export(torch.nn.Linear(4, 2), FLOATS, path)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert path.read_bytes() == b"former"
@@ -177,7 +177,7 @@ def test_a_directory_is_no_place_for_the_file(tmp_path: Path, monkeypatch: pytes
     monkeypatch.chdir(tmp_path)
     Path("directory").mkdir()
     with pytest.raises(ConfigError, match=f"^--output {place}: cannot be written: "):
-        export_policy(torch.nn.Linear(4, 2), FLOATS, {}, Path(place))
+        export(torch.nn.Linear(4, 2), FLOATS, Path(place))
 
 
 def test_the_statistics_of_structured_observations_are_in_the_file(tmp_path: Path) -> None:

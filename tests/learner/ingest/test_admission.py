@@ -22,8 +22,8 @@ SECONDS = PATIENCE
 
 
 @asynccontextmanager
-async def health_stub(directory: Path) -> AsyncIterator[health_pb2_grpc.HealthAsyncStub]:
-    """Of a server on this host that asks for no token."""
+async def health_channel(directory: Path) -> AsyncIterator[grpc.aio.Channel]:
+    """A channel to a server on this host that asks for no token."""
     counts = IngestCounts()
     limits, audit = CallLimits(LimitsConfig(), 16, counts), AuditLog(directory / "audit.jsonl")
     server = grpc.aio.server(interceptors=[Admission(Gate({}, open_health=True), limits, counts, audit, SECONDS)])
@@ -32,7 +32,7 @@ async def health_stub(directory: Path) -> AsyncIterator[health_pb2_grpc.HealthAs
     await server.start()
     try:
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-            yield health_pb2_grpc.HealthStub(channel)
+            yield channel
     finally:
         await server.stop(None)
 
@@ -43,7 +43,8 @@ def test_a_health_stream_ends_after_a_time_and_may_be_opened_again(
     monkeypatch.setattr(admission, "WATCH_SECONDS", 0.1)
 
     async def watch_twice() -> list[list[int]]:
-        async with health_stub(tmp_path) as stub:
+        async with health_channel(tmp_path) as channel:
+            stub = health_pb2_grpc.HealthStub(channel)
             return [[answer.status async for answer in stub.Watch(request, timeout=SECONDS)] for _ in range(2)]
 
     request = health_pb2.HealthCheckRequest()
@@ -52,9 +53,10 @@ def test_a_health_stream_ends_after_a_time_and_may_be_opened_again(
 
 def test_a_caller_who_may_ask_is_told_that_a_method_does_not_exist(tmp_path: Path) -> None:
     async def ask() -> grpc.StatusCode:
-        async with health_stub(tmp_path) as stub:
+        async with health_channel(tmp_path) as channel:
+            explain: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary("/grpc.health.v1.Health/Explain")
             with pytest.raises(grpc.aio.AioRpcError) as refused:
-                await stub.List(health_pb2.HealthListRequest(), timeout=SECONDS)
+                await explain(b"", timeout=SECONDS)
             return refused.value.code()
 
     assert asyncio.run(ask()) is grpc.StatusCode.UNIMPLEMENTED
