@@ -54,7 +54,9 @@ def test_a_health_stream_ends_after_a_time_and_may_be_opened_again(
 def test_a_caller_who_may_ask_is_told_that_a_method_does_not_exist(tmp_path: Path) -> None:
     async def ask() -> grpc.StatusCode:
         async with health_channel(tmp_path) as channel:
-            explain: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary("/grpc.health.v1.Health/Explain")
+            explain: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(
+                "/grpc.health.v1.Health/Explain"
+            )
             with pytest.raises(grpc.aio.AioRpcError) as refused:
                 await explain(b"", timeout=SECONDS)
             return refused.value.code()
