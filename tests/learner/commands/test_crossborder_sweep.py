@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +11,7 @@ import yaml
 
 from learner.commands import crossborder_sweep
 from learner.curves.reading import read_points
+from learner.storage.rundir import read_identity
 from tests.conftest import Command, wait_for
 from tests.learner.sweeps.worth import WORTH, write_sweep
 
@@ -23,12 +23,10 @@ def results(sweep: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def lives(sweep: Path) -> dict[str, int]:
-    """How many times each run has been started, by the path of the run."""
+def were_resumed(sweep: Path) -> dict[str, bool]:
+    """Whether each run has been resumed, by the path of the run."""
     found = sorted(sweep.glob("trials/*/*/run.json"))
-    return {
-        str(path.parent.relative_to(sweep / "trials")): json.loads(path.read_text())["incarnation"] for path in found
-    }
+    return {str(path.parent.relative_to(sweep / "trials")): read_identity(path.parent).is_resumed for path in found}
 
 
 def test_a_sweep_finds_the_best_settings_and_the_same_command_again_runs_nothing_twice(
@@ -46,7 +44,7 @@ def test_a_sweep_finds_the_best_settings_and_the_same_command_again_runs_nothing
     assert {row[WORTH]: row["score"] for row in results(tmp_path / "sweep")} == {"1.0": "30.0", "3.0": "90.0"}
     best = yaml.safe_load((tmp_path / "sweep" / "best.yaml").read_text())
     assert best["evaluator"]["params"]["worth"] == 3.0
-    assert lives(tmp_path / "sweep") == {"0000/seed-0": 1, "0001/seed-0": 1}
+    assert were_resumed(tmp_path / "sweep") == {"0000/seed-0": False, "0001/seed-0": False}
 
 
 def slow_sweep(tmp_path: Path, **changes: Any) -> str:
@@ -67,7 +65,7 @@ def test_a_sweep_that_is_killed_goes_on_and_runs_no_finished_trial_again(
     assert [row["trial"] for row in results(sweep)] == ["0"]
     assert start("crossborder-sweep", *words).wait() == 0
     assert [row["score"] for row in results(sweep)] == ["60.0", "120.0"]
-    assert lives(sweep) == {"0000/seed-0": 1, "0001/seed-0": 2}
+    assert were_resumed(sweep) == {"0000/seed-0": False, "0001/seed-0": True}
 
 
 def test_jobs_of_an_array_share_a_sweep_over_seeds(tmp_path: Path, start: Start) -> None:
@@ -78,7 +76,7 @@ def test_jobs_of_an_array_share_a_sweep_over_seeds(tmp_path: Path, start: Start)
     ]
     assert [job.wait() for job in jobs] == [0, 0, 0]
     assert sorted(row["seed"] for row in results(sweep)) == ["5", "6", "7"]
-    assert [*lives(sweep).values()] == [1, 1, 1]
+    assert [*were_resumed(sweep).values()] == [False, False, False]
     assert any("interquartile mean 30 [30, 30] of 3 runs" in job.output() for job in jobs)
 
 
