@@ -18,6 +18,7 @@ import importlib
 import json
 import os
 import runpy
+import select
 import selectors
 import signal
 import socket
@@ -52,6 +53,8 @@ FORKED_MODULES: Final = {
 }
 """The modules of children that are forked."""
 CHILDREN_ARE_FORKED: Final = "CROSSBORDER_TESTS_FORK_CHILDREN"
+CODE_SECONDS: Final = 5.0
+"""The exit code of a process that has ended comes from the fork server within this time."""
 REQUEST_BYTES: Final = 1 << 20
 MOST_DESCRIPTORS: Final = 16
 UNUSED_DESCRIPTORS: Final = 500
@@ -92,8 +95,20 @@ class Forked:
     def poll(self) -> int | None:
         """The exit code, or None while the process runs."""
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self.wait(0)
+            self.wait(0 if self._is_running() else CODE_SECONDS)
         return self.returncode
+
+    def _is_running(self) -> bool:
+        try:
+            watched = os.pidfd_open(self.pid)
+        except ProcessLookupError:
+            return False
+        try:
+            end = select.poll()
+            end.register(watched, select.POLLIN)
+            return not end.poll(0)
+        finally:
+            os.close(watched)
 
     def send_signal(self, number: int) -> None:
         if self.poll() is None:
