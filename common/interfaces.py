@@ -190,7 +190,7 @@ class Agent(abc.ABC):
 
     @abc.abstractmethod
     def opt(self, buffer: ReplayBuffer) -> Record | None:
-        """Make one opt step. Return None if that is not yet possible (warm-up): then nothing changed or is counted."""
+        """Make one opt step. Return None if that is not yet possible (warm-up): no step is counted then."""
 
     def td_error(self, items: Items) -> Array:  # noqa: ARG002 - for overrides
         """The TD errors of one-step transitions under the present model, ``[n]``; actors use them as first priorities.
