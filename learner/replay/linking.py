@@ -156,7 +156,7 @@ class LaneEnds:
         n = len(self._rows)
         if lane >= n:
             size = max(lane + 1, min(2 * n, 1 << 16))
-            rows, final = np.full(size, _NONE), np.zeros(size, np.bool_)  # np.concatenate would need more memory.
+            rows, final = np.full(size, _NONE), np.zeros(size, np.bool_)  # No memory beyond the new arrays.
             rows[:n], final[:n] = self._rows, self._final
             self._rows, self._final = rows, final
 
