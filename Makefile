@@ -27,16 +27,16 @@ demo: $(READY)
 test: $(READY)
 	$(BIN)/pytest -n 5 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
+FAST := -n 2 --dist loadfile -m "not slow and not browser and not compose and not clusters"
 # The tests that start no process, in two to three minutes.
 test-fast: $(READY)
-	$(BIN)/pytest -n 2 --dist loadfile -m "not slow and not browser and not compose and not clusters"
+	$(BIN)/pytest $(FAST)
 
 # The same with the oldest packages that pyproject.toml allows, in .venv-oldest.
 test-oldest: $(READY)
 	$(BIN)/uv venv --quiet --clear --seed --python $(BIN)/python .venv-oldest
 	$(BIN)/uv pip install --quiet --python .venv-oldest/bin/python --resolution lowest-direct -e '.[dev]'
-	.venv-oldest/bin/python -m pytest -n 2 --dist loadfile -W ignore::DeprecationWarning \
-		-W "ignore:Protobuf gencode" -m "not slow and not browser and not compose and not clusters"
+	.venv-oldest/bin/python -m pytest $(FAST) -W ignore::DeprecationWarning -W "ignore:Protobuf gencode"
 
 # Long: kills, partitions, resumes, a soak, shutdowns, a million mutated messages, a siege; then the tables of their results.
 SOAK_MINUTES ?= 30

@@ -153,13 +153,13 @@ class ResumableSampler(Sampler):
             if not len(kept.arrays[SUMS]):
                 log.warning(
                     "environment %d begins a new episode: its episode had %d steps or more, which are not kept, and "
-                    "the curve will not be that of a run that was never interrupted",
+                    "the curve will differ from that of a run that was never interrupted",
                     *(j, MAX_STEPS),
                 )
             elif not self._play(lanes, j, kept, ended=state.values["waiting"][j]):
                 log.warning(
                     "environment %d returned other values than before, at step %d of the %d of its episode: it begins "
-                    "a new one, and the curve will not be that of a run that was never interrupted",
+                    "a new one, and the curve will differ from that of a run that was never interrupted",
                     *(j, len(self._tapes[j].checksums) - 1, len(kept.arrays[SUMS]) - 1),
                 )
         stacks = {name.removeprefix("stacks."): a for name, a in state.arrays.items() if name.startswith("stacks.")}

@@ -202,7 +202,7 @@ class Child:
         try:
             end = select.poll()
             end.register(watched, select.POLLIN)
-            end.poll(None if seconds == math.inf else 1000 * seconds)
+            end.poll(None if seconds == math.inf else 1000 * max(0.0, seconds))  # Below 0, it would wait for ever.
         finally:
             os.close(watched)
         return self.poll()

@@ -78,6 +78,7 @@ def test_a_child_that_ignores_its_stdin_is_killed(start_child: StartChild, caplo
     child = start_child("stubborn")
     child.next_event(PATIENCE)
     assert child.wait(0) is None
+    assert child.wait(-1.0) is None, "time that is over already is no reason to wait for ever"
     assert child.end(0.1) == -signal.SIGKILL
     assert not is_alive(child.pid)
     assert "child-stubborn has not ended in time and is killed" in caplog.messages
