@@ -8,8 +8,10 @@ from typing import Final
 
 import torch
 from torch import nn
+from torch.nn import functional
 
 from common.agents.averaging import average
+from common.agents.networks.moments import mean_and_variance
 
 MOMENTUM: Final = 0.01
 """The share of a batch in the running statistics; CrossQ's authors use this number and the numbers below."""
@@ -51,21 +53,19 @@ class BatchRenorm(nn.Module):
         """``[B, F]`` to ``[B, F]`` float32; in train mode B is at least 2."""
         x = features.float()  # Under autocast features may be bfloat16, too coarse for statistics.
         if not self.training:
-            normalised = (x - self.running_mean) / (self.running_var + EPS).sqrt()
-        else:
-            var, mean = torch.var_mean(x, dim=0, correction=0)
-            std = (var + EPS).sqrt()
-            with torch.no_grad():
-                running_std = (self.running_var + EPS).sqrt()
-                is_warm = self.num_batches_tracked >= WARM_UP
-                r = torch.where(is_warm, (std / running_std).clamp(1 / R_MAX, R_MAX), 1.0)
-                d = torch.where(is_warm, ((mean - self.running_mean) / running_std).clamp(-D_MAX, D_MAX), 0.0)
-                mean_of_ranks, var_of_ranks = average(torch.stack((mean, var)))  # The same on all ranks.
-                self.running_mean.lerp_(mean_of_ranks, MOMENTUM)
-                self.running_var.lerp_(var_of_ranks, MOMENTUM)
-                self.num_batches_tracked.add_(1)
-            normalised = (x - mean) / std * r + d
-        return normalised * self.weight + self.bias
+            return functional.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, eps=EPS)
+        with torch.no_grad():
+            mean, var = mean_and_variance(x)
+            std, running_std = (var + EPS).sqrt_(), (self.running_var + EPS).sqrt_()
+            is_warm = self.num_batches_tracked >= WARM_UP
+            r = torch.where(is_warm, (std / running_std).clamp_(1 / R_MAX, R_MAX), 1.0)
+            d = torch.where(is_warm, ((mean - self.running_mean) / running_std).clamp_(-D_MAX, D_MAX), 0.0)
+            mean_of_ranks, var_of_ranks = average(torch.stack((mean, var)))  # The same on all ranks.
+            self.running_mean.lerp_(mean_of_ranks, MOMENTUM)
+            self.running_var.lerp_(var_of_ranks, MOMENTUM)
+            self.num_batches_tracked.add_(1)
+        weight, bias = self.weight * r, torch.addcmul(self.bias, self.weight, d)
+        return functional.batch_norm(x, None, None, weight, bias, training=True, eps=EPS)
 
 
 @contextmanager

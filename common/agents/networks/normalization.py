@@ -19,6 +19,7 @@ from torch.nn import functional
 from common.agents.averaging import learns_alone, total
 from common.agents.networks.encoders import LeafSpaces
 from common.agents.networks.layers import Observed
+from common.agents.networks.moments import mean_and_variance
 from common.errors import ConfigError
 from common.spaces import from_columns, name_of
 
@@ -145,7 +146,7 @@ def _merge(
     n: int | torch.Tensor
     if counts is None:
         n = len(rows)
-        var_of_rows, mean_of_rows = torch.var_mean(rows, dim=0, correction=0)
+        mean_of_rows, var_of_rows = mean_and_variance(rows)
     else:
         n = counts.sum()
         weight = (counts.flatten() / n).view(-1, *(1 for _ in mean.shape))

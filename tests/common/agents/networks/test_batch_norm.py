@@ -39,6 +39,24 @@ def test_after_the_warm_up_it_computes_the_slow_formula(mean: float, var: float)
     np.testing.assert_allclose(found, (rows - rows.mean(axis=0)) / std * r + d, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize(("mean", "var"), [(2.5, 3.0), (3.0, 100.0), (-30.0, 4.0)])
+def test_gradients_are_those_of_the_slow_formula_without_gradients_through_its_corrections(
+    mean: float, var: float
+) -> None:
+    norm, x, wanted = settled(mean, var), batch().requires_grad_(), torch.randn(64, 4)
+    (norm(x) * wanted).sum().backward()
+
+    rows = x.detach().double().requires_grad_()
+    weight, bias = torch.ones(4, dtype=torch.double, requires_grad=True), torch.zeros(4, requires_grad=True)
+    std, running = (rows.var(dim=0, correction=0) + EPS).sqrt(), (var + EPS) ** 0.5
+    r = (std / running).clamp(1 / R_MAX, R_MAX).detach()
+    d = ((rows.mean(dim=0) - mean) / running).clamp(-D_MAX, D_MAX).detach()
+    normalised = (rows - rows.mean(dim=0)) / std * r + d
+    ((normalised * weight + bias) * wanted).sum().backward()
+    for found, slow in ((x, rows), (norm.weight, weight), (norm.bias, bias)):
+        torch.testing.assert_close(found.grad, slow.grad, check_dtype=False, rtol=1e-4, atol=1e-4)
+
+
 def test_after_the_warm_up_train_mode_computes_what_eval_mode_does_where_statistics_are_near() -> None:
     norm, x = settled(2.5, 3.0), batch()
     frozen = settled(2.5, 3.0).eval()
