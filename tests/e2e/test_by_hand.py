@@ -63,12 +63,13 @@ def test_workers_come_and_go_and_ctrl_c_of_the_server_ends_all(
     kill(late.process.pid)
     grows(run_dir, {early.process.pid, last.process.pid})
 
-    (ingest,) = children_of(server.process.pid)
+    children = children_of(server.process.pid)
+    assert children, "ingest at least"
     server.signal(signal.SIGINT)
     assert server.wait() == 130
     assert early.wait() == 0
     assert last.wait() == 0
-    assert not is_alive(ingest)
+    assert not any(map(is_alive, children))
     assert json.loads((run_dir / "final" / "meta.json").read_text())["opt_steps"] > 0
     assert "it was asked to stop" in server.output()
     for command in (server, early, last):
@@ -114,7 +115,7 @@ def test_when_the_trainer_is_killed_no_child_is_left(start: Start, write_config:
     server = start("learner-server", "--config", str(write_config(**CALM)), "--local-actors", "1")
     wait_for(lambda: steps_by_actor(run_dir), "the actor joins")
     children = children_of(server.process.pid)
-    assert len(children) == 2
+    assert len(children) >= 2  # Ingest and the actor; ingest gets a spare after ten seconds.
     kill(server.process.pid)
     wait_for(lambda: not any(is_alive(pid) for pid in children), "ingest and the actor end themselves")
 
