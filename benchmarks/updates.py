@@ -1,9 +1,10 @@
-"""Gradient steps per second of DQN and SAC on one core, beside sbx, stable-baselines3 and CleanRL, in turns.
+"""Gradient steps per second of DQN, SAC and CrossQ on one core, beside sbx, stable-baselines3 and CleanRL, in turns.
 
     taskset -c 1 python -m benchmarks.updates --python PYTHON     an interpreter with stable-baselines3 and sbx
 
 All learn with networks of 2x256 from 20,000 random rows: DQN with 4 observations, 2 actions and batches of 64, without
-double Q and clipping (stable-baselines3 clips); SAC with 17 observations, 6 actions and batches of 256. Ours is the
+double Q and clipping (stable-baselines3 clips); SAC with 17 observations, 6 actions and batches of 256. CrossQ learns
+from the same batches as SAC, with critics of 2x512; stable-baselines3 does not have it. Ours is the
 learner's own step with its replay in shared memory; theirs is ``train`` of the installed package, and of CleanRL's
 ``dqn.py`` the lines of its update. ``burst`` is the number of updates in one call (``n_updates_per_opt``,
 ``gradient_steps``): sbx compiles them into one. The turns of a row follow each other; figures are medians of them.
@@ -38,7 +39,11 @@ AGENTS = {
     "DQN": "{target: common.agents.dqn:DQN, params: {units: [256, 256], batch_size: 64, double_dqn: false, "
     "max_grad_norm: null, n_updates_per_opt: %d}}",
     "SAC": "{target: common.agents.sac:SAC, params: {units: [256, 256], batch_size: 256, n_updates_per_opt: %d}}",
+    "CrossQ": "{target: common.agents.sac:SAC, params: {units: [256, 256], critic_units: [512, 512], lr: 0.001, "
+    "optimizer: {betas: [0.5, 0.999]}, normalization: batch, targets: false, policy_delay: 3, batch_size: 256, "
+    "n_updates_per_opt: %d}}",
 }
+PEERS = {"DQN": ["sbx", "stable_baselines3"], "SAC": ["sbx", "stable_baselines3"], "CrossQ": ["sbx"]}
 
 
 def make_rows(schema: Schema, kind: str) -> Items:
@@ -111,7 +116,7 @@ def measure(kind: str, burst: int, python: str | None, seconds: float, more: lis
     with ExitStack() as stack:
         contenders: dict[str, Turn] = {"crossborder": stack.enter_context(ours(kind, burst, *more))}
         if python is not None:
-            names = ["sbx", "stable_baselines3", *(["CleanRL"] if (kind, burst) == ("DQN", 1) else [])]
+            names = [*PEERS[kind], *(["CleanRL"] if (kind, burst) == ("DQN", 1) else [])]
             contenders |= {name: stack.enter_context(theirs(python, name, kind, burst)) for name in names}
         turns: dict[str, list[dict[str, float]]] = {name: [turn(seconds)] for name, turn in contenders.items()}
         for _ in range(TURNS):

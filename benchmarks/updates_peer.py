@@ -51,15 +51,21 @@ class RandomEnv(gymnasium.Env[Any, Any]):
 ENVS: dict[str, dict[str, Any]] = {
     "DQN": {"observations": 4, "actions": 2, "discrete": True},
     "SAC": {"observations": 17, "actions": 6, "discrete": False},
+    "CrossQ": {"observations": 17, "actions": 6, "discrete": False},
 }
-BATCHES = {"DQN": 64, "SAC": 256}
+BATCHES = {"DQN": 64, "SAC": 256, "CrossQ": 256}
+UNITS: dict[str, Any] = {
+    "DQN": [256, 256],
+    "SAC": [256, 256],
+    "CrossQ": {"pi": [256, 256], "qf": [512, 512]},
+}
 
 
 def make_model(package: str, kind: str) -> Any:
-    """A model of a network of 2x256, its replay full of random rows."""
+    """A model of the package, its replay full of random rows."""
     configure = importlib.import_module("stable_baselines3.common.logger").configure
     algorithm = getattr(importlib.import_module(package), kind)
-    settings = {"batch_size": BATCHES[kind], "learning_starts": 0, "policy_kwargs": {"net_arch": [256, 256]}}
+    settings = {"batch_size": BATCHES[kind], "learning_starts": 0, "policy_kwargs": {"net_arch": UNITS[kind]}}
     model = algorithm("MlpPolicy", RandomEnv(**ENVS[kind]), seed=0, device="cpu", buffer_size=ROWS, **settings)
     model.set_logger(configure(None, []))
     env = RandomEnv(**ENVS[kind])
