@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import math
 import os
 import queue
 import select
@@ -21,6 +20,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -34,6 +34,10 @@ Event = dict[str, Any]
 _MARK = "crossborder-event"
 WARM: Final[Event] = {"warm": True}
 """The event of a spare that has imported everything and waits for its boot line."""
+LOOK_SECONDS: Final = 0.05
+"""A wait without a descriptor of the process looks as often as this whether the process has ended."""
+MOST_SECONDS: Final = 3600.0
+"""The kernel takes no wait of a month."""
 
 
 def read_boot() -> dict[str, Any]:
@@ -69,6 +73,25 @@ def _event_in(line: str) -> Event | None:
     except (ValueError, RecursionError):
         return None
     return value[_MARK] if isinstance(value, dict) and value.keys() == {_MARK} else None
+
+
+def _wait_for_end(pid: int, seconds: float) -> None:
+    """Wait until a process has ended, for at most ``seconds``; it may return earlier.
+
+    Without a descriptor of the process it sleeps for a moment: Linux before 5.3 and some builds of Python know none,
+    and a host may have none left.
+    """
+    try:
+        watched = os.pidfd_open(pid)
+    except (AttributeError, OSError):
+        time.sleep(min(seconds, LOOK_SECONDS))
+        return
+    try:
+        end = select.poll()
+        end.register(watched, select.POLLIN)
+        end.poll(1000 * min(seconds, MOST_SECONDS))
+    finally:
+        os.close(watched)
 
 
 class Child:
@@ -193,24 +216,16 @@ class Child:
 
     def wait(self, seconds: float) -> int | None:
         """Wait until the child has ended; the exit code, or None if it still runs after ``seconds``."""
-        if (code := self.poll()) is not None:
-            return code
-        try:
-            watched = os.pidfd_open(self.pid)
-        except ProcessLookupError:  # ``end`` in another thread has released the id just now.
-            return self.poll()
-        try:
-            end = select.poll()
-            end.register(watched, select.POLLIN)
-            end.poll(None if seconds == math.inf else 1000 * max(0.0, seconds))  # Below 0, it would wait for ever.
-        finally:
-            os.close(watched)
-        return self.poll()
+        deadline = Deadline(seconds)
+        while (code := self.poll()) is None and not deadline.passed():
+            _wait_for_end(self.pid, deadline.remaining())
+        return code
 
     def signal(self, number: int) -> None:
         """Send a signal to the child, unless it has ended."""
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with contextlib.suppress(ProcessLookupError):  # ``end`` in another thread may release the id just now.
+                os.kill(self.pid, number)
 
     def kill(self) -> None:
         """End the child at once, also if it is stopped or hangs."""

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import errno
 import logging
+import math
 import os
 import signal
 from collections.abc import Callable
@@ -87,6 +89,44 @@ def test_a_child_that_ignores_its_stdin_is_killed(start_child: StartChild, caplo
 def test_a_child_that_has_ended_can_be_ended_again(start_child: StartChild) -> None:
     child = start_child("obedient")
     assert child.end(PATIENCE) == child.end(PATIENCE) == 0
+
+
+def no_descriptor(_: int) -> int:
+    raise OSError(errno.ENOSYS, "Function not implemented")
+
+
+@pytest.mark.parametrize("is_in_python", [False, True])
+def test_a_child_is_waited_for_where_python_or_the_kernel_has_no_descriptors_of_processes(
+    start_child: StartChild, monkeypatch: pytest.MonkeyPatch, *, is_in_python: bool
+) -> None:
+    if is_in_python:
+        monkeypatch.setattr(os, "pidfd_open", no_descriptor)
+    else:
+        monkeypatch.delattr(os, "pidfd_open")
+    child = start_child("stubborn")
+    child.next_event(PATIENCE)
+    assert child.wait(0.1) is None
+    child.kill()
+    assert child.wait(PATIENCE) == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("seconds", [1e7, math.inf])
+def test_a_child_may_be_waited_for_during_months(start_child: StartChild, seconds: float) -> None:
+    assert start_child("silent", code=3).wait(seconds) == 3
+
+
+def test_a_signal_to_a_child_whose_process_id_another_thread_has_just_released_is_no_error(
+    start_child: StartChild, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def released(pid: int, number: int) -> None:
+        raise ProcessLookupError(pid, number)
+
+    child = start_child("stubborn")
+    child.next_event(PATIENCE)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "kill", released)
+        child.signal(signal.SIGTERM)
+    assert child.wait(0) is None
 
 
 @pytest.mark.parametrize("touch", [Child.poll, Child.kill, Child.error, partial(Child.signal, number=signal.SIGTERM)])
