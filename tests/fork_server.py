@@ -232,6 +232,9 @@ def _serve(listener: socket.socket, lifeline: int) -> dict[str, Any]:
             else:
                 connection, _ = listener.accept()
                 message, received, _, _ = socket.recv_fds(connection, REQUEST_BYTES, MOST_DESCRIPTORS)
+                if not message:  # The process that wanted to ask was killed before.
+                    connection.close()
+                    continue
                 request: dict[str, Any] = json.loads(message)
                 pid = os.fork()
                 if pid == 0:
@@ -246,7 +249,8 @@ def _serve(listener: socket.socket, lifeline: int) -> dict[str, Any]:
                 ended = os.pidfd_open(pid)
                 running[ended] = (pid, connection)
                 selector.register(ended, selectors.EVENT_READ)
-                connection.sendall(str(pid).encode())
+                with contextlib.suppress(BrokenPipeError):  # The process that has asked was killed meanwhile.
+                    connection.sendall(str(pid).encode())
 
 
 def _number(received: Sequence[int], numbers: Sequence[int]) -> None:

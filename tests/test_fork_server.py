@@ -1,0 +1,28 @@
+"""The fork server goes on when a process that asks it, such as a command that a test kills, dies meanwhile."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import PATIENCE
+from tests.fork_server import ForkServer
+
+REQUEST = {"module": "platform", "arguments": [], "environment": {}, "cwd": "/", "descriptors": [], "is_child": False}
+
+
+@pytest.mark.parametrize(
+    "message", [None, json.dumps(REQUEST).encode()], ids=["before it asks", "before it is answered"]
+)
+def test_the_fork_server_outlives_a_process_that_dies(tmp_path: Path, message: bytes | None) -> None:
+    server = ForkServer.begin()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asking:
+        asking.connect(server._address)
+        if message is not None:
+            asking.sendall(message)
+    next_one = server.start("platform", [], log=tmp_path / "log", cwd=tmp_path, environment={})
+    assert next_one.wait(PATIENCE) == 0
+    assert (tmp_path / "log").read_text().startswith("Linux")
