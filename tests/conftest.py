@@ -310,17 +310,24 @@ def endpoints(run_dir: Path) -> dict[str, Any]:
     return loaded
 
 
+HAS_ENDED = (FileNotFoundError, ProcessLookupError)
+"""What reading a file below ``/proc/PID`` raises: before it is opened, and between its opening and its reading."""
+
+
 def children_of(pid: int) -> list[int]:
     """Process ids of the direct children."""
-    tasks = Path(f"/proc/{pid}/task").glob("*/children")
-    return [int(word) for task in tasks for word in task.read_text().split()]
+    found = ""
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(*HAS_ENDED):  # A thread may end meanwhile.
+            found += task.read_text()
+    return [int(word) for word in found.split()]
 
 
 def is_alive(pid: int) -> bool:
     """Whether a process runs (a zombie does not)."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+    except HAS_ENDED:
         return False
 
 
