@@ -6,7 +6,6 @@ python -m tests.security.hostile ADDRESS CERTS      attacks with everything ther
 from __future__ import annotations
 
 import json
-import os
 import socket
 import ssl
 import struct
@@ -195,7 +194,6 @@ def main() -> None:
         stop.set()
 
     threading.Thread(target=await_end, daemon=True).start()
-    os.nice(19)
     hostile = Hostile(sys.argv[1], Path(sys.argv[2]))
     sys.stdout.write(json.dumps(_besiege(hostile, stop)) + "\n")
 

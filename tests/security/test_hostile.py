@@ -270,14 +270,17 @@ def test_batches_of_strangers_and_of_the_past_change_nothing(besieged: Secured, 
 def test_honest_actors_lose_nothing_while_everything_is_attacked(besieged: Secured) -> None:
     stored, rounds = besieged.server.run.memory.committed, 0
     command = [sys.executable, "-m", "tests.security.hostile", besieged.address, str(besieged.certs)]
-    with Client(besieged.address, besieged.trust()) as one, Client(besieged.address, besieged.trust()) as other:
+    with (
+        Client(besieged.address, besieged.trust()) as one,
+        Client(besieged.address, besieged.trust()) as other,
+        subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as attack,
+    ):
         before = met(besieged, "address_joins")
-        attack = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         while met(besieged, "address_joins") < before + 200 or rounds < 20:
             rounds += 1
             for client in (one, other):
                 for part in client.parts(64):
                     client.push(part)
-    told, _ = attack.communicate(timeout=SECONDS)
+        told, _ = attack.communicate(timeout=SECONDS)
     assert json.loads(told)["rounds"] > 0
     assert besieged.server.run.memory.committed == stored + 2 * ROWS * rounds
