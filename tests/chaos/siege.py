@@ -56,7 +56,7 @@ def _pushing(secured: Secured, per_second: float) -> Iterator[None]:
 @contextmanager
 def _attacked(secured: Secured, done: Counter[str]) -> Iterator[None]:
     """A process at nice 19 does its worst; what that was is added up at the end."""
-    command = [sys.executable, "-m", "tests.security.hostile", secured.address, str(secured.certs)]
+    command = ["nice", "-n", "19", sys.executable, "-m", "tests.security.hostile", secured.address, str(secured.certs)]
     attack = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
         yield
