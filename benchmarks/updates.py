@@ -1,10 +1,10 @@
-"""Gradient steps per second of DQN, SAC and CrossQ on one core, beside sbx, stable-baselines3 and CleanRL, in turns.
+"""Gradient steps per second of four agents on one core, beside sbx, stable-baselines3 and CleanRL, in turns.
 
     taskset -c 1 python -m benchmarks.updates --python PYTHON     an interpreter with stable-baselines3 and sbx
 
 All learn with networks of 2x256 from 20,000 random rows: DQN with 4 observations, 2 actions and batches of 64, without
-double Q and clipping (stable-baselines3 clips); SAC with 17 observations, 6 actions and batches of 256. CrossQ learns
-from the same batches as SAC, with critics of 2x512; stable-baselines3 does not have it. Ours is the
+double Q and clipping (stable-baselines3 clips); SAC with 17 observations, 6 actions and batches of 256. CrossQ and TQC
+learn from the same batches as SAC; CrossQ has critics of 2x512. stable-baselines3 has neither of the two. Ours is the
 learner's own step with its replay in shared memory; theirs is ``train`` of the installed package, and of CleanRL's
 ``dqn.py`` the lines of its update. ``burst`` is the number of updates in one call (``n_updates_per_opt``,
 ``gradient_steps``): sbx compiles them into one. The turns of a row follow each other; figures are medians of them.
@@ -42,8 +42,15 @@ AGENTS = {
     "CrossQ": "{target: common.agents.sac:SAC, params: {units: [256, 256], critic_units: [512, 512], lr: 0.001, "
     "optimizer: {betas: [0.5, 0.999]}, normalization: batch, targets: false, policy_delay: 3, batch_size: 256, "
     "n_updates_per_opt: %d}}",
+    "TQC": "{target: common.agents.sac:SAC, params: {units: [256, 256], critic: {kind: quantile}, batch_size: 256, "
+    "n_updates_per_opt: %d}}",
 }
-PEERS = {"DQN": ["sbx", "stable_baselines3"], "SAC": ["sbx", "stable_baselines3"], "CrossQ": ["sbx"]}
+PEERS = {
+    "DQN": ["sbx", "stable_baselines3"],
+    "SAC": ["sbx", "stable_baselines3"],
+    "CrossQ": ["sbx"],
+    "TQC": ["sbx"],
+}
 
 
 def make_rows(schema: Schema, kind: str) -> Items:

@@ -52,12 +52,14 @@ ENVS: dict[str, dict[str, Any]] = {
     "DQN": {"observations": 4, "actions": 2, "discrete": True},
     "SAC": {"observations": 17, "actions": 6, "discrete": False},
     "CrossQ": {"observations": 17, "actions": 6, "discrete": False},
+    "TQC": {"observations": 17, "actions": 6, "discrete": False},
 }
-BATCHES = {"DQN": 64, "SAC": 256, "CrossQ": 256}
+BATCHES = {"DQN": 64, "SAC": 256, "CrossQ": 256, "TQC": 256}
 UNITS: dict[str, Any] = {
     "DQN": [256, 256],
     "SAC": [256, 256],
     "CrossQ": {"pi": [256, 256], "qf": [512, 512]},
+    "TQC": [256, 256],
 }
 
 

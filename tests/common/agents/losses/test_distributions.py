@@ -6,11 +6,15 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.nn import functional
 
 from common.agents.losses.distributions import categorical_loss, project, quantile_huber_loss
 from common.agents.losses.values import td_target
 
 VALUES = st.floats(-100, 100, width=32)
+QUANTILES_AND_LEVELS = st.lists(st.tuples(VALUES, st.floats(0, 1, width=32)), min_size=2, max_size=6)
+TARGETS = st.lists(VALUES, min_size=2, max_size=6)
+KAPPAS = st.sampled_from([0.5, 1.0, 10.0])
 
 
 def tensor(*values: float) -> torch.Tensor:
@@ -28,11 +32,7 @@ def slow_quantile_huber(prediction: list[float], target: list[float], levels: li
     return total
 
 
-@given(
-    st.lists(st.tuples(VALUES, st.floats(0, 1, width=32)), min_size=2, max_size=6),
-    st.lists(VALUES, min_size=2, max_size=6),
-    st.sampled_from([0.5, 1.0, 10.0]),
-)
+@given(QUANTILES_AND_LEVELS, TARGETS, KAPPAS)
 def test_the_quantile_huber_loss_is_that_of_the_slow_formula(
     quantiles: list[tuple[float, float]], targets: list[float], kappa: float
 ) -> None:
@@ -46,6 +46,20 @@ def test_the_quantile_huber_loss_is_that_of_the_slow_formula(
     )
     slow = slow_quantile_huber(list(predictions), targets, list(levels), kappa)
     assert found.tolist() == pytest.approx([slow, slow], rel=1e-4, abs=1e-3)
+
+
+@given(QUANTILES_AND_LEVELS, TARGETS, KAPPAS)
+def test_the_gradient_of_the_quantile_huber_loss_is_the_gradient_that_autograd_computes_pair_by_pair(
+    quantiles: list[tuple[float, float]], targets: list[float], kappa: float
+) -> None:
+    predictions, levels = (torch.tensor(values)[:, None] for values in zip(*quantiles, strict=True))
+    fast, slow = predictions.clone().requires_grad_(), predictions.clone().requires_grad_()
+    loss = quantile_huber_loss(fast, torch.tensor(targets)[:, None], levels, kappa).sum()
+    error = torch.tensor(targets)[:, None, None] - slow
+    huber = functional.huber_loss(error, torch.zeros_like(error), reduction="none", delta=kappa)
+    slow_loss = ((levels - (error < 0).float()).abs() * huber / kappa).mean(dim=0).sum()
+    found, expected = torch.autograd.grad(loss, fast), torch.autograd.grad(slow_loss, slow)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_a_target_may_hold_several_returns_of_each_item() -> None:
