@@ -25,7 +25,7 @@ metrics: {trainer_port: 0, ingest_port: 0}
 """Added to the configuration, since other tests use the usual ports at the same time."""
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(800)
 def test_its_files_and_commands_lead_to_a_policy_that_docks(tmp_path: Path) -> None:
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
     files: list[str] = []
@@ -43,7 +43,7 @@ def test_its_files_and_commands_lead_to_a_policy_that_docks(tmp_path: Path) -> N
             text=True,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            timeout=180,
+            timeout=500,
             check=False,
         )
         output[step["command"]] = done.stdout
