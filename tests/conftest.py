@@ -37,7 +37,7 @@ hypothesis.settings.load_profile("untimed")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 ROOT = Path(__file__).parent.parent
-PATIENCE = 180.0
+PATIENCE = 300.0
 """Seconds until a wait is given up; far more than it takes, also on a machine that does much else."""
 MakeConfig = Callable[..., RunConfig]
 

@@ -37,7 +37,7 @@ MAX_ROWS: Final = 50
 MAX_ACTORS: Final = 4
 ACTORS: Final = (1, 2, 3)
 """Incarnations that may take part."""
-HANGS_SECONDS: Final = 60
+HANGS_SECONDS: Final = 300
 """A thousand messages take far less."""
 
 
