@@ -100,8 +100,8 @@ def test_a_run_that_diverges_ends_without_saving_that_and_goes_on_from_the_check
     assert "Traceback" not in server.output()
     assert not (run_dir / "final").exists()
     ill.unlink()
-    again = start("learner-server", "--resume", str(run_dir), "--local-actors", "1")
     last = kept(run_dir)
+    again = start("learner-server", "--resume", str(run_dir), "--local-actors", "1")
     wait_for(lambda: kept(run_dir) > last, "a checkpoint further on")
     assert resumed_at(again) == last
     assert scrape(endpoints(run_dir)["trainer_metrics_port"])["divergences_total"] == 1
