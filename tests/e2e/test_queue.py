@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from learner.loop.server import train_async
-from tests.conftest import MakeConfig
+from tests.conftest import PATIENCE, MakeConfig
 
 pytestmark = pytest.mark.usefixtures("children_are_forked")
 
@@ -14,7 +14,7 @@ def test_a_batch_of_more_steps_than_the_ratio_lets_wait_is_made_nevertheless(mak
     """A batch takes 200 steps, but the ratio stops the actors as soon as 5 steps have not been drawn."""
     config = make_config(
         replay={"target": "learner.replay.queue:QueueReplay", "samples_per_insert": 1.0, "error_buffer": 5.0},
-        trainer={"max_opts": 10, "warmup_period": 1, "starvation_seconds": 30.0},
+        trainer={"max_opts": 10, "warmup_period": 1, "starvation_seconds": PATIENCE},
         agent={"params": {"batch_size": 200}},
         push={"window": 1},
     )
