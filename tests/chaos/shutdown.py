@@ -108,6 +108,7 @@ def end_from(name: str, directory: Path) -> float:
         seconds = time.monotonic() - began
         assert not _left(directory), f"left running: {_left(directory)}\n{server.output()}"
     finally:
+        server.end()  # First: it would start its children again.
         for pid in _left(directory):
             kill(pid)
         del os.environ[_MARK]
