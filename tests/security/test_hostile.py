@@ -47,8 +47,8 @@ ACTORS = 8
 
 @pytest.fixture(scope="module")
 def besieged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
-    """Gives callers little time, so that tests need not wait long."""
-    limits = {"handshake_seconds": 1.0, "address_joins_per_second": 10.0}
+    """Gives callers little time, so that tests need not wait long; for a handshake a busy machine may need a second."""
+    limits = {"handshake_seconds": 3.0, "address_joins_per_second": 10.0}
     small: dict[str, Any] = {"max_actors": ACTORS, "max_message_bytes": 1 << 20, "lost_seconds": 4.0}
     made = Secured(tmp_path_factory.mktemp("besieged"), **small, limits=limits)
     with made.server:
@@ -159,7 +159,7 @@ def test_calls_beyond_the_limit_of_an_address_are_refused_and_health_is_still_to
     besieged: Secured, hostile: Hostile
 ) -> None:
     before = met(besieged, "address_calls")
-    for wire in (hostile.http2() for _ in range(4)):
+    for wire in [hostile.http2() for _ in range(4)]:  # All first: a call without a message is soon ended.
         for _ in range(15):
             wire.begin(f"{SERVICE}/PushItems")
     wait_for(lambda: met(besieged, "address_calls") > before, "the limit is met")
