@@ -214,7 +214,7 @@ def guessing(hostile: Hostile, secured: Secured, per_second: float) -> Iterator[
 
 
 def test_a_flood_of_wrong_tokens_shuts_out_neither_probes_nor_admins_nor_actors_of_its_address(tmp_path: Path) -> None:
-    made = Secured(tmp_path, limits={"address_failures_per_second": 0.5})
+    made = Secured(tmp_path, limits={"address_failures_per_second": 0.05})
     with made.server:
         hostile = Hostile(made.address, made.certs)
         actors = pb_grpc.LearnerServiceStub(hostile.channel())
