@@ -78,7 +78,7 @@ def test_an_actor_that_builds_its_environment_is_neither_away_nor_online(client:
 
 
 def test_a_join_without_a_stream_gives_its_id_back_within_seconds(make_config: MakeConfig) -> None:
-    limits = {"handshake_seconds": 1.0}
+    limits = {"handshake_seconds": 3.0}  # Within them, the other one joins.
     with LearnerServer(make_config(server={"max_actors": 1, "limits": limits, "grace_seconds": 0.5})) as server:
         idle, honest = Client(server, 1), Client(server, 2)
         idle.join()
