@@ -50,7 +50,7 @@ def test_a_robot_halts_when_its_learner_is_killed(
 ) -> None:
     server = start("learner-server", "--config", str(write_config(env=robot(tmp_path), trainer={"max_opts": 10**9})))
     address = endpoints(tmp_path / "run")["learner"]
-    actor = start("actor-worker", "--learner", address, "--patience", "1")
+    actor = start("actor-worker", "--learner", address, "--patience", "5")
     wait_for(lambda: told(tmp_path / "log").count("step") > 50, "it acts")
     server.signal(signal.SIGKILL)
     assert actor.wait() == 6, actor.output()

@@ -18,7 +18,7 @@ from learner.ranks.place import Place
 from learner.shared.rank_table import RankTable
 from tests.conftest import PATIENCE, counting_config, kill, wait_for
 
-SHORT_PATIENCE = 1.0
+SHORT_PATIENCE = 5.0
 
 
 class Shard(LearnerServer):
