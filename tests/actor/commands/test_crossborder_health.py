@@ -45,7 +45,7 @@ def test_with_patience_it_is_asked_until_it_serves(capsys: pytest.CaptureFixture
     servicer.set(SERVICE, health_pb2.HealthCheckResponse.SERVING)
     health_pb2_grpc.add_HealthServicer_to_server(servicer, answering)
     with socket.create_server(("127.0.0.1", port)) as silent:
-        asked = ["--learner", f"127.0.0.1:{port}", "--timeout", "0.5", "--patience", str(PATIENCE)]
+        asked = ["--learner", f"127.0.0.1:{port}", "--timeout", "5", "--patience", str(PATIENCE)]
         with ThreadPoolExecutor(1) as pool:
             ending = pool.submit(main, asked)
             silent.accept()[0].close()
