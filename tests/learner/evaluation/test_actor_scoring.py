@@ -19,7 +19,7 @@ from learner.models.publisher import ModelPublisher
 from learner.shared.control import ControlBlock
 from learner.storage.checkpoint import Checkpoints, load_params
 from learner.storage.moment import Moment
-from tests.conftest import PATIENCE
+from tests.conftest import PATIENCE, wait_for
 from tests.learner.storage.test_checkpoint import CONFIG
 from tests.parts import CheckingAgent, CountingEnv
 
@@ -111,11 +111,17 @@ def test_a_candidate_is_skipped_while_another_has_no_score_and_it_is_said_once(
 def test_at_the_end_a_score_is_waited_for_and_the_trainer_shows_life_meanwhile(tmp_path: Path) -> None:
     host = make_host(tmp_path, finish_seconds=PATIENCE)
     host.scoring.begin(host.agent, FIRST)
-    threading.Timer(0.2, host.report, (10, 4.0)).start()
+
+    def report_when_waited_for() -> None:
+        wait_for(lambda: host.control.trainer_beats, "the trainer waits")
+        host.report(10, 4.0)
+
+    reporting = threading.Thread(target=report_when_waited_for)
+    reporting.start()
     finished = host.scoring.poll(wait=True)
+    reporting.join(PATIENCE)
     assert finished is not None
     assert finished.evaluation.score == 4.0
-    assert host.control.trainer_beats
 
 
 def test_a_score_that_does_not_come_is_given_up(host: Host, caplog: pytest.LogCaptureFixture) -> None:
