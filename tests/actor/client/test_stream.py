@@ -9,6 +9,7 @@ import pytest
 
 from actor.client.actor_traces import ActorTraces
 from actor.client.join_answer import read_join
+from actor.client.pusher import UNLIMITED
 from actor.client.requests import Requests, WaitingBatch
 from actor.client.stream import PushStream
 from actor.spool import Spool
@@ -55,7 +56,7 @@ class Line:
 
     def __init__(self, port: int) -> None:
         answer = read_join(JOINED)
-        self.spool: Spool[WaitingBatch] = Spool(1 << 20, 100)
+        self.spool: Spool[WaitingBatch] = Spool(1 << 30, UNLIMITED)
         self.requests = Requests(answer, ActorCounters(), self.spool, ActorTraces())
         self.channel = grpc.insecure_channel(f"127.0.0.1:{port}")
 
