@@ -70,7 +70,7 @@ def test_a_frozen_trainer_is_seen_by_ingest(
 
 def test_a_frozen_evaluator_is_started_again_and_asked_again(make_config: MakeConfig, tmp_path: Path) -> None:
     evaluator = {"process": "child", "target": "tests.parts:StepsEvaluator"}
-    changes: dict[str, Any] = {"agent": IN_TURNS, "trainer": ENDLESS, "env": {"timeout_seconds": 0.5}}
+    changes: dict[str, Any] = {"agent": IN_TURNS, "trainer": ENDLESS, "env": {"timeout_seconds": HUNG / 2}}
     with Trainer(make_config(evaluator=evaluator, server=IMPATIENT, **changes)) as trainer:
         os.kill(process_of(trainer)._supervisor.child.pid, signal.SIGSTOP)
         with in_thread(trainer):
