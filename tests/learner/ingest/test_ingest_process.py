@@ -97,7 +97,7 @@ def test_an_actor_that_has_just_joined_hears_of_the_end(make_config: MakeConfig)
 
 
 def test_ingest_shows_life_while_it_waits_for_actors_that_are_slow_to_leave(make_config: MakeConfig) -> None:
-    with LearnerServer(make_config(server={"grace_seconds": 4.0, "hung_seconds": 1.5})) as server:
+    with LearnerServer(make_config(server={"grace_seconds": 6.0, "hung_seconds": 3.0})) as server:
         client = Client(server)
         client.join()
         Talk(client.stub).say(client.batch(1))
