@@ -42,7 +42,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
         evaluator={"episodes": 2},
     )
     with train_in_thread(config, local_actors=3) as (server, results):
-        wait_for(lambda: (server.actor_table["env_steps"] > 1000).sum() == 3, "every actor takes part")
+        table = server.actor_table
+        wait_for(lambda: (table["env_steps"] > 1000).sum() == 3, "every actor takes part")
+        wait_for(lambda: (table["behaviour_opt_steps"] > 0).sum() == 3, "every actor has a model that has learnt")
         server.learner.request_stop()
     return Run(results[0], stored_rows(results[0].run_dir), server.control, server.actor_table)
 
