@@ -28,6 +28,8 @@ from common.wire.trust import Trust
 
 log = logging.getLogger(__name__)
 JOIN_SECONDS = 5.0
+LEAST_JOIN_SECONDS = 1.0
+"""Each try gets this time, also if less of the patience is left: the last try tells why nobody was reached."""
 UNREACHED_SECONDS = 0.5
 """The longest delay before the next try while nobody answers. Only gRPC connects, after its own delays; a call without
 a connection costs the network nothing."""
@@ -208,7 +210,8 @@ class Connector:
             wanted_id=self._wanted_id,
             takes_elsewhere=takes_elsewhere,
         )
-        response: pb.JoinResponse = self.stub.Join(request, timeout=min(JOIN_SECONDS, deadline.remaining() + 0.1))
+        timeout = min(JOIN_SECONDS, max(LEAST_JOIN_SECONDS, deadline.remaining()))
+        response: pb.JoinResponse = self.stub.Join(request, timeout=timeout)
         return response
 
     def _require_retry(self, error: grpc.RpcError) -> None:

@@ -8,7 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 import pytest
 
-from actor.client.connector import Connector, LearnerAwayError, new_incarnation
+from actor.client.connector import (
+    JOIN_SECONDS,
+    LEAST_JOIN_SECONDS,
+    Connector,
+    LearnerAwayError,
+    new_incarnation,
+)
 from common.config.run_config import RunConfig
 from common.data import NO_MODEL, Column, ModelVersion, Schema
 from common.errors import LearnerUnreachableError, RefusedError
@@ -80,6 +86,21 @@ def test_a_learner_that_is_not_there_is_unreachable_within_the_patience(
 ) -> None:
     with pytest.raises(LearnerUnreachableError, match=rf":{free_port}: no learner for {patience:g} s: UNAVAILABLE"):
         connect(f"127.0.0.1:{free_port}", patience).join()
+
+
+@pytest.mark.parametrize(("patience", "seconds"), [(0.0, LEAST_JOIN_SECONDS), (PATIENCE, JOIN_SECONDS)])
+def test_each_try_has_time_for_an_answer_whatever_is_left_of_the_patience(
+    free_port: int, connect: Connect, patience: float, seconds: float
+) -> None:
+    connector, given = connect(f"127.0.0.1:{free_port}", patience), list[float]()
+
+    def join(_: pb.JoinRequest, timeout: float) -> pb.JoinResponse:
+        given.append(timeout)
+        return JOINED
+
+    connector.stub.Join = join  # type: ignore[assignment]
+    connector.join()
+    assert given == [seconds]
 
 
 def test_a_learner_that_comes_late_is_found(
