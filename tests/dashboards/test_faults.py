@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -65,20 +66,24 @@ def test_a_learner_to_which_nobody_comes_on_a_disk_that_fills_and_that_is_killed
 
 def test_an_actor_that_acts_with_an_old_model_and_is_lost(make_config: MakeConfig, tmp_path: Path) -> None:
     with LearnerServer(make_config(server={"grace_seconds": 0.5, "lost_seconds": 6.0})) as server:
-        client = Client(server)
-        client.join()
-        for _ in client.stub.GetModel(pb.GetModelRequest(), timeout=SECONDS):
-            pass
-        talk, acting = Talk(client.stub), pb.ModelVersion(incarnation=1, opt_steps=0)
+        client, acting = Client(server), pb.ModelVersion(incarnation=1, opt_steps=0)
         with on_call(tmp_path, endpoints(tmp_path / "run"), SOONER) as (asked, alerts):
             old = time.monotonic() + 3.0
             wait_for(lambda: time.monotonic() > old, "the model is old")
+            client.join()
+            for _ in client.stub.GetModel(pb.GetModelRequest(), timeout=SECONDS):
+                pass
+            talk = Talk(client.stub)
+
+            def is_seen(batches: int) -> bool:
+                talk.say(client.batch(0, rows=0, payload=b""))  # It is not silent.
+                return asked.values("crossborder_batches_total") == [batches]
+
             for seq in range(1, 4):
                 talk.say(client.batch(seq, behaviour=acting))
-                wait_for(lambda seq=seq: asked.values("crossborder_batches_total") == [seq], "it is seen")  # type: ignore[misc]
-            reach(alerts, "PolicyLagHigh")
+                wait_for(partial(is_seen, seq), "it is seen")
             client.channel.close()
-            assert reach(alerts, "ActorLost")
+            assert reach(alerts, "PolicyLagHigh", "ActorLost")
 
 
 def test_an_actor_that_reports_a_rebuilt_environment(host: LearnerServer, tmp_path: Path) -> None:
