@@ -40,6 +40,7 @@ class Robot(CountingEnv):
         self._write("halt")
 
 
-def told(log: Path) -> list[str]:
-    """What the robot was told, in order."""
-    return [line.split()[0] for line in log.read_text().splitlines()] if log.exists() else []
+def told(log: Path, pid: int | None = None) -> list[str]:
+    """What the robot was told, in order; by one process alone if ``pid`` names it."""
+    lines = [line.split() for line in log.read_text().splitlines()] if log.exists() else []
+    return [what for what, by in lines if pid in (None, int(by))]

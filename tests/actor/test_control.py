@@ -120,9 +120,10 @@ def test_a_worker_that_is_told_to_end_halts_its_robot_and_is_started_again(
     with LearnerServer(make_config(env=robot(tmp_path))) as server:
         manager = ActorManager(server.ingest.address, 1, lambda _: None, Trust())
         wait_for(lambda: "step" in told(log), "it acts")
-        os.kill(manager.pids[0], signal.SIGTERM)
+        (first,) = manager.pids
+        os.kill(first, signal.SIGTERM)
         wait_for(lambda: manager.restarts == 1, "it is started again")
-        assert told(log)[-1] == "halt"
+        assert told(log, first)[-1] == "halt"
         manager.stop_and_join(PATIENCE)
 
 
