@@ -95,7 +95,7 @@ def test_a_trial_that_is_worse_than_the_median_is_ended_early(tmp_path: Path) ->
 
 
 def test_a_trial_that_is_stopped_goes_on_where_it_was(tmp_path: Path) -> None:
-    slowly = {"trainer.max_opts": 100, "evaluator.params.seconds": 0.1}
+    slowly = {"trainer.max_opts": 100, "evaluator.params.seconds": 0.4}  # The stop has four seconds to reach it.
     sweep = Sweep(tmp_path, space={WORTH: [1.0]}, fixed=slowly)
     ended: list[type[BaseException]] = []
 
