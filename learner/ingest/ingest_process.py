@@ -24,7 +24,8 @@ from learner.shared.bell import Bell
 from learner.shared.control import ControlBlock
 
 log = logging.getLogger(__name__)
-READY_SECONDS = 30.0
+READY_SECONDS = 120.0
+"""Seconds for ingest to import what it needs and to listen, also on a host that does much else."""
 _ENVIRONMENT = {
     # At a lower level each failed TLS handshake would be a line in the log, and any stranger can cause one.
     "GRPC_VERBOSITY": os.environ.get("GRPC_VERBOSITY", "ERROR"),
