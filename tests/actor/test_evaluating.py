@@ -108,7 +108,7 @@ def watched(evaluating: Evaluating, noticed: list[str]) -> Iterator[None]:
         noticed.append(where)
         Hanging.free.set()
 
-    with Watchdog(evaluating.busy, 0.05, notice):
+    with Watchdog(evaluating.busy, 0.05, notice, ends_process=False):
         yield
 
 

@@ -183,7 +183,7 @@ def test_an_environment_that_does_not_return_is_noticed_with_where_it_hangs() ->
 
     lanes = lanes_of(env)
     lanes.keep(Guard(HangingEnv, RestartPolicy(), ActorCounters(), busy))
-    with Watchdog(busy, 0.05, notice):
+    with Watchdog(busy, 0.05, notice, ends_process=False):
         lanes.reset(0)
         lanes.observe()
         lanes.step(np.ones(1, np.int64))
@@ -201,7 +201,7 @@ def test_time_outside_environments_does_not_count_as_hanging() -> None:
             return super().__getattribute__(name)
 
     noticed: list[str] = []
-    with Watchdog(Watched(), 0.02, noticed.append):
+    with Watchdog(Watched(), 0.02, noticed.append, ends_process=False):
         wait_for(lambda: Watched.looks >= 3, "the watchdog has looked")
     assert noticed == []
 
