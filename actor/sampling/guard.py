@@ -85,6 +85,7 @@ class Watchdog:
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
 
     def __enter__(self) -> None:
+        self._set_alarm(2 * self._seconds)  # Now: the environment may keep the lock before the thread first runs.
         self._thread.start()
 
     def __exit__(self, *exception: object) -> None:

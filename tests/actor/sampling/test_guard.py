@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import itertools
 import subprocess
 import sys
@@ -220,6 +221,14 @@ def test_an_environment_that_never_lets_go_of_the_interpreter_ends_its_process()
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert done.returncode == 1
     assert 'File "<string>", line 6' in done.stderr
+
+
+def test_the_alarm_is_set_before_the_watchdogs_thread_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+    monkeypatch.setattr(faulthandler, "dump_traceback_later", lambda seconds, *, exit: done.append(f"alarm {seconds}"))
+    monkeypatch.setattr(threading.Thread, "start", lambda _: done.append("thread"))
+    Watchdog(Busy(), 0.5, print).__enter__()
+    assert done == ["alarm 1.0", "thread"]
 
 
 class LeavingEnv(CountingEnv):
