@@ -58,7 +58,7 @@ def node() -> Iterator[Start]:
 
 def summary(actor: subprocess.Popen[str]) -> dict[str, Any]:
     """What it says when it has ended well."""
-    out, err = actor.communicate(timeout=PATIENCE)
+    out, err = actor.communicate(timeout=2 * PATIENCE)  # The learner may train meanwhile, up to its target score.
     assert actor.returncode == 0, err
     said: dict[str, Any] = json.loads(out)
     return said
