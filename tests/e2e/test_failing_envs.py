@@ -43,7 +43,7 @@ def test_an_environment_that_raises_is_built_anew_in_the_same_actor(
 def test_an_actor_whose_environment_hangs_is_started_again_and_the_learner_hears_of_it(
     make_config: MakeConfig, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    env = {"target": "tests.parts:HangingEnv", "params": {"marker": str(tmp_path / "hung")}, "timeout_seconds": 1.0}
+    env = {"target": "tests.parts:HangingEnv", "params": {"marker": str(tmp_path / "hung")}, "timeout_seconds": 3.0}
     with train_in_thread(make_config(env=env, trainer={"max_opts": 10**9}), local_actors=1) as (server, results):
         table = server.actor_table
         wait_for(
@@ -60,7 +60,7 @@ def test_an_actor_whose_environment_hangs_is_started_again_and_the_learner_hears
 def test_a_worker_whose_environment_hangs_ends_with_a_code_of_its_own(
     make_config: MakeConfig, start: Callable[..., Command], tmp_path: Path
 ) -> None:
-    env = {"target": "tests.parts:HangingEnv", "params": {"marker": str(tmp_path / "hung")}, "timeout_seconds": 1.0}
+    env = {"target": "tests.parts:HangingEnv", "params": {"marker": str(tmp_path / "hung")}, "timeout_seconds": 3.0}
     with LearnerServer(make_config(env=env, server={"grace_seconds": 0.5})) as server:
         worker = start("actor-worker", "--learner", server.ingest.address)
         assert worker.wait() == 17, worker.output()

@@ -25,11 +25,11 @@ HUNG = 3.0
 IMPATIENT = {"hung_seconds": HUNG}
 
 
-def hanging(tmp_path: Path, *, timeout_seconds: float = 1.0) -> dict[str, Any]:
+def hanging(tmp_path: Path) -> dict[str, Any]:
     """An environment that hangs at step 3 of its first evaluation, and nowhere else."""
     (tmp_path / "never").touch()
     params, eval_params = ({"marker": str(tmp_path / name), "at": 3} for name in ("never", "hung"))
-    target = {"target": "tests.parts:HangingEnv", "timeout_seconds": timeout_seconds}
+    target = {"target": "tests.parts:HangingEnv", "timeout_seconds": HUNG}
     return {**target, "params": params, "eval_params": eval_params}
 
 
@@ -109,7 +109,7 @@ def test_an_environment_that_hangs_while_training_waits_for_its_evaluation_is_to
     caplog.set_level(logging.ERROR)
     config = make_config(
         agent=IN_TURNS,
-        env={**hanging(tmp_path), "target": "tests.parts:PausingEnv"},
+        env={**hanging(tmp_path), "target": "tests.parts:PausingEnv", "timeout_seconds": 1.0},
         trainer={"max_opts": 10, "eval_interval": 10},
     )
     train_in_turns(config)
