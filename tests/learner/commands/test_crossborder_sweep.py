@@ -15,6 +15,8 @@ from learner.storage.rundir import read_identity
 from tests.conftest import Command, wait_for
 from tests.learner.sweeps.worth import WORTH, write_sweep
 
+pytestmark = pytest.mark.usefixtures("children_are_forked")
+
 Start = Callable[..., Command]
 
 

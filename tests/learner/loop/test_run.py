@@ -23,16 +23,16 @@ from learner.replay.memory import ReplayMemory
 from learner.storage.checkpoint import load_params
 from learner.storage.rundir import list_states
 from tests.conftest import MakeConfig, counting_config, wait_for
-from tests.forked_children import forked_children
 from tests.parts import check_rows
+
+pytestmark = pytest.mark.usefixtures("children_are_forked")
 
 IN_TURNS = {"target": "tests.parts:CheckingAgent", "params": {"in_turns": True}}
 SCORED = {"target": "tests.parts:StepsEvaluator"}
 
 
 def learner_server(config: RunConfig) -> Result:
-    with forked_children():
-        return train_async(config, 1, resume=True)
+    return train_async(config, 1, resume=True)
 
 
 def sync_train(config: RunConfig) -> Result:
