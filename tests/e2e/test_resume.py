@@ -13,12 +13,14 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from common.errors import DivergedError
 from learner.shared.actor_table import map_actor_table
 from tests.conftest import Command, children_of, endpoints, free_port, is_alive, kill, merged, wait_for
 from tests.e2e.test_by_hand import CALM, ENDLESS, grows, steps_by_actor
 from tests.e2e.test_counting import CAPACITY
+from tests.forked_children import forked_children
 from tests.learner.scrapes import scrape
 from tests.parts import check_rows
 from tests.stored import assert_stored, stored_rows
@@ -80,6 +82,7 @@ def test_killed_twice_and_resumed_nothing_acknowledged_is_lost_or_doubled_and_th
     assert kept(run_dir) == json.loads((run_dir / "final" / "meta.json").read_text())["opt_steps"]
 
 
+@pytest.mark.usefixtures("children_are_forked")
 def test_a_run_that_diverges_ends_without_saving_that_and_goes_on_from_the_checkpoint_before(
     start: Callable[..., Command], write_config: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -115,7 +118,8 @@ def with_three_actors(
     changes = {"trainer": {"checkpoint_seconds": 0.1}, "push": {"n_buffer": 10, "spool_bytes": 50_000}}
     config = write_config(**merged(CALM, changes))
     server = start("learner-server", "--config", str(config), "--listen", address)
-    actors = [start("actor-worker", "--learner", address, "--num-actors", n) for n in ("1", "2")]
+    with forked_children():
+        actors = [start("actor-worker", "--learner", address, "--num-actors", n) for n in ("1", "2")]
     wait_for(lambda: len(steps_by_actor(run_dir)) == 3, "three actors")
     grows(run_dir, {*steps_by_actor(run_dir)})
     wait_for(lambda: kept(run_dir) > 0, "a checkpoint")
