@@ -4,12 +4,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from common.process.child import Child
 from learner.curves.reading import read_points
 from tests.conftest import PATIENCE, merged, wait_for
-from tests.forked_children import forked_children
 from tests.learner.sweeps.worth import write_sweep
 
 
@@ -20,8 +20,7 @@ def start(directory: Path, *words: str, **changes: Any) -> Child:
     path.write_text(yaml.safe_dump(merged(yaml.safe_load(path.read_text()), changes)))
     run = ["--config", str(path), "--run-dir", str(directory / "run"), *words]
     boot = {"command": "sync-train", "words": run, "log": str(directory / "log")}
-    with forked_children():
-        return Child("run", "learner.commands.sweep_child", boot)
+    return Child("run", "learner.commands.sweep_child", boot)
 
 
 def test_the_output_of_the_run_goes_to_a_file_and_its_exit_code_is_the_childs(tmp_path: Path) -> None:
@@ -30,6 +29,7 @@ def test_the_output_of_the_run_goes_to_a_file_and_its_exit_code_is_the_childs(tm
     assert "the target score 1000 was not reached" in (tmp_path / "log").read_text()
 
 
+@pytest.mark.usefixtures("children_are_forked")
 def test_the_run_stops_in_order_when_the_other_end_of_stdin_is_closed(tmp_path: Path) -> None:
     child = start(tmp_path, trainer={"max_opts": 100_000, "eval_interval": 10}, evaluator={"params": {"seconds": 0.1}})
     wait_for(lambda: read_points(tmp_path / "run"), "an evaluation")
