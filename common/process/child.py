@@ -35,9 +35,9 @@ _MARK = "crossborder-event"
 WARM: Final[Event] = {"warm": True}
 """The event of a spare that has imported everything and waits for its boot line."""
 LOOK_SECONDS: Final = 0.05
-"""A wait without a descriptor of the process looks as often as this whether the process has ended."""
+"""The time between two looks at a process that has no descriptor."""
 MOST_SECONDS: Final = 3600.0
-"""The kernel takes no wait of a month."""
+"""The longest single wait; the kernel refuses waits of 25 days and more."""
 
 
 def read_boot() -> dict[str, Any]:
