@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from typing import Final
 
 import numpy as np
 import torch
@@ -13,7 +14,7 @@ from common.errors import ConfigError
 from common.interfaces import ReplayBuffer
 from common.shared.mapped import fence
 from learner.replay.memory import ReplayMemory
-from learner.replay.reader import TRIES, NothingToDrawError
+from learner.replay.reader import Draws, Gatherer, MakeDraws, ReplayReader
 from learner.replay.shared_buffer import SharedReplay
 from learner.replay.sources import SHIFT, SOURCE, MixedReplay
 from learner.replay.view import Plan
@@ -32,6 +33,8 @@ class ResidentRows:
 
     def __init__(self, memory: ReplayMemory, device: torch.device) -> None:
         self.memory = memory
+        self.whole_from = 0
+        """The oldest row that counted when ``catch_up`` ended: rows before it may have been overwritten meanwhile."""
         self._end = 0
         try:
             self.columns = {name: _Ring(column, device) for name, column in memory.columns.items()}
@@ -44,10 +47,48 @@ class ResidentRows:
         """Copy the rows that were stored since the last call."""
         begin, end = max(self._end, self.memory.first()), self.memory.committed
         fence()
-        for column in self.columns.values():
-            column.copy(begin, end)
-        self._end = end
-        fence()  # The caller checks afterwards which rows were overwritten during the copy.
+        if begin < end:
+            for column in self.columns.values():
+                column.copy(begin, end)
+            self._end = end
+        fence()
+        self.whole_from = self.memory.first()
+
+
+class ResidentReader(Gatherer[torch.Tensor]):
+    """Gathers the draws of a reader from a copy of its rows on a device.
+
+    Args:
+        reader: knows which rows the replay holds.
+        rows: the copy, which is brought up to date for each batch.
+        device: holds the copy.
+    """
+
+    AHEAD_BYTES = 64 << 20
+
+    def __init__(self, reader: ReplayReader, rows: ResidentRows, device: torch.device) -> None:
+        self._reader, self._rows, self._device = reader, rows, device
+
+    def gather(self, make: MakeDraws, size: int) -> tuple[Draws, dict[str, torch.Tensor]]:
+        draws, batch = super().gather(make, size)
+        columns = self._rows.columns
+        stored = {name: columns[column].restore(batch[name]) for name, (column, _) in draws.plan.takes.items()}
+        return draws, {**batch, **stored}
+
+    def fill(self, plan: Plan, *, afresh: bool = False) -> dict[str, torch.Tensor]:  # noqa: ARG002 - it always is
+        self._rows.catch_up()
+        indices = {str(id(index)): index % self._rows.memory.n_slots for _, index in plan.takes.values()}
+        slots = self.place(indices)
+        return {
+            name: self._rows.columns[column].take(slots[str(id(index))]) for name, (column, index) in plan.takes.items()
+        }
+
+    def find_spoilt(self, plan: Plan) -> Array:
+        """See ``Gatherer``. Ingest overwrites rows of the memory alone; those of the copy change only in ``fill``."""
+        return self._reader.find_spoilt(plan, self._rows.whole_from)
+
+    def place(self, columns: Items) -> dict[str, torch.Tensor]:
+        return to_tensors(columns, self._device)
 
 
 class ResidentReplay(ReplayBuffer):
@@ -63,8 +104,8 @@ class ResidentReplay(ReplayBuffer):
     """
 
     def __init__(self, replay: SharedReplay, device: torch.device, rows: ResidentRows | None = None) -> None:
-        self._replay, self._reader, self._device = replay, replay.reader, device
-        self._rows = rows or ResidentRows(replay.reader.memory, device)
+        self._replay = replay
+        self._reader = ResidentReader(replay.reader, rows or ResidentRows(replay.reader.memory, device), device)
 
     @property
     def inserted(self) -> int:
@@ -93,40 +134,7 @@ class ResidentReplay(ReplayBuffer):
         Raises:
             NothingToDrawError: there is nothing to draw from.
         """
-        draws = self._replay.make_draws(size)
-        batch, spoilt = self._gather(draws.plan)
-        for _ in range(TRIES):
-            if not len(spoilt):
-                break
-            others = self._replay.make_draws(len(spoilt))
-            fresh, again = self._gather(others.plan)
-            at = torch.from_numpy(spoilt).to(self._device)
-            for name, column in fresh.items():
-                batch[name][at] = column
-            draws.replace(spoilt, others)
-            spoilt = spoilt[again]
-        else:
-            raise NothingToDrawError
-        self._replay.note_drawn(draws)
-        columns = self._rows.columns
-        stored = {name: columns[column].restore(batch[name]) for name, (column, _) in draws.plan.takes.items()}
-        return {**stored, **to_tensors({**draws.plan.made, **self._replay.finish(draws)}, self._device)}
-
-    def _gather(self, plan: Plan) -> tuple[dict[str, torch.Tensor], Array]:
-        """Gather the columns that a plan takes; return them and the positions ``[k]`` of draws that may be torn.
-
-        Ingest may overwrite rows before they are copied. It raises ``first()`` above a row before it overwrites the
-        row. So draws with a row below ``first()`` after the copy may be torn. The copy itself changes only here.
-        """
-        self._rows.catch_up()
-        spoilt = self._reader.find_spoilt(plan)
-        slots: dict[int, torch.Tensor] = {}
-        batch: dict[str, torch.Tensor] = {}
-        for name, (column, index) in plan.takes.items():
-            if id(index) not in slots:
-                slots[id(index)] = torch.from_numpy(index % self._rows.memory.n_slots).to(self._device)
-            batch[name] = self._rows.columns[column].take(slots[id(index)])
-        return batch, spoilt
+        return self._replay.take_batch(size, self._reader)
 
 
 class MixedResidentReplay(ReplayBuffer):
@@ -178,6 +186,10 @@ class MixedResidentReplay(ReplayBuffer):
         return batch
 
 
+PINNED_BYTES: Final = 4 << 20
+"""The most bytes that are copied to a GPU through pinned memory, so that the host need not wait for the GPU."""
+
+
 class _Ring:
     """The slots of a mapped array, and their copy on a device."""
 
@@ -197,7 +209,13 @@ class _Ring:
         slot = begin % self._length
         stop = slot + max(0, end - begin)
         for part in slice(slot, min(stop, self._length)), slice(0, max(0, stop - self._length)):
-            self._resident[part].copy_(self._mapped[part])
+            rows = self._mapped[part]
+            if not len(rows):
+                continue
+            if self._resident.is_cuda and rows.nbytes <= PINNED_BYTES:
+                self._resident[part].copy_(rows.pin_memory(), non_blocking=True)
+            else:
+                self._resident[part].copy_(rows)
 
     def take(self, slots: torch.Tensor) -> torch.Tensor:
         """The rows in these slots ``[…]``, ``[…, *shape]``; unsigned integers come as signed integers."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol, SupportsFloat
+
+import torch
 
 from common.data import Record, Snapshot
 
@@ -24,7 +26,7 @@ class Steps(Protocol):
 class RecordWindow:
     """Collects the agent's records, and counts opt steps and inserted steps.
 
-    Values may be tensors on a GPU. Each is read only when it is summed, since the reading waits for the GPU.
+    Values may be tensors on a GPU. They are read only when they are summed, since the reading waits for the GPU.
 
     Args:
         buffer: counts the steps that were inserted.
@@ -109,7 +111,16 @@ class RecordWindow:
 
     def _fold(self, key: str) -> None:
         pending = self._pending[key]
-        for value in pending:  # One by one: the sum is the same to the last bit, whenever values are folded.
-            self._sums[key] += float(value)
+        for value in _read(pending):  # One by one: the sum is the same to the last bit, whenever values are folded.
+            self._sums[key] += value
         self._counts[key] += len(pending)
         pending.clear()
+
+
+def _read(values: Sequence[SupportsFloat]) -> list[float]:
+    """The values as numbers; those that a GPU has come in one copy."""
+    tensors = [value for value in values if isinstance(value, torch.Tensor) and value.is_cuda]
+    if len(tensors) < len(values):
+        return [float(value) for value in values]
+    numbers: list[float] = torch.stack(tensors).tolist() if tensors else []
+    return numbers

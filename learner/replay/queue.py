@@ -11,7 +11,7 @@ from common.data import Array, Items, Snapshot
 from common.errors import CheckpointError
 from learner.replay.arrivals import find_arrivals
 from learner.replay.memory import ReplayMemory
-from learner.replay.reader import Draws, NothingToDrawError
+from learner.replay.reader import ColumnT, Draws, Gatherer, NothingToDrawError
 from learner.replay.shared_buffer import SharedReplay
 from learner.replay.view import View
 
@@ -59,9 +59,9 @@ class QueueReplay(SharedReplay):
             self._catch_up()
             return len(self._ready) * self._view.steps
 
-    def batch(self, size: int) -> Items:
+    def take_batch(self, size: int, rows: Gatherer[ColumnT]) -> dict[str, ColumnT]:
         with self._alone:
-            return super().batch(size)
+            return super().take_batch(size, rows)
 
     def make_draws(self, size: int) -> Draws:
         with self._alone:

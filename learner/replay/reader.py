@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
 import numpy as np
 
@@ -55,18 +56,84 @@ TRIES: Final = 1000
 """The most times that spoilt draws are made again."""
 
 
-class ReplayReader:
-    """The rows of a replay at the moment of the last ``look``, and batches of them as a view assembles them.
+class Gathered(Protocol):
+    """A column of a batch: an array, or a tensor."""
 
-    The writer may overwrite rows while the reader gathers them. It raises ``oldest`` above a row before it overwrites
-    the row. So the reader reads ``oldest`` again after it has gathered a batch: draws whose rows all lie at ``oldest``
-    or above are whole. All other draws may be torn, and the reader makes them again.
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its values."""
+
+    def __getitem__(self, key: Any, /) -> Any: ...
+
+    def __setitem__(self, key: Any, value: Any, /) -> None: ...
+
+
+ColumnT = TypeVar("ColumnT", bound=Gathered)
+
+
+class Gatherer(abc.ABC, Generic[ColumnT]):
+    """Gathers draws into columns of one kind: arrays on the host, or tensors on a device.
+
+    The writer may overwrite rows while they are gathered. It raises ``oldest`` above a row before it overwrites the
+    row. So ``oldest`` is read again after a batch has been gathered: draws whose rows all lie at ``oldest`` or above
+    are whole. All other draws may be torn, and are made again.
+    """
+
+    AHEAD_BYTES: ClassVar[int]
+    """The most bytes that two or more batches gathered at once may take."""
+
+    def gather(self, make: MakeDraws, size: int) -> tuple[Draws, dict[str, ColumnT]]:
+        """Make draws and assemble a batch of them; draws that are torn or use an excluded row are made again.
+
+        Returns:
+            The draws, and the columns of the view, ``[size, …]``. Columns of stored values may be reused by the next
+            call.
+
+        Raises:
+            NothingToDrawError: there is nothing to draw from.
+        """
+        draws = make(size)
+        batch = self.fill(draws.plan)
+        spoilt = self.find_spoilt(draws.plan)
+        if len(spoilt):
+            self._redraw(make, spoilt, draws, batch)
+        return draws, {**batch, **self.place(draws.plan.made)}
+
+    @abc.abstractmethod
+    def fill(self, plan: Plan, *, afresh: bool = False) -> dict[str, ColumnT]:
+        """Gather the columns that a plan takes, ``[n, …]``; ``afresh``: not into the memory of the last batch."""
+
+    @abc.abstractmethod
+    def find_spoilt(self, plan: Plan) -> Array:
+        """The positions of draws with a row that has been overwritten by now or is excluded, ``[k]``."""
+
+    @abc.abstractmethod
+    def place(self, columns: Items) -> dict[str, ColumnT]:
+        """Arrays as columns of this kind."""
+
+    def _redraw(self, make: MakeDraws, spoilt: Array, draws: Draws, batch: dict[str, ColumnT]) -> None:
+        """Replace the draws at positions ``spoilt`` by other draws, and put their rows into the batch."""
+        for _ in range(TRIES):
+            others = make(len(spoilt))
+            for name, column in self.fill(others.plan, afresh=True).items():
+                batch[name][spoilt] = column
+            draws.replace(spoilt, others)
+            spoilt = spoilt[self.find_spoilt(others.plan)]
+            if not len(spoilt):
+                return
+        raise NothingToDrawError
+
+
+class ReplayReader(Gatherer[Array]):
+    """The rows of a replay at the moment of the last ``look``, and batches of them as a view assembles them.
 
     Args:
         memory: read only here.
         view: assembles the batches.
         rng: random numbers for the view.
     """
+
+    AHEAD_BYTES = 512 << 10
 
     def __init__(self, memory: ReplayMemory, view: View, rng: np.random.Generator) -> None:
         self.memory, self.view, self.rng = memory, view, rng
@@ -132,38 +199,12 @@ class ReplayReader:
         found = self.view.can_draw(self, index)
         return found & ~self.memory.is_excluded(index) if len(self.memory.excluded) else found
 
-    def gather(self, make: MakeDraws, size: int) -> tuple[Draws, Items]:
-        """Make draws and assemble a batch of them; draws that are torn or use an excluded row are made again.
+    def place(self, columns: Items) -> Items:
+        return columns
 
-        Returns:
-            The draws, and the columns of the view, ``[size, …]``. Arrays of stored columns are reused by the next
-            call.
-
-        Raises:
-            NothingToDrawError: there is nothing to draw from.
-        """
-        draws = make(size)
-        batch = self._fill(draws.plan, self._out)
-        spoilt = self.find_spoilt(draws.plan)
-        if len(spoilt):
-            self._redraw(make, spoilt, draws, batch)
-        return draws, {**batch, **draws.plan.made}
-
-    def _redraw(self, make: MakeDraws, spoilt: Array, draws: Draws, batch: Items) -> None:
-        """Replace the draws at positions ``spoilt`` by other draws, and put their rows into the batch."""
-        for _ in range(TRIES):
-            others = make(len(spoilt))
-            for name, column in self._fill(others.plan, {}).items():
-                batch[name][spoilt] = column
-            draws.replace(spoilt, others)
-            spoilt = spoilt[self.find_spoilt(others.plan)]
-            if not len(spoilt):
-                return
-        raise NothingToDrawError
-
-    def _fill(self, plan: Plan, out: Items) -> Items:
-        """Gather the columns that a plan takes, into the arrays of ``out``, which grow to the largest batch."""
+    def fill(self, plan: Plan, *, afresh: bool = False) -> Items:
         columns, base = self.memory.columns, self._base
+        out: Items = {} if afresh else self._out  # These arrays grow to the largest batch.
         slots: dict[int, Array] = {}
         filled: Items = {}
         for name, (column, index) in plan.takes.items():
@@ -178,10 +219,15 @@ class ReplayReader:
             filled[name] = stored.take(at, 0, into[: len(at)], "wrap")
         return filled
 
-    def find_spoilt(self, plan: Plan) -> Array:
-        """The positions of draws with a row that has been overwritten by now or is excluded, ``[k]``."""
+    def find_spoilt(self, plan: Plan, first: int | None = None) -> Array:
+        """See ``Gatherer``.
+
+        Args:
+            plan: of the draws.
+            first: the oldest row that counted when the rows had been copied; None: they have been copied just now.
+        """
         fence()
-        spoilt: Array = plan.lowest < self.memory.first()
+        spoilt: Array = plan.lowest < (self.memory.first() if first is None else first)
         if len(self.memory.excluded):
             for index in {id(at): at for at in (*(at for _, at in plan.takes.values()), *plan.also)}.values():
                 spoilt = spoilt | self.memory.is_excluded(index).reshape(len(spoilt), -1).any(axis=1)

@@ -10,7 +10,7 @@ import numpy as np
 from common.data import Array, Items, Snapshot
 from common.interfaces import ReplayBuffer
 from learner.replay.memory import ReplayMemory
-from learner.replay.reader import Draws, NothingToDrawError, ReplayReader
+from learner.replay.reader import ColumnT, Draws, Gatherer, NothingToDrawError, ReplayReader
 from learner.replay.view import View
 
 ROUNDS: Final = 14
@@ -64,9 +64,17 @@ class SharedReplay(ReplayBuffer, abc.ABC):
         Raises:
             NothingToDrawError: there is nothing to draw from.
         """
-        draws, batch = self._reader.gather(self.make_draws, size)
+        return self.take_batch(size, self._reader)
+
+    def take_batch(self, size: int, rows: Gatherer[ColumnT]) -> dict[str, ColumnT]:
+        """Draw as ``batch`` does, into columns of the kind that ``rows`` gathers.
+
+        Raises:
+            NothingToDrawError: there is nothing to draw from.
+        """
+        draws, batch = rows.gather(self.make_draws, size)
         self.note_drawn(draws)
-        return {**batch, **self.finish(draws)}
+        return {**batch, **rows.place(self.finish(draws))}
 
     @abc.abstractmethod
     def draw(self, size: int) -> tuple[Array, Items]:
@@ -81,7 +89,7 @@ class SharedReplay(ReplayBuffer, abc.ABC):
         """
 
     def make_draws(self, size: int) -> Draws:
-        """Choose ``size`` draws without gathering them, for a caller that has the rows elsewhere; counts nothing.
+        """Choose ``size`` draws without gathering or counting them.
 
         Raises:
             NothingToDrawError: there is nothing to draw from.

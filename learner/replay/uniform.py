@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, Generic
 
 import numpy as np
 
 from common.data import Array, Items, Snapshot
-from learner.replay.reader import Draws
+from learner.replay.reader import ColumnT, Draws, Gatherer
 from learner.replay.shared_buffer import SharedReplay
 
 AHEAD: Final = 16
 """The most batches that are gathered at once."""
-AHEAD_BYTES: Final = 512 << 10
-"""The most bytes that two or more batches gathered at once may take."""
 STALE: Final = 0.01
 """Gathered batches are dropped once new rows exceed this share of the rows there were when they were drawn."""
 
@@ -27,27 +26,36 @@ class UniformReplay(SharedReplay):
     hundredth of the rows.
     """
 
-    _ahead: _Ahead | None = None
+    _ahead: _Ahead[Any] | None = None
     _draw_bytes = 0
     """Bytes of one draw; 0 before the first draw."""
 
-    def batch(self, size: int) -> Items:
+    def take_batch(self, size: int, rows: Gatherer[ColumnT]) -> dict[str, ColumnT]:
         ahead = self._ahead
-        if ahead is None or not ahead.serves(size, self._memory.committed, len(self._memory.excluded)):
-            ahead = self._ahead = self._gather_ahead(size)
-        batch, self.last_drawn = ahead.next()
-        self._sampled += self._view.count_steps(batch, size)
+        if ahead is not None and ahead.rows is None:  # It is of a restored state.
+            ahead.batch, ahead.rows = rows.place(ahead.batch), rows
+        if ahead is None or not ahead.serves(size, rows, self._memory.committed, len(self._memory.excluded)):
+            ahead = self._ahead = self._gather_ahead(size, rows)
+        batch, self.last_drawn, steps = ahead.next()
+        self._sampled += steps
         return batch
 
-    def _gather_ahead(self, size: int) -> _Ahead:
-        n = max(1, min(AHEAD, AHEAD_BYTES // (size * self._draw_bytes))) if self._draw_bytes else 1
+    def _gather_ahead(self, size: int, rows: Gatherer[ColumnT]) -> _Ahead[ColumnT]:
+        n = max(1, min(AHEAD, rows.AHEAD_BYTES // (size * self._draw_bytes))) if self._draw_bytes else 1
         if self._ahead is not None and self._ahead.size != size:
             n = 1  # A caller that changes between sizes would throw away the batches of the other size each time.
         n_excluded = len(self._memory.excluded)
-        draws, batch = self._reader.gather(self.make_draws, n * size)
+        draws, batch = rows.gather(self.make_draws, n * size)
         self._draw_bytes = sum(column.nbytes for column in batch.values()) // (n * size)
         stale_at = self._reader.end + int(STALE * (self._reader.end - self._reader.first))
-        return _Ahead(batch, draws.index, size, n * size, stale_at, n_excluded)
+        steps = self._count_each(draws.plan.made, size, n * size)
+        return _Ahead(batch, rows, draws.index, steps, size, n * size, stale_at, n_excluded)
+
+    def _count_each(self, made: Items, size: int, gathered: int) -> Iterator[int]:
+        """The steps in each of the batches of ``size`` draws in which ``gathered`` draws follow each other."""
+        for begin in range(0, gathered, size):
+            batch = {name: column[begin : begin + size] for name, column in made.items()}
+            yield self._view.count_steps(batch, size)
 
     def draw(self, size: int) -> tuple[Array, Items]:
         return self._rng.integers(self._reader.first, self._reader.end, size), {}
@@ -66,7 +74,7 @@ class UniformReplay(SharedReplay):
         values = {**state.values, "draw_bytes": self._draw_bytes}
         if ahead is None:
             return Snapshot(values)
-        left = {name: column[ahead.taken :] for name, column in ahead.batch.items()}
+        left = {name: _to_array(column[ahead.taken :]) for name, column in ahead.batch.items()}
         drawn = {"size": ahead.size, "left": ahead.gathered - ahead.taken, "stale_at": ahead.stale_at}
         return Snapshot({**values, "ahead": {**drawn, "columns": list(left)}}, left)
 
@@ -76,17 +84,21 @@ class UniformReplay(SharedReplay):
         # A state does not say which rows are in its batches: if any rows are excluded, none of the batches is used.
         if ahead and not len(self._memory.excluded):
             batch = {name: state.arrays[name].copy() for name in ahead["columns"]}  # Files do not keep their order.
-            unknown = np.empty(0, np.int64)
-            self._ahead = _Ahead(batch, unknown, ahead["size"], ahead["left"], ahead["stale_at"], n_excluded=0)
+            unknown, steps = np.empty(0, np.int64), self._count_each(batch, ahead["size"], ahead["left"])
+            self._ahead = _Ahead(
+                batch, None, unknown, steps, ahead["size"], ahead["left"], ahead["stale_at"], n_excluded=0
+            )
 
 
 @dataclass
-class _Ahead:
+class _Ahead(Generic[ColumnT]):
     """Several batches of ``size`` draws that have been gathered, one after another in ``batch``.
 
     Args:
         batch: columns ``[gathered, …]``.
+        rows: gathered the columns; None: they are arrays, and nobody has asked for them yet.
         index: the rows at which the draws begin ``[gathered]``; empty if they are not known.
+        steps: the number of steps in each batch.
         size: draws in a batch.
         gathered: draws in all batches.
         stale_at: rows ever stored at which the batches are no longer used.
@@ -95,21 +107,29 @@ class _Ahead:
         taken: draws given so far.
     """
 
-    batch: Items
+    batch: dict[str, ColumnT]
+    rows: Gatherer[ColumnT] | None
     index: Array
+    steps: Iterator[int]
     size: int
     gathered: int
     stale_at: int
     n_excluded: int
     taken: int = 0
 
-    def serves(self, size: int, inserted: int, n_excluded: int) -> bool:
-        """Whether there is another batch of this size, and no new or excluded rows forbid its use."""
-        is_left = size == self.size and self.taken < self.gathered
+    def serves(self, size: int, rows: Gatherer[Any], inserted: int, n_excluded: int) -> bool:
+        """Whether there is another batch of this size and kind, and no new or excluded rows forbid its use."""
+        is_left = size == self.size and rows is self.rows and self.taken < self.gathered
         return is_left and inserted <= self.stale_at and n_excluded == self.n_excluded
 
-    def next(self) -> tuple[Items, Array]:
-        """The next batch, and the rows at which its draws begin."""
+    def next(self) -> tuple[dict[str, ColumnT], Array, int]:
+        """The next batch, the rows at which its draws begin, and the number of its steps."""
         begin, self.taken = self.taken, self.taken + self.size
         batch = {name: column[begin : self.taken] for name, column in self.batch.items()}
-        return batch, self.index[begin : self.taken]
+        return batch, self.index[begin : self.taken], next(self.steps)
+
+
+def _to_array(column: Any) -> Array:
+    """An array, or a tensor's values as an array."""
+    array: Array = column if isinstance(column, np.ndarray) else column.cpu().numpy()
+    return array

@@ -52,6 +52,7 @@ class Recorder(UncompiledMode):
         """Nodes of the tensors and generators that are neither inputs nor results, with their values."""
         # With strong references, autograd would copy gradients: it hands over only gradients with no other reference.
         self._nodes = WeakIdKeyDictionary(ref_type=WeakIdRef)
+        self._generator_nodes: dict[int, fx.Node] = {}  # By id: not every torch can refer weakly to a generator.
         for i, tensor in enumerate(inputs):
             self._note(tensor, self.graph.placeholder(f"input_{i}"))
 
@@ -90,12 +91,19 @@ class Recorder(UncompiledMode):
         self._nodes[tensor] = node
 
     def _node_of(self, value: torch.Tensor | torch.Generator) -> fx.Node:
+        if isinstance(value, torch.Generator):
+            if id(value) not in self._generator_nodes:
+                self._generator_nodes[id(value)] = self._add_outside(value)
+            return self._generator_nodes[id(value)]
         node: fx.Node | None = self._nodes.get(value)  # type: ignore[no-untyped-call]
         if node is None:
-            with self.graph.inserting_before(next(iter(self.graph.nodes))):
-                node = self.graph.placeholder(f"outside_{len(self.outside)}")
-            self.outside[node] = value
-            self._nodes[value] = node
-            if isinstance(value, torch.Tensor):
-                self._note(value, node)
+            node = self._add_outside(value)
+            self._note(value, node)
+        return node
+
+    def _add_outside(self, value: torch.Tensor | torch.Generator) -> fx.Node:
+        """A node for a value that is neither an input nor a result."""
+        with self.graph.inserting_before(next(iter(self.graph.nodes))):
+            node = self.graph.placeholder(f"outside_{len(self.outside)}")
+        self.outside[node] = value
         return node

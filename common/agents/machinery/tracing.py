@@ -6,7 +6,7 @@ function was traced.
 
 The steps of ``trace``: a ``Recorder`` records the operations as a graph; ``simplify`` drops operations that change no
 result; ``_lift_constants`` turns results that are the same in each call into arguments; ``bind`` replaces torch's
-dispatch of an operation by name with the C function behind it.
+dispatch of an operation by name with the C function behind it. On a GPU ``cuda_graph`` does the rest.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from common.agents.machinery import cuda_graph
 from common.agents.machinery.binding import bind
 from common.agents.machinery.recording import Layout, Recorder
 from common.agents.machinery.simplifying import find_constant_results, simplify
@@ -45,12 +46,23 @@ def trace(function: Traced, inputs: Sequence[torch.Tensor]) -> Traced:
     simplify(graph)
     constants = _lift_constants(graph, recorder.outside)
     kind = inputs[0].device.type
-    with torch.autocast(kind, enabled=False):
-        bind(graph)
-    replay: Traced = functools.partial(fx.GraphModule({}, graph).forward, *constants)
+    on_gpu = kind == "cuda"
+    replay: Traced = functools.partial(_make_compute(graph, constants, on_gpu=on_gpu), *constants)
     if torch.is_autocast_enabled(kind):  # The graph has autocast's casts already; they must not come twice.
         replay = torch.autocast(kind, enabled=False)(replay)
-    return _as_cuda_graph(replay, inputs, constants) if kind == "cuda" else replay
+    if not on_gpu:
+        return replay
+    given = [node for node in graph.nodes if node.op == "placeholder"][len(constants) :]
+    return cuda_graph.record(replay, inputs, constants, [i for i, node in enumerate(given) if node.users])
+
+
+def _make_compute(graph: fx.Graph, constants: Sequence[Any], *, on_gpu: bool) -> Traced:
+    """Make a function that computes a graph; ``constants`` are the values of its first arguments."""
+    placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+    steps = cuda_graph.plan(graph, dict(zip(placeholders, constants, strict=False))) if on_gpu else None
+    with torch.autocast("cuda" if on_gpu else "cpu", enabled=False):
+        bind(graph)
+    return fx.GraphModule({}, graph).forward if steps is None else cuda_graph.on_streams(graph, steps)
 
 
 def _lift_constants(graph: fx.Graph, outside: Mapping[fx.Node, Any]) -> list[Any]:
@@ -87,24 +99,3 @@ def _lift_constants(graph: fx.Graph, outside: Mapping[fx.Node, Any]) -> list[Any
         graph.erase_node(node)
     graph.lint()
     return constants
-
-
-def _as_cuda_graph(call: Traced, inputs: Sequence[torch.Tensor], constants: Sequence[Any]) -> Traced:
-    """Record the call as a CUDA graph, and make a function that launches it.
-
-    A graph reads and writes fixed memory: each launch copies the inputs into ``held`` first, and clones the results.
-    """
-    held = [column.clone() for column in inputs]
-    graph = torch.cuda.CUDAGraph()
-    for constant in constants:
-        if isinstance(constant, torch.Generator):
-            graph.register_generator_state(constant)
-    with torch.cuda.graph(graph):  # This records the operations without computing them.
-        results = call(*held)
-
-    def launch(*again: torch.Tensor) -> list[torch.Tensor]:
-        torch._foreach_copy_(held, again)
-        graph.replay()
-        return [result.clone() for result in results]
-
-    return launch

@@ -1,4 +1,4 @@
-"""A replay's copy on a device gives the batches that the replay gives; the device here is the CPU."""
+"""A replay's copy on a device gives the batches that the replay gives."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from learner.views.items import SelfContained
 from learner.views.sequences import Sequences
 from learner.views.transitions import Transitions
 from tests.conftest import PATIENCE, wait_for
+from tests.devices import DEVICES
 from tests.learner.replay.memories import CAPACITY, WIDE, check_wide, make, open_linked, rows, writing
 from tests.learner.replay.memories import SCHEMA as ITEMS
 from tests.learner.replay.test_reader import Steps
@@ -35,7 +36,7 @@ CPU = torch.device("cpu")
 
 
 def arrays(tensors: dict[str, torch.Tensor]) -> Items:
-    return {name: tensor.numpy() for name, tensor in tensors.items()}
+    return {name: tensor.cpu().numpy() for name, tensor in tensors.items()}
 
 
 def check_same(found: Items, expected: Items) -> None:
@@ -45,6 +46,7 @@ def check_same(found: Items, expected: Items) -> None:
         assert found[name].dtype == column.dtype
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(
     "view",
     [
@@ -55,11 +57,11 @@ def check_same(found: Items, expected: Items) -> None:
     ],
 )
 def test_a_replay_on_a_device_gives_the_batches_of_a_plain_replay_through_many_rounds(
-    tmp_path: Path, view: View
+    tmp_path: Path, view: View, device: str
 ) -> None:
     lanes = Lanes(tmp_path, capacity=60)
     plain, other = (PrioritizedReplay(lanes.memory, view, PrioritizedConfig(), seed=3, n_opts=1000) for _ in range(2))
-    resident = ResidentReplay(other, CPU)
+    resident = ResidentReplay(other, torch.device(device))
     for turn in range(30):
         lanes.play(5 + turn % 4, 3)
         expected, found = plain.batch(8), arrays(resident.tensors(8))
@@ -70,7 +72,8 @@ def test_a_replay_on_a_device_gives_the_batches_of_a_plain_replay_through_many_r
     assert (resident.inserted, resident.sampled, len(resident)) == (plain.inserted, plain.sampled, len(plain))
 
 
-def test_a_mixed_replay_on_a_device_gives_the_batches_of_a_plain_mixed_replay(tmp_path: Path) -> None:
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_mixed_replay_on_a_device_gives_the_batches_of_a_plain_mixed_replay(tmp_path: Path, device: str) -> None:
     own, demos = Lanes(tmp_path / "own"), Lanes(tmp_path / "demos")
     own.play(20)
     demos.play(30)
@@ -80,7 +83,7 @@ def test_a_mixed_replay_on_a_device_gives_the_batches_of_a_plain_mixed_replay(tm
         parts = [PrioritizedReplay(memory, Transitions(SCHEMA), PrioritizedConfig(), 0, 1000) for memory in memories]
         return MixedReplay(parts[0], [Source(0.3, parts[1])], seed=0)
 
-    plain, resident = build(), MixedResidentReplay(build(), CPU)
+    plain, resident = build(), MixedResidentReplay(build(), torch.device(device))
     for _ in range(10):
         expected, found = plain.batch(8), arrays(resident.tensors(8))
         check_same(found, expected)
@@ -106,9 +109,10 @@ def test_interventions_are_drawn_from_the_copy_of_the_actors_rows(tmp_path: Path
     assert plain.parts[1].sampled > 15
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("kind", ["wide", "linked"])
 def test_no_torn_row_is_ever_given_while_another_process_overwrites(
-    tmp_path: Path, kind: Literal["wide", "linked"]
+    tmp_path: Path, kind: Literal["wide", "linked"], device: str
 ) -> None:
     view: View = SelfContained(WIDE) if kind == "wide" else Steps()
     if kind == "wide":
@@ -117,7 +121,8 @@ def test_no_torn_row_is_ever_given_while_another_process_overwrites(
         memory = open_linked(tmp_path, create=True)
     with writing(tmp_path, kind):
         wait_for(lambda: len(memory) > 200, "the first rows")
-        resident, before = ResidentReplay(UniformReplay(memory, view, seed=0), CPU), memory.committed
+        resident = ResidentReplay(UniformReplay(memory, view, seed=0), torch.device(device))
+        before = memory.committed
         draws, deadline = 0, Deadline(PATIENCE)
         while draws < 200 or memory.committed < before + 20 * CAPACITY:  # Rows are overwritten meanwhile.
             assert not deadline.passed(), f"{draws} draws, {memory.committed - before} rows"

@@ -12,9 +12,8 @@ from common.data import ModelVersion
 from learner.loop.server import LearnerServer
 from learner.models.publisher import ModelPublisher
 from tests.conftest import MakeConfig
+from tests.devices import needs_gpu
 from tests.learner.models.newest import newest
-
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
 def queue_work() -> None:

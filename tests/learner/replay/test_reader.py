@@ -39,14 +39,14 @@ def reader_of(memory: Any, view: View = VIEW) -> ReplayReader:
 
 def overwrite_while_gathering(monkeypatch: pytest.MonkeyPatch, write: Callable[[], None]) -> None:
     """Call ``write`` just before the first column of the next gather is read."""
-    fill = ReplayReader._fill
+    fill = ReplayReader.fill
 
-    def fill_while_the_writer_goes_on(*arguments: Any) -> Any:
+    def fill_while_the_writer_goes_on(*arguments: Any, **named: Any) -> Any:
         monkeypatch.undo()
         write()
-        return fill(*arguments)
+        return fill(*arguments, **named)
 
-    monkeypatch.setattr(ReplayReader, "_fill", fill_while_the_writer_goes_on)
+    monkeypatch.setattr(ReplayReader, "fill", fill_while_the_writer_goes_on)
 
 
 def store(writer: ReplayWriter, start: int, count: int) -> None:

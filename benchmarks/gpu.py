@@ -1,0 +1,238 @@
+"""Opt steps per second on a GPU, beside a bare CUDA graph of the same update, and gathers from the resident replay.
+
+The learner's own opt step draws from a replay that is resident on the GPU: ``alone`` while nothing arrives and nothing
+is published, ``publishing`` with a new model for each ``sync_interval`` opt steps, ``arriving`` also while another
+another process pushes steps. The floor, ``bare``, is the same update on one batch that stays on the GPU, captured as
+torch's documentation captures one (https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs): its replay draws
+nothing, copies nothing and returns nothing. Without a GPU, ``--device cpu`` runs all but the floor.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import yaml
+
+from benchmarks.client import Client
+from benchmarks.learner import arriving
+from benchmarks.report import add_choice, report
+from benchmarks.serving import serve_learner
+from benchmarks.updates import AGENTS
+from benchmarks.updates_peer import ENVS
+from common.agents.network_agent import NetworkAgent, find_objects
+from common.data import Column, Items, Schema
+from common.interfaces import ReplayBuffer
+from learner.loop.learner import publish_to_nobody
+from learner.loop.resident import ResidentReplay, ResidentRows
+from learner.loop.server import LearnerServer, local_trust
+from learner.replay.memory import ReplayMemory
+from learner.replay.uniform import UniformReplay
+from learner.replay.writer import ReplayWriter
+from learner.views.items import SelfContained
+
+TURNS = 3
+STORED = 20_000
+GATHERED, ROW_FLOATS = 32_768, 900
+"""Rows of a gather, and float32 numbers in each: 3.6 kB."""
+HUMANOID = {"observations": 348, "actions": 17, "discrete": False}
+NATURE = (
+    "{target: common.agents.dqn:DQN, params: {network: {target: 'common.agents.networks:NatureCnn'}, batch_size: 512}}"
+)
+
+
+@dataclass
+class Kind:
+    """An agent, the environment whose rows it learns from, the steps per second that arrive, and more settings."""
+
+    agent: str
+    env: Mapping[str, Any] | None
+    per_second: float
+    settings: tuple[str, ...] = field(default=())
+
+
+def agent_of(config: str, **params: Any) -> str:
+    """The agent of a shipped configuration, with other values of some parameters."""
+    agent = yaml.safe_load(Path("configs", config).read_text())["agent"]
+    return json.dumps({**agent, "params": {**agent["params"], **params}})
+
+
+def kinds() -> dict[str, Kind]:
+    """The rows of the table, by name."""
+    wide = {"units": [512, 256, 128], "critic_units": [768, 384, 192], "batch_size": 8192}
+    btr = "replay.prioritized={alpha: 0.2, beta_0: 0.4}", "replay.view={params: {n: 3}}"
+    sac = AGENTS["SAC"] % 1
+    return {
+        "dqn": Kind(AGENTS["DQN"] % 1, ENVS["DQN"], 10_000),
+        "sac": Kind(sac, ENVS["SAC"], 10_000),
+        "sac_8192": Kind(sac.replace("batch_size: 256", "batch_size: 8192"), ENVS["SAC"], 10_000),
+        "nature_512": Kind(NATURE, None, 2_000),
+        "fastsac_8192": Kind(agent_of("fastsac_humanoid.yaml", **wide), HUMANOID, 10_000),
+        "btr": Kind(agent_of("btr_pong.yaml"), None, 2_000, btr),
+    }
+
+
+class SameBatch(ReplayBuffer):
+    """A buffer that gives one batch again and again."""
+
+    inserted = sampled = STORED
+
+    def __init__(self, batch: dict[str, torch.Tensor]) -> None:
+        self._batch = batch
+
+    def __len__(self) -> int:
+        return STORED
+
+    def batch(self, size: int) -> Items:
+        raise NotImplementedError
+
+    def tensors(self, size: int) -> dict[str, torch.Tensor]:  # noqa: ARG002 - the batch has this size
+        return dict(self._batch)
+
+    def update_priority(self, index: Any, td_error: Any) -> None:
+        raise NotImplementedError
+
+
+def capture_bare(agent: NetworkAgent, batch: dict[str, torch.Tensor]) -> tuple[Callable[[], None], int]:
+    """The agent's updates as one CUDA graph, and how many opt steps it has: as many as come before they repeat."""
+    buffer = SameBatch({name: column for name, column in batch.items() if name != "index"})
+    updates = getattr(vars(agent)["config"], "policy_delay", 1)
+    agent.train()
+    agent.compute_eagerly()
+    side: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    torch.cuda.synchronize()
+    with torch.cuda.stream(side):
+        for _ in range(2 * updates):
+            agent.opt(buffer)
+    torch.cuda.synchronize()
+    graph: Any = torch.cuda.CUDAGraph()
+    for _, generator in find_objects(torch.Generator, vars(agent).items()):
+        graph.register_generator_state(generator)
+    with torch.cuda.graph(graph):
+        for _ in range(updates):
+            agent.opt(buffer)
+    return graph.replay, updates
+
+
+def rate(step: Callable[[], object], seconds: float, steps_per_call: int = 1) -> float:
+    """Opt steps per second, to the end of the last one's computation."""
+    synchronize: Callable[[], None] = torch.cuda.synchronize if torch.cuda.is_available() else lambda: None
+    synchronize()
+    started, calls = time.perf_counter(), 0
+    while time.perf_counter() - started < seconds:
+        for _ in range(10):
+            step()
+        calls += 10
+    synchronize()
+    return calls * steps_per_call / (time.perf_counter() - started)
+
+
+def fill(server: LearnerServer) -> None:
+    """Push ``STORED`` steps, and wait until all are stored."""
+    with Client(server.ingest.address, local_trust(server.config.server)) as client:
+        part = client.parts(256)[0]
+        for _ in range(STORED // 256 + 1):
+            client.push(part)
+
+
+def measure(name: str, kind: Kind, device: str, seconds: float) -> dict[str, object]:
+    """One row of the table."""
+    env = (
+        ()
+        if kind.env is None
+        else (f"env={json.dumps({'target': 'benchmarks.updates_peer:RandomEnv', 'params': kind.env})}",)
+    )
+    base = "atari" if kind.env is None else "cartpole"
+    settings = (*env, f"agent={kind.agent}", f"replay.capacity={STORED}", f"trainer.device={device}")
+    with serve_learner(
+        base, *settings, "replay.resident=true", "trainer.eval_interval=1000000000", *kind.settings
+    ) as server:
+        fill(server)
+        learner, publish = server.learner, server.learner.publish
+        learner.start()
+
+        def step() -> None:
+            learner.step()
+            server.publisher.settle()
+
+        for _ in range(20):
+            step()
+        works: dict[str, tuple[Callable[[], object], int]] = {}
+        if device != "cpu":
+            batch = learner.buffer.tensors(server.config.agent.params["batch_size"])
+            assert batch is not None
+            other = server.config.agent.build(spec=server.run.parts.spec, seed=1, epsilon=0.0, device=device)
+            assert isinstance(other, NetworkAgent)
+            works["bare"] = capture_bare(other, batch)
+        works |= {"alone": (step, 1), "publishing": (step, 1)}
+        turns: dict[str, list[float]] = {key: [] for key in [*works, "arriving"]}
+        for _ in range(TURNS):
+            for key, (work, updates) in works.items():
+                learner.publish = publish_to_nobody if key == "alone" else publish
+                turns[key].append(rate(work, seconds, updates))
+            with arriving(server, kind.per_second):
+                turns["arriving"].append(rate(step, seconds))
+    found = {key: statistics.median(rates) for key, rates in turns.items()}
+    floor = found.get("bare", float("nan"))
+    return {
+        "kind": name,
+        **{f"{key}/s": value for key, value in found.items()},
+        "alone to bare": found["alone"] / floor,
+        "arriving to bare": found["arriving"] / floor,
+        "publishing to alone": found["publishing"] / found["alone"],
+    }
+
+
+def measure_gather(device: torch.device) -> dict[str, object]:
+    """The milliseconds of gathering rows on the device alone, and of a whole draw of them."""
+    schema = Schema((Column("many", "<f4", (ROW_FLOATS,)),))
+    with tempfile.TemporaryDirectory() as directory:
+        memory = ReplayMemory(Path(directory) / "replay", schema, 4 * GATHERED, create=True)
+        writer, rng = ReplayWriter(memory), np.random.default_rng(0)
+        for seq in range(1, 65):
+            rows = {"many": rng.standard_normal((GATHERED // 16, ROW_FLOATS), np.float32)}
+            writer.append(rows, GATHERED // 16, incarnation=1, seq=seq)
+        copied = ResidentRows(memory, device)
+        resident = ResidentReplay(UniformReplay(memory, SelfContained(schema), seed=0), device, copied)
+        resident.tensors(GATHERED)
+        slots = [torch.from_numpy(rng.integers(0, len(memory), GATHERED)).to(device) for _ in range(8)]
+
+        def gather() -> None:
+            for each in slots:
+                copied.columns["many"].take(each)
+
+        whole = statistics.median(1e3 / rate(lambda: resident.tensors(GATHERED), 0.5) for _ in range(TURNS))
+        alone = statistics.median(1e3 / rate(gather, 0.5, len(slots)) for _ in range(TURNS))
+    return {"rows": GATHERED, "kB each": ROW_FLOATS * 4 / 1000, "gather ms": alone, "whole draw ms": whole}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser("benchmarks.gpu", description=__doc__)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--seconds", type=float, default=2.0, help="of one turn")
+    known = kinds()
+    add_choice(parser, "kind", [*known, "gather"])
+    arguments = parser.parse_args()
+    where = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
+    chosen = [name for name in arguments.kind if name != "gather"]
+    rows = []
+    for name in chosen:
+        rows.append(measure(name, known[name], arguments.device, arguments.seconds))
+        report("gpu", f"{where}, torch {torch.__version__}", rows[-1:], TURNS)
+    if len(rows) > 1:
+        report("gpu", f"{where}, torch {torch.__version__}, all kinds", rows, TURNS)
+    if "gather" in arguments.kind:
+        report("gather", where, [measure_gather(torch.device(arguments.device))], TURNS)
+
+
+if __name__ == "__main__":
+    main()
