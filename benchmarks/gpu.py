@@ -1,7 +1,7 @@
 """Opt steps per second on a GPU, beside a bare CUDA graph of the same update, and gathers from the resident replay.
 
 The learner's own opt step draws from a replay that is resident on the GPU: ``alone`` while nothing arrives and nothing
-is published, ``publishing`` with a new model for each ``sync_interval`` opt steps, ``arriving`` also while another
+is published, ``publishing`` with a new model for each ``sync_interval`` opt steps, ``arriving`` also while
 another process pushes steps. The floor, ``bare``, is the same update on one batch that stays on the GPU, captured as
 torch's documentation captures one (https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs): its replay draws
 nothing, copies nothing and returns nothing. Without a GPU, ``--device cpu`` runs all but the floor.
@@ -75,9 +75,9 @@ def kinds() -> dict[str, Kind]:
         "dqn": Kind(AGENTS["DQN"] % 1, ENVS["DQN"], 10_000),
         "sac": Kind(sac, ENVS["SAC"], 10_000),
         "sac_8192": Kind(sac.replace("batch_size: 256", "batch_size: 8192"), ENVS["SAC"], 10_000),
-        "nature_512": Kind(NATURE, None, 2_000),
+        "nature_512": Kind(NATURE, None, 1_000),
         "fastsac_8192": Kind(agent_of("fastsac_humanoid.yaml", **wide), HUMANOID, 10_000),
-        "btr": Kind(agent_of("btr_pong.yaml"), None, 2_000, btr),
+        "btr": Kind(agent_of("btr_pong.yaml"), None, 1_000, btr),
     }
 
 

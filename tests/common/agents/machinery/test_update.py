@@ -33,7 +33,6 @@ from common.testing import ItemMemory
 from common.testing.agent_checks import MakeAgent
 from learner.loop.precision import computing_in
 from tests.common.agents.parts import CRITICS, CROSSQ
-from tests.devices import needs_gpu
 
 OBS = gymnasium.spaces.Box(-1, 1, (4,), np.float32)
 PICTURES = gymnasium.spaces.Box(0, 255, (4, 36, 36), np.uint8)
@@ -133,23 +132,6 @@ def test_a_captured_update_is_the_eager_one_bit_for_bit(name: str, caplog: pytes
     assert not caplog.records, "it was captured"
 
 
-@needs_gpu
-@pytest.mark.parametrize("precision", ["float32", "bfloat16", "rounded_products"])
-@pytest.mark.parametrize("name", KINDS)
-def test_a_captured_update_on_a_gpu_is_the_eager_one_but_for_the_order_of_sums(
-    name: str, precision: ComputingPrecision, caplog: pytest.LogCaptureFixture
-) -> None:
-    kind = KINDS[name]
-    columns = items(*kind[1:])
-    captured, eager = (learn(kind, ItemMemory(columns), update, precision, "cuda") for update in ("captured", "eager"))
-    rtol, atol = (1e-4, 1e-5) if precision == "float32" else (0.05, 0.02)
-    for one, other in zip(captured, eager, strict=True):
-        assert one.keys() == other.keys()
-        for key, value in other.items():
-            np.testing.assert_allclose(one[key], value, rtol, atol, err_msg=key)
-    assert not caplog.records, "it was captured"
-
-
 @pytest.mark.parametrize("name", ["DQN", "IQN", "noisy, dueling C51", "QR-DQN", "SAC"])
 def test_a_captured_update_is_the_eager_one_also_with_weights_and_reports_the_same_errors(name: str) -> None:
     kind = KINDS[name]
@@ -205,24 +187,6 @@ def test_an_update_that_cannot_be_captured_stays_eager_and_the_log_says_why(capl
     with caplog.at_level(logging.WARNING):
         found = [float(update({"x": torch.full((2,), value)})["sign"]) for value in (1.0, 1.0, -1.0, 1.0, -1.0)]
     assert found == [1, 1, -1, 1, -1]
-    assert [record.getMessage() for record in caplog.records] == ["updates stay eager, as they cannot be captured:"]
-
-
-@needs_gpu
-def test_an_update_on_a_gpu_that_cannot_be_captured_goes_on_to_draw_random_numbers(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    generator, same = (torch.Generator("cuda").manual_seed(3) for _ in range(2))
-
-    def draw_noise(batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        noise = torch.randn(4, generator=generator, device="cuda")
-        return {"noise": noise + len(batch["x"].nonzero())}  # The size of this result must be known on the host.
-
-    update = Update(draw_noise, {}, captured=True)
-    with caplog.at_level(logging.WARNING):
-        found = [update({"x": torch.ones(2, device="cuda")})["noise"] for _ in range(4)]
-    expected = [torch.randn(4, generator=same, device="cuda") + 2 for _ in range(4)]
-    assert torch.equal(torch.stack(found), torch.stack(expected))
     assert [record.getMessage() for record in caplog.records] == ["updates stay eager, as they cannot be captured:"]
 
 
