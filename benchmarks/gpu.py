@@ -13,9 +13,8 @@ import argparse
 import json
 import statistics
 import tempfile
-import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ import torch
 import yaml
 
 from benchmarks.client import Client
-from benchmarks.learner import arriving
+from benchmarks.learner import arriving, rate
 from benchmarks.report import add_choice, report
 from benchmarks.serving import serve_learner
 from benchmarks.updates import AGENTS
@@ -45,39 +44,51 @@ STORED = 20_000
 GATHERED, ROW_FLOATS = 32_768, 900
 """Rows of a gather, and float32 numbers in each: 3.6 kB."""
 HUMANOID = {"observations": 348, "actions": 17, "discrete": False}
-NATURE = (
+NATURE_512 = (
     "{target: common.agents.dqn:DQN, params: {network: {target: 'common.agents.networks:NatureCnn'}, batch_size: 512}}"
 )
 
 
 @dataclass
 class Kind:
-    """An agent, the environment whose rows it learns from, the steps per second that arrive, and more settings."""
+    """A row of the table.
 
-    agent: str
-    env: Mapping[str, Any] | None
+    Args:
+        rows: the kind of rows from which the agent learns, see ``benchmarks.serving``.
+        per_second: steps that arrive in a second.
+        settings: of the run; they name the agent.
+    """
+
+    rows: str
     per_second: float
-    settings: tuple[str, ...] = field(default=())
+    settings: tuple[str, ...]
 
 
 def agent_of(config: str, **params: Any) -> str:
-    """The agent of a shipped configuration, with other values of some parameters."""
+    """The setting for the agent of a shipped configuration, with other values of some parameters."""
     agent = yaml.safe_load(Path("configs", config).read_text())["agent"]
-    return json.dumps({**agent, "params": {**agent["params"], **params}})
+    return f"agent={json.dumps({**agent, 'params': {**agent['params'], **params}})}"
+
+
+def random_env(**params: Any) -> str:
+    """The setting for an environment of random numbers."""
+    return f"env={json.dumps({'target': 'benchmarks.updates_peer:RandomEnv', 'params': params})}"
 
 
 def kinds() -> dict[str, Kind]:
     """The rows of the table, by name."""
     wide = {"units": [512, 256, 128], "critic_units": [768, 384, 192], "batch_size": 8192}
     btr = "replay.prioritized={alpha: 0.2, beta_0: 0.4}", "replay.view={params: {n: 3}}"
-    sac = AGENTS["SAC"] % 1
+    dqn, sac = (f"agent={AGENTS[name] % 1}" for name in ("DQN", "SAC"))
+    sac_8192 = sac.replace("batch_size: 256", "batch_size: 8192")
+    pole, robot, humanoid = (random_env(**env) for env in (ENVS["DQN"], ENVS["SAC"], HUMANOID))
     return {
-        "dqn": Kind(AGENTS["DQN"] % 1, ENVS["DQN"], 10_000),
-        "sac": Kind(sac, ENVS["SAC"], 10_000),
-        "sac_8192": Kind(sac.replace("batch_size: 256", "batch_size: 8192"), ENVS["SAC"], 10_000),
-        "nature_512": Kind(NATURE, None, 1_000),
-        "fastsac_8192": Kind(agent_of("fastsac_humanoid.yaml", **wide), HUMANOID, 10_000),
-        "btr": Kind(agent_of("btr_pong.yaml"), None, 1_000, btr),
+        "dqn": Kind("cartpole", 10_000, (pole, dqn)),
+        "sac": Kind("cartpole", 10_000, (robot, sac)),
+        "sac_8192": Kind("cartpole", 10_000, (robot, sac_8192)),
+        "nature_512": Kind("atari", 1_000, (f"agent={NATURE_512}",)),
+        "fastsac_8192": Kind("cartpole", 10_000, (humanoid, agent_of("fastsac_humanoid.yaml", **wide))),
+        "btr": Kind("atari", 1_000, (agent_of("btr_pong.yaml"), *btr)),
     }
 
 
@@ -123,19 +134,6 @@ def capture_bare(agent: NetworkAgent, batch: dict[str, torch.Tensor]) -> tuple[C
     return graph.replay, updates
 
 
-def rate(step: Callable[[], object], seconds: float, steps_per_call: int = 1) -> float:
-    """Opt steps per second, to the end of the last one's computation."""
-    synchronize: Callable[[], None] = torch.cuda.synchronize if torch.cuda.is_available() else lambda: None
-    synchronize()
-    started, calls = time.perf_counter(), 0
-    while time.perf_counter() - started < seconds:
-        for _ in range(10):
-            step()
-        calls += 10
-    synchronize()
-    return calls * steps_per_call / (time.perf_counter() - started)
-
-
 def fill(server: LearnerServer) -> None:
     """Push ``STORED`` steps, and wait until all are stored."""
     with Client(server.ingest.address, local_trust(server.config.server)) as client:
@@ -146,16 +144,13 @@ def fill(server: LearnerServer) -> None:
 
 def measure(name: str, kind: Kind, device: str, seconds: float) -> dict[str, object]:
     """One row of the table."""
-    env = (
-        ()
-        if kind.env is None
-        else (f"env={json.dumps({'target': 'benchmarks.updates_peer:RandomEnv', 'params': kind.env})}",)
+    ours = (
+        f"replay.capacity={STORED}",
+        f"trainer.device={device}",
+        "replay.resident=true",
+        "trainer.eval_interval=1000000000",
     )
-    base = "atari" if kind.env is None else "cartpole"
-    settings = (*env, f"agent={kind.agent}", f"replay.capacity={STORED}", f"trainer.device={device}")
-    with serve_learner(
-        base, *settings, "replay.resident=true", "trainer.eval_interval=1000000000", *kind.settings
-    ) as server:
+    with serve_learner(kind.rows, *ours, *kind.settings) as server:
         fill(server)
         learner, publish = server.learner, server.learner.publish
         learner.start()
@@ -178,7 +173,7 @@ def measure(name: str, kind: Kind, device: str, seconds: float) -> dict[str, obj
         for _ in range(TURNS):
             for key, (work, updates) in works.items():
                 learner.publish = publish_to_nobody if key == "alone" else publish
-                turns[key].append(rate(work, seconds, updates))
+                turns[key].append(updates * rate(work, seconds))
             with arriving(server, kind.per_second):
                 turns["arriving"].append(rate(step, seconds))
     found = {key: statistics.median(rates) for key, rates in turns.items()}
@@ -211,7 +206,7 @@ def measure_gather(device: torch.device) -> dict[str, object]:
                 copied.columns["many"].take(each)
 
         whole = statistics.median(1e3 / rate(lambda: resident.tensors(GATHERED), 0.5) for _ in range(TURNS))
-        alone = statistics.median(1e3 / rate(gather, 0.5, len(slots)) for _ in range(TURNS))
+        alone = statistics.median(1e3 / rate(gather, 0.5) / len(slots) for _ in range(TURNS))
     return {"rows": GATHERED, "kB each": ROW_FLOATS * 4 / 1000, "gather ms": alone, "whole draw ms": whole}
 
 

@@ -39,19 +39,19 @@ NATURE = "network: {target: 'common.agents.networks:NatureCnn'}"
 KINDS = {
     "cartpole": (64, 20_000, "units: [256, 256]"),
     "atari": (32, 2_000, NATURE),
-    "atari in large batches": (512, 2_000, NATURE),
 }
 """Batch size, arriving steps per second and network of each kind."""
 
 
-def rate(step: Callable[[], object]) -> float:
+def rate(step: Callable[[], object], seconds: float = SECONDS) -> float:
     """Steps per second of wall-clock, to the end of the last one's computation."""
+    synchronize: Callable[[], None] = torch.cuda.synchronize if torch.cuda.is_available() else lambda: None
+    synchronize()
     started, steps = time.perf_counter(), 0
-    while time.perf_counter() - started < SECONDS:
+    while time.perf_counter() - started < seconds:
         step()
         steps += 1
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
+    synchronize()
     return steps / (time.perf_counter() - started)
 
 
@@ -135,12 +135,10 @@ def arriving(server: LearnerServer, per_second: float) -> Iterator[None]:
         raise SystemExit(f"expected {per_second:g} steps a second, but only {arrived:.0f} arrived")
 
 
-def measure(kind: str, device: str, update: str) -> dict[str, object]:
+def measure(kind: str, update: str) -> dict[str, object]:
     size, per_second, network = KINDS[kind]
     params = f"agent={{target: common.agents.dqn:DQN, params: {{{PARAMS.format(size)}, {network}, update: {update}}}}}"
-    resident = f"replay.resident={str(device != 'cpu').lower()}"
-    more = params, f"replay.capacity={STORED}", f"trainer.device={device}", resident
-    with serve_learner(kind.partition(" ")[0], *more) as server:
+    with serve_learner(kind, params, f"replay.capacity={STORED}") as server:
         with Client(server.ingest.address, local_trust(server.config.server)) as client:
             for _ in range(STORED // ROWS):
                 client.push(client.parts(ROWS)[0])
@@ -176,12 +174,11 @@ def measure(kind: str, device: str, update: str) -> dict[str, object]:
 def main() -> None:
     parser = argparse.ArgumentParser("benchmarks.learner", description=__doc__)
     parser.add_argument("--kind", choices=KINDS, nargs="+", default=["cartpole", "atari"])
-    parser.add_argument("--device", default="cpu", help="cuda: its floor is the update on resident data")
     parser.add_argument("--update", default="captured", help="eager or captured")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    rows = [measure(kind, arguments.device, arguments.update) for kind in arguments.kind]
-    report("learner", f"{arguments.device}, {arguments.update}, one thread; acknowledged, exactly once", rows)
+    rows = [measure(kind, arguments.update) for kind in arguments.kind]
+    report("learner", f"{arguments.update}, one thread; acknowledged, exactly once", rows)
 
 
 if __name__ == "__main__":

@@ -77,10 +77,11 @@ class ResidentReader(Gatherer[torch.Tensor]):
 
     def fill(self, plan: Plan, *, afresh: bool = False) -> dict[str, torch.Tensor]:  # noqa: ARG002 - it always is
         self._rows.catch_up()
-        indices = {str(id(index)): index % self._rows.memory.n_slots for _, index in plan.takes.values()}
-        slots = self.place(indices)
+        names = {id(index): name for name, (_, index) in plan.takes.items()}  # Columns may share an index.
+        slots = self.place({name: plan.takes[name][1] % self._rows.memory.n_slots for name in names.values()})
         return {
-            name: self._rows.columns[column].take(slots[str(id(index))]) for name, (column, index) in plan.takes.items()
+            name: self._rows.columns[column].take(slots[names[id(index)]])
+            for name, (column, index) in plan.takes.items()
         }
 
     def find_spoilt(self, plan: Plan) -> Array:

@@ -224,7 +224,7 @@ class ReplayReader(Gatherer[Array]):
 
         Args:
             plan: of the draws.
-            first: the oldest row that counted when the rows had been copied; None: they have been copied just now.
+            first: rows before this one count as overwritten; None: those before the oldest row that counts now.
         """
         fence()
         spoilt: Array = plan.lowest < (self.memory.first() if first is None else first)

@@ -22,6 +22,9 @@ MAX_BYTES: Final = 256 << 20
 """The most bytes of intermediate results that operations on several streams may take. None of them shares memory with a
 later one, which another stream could overwrite too early. Larger operations fill a GPU by themselves."""
 
+_SINGLY_COPIED: Final = frozenset({torch.uint16, torch.uint32, torch.uint64})
+"""The dtypes of which torch copies one tensor at a time."""
+
 
 def record(compute: Compute, inputs: Sequence[torch.Tensor], constants: Sequence[Any], used: Sequence[int]) -> Compute:
     """Record a function as a CUDA graph, without computing it, and make a function that launches the graph.
@@ -109,15 +112,12 @@ def _group_by_dtype(tensors: Mapping[int, torch.Tensor]) -> list[list[int]]:
 
 
 def _copy(targets: list[torch.Tensor], sources: list[torch.Tensor]) -> None:
-    """Copy tensors of one dtype, in one kernel if torch has one for this dtype."""
+    """Copy tensors of one dtype, in one kernel if torch has a kernel for this dtype."""
     if targets[0].dtype in _SINGLY_COPIED:
         for target, source in zip(targets, sources, strict=True):
             target.copy_(source)
     else:
         torch._foreach_copy_(targets, sources)
-
-
-_SINGLY_COPIED: Final = frozenset({torch.uint16, torch.uint32, torch.uint64})
 
 
 def plan(graph: fx.Graph, constants: Mapping[fx.Node, Any]) -> list[Step] | None:

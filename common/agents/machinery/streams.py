@@ -45,7 +45,7 @@ def spread(graph: fx.Graph, values: Mapping[fx.Node, Any], n_streams: int) -> li
     """
     memory = _Memory(graph, values)
     lanes = _Lanes(n_streams)
-    return [lanes.place(node, memory.find_earlier(node)) for node in graph.nodes if memory.is_used_by(node)]
+    return [lanes.place(node, memory.find_earlier(node)) for node in graph.nodes if memory.computes(node)]
 
 
 class _Memory:
@@ -69,7 +69,7 @@ class _Memory:
             if node.op == "call_function" and not _is_view(node):
                 self._operations.add(node)
 
-    def is_used_by(self, node: fx.Node) -> bool:
+    def computes(self, node: fx.Node) -> bool:
         """Whether the node computes: it is no argument, no view and no result of the graph."""
         return node in self._operations
 
