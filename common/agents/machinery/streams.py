@@ -126,6 +126,8 @@ class _Lanes:
 
     def __init__(self, n: int) -> None:
         self._ends: list[list[fx.Node]] = [[] for _ in range(n)]
+        self._numbers: dict[fx.Node, int] = {}
+        """The number of each operation in the order of the graph."""
         self._place: dict[fx.Node, tuple[int, int]] = {}
         """The stream of an operation, and its number in that stream, from 1 on."""
         self._seen: dict[fx.Node, list[int]] = {}
@@ -133,7 +135,7 @@ class _Lanes:
 
     def place(self, node: fx.Node, earlier: Iterable[fx.Node]) -> Step:
         """Choose a stream for an operation that begins after ``earlier`` operations."""
-        others = sorted(earlier, key=self._count, reverse=True)
+        others = sorted(earlier, key=self._numbers.__getitem__, reverse=True)  # The latest first.
         known = self._merge(others)
         stream = self._choose(others, known)
         mine, waits = self._ends[stream], list[fx.Node]()
@@ -144,13 +146,10 @@ class _Lanes:
                 waits.append(other)
                 seen = [max(pair) for pair in zip(seen, self._seen[other], strict=True)]
         mine.append(node)
+        self._numbers[node] = len(self._numbers)
         seen[stream] = len(mine)
         self._place[node], self._seen[node] = (stream, len(mine)), seen
         return Step(node, stream, tuple(waits))
-
-    def _count(self, node: fx.Node) -> int:
-        """The number of operations that come before this one, whatever the stream."""
-        return sum(self._seen[node])
 
     def _merge(self, nodes: Sequence[fx.Node]) -> list[int]:
         """How many operations of each stream have ended when all of these have."""
