@@ -5,6 +5,7 @@ python -m benchmarks.client ADDRESS STEPS_PER_SECOND     until its standard inpu
 
 from __future__ import annotations
 
+import itertools
 import secrets
 import sys
 import threading
@@ -80,11 +81,10 @@ def push_steadily(address: str, per_second: float) -> None:
 
     threading.Thread(target=await_end, daemon=True).start()
     with Client(address, Trust()) as client:
-        parts, pushed, started = client.parts(STEADY_ROWS), 0, time.perf_counter()
+        parts, pushed, started = itertools.cycle(client.parts(STEADY_ROWS)), 0, time.perf_counter()
         while not closed.wait(max(0.0, started + pushed / per_second - time.perf_counter())):
-            for part in parts:
-                client.push(part)
-            pushed += ROWS
+            client.push(next(parts))
+            pushed += STEADY_ROWS
     sys.stdout.write(f"{pushed / (time.perf_counter() - started)}\n")
 
 
