@@ -28,7 +28,7 @@ WIDE: Final = Schema((Column("n", "<i8"), Column("many", "<i8", (64,))))
 LINKED: Final = Schema.of_rows((Column("n", "<i8"), Column("many", "<i8", (8,))))
 """Rows of ``LANES`` lanes that step in turn."""
 CAPACITY, BATCH, LANES, EPISODE = 512, 16, 3, 4
-"""Of ``endless_writer``. An episode of 4 steps takes 5 rows."""
+"""Of ``endless_writer``, if a test does not say otherwise. An episode of 4 steps takes 5 rows."""
 
 
 def rows(start: int, count: int) -> Items:
@@ -148,9 +148,11 @@ def next_rows(memory: ReplayMemory) -> Array:
 
 
 @contextmanager
-def writing(directory: Path, kind: Literal["wide", "linked"]) -> Iterator[subprocess.Popen[bytes]]:
+def writing(
+    directory: Path, kind: Literal["wide", "linked"], capacity: int = CAPACITY
+) -> Iterator[subprocess.Popen[bytes]]:
     """Another process writes into the replay as fast as it can; it has ended when the context has."""
-    command = [sys.executable, "-m", "tests.learner.replay.endless_writer", str(directory), kind]
+    command = [sys.executable, "-m", "tests.learner.replay.endless_writer", str(directory), kind, str(capacity)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, cwd=ROOT) as writer:
         yield writer
     assert writer.returncode in {0, -signal.SIGKILL}, "it failed"
