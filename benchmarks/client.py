@@ -24,7 +24,8 @@ from common.wire.trust import Trust
 
 ROWS = 256
 """Rows that are pushed over and over."""
-STEADY_ROWS = 64
+MOST_STEADY_ROWS, STEADY_SECONDS = 64, 0.01
+"""A steady push has the steps of 10 ms, but at most 64: nearly all steps of a short measurement arrive within it."""
 FLUSH_SECONDS = 10.0
 
 
@@ -81,10 +82,12 @@ def push_steadily(address: str, per_second: float) -> None:
 
     threading.Thread(target=await_end, daemon=True).start()
     with Client(address, Trust()) as client:
-        parts, pushed, started = itertools.cycle(client.parts(STEADY_ROWS)), 0, time.perf_counter()
+        size = max(1, min(MOST_STEADY_ROWS, int(per_second * STEADY_SECONDS)))
+        parts, pushed, started = itertools.cycle(client.parts(size)), 0, time.perf_counter()
         while not closed.wait(max(0.0, started + pushed / per_second - time.perf_counter())):
-            client.push(next(parts))
-            pushed += STEADY_ROWS
+            part = next(parts)
+            client.push(part)
+            pushed += len(part["lane"])
     sys.stdout.write(f"{pushed / (time.perf_counter() - started)}\n")
 
 
