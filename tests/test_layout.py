@@ -19,6 +19,7 @@ TESTED_ELSEWHERE: dict[str, str] = {
     "learner/commands/server_cordon.py": "learner/commands/test_server_drain.py",
     "learner/commands/server_uncordon.py": "learner/commands/test_server_drain.py",
     "learner/__main__.py": "e2e/test_ranks.py",
+    "learner/loop/rank.py": "learner/loop/test_server.py",
     "learner/loop/together.py": "e2e/test_ranks.py",
     "learner/evaluation/candidate.py": "learner/evaluation/test_actor_scoring.py",
     "learner/loop/learner_parts.py": "learner/loop/test_run.py",

@@ -37,6 +37,7 @@ from learner.ingest.ingest_process import ComingIngest, IngestProcess
 from learner.loop.intake import Intake
 from learner.loop.learner import do_nothing
 from learner.loop.opt_traces import OptTraces
+from learner.loop.rank import Rank
 from learner.loop.run import Result, Run, open_rank
 from learner.loop.summaries import actor_stats
 from learner.loop.together import Together
@@ -117,16 +118,15 @@ class LearnerServer:
             self.ratio = LiveRatio(self.control, run.limiter())
             self.actor_table = map_actor_table(shared, create=not (shared / "actors").exists())
             self.publisher = _make_publisher(run, "models")
-            self.together = self._make_together(group, beginning)
+            self.rank = self._make_rank(group, beginning)
             self.learner = make_learner(
                 run,
                 earlier,
                 stack,
                 publish=self.publisher.publish,
-                show_life=self._show_life if self.together is None else self.together.show_life,
                 scoring=self._make_actor_scoring(stack),
                 episodes=self.control.episode_record,
-                together=self.together,
+                rank=self.rank,
             )
             self.control.opt_steps = self.learner.opt_steps
             self._traces = OptTraces(shared, self.learner, self.buffer, self.publisher.slots.newest)
@@ -143,8 +143,7 @@ class LearnerServer:
             stack.callback(self._metrics.close)
             self.ingest.when_moved = self._write_endpoints_again
             self._write_endpoints()
-            if self.together is not None:
-                self.together.listen(self.learner, self.ingest.address, shared)
+            self.rank.listen(self.learner, self.ingest.address, shared)
             if local_actors:
                 self.local_actors = self._start_local_actors(local_actors, coming_actors)
                 ending_local_actors.callback(self.local_actors.stop_and_join, LEAVE_SECONDS)
@@ -166,9 +165,9 @@ class LearnerServer:
             return None
         return stack.enter_context(Group(self.place, self.config.trainer.rank_seconds, self.config.trainer.device))
 
-    def _make_together(self, group: Group | None, beginning: Beginning | None) -> Together | None:
+    def _make_rank(self, group: Group | None, beginning: Beginning | None) -> Rank:
         if group is None or beginning is None:
-            return None
+            return Rank(self.buffer, self._show_life)
         return Together(
             group,
             beginning,
@@ -272,8 +271,6 @@ class LearnerServer:
         try:
             with learner.training(self._announce_stop):
                 self._train()
-                if self.failure is not None:
-                    raise self.failure
             if learner.outcome is not None and learner.outcome.is_finish:
                 self._metrics.show_last()  # Prometheus has to know that the run has finished, and did not break off.
         except DivergedError:
@@ -281,22 +278,17 @@ class LearnerServer:
             raise
         finally:
             self._stack.close()
-        result = {**vars(self.run.make_result(learner))}
-        if self.together is not None:
-            result["samples_total"] = self.together.inserted
+        result = {**vars(self.run.make_result(learner)), "samples_total": self.rank.inserted}
         return AsyncResult(**result, actors=actor_stats(self.actor_table))
 
     def _train(self) -> None:
-        """Train alone, or together with the other ranks.
+        """Train until the run ends.
 
         A rank that has lost another rank, or that torchrun will start again, does not tell its actors to stop.
         """
-        if self.together is None:
-            self._loop()
-            return
+        settle = partial(self.publisher.settle, wait=True)
         try:
-            settle = partial(self.publisher.settle, wait=True)
-            self.together.train(self.intake, self._count_step, settle, lambda: self.failure is not None)
+            self.rank.train(self.intake, self._count_step, settle, lambda: self.failure is not None)
             if self.failure is not None:
                 raise self.failure
         except Exception as error:
@@ -306,16 +298,6 @@ class LearnerServer:
     def _announce_stop(self) -> None:
         if not self._goes_on:
             self.ingest.announce_stop()
-
-    def _loop(self) -> None:
-        while self.learner.outcome is None:
-            self._show_life()
-            if self.intake.may_sample() and self.learner.step():
-                self._count_step()
-            else:
-                self.publisher.settle(wait=True)  # This takes a moment; waiting for rows may take seconds.
-                self.intake.wait()
-            self.learner.tick()
 
     def _count_step(self) -> None:
         """Tell ingest of an opt step that was taken."""

@@ -15,6 +15,7 @@ import torch
 from common.interfaces import Agent, ReplayBuffer
 from learner.loop.intake import Intake
 from learner.loop.learner import Learner, Outcome
+from learner.loop.rank import Rank
 from learner.ranks.addresses import ActorCounts, share_addresses
 from learner.ranks.agent_state import RandomState, compute_checksum, find_statistics, share_agent, share_statistics
 from learner.ranks.beginning import Beginning, begin_in_order
@@ -28,11 +29,10 @@ from learner.storage.resume import Trained
 
 OUTCOMES: Final = tuple(Outcome)
 """A rank sends an outcome to the others as its place in this tuple, counted from 1."""
-Failed = Callable[[], bool]
 
 
-class Together:
-    """The work of a learner host as one of several ranks.
+class Together(Rank):
+    """One of several ranks of a run.
 
     Args:
         group: of all ranks.
@@ -53,20 +53,18 @@ class Together:
         beat: Callable[[], None],
         control: ControlBlock,
     ) -> None:
-        self.place = group.place
-        self._group, self._beginning, self._shard, self._gives_tensors = group, beginning, shard, gives_tensors
-        self._beat, self._control = beat, control
+        super().__init__(shard, beat)
+        self._group, self._beginning, self._gives_tensors, self._control = group, beginning, gives_tensors, control
         self._turns = Turns(group, self._measure, beat)
         self._counts: ActorCounts | None = None
         self._opt_steps = beginning.opt_steps
-        self._learner: Learner | None = None
         self._checksum = 0
         self._statistics: list[torch.Tensor] = []
 
     @property
-    def inserted(self) -> int:
-        """Steps stored so far by all ranks; the figures of other ranks are those of the last exchange."""
-        return self._shard.inserted + self.inserted_elsewhere
+    def leads(self) -> bool:
+        """Whether this is rank 0."""
+        return self._group.place.leads
 
     @property
     def inserted_elsewhere(self) -> int:
@@ -75,23 +73,16 @@ class Together:
 
     def kept(self, agent: Agent) -> Trained:
         """The part of the agent that this rank's checkpoints keep: rank 0 keeps all, others their random generators."""
-        return agent if self.place.leads else RandomState(agent)
+        return agent if self.leads else RandomState(agent)
 
     def begin(self, agent: Agent, moment: Moment) -> Moment:
         """Give all ranks the agent and the count of updates of rank 0, and hear how many steps the other ranks have.
-
-        Args:
-            agent: restored as far as this rank's checkpoint goes.
-            moment: at which this rank's shard goes on.
-
-        Returns:
-            The moment at which this rank goes on.
 
         Raises:
             RankLostError: a rank has ended.
         """
         share_agent(agent, self._group)
-        share_updates(self._shard, self._group)
+        share_updates(self._replay, self._group)
         self._group.begin_averaging()
         self._statistics = find_statistics(agent)
         self._turns.end()
@@ -103,8 +94,10 @@ class Together:
 
     def share_draws(self, buffer: ReplayBuffer) -> ReplayBuffer:
         """A buffer that draws this rank's share of each batch from ``buffer``; see ``ShardBuffer``."""
-        weighing = self._shard if isinstance(self._shard, PrioritizedReplay) else None
-        return ShardBuffer(buffer, self.place, self._turns, gives_tensors=self._gives_tensors, prioritized=weighing)
+        weighing = self._replay if isinstance(self._replay, PrioritizedReplay) else None
+        return ShardBuffer(
+            buffer, self._group.place, self._turns, gives_tensors=self._gives_tensors, prioritized=weighing
+        )
 
     def after_opt(self) -> None:
         """Keep the statistics in the networks the same on all ranks, after each opt step."""
@@ -123,14 +116,14 @@ class Together:
         if ending is not None and learner is not None and learner.outcome is None:  # The last evaluation goes on.
             learner.request_stop()
 
-    def train(self, intake: Intake, after_step: Callable[[], None], settle: Callable[[], None], failed: Failed) -> None:
+    def train(
+        self,
+        intake: Intake,
+        after_step: Callable[[], None],
+        settle: Callable[[], None],
+        failed: Callable[[], bool],
+    ) -> None:
         """Take opt steps with the other ranks until one of them ends training; all end with the same outcome.
-
-        Args:
-            intake: says whether this rank may draw, and waits for rows.
-            after_step: called after each opt step.
-            settle: called in turns without an opt step.
-            failed: whether a part of this rank cannot go on.
 
         Raises:
             RankLostError: another rank has ended, has failed or does not answer.
@@ -148,7 +141,7 @@ class Together:
                 else:
                     turns.end()
                     # Ingest holds actors back once a share has been drawn, also while other ranks cannot draw yet.
-                    self._control.sampled = self._shard.sampled
+                    self._control.sampled = self._replay.sampled
                     settle()
                     if not turns.is_ready and turns.ending is None:
                         intake.wait()  # Otherwise the next exchange waits for those ranks that have no rows.
@@ -167,4 +160,4 @@ class Together:
         if self._learner is not None and self._learner.opt_steps != self._opt_steps:
             self._opt_steps = self._learner.opt_steps
             self._checksum = compute_checksum(self._learner.agent, self._opt_steps)
-        return Measured(self._opt_steps, self._checksum, self._shard.inserted, self._control.actors_present)
+        return Measured(self._opt_steps, self._checksum, self._replay.inserted, self._control.actors_present)

@@ -18,11 +18,11 @@ from common.lanes.watched_envs import Watch
 from learner.callbacks.calling import Callbacks
 from learner.evaluation.evaluator_process import EvaluatorProcess
 from learner.evaluation.scoring import InlineScoring, NoScoring, Scoring
-from learner.loop.learner import Learner, Publish, do_nothing, publish_to_nobody
+from learner.loop.learner import Learner, Publish, publish_to_nobody
 from learner.loop.precision import computing_in
+from learner.loop.rank import Rank
 from learner.loop.replay_opening import place_on_device
 from learner.loop.run import Run
-from learner.loop.together import Together
 from learner.loop.window import RecordWindow
 from learner.records.csv_recorder import CsvRecorder
 from learner.records.curve import plot_learning_curve
@@ -47,10 +47,9 @@ def make_learner(
     *,
     publish: Publish = publish_to_nobody,
     actor_in_turns: Resumable | None = None,
-    show_life: Callable[[], None] = do_nothing,
     scoring: Scoring | None = None,
     episodes: Callable[[], dict[str, float]] | None = None,
-    together: Together | None = None,
+    rank: Rank | None = None,
 ) -> Learner:
     """Make the learner of a run: restore a resumed run from its checkpoint, write the first checkpoint of a new run.
 
@@ -60,37 +59,34 @@ def make_learner(
         stack: closes the files and processes that are opened here.
         publish: makes the agent's present policy the newest model.
         actor_in_turns: the part that acts in training in turns, whose state checkpoints keep too.
-        show_life: called at each step of an evaluation that training waits for.
         scoring: scores the agent; None: as the configuration says, in this process or in a child.
         episodes: means of the newest training episodes by key, for each record.
-        together: the other ranks; None: this process trains alone.
+        rank: this process among the ranks of the run; None: it is the only rank.
 
     Raises:
         CrossborderError: a part cannot be built, or the checkpoint does not fit.
     """
     config, trainer = run.config, run.config.trainer
-    window = RecordWindow(run.buffer if together is None else together)
+    rank = rank or Rank(run.buffer)
+    window = RecordWindow(rank)
     told = {"identity": run.dir.identity, "config": mask_secrets(config.model_dump(mode="json"))}
     callbacks = Callbacks.build(config.callbacks, told | {"run_dir": run.dir.path})
     parts: dict[str, Resumable] = {"buffer": run.buffer, WINDOW: window, "callbacks": callbacks}
     if actor_in_turns is not None:
         parts[ACTING] = actor_in_turns
-    kept: Trained = run.parts.agent if together is None else together.kept(run.parts.agent)
+    kept = rank.kept(run.parts.agent)
     began = _restore(run, earlier, kept, parts) if earlier is not None else Moment(0, run.memory.steps, 0.0)
-    if together is not None:
-        began = together.begin(run.parts.agent, began)
-    leads = together is None or together.place.leads
+    began = rank.begin(run.parts.agent, began)
     checkpointer = _make_checkpointer(run, kept, parts, began)
     run.dir.write_text("config.yaml", dump_config(config))
-    if leads:
+    if rank.leads:
         stack.callback(logging_write_errors("the run ends without its learning curve")(_draw_curve), run)
-    buffer = place_on_device(run.buffer, config)
     learner = Learner(
         agent=run.parts.agent,
-        buffer=buffer if together is None else together.share_draws(buffer),
-        scoring=scoring or _make_scoring(run, stack, show_life),
-        recorders=_make_recorders(run, stack, began.opt_steps, told) if leads else (),
-        checkpoints=run.checkpoints if leads else NoCheckpoints.like(run.checkpoints),
+        buffer=rank.share_draws(place_on_device(run.buffer, config)),
+        scoring=scoring or _make_scoring(run, stack, rank.show_life),
+        recorders=_make_recorders(run, stack, began.opt_steps, told) if rank.leads else (),
+        checkpoints=run.checkpoints if rank.leads else NoCheckpoints.like(run.checkpoints),
         config=trainer,
         publish=publish,
         began=began,
@@ -101,19 +97,16 @@ def make_learner(
         explain=lambda: report_suspects(run.memory, run.buffer.last_drawn, run.find_actor, run.quarantine),
         episodes=episodes and (lambda: {**episodes(), **record_interventions(run.memory)}),
         callbacks=callbacks,
-        elsewhere=None if together is None else lambda: together.inserted_elsewhere,
-        after_opt=do_nothing if together is None else together.after_opt,
+        elsewhere=lambda: rank.inserted_elsewhere,
+        after_opt=rank.after_opt,
     )
 
     def begin() -> None:
-        if earlier is None or not leads:
+        if earlier is None or not rank.leads:
             checkpointer.write_first()
         run.dir.begin()
 
-    if together is None:
-        begin()
-    else:
-        together.begin_run(begin, run.dir.note_ranks)
+    rank.begin_run(begin, run.dir.note_ranks)
     return learner
 
 
