@@ -262,12 +262,24 @@ def start(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[.
         command.end()
 
 
-@pytest.fixture
-def children_are_forked() -> Iterator[None]:
-    """Commands fork their children from the fork server; no test may then look for them among the commands' own."""
+@pytest.fixture(scope="session", autouse=True)
+def forked_children() -> Iterator[None]:
+    """Fork the children of this process and of its commands from the fork server."""
     from tests.forked_children import forked_children  # It imports this module.
 
     with forked_children():
+        yield
+
+
+@pytest.fixture(autouse=True)
+def own_children(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Start them as users do, for tests with the mark ``own_children``."""
+    if not request.node.get_closest_marker("own_children"):
+        yield
+        return
+    from tests.forked_children import own_children
+
+    with own_children():
         yield
 
 

@@ -11,6 +11,7 @@ A process with ``CHILDREN_ARE_FORKED`` in its environment asks the fork server f
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import fcntl
 import gc
@@ -25,7 +26,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -37,7 +38,9 @@ LIBRARIES: Final = (
     "matplotlib.backends.backend_agg",
     "matplotlib.figure",
     "prometheus_client",
+    "pydantic.fields",
     "pydantic.main",
+    "pydantic.types",
     "rich.console",
     "safetensors.torch",
     "torch",
@@ -195,17 +198,26 @@ class ForkServer:
         return Forked(connection)
 
 
-def forking(server: ForkServer) -> SimpleNamespace:
-    """A module ``subprocess`` for ``common.process.child``: it forks the processes that run ``FORKED_MODULES``."""
+def forking(server: Callable[[], ForkServer]) -> SimpleNamespace:
+    """A module ``subprocess`` for ``common.process.child``: it forks the processes that run ``FORKED_MODULES``.
+
+    Args:
+        server: gives the fork server; called for each process.
+    """
     return SimpleNamespace(**{**vars(subprocess), "Popen": partial(_open, server)})
 
 
 def _open(
-    server: ForkServer, command: Sequence[str], *, pass_fds: Sequence[int], env: Mapping[str, str], **others: Any
+    server: Callable[[], ForkServer],
+    command: Sequence[str],
+    *,
+    pass_fds: Sequence[int],
+    env: Mapping[str, str],
+    **others: Any,
 ) -> Forked | subprocess.Popen[str]:
     _python, _unsafe_path, _m, module, *arguments = command
     if module in FORKED_MODULES:
-        return server.start_piped(module, arguments, pass_fds=pass_fds, environment=env)
+        return server().start_piped(module, arguments, pass_fds=pass_fds, environment=env)
     return subprocess.Popen(command, pass_fds=pass_fds, env=env, **others)
 
 
@@ -277,7 +289,37 @@ def _become(request: dict[str, Any]) -> None:
     sys.argv = [request["module"], *request["arguments"]]
 
 
+class QuickEnd:
+    """Ends this process before Python frees all modules: a forked process copies each page of memory that it frees.
+
+    Python has waited for threads by then, and has called all functions that were registered with ``atexit`` later than
+    this object. A process that ends by an exception or a message ends as Python ends it.
+    """
+
+    def __init__(self) -> None:
+        self._code: int | None = None
+        atexit.register(self._end)
+
+    @contextlib.contextmanager
+    def noting_code(self) -> Iterator[None]:
+        """Note the exit code with which the block ends."""
+        try:
+            yield
+        except SystemExit as end:
+            if isinstance(end.code, int):
+                self._code = end.code & 0xFF
+            raise
+        self._code = 0
+
+    def _end(self) -> None:
+        if self._code is not None:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(self._code)
+
+
 def main() -> None:
+    quick_end = QuickEnd()
     listener, lifeline = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
     address: bytes = listener.getsockname()
     if os.fork():
@@ -291,8 +333,9 @@ def main() -> None:
     request = _serve(listener, lifeline)
     _become(request)
     if CHILDREN_ARE_FORKED in os.environ:
-        importlib.import_module("common.process.child").__dict__["subprocess"] = forking(ForkServer(address))
-    runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
+        importlib.import_module("common.process.child").__dict__["subprocess"] = forking(partial(ForkServer, address))
+    with quick_end.noting_code():
+        runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,12 @@
 """Children that need torch, forked from the fork server, where each would import torch anew.
 
-A forked child is nobody's child, so a test that counts the children of a process starts them as users do.
+A forked child is nobody's child. So tests that count or kill the children of a process have the mark ``own_children``:
+their children are started as users start them.
 """
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -19,6 +21,15 @@ from tests.fork_server import CHILDREN_ARE_FORKED, forking
 def forked_children() -> Iterator[None]:
     """In this context ``common.process.child.Child`` forks processes, here and in the commands that are started."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(child, "subprocess", forking(fork_server()))
+        patch.setattr(child, "subprocess", forking(fork_server))
         patch.setenv(CHILDREN_ARE_FORKED, "1")
+        yield
+
+
+@contextmanager
+def own_children() -> Iterator[None]:
+    """In this context, within that of ``forked_children``, processes have children of their own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(child, "subprocess", subprocess)
+        patch.delenv(CHILDREN_ARE_FORKED)
         yield

@@ -36,8 +36,6 @@ from tests.parts import EPISODE, CheckingAgent, check_rows
 from tests.robots import told
 from tests.stored import stored_rows
 
-pytestmark = pytest.mark.usefixtures("children_are_forked")
-
 Start = Callable[..., Command]
 
 

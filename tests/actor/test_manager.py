@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import threading
 
-import pytest
-
 from actor.manager import ActorManager, make_spares
 from common.errors import ConfigError, CrossborderError
 from common.wire.trust import Trust
 from learner.loop.server import LearnerServer
 from learner.replay.ring import read_ring
 from tests.conftest import PATIENCE, kill, wait_for
-
-pytestmark = pytest.mark.usefixtures("children_are_forked")
 
 
 def test_workers_act_are_restarted_and_leave_their_statistics(host: LearnerServer) -> None:

@@ -8,6 +8,8 @@ from tests.chaos.audit import CHECKSUM, Audit, audit, checksums
 from tests.chaos.kills import kill_at_random
 from tests.parts import expected_rows
 
+pytestmark = pytest.mark.own_children
+
 
 def intact(tag: int, steps: int) -> Items:
     rows = expected_rows(tag, steps)

@@ -5,6 +5,8 @@ import pytest
 from tests.chaos.partition import cut_off
 from tests.chaos.wire import is_possible
 
+pytestmark = pytest.mark.own_children
+
 
 @pytest.mark.skipif(not is_possible(), reason="needs root, iproute2 and TUN devices")
 def test_over_a_slow_lossy_wire_that_is_cut_for_a_while_all_arrives_once() -> None:

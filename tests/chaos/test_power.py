@@ -14,6 +14,8 @@ from tests.conftest import wait_for
 from tests.e2e.test_by_hand import ENDLESS
 from tests.e2e.test_resume import kept
 
+pytestmark = pytest.mark.own_children
+
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Disk]:

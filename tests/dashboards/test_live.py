@@ -35,14 +35,14 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
     """A Prometheus beside CartPole with two actors, from its first checkpoint; it evaluates and saves often."""
     folder = tmp_path_factory.mktemp("live")
     settings = {
-        "env.rate_hz": 500,  # Some panels are those of robots.
+        "env.rate_hz": 100,  # Some panels are those of robots.
         "env.eval_at_rate": False,
         "trainer.max_opts": 10_000_000,
         "trainer.target_score": "null",
         "trainer.warmup_period": 100,
-        "trainer.eval_interval": 200,
-        "trainer.save_interval": 200,
-        "trainer.record_interval": 100,
+        "trainer.eval_interval": 50,
+        "trainer.save_interval": 50,
+        "trainer.record_interval": 25,
         "evaluator.episodes": 1,
         "metrics.trainer_port": 0,
         "metrics.ingest_port": 0,

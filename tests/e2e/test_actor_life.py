@@ -15,8 +15,6 @@ from tests.conftest import Command, MakeConfig, kill, wait_for
 from tests.e2e.test_counting import train_in_thread
 from tests.learner.scrapes import scrape_ingest
 
-pytestmark = pytest.mark.usefixtures("children_are_forked")
-
 Start = Callable[..., Command]
 HANDSHAKE, LOST = 3.0, 5.0
 """Seconds; a busy machine may let an actor that is well wait for one or two."""

@@ -18,8 +18,6 @@ from tests.e2e.test_counting import CAPACITY, steps_of, train_in_thread
 from tests.parts import check_rows, expected_rows
 from tests.stored import assert_stored, stored_rows
 
-pytestmark = pytest.mark.usefixtures("children_are_forked")
-
 SEED, N_BUFFER = 100, 7
 
 

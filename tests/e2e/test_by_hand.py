@@ -14,6 +14,8 @@ from learner.shared.actor_table import map_actor_table
 from learner.shared.control import ControlBlock
 from tests.conftest import Command, children_of, endpoints, free_port, is_alive, kill, wait_for
 
+pytestmark = pytest.mark.own_children
+
 Start = Callable[..., Command]
 WriteConfig = Callable[..., Path]
 ENDLESS = {"max_opts": 1_000_000_000, "eval_interval": 0, "record_interval": 100, "sync_interval": 10}

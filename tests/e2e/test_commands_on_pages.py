@@ -26,7 +26,6 @@ from common.config.nested import overlay
 from tests.conftest import PATIENCE, ROOT, Command, free_port, wait_for
 from tests.test_docs import PAGES, commands_in_blocks
 
-pytestmark = pytest.mark.usefixtures("children_are_forked")
 Settings = dict[str, Any]
 Story = dict[str, Any]
 

@@ -16,7 +16,6 @@ from common.data import Array
 from learner.loop.server import AsyncResult, LearnerServer, train_async
 from learner.shared.actor_table import ActorState
 from tests.conftest import PATIENCE, MakeConfig, children_of, kill, wait_for
-from tests.forked_children import forked_children
 from tests.parts import CountingEnv
 from tests.stored import assert_stored
 
@@ -27,7 +26,7 @@ CAPACITY = 1_000_000
 def train_in_thread(config: RunConfig, local_actors: int) -> Iterator[tuple[LearnerServer, list[AsyncResult]]]:
     """A run that goes on while the test interferes; its result is there when the context has ended."""
     results: list[AsyncResult] = []
-    with forked_children(), LearnerServer(config, local_actors) as server:
+    with LearnerServer(config, local_actors) as server:
         training = threading.Thread(target=lambda: results.append(server.train()))
         training.start()
         try:
@@ -130,6 +129,7 @@ def test_a_killed_actor_is_replaced_and_costs_the_others_nothing(make_config: Ma
     assert_stored(result.run_dir, {tag: int(row["items"]) for tag, row in enumerate(known)})
 
 
+@pytest.mark.own_children
 def test_no_process_is_left_when_training_has_ended(make_config: MakeConfig) -> None:
     train_async(make_config(trainer={"max_opts": 50}), local_actors=2)
     assert children_of(os.getpid()) == []

@@ -27,8 +27,6 @@ from tests.learner.loop.test_in_turns import cartpole
 from tests.learner.scrapes import scrape
 from tests.stored import assert_stored
 
-pytestmark = pytest.mark.usefixtures("children_are_forked")
-
 SERVER = {"listen": "127.0.0.1:0", "grace_seconds": 0.5}
 NOBODY = 65534
 

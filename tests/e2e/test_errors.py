@@ -19,8 +19,6 @@ from common.wire.rpc import ERROR_KEY, PROTOCOL_VERSION
 from learner.commands import learner_server, sync_train
 from tests.conftest import Command, endpoints
 
-pytestmark = pytest.mark.usefixtures("children_are_forked")
-
 Start = Callable[..., Command]
 WriteConfig = Callable[..., Path]
 

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from learner.loop.learner import Outcome
 from learner.loop.server import LearnerServer
 from learner.storage.checkpoint import load_params
 from tests.conftest import Command, MakeConfig, wait_for
 from tests.e2e.test_counting import train_in_thread
-
-pytestmark = pytest.mark.usefixtures("children_are_forked")
 
 SCORED: dict[str, Any] = {
     "evaluator": {"process": "actor", "target": "tests.parts:StepsEvaluator"},

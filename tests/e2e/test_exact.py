@@ -24,8 +24,6 @@ from tests.conftest import Command, kill, merged, wait_for
 from tests.e2e.test_resume import kept, resumed_at
 from tests.stored import open_replay, stored_links, stored_rows
 
-pytestmark = pytest.mark.usefixtures("children_are_forked")
-
 ENDLESS, FURTHER = 1_000_000, 200
 CARTPOLE: dict[str, Any] = {
     "env": {"target": "gymnasium:make", "params": {"id": "CartPole-v1"}},

@@ -15,8 +15,6 @@ from tests.learner.scrapes import scrape_ingest, scrape_trainer
 from tests.parts import check_rows
 from tests.stored import stored_rows
 
-pytestmark = pytest.mark.usefixtures("children_are_forked")
-
 STORED_BEFORE_THE_HANG = 255
 """Steps in the full batches of rows that an actor has handed over at step 300."""
 

@@ -26,6 +26,8 @@ from tests.e2e.test_by_hand import CALM, ENDLESS, grows
 from tests.e2e.test_resume import kept, resumed_at
 from tests.stored import assert_stored
 
+pytestmark = pytest.mark.own_children
+
 FORMER = "a287a3ff8aa1375721dd4df06243d53f5184cfad"
 """The last commit of the former release that speaks this version of the protocol; moved on when a release is made."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pytest
 
 from learner.loop.in_turns import train_in_turns
 from tests.conftest import MakeConfig, kill, wait_for
@@ -13,8 +12,6 @@ from tests.e2e.test_counting import steps_of, train_in_thread
 from tests.frame_parts import developed
 from tests.parts import assert_complete, assert_linked
 from tests.stored import stored_links, stored_rows
-
-pytestmark = pytest.mark.usefixtures("children_are_forked")
 
 PARTS: dict[str, Any] = {
     "env": {"target": "tests.frame_parts:filmed_counting_env", "frame_stack": 4},

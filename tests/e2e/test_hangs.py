@@ -20,8 +20,6 @@ from tests.learner.loop.test_in_turns import IN_TURNS
 from tests.learner.scrapes import scrape
 from tests.stored import assert_stored
 
-pytestmark = pytest.mark.usefixtures("children_are_forked")
-
 HUNG = 3.0
 """Seconds; a busy machine may let a process that is well wait for one or two."""
 IMPATIENT = {"hung_seconds": HUNG}

@@ -7,9 +7,13 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import pytest
+
 from common.errors import RunDirectoryError
 from tests.conftest import Command, kill, wait_for
 from tests.e2e.test_by_hand import CALM
+
+pytestmark = pytest.mark.own_children
 
 MOMENTS = ("shared", "shared/replay", "shared/models", "checkpoints", "run.json")
 """A start makes these in this order; it is killed as soon as each is seen, or when it has come up without making it."""

@@ -11,7 +11,6 @@ from common.config.run_config import load_config
 from learner.storage.checkpoint import load_agent
 from tests.conftest import ROOT, Command
 
-pytestmark = pytest.mark.usefixtures("children_are_forked")
 SOONER = {"recurrent_cartpole": 60}
 """Scores that show that an example learns, where its own target takes minutes."""
 LONGEST_S = 800

@@ -16,8 +16,6 @@ from tests.conftest import MakeConfig
 from tests.e2e.test_counting import steps_of
 from tests.stored import assert_stored, stored_rows
 
-pytestmark = pytest.mark.usefixtures("children_are_forked")
-
 APE_X: dict[str, Any] = {
     "agent": {"target": "tests.parts:RatingAgent"},
     "push": {"initial_priorities": True},

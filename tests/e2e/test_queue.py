@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from learner.loop.server import train_async
 from tests.conftest import PATIENCE, MakeConfig
-
-pytestmark = pytest.mark.usefixtures("children_are_forked")
 
 
 def test_a_batch_of_more_steps_than_the_ratio_lets_wait_is_made_nevertheless(make_config: MakeConfig) -> None:

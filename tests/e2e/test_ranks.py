@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from learner.ranks.place import SEEDS_APART
@@ -18,6 +19,8 @@ from tests.e2e.test_by_hand import ENDLESS, steps_by_actor
 from tests.e2e.test_counting import CAPACITY
 from tests.e2e.test_resume import kept
 from tests.stored import assert_stored
+
+pytestmark = pytest.mark.own_children
 
 TORCHRUN = "torch.distributed.run"
 

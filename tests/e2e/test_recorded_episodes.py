@@ -5,15 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from common.episode_files import read_episode
 from learner.loop.offline import train_offline
 from learner.loop.server import LearnerServer
 from tests.conftest import Command, MakeConfig, counting_config
 from tests.learner.loop.test_offline import IN_TURNS
-
-pytestmark = pytest.mark.usefixtures("children_are_forked")
 
 
 def test_the_episodes_of_an_actor_are_a_dataset_to_train_from(

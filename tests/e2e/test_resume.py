@@ -43,6 +43,7 @@ def none_is_alive(pids: Collection[int]) -> bool:
     return not any(map(is_alive, pids))
 
 
+@pytest.mark.own_children
 def test_killed_twice_and_resumed_nothing_acknowledged_is_lost_or_doubled_and_the_actors_never_restart(
     start: Callable[..., Command], write_config: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -82,7 +83,6 @@ def test_killed_twice_and_resumed_nothing_acknowledged_is_lost_or_doubled_and_th
     assert kept(run_dir) == json.loads((run_dir / "final" / "meta.json").read_text())["opt_steps"]
 
 
-@pytest.mark.usefixtures("children_are_forked")
 def test_a_run_that_diverges_ends_without_saving_that_and_goes_on_from_the_checkpoint_before(
     start: Callable[..., Command], write_config: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -126,6 +126,7 @@ def with_three_actors(
     return server, actors
 
 
+@pytest.mark.own_children
 def test_a_restored_older_copy_costs_what_came_after_it_and_no_actor(
     start: Callable[..., Command], write_config: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -160,6 +161,7 @@ def test_a_restored_older_copy_costs_what_came_after_it_and_no_actor(
         assert (np.diff(steps) > 0).all(), "nothing was stored twice"
 
 
+@pytest.mark.own_children
 def test_settings_changed_on_resume_reach_the_actors_that_live_on_after_they_have_handed_over(
     start: Callable[..., Command], write_config: Callable[..., Path], tmp_path: Path
 ) -> None:

@@ -14,8 +14,6 @@ import yaml
 
 from tests.conftest import Command
 
-pytestmark = pytest.mark.usefixtures("children_are_forked")
-
 Start = Callable[..., Command]
 CART_POLE: dict[str, Any] = {
     "env": {"target": "gymnasium:make", "params": {"id": "CartPole-v1"}},

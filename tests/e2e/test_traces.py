@@ -8,8 +8,6 @@ from tests.collector import collecting
 from tests.conftest import MakeConfig
 from tests.e2e.test_counting import train_in_thread
 
-pytestmark = pytest.mark.usefixtures("children_are_forked")
-
 ORDER = ("act", "wait in the spool", "store", "opt", "publish", "fetch")
 
 

@@ -21,8 +21,6 @@ from learner.loop.server import LearnerServer
 from learner.replay.quarantine import read_records
 from tests.learner.ingest.by_hand import Client, Talk, refusal
 
-pytestmark = pytest.mark.usefixtures("children_are_forked")
-
 ROWS = 1000
 
 

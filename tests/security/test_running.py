@@ -6,9 +6,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+import pytest
+
 from common.wire.tokens import read_tokens
 from tests.conftest import Command, children_of, endpoints, kill, wait_for
 from tests.e2e.test_by_hand import CALM, grows, steps_by_actor
+
+pytestmark = pytest.mark.own_children
 
 Start = Callable[..., Command]
 

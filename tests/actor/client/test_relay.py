@@ -21,8 +21,6 @@ from tests.actor.client.relays import relaying
 from tests.conftest import PATIENCE, free_port, wait_for
 from tests.security.conftest import Secured
 
-pytestmark = pytest.mark.usefixtures("children_are_forked")
-
 
 def acting(host: LearnerServer) -> int:
     return int((host.actor_table["env_steps"] > 0).sum())

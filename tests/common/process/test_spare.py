@@ -16,6 +16,8 @@ from tests.common.process.child_scripts import MODULE
 from tests.common.process.conftest import StartChild
 from tests.conftest import PATIENCE, ROOT, is_alive, kill, wait_for
 
+pytestmark = pytest.mark.own_children
+
 MakeSpare = Callable[..., Spare]
 
 

@@ -23,8 +23,6 @@ from learner.loop.offline import train_offline
 from learner.loop.server import train_async
 from tests.conftest import MakeConfig
 
-pytestmark = pytest.mark.usefixtures("children_are_forked")
-
 HERE = "tests.learner.callbacks.test_calling"
 
 

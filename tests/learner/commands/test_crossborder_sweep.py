@@ -15,8 +15,6 @@ from learner.storage.rundir import read_identity
 from tests.conftest import Command, wait_for
 from tests.learner.sweeps.worth import WORTH, write_sweep
 
-pytestmark = pytest.mark.usefixtures("children_are_forked")
-
 Start = Callable[..., Command]
 
 

@@ -19,8 +19,6 @@ from tests.conftest import MakeConfig
 from tests.learner.datasets.saved import save_batches
 from tests.learner.ingest.by_hand import Client, Talk
 
-pytestmark = pytest.mark.usefixtures("children_are_forked")
-
 
 def inspect(run: Path, capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
     assert main([str(run), "--json", *words]) == 0

@@ -14,8 +14,6 @@ from tests.e2e.test_by_hand import CALM
 from tests.e2e.test_counting import train_in_thread
 from tests.learner.ingest.by_hand import Client, Talk
 
-pytestmark = pytest.mark.usefixtures("children_are_forked")
-
 HOST = socket.gethostname()
 
 

@@ -19,6 +19,8 @@ from tests.conftest import Command, MakeConfig, children_of, endpoints, is_alive
 from tests.e2e.test_by_hand import CALM, grows, steps_by_actor, trains
 from tests.stored import assert_stored
 
+pytestmark = pytest.mark.own_children
+
 Start = Callable[..., Command]
 WriteConfig = Callable[..., Path]
 EVERY_RUN = ["common.evaluation", "learner.views.transitions"]

@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
 from common.process.child import Child
@@ -29,7 +28,6 @@ def test_the_output_of_the_run_goes_to_a_file_and_its_exit_code_is_the_childs(tm
     assert "the target score 1000 was not reached" in (tmp_path / "log").read_text()
 
 
-@pytest.mark.usefixtures("children_are_forked")
 def test_the_run_stops_in_order_when_the_other_end_of_stdin_is_closed(tmp_path: Path) -> None:
     child = start(tmp_path, trainer={"max_opts": 100_000, "eval_interval": 10}, evaluator={"params": {"seconds": 0.1}})
     wait_for(lambda: read_points(tmp_path / "run"), "an evaluation")

@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from common.config.run_config import RunConfig
 from common.errors import CheckpointError
 from common.parts import build_parts
@@ -14,7 +16,6 @@ from common.process.child import Child
 from learner.shared.bell import Bell
 from learner.storage.checkpoint import Checkpoints
 from tests.conftest import PATIENCE, MakeConfig, children_of, is_alive, kill, wait_for
-from tests.forked_children import forked_children
 from tests.learner.evaluation.test_evaluator_process import Start, WriteConfig, write_gated
 from tests.learner.loop.test_in_turns import IN_TURNS
 
@@ -26,8 +27,7 @@ def evaluator(config: RunConfig, candidate: Path) -> Iterator[tuple[Child, Bell]
     """A child that is ready, and the bell that it rings."""
     bell = Bell.create()
     boot = {"config": config.model_dump(mode="json"), "candidate": str(candidate), "bell_fd": bell.write_fd}
-    with forked_children():
-        child = Child("evaluator", "learner.evaluation.evaluator_child", boot, pass_fds=(bell.write_fd,))
+    child = Child("evaluator", "learner.evaluation.evaluator_child", boot, pass_fds=(bell.write_fd,))
     try:
         assert child.next_event(PATIENCE) == {"ready": True}
         yield child, bell
@@ -72,6 +72,7 @@ def test_it_ends_itself_when_its_stdin_closes(make_config: MakeConfig, tmp_path:
         assert child.wait(PATIENCE) == 0
 
 
+@pytest.mark.own_children
 def test_no_evaluator_outlives_a_killed_trainer_even_during_an_evaluation(
     start: Start, write_config: WriteConfig, tmp_path: Path
 ) -> None:

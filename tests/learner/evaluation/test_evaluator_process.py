@@ -22,21 +22,12 @@ from learner.loop.learner import Outcome
 from learner.storage.checkpoint import load_params
 from tests.conftest import PATIENCE, Command, MakeConfig, children_of, kill, merged, wait_for
 from tests.e2e.test_counting import train_in_thread
-from tests.forked_children import forked_children
 from tests.learner.loop.test_in_turns import IN_TURNS, cartpole, rows
 
 Start = Callable[..., Command]
 WriteConfig = Callable[..., Path]
 RISING = {"process": "child", "target": "tests.parts:StepsEvaluator"}
 ENDLESS = {"max_opts": 1_000_000_000, "eval_interval": 10}
-FORKED = pytest.mark.usefixtures("forked")
-"""For tests that do not count the children of their process."""
-
-
-@pytest.fixture
-def forked() -> Iterator[None]:
-    with forked_children():
-        yield
 
 
 def gated(tmp_path: Path, **evaluator: Any) -> dict[str, Any]:
@@ -94,6 +85,7 @@ def test_training_goes_on_and_the_score_belongs_to_the_candidate(make_config: Ma
     assert not (result.run_dir / ".candidate").exists()
 
 
+@pytest.mark.own_children
 def test_a_killed_evaluator_is_started_again_and_asked_again(make_config: MakeConfig, tmp_path: Path) -> None:
     config = make_config(agent=IN_TURNS, evaluator=gated(tmp_path), trainer=ENDLESS)
     with Trainer(config) as trainer, in_thread(trainer):
@@ -109,7 +101,6 @@ def test_a_killed_evaluator_is_started_again_and_asked_again(make_config: MakeCo
     assert children_of(os.getpid()) == []
 
 
-@FORKED
 def test_an_evaluator_that_cannot_be_started_again_ends_the_run(make_config: MakeConfig, tmp_path: Path) -> None:
     evaluator = {**RISING, "target": "tests.parts:BuiltOnceEvaluator", "params": {"marker": str(tmp_path / "marker")}}
     with Trainer(make_config(agent=IN_TURNS, evaluator=evaluator, trainer=ENDLESS)) as trainer:
@@ -119,14 +110,12 @@ def test_an_evaluator_that_cannot_be_started_again_ends_the_run(make_config: Mak
     assert (tmp_path / "run" / "final").exists()
 
 
-@FORKED
 def test_an_evaluator_that_cannot_be_built_is_told_before_training_begins(make_config: MakeConfig) -> None:
     config = make_config(evaluator={**RISING, "target": "tests.parts:NoSuchEvaluator"}, trainer={"eval_interval": 10})
     with pytest.raises(PluginError, match="no callable 'NoSuchEvaluator'"), Trainer(config):
         pytest.fail("it has begun")
 
 
-@FORKED
 def test_a_resumed_run_does_not_wait_for_its_evaluator_and_ends_if_it_cannot_be_built(make_config: MakeConfig) -> None:
     trainer = {"max_opts": 20, "eval_interval": 10}
     train_in_turns(make_config(agent=IN_TURNS, evaluator={"target": RISING["target"]}, trainer=trainer))
@@ -146,13 +135,11 @@ def test_ctrl_c_waits_for_no_evaluation(start: Start, write_config: WriteConfig,
     assert not (tmp_path / "run" / "best").exists()
 
 
-@FORKED
 def test_the_target_score_ends_training_when_the_answer_comes(make_config: MakeConfig) -> None:
     result = train_in_turns(make_config(agent=IN_TURNS, evaluator=RISING, trainer={**ENDLESS, "target_score": 10.0}))
     assert result.outcome is Outcome.TARGET
 
 
-@FORKED
 def test_the_last_evaluation_is_waited_for(make_config: MakeConfig) -> None:
     trainer = {"max_opts": 20, "eval_interval": 20, "target_score": 20.0}
     result = train_in_turns(make_config(agent=IN_TURNS, evaluator=RISING, trainer=trainer))
@@ -160,7 +147,6 @@ def test_the_last_evaluation_is_waited_for(make_config: MakeConfig) -> None:
     assert [row["eval_reward"] for row in evaluations(result.run_dir)] == [20.0]
 
 
-@FORKED
 def test_the_last_policy_is_scored_in_the_process_too(make_config: MakeConfig) -> None:
     trainer = {"max_opts": 25, "eval_interval": 20}
     result = train_in_turns(make_config(agent=IN_TURNS, evaluator=RISING, trainer=trainer))
@@ -168,6 +154,7 @@ def test_the_last_policy_is_scored_in_the_process_too(make_config: MakeConfig) -
     assert result.best_score == 25.0
 
 
+@pytest.mark.own_children
 def test_an_evaluation_that_outlasts_the_wait_is_abandoned(
     make_config: MakeConfig, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -198,7 +185,6 @@ def test_an_exception_in_an_evaluator_ends_the_run_as_it_would_inline(
     assert (tmp_path / "run" / "final").exists()
 
 
-@FORKED
 @pytest.mark.parametrize("process", ["inline", "child"])
 def test_a_typed_error_of_an_evaluator_is_raised_alike_wherever_it_is(make_config: MakeConfig, process: str) -> None:
     evaluator = {"target": "tests.parts:FailingEvaluator", "params": {"typed": True}, "process": process}
@@ -207,7 +193,6 @@ def test_a_typed_error_of_an_evaluator_is_raised_alike_wherever_it_is(make_confi
         train_in_turns(config)
 
 
-@FORKED
 def test_the_scores_are_those_of_inline_evaluations(tmp_path: Path) -> None:
     inline, child = (cartpole(tmp_path / name, seed=3) for name in ("inline", "child"))
     values = merged(child.model_dump(mode="json"), {"evaluator": {"process": "child"}})

@@ -35,8 +35,6 @@ from tests.learner.loop.test_in_turns import IN_TURNS, cartpole
 from tests.learner.replay.memories import SCHEMA as ITEMS
 from tests.learner.views.lanes import SCHEMA, Lanes
 
-pytestmark = pytest.mark.usefixtures("children_are_forked")
-
 RECENT: dict[str, Any] = {"target": "examples.own_replay:RecentReplay", "params": {"share": 0.5}}
 
 

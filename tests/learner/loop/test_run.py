@@ -25,8 +25,6 @@ from learner.storage.rundir import list_states
 from tests.conftest import MakeConfig, counting_config, wait_for
 from tests.parts import check_rows
 
-pytestmark = pytest.mark.usefixtures("children_are_forked")
-
 IN_TURNS = {"target": "tests.parts:CheckingAgent", "params": {"in_turns": True}}
 SCORED = {"target": "tests.parts:StepsEvaluator"}
 

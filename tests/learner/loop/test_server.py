@@ -14,8 +14,6 @@ from learner.loop.server import LearnerServer, train_async
 from learner.storage.rundir import require_free
 from tests.conftest import MakeConfig
 
-pytestmark = pytest.mark.usefixtures("children_are_forked")
-
 
 def test_a_server_is_complete_when_it_is_constructed(make_config: MakeConfig) -> None:
     server = LearnerServer(make_config(server={"grace_seconds": 0.5}))

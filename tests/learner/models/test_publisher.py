@@ -17,8 +17,6 @@ from learner.models.publisher import ModelPublisher
 from tests.conftest import PATIENCE, MakeConfig, wait_for
 from tests.learner.models.newest import newest
 
-pytestmark = pytest.mark.usefixtures("children_are_forked")
-
 
 def test_a_dtype_that_cannot_travel_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"'w': expected a dtype that numpy has, or bfloat16, found .*float8"):

@@ -18,8 +18,6 @@ from tests.conftest import MakeConfig, kill, wait_for
 from tests.learner.ingest.by_hand import Client, Talk
 from tests.learner.scrapes import scrape_trainer
 
-pytestmark = pytest.mark.usefixtures("children_are_forked")
-
 ADMIN = {"admin": True, "grace_seconds": 0.5}
 RATIO = {"capacity": 1000, "samples_per_insert": 2.0, "error_buffer": 10.0}
 

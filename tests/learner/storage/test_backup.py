@@ -28,8 +28,6 @@ from tests.learner.loop.test_run import IN_TURNS, configured, replay_of
 from tests.learner.replay.memories import check_links, next_linked, next_rows, open_linked, previous_rows
 from tests.parts import check_rows
 
-pytestmark = pytest.mark.usefixtures("children_are_forked")
-
 
 def contents(memory: ReplayMemory) -> dict[str, Any]:
     """The rows that count, by column."""

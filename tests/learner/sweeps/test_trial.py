@@ -15,7 +15,6 @@ from learner.sweeps.progress import Board
 from learner.sweeps.study import Claimed, SweepStudy
 from learner.sweeps.trial import StoppedError, TrialRunner
 from tests.conftest import wait_for
-from tests.forked_children import forked_children
 from tests.learner.sweeps.worth import WORTH, make_sweep
 
 
@@ -34,8 +33,7 @@ class Sweep:
         return claimed
 
     def run(self) -> TrialState:
-        with forked_children():
-            return self._runner.run(self.claim())
+        return self._runner.run(self.claim())
 
     def run_of(self, number: int, seed: int = 0) -> Path:
         return self.directory.place_of(number) / f"seed-{seed}"

@@ -109,7 +109,6 @@ def test_the_statistics_of_a_run_are_those_of_the_rows_that_it_drew(tmp_path: Pa
     assert found["normalizer.return_var"].item() == pytest.approx(np.var(returns), rel=0.6)
 
 
-@pytest.mark.usefixtures("children_are_forked")
 def test_actors_act_and_give_first_priorities_by_the_statistics_of_the_learner(tmp_path: Path) -> None:
     replay, push = {"capacity": 1000, "prioritized": {}}, {"initial_priorities": True, "n_buffer": 8}
     result = train_async(run_config(tmp_path / "run", replay=replay, push=push), 1)
