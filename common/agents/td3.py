@@ -6,7 +6,7 @@ from copy import deepcopy
 from typing import Annotated, Any
 
 import torch
-from pydantic import Field, PositiveInt
+from pydantic import Field, PositiveInt, model_validator
 from torch import nn
 
 from common.agents.bootstrapping import Bootstrapping, BootstrappingConfig
@@ -35,6 +35,12 @@ class TD3Config(BootstrappingConfig):
     policy_delay: PositiveInt = Field(
         2, description="The number of updates of the critics for each update of the actor and the targets."
     )
+
+    @model_validator(mode="after")
+    def _clips_noise(self) -> TD3Config:
+        if not self.target_noise:
+            self.refuse_beside("target_noise: 0", "target_noise_clip", reason="there is no noise to clip")
+        return self
 
 
 class TD3(Bootstrapping):

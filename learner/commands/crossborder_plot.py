@@ -10,6 +10,7 @@ import csv
 import sys
 from collections.abc import Iterable, Mapping, Set
 from glob import glob
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from common.errors import ConfigError
 from common.hints import nearest
 from common.process.command import Parser, at_least, run_command
 from learner.curves.reading import SCORE, Curve, read_curve
+from learner.shared.durable import replace_text
 
 if TYPE_CHECKING:
     from learner.curves.together import Band
@@ -181,13 +183,14 @@ def _summary(name: str, band: Band, curves: list[Curve], axis: str) -> str:
 
 
 def _write_csv(path: Path, axis: str, bands: Mapping[str, Band]) -> None:
+    text = StringIO(newline="")
+    writer = csv.writer(text)
+    writer.writerow(["group", axis, "iqm", "low", "high", "runs"])
+    for name, band in bands.items():
+        rows = zip(band.x, band.middle, band.low, band.high, strict=True)
+        writer.writerows([name, *map(float, row), band.runs] for row in rows)
     try:
-        with path.open("w", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow(["group", axis, "iqm", "low", "high", "runs"])
-            for name, band in bands.items():
-                rows = zip(band.x, band.middle, band.low, band.high, strict=True)
-                writer.writerows([name, *map(float, row), band.runs] for row in rows)
+        replace_text(path, text.getvalue())
     except OSError as error:
         raise ConfigError(f"{path}: cannot be written: {error.strerror}") from error
 

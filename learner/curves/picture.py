@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -11,20 +12,23 @@ from matplotlib.figure import Figure
 
 from common.errors import ConfigError
 from learner.curves.together import Band
+from learner.shared.durable import replace_bytes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.lines import Line2D
 
 FORMATS: Final = (".png", ".svg", ".pdf")
 
 
-def draw_band(axes: Axes, band: Band, label: str, colour: str | None = None) -> None:
-    """Draw a group: its interquartile mean as a line, the interval as a shade around it."""
+def draw_band(axes: Axes, band: Band, label: str, colour: str | None = None) -> Line2D:
+    """Draw a group: its interquartile mean as a line, which is returned, the interval as a shade around it."""
     (line,) = axes.plot(
         band.x, band.middle, label=f"{label} ({band.runs})", color=colour, marker="." if len(band.x) <= 25 else ""
     )
     if band.runs > 1:
         axes.fill_between(band.x, band.low, band.high, alpha=0.18, color=line.get_color(), linewidth=0)
+    return line
 
 
 def draw_picture(bands: Mapping[str, Band], path: Path, *, title: str, x_label: str, y_label: str) -> None:
@@ -46,12 +50,14 @@ def draw_picture(bands: Mapping[str, Band], path: Path, *, title: str, x_label: 
     with mpl.rc_context({"text.parse_math": False, "svg.hashsalt": "crossborder"}):
         figure = Figure(figsize=(7, 4.5), layout="constrained")
         axes = figure.subplots()
-        for name, band in bands.items():
-            draw_band(axes, band, name)
+        lines = [draw_band(axes, band, name) for name, band in bands.items()]
         axes.set(title=title, xlabel=x_label, ylabel=y_label)
         axes.grid(alpha=0.3)
-        figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=min(3, len(bands)))
+        # Without its lines, the legend would leave out labels that begin with an underscore.
+        figure.legend(handles=lines, loc="outside lower center", ncols=min(3, len(bands)))
+        picture, metadata = BytesIO(), {"Date": None} if path.suffix == ".svg" else None
+        figure.savefig(picture, format=path.suffix[1:], dpi=120, metadata=metadata)
         try:
-            figure.savefig(path, dpi=120, metadata={"Date": None} if path.suffix == ".svg" else None)
+            replace_bytes(path, picture.getvalue())
         except OSError as error:
             raise ConfigError(f"{path}: cannot be written: {error.strerror}") from error

@@ -114,6 +114,11 @@ def test_without_noise_the_next_action_is_the_target_actors() -> None:
     assert next_actions(agent) == pytest.approx(np.tanh(0.5))
 
 
+def test_a_clip_of_noise_that_is_not_there_is_refused() -> None:
+    with pytest.raises(ValueError, match="give target_noise: 0 or target_noise_clip, not both"):
+        make(target_noise=0.0, target_noise_clip=0.3)
+
+
 @pytest.mark.parametrize("std", [0.05, 0.2])
 def test_exploration_has_the_noise_asked_for_around_the_policy(std: float) -> None:
     agent = make(exploration_noise=std)

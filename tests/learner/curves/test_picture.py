@@ -37,6 +37,13 @@ def test_titles_and_labels_are_plain_text(tmp_path: Path) -> None:
     assert comments >= {"$a^$ (1)", "$b^$", "$c^$", "$d^$"}, "an SVG has each text beside its glyphs"
 
 
+def test_each_group_is_in_the_legend_whatever_its_name(tmp_path: Path) -> None:
+    """matplotlib leaves out of a legend those labels that begin with an underscore."""
+    path = tmp_path / "curves.svg"
+    draw_picture({"_a": BANDS["one"], "b": BANDS["many"]}, path, title="Title", x_label="steps", y_label="return")
+    assert set(re.findall("<!-- (.*) -->", path.read_text())) >= {"_a (1)", "b (5)"}
+
+
 def test_another_suffix_and_a_missing_directory_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"one of \.png, \.svg, \.pdf, found '\.bmp'"):
         draw(tmp_path / "curves.bmp")
