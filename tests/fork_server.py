@@ -1,8 +1,7 @@
 """Processes that are forked from one that has imported torch, which would take each of them more than a second.
 
-The fork server imports libraries and modules of ours that most commands need. For each request it forks, and the new
-process does what ``python -m MODULE`` does: its own directory, environment, ``sys.path``, arguments and descriptors. A
-process whose ``PYTHONPATH`` is not this clone, as that of an earlier release, forgets our modules first.
+The fork server imports libraries that most commands need, and nothing of ours. For each request it forks, and the new
+process does what ``python -m MODULE`` does: its own directory, environment, ``sys.path``, arguments and descriptors.
 The fork server is nobody's child, so the tests see no process that they did not start. It ends when the process that
 asked for it has ended, and kills what it has started.
 
@@ -27,7 +26,6 @@ import socket
 import subprocess
 import sys
 import threading
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -49,10 +47,6 @@ LIBRARIES: Final = (
     "yaml",
     "zstandard",
 )
-OURS: Final = ("actor.manager", "common.agents.dqn", "learner.loop.in_turns", "learner.loop.server")
-"""None of these imports gRPC, which starts threads: they would be missing in a forked process."""
-PACKAGES: Final = {"actor", "common", "crossborder", "learner"}
-ROOT: Final = str(Path(__file__).parent.parent)
 FORKED_MODULES: Final = {
     "actor.worker",
     "common.process.spare",
@@ -291,12 +285,7 @@ def _become(request: dict[str, Any]) -> None:
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["environment"])
-    path = request["environment"].get("PYTHONPATH", "")
-    sys.path[:0] = [*places, *filter(None, path.split(os.pathsep))]
-    if path != ROOT:
-        for name in [name for name in sys.modules if name.partition(".")[0] in PACKAGES]:
-            del sys.modules[name]
-    warnings.filterwarnings("ignore", ".* found in sys.modules", RuntimeWarning)  # Others import the module to run too.
+    sys.path[:0] = [*places, *filter(None, request["environment"].get("PYTHONPATH", "").split(os.pathsep))]
     sys.argv = [request["module"], *request["arguments"]]
 
 
@@ -338,11 +327,9 @@ def main() -> None:
     os.setsid()
     with open(os.devnull) as nothing:  # noqa: PTH123 - a device
         os.dup2(nothing.fileno(), 0)
-    sys.path.insert(0, ROOT)
-    for module in (*LIBRARIES, *OURS):
-        importlib.import_module(module)
-    sys.path.remove(ROOT)
-    gc.freeze()  # New processes need not look for garbage among the objects of the modules, nor copy their pages.
+    for library in LIBRARIES:
+        importlib.import_module(library)
+    gc.freeze()  # New processes need not look for garbage among the objects of the libraries, nor copy their pages.
     request = _serve(listener, lifeline)
     _become(request)
     if CHILDREN_ARE_FORKED in os.environ:
