@@ -1,7 +1,8 @@
 """Processes that are forked from one that has imported torch, which would take each of them more than a second.
 
-The fork server imports libraries that most commands need, and nothing of ours. For each request it forks, and the new
-process does what ``python -m MODULE`` does: its own directory, environment, ``sys.path``, arguments and descriptors.
+The fork server imports libraries and modules of ours that most commands need. For each request it forks, and the new
+process does what ``python -m MODULE`` does: its own directory, environment, ``sys.path``, arguments and descriptors. So
+its modules of ours are those of this clone: a test of other code, such as a former release, starts Python itself.
 The fork server is nobody's child, so the tests see no process that they did not start. It ends when the process that
 asked for it has ended, and kills what it has started.
 
@@ -26,6 +27,7 @@ import socket
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -47,6 +49,9 @@ LIBRARIES: Final = (
     "yaml",
     "zstandard",
 )
+OURS: Final = ("actor.manager", "common.agents.dqn", "learner.loop.in_turns", "learner.loop.server")
+"""None of them imports gRPC, whose threads a forked process would lack."""
+ROOT: Final = str(Path(__file__).parent.parent)
 FORKED_MODULES: Final = {
     "actor.worker",
     "common.process.spare",
@@ -287,6 +292,7 @@ def _become(request: dict[str, Any]) -> None:
     os.environ.update(request["environment"])
     sys.path[:0] = [*places, *filter(None, request["environment"].get("PYTHONPATH", "").split(os.pathsep))]
     sys.argv = [request["module"], *request["arguments"]]
+    warnings.filterwarnings("ignore", ".* found in sys.modules", RuntimeWarning)  # ``OURS`` may import that module too.
 
 
 class QuickEnd:
@@ -327,9 +333,11 @@ def main() -> None:
     os.setsid()
     with open(os.devnull) as nothing:  # noqa: PTH123 - a device
         os.dup2(nothing.fileno(), 0)
-    for library in LIBRARIES:
-        importlib.import_module(library)
-    gc.freeze()  # New processes need not look for garbage among the objects of the libraries, nor copy their pages.
+    sys.path.insert(0, ROOT)
+    for module in (*LIBRARIES, *OURS):
+        importlib.import_module(module)
+    sys.path.remove(ROOT)
+    gc.freeze()  # New processes need not look for garbage among the objects of the modules, nor copy their pages.
     request = _serve(listener, lifeline)
     _become(request)
     if CHILDREN_ARE_FORKED in os.environ:
