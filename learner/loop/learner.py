@@ -12,7 +12,7 @@ import enum
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from typing import Protocol
@@ -284,11 +284,13 @@ class Learner:
         there is no score or no ``final/``.
 
         Raises:
+            DivergedError: a loss since the last record is not finite.
             CheckpointError: ``final/`` could not be saved.
             CrossborderError: the evaluator failed, or its last score is not finite.
         """
         self._ended = self._clock()
         try:
+            self._require_finite(self.opt_steps, self._window.state().values["sums"])  # No record will show them.
             if self.scoring.needs_actors:
                 self._score_last()
         finally:
@@ -360,19 +362,22 @@ class Learner:
     def _write(self, moment: Moment, record: dict[str, float]) -> None:
         samples = moment.samples_total + moment.samples_elsewhere
         record = {"seconds": moment.seconds, "samples_total": float(samples), **record}
-        bad = [f"{key} {value}" for key, value in record.items() if not math.isfinite(value)]
         self.last_record = {**self.last_record, **record}
         for recorder in self._recorders:
             with logging_write_errors("training goes on without this record"):
                 recorder.write(moment.opt_steps, record)
                 recorder.flush()
+        self._require_finite(moment.opt_steps, record)
+        self._callbacks.on_record(moment.opt_steps, record)
+
+    def _require_finite(self, opt_steps: int, values: Mapping[str, float]) -> None:
+        bad = [f"{key} {value}" for key, value in values.items() if not math.isfinite(value)]
         if bad:
             self._diverged = True
             raise DivergedError(
-                f"opt step {moment.opt_steps}: expected finite values, found {', '.join(bad)}; "
+                f"opt step {opt_steps}: expected finite values, found {', '.join(bad)}; "
                 "--resume goes on from the checkpoint before"
             )
-        self._callbacks.on_record(moment.opt_steps, record)
 
     def _save_as(self, name: str) -> None:
         self._checkpoints.save(name, self.agent, **asdict(self._moment()))

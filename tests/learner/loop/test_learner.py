@@ -335,6 +335,20 @@ def test_a_loss_that_is_no_number_ends_training_with_the_next_record(tmp_path: P
         learner.step()
 
 
+def test_a_loss_that_is_no_number_after_the_last_record_ends_training_without_saving_the_policy(tmp_path: Path) -> None:
+    diary = Diary()
+    learner = make(diary, tmp_path, max_opts=4, record_interval=3, checkpointer=DiaryCheckpointer(diary))
+    for loss in (None, None, None, math.nan):
+        diary.agent.loss = loss
+        learner.step()
+    assert learner.outcome is Outcome.MAX_OPTS
+    diary.events.clear()
+    with pytest.raises(DivergedError, match="opt step 4: expected finite values, found loss nan"):
+        learner.finish(diary.announce_stop)
+    assert diary.events == ["stop"]
+    assert [*tmp_path.iterdir()] == []
+
+
 def test_invariant_9_the_agent_is_back_in_train_mode_after_an_evaluation(tmp_path: Path) -> None:
     diary = Diary()
     learner = make(diary, tmp_path, eval_interval=1)
