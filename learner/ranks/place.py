@@ -168,8 +168,9 @@ def _require_ranks_fit(config: RunConfig, place: Place) -> None:
             "are compared over the actors' rows of all ranks only"
         )
     _, port = split_address(config.server.listen)
-    first = {port: 1, config.metrics.trainer_port: METRICS_APART, config.metrics.ingest_port: METRICS_APART}
-    taken = [_move(port, apart * i) for port, apart in first.items() if port for i in range(place.n_local)]
+    metrics = config.metrics
+    first = ((port, 1), (metrics.trainer_port, METRICS_APART), (metrics.ingest_port, METRICS_APART))
+    taken = [_move(port, apart * i) for port, apart in first if port for i in range(place.n_local)]
     if len(set(taken)) < len(taken) or max(taken, default=0) > MOST_PORT:
         raise ConfigError(
             f"server.listen, metrics.trainer_port, metrics.ingest_port: expected room for the ports of {place.n_local} "

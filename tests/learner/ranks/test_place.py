@@ -83,6 +83,10 @@ def test_port_0_stays_and_a_port_that_serves_nothing_too() -> None:
             "expected room for the ports of 2 ranks on this host, found 9463, 9464, 9464",
         ),
         (
+            {"metrics": {"trainer_port": 9464, "ingest_port": 9464}},
+            "expected room for the ports of 2 ranks on this host, found 9464, 9466, 9464, 9466",
+        ),
+        (
             {"replay": {"prioritized": {}, "sources": {"demos": {"dataset": "demos", "share": 0.5}}}},
             "replay.prioritized: expected no replay.sources beside it with several ranks",
         ),
