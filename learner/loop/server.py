@@ -136,7 +136,7 @@ class LearnerServer:
             # their last rows.
             ending_local_actors = stack.enter_context(ExitStack())
             self.ingest = self._start_ingest()
-            self._goes_on = False
+            self._goes_on = not self.place.is_alone  # A rank may lose another rank in ``listen``; see ``_train``.
             stack.callback(self._end_ingest)
             self.intake = self._make_intake()
             self._metrics = self._serve_metrics()
@@ -144,6 +144,7 @@ class LearnerServer:
             self.ingest.when_moved = self._write_endpoints_again
             self._write_endpoints()
             self.rank.listen(self.learner, self.ingest.address, shared)
+            self._goes_on = False
             if local_actors:
                 self.local_actors = self._start_local_actors(local_actors, coming_actors)
                 ending_local_actors.callback(self.local_actors.stop_and_join, LEAVE_SECONDS)

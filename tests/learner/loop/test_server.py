@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import socket
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
-from common.errors import AddressError, CheckpointError, CrossborderError, StarvedError
+from common.errors import AddressError, CheckpointError, CrossborderError, RankLostError, StarvedError
 from learner.loop.learner import Outcome
+from learner.loop.rank import Rank
 from learner.loop.server import LearnerServer, train_async
+from learner.ranks.place import Place
+from learner.shared.control import ControlBlock
 from learner.storage.rundir import require_free
 from tests.conftest import MakeConfig
 
@@ -46,6 +50,19 @@ def test_actors_are_told_to_stop_also_where_training_never_began(make_config: Ma
     with LearnerServer(make_config(server={"grace_seconds": 0.5})) as server:
         assert not server.control.stopping
     assert server.control.stopping
+
+
+def test_a_rank_that_loses_another_rank_before_training_begins_does_not_tell_actors_to_stop(
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lose(*_: object) -> NoReturn:
+        raise RankLostError("another rank has ended")
+
+    monkeypatch.setattr(Rank, "listen", lose)
+    monkeypatch.setattr(LearnerServer, "_open_group", lambda *_: None)
+    with pytest.raises(RankLostError):
+        LearnerServer(make_config(server={"grace_seconds": 0.5}), place=Place(n_ranks=2))
+    assert not ControlBlock.open(tmp_path / "run" / "shared").stopping
 
 
 def test_an_error_of_the_loop_goes_before_an_error_at_the_end(
