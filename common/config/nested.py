@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,17 @@ def assign(values: dict[str, Any], assignment: str) -> None:
     except (yaml.YAMLError, ValueError) as error:
         raise ConfigError(f"--set {path}: expected a YAML value, found '{text}'") from error
     put(values, path, value)
+
+
+def quote(text: str) -> str:
+    """A text as ``c`` of an assignment ``a.b=c``, whatever characters it has.
+
+    >>> quote("runs/1: a")
+    '"runs/1: a"'
+    """
+    # JSON would write a character beyond U+FFFF as two halves, which YAML does not put together.
+    quoted: str = yaml.safe_dump(text, default_style='"', width=sys.maxsize)
+    return quoted.rstrip("\n")
 
 
 def put(values: dict[str, Any], path: str, value: Any) -> None:

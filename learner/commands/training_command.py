@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import sys
 from collections.abc import Callable
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from common.config.nested import quote
 from common.config.run_config import RunConfig, dump_config, load_config
 from common.errors import BudgetExhaustedError, ConfigError
 from common.hints import nearest
@@ -128,7 +128,7 @@ def load_run(arguments: argparse.Namespace) -> RunConfig:
     if isinstance(resume, str):
         directory = Path(resume)
         _require_this_release(directory)
-        return load_config(directory / "config.yaml", [*arguments.overrides, f"run_dir={json.dumps(resume)}"])
+        return load_config(directory / "config.yaml", [*arguments.overrides, f"run_dir={quote(resume)}"])
     config = load_config(arguments.config, arguments.overrides)
     if resume and config.run_dir is None:
         raise ConfigError("--resume: expected a run directory, found none: say --resume DIR or --run-dir DIR")
@@ -154,7 +154,7 @@ def add_override(parser: argparse.ArgumentParser, option: str, key: str, metavar
         option,
         action="append",
         dest="overrides",
-        type=lambda value: f"{key}={json.dumps(value)}",
+        type=lambda value: f"{key}={quote(value)}",
         metavar=metavar,
         help=text,
     )

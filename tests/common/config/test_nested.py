@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from common.config.nested import assign, flatten, overlay, put, read_yaml
+from common.config.nested import assign, flatten, overlay, put, quote, read_yaml
 from common.errors import ConfigError
 
 
@@ -50,6 +50,13 @@ def test_a_merged_mapping_may_have_a_key_that_the_mapping_itself_has(tmp_path: P
 def test_a_value_of_the_command_line_has_each_key_once() -> None:
     with pytest.raises(ConfigError, match=r"--set env: expected a YAML value, found '\{a: 1, a: 2\}'"):
         assign({}, "env={a: 1, a: 2}")
+
+
+@pytest.mark.parametrize("text", ["", "null", "a: b # c", "runs/\U0001f916", "\udcff", "two\nlines", "x" * 200])
+def test_a_quoted_text_is_assigned_unchanged_whatever_characters_it_has(text: str) -> None:
+    values: dict[str, Any] = {}
+    assign(values, f"run_dir={quote(text)}")
+    assert values == {"run_dir": text}
 
 
 @pytest.mark.parametrize(

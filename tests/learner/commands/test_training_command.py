@@ -65,6 +65,11 @@ def test_the_runs_own_configuration_is_taken_with_the_values_of_set(
     assert (shown["seed"], shown["trainer"]["max_opts"]) == (3, 300)
 
 
+def test_a_directory_may_have_any_characters_in_its_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--config", "configs/cartpole.yaml", "--run-dir", "runs/\U0001f916", "--show-config"]) == 0
+    assert yaml.safe_load(capsys.readouterr().out)["run_dir"] == "runs/\U0001f916"
+
+
 @pytest.mark.parametrize("outcome", Outcome)
 def test_a_run_that_ends_by_itself_below_its_target_score_fails(
     outcome: Outcome, make_config: MakeConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
