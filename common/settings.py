@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, TypeVar, get_args
+from typing import Any, ClassVar, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -78,17 +78,19 @@ def _locate(model: type[Settings], path: tuple[int | str, ...]) -> tuple[list[st
     If several models differ by their ``kind``, pydantic's path also holds the kind, which the user wrote as a value.
     """
     keys: list[str] = []
-    owner, models = None, [model]
+    owner, models, is_mapping = None, [model], False
     for key in path:
         if len(models) > 1:
             models = [m for m in models if m.model_fields["kind"].default == key]
             continue
         keys.append(str(key))
-        if isinstance(key, int):
-            continue  # The place in a list: the models of its entries are those of the list's field.
+        if isinstance(key, int) or is_mapping:
+            is_mapping = False
+            continue  # The place in a list, or a name in a mapping: the models of its entries are those of the field.
         owner = models[0] if models else None
         field = owner.model_fields.get(str(key)) if owner else None
         models = models_in(field.annotation) if field else []
+        is_mapping = field is not None and get_origin(field.annotation) is dict
     return keys, owner
 
 

@@ -29,6 +29,7 @@ class Outer(Settings):
     inner: Inner = Field(Inner(), description="A section.")
     perhaps: Inner | None = Field(None, description="A section that may be missing.")
     colour: Red | Blue = Field(Red(), discriminator="kind", description="One of several sections.")
+    named: dict[str, Inner] = Field(default_factory=dict, description="Sections by name.")
 
 
 def problems(values: object, where: str = "") -> list[str]:
@@ -52,8 +53,13 @@ def test_an_unknown_key_in_a_section_names_the_nearest_of_that_section(section: 
     assert problems({"name": "x", section: {"capcity": 3}}) == [expected]
 
 
+def test_an_unknown_key_in_a_section_that_has_a_name_names_the_nearest_of_that_section() -> None:
+    expected = "named.mine.capcity: unknown key (did you mean 'capacity'?)"
+    assert problems({"name": "x", "named": {"mine": {"capcity": 3}}}) == [expected]
+
+
 def test_an_unknown_key_without_a_similar_one_lists_all_keys() -> None:
-    assert problems({"name": "x", "zzz": 1}) == ["zzz: unknown key (known: colour, inner, name, perhaps)"]
+    assert problems({"name": "x", "zzz": 1}) == ["zzz: unknown key (known: colour, inner, name, named, perhaps)"]
 
 
 def test_a_missing_value_and_a_wrong_one_are_told_apart_one_line_each() -> None:
