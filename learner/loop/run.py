@@ -247,7 +247,6 @@ class Run:
         learner: Learner,
         *,
         samples_per_insert: float | None = None,
-        trainer_wait_seconds: float = 0.0,
         actors_online: int = 0,
         return_mean: float = 0.0,
         policy_lag: float = 0.0,
@@ -264,10 +263,8 @@ class Run:
             sampled=self.buffer.sampled,
             replay_size=len(self.buffer),
             samples_per_insert=samples_per_insert,
-            trainer_wait_seconds=trainer_wait_seconds,
             actors_online=actors_online,
             return_mean=return_mean,
             policy_lag=policy_lag,
-            evaluations_skipped=learner.scoring.skipped,
             record=learner.last_record,
         )

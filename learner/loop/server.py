@@ -316,7 +316,6 @@ class LearnerServer:
         return self.run.make_status(
             self.learner,
             samples_per_insert=self.ratio.samples_per_insert,
-            trainer_wait_seconds=self.control.trainer_wait_seconds,
             actors_online=self.control.actors_online,
             return_mean=self.control.return_mean,
             policy_lag=self.control.policy_lag,

@@ -1,4 +1,4 @@
-"""The status of a run, as the terminal shows it and Prometheus scrapes it."""
+"""The status of a run, as the terminal and the log show it."""
 
 from __future__ import annotations
 
@@ -20,11 +20,9 @@ class Status:
     sampled: int
     replay_size: int
     samples_per_insert: float | None
-    trainer_wait_seconds: float
     actors_online: int
     return_mean: float
     policy_lag: float
-    evaluations_skipped: int
     record: dict[str, float] = field(repr=False)
 
     @property

@@ -23,11 +23,9 @@ STATUS = Status(
     sampled=256_000,
     replay_size=9_000,
     samples_per_insert=32.0,
-    trainer_wait_seconds=1.0,
     actors_online=2,
     return_mean=88.8,
     policy_lag=42.0,
-    evaluations_skipped=0,
     record={"opt_steps_per_sec": 9.0, "samples_per_sec": 0.0, "loss": 0.01, "eval_reward": 99.0},
 )
 BEFORE = replace(STATUS, seconds=10.0, opt_steps=2700, inserted=7400)
