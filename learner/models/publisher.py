@@ -49,7 +49,6 @@ class ModelPublisher:
         self.seconds = 0.0
         """Seconds spent on publishing so far."""
         self._incarnation = incarnation
-        self._copy = torch._foreach_copy_
         self._source = make_source(list(tensors.values()), list(sent.values()))
         self._targets = [_lay_out(data, blank, sent) for data in self.slots.data]
         self._pending: int | None = None
@@ -82,7 +81,7 @@ class ModelPublisher:
     @torch.no_grad()
     def _write(self, opt_steps: int) -> None:
         version = ModelVersion(self._incarnation, opt_steps)
-        self.slots.write(version, lambda i: self._copy(self._targets[i], self._source.tensors))
+        self.slots.write(version, lambda i: torch._foreach_copy_(self._targets[i], self._source.tensors))
 
 
 def _copy_as_sent(name: str, tensor: torch.Tensor, precision: Precision) -> torch.Tensor:
