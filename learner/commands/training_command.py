@@ -173,9 +173,9 @@ def run_training_command(
         parser: of the command.
         argv: its words; None takes those of this process.
         train: trains until the run ends or a signal comes.
-        adapt: makes the configuration of this process from that of the run.
         prepare: called with the parsed words before ``train``: the options and values are checked, but the parts are
             not imported yet.
+        adapt: makes the configuration of this process from that of the run.
 
     Returns:
         The exit code.
@@ -187,12 +187,10 @@ def run_training_command(
 
     def act(signals: StopSignals) -> None:
         config = load_run(arguments)
-        trains = not (arguments.show_config or arguments.check)
-        if trains:
+        if not (arguments.show_config or arguments.check):
             config = adapt(config)
-        if trains and config.run_dir is not None:
-            require_free(config.run_dir)  # Before the check, which imports the agent and with it torch for seconds.
-        if trains:
+            if config.run_dir is not None:
+                require_free(config.run_dir)  # Before the check, which imports the agent and with it torch for seconds.
             prepare(arguments)
         config.check()
         if arguments.show_config:
