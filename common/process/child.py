@@ -49,6 +49,17 @@ def read_boot() -> dict[str, Any]:
     return boot
 
 
+def wait_for_hang_up(seconds: float | None = None) -> bool:
+    """Wait in a child until its parent has closed the other end of stdin, at most ``seconds``; None sets no limit.
+
+    Returns:
+        Whether it is closed.
+    """
+    hang_up = select.poll()
+    hang_up.register(sys.stdin.fileno(), 0)  # No event is asked for, so poll reports only the hang-up, and no lines.
+    return bool(hang_up.poll(None if seconds is None else 1000 * seconds))
+
+
 def say(event: Event) -> None:
     """Send an event from a child to its parent, which both know the keys of; ``error`` and ``warm`` are reserved."""
     # The line break before it ends a line that a user's part has left open, as ``print(".", end="")`` does.

@@ -13,16 +13,14 @@ import signal
 import sys
 import threading
 
-from common.process.child import read_boot
+from common.process.child import read_boot, wait_for_hang_up
 from learner.commands import learner_server
 from learner.ingest.ingest_process import ComingIngest
 
 
 def _die_with_the_keeper() -> None:
     """Wait until the other end of stdin is closed, then kill this process. Its children notice that it is gone."""
-    hang_up = select.poll()
-    hang_up.register(sys.stdin.fileno(), 0)  # Event mask 0: poll then reports only the hang-up.
-    hang_up.poll()
+    wait_for_hang_up()
     os.killpg(0, signal.SIGKILL)
 
 

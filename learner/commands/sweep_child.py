@@ -7,13 +7,13 @@ in order, as it does after a signal.
 from __future__ import annotations
 
 import importlib
-import json
 import os
-import select
 import signal
 import sys
 import threading
 from typing import Final
+
+from common.process.child import read_boot, wait_for_hang_up
 
 MODULES: Final = {
     name: f"learner.commands.{name.replace('-', '_')}" for name in ("sync-train", "learner-server", "offline-train")
@@ -22,15 +22,13 @@ MODULES: Final = {
 
 def _end_with_the_sweep() -> None:
     """Wait until the other end of stdin is closed, then stop this process."""
-    hang_up = select.poll()
-    hang_up.register(sys.stdin.fileno(), 0)  # Event mask 0: poll then reports only the hang-up.
-    hang_up.poll()
+    wait_for_hang_up()
     os.kill(os.getpid(), signal.SIGTERM)
 
 
 def main() -> int:
     """Run the process; return the exit code of the command."""
-    boot = json.loads(sys.stdin.readline())
+    boot = read_boot()
     log = os.open(boot["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     for stream in (sys.stdout, sys.stderr):
         os.dup2(log, stream.fileno())

@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import select
 import signal
 import sys
 import threading
@@ -32,7 +31,7 @@ from common.interfaces import Agent, Evaluator
 from common.lanes.lanes import Busy
 from common.lanes.watched_envs import EvaluationAbandoned, Watch
 from common.parts import build_parts
-from common.process.child import Event, say, say_error
+from common.process.child import Event, say, say_error, wait_for_hang_up
 from common.process.log import setup_logging
 from common.process.signals import leave_to_parent
 from common.settings import Settings, validate
@@ -110,9 +109,7 @@ def _typed(error: Exception | SystemExit) -> CrossborderError:
 
 def _end_with_trainer(trainer_gone: threading.Event, bell: Bell) -> None:
     """The lifeline: ring the bell until the trainer closes stdin, then end this process."""
-    hang_up = select.poll()
-    hang_up.register(sys.stdin.fileno(), 0)  # No event is asked for, so poll reports only the hang-up, and no lines.
-    while not hang_up.poll(1000 * BEAT_SECONDS):
+    while not wait_for_hang_up(BEAT_SECONDS):
         bell.ring()
     trainer_gone.set()
     time.sleep(GRACE_SECONDS)

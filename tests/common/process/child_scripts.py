@@ -12,7 +12,7 @@ import threading
 import time
 from typing import Any, Final
 
-from common.process.child import read_boot, say
+from common.process.child import read_boot, say, wait_for_hang_up
 from common.process.signals import leave_to_parent
 
 MODULE: Final = "tests.common.process.child_scripts"
@@ -42,6 +42,13 @@ def leaving(boot: dict[str, Any]) -> int:
     leave_to_parent()
     tell(pid=os.getpid())
     return listening(boot)
+
+
+def waiting(boot: dict[str, Any]) -> int:
+    """Says whether its stdin is closed: first after a moment, and then when it is."""
+    tell(is_closed=wait_for_hang_up(0.01))
+    tell(is_closed=wait_for_hang_up())
+    return 0
 
 
 def stubborn(boot: dict[str, Any]) -> int:

@@ -34,6 +34,14 @@ def test_a_child_can_be_told_more_while_it_runs(start_child: StartChild) -> None
     assert child.end(PATIENCE) == 0
 
 
+def test_a_child_learns_that_its_stdin_is_closed_without_reading_its_lines(start_child: StartChild) -> None:
+    child = start_child("waiting")
+    child.tell({"number": 1})
+    assert child.next_event(PATIENCE) == {"is_closed": False}
+    child.close_stdin()
+    assert child.next_event(PATIENCE) == {"is_closed": True}
+
+
 def test_a_line_to_a_child_that_has_ended_is_warned_of(
     start_child: StartChild, caplog: pytest.LogCaptureFixture
 ) -> None:
