@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ try:
 except ImportError as error:
     raise ImportError(f"{error}; pip install 'crossborder[mlflow]'") from error
 
+from common.config.nested import flatten
 from common.errors import PluginError
 from common.interfaces import RunIdentity
 from learner.records.masking import hide_user
@@ -74,7 +75,7 @@ class MlflowRecorder:
             return earlier  # It keeps the parameters of its first life, since MLflow does not let them change.
         tags = {_TAG: identity.run_id} if identity is not None else {}
         run_id: str = self._client.create_run(experiment_id, tags=tags, run_name=run_dir.resolve().name).info.run_id
-        params = [Param(key, str(value)) for key, value in _flat(config)]
+        params = [Param(key, str(value)) for key, value in flatten(dict(config)).items()]
         for start in range(0, len(params), PARAMS_PER_BATCH):
             self._client.log_batch(run_id, params=params[start : start + PARAMS_PER_BATCH])
         return run_id
@@ -102,12 +103,3 @@ class MlflowRecorder:
             self._client.set_terminated(self._run_id)
         except MlflowException as error:
             log.error("the run is not ended in MLflow: %s", error)
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Nested values with their keys joined by dots, such as ``("trainer.max_opts", 500)``; lists stay whole."""
-    for key, value in values.items():
-        if isinstance(value, dict) and value:
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
