@@ -85,7 +85,7 @@ class PluginConfig(Settings):
                 expected = inspect.formatannotation(signature[name].annotation).strip("'")
                 if not _fits(value, expected):
                     raise ConfigError(f"{params_at}.{name}: expected {expected}, found {value!r}")
-            elif not _takes_any(signature):
+            elif name in given or not _takes_any(signature):
                 raise ConfigError(f"{params_at}.{name}: unknown parameter{nearest(name, known)}")
         for name in sorted(known - optional - self.params.keys()):
             if signature[name].default is inspect.Parameter.empty:

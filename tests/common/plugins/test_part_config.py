@@ -42,6 +42,7 @@ NONE = frozenset[str]()
             r"batch: .*mean 'batch_size'",
         ),
         ("tests.parts:CheckingAgent", {"seed": 1}, GIVEN, r"seed: unknown parameter"),
+        ("gymnasium:make", {"id": "CartPole-v1", "seed": 1}, GIVEN, r"seed: unknown parameter"),
         ("tests.parts:DyingEnv", {}, NONE, r"agent\.params\.marker: expected a value, found none"),
         ("gymnasium:make", {}, NONE, r"agent\.params\.id: expected a value, found none"),
         ("learner.views.sequences:Sequences", {"length": "4"}, NONE, r"params\.length: expected int, found '4'"),
