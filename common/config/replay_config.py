@@ -16,7 +16,7 @@ MIN_RATIO, MAX_RATIO = 1e-6, 1e6
 """The least and the largest replay ratio (steps drawn per step inserted). Beyond them, trainer or actors would wait
 practically forever."""
 MAX_CAPACITY: Final = 1 << 32
-"""Rows; links between them are offsets of 32 bits."""
+"""The most rows of a replay: the links between rows are offsets of 32 bits."""
 MAX_SOURCES: Final = 255
 Unit = Annotated[float, Field(ge=0, le=1)]
 

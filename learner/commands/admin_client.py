@@ -116,7 +116,7 @@ class AdminClient:
             if error.code() is grpc.StatusCode.UNAUTHENTICATED:
                 raise AuthenticationError(
                     f"{self._address}: the learner refused the token; admins need a token of server.admin_token_file, "
-                    "those of actors do not do"
+                    "and a token of an actor is not enough"
                 ) from error
             raise typed_error(error) or LearnerUnreachableError(f"{self._address}: {describe(error)}") from error
 

@@ -46,7 +46,8 @@ class EvaluatorProcess(CandidateScoring):
         config: of the run; the child builds environment, agent and evaluator from it.
         checkpoints: takes the candidates and ``best/``.
         waits: return when the child has built its parts. Otherwise training begins while the child builds them, and
-            ``poll`` raises its error if it fails: this is for a resumed run, whose evaluator could be built before.
+            ``poll`` raises its error if it fails: this is for a resumed run, whose evaluator was built in an earlier
+            life already.
 
     Raises:
         CrossborderError: the child could not build its parts or did not start.

@@ -78,7 +78,7 @@ def publish_to_nobody(opt_steps: int, /, *, wait: bool = False) -> None:
 
 
 def do_nothing() -> None:
-    """Announce nothing at the end of training without actors."""
+    """Do nothing: the default of a callable that a caller may leave out."""
 
 
 class Learner:

@@ -98,7 +98,7 @@ class RecordWindow:
         )
 
     def restore(self, state: Snapshot) -> None:
-        """Add to the sums, counts and times of ``state``; time and steps count again after ``start``."""
+        """Go on from the sums, counts and times of ``state``; time and steps count again after ``start``."""
         values = state.values
         self._sums.update(values["sums"])
         self._counts.update(values["counts"])

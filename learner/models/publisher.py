@@ -42,7 +42,7 @@ class ModelPublisher:
         precision: Precision = "float32",
         run_id: str | None = None,
     ) -> None:
-        sent = {name: _copy_as_sent(name, tensor, precision) for name, tensor in tensors.items()}
+        sent = {name: _as_sent(name, tensor, precision) for name, tensor in tensors.items()}
         blank = save({name: tensor.contiguous() for name, tensor in sent.items()})
         self.blob_bytes = len(blank)
         self.slots = ModelSlots(path, len(blank), create=True, run_id=run_id)
@@ -84,8 +84,8 @@ class ModelPublisher:
         self.slots.write(version, lambda i: torch._foreach_copy_(self._targets[i], self._source.tensors))
 
 
-def _copy_as_sent(name: str, tensor: torch.Tensor, precision: Precision) -> torch.Tensor:
-    """A copy on the CPU, in the dtype in which the tensor is sent."""
+def _as_sent(name: str, tensor: torch.Tensor, precision: Precision) -> torch.Tensor:
+    """The tensor on the CPU, in the dtype in which it is sent."""
     if tensor.is_floating_point() and precision == "bfloat16":
         return tensor.detach().to("cpu", torch.bfloat16)
     copied = tensor.detach().cpu()

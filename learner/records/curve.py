@@ -13,7 +13,7 @@ _MOST: Final = "eval_reward_max"
 
 
 def plot_learning_curve(metrics: Path, picture: Path, title: str, target: float | None) -> bool:
-    """Plot the evaluation return over wall-clock seconds and over samples.
+    """Plot the evaluation return over wall-clock seconds and over steps.
 
     The picture also shows the lowest and the highest return of each evaluation that has recorded both.
 
@@ -45,7 +45,7 @@ def plot_learning_curve(metrics: Path, picture: Path, title: str, target: float 
 
     figure = Figure(figsize=(10, 4), layout="constrained")
     axes = figure.subplots(1, 2, sharey=True)
-    for axis, key, label in zip(axes, ("seconds", "samples_total"), ("wall-clock (s)", "samples (items)"), strict=True):
+    for axis, key, label in zip(axes, ("seconds", "samples_total"), ("wall-clock (s)", "steps"), strict=True):
         if bounded:
             least, most = numbers(bounded, _LEAST), numbers(bounded, _MOST)
             axis.fill_between(numbers(bounded, key), least, most, alpha=0.2, label="min-max")

@@ -163,9 +163,8 @@ class _Server(ThreadingWSGIServer):
         self._context = context
         self._open = dict[socket.socket, float]()
         """The second at which each connection began, the oldest first."""
-        self._lock = (
-            threading.Lock()
-        )  # Guards _open: the accepting thread adds to it, a connection's thread removes from it.
+        # The lock guards ``_open``: the accepting thread adds to it, and the thread of a connection removes from it.
+        self._lock = threading.Lock()
         self._failures = LogThrottle(FAILURES_LOGGED_EVERY)
         super().__init__((host, port), _Handler)
 
@@ -197,9 +196,8 @@ class _Server(ThreadingWSGIServer):
         for connection in connections:
             self._forget(connection)
             try:
-                socket.socket.shutdown(
-                    connection, socket.SHUT_RDWR
-                )  # Not TLS's own shutdown: another thread uses its state.
+                # Not the shutdown of TLS, whose state another thread uses.
+                socket.socket.shutdown(connection, socket.SHUT_RDWR)
             except OSError as error:
                 log.debug("metrics: a connection had ended: %s", error)
 
