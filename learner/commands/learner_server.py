@@ -134,7 +134,7 @@ class _Training:
         from learner.loop.summaries import actor_stats_fmt
         from learner.records.progress import Progress
 
-        resume, origin, coming = bool(arguments.resume), origin_of(arguments), self._coming_ingest
+        resume, origin, coming = bool(arguments.resume), origin_of(arguments, config.run_dir), self._coming_ingest
         with LearnerServer(
             config,
             arguments.local_actors,

@@ -46,7 +46,7 @@ def _train(config: RunConfig, arguments: argparse.Namespace, console: Console | 
     from learner.loop.offline import OfflineTrainer
     from learner.records.progress import Progress
 
-    resume, origin = bool(arguments.resume), origin_of(arguments)
+    resume, origin = bool(arguments.resume), origin_of(arguments, config.run_dir)
     with OfflineTrainer(config, arguments.dataset, console, resume=resume, origin=origin) as trainer:
         signals.on_stop = trainer.learner.request_stop
         with Progress(trainer.status, console):

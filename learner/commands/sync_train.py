@@ -40,7 +40,7 @@ def _train(config: RunConfig, arguments: argparse.Namespace, console: Console | 
     from learner.loop.in_turns import Trainer
     from learner.records.progress import Progress
 
-    with Trainer(config, resume=bool(arguments.resume), origin=origin_of(arguments)) as trainer:
+    with Trainer(config, resume=bool(arguments.resume), origin=origin_of(arguments, config.run_dir)) as trainer:
         signals.on_stop = trainer.learner.request_stop
         with Progress(trainer.status, console):
             result = trainer.train()

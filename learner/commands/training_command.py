@@ -19,7 +19,7 @@ from common.process.command import Parser, run_until_signal
 from common.process.log import setup_logging
 from common.process.signals import StopSignals
 from learner.records.status import format_return
-from learner.storage.rundir import require_free
+from learner.storage.rundir import has_rows, require_free
 
 if TYPE_CHECKING:
     from learner.loop.run import Result
@@ -90,15 +90,17 @@ def _origin_options(text: str) -> frozenset[str]:
     return found
 
 
-def origin_of(arguments: argparse.Namespace) -> Origin | None:
+def origin_of(arguments: argparse.Namespace, run_dir: Path | None) -> Origin | None:
     """The run or checkpoint that ``--from`` and ``--with`` name; None without ``--from``.
+
+    A run that is resumed with its rows needs its origin no more, so the origin is not read and may be gone.
 
     Raises:
         CrossborderError: no run can begin from it.
     """
     from learner.storage.origin import Origin
 
-    if arguments.origin is None:
+    if arguments.origin is None or (arguments.resume and has_rows(run_dir)):
         return None
     return Origin.at(arguments.origin, arguments.origin_options)
 
@@ -219,7 +221,7 @@ def _check(config: RunConfig, arguments: argparse.Namespace) -> None:
     parts = build_learner_parts(config)
     try_opt(config, parts)
     datasets = [source.dataset for source in config.replay.sources.values() if source.dataset is not None]
-    origin = origin_of(arguments)
+    origin = origin_of(arguments, config.run_dir)
     if origin is not None:
         origin.restore(parts, config)
         datasets += [str(origin.run)] if origin.has_replay else []

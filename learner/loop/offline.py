@@ -18,7 +18,7 @@ from learner.loop.run import Result, Run, open_directory
 from learner.loop.wiring import make_learner
 from learner.records.status import Status
 from learner.storage.origin import Origin
-from learner.storage.rundir import find_work
+from learner.storage.rundir import has_rows
 
 
 class OfflineTrainer:
@@ -54,10 +54,10 @@ class OfflineTrainer:
         resume: bool = False,
         origin: Origin | None = None,
     ) -> None:
-        has_rows = resume and _has_rows(config)
-        self._source = str(config.run_dir) if has_rows else _choose_source(dataset, origin)
+        is_filled = resume and has_rows(config.run_dir)
+        self._source = str(config.run_dir) if is_filled else _choose_source(dataset, origin)
         # The dataset is opened first, so that a missing dataset leaves no run directory behind.
-        opening: AbstractContextManager[Dataset | None] = nullcontext() if has_rows else open_dataset(self._source)
+        opening: AbstractContextManager[Dataset | None] = nullcontext() if is_filled else open_dataset(self._source)
         with ExitStack() as stack, opening as found:
             directory, earlier = open_directory(config, stack, resume=resume, origin=origin)
             capacity = earlier.saved_capacity() if earlier is not None else None
@@ -99,12 +99,6 @@ class OfflineTrainer:
     def status(self) -> Status:
         """The present figures of the run, from any thread."""
         return self.run.make_status(self.learner)
-
-
-def _has_rows(config: RunConfig) -> bool:
-    """Whether there is a run to resume that still has its rows."""
-    run_dir = config.run_dir
-    return run_dir is not None and bool(find_work(run_dir)) and (run_dir / "shared" / "replay").exists()
 
 
 def _choose_source(dataset: str | None, origin: Origin | None) -> str:

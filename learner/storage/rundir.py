@@ -236,6 +236,11 @@ def find_work(path: Path) -> list[str]:
     return found
 
 
+def has_rows(path: Path | None) -> bool:
+    """Whether there is a run to resume that still has its rows."""
+    return path is not None and bool(find_work(path)) and (path / "shared" / "replay").exists()
+
+
 def list_states(path: Path) -> list[Path]:
     """The checkpoints in a run's directory, the newest first."""
     return list_numbered(path / "checkpoints")

@@ -175,10 +175,12 @@ def test_a_dataset_and_a_replay_are_one_too_many(earlier: Path, tmp_path: Path) 
 def test_the_command_begins_from_a_run_and_then_goes_on_with_its_own(
     earlier: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    origin = shutil.copytree(earlier / "best", tmp_path / "earlier" / "best")
     (tmp_path / "run.yaml").write_text(dump_config(begun(tmp_path / "run")))
-    words = ["--config", str(tmp_path / "run.yaml"), "--from", str(earlier), "--resume"]
+    words = ["--config", str(tmp_path / "run.yaml"), "--from", str(origin.parent), "--resume"]
     assert main([*words, "--set", "trainer.max_opts=10"]) == 0
-    assert f"a new run from {earlier / 'best'} (run " in capsys.readouterr().err
+    assert f"a new run from {origin} (run " in capsys.readouterr().err
+    shutil.rmtree(origin.parent)
     assert main([*words, "--set", "trainer.max_opts=20"]) == 0
     told = capsys.readouterr().err
     assert "a new run from" not in told
