@@ -12,7 +12,7 @@ _SECRET_KEY: Final = re.compile(
     re.IGNORECASE,
 )
 """The end of a key whose value is a secret. The key of a file with a secret ends in ``_file``."""
-_USER_IN_URL: Final = re.compile(r"(?<=://)[^/@\s]+(?=@)")
+_USER_IN_URL: Final = re.compile(r"(?<=://)[^/\s]+(?=@)")
 
 
 def mask_secrets(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -39,6 +39,7 @@ def test_numbers_stay_also_under_such_a_key() -> None:
 
 def test_the_user_of_a_url_is_masked() -> None:
     assert mask_secrets({"uri": "postgresql://me:pw@db:5432/runs"}) == {"uri": "postgresql://***@db:5432/runs"}
+    assert mask_secrets({"uri": "postgresql://me:p@w@db/runs"}) == {"uri": "postgresql://***@db/runs"}
     assert mask_secrets({"uri": "http://mlflow:5000/a@b"}) == {"uri": "http://mlflow:5000/a@b"}
 
 
