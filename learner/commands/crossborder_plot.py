@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import math
 import sys
 from collections.abc import Iterable, Mapping, Set
 from glob import glob
@@ -106,7 +107,7 @@ def _range(text: str) -> tuple[str, tuple[float, float]]:
         found = float(low), float(high)
     except ValueError:
         found = 0.0, 0.0
-    if not task or found[0] == found[1]:
+    if not task or found[0] == found[1] or not all(map(math.isfinite, found)):
         raise argparse.ArgumentTypeError(f"expected TASK=LOW:HIGH with two different numbers, found '{text}'")
     return task, found
 

@@ -100,7 +100,9 @@ def test_a_mistake_ends_the_command_with_an_error_that_names_it(
     assert told in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("option", "value"), [("--group", "runs/*"), ("--range", "A=1"), ("--range", "A=1:1")])
+@pytest.mark.parametrize(
+    ("option", "value"), [("--group", "runs/*"), ("--range", "A=1"), ("--range", "A=1:1"), ("--range", "A=nan:1")]
+)
 def test_an_error_about_a_wrong_value_shows_the_expected_form(
     option: str, value: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
