@@ -58,7 +58,8 @@ class Visit:
     def token(self) -> str:
         with contextlib.suppress(ProtocolMismatchError):  # The next check, ``protocol``, reports this error.
             self._probe.ask()
-        return "accepted" if self._trust.tokens() else "none, and none is asked for"
+        is_sent = self._trust.uses_tls(self._host) and self._trust.tokens() is not None
+        return "accepted" if is_sent else "none, and none is asked for"
 
     def protocol(self) -> str:
         self._answers.append(self._probe.ask())

@@ -65,6 +65,14 @@ def test_parts_that_differ_on_this_host_fail_alone_and_end_the_command_with_thei
     assert isinstance(error, PluginError)
 
 
+def test_a_token_that_is_not_sent_since_nothing_is_encrypted_is_not_called_accepted(
+    host: LearnerServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CROSSBORDER_TOKEN", "0123456789abcdef")
+    lines, _ = lines_and_error(host.ingest.address)
+    assert lines[3] == "pass  token       none, and none is asked for"
+
+
 @pytest.mark.parametrize(("ahead", "word"), [(60.0, "ahead"), (-60.0, "behind")])
 def test_a_clock_that_is_wrong_fails_with_how_far_it_is_off(host: LearnerServer, ahead: float, word: str) -> None:
     lines, error = lines_and_error(host.ingest.address, ahead=ahead)
