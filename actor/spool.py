@@ -231,7 +231,8 @@ class Spool(Generic[MessageT]):
                     return self._acked + self._n_sent_here, self._groups[self._n_sent_here - 1]
                 if self._closed or deadline.passed():
                     return None
-                self._work.wait(min(deadline.remaining(), self._remaining_linger() or math.inf))
+                linger = self._remaining_linger() if self._unsent else math.inf
+                self._work.wait(min(deadline.remaining(), linger))
             return None
 
     def _add_group(self) -> None:
