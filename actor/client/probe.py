@@ -110,9 +110,8 @@ class Probe:
         Raises:
             CrossborderError: as ``ask``.
         """
-        payload = os.urandom(
-            min(PAYLOAD_BYTES, max_message_bytes // 2)
-        )  # Random bytes, so that no proxy compresses them.
+        # Random bytes, so that no proxy compresses them.
+        payload = os.urandom(min(PAYLOAD_BYTES, max_message_bytes // 2))
         began = time.perf_counter()
         calls = [self._stub.Check.future(pb.CheckRequest(payload=payload), TRANSFER_SECONDS) for _ in range(PAYLOADS)]
         for call in calls:

@@ -216,9 +216,7 @@ class Pusher:
         if response.stop:
             self._told_to_stop = True
             self._stopped.set()
-            if (
-                self._requests.is_building
-            ):  # An actor that builds its parts has no rows, so the learner need not wait for it.
+            if self._requests.is_building:  # It has no rows yet, so the learner need not wait for it.
                 self._spool.close()
 
     def _join_again(self) -> JoinAnswer:

@@ -162,10 +162,8 @@ class NeighbourModels:
         """A context in which this worker is the only one that fetches, if the value is True."""
         try:
             fd = os.open(self._path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o600)
-        except OSError:
-            self._fetches_alone = (
-                True  # The directory is gone, or there is no room: from now on the worker fetches alone.
-            )
+        except OSError:  # The directory is gone, or there is no room.
+            self._fetches_alone = True
             yield False
             return
         try:
