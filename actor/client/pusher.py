@@ -35,7 +35,8 @@ from which the learner learns."""
 UNLIMITED: Final = 1 << 62
 """The window of an actor with ``env.rate_hz``: a robot does not wait for acknowledgements in an episode."""
 BEHIND_SECONDS: Final = 1.0
-"""The learner is behind if rows wait longer for its acknowledgement: it keeps the replay ratio."""
+"""The learner is behind if rows wait longer than this for an acknowledgement: a learner that keeps the replay ratio
+acknowledges rows later."""
 DROPS_LOGGED_EVERY: Final = 10.0
 LAST_PUT_SECONDS: Final = 5.0
 """The time for putting batches once the actor has to end: a step in many environments may fill several batches."""

@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 LOCK_SECONDS: Final = 60.0
 """A worker whose neighbour holds the lock for longer, such as a stopped process, fetches a model for itself."""
 LOOK_SECONDS: Final = 0.002
-"""A worker looks this often whether its neighbour has fetched the model: a wait for the lock has no deadline."""
+"""A worker looks this often whether its neighbour has fetched the model, since flock(2) cannot wait with a deadline."""
 Fetch = Callable[[], ModelFile | None]
 
 
