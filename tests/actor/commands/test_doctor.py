@@ -102,6 +102,17 @@ def test_a_device_that_is_missing_is_named_for_the_actor_that_would_need_it(
         assert lines[6].endswith("the parts cannot be built here: OSError: no arm")
 
 
+@pytest.mark.parametrize(("actor_id", "fails"), [(0, False), (1, True)])
+def test_a_wrapper_must_be_allowed_only_on_the_hosts_of_actors_that_have_it(
+    make_config: MakeConfig, actor_id: int, fails: bool
+) -> None:
+    wrapper = {"target": "gymnasium.wrappers:OrderEnforcing", "actors": [1]}
+    with LearnerServer(make_config(env={"wrappers": [wrapper]})) as server:
+        lines, error = lines_and_error(server.ingest.address, Trust(allow=("tests.parts",)), actor_id=actor_id)
+    assert lines[6].startswith("FAIL  schema" if fails else "pass  schema")
+    assert isinstance(error, PluginError) == fails
+
+
 def test_an_id_that_no_actor_can_have_fails_the_room_check(host: LearnerServer) -> None:
     most = host.config.server.max_actors
     lines, error = lines_and_error(host.ingest.address, actor_id=most)
