@@ -64,7 +64,11 @@ class CandidateScorer:
     def _open(self) -> None:
         """Build the evaluator and its first environment."""
         self._envs = ExitStack()
-        self._evaluator = open_evaluator(self._config, self._parts.frames, self._watch, self._envs)
+        try:
+            self._evaluator = open_evaluator(self._config, self._parts.frames, self._watch, self._envs)
+        except BaseException:
+            self.close()
+            raise
 
     def run(self, candidates: Candidates, starts_anew: Callable[[], bool]) -> None:
         """Score each candidate until the actor has to stop or to start anew.

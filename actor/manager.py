@@ -53,11 +53,10 @@ class ActorManager:
         self.share = _open_share() if models is None and n_actors > 1 else None
         """The directory in which the workers share models; None if they share none."""
         models = self.share.path if self.share is not None else models
-        told = trust.model_dump(mode="json")
         self._boot = {
             "address": address,
             "patience": patience,
-            "trust": told,
+            "trust": trust.model_dump(mode="json"),
             "evaluates": evaluates,
             "record": str(record) if record else None,
             "models": str(models) if models else None,

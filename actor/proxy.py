@@ -1,4 +1,4 @@
-"""Rows gathered into batches (border's ReplayBufferProxy)."""
+"""Gathers rows into batches (border's ReplayBufferProxy)."""
 
 from __future__ import annotations
 

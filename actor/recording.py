@@ -19,13 +19,13 @@ from common.episode_files import SUFFIX, is_of_layout, write_episode
 from common.errors import ConfigError, DatasetError
 
 log = logging.getLogger(__name__)
-MAX_WAITING: Final = 256 << 20
+MAX_WAITING_BYTES: Final = 256 << 20
 """The most bytes of rows that wait for the disk; rows that come then are dropped, and their episodes with them."""
-MAX_EPISODE: Final = 1 << 30
+MAX_EPISODE_BYTES: Final = 1 << 30
 """The most bytes of one episode; a longer one is not recorded."""
 LOOK_SECONDS: Final = 10.0
-LEAST: Final = 4096
-"""Rows that wait count for at least this number of bytes."""
+LEAST_BLOCK_BYTES: Final = 4096
+"""A block of rows that waits counts for at least this number of bytes."""
 
 
 class _Block(NamedTuple):
@@ -65,8 +65,8 @@ class EpisodeRecording:
         self._directory, self._prefix = directory, f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(4)}"
         self._names = [column.name for column in schema.columns if is_of_layout(column.name)]
         self._kept = [*self._names, FIRST.name, FINAL.name, LANE.name]
-        self._changed = threading.Condition()
-        self._waiting: deque[_Block] = deque()  # Threads hold ``_changed`` to write this and the next 4.
+        self._changed = threading.Condition()  # A thread holds it while it writes one of the next five attributes.
+        self._waiting: deque[_Block] = deque()
         self._size = 0
         self._lost_begins = 0
         self._has_gap = self._is_closed = False
@@ -81,9 +81,9 @@ class EpisodeRecording:
 
     def add(self, rows: Items) -> None:
         """Take rows, ``[n, *shape]``, in the order of time; they are copied."""
-        size = max(LEAST, sum(rows[name].nbytes for name in self._kept))
+        size = max(LEAST_BLOCK_BYTES, sum(rows[name].nbytes for name in self._kept))
         with self._changed:
-            if self._size + size > MAX_WAITING:
+            if self._size + size > MAX_WAITING_BYTES:
                 self._lost_begins += int(np.count_nonzero(rows[FIRST.name]))
                 self._has_gap = True
                 return
@@ -138,8 +138,8 @@ class EpisodeRecording:
         """Add rows to the open episode of a lane; write the episode if they end it."""
         pieces, size = self._open[lane]
         size += sum(column.nbytes for column in piece.values())
-        if size > MAX_EPISODE:
-            self._lose(1, f"an episode has more than {MAX_EPISODE >> 30} GiB")
+        if size > MAX_EPISODE_BYTES:
+            self._lose(1, f"an episode has more than {MAX_EPISODE_BYTES >> 30} GiB")
             del self._open[lane]
             return
         pieces.append(piece)
@@ -164,7 +164,7 @@ class EpisodeRecording:
 
     def _lose_gap(self, begins: int) -> None:
         """Count the episodes whose rows were dropped: the open ones, and those that began in dropped rows."""
-        self._lose(len(self._open) + begins, f"more than {MAX_WAITING >> 20} MiB wait for the disk")
+        self._lose(len(self._open) + begins, f"more than {MAX_WAITING_BYTES >> 20} MiB wait for the disk")
         self._open.clear()
 
     def _lose(self, episodes: int, reason: str) -> None:

@@ -62,8 +62,8 @@ class Spool(Generic[MessageT]):
     Args:
         max_bytes: bytes that are kept at most, connected or not. One larger message is taken if it is the only one.
         window: messages that may be unacknowledged while connected.
-        grace: seconds. If all unacknowledged messages are younger, there may be more than ``window``, up to two groups
-            that are not sent yet: so a quick producer is not held to ``window`` messages for each acknowledgement. The
+        grace: seconds. While all unacknowledged messages are younger than this, the producer may exceed ``window``
+            until the unsent messages fill two groups: so a quick producer need not wait for each acknowledgement. The
             attribute may be changed at any time.
         group_rows: rows that a group of several messages has at most; 0 sends each message by itself. The attribute
             may be changed at any time.
@@ -231,7 +231,8 @@ class Spool(Generic[MessageT]):
                     return self._acked + self._n_sent_here, self._groups[self._n_sent_here - 1]
                 if self._closed or deadline.passed():
                     return None
-                self._work.wait(min(deadline.remaining(), self._remaining_linger() or math.inf))
+                linger = self._remaining_linger() if self._unsent else math.inf
+                self._work.wait(min(deadline.remaining(), linger))
             return None
 
     def _add_group(self) -> None:

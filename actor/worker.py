@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import signal
@@ -40,7 +39,7 @@ from common.lanes.safe_stop import build_safe_stop, stop_safely
 from common.lanes.watched_envs import Watch
 from common.parts import Parts, build_parts
 from common.plugins.part_config import EnvConfig
-from common.process.child import say, say_error
+from common.process.child import read_boot, say, say_error
 from common.process.kept_memory import keep_buffers
 from common.process.log import setup_logging
 from common.process.restarts import RestartPolicy
@@ -345,7 +344,7 @@ def run_actor(actor: Actor) -> ActorStat:
 def main() -> int:
     """A child of ``ActorManager``: one JSON line on stdin, one on stdout at the end; ends when stdin closes."""
     setup_logging(form="json")
-    boot = json.loads(sys.stdin.readline())
+    boot = read_boot()
 
     def stop_with_parent() -> None:
         sys.stdin.read()

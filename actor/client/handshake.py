@@ -1,4 +1,4 @@
-"""Reaching a learner without gRPC, step by step: name, connection, TLS. gRPC itself would only say that it failed."""
+"""Reaches a learner without gRPC, step by step: name, connection, TLS. gRPC would not say which step failed."""
 
 from __future__ import annotations
 

@@ -141,7 +141,10 @@ def read_schema(message: pb.Schema) -> Schema:
         _require(len(column.shape) <= MAX_DIMENSIONS, place, f"up to {MAX_DIMENSIONS} dimensions", len(column.shape))
         n_bytes = math.prod(column.shape) * int(column.dtype[2:])
         _require(n_bytes <= MAX_ROW_BYTES, place, f"up to {MAX_ROW_BYTES} bytes", f"{n_bytes}: {list(column.shape)}")
-    return schema_from_pb(message)
+    schema = schema_from_pb(message)
+    is_possible = 1 <= schema.row_bytes <= MAX_ROW_BYTES
+    _require(is_possible, "columns", f"a row of 1 to {MAX_ROW_BYTES} bytes", schema.row_bytes)
+    return schema
 
 
 def _require(condition: bool, place: str, expected: str, found: object) -> None:

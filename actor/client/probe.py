@@ -110,9 +110,8 @@ class Probe:
         Raises:
             CrossborderError: as ``ask``.
         """
-        payload = os.urandom(
-            min(PAYLOAD_BYTES, max_message_bytes // 2)
-        )  # Random bytes, so that no proxy compresses them.
+        # Random bytes, so that no proxy compresses them.
+        payload = os.urandom(min(PAYLOAD_BYTES, max_message_bytes // 2))
         began = time.perf_counter()
         calls = [self._stub.Check.future(pb.CheckRequest(payload=payload), TRANSFER_SECONDS) for _ in range(PAYLOADS)]
         for call in calls:
@@ -123,7 +122,7 @@ class Probe:
         """Fetch the newest model: its size in bytes, and the seconds that it took.
 
         Raises:
-            RefusedError: the answer is no model.
+            RefusedError: the answer is no model, or the learner has none yet.
             CrossborderError: as ``ask``.
         """
         began = time.perf_counter()
@@ -132,6 +131,8 @@ class Probe:
             file = _call(lambda: assemble(messages))  # ``assemble`` pulls the messages, so the call may fail here.
         except ValueError as error:
             raise RefusedError(str(error)) from error
+        if file is None:
+            raise RefusedError("the learner has no model yet")
         return len(file.data), time.perf_counter() - began
 
     def close(self) -> None:

@@ -35,7 +35,8 @@ from which the learner learns."""
 UNLIMITED: Final = 1 << 62
 """The window of an actor with ``env.rate_hz``: a robot does not wait for acknowledgements in an episode."""
 BEHIND_SECONDS: Final = 1.0
-"""The learner is behind if rows wait longer for its acknowledgement: it keeps the replay ratio."""
+"""The learner is behind if rows wait longer than this for an acknowledgement: a learner that keeps the replay ratio
+acknowledges rows later."""
 DROPS_LOGGED_EVERY: Final = 10.0
 LAST_PUT_SECONDS: Final = 5.0
 """The time for putting batches once the actor has to end: a step in many environments may fill several batches."""
@@ -216,9 +217,7 @@ class Pusher:
         if response.stop:
             self._told_to_stop = True
             self._stopped.set()
-            if (
-                self._requests.is_building
-            ):  # An actor that builds its parts has no rows, so the learner need not wait for it.
+            if self._requests.is_building:  # It has no rows yet, so the learner need not wait for it.
                 self._spool.close()
 
     def _join_again(self) -> JoinAnswer:

@@ -22,7 +22,7 @@ from common.config.server_config import MOST_MESSAGE_BYTES
 from common.errors import AddressError, ConfigError
 from common.settings import Settings
 from common.wire.address import is_loopback, join_address, split_address
-from common.wire.channel import path_of
+from common.wire.channel import path_of, read_certificates
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.rpc import CLIENT_OPTIONS, ERROR_KEY, WINDOW_BYTES, version_from_pb
 from common.wire.tls import read_authorities, read_pair
@@ -204,9 +204,7 @@ def _open_channel(settings: RelaySettings) -> grpc.aio.Channel:
     trust, target = settings.trust, f"dns:///{settings.learner}"
     if not trust.uses_tls(split_address(settings.learner)[0]):
         return grpc.aio.insecure_channel(target, options=CLIENT_OPTIONS)
-    authorities = read_authorities(trust.ca) if trust.ca else None
-    key, chain = read_pair(trust.certificate, trust.key) if trust.certificate and trust.key else (None, None)
-    return grpc.aio.secure_channel(target, grpc.ssl_channel_credentials(authorities, key, chain), CLIENT_OPTIONS)
+    return grpc.aio.secure_channel(target, read_certificates(trust), CLIENT_OPTIONS)
 
 
 def _listen(server: grpc.aio.Server, settings: RelaySettings) -> int:

@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 LOCK_SECONDS: Final = 60.0
 """A worker whose neighbour holds the lock for longer, such as a stopped process, fetches a model for itself."""
 LOOK_SECONDS: Final = 0.002
-"""A worker looks this often whether its neighbour has fetched the model: a wait for the lock has no deadline."""
+"""A worker looks this often whether its neighbour has fetched the model, since flock(2) cannot wait with a deadline."""
 Fetch = Callable[[], ModelFile | None]
 
 
@@ -162,10 +162,8 @@ class NeighbourModels:
         """A context in which this worker is the only one that fetches, if the value is True."""
         try:
             fd = os.open(self._path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o600)
-        except OSError:
-            self._fetches_alone = (
-                True  # The directory is gone, or there is no room: from now on the worker fetches alone.
-            )
+        except OSError:  # The directory is gone, or there is no room.
+            self._fetches_alone = True
             yield False
             return
         try:

@@ -7,10 +7,9 @@ import sys
 import threading
 
 from actor.client.health import check_health
-from common.errors import CrossborderError, LearnerUnreachableError
+from common.errors import LearnerUnreachableError
 from common.process.clocks import Backoff, Deadline
-from common.process.command import Parser, positive, tell_error
-from common.process.log import setup_logging
+from common.process.command import Parser, positive, run_command
 from common.wire.trust import Trust, add_learner_options, read_trust
 
 EXAMPLES = """\
@@ -45,23 +44,18 @@ def _ask(arguments: argparse.Namespace) -> None:
     trust, deadline, backoff = read_trust(Trust, arguments), Deadline(arguments.patience or 0.0), Backoff(highest=1.0)
     while True:
         try:
-            return check_health(arguments.learner, trust, arguments.timeout)
+            check_health(arguments.learner, trust, arguments.timeout)
+            break
         except LearnerUnreachableError:
             if deadline.passed():
                 raise
             threading.Event().wait(min(backoff.next_delay(), deadline.remaining()))
+    sys.stdout.write(f"{arguments.learner}: serving\n")
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command; return its exit code."""
-    arguments = parser().parse_args(argv)
-    setup_logging(arguments.log_level, arguments.log_format)
-    try:
-        _ask(arguments)
-    except CrossborderError as error:
-        return tell_error("crossborder-health", error, arguments.log_format)
-    sys.stdout.write(f"{arguments.learner}: serving\n")
-    return 0
+    return run_command(parser(), argv, _ask)
 
 
 if __name__ == "__main__":

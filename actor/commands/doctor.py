@@ -58,7 +58,8 @@ class Visit:
     def token(self) -> str:
         with contextlib.suppress(ProtocolMismatchError):  # The next check, ``protocol``, reports this error.
             self._probe.ask()
-        return "accepted" if self._trust.tokens() else "none, and none is asked for"
+        is_sent = self._trust.uses_tls(self._host) and self._trust.tokens() is not None
+        return "accepted" if is_sent else "none, and none is asked for"
 
     def protocol(self) -> str:
         self._answers.append(self._probe.ask())
@@ -75,6 +76,8 @@ class Visit:
     def schema(self) -> str:
         answer = self._answers[0]
         config = read_config(answer.config_json)
+        if self._actor_id is not None and not self._evaluates:
+            config = config.model_copy(update={"env": config.env.for_actor(self._actor_id)})
         check_names(config, self._trust, self._host, relayed=answer.relayed, evaluates=self._evaluates)
         try:
             self._build(config, answer.schema)
@@ -86,8 +89,6 @@ class Visit:
 
     def _build(self, config: ActorConfig, schema: Schema) -> None:
         """Build the parts of the actor, and close them."""
-        if self._actor_id is not None:
-            config = config.model_copy(update={"env": config.env.for_actor(self._actor_id)})
         with ExitStack() as stack:
             parts = build_agreed_parts(config, schema, seed=0, epsilon=0.0, n_envs=0 if self._evaluates else None)
             stack.callback(parts.close)

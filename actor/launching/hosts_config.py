@@ -10,7 +10,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 from common.config.nested import read_yaml
 from common.errors import ConfigError
 from common.settings import Settings, validate
-from common.wire.address import split_address
+from common.wire.address import join_address, split_address
 from common.wire.trust import Trust
 
 HostName = Annotated[str, Field(pattern=r"^[^-\s]\S*$")]
@@ -48,8 +48,7 @@ class LearnerHostConfig(HostConfig):
     @property
     def reached_at(self) -> str:
         """HOST:PORT at which the other hosts reach the learner."""
-        host = self.host.rpartition("@")[2]
-        return self.address or f"{f'[{host}]' if ':' in host else host}:{split_address(self.listen)[1]}"
+        return self.address or join_address(self.host.rpartition("@")[2], split_address(self.listen)[1])
 
     @model_validator(mode="after")
     def _has_a_port(self) -> LearnerHostConfig:

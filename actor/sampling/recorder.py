@@ -33,6 +33,7 @@ class Recorder:
         self._schema, self._n, self._lanes = schema, n, np.arange(n, dtype=LANE.dtype)
         self._all = (*schema.columns, *notes)
         self._version = 0
+        self._is_mixed = False  # Whether the rows have several versions.
         self.rows = 0
         self._dtype: np.dtype[Any] | None = None  # Of the actions; None if they have several leaves.
         self._shape: tuple[int, ...] = ()
@@ -73,7 +74,7 @@ class Recorder:
 
     @version.setter
     def version(self, opt_steps: int) -> None:
-        self._version = opt_steps
+        self._version, self._is_mixed = opt_steps, self.rows > 0
         self._columns[VERSION.name][self.rows :] = opt_steps
 
     def begin(self, obs: Leaves, begins: Array | None, actions: Leaves, extras: Mapping[str, Array] | None) -> None:
@@ -197,8 +198,8 @@ class Recorder:
         """Begin the next rows."""
         for flag in self._flags:
             flag[: self.rows] = False
-        if self._columns[VERSION.name][0] != self._version:
-            self._columns[VERSION.name][: self.rows] = self._version
+        if self._is_mixed:
+            self._columns[VERSION.name][: self.rows], self._is_mixed = self._version, False
         self.rows = 0
 
 

@@ -160,10 +160,10 @@ class Sampler:
         if self._records.rows:
             if self._recording is not None:
                 self._recording.add(self._records.items())
-            sink.push(self._finished(agent))
+            sink.push(self._make_items(agent))
             self._records.clear()
 
-    def _finished(self, agent: Agent) -> Items:
+    def _make_items(self, agent: Agent) -> Items:
         """The rows as the learner expects them.
 
         Raises:

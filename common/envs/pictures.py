@@ -149,7 +149,7 @@ def _is_picture(leaf: AnySpace) -> bool:
     shape = leaf.shape or ()
     if not isinstance(leaf, spaces.Box) or leaf.dtype != np.uint8 or len(shape) not in (2, 3):
         return False
-    return len([side for side in shape if side >= MIN_SIDE]) == 2
+    return [side >= MIN_SIDE for side in shape] in ([True, True], [True, True, False], [False, True, True])
 
 
 def _channels_axis(shape: Sequence[int]) -> int | None:

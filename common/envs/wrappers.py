@@ -52,6 +52,8 @@ class DiscountedReturns:
         self._ended = np.ones(int(env.num_envs), bool)  # The lanes that are at the end of an episode, or before one.
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # copy and pickle ask for such names before there is an environment.
+            raise AttributeError(name)
         return getattr(self._env, name)
 
     def reset(self, **arguments: Any) -> tuple[Any, dict[str, Any]]:

@@ -6,7 +6,7 @@ import numpy as np
 
 from common.data import Array, Leaves
 from common.interfaces import EnvSpec
-from common.leaves import copy_leaves, empty_leaves, pick_lanes
+from common.leaves import copy_leaves, empty_leaves
 from common.spaces import LEAF_SPACES
 
 
@@ -38,17 +38,16 @@ class Stacker:
         found = _by_path(obs)
         return self._leaves({path: window.add(found[path], begins) for path, window in self._windows.items()})
 
-    def peek(self, obs: Leaves, lanes: Array | None = None) -> Leaves:
-        """A copy of the stacks that would end with these observations, ``[m, k, *shape]``; nothing is added.
+    def peek(self, obs: Leaves) -> Leaves:
+        """A copy of the stacks that would end with these observations, ``[n, k, *shape]``; nothing is added.
 
         Args:
-            obs: the next frames of m lanes, ``[m, *shape]``.
-            lanes: their lanes, ``[m]``; None: all.
+            obs: the next frames, ``[n, *shape]``.
         """
         if not self._windows:
             return copy_leaves(obs)
         found = _by_path(obs)
-        return self._leaves({path: window.peek(found[path], lanes) for path, window in self._windows.items()})
+        return self._leaves({path: window.peek(found[path]) for path, window in self._windows.items()})
 
     def stacks(self) -> dict[str, Array]:
         """The present stacks by path, ``[n, k, *shape]``."""
@@ -92,7 +91,5 @@ class _Window:
             self._frames[begins, self._end - k : self._end - 1] = frames[begins][:, None]
         return self.stacks
 
-    def peek(self, frames: Array, lanes: Array | None) -> Array:
-        earlier = pick_lanes(self.stacks, slice(None) if lanes is None else lanes)
-        assert isinstance(earlier, np.ndarray)
-        return np.concatenate([earlier[:, 1:], frames[:, None]], axis=1)
+    def peek(self, frames: Array) -> Array:
+        return np.concatenate([self.stacks[:, 1:], frames[:, None]], axis=1)

@@ -126,14 +126,14 @@ class VectorLanes(Lanes):
             outcome.final_obs = self._final_obs(infos, outcome.ended)
         else:
             outcome.final_obs = pick_lanes(self._obs, outcome.ended)
-        known, values = np.zeros(self.n, bool), np.zeros(self.n, bool)
-        for found, lanes in self._infos(infos, done):
-            said = _find(found, SUCCESS, self.n)
-            if said is not None:
-                saying = lanes & said[1]
-                known |= saying
-                values[saying] = np.asarray(said[0], bool)[saying]
-        outcome.success = [bool(values[j]) if known[j] else None for j in outcome.ended]
+        is_known, is_success = np.zeros(self.n, bool), np.zeros(self.n, bool)
+        for info, lanes in self._infos(infos, done):
+            found = _find(info, SUCCESS, lanes)
+            if found is not None:
+                values, having = found
+                is_known |= having
+                is_success[having] = np.asarray(values, bool)[having]
+        outcome.success = [bool(is_success[j]) if is_known[j] else None for j in outcome.ended]
 
     def _infos(self, infos: Mapping[str, Any], done: Array | None) -> list[tuple[Mapping[str, Any], Array]]:
         """The infos of this step, each with the lanes ``[n]`` bool to which it applies.
@@ -167,19 +167,20 @@ class VectorLanes(Lanes):
         if not (self._picks.info or self._picks.intervention):
             return
         done = None if outcome.ended is None else self._done
-        for found, lanes in self._infos(infos, done):
+        for info, lanes in self._infos(infos, done):
             if self._watch.unseen:
-                self._watch.see(found)
+                self._watch.see(info)
             for key, column in self._picks.info.items():
-                values = outcome.info.setdefault(key, np.zeros((self.n, *column.shape), column.dtype))
-                said = _find(found, key, self.n)
-                if said is not None:
-                    lanes_of_key = lanes & said[1]
-                    given = as_shape(said[0], (self.n, *column.shape), f"info['{key}']")
-                    values[lanes_of_key] = given[lanes_of_key]
-            instead = _find(found, self._picks.intervention, self.n) if self._picks.intervention else None
-            if instead is not None and (lanes & instead[1]).any():
-                self._intervene(outcome, actions, instead[0], lanes & instead[1])
+                picked = outcome.info.setdefault(key, np.zeros((self.n, *column.shape), column.dtype))
+                found = _find(info, key, lanes)
+                if found is not None:
+                    values, having = found
+                    picked[having] = as_shape(values, (self.n, *column.shape), f"info['{key}']")[having]
+            found = _find(info, self._picks.intervention, lanes) if self._picks.intervention else None
+            if found is not None:
+                instead, having = found
+                if having.any():
+                    self._intervene(outcome, actions, instead, having)
         if outcome.ended is not None:
             self._watch.end(len(outcome.ended))
 
@@ -238,8 +239,10 @@ def autoreset_mode(env: AnyEnv) -> AutoresetMode:
     return mode if isinstance(mode, AutoresetMode) else AutoresetMode(mode)
 
 
-def _find(infos: Mapping[str, Any], key: str, n: int) -> tuple[Any, Array] | None:
-    """The values of a key in the infos of a vector environment, and the lanes that have it; None if none has.
+def _find(infos: Mapping[str, Any], key: str, among: Array) -> tuple[Any, Array] | None:
+    """The values of a key in the infos of a vector environment, and which lanes of ``among`` have it, ``[n]`` bool.
+
+    None if the infos lack the key.
 
     Raises:
         PluginError: the values of the lanes have different shapes.
@@ -247,7 +250,7 @@ def _find(infos: Mapping[str, Any], key: str, n: int) -> tuple[Any, Array] | Non
     if key not in infos:
         return None
     values, mask = on_host(infos[key]), infos.get(f"_{key}")
-    lanes = np.ones(n, bool) if mask is None else np.asarray(on_host(mask), bool)
+    lanes = among if mask is None else among & np.asarray(on_host(mask), bool)
     if isinstance(values, np.ndarray) and values.dtype == object:  # A lane without the key has None.
         known = [value for value in values if value is not None]
         blank = np.zeros_like(known[0]) if known else 0

@@ -41,10 +41,19 @@ def watch_credentials(address: str, trust: Trust) -> Watched[grpc.ChannelCredent
     return Watched([*files], lambda: _read_credentials(trust, tokens))
 
 
-def _read_credentials(trust: Trust, tokens: Tokens | None) -> grpc.ChannelCredentials:
+def read_certificates(trust: Trust) -> grpc.ChannelCredentials:
+    """The credentials of an encrypted channel, without a token.
+
+    Raises:
+        ConfigError: a file cannot be read.
+    """
     authorities = read_authorities(trust.ca) if trust.ca else None
     key, chain = read_pair(trust.certificate, trust.key) if trust.certificate and trust.key else (None, None)
-    encrypted = grpc.ssl_channel_credentials(authorities, key, chain)
+    return grpc.ssl_channel_credentials(authorities, key, chain)
+
+
+def _read_credentials(trust: Trust, tokens: Tokens | None) -> grpc.ChannelCredentials:
+    encrypted = read_certificates(trust)
     if tokens is None:
         return encrypted
     return grpc.composite_channel_credentials(encrypted, grpc.metadata_call_credentials(TokenPlugin(tokens)))

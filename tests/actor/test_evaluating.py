@@ -59,6 +59,13 @@ class Hanging(CountingEnv):
         return super().step(action)
 
 
+class Unbuildable:
+    """An evaluator that cannot be built."""
+
+    def __init__(self, env: Any, config: Any) -> None:
+        raise ValueError("no evaluator")
+
+
 @pytest.fixture(autouse=True)
 def _anew() -> None:
     Fragile.built, Fragile.closed, Hanging.free = itertools.count(-1), [], threading.Event()
@@ -81,8 +88,9 @@ class Candidates:
 class Evaluating:
     """A scorer of candidates, and what it tells."""
 
-    def __init__(self, run_dir: Path, env: dict[str, Any]) -> None:
-        config = counting_config(run_dir, env=env, evaluator={"episodes": 3}, agent={"params": {"in_turns": True}})
+    def __init__(self, run_dir: Path, env: dict[str, Any], evaluator: dict[str, Any] | None = None) -> None:
+        evaluator = evaluator or {"episodes": 3}
+        config = counting_config(run_dir, env=env, evaluator=evaluator, agent={"params": {"in_turns": True}})
         self.stopped, self.busy, self.counters = threading.Event(), Busy(), ActorCounters()
         self.scores: list[CandidateScore] = []
         parts = build_parts(config, seed=0)
@@ -139,6 +147,12 @@ def test_environments_that_raise_too_often_end_the_actor_with_their_own_exceptio
     with pytest.raises(ValueError, match="it broke"):
         evaluating.run(10)
     assert (evaluating.scores, evaluating.counters.env_rebuilds) == ([], 2)
+
+
+def test_an_environment_is_closed_when_its_evaluator_cannot_be_built(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no evaluator"):
+        Evaluating(tmp_path, fragile(broken=0), {"target": f"{__name__}:Unbuildable"})
+    assert sorted(Fragile.closed) == [-1, 0]
 
 
 def test_an_actor_that_is_stopped_ends_its_evaluation_without_a_score(tmp_path: Path) -> None:

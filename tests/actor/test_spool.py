@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import math
 import sys
 import threading
@@ -409,6 +410,22 @@ def test_a_sender_wakes_when_the_linger_is_over() -> None:
     for seq, message in enumerate("ab", 1):
         spool.put(message, 1, 1, 0)
         assert take(spool, epoch, FOREVER) == (seq, [message])
+
+
+@pytest.mark.parametrize("readings", range(5))
+def test_a_sender_does_not_wait_on_if_the_linger_ends_while_it_looks(readings: int) -> None:
+    is_over: Iterator[bool] = itertools.repeat(False)
+    spool: Spool[str] = Spool(100, 100, group_rows=4, linger=0.01, clock=lambda: 1.0 if next(is_over) else 0.0)
+    epoch = spool.connect(0)
+    assert spool.put("a", 1, 1, 0)
+    assert take(spool, epoch, 0) == (1, ["a"])
+    assert spool.put("b", 1, 1, 0)
+    is_over = itertools.chain([False] * readings, itertools.repeat(True))
+    with ThreadPoolExecutor(1) as pool:
+        try:
+            assert pool.submit(take, spool, epoch, FOREVER).result(PATIENCE) == (2, ["b"])
+        finally:
+            spool.close()
 
 
 def test_messages_go_out_as_soon_as_they_fill_a_group() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import socket
 from concurrent.futures import ThreadPoolExecutor
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 from actor.stat import ActorCounters
-from actor.worker import Actor, build_agreed_parts, guard_envs
+from actor.worker import Actor, build_agreed_parts, guard_envs, main
 from common.config.actor_config import ActorConfig
 from common.data import Column, Schema
 from common.errors import CrossborderError, LearnerUnreachableError, PluginError, SchemaMismatchError
@@ -63,6 +64,14 @@ def test_an_actor_acts_without_the_wrappers_of_other_actors(make_config: MakeCon
         actor.stop()
         running.result(PATIENCE)
         assert server.control.length_mean > 1
+
+
+def test_a_worker_whose_parent_ends_before_it_gives_it_work_ends_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("actor.worker.setup_logging", lambda form: None)
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 0
 
 
 def test_an_actor_that_is_stopped_before_it_has_found_its_learner_stops_looking(free_port: int) -> None:

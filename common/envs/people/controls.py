@@ -41,29 +41,29 @@ class Inputs:
     """The inputs that are held, or that were pressed and let go between two looks."""
 
     def __init__(self) -> None:
-        self._held: dict[str, None] = {}
-        self._tapped: dict[str, None] = {}
+        self._pressed: list[str] = []  # In the order of pressing; an input that was let go may still be in it.
+        self._held: set[str] = set()
+        self._unseen: set[str] = set()  # Pressed since the last look.
 
     def press(self, name: str) -> None:
         """Note that an input is pressed; it is now the last one in the order of pressing."""
-        self._held.pop(name, None)
-        self._tapped.pop(name, None)
-        self._held[name] = self._tapped[name] = None
+        self._pressed = [*(other for other in self._pressed if other != name), name]
+        self._held.add(name)
+        self._unseen.add(name)
 
     def release(self, name: str) -> None:
         """Note that an input is let go."""
-        self._held.pop(name, None)
+        self._held.discard(name)
 
     def begin(self, labels: Iterable[str]) -> None:
         """An episode begins: forget inputs that were let go before, and labels even if they are still held."""
-        self._tapped.clear()
-        for name in labels:
-            self._held.pop(name, None)
+        self._unseen.clear()
+        self._held.difference_update(labels)
 
     def look(self) -> list[str]:
         """The inputs that are held, or were pressed since the last look, in the order of pressing."""
-        found = [*(name for name in self._tapped if name not in self._held), *self._held]
-        self._tapped.clear()
+        found = [name for name in self._pressed if name in self._held | self._unseen]
+        self._unseen.clear()
         return found
 
 

@@ -96,6 +96,13 @@ def test_the_number_of_columns_has_a_bound() -> None:
         read_schema(pb.Schema(columns=[columns[0], columns[0]]))
 
 
+@pytest.mark.parametrize("shapes", [[[0]], [[2**28], [1]]])
+def test_rows_that_are_empty_or_fit_no_message_are_refused(shapes: list[list[int]]) -> None:
+    columns = [pb.Column(name=str(i), dtype="|u1", shape=shape) for i, shape in enumerate(shapes)]
+    with pytest.raises(ProtocolMismatchError, match="columns: expected a row of 1 to 268435456 bytes, found"):
+        read_schema(pb.Schema(columns=columns))
+
+
 def test_an_actor_that_acts_leaves_out_the_wrappers_of_other_actors() -> None:
     wrappers = [{"target": "a:b"}, {"target": "a:c", "actors": [7]}]
     config = json.dumps({**PARTS, "env": {"target": "a:b", "wrappers": wrappers}})

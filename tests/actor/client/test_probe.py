@@ -79,3 +79,9 @@ def test_a_download_tells_the_size_of_the_model_and_refuses_an_answer_without_on
         assert probe.download()[0] == len(DATA)
         with pytest.raises(RefusedError, match="expected a chunk at offset 0"):
             probe.download()
+
+
+def test_a_download_from_a_learner_without_a_model_says_so(serve: Serve) -> None:
+    learner = AnsweringLearner([[pb.GetModelResponse(not_modified=True)]])
+    with probing(serve(learner)) as probe, pytest.raises(RefusedError, match="the learner has no model yet"):
+        probe.download()

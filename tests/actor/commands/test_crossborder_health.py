@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from actor.client.health import SERVICE
 from actor.commands.crossborder_health import main
 from common.errors import AuthenticationError, ConfigError, LearnerUnreachableError
 from learner.loop.server import LearnerServer
-from tests.conftest import PATIENCE, free_port
+from tests.conftest import PATIENCE, Command, free_port
 from tests.security.conftest import Secured
 
 
@@ -44,17 +45,31 @@ def test_with_patience_it_is_asked_until_it_serves(capsys: pytest.CaptureFixture
     servicer = HealthServicer()
     servicer.set(SERVICE, health_pb2.HealthCheckResponse.SERVING)
     health_pb2_grpc.add_HealthServicer_to_server(servicer, answering)
-    with socket.create_server(("127.0.0.1", port)) as silent:
-        asked = ["--learner", f"127.0.0.1:{port}", "--timeout", "5", "--patience", str(PATIENCE)]
-        with ThreadPoolExecutor(1) as pool:
-            ending = pool.submit(main, asked)
+    with socket.create_server(("127.0.0.1", port)) as silent, ThreadPoolExecutor(1) as pool:
+        silent.settimeout(PATIENCE)
+
+        def serve_late() -> None:
             silent.accept()[0].close()
             silent.close()
             answering.add_insecure_port(f"127.0.0.1:{port}")
             answering.start()
-            assert ending.result(PATIENCE) == 0
+
+        serving = pool.submit(serve_late)
+        assert main(["--learner", f"127.0.0.1:{port}", "--timeout", "5", "--patience", str(PATIENCE)]) == 0
+        serving.result(PATIENCE)
     answering.stop(None)
     assert "serving" in capsys.readouterr().out
+
+
+def test_an_interrupt_ends_the_wait_for_a_learner_without_a_traceback(start: Callable[..., Command]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(PATIENCE)
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        asking = start("crossborder-health", "--learner", address, "--patience", str(PATIENCE))
+        with silent.accept()[0]:
+            asking.signal(signal.SIGINT)
+            assert asking.wait() == 128 + signal.SIGINT
+    assert asking.output() == "crossborder-health: interrupted\n"
 
 
 def test_closed_health_asks_for_the_admins_token(secured: Secured, capsys: pytest.CaptureFixture[str]) -> None:

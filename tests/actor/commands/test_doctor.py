@@ -65,6 +65,14 @@ def test_parts_that_differ_on_this_host_fail_alone_and_end_the_command_with_thei
     assert isinstance(error, PluginError)
 
 
+def test_a_token_that_is_not_sent_since_nothing_is_encrypted_is_not_called_accepted(
+    host: LearnerServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CROSSBORDER_TOKEN", "0123456789abcdef")
+    lines, _ = lines_and_error(host.ingest.address)
+    assert lines[3] == "pass  token       none, and none is asked for"
+
+
 @pytest.mark.parametrize(("ahead", "word"), [(60.0, "ahead"), (-60.0, "behind")])
 def test_a_clock_that_is_wrong_fails_with_how_far_it_is_off(host: LearnerServer, ahead: float, word: str) -> None:
     lines, error = lines_and_error(host.ingest.address, ahead=ahead)
@@ -92,6 +100,17 @@ def test_a_device_that_is_missing_is_named_for_the_actor_that_would_need_it(
     assert isinstance(error, PluginError) == fails
     if fails:
         assert lines[6].endswith("the parts cannot be built here: OSError: no arm")
+
+
+@pytest.mark.parametrize(("actor_id", "fails"), [(0, False), (1, True)])
+def test_a_wrapper_must_be_allowed_only_on_the_hosts_of_actors_that_have_it(
+    make_config: MakeConfig, actor_id: int, fails: bool
+) -> None:
+    wrapper = {"target": "gymnasium.wrappers:OrderEnforcing", "actors": [1]}
+    with LearnerServer(make_config(env={"wrappers": [wrapper]})) as server:
+        lines, error = lines_and_error(server.ingest.address, Trust(allow=("tests.parts",)), actor_id=actor_id)
+    assert lines[6].startswith("FAIL  schema" if fails else "pass  schema")
+    assert isinstance(error, PluginError) == fails
 
 
 def test_an_id_that_no_actor_can_have_fails_the_room_check(host: LearnerServer) -> None:

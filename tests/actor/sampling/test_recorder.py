@@ -51,6 +51,16 @@ def test_each_row_has_the_version_of_the_model_that_acted() -> None:
     assert [items["version"].tolist() for items in sink.pushed] == [[0, 0, 5, 5, 6, 6, 9, 9], [9, 9, 12, 12, 12, 12]]
 
 
+def test_a_version_that_comes_back_leaves_nothing_of_the_one_in_between() -> None:
+    parts, sink = make_parts(counting(1)), KeptBatches(3)
+    sampler = Sampler(parts, ActorCounters(), seed=7)
+    for version in (5, 8, 5, 5, 5):
+        sampler.version = version
+        sampler.sample_and_push(parts.agent, sink)
+    sampler.flush(parts.agent, sink)
+    assert [items["version"].tolist() for items in sink.pushed] == [[5, 8, 5], [5, 5]]
+
+
 BOX = gymnasium.spaces.Box(-9, 9, (2,), np.float64)
 
 

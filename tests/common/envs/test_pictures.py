@@ -128,6 +128,7 @@ def test_a_configuration_may_name_it_and_is_checked_before_anything_is_built() -
         (spaces.Box(-1, 1, (3,), np.float32), {}, "expected pictures of bytes"),
         (bytes_of(64, 64, 9), {}, "expected pictures of bytes.*fewer channels"),
         (bytes_of(4, 64, 64, 3), {}, "expected pictures of bytes"),
+        (bytes_of(64, 3, 64), {}, "expected pictures of bytes"),
         (ROBOT, {"pictures": {"wrist/pictur": {}}}, "found 'wrist/pictur'.*wrist/picture"),
         (ROBOT, {"pictures": {"joints": {}}}, "expected paths of pictures .*found 'joints'"),
         (ROBOT, {"pictures": {"front": {"crop": [30, 0, 20, 64]}}}, "crop of picture 'front'.*48 rows and 64 columns"),

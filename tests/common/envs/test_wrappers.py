@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from typing import Any
 
@@ -96,6 +97,17 @@ def test_nothing_else_of_the_environment_changes(mode: str) -> None:
     for _ in range(2):
         for one, other in zip(plain.step(actions)[:4], wrapped.step(actions)[:4], strict=True):
             np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_copy_goes_on_with_the_same_returns(mode: str) -> None:
+    env = discounted_return(make(mode), GAMMA)
+    env.reset(seed=1)
+    actions = np.zeros(3, np.int64) if is_vector(env) else 0
+    env.step(actions)
+    copied = copy.deepcopy(env)
+    found = [each.step(actions)[4]["discounted_return"] for each in (env, copied)]
+    np.testing.assert_array_equal(*found)
 
 
 def test_a_reset_of_some_lanes_begins_the_return_anew_there_alone() -> None:

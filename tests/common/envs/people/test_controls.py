@@ -89,6 +89,15 @@ def test_a_short_tap_between_two_looks_is_seen_once() -> None:
     assert inputs.look() == []
 
 
+def test_a_tap_counts_as_pressed_after_an_input_that_is_held_for_longer() -> None:
+    inputs = Inputs()
+    inputs.press("held")
+    inputs.press("tapped")
+    inputs.release("tapped")
+    assert inputs.look() == ["held", "tapped"]
+    assert inputs.look() == ["held"]
+
+
 def test_at_the_beginning_of_an_episode_only_moves_that_are_still_held_count() -> None:
     inputs = Inputs()
     for name in ("label", "held", "let go"):
