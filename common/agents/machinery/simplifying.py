@@ -42,13 +42,18 @@ def simplify(graph: fx.Graph) -> None:
 
 
 def _simplify_view(node: fx.Node) -> None:
-    """Drop a view of the same shape; let a sum that is viewed without the summed dimension drop that dimension."""
+    """Drop a view of the same shape; let a sum that is only viewed without the summed dimension drop that dimension."""
     source = node.args[0]
     assert isinstance(source, fx.Node)
     shape, summed = node.meta["layout"].shape, source.args[1:3]
     if shape == source.meta["layout"].shape:
         node.replace_all_uses_with(source)
-    elif source.target is aten.sum.dim_IntList and summed == ([0], True) and shape == source.meta["layout"].shape[1:]:
+    elif (
+        source.target is aten.sum.dim_IntList
+        and summed == ([0], True)
+        and shape == source.meta["layout"].shape[1:]
+        and len(source.users) == 1
+    ):
         source.args = (source.args[0], [0])
         source.meta["layout"] = node.meta["layout"]
         node.replace_all_uses_with(source)
