@@ -33,6 +33,7 @@ class MunchausenDQN(NetworkAgent):
         shape, n_actions = self.require_box(spec).shape, int(spec.action_space.n)  # type: ignore[attr-defined]
         self.device, self.epsilon, self.rng = torch.device(device), epsilon, np.random.default_rng(seed)
         self.qnet, self.qnet_tgt = (Mlp(shape, n_actions, (128, 128)).to(device) for _ in range(2))
+        self.qnet_tgt.load_state_dict(self.qnet.state_dict())
         self.nets = {"qnet": self.qnet, "qnet_tgt": self.qnet_tgt}  # The first one acts; `_tgt` is a target.
         self.gamma, self.optimizer = discount_factor, adam(self.qnet.parameters(), lr=1e-3)
         self.learn = Update(self._learn_from, self.nets, captured=True)

@@ -12,7 +12,7 @@ import numpy as np
 from common.data import Array
 from common.errors import ConfigError
 from learner.curves.reading import Curve
-from learner.curves.statistics import CONFIDENCE, RESAMPLES, bootstrap_interval, interquartile_mean
+from learner.curves.statistics import bootstrap_interval, interquartile_mean
 
 POINTS = 100
 Ranges = Mapping[str, tuple[float, float]]
@@ -38,8 +38,6 @@ def bring_together(
     ranges: Ranges | None = None,
     hold: bool = False,
     points: int = POINTS,
-    confidence: float = CONFIDENCE,
-    resamples: int = RESAMPLES,
 ) -> Band:
     """Bring the curves of a group of runs to common points and take their interquartile mean.
 
@@ -53,8 +51,6 @@ def bring_together(
         hold: False: the group ends where its shortest run ends. True: it ends with its longest run, and a run that ends
             before keeps its last value, which is right for runs that end as soon as they reach a score.
         points: the number of common places, if runs were scored at different places.
-        confidence: of the interval.
-        resamples: of the bootstrap.
 
     Raises:
         ConfigError: there are several tasks and one has no range; or the runs have no place in common.
@@ -70,7 +66,7 @@ def bring_together(
     middle = interquartile_mean(np.concatenate(tasks).T)
     if len(curves) == 1:
         return Band(places, middle, middle, middle, 1)
-    low_end, high_end = bootstrap_interval(tasks, confidence=confidence, resamples=resamples)
+    low_end, high_end = bootstrap_interval(tasks)
     return Band(places, middle, low_end, high_end, len(curves))
 
 

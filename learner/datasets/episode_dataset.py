@@ -46,7 +46,7 @@ class EpisodeDataset(abc.ABC):
             self._place = place
             rows = make_rows(parts.rows, episode, place)
             if len(rows["reward"]) == len(episode["reward"]):
-                left_out.append(float(episode["reward"][-1]))
+                left_out.append(float(episode["reward"].reshape(-1)[-1]))  # [T], or [T, 1].
             if len(rows["reward"]) > 1:
                 yield 0, as_sent(rows, parts)
         if left_out:

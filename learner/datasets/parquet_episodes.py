@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from common.data import FINAL, Items, Schema
-from common.episode_files import is_of_layout
+from common.episode_files import ArrayHeader, is_of_layout
 from common.errors import DatasetError
 from common.parts import Parts
 from learner.datasets.episode_dataset import EpisodeDataset
@@ -56,6 +56,10 @@ class ParquetEpisodes(EpisodeDataset):
         steps = len(rows)
         if FINAL.name in rows.column_names:
             final = table.array(rows, FINAL.name)
+            if final.size != steps or final.dtype.kind not in "biuf":
+                found = ArrayHeader(final.dtype, final.shape[1:])
+                raise DatasetError(f"{table.path}: column 'final': expected True or False in each row, found {found}")
+            final = final.reshape(-1)  # An array of one element is as good as a number.
             if final[:-1].any():
                 raise DatasetError(f"{table.path}: column 'final': expected True in the last row of an episode only")
             steps -= int(final[-1])

@@ -82,10 +82,7 @@ class StepTable:
         return {name: ArrayHeader(a.dtype, (self._file.metadata.num_rows, *a.shape[1:])) for name, a in arrays.items()}
 
     def read(self, names: Iterable[str]) -> Iterator[tuple[Episode, Any]]:
-        """Yield each episode with a table of these columns, which are in the order of the file.
-
-        The file is read piece by piece.
-        """
+        """Yield each episode with a table of these columns. The file is read piece by piece."""
         batches = self._file.iter_batches(ROWS_AT_ONCE, columns=list(names))
         waiting, begin = pa.Table.from_batches([], self._file.schema_arrow).select(list(names)), 0
         for episode in self.episodes:

@@ -18,6 +18,7 @@ from learner.rewards.labelled_pictures import LabelledEpisode
 log = logging.getLogger(__name__)
 HELD_OUT: Final = 0.2
 """The share of the episodes that measure a classifier; it does not learn from them."""
+BATCH_SIZE: Final = 64
 LEARNING_RATE: Final = 1e-3
 WEIGHT_DECAY: Final = 1e-4
 SHIFT: Final = 1 / 21
@@ -34,7 +35,6 @@ def train_classifier(
     *,
     threshold: float = 0.5,
     steps: int = 1000,
-    batch_size: int = 64,
     seed: int = 0,
 ) -> Classifier:
     """Train a classifier on four fifths of the episodes.
@@ -46,7 +46,6 @@ def train_classifier(
         episodes: see ``read_labelled``.
         threshold: a probability above this is a success.
         steps: of the optimiser.
-        batch_size: at least 2.
         seed: of the weights, the batches, and the choice of the episodes that are held out.
 
     Raises:
@@ -58,7 +57,7 @@ def train_classifier(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         net = SuccessNet(shapes)
-        _train(net, learnt, steps, batch_size, random)
+        _train(net, learnt, steps, random)
     probability = _probabilities(net, held_out)
     is_success = np.concatenate([episode.is_success for episode in held_out])
     missed = float(np.mean(probability[is_success] <= threshold))
@@ -103,12 +102,10 @@ def _split(
     return learnt, held_out
 
 
-def _train(
-    net: SuccessNet, episodes: Sequence[LabelledEpisode], steps: int, batch_size: int, random: np.random.Generator
-) -> None:
+def _train(net: SuccessNet, episodes: Sequence[LabelledEpisode], steps: int, random: np.random.Generator) -> None:
     """Train a network on random batches, half of which are pictures of success."""
     places = {label: _find_places(episodes, label=label) for label in (True, False)}
-    labels = np.arange(batch_size) % 2 == 0
+    labels = np.arange(BATCH_SIZE) % 2 == 0
     targets = torch.from_numpy(labels.astype(np.float32))
     optimizer = torch.optim.AdamW(net.parameters(), LEARNING_RATE, weight_decay=WEIGHT_DECAY)
     net.train()

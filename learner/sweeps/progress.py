@@ -62,7 +62,7 @@ class Board:
 
     def ended(self, number: int, outcome: str) -> None:
         """Show how a trial ended."""
-        for key in [key for key in self._runs if key[0] == number]:
+        for key in [key for key in [*self._runs] if key[0] == number]:  # A copy: other threads add runs meanwhile.
             self._bars.remove_task(self._runs.pop(key))
         self._bars.advance(self._all)
         log.info("trial %d: %s", number, outcome)

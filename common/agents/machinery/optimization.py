@@ -182,7 +182,8 @@ def descend(
     Returns:
         The norm of the gradients before they were clipped to ``max_grad_norm``; None without a ``max_grad_norm``.
     """
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    # A user's network may have layers that are not trained.
+    parameters = [each for group in optimizer.param_groups for each in group["params"] if each.requires_grad]
     optimizer.zero_grad(set_to_none=True)
     loss.backward(inputs=parameters)  # type: ignore[no-untyped-call]
     average_gradients(parameters)

@@ -6,6 +6,7 @@ have filled the processor's caches.
 
 from __future__ import annotations
 
+import operator
 from typing import Any, Final
 
 import torch
@@ -27,6 +28,15 @@ _FILLS: Final = frozenset(
     }
 )
 """Operations whose result depends on the shape of their arguments and not on the values."""
+_UNDECLARED_VIEWS: Final = frozenset({aten._unsafe_view.default})
+"""Operations whose result has the memory of their argument, although their schema does not say it."""
+
+
+def is_view(node: fx.Node) -> bool:
+    """Whether a node makes another tensor of the same memory, or takes one of several tensors, without computing."""
+    if node.target is operator.getitem or node.target in _UNDECLARED_VIEWS:
+        return True
+    return isinstance(node.target, torch._ops.OpOverload) and node.target.is_view
 
 
 def simplify(graph: fx.Graph) -> None:
@@ -42,13 +52,18 @@ def simplify(graph: fx.Graph) -> None:
 
 
 def _simplify_view(node: fx.Node) -> None:
-    """Drop a view of the same shape; let a sum that is viewed without the summed dimension drop that dimension."""
+    """Drop a view of the same shape; let a sum that is only viewed without the summed dimension drop that dimension."""
     source = node.args[0]
     assert isinstance(source, fx.Node)
     shape, summed = node.meta["layout"].shape, source.args[1:3]
     if shape == source.meta["layout"].shape:
         node.replace_all_uses_with(source)
-    elif source.target is aten.sum.dim_IntList and summed == ([0], True) and shape == source.meta["layout"].shape[1:]:
+    elif (
+        source.target is aten.sum.dim_IntList
+        and summed == ([0], True)
+        and shape == source.meta["layout"].shape[1:]
+        and len(source.users) == 1
+    ):
         source.args = (source.args[0], [0])
         source.meta["layout"] = node.meta["layout"]
         node.replace_all_uses_with(source)
@@ -83,9 +98,9 @@ def _find_written(graph: fx.Graph) -> set[fx.Node]:
     for node in reversed(graph.nodes):
         if node.op == "output":
             written.update(node.all_input_nodes)
-        elif isinstance(node.target, torch._ops.OpOverload):
-            if node in written and node.target.is_view:
+        elif is_view(node):
+            if node in written:
                 written.update(node.all_input_nodes)
-            elif node.target._schema.is_mutable:
-                written.update(node.all_input_nodes)  # Also those that it only reads: few of them are constants.
+        elif isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable:
+            written.update(node.all_input_nodes)  # Also those that it only reads: few of them are constants.
     return written

@@ -6,17 +6,14 @@ and of its inputs, can be computed at the same time.
 
 from __future__ import annotations
 
-import operator
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import fx
 
-aten = torch.ops.aten
-_UNDECLARED_VIEWS: Final = frozenset({aten._unsafe_view.default})
-"""Operations whose result has the memory of their argument, although their schema does not say it."""
+from common.agents.machinery.simplifying import is_view
 
 
 class Step(NamedTuple):
@@ -66,7 +63,7 @@ class _Memory:
             else:
                 value = values.get(node)
                 self._of[node] = value.untyped_storage()._cdata if isinstance(value, torch.Tensor) else node
-            if node.op == "call_function" and not _is_view(node):
+            if node.op == "call_function" and not is_view(node):
                 self._operations.add(node)
 
     def computes(self, node: fx.Node) -> bool:
@@ -87,20 +84,13 @@ class _Memory:
         return earlier
 
 
-def _is_view(node: fx.Node) -> bool:
-    """Whether a node makes another tensor, or takes one of several, without computing."""
-    if node.target is operator.getitem or node.target in _UNDECLARED_VIEWS:
-        return True
-    return isinstance(node.target, torch._ops.OpOverload) and node.target.is_view
-
-
 def _find_source(node: fx.Node) -> fx.Node | None:
     """The argument whose memory the result of a node has; None if the result has memory of its own."""
     if node.op != "call_function":
         return None
     target: Any = node.target
     source = node.args[0] if node.args else None
-    shares = _is_view(node) or any(result.alias_info is not None for result in target._schema.returns)
+    shares = is_view(node) or any(result.alias_info is not None for result in target._schema.returns)
     return source if shares and isinstance(source, fx.Node) else None
 
 

@@ -21,7 +21,7 @@ from torch import fx
 from common.agents.machinery import cuda_graph
 from common.agents.machinery.binding import bind
 from common.agents.machinery.recording import Layout, Recorder
-from common.agents.machinery.simplifying import find_constant_results, simplify
+from common.agents.machinery.simplifying import find_constant_results, is_view, simplify
 
 Traced = Callable[..., list[torch.Tensor]]
 
@@ -77,8 +77,7 @@ def _lift_constants(graph: fx.Graph, outside: Mapping[fx.Node, Any]) -> list[Any
     """
     known = dict(outside)
     for node in graph.nodes:
-        is_view = isinstance(node.target, torch._ops.OpOverload) and node.target.is_view
-        if is_view and all(source in known for source in node.all_input_nodes):
+        if is_view(node) and all(source in known for source in node.all_input_nodes):
             known[node] = node.target(*fx.node.map_arg(node.args, known.__getitem__), **node.kwargs)
     known |= find_constant_results(graph)
     arguments: dict[int, fx.Node] = {}

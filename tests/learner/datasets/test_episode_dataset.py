@@ -26,9 +26,13 @@ def test_a_value_outside_of_its_bounds_is_named_with_its_file_and_step(tmp_path:
         load_dataset(dataset, parts, memory, ValueRules(parts.schema, {}, {}))
 
 
-def test_steps_that_are_left_out_are_counted_in_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("shape", [(3,), (3, 1)], ids=["a number", "an array of one number"])
+def test_steps_that_are_left_out_are_counted_in_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, shape: tuple[int, ...]
+) -> None:
     """The only action of an episode of one frame has no observation after it, so it is no step."""
     episode = make_episode(1, 3)
+    episode["reward"] = episode["reward"].reshape(shape)
     write_parquet(tmp_path / "demos" / "0.parquet", {name: array[:1] for name, array in episode.items()})
     write_parquet(tmp_path / "demos" / "1.parquet", {name: array[:3] for name, array in episode.items()})
     assert [len(rows["reward"]) for rows in read_dataset(tmp_path / "demos")] == [3]

@@ -53,6 +53,17 @@ def test_a_final_row_in_the_middle_of_an_episode_is_refused(tmp_path: Path) -> N
         read_dataset(tmp_path)
 
 
+def test_a_final_row_may_be_marked_by_an_array_of_one_element_and_by_nothing_larger(tmp_path: Path) -> None:
+    write_parquet(tmp_path / "one.parquet", with_final_row(0, 2) | {"final": [[False], [False], [True]]})
+    (rows,) = read_dataset(tmp_path)
+    assert len(rows["reward"]) == 3
+    for values, found in ((["no", "no", "yes"], r"object \[\]"), ([[False, True]] * 3, r"bool \[2\]")):
+        write_parquet(tmp_path / "one.parquet", with_final_row(0, 2) | {"final": values})
+        message = rf"one.parquet: column 'final': expected True or False in each row, found {found}"
+        with pytest.raises(DatasetError, match=message):
+            read_dataset(tmp_path)
+
+
 def test_an_episode_without_steps_is_refused(tmp_path: Path) -> None:
     whole, other = with_final_row(0, 4), with_final_row(1, 4)
     write_parquet(tmp_path / "one.parquet", {name: [*whole[name], other[name][-1]] for name in whole})

@@ -34,3 +34,21 @@ def test_a_terminal_has_a_bar_for_each_run_and_one_for_the_trials() -> None:
     shown = stream.getvalue()
     assert "trials" in shown
     assert "2/5" in shown
+
+
+def test_a_run_may_begin_while_another_trial_ends() -> None:
+    board = Board(5, 0, None)
+
+    class Ending(int):
+        """The number of a trial; another thread begins a run when it is compared."""
+
+        def __eq__(self, other: object) -> bool:
+            board.progressed(3, 0, 0, 1000, {})
+            return int(self) == other
+
+        __hash__ = int.__hash__
+
+    for seed in range(2):
+        board.progressed(2, seed, 0, 1000, {})
+    board.ended(Ending(2), "score 4.25")
+    assert [*board._runs] == [(3, 0)]

@@ -35,6 +35,17 @@ def test_a_step_changes_the_optimizers_parameters_and_no_others_in_the_graph() -
     assert all(parameter.grad is None for parameter in other.parameters())
 
 
+def test_a_step_leaves_parameters_without_gradients_as_they_are() -> None:
+    net = nn.Linear(2, 2)
+    net.weight.requires_grad_(False)
+    weight, bias = copies(net)
+    norm = descend(net(torch.ones(3, 2)).sum(), adam(net.parameters(), lr=0.1), max_grad_norm=10)
+    assert norm is not None
+    assert norm.item() == pytest.approx(3 * math.sqrt(2))
+    assert torch.equal(net.weight, weight)
+    assert not torch.equal(net.bias, bias)
+
+
 def test_a_second_step_does_not_add_the_first_steps_gradients() -> None:
     value = nn.Parameter(torch.tensor(5.0))
     optimizer = torch.optim.SGD([value], lr=1.0)

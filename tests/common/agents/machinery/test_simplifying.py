@@ -33,6 +33,15 @@ def test_a_sum_over_another_dimension_keeps_its_view() -> None:
     assert module(torch.ones(2, 3))[0].tolist() == [3, 3]
 
 
+def test_a_sum_that_is_used_with_its_dimension_too_keeps_it() -> None:
+    def add_twice(x: torch.Tensor) -> torch.Tensor:
+        total = x.sum(0, keepdim=True)
+        return total.t() + total.view(3)
+
+    module = simplified(add_twice)
+    assert module(torch.arange(6.0).reshape(2, 3))[0].tolist() == [[6, 8, 10], [8, 10, 12], [10, 12, 14]]
+
+
 def test_filled_tensors_and_what_is_computed_of_them_alone_are_constant() -> None:
     module = simplified(lambda x: x + (torch.ones_like(x) / 4).expand(2, 3))
     assert [value.tolist() for value in find_constant_results(module.graph).values()][-1] == [[0.25] * 3] * 2

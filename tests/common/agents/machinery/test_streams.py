@@ -59,6 +59,26 @@ def test_memory_is_changed_after_it_has_been_read_and_read_after_it_has_been_cha
         assert steps[earlier].node in step.waits or steps[earlier].stream == step.stream
 
 
+def test_a_traced_function_reads_a_part_of_a_weight_after_the_weight_has_been_changed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    weights, kept = torch.ones(4), list[Step]()
+
+    def compute(x: torch.Tensor) -> list[torch.Tensor]:
+        _, part = weights.chunk(2)
+        weights.mul_(x)
+        return [part.sin()]
+
+    def keep_steps(graph: fx.Graph, constants: Sequence[Any], *, on_gpu: bool) -> fx.GraphModule:
+        placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+        kept.extend(spread(graph, dict(zip(placeholders, constants, strict=False)), 4))
+        return fx.GraphModule({}, graph)
+
+    monkeypatch.setattr(tracing, "_make_compute", keep_steps)
+    tracing.trace(compute, [torch.tensor(3.0)])
+    assert summary(kept) == [("mul_", 0, 0), ("sin", 0, 0)]
+
+
 class AnyOrder:
     """Computes steps in a random order, as streams might: each only after those before it on its stream or awaited."""
 

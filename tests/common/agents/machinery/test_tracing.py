@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import pytest
 import torch
 
 from common.agents.machinery.tracing import trace
@@ -30,6 +33,35 @@ def test_results_do_not_change_when_it_is_called_again() -> None:
     first = traced(torch.zeros(2))
     traced(torch.ones(2))
     assert first[0].tolist() == [1, 1]
+
+
+def add_to_a_part(x: torch.Tensor) -> list[torch.Tensor]:
+    zeros = torch.zeros(4)
+    first, _ = zeros.chunk(2)
+    first.add_(x)
+    return [zeros.clone()]
+
+
+def add_to_one_of_several_results(x: torch.Tensor) -> list[torch.Tensor]:
+    values = torch.zeros(2).sort().values
+    values.add_(x)
+    return [values.clone()]
+
+
+def add_to_a_product(x: torch.Tensor) -> list[torch.Tensor]:
+    product = torch.ones(1, 2, 3) @ torch.ones(3)
+    product.add_(x)
+    return [product.clone()]
+
+
+@pytest.mark.parametrize("function", [add_to_a_part, add_to_one_of_several_results, add_to_a_product])
+def test_memory_that_a_function_fills_itself_is_filled_in_each_call(
+    function: Callable[[torch.Tensor], list[torch.Tensor]],
+) -> None:
+    x = torch.ones(2)
+    traced, expected = trace(function, [x]), function(x)
+    for _ in range(2):
+        torch.testing.assert_close(traced(x), expected, rtol=0, atol=0)
 
 
 def test_an_operation_whose_function_has_other_defaults_keeps_its_own() -> None:
