@@ -127,7 +127,8 @@ def relog(child: str, line: str) -> None:
         entry = json.loads(line)
         level, name = logging.getLevelNamesMapping()[entry["level"]], f"{child}.{entry['logger']}"
         identity = {key: entry[key] for key in _KEYS} if entry.keys() >= {*_KEYS} else {}
-        given = {"msg": str(entry["message"]), "exc_text": entry.get("exception"), "identity": identity}
+        exception = entry.get("exception")  # A library's record may have any value here; ``logging`` needs a text.
+        given = {"msg": str(entry["message"]), "exc_text": exception and str(exception), "identity": identity}
     except (ValueError, LookupError, TypeError, RecursionError):  # It is a library's line, no record of ours.
         logging.getLogger(child).log(_foreign_level(line), "%s", line)
         return

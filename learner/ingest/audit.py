@@ -7,6 +7,7 @@ if these callers make very many calls, the lines about other callers are written
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -119,7 +120,10 @@ class AuditLog:
                 self._rotate()
         fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
-            os.write(fd, line)
+            written = os.write(fd, line)
+            if written < len(line):  # The disk is full. The next line would be joined to the part that was written.
+                os.ftruncate(fd, os.fstat(fd).st_size - written)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         finally:
             os.close(fd)
 

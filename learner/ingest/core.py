@@ -217,6 +217,7 @@ class IngestCore:
             self.control.length_mean = self.registry.length_mean()
         self.control.episodes = self.registry.total("episodes")
         self.fleet_rates.tick(self.registry.online_rows)
+        self.answers.note_newest()
         self.quarantine.tick()
         self._ages.note(self.memory.committed, time.monotonic())
         self.control.oldest_item_at = self._ages.came_at(self.memory.first())

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections import OrderedDict, deque
+from bisect import bisect_left
+from collections import deque
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import Final
 
-from common.data import ModelVersion
+from common.data import NO_MODEL, ModelVersion
 from common.shared.slots import Blob, ModelSlots
 from common.wire.chunk import checksum, serialize_chunk
 from common.wire.delta import make_delta
@@ -24,14 +26,12 @@ class ModelAnswer:
 
     Args:
         version: of the model.
-        published_at: on the host's monotonic clock.
         n_bytes: of the model or the delta.
         messages: serialised ``GetModelResponse``, one after the other.
         chunks: the part of the model or the delta that each message ends with, as views of the messages.
     """
 
     version: ModelVersion
-    published_at: float
     n_bytes: int
     messages: tuple[bytes, ...]
     chunks: tuple[memoryview, ...]
@@ -40,7 +40,7 @@ class ModelAnswer:
     def of(cls, blob: Blob) -> ModelAnswer:
         """The answer with a whole model, which is copied once."""
         messages, chunks = _serialize(_head(blob.version, blob.data), blob.data)
-        return cls(blob.version, blob.published_at, len(blob.data), messages, chunks)
+        return cls(blob.version, len(blob.data), messages, chunks)
 
     def since(self, base: ModelAnswer) -> ModelAnswer:
         """This model as the delta from ``base``; both are whole. This answer itself if the delta is not smaller."""
@@ -69,7 +69,8 @@ class ModelAnswers:
         self._deltas: dict[ModelVersion, ModelAnswer] = {}
         """Deltas to the newest model, by the version of their base."""
         self._began = time.monotonic()
-        self._published_at: OrderedDict[ModelVersion, float] = OrderedDict()
+        self._published: deque[tuple[ModelVersion, float]] = deque(maxlen=MAX_KNOWN_MODELS)
+        """Versions, ascending, and when they were published."""
 
     def whole(self) -> ModelAnswer:
         """The newest model.
@@ -82,9 +83,6 @@ class ModelAnswers:
             assert answer is not None, "the first model is published before ingest starts"
             self._whole.append(answer)
             self._deltas.clear()
-            self._published_at[answer.version] = answer.published_at
-            if len(self._published_at) > MAX_KNOWN_MODELS:
-                self._published_at.popitem(last=False)
         return self._whole[-1]
 
     def since(self, have: ModelVersion) -> ModelAnswer:
@@ -97,12 +95,27 @@ class ModelAnswers:
             self._deltas[have] = newest.since(base)
         return self._deltas[have]
 
+    def note_newest(self) -> None:
+        """Note when the newest model was published; called a few times a second.
+
+        Actors of this host ask for no model: they read the slots. So the answers do not say which models there were.
+        """
+        known = self._published[-1][0] if self._published else NO_MODEL
+        if self._slots.newest() <= known:
+            return
+        newest = self._slots.read(lambda blob: (blob.version, blob.published_at))
+        assert newest is not None, "the slots have had a model since the look at ``newest``"
+        self._published.append(newest)
+
     def published_at(self, version: ModelVersion) -> float:
         """The time at which a model that an actor may have was published, on the host's monotonic clock.
 
-        The time is not known for a model from before this process began; then the start of this process is returned.
+        A model that was never noted counts as published with the next model that was. For a version above the newest,
+        which no honest actor has, the start of this process is returned.
         """
-        return self._published_at.get(version, self._began)
+        self.note_newest()
+        at = bisect_left(self._published, version, key=itemgetter(0))
+        return self._published[at][1] if at < len(self._published) else self._began
 
 
 def _head(version: ModelVersion, model: bytes | memoryview) -> pb.GetModelResponse:

@@ -32,7 +32,7 @@ from learner.replay.memory import ReplayMemory
 from learner.replay.quarantine import Quarantine
 from learner.replay.screening import screen
 from learner.replay.value_rules import ValueRules
-from learner.shared.actor_table import actor_of, map_actor_table, upgrade_actor_table
+from learner.shared.actor_table import actor_of, map_actor_table
 from learner.shared.durable import logging_write_errors
 from learner.storage.checkpoint import Checkpoints
 from learner.storage.origin import Origin
@@ -162,8 +162,6 @@ class Run:
             config = act_by_policy(config)
         self.config, self.dir = config, directory
         with ExitStack() as stack:
-            if earlier is not None:
-                upgrade_actor_table(directory.shared)
             torch.set_num_threads(config.trainer.torch_threads)
             keep_buffers()  # An opt step of Nature's CNN takes 7 % less time: its tensors need no new pages.
             self.parts = build_learner_parts(config, epsilon=epsilon, n_envs=n_envs)

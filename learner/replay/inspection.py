@@ -40,13 +40,14 @@ class ValueHistogram:
     @classmethod
     def of(cls, values: Array) -> ValueHistogram | None:
         """Count values ``[n]``; None if none of them is finite."""
-        n_values, values = len(values), values[np.isfinite(values)]
-        if not len(values):
+        found = values[np.isfinite(values)].astype(np.float64)
+        if not len(found):
             return None
-        low, high = float(values.min()), float(values.max())
-        counts, _ = np.histogram(values, N_BINS, (low, high if high > low else low + 1.0))
-        mean = float(values.mean(dtype=np.float64))
-        return cls(len(values), n_values - len(values), mean, low, high, counts.tolist())
+        low, high = float(found.min()), float(found.max())
+        # By hand: np.histogram refuses bins that are narrower than the precision of the values.
+        bins = np.minimum((found - low) * (N_BINS / (high - low or 1.0)), N_BINS - 1).astype(np.int64)
+        counts = np.bincount(bins, minlength=N_BINS).tolist()
+        return cls(len(found), len(values) - len(found), float(found.mean()), low, high, counts)
 
     def edges(self) -> list[float]:
         """Where the bins begin and end, ``[N_BINS + 1]``."""

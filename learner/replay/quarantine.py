@@ -31,6 +31,8 @@ MAX_TEXT: Final = 500
 RATE: Final = 1.0
 """Records a second in the long run, after ``MAX_RECORDS`` at once; further records are counted only."""
 WRITE_SECONDS: Final = 1.0
+RETRY_SECONDS: Final = 60.0
+"""The time after which records that could not be written are written again."""
 SHORT: Final = 8
 """Up to this many values of an array are recorded one by one."""
 
@@ -101,19 +103,20 @@ class Quarantine:
         self._missed, self._is_new = 0, True
 
     def tick(self) -> None:
-        """Write new records to the file, unless it was written less than ``WRITE_SECONDS`` ago."""
+        """Write new records to the file, at most once in ``WRITE_SECONDS``."""
         if self._is_new and self._clock() >= self._next_write:
             self.write()
 
     def write(self) -> None:
-        """Write new records to the file; a failure is logged and does not end the run."""
+        """Write new records to the file. A failure is logged and does not end the run; a later ``tick`` tries again."""
         if not self._is_new:
             return
-        self._is_new, self._next_write = False, self._clock() + WRITE_SECONDS
+        self._next_write = self._clock() + RETRY_SECONDS
         part = self._path.with_name(f".{self._path.name}.part")
         with logging_write_errors("the quarantine is not written"):
             part.write_text(json.dumps([asdict(record) for record in self._records], indent=1) + "\n")
             part.rename(self._path)  # Not synced: ingest would stand still until the disk has answered.
+            self._is_new, self._next_write = False, self._clock() + WRITE_SECONDS
 
 
 def read_records(shared: Path, writer: Writer) -> list[Record]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 
-from common.config.replay_config import MAX_RATIO, MIN_RATIO
 from common.shared.mapped import fence
 from learner.replay.limiter import RatioLimiter
 from learner.shared.control import ControlBlock
@@ -50,11 +49,8 @@ class LiveRatio:
         A ratio that was set while the run went on stays in force, unless the configuration has changed since.
         """
         configured, control = self._configured.samples_per_insert, self._control
-        in_force = configured
-        if control.ratio_changes and control.ratio_configured == (configured or 0.0):
-            kept = self.samples_per_insert
-            if kept is None or MIN_RATIO <= kept <= MAX_RATIO:  # Release 0.1 accepted any number above 0.
-                in_force = kept
+        is_kept = control.ratio_changes and control.ratio_configured == (configured or 0.0)
+        in_force = self.samples_per_insert if is_kept else configured
         if in_force != configured:
             log.info("replay ratio %s stays as it was set; configured: %s", *map(format_ratio, (in_force, configured)))
         control.ratio_configured = configured or 0.0

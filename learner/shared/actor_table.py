@@ -7,14 +7,12 @@ A new figure that actors report is one line of ``_COLUMNS``, with ``REPORTED_FIG
 from __future__ import annotations
 
 import enum
-import os
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
 from common.data import Array
-from common.errors import RunDirectoryError
 from common.shared.mapped import map_file
 
 N_ROWS = 8192
@@ -85,40 +83,6 @@ _COLUMNS: Final[tuple[tuple[str, str] | tuple[str, str, bool], ...]] = (
 REPORTED: Final = tuple(name for name, _, *reported in _COLUMNS if reported)
 """Columns that an actor reports of itself; ``Report`` in the .proto explains them."""
 _ROW: Final = np.dtype([(name, dtype) for name, dtype, *_ in _COLUMNS])
-
-
-COLUMNS_OF_0_1: Final = (
-    *("incarnation", "actor_id", "state", "pid", "host", "items", "env_steps", "episodes", "last_return", "seconds"),
-    *("last_seen", "behaviour_opt_steps", "env_seconds", "inference_seconds", "wait_seconds", "spool_bytes"),
-    *("reconnects", "dropped_items", "env_rebuilds", "env_hangs"),
-)
-"""Columns of the tables of release 0.1, in the order of their file. They never change: runs of 0.1 are read by them."""
-ROW_OF_0_1: Final = np.dtype([(column, _ROW[column].str) for column in COLUMNS_OF_0_1])
-
-
-def upgrade_actor_table(directory: Path) -> None:
-    """Add the columns that the table of a run of release 0.1 lacks, so that the run can be resumed.
-
-    Nothing happens to a table of this release, nor to a run without a table, such as a run of ``sync-train``.
-
-    Raises:
-        RunDirectoryError: the table cannot be read or written.
-    """
-    path = directory / "actors"
-    try:
-        if not path.exists() or path.stat().st_size != ROW_OF_0_1.itemsize * N_ROWS:
-            return
-        before, table = np.fromfile(path, ROW_OF_0_1), np.zeros(N_ROWS, _ROW)
-        for column in ROW_OF_0_1.names or ():
-            table[column] = before[column]
-        part = path.with_name(".actors.part")
-        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-            file.write(table.tobytes())
-            file.flush()
-            os.fsync(file.fileno())
-        part.rename(path)
-    except OSError as error:
-        raise RunDirectoryError(f"{path}: cannot be given the columns of this release: {error.strerror}") from error
 
 
 def map_actor_table(directory: Path, *, create: bool, writable: bool = True) -> Array:

@@ -7,7 +7,6 @@ in a file of the run directory, so it outlives all processes.
 from __future__ import annotations
 
 import mmap
-import os
 from pathlib import Path
 
 from common.shared.mapped import map_file
@@ -84,9 +83,10 @@ class ControlBlock(Words):
     ratio_configured = Word(25, float)
     """The replay ratio in the configuration when the trainer began; 0: both sides run free."""
     _RATIO_SLOTS = 26
-    # Release 0.1 does not have these words. The trainer writes the first, ingest the others.
+    # Written by the trainer.
     opt_steps = Word(32)
     """Opt steps that the trainer has taken."""
+    # Written by ingest.
     success_mean = Word(33, float)
     """Share of successes among the last 100 episodes that say whether they succeeded."""
     success_episodes = Word(34)
@@ -125,8 +125,5 @@ class ControlBlock(Words):
         Raises:
             RunDirectoryError: the file cannot be made or opened.
         """
-        path, size = directory / "control", 8 * cls.N_WORDS
-        if writable and path.exists() and path.stat().st_size < size:
-            os.truncate(path, size)  # Release 0.1 had fewer words; the new words begin at 0.
-        mapped = map_file(path, size, create=create, writable=writable)
+        mapped = map_file(directory / "control", 8 * cls.N_WORDS, create=create, writable=writable)
         return cls(mapped, 0, cls.N_WORDS)

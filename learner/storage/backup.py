@@ -119,11 +119,14 @@ def _copy_newest(candidates: Callable[[], Iterable[Path]], to: Path) -> None:
             fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         except FileNotFoundError:
             continue
+        copy = to / path.name
+        copy.mkdir(parents=True)
         try:
-            shutil.copytree(f"/proc/self/fd/{fd}", to / path.name)
+            for file in Path(f"/proc/self/fd/{fd}").iterdir():
+                shutil.copy(file, copy / file.name)
             return
-        except (FileNotFoundError, shutil.Error):
-            shutil.rmtree(to / path.name, ignore_errors=True)
+        except FileNotFoundError:
+            shutil.rmtree(copy)
         finally:
             os.close(fd)
     raise RunDirectoryError(f"{to}: the learner has replaced the original {TRIES} times while it was copied; try again")

@@ -14,6 +14,7 @@ from typing import Final
 
 import torch
 
+from common.errors import CheckpointError
 from common.interfaces import Agent
 from common.process.clocks import Deadline
 from learner.replay.memory import ReplayMemory
@@ -127,17 +128,16 @@ class Checkpointer:
                 log.error("a checkpoint is not written after %g s", WRITE_SECONDS)
 
     def _write(self, state: RunState) -> None:
-        """Write a checkpoint, in the thread.
+        """Write a checkpoint, in the thread. An error is counted and logged.
 
         Training may have diverged although no record has shown it yet. Then nothing is written, because a run that is
         resumed from this checkpoint would diverge again.
         """
-        bad = find_divergence(state)
-        if bad:
-            log.error("opt step %d: no checkpoint is written: expected finite values in %s", state.opt_steps, bad)
-            return
         with logging_write_errors(WITHOUT_CHECKPOINT):
-            self._files.write(state, self._sync_replay())
+            with self._files.counts.timed():
+                _require_finite_losses(state)
+                watermark = self._sync_replay()
+            self._files.write(state, watermark)
 
     def _sync_replay(self) -> Watermark | None:
         """Sync the replay and return its watermark. It is taken before the sync, so all rows below it are on disk."""
@@ -148,9 +148,9 @@ class Checkpointer:
         return watermark
 
 
-def find_divergence(state: RunState) -> str:
-    """Name the agent's tensors that hold NaN and the losses that are not finite; empty if there are none."""
-    tensors, window = state.agent().tensors, state.part(WINDOW)
-    names = [name for name, tensor in tensors.items() if tensor.is_floating_point() and bool(tensor.isnan().any())]
-    losses = window.values["sums"] if window is not None else {}
-    return ", ".join(names + [name for name, value in losses.items() if not math.isfinite(value)])
+def _require_finite_losses(state: RunState) -> None:
+    """Raise if a loss since the last record is not finite; ``StateFiles`` looks for NaN in tensors."""
+    window = state.part(WINDOW)
+    for name, value in (window.values["sums"] if window is not None else {}).items():
+        if not math.isfinite(value):
+            raise CheckpointError(f"opt step {state.opt_steps}: expected a finite loss, found {value} in {name}")

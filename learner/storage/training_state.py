@@ -148,7 +148,8 @@ class StateFiles:
         counts: SaveCounts,
         guard: Callable[[], None] | None = None,
     ) -> None:
-        self.directory, self._run, self._keep, self._counts, self._guard = directory, run, keep, counts, guard
+        self.directory, self.counts = directory, counts
+        self._run, self._keep, self._guard = run, keep, guard
 
     def write(self, state: RunState, watermark: Watermark | None = None) -> None:
         """Write a checkpoint that outlasts a power cut, then remove the oldest checkpoints beyond ``keep``.
@@ -160,7 +161,7 @@ class StateFiles:
         Raises:
             CheckpointError: it cannot be written, or holds NaN and would be useless; earlier checkpoints stay.
         """
-        with self._counts.timed(), removing_unfinished(self.directory / f".{state.opt_steps}.part") as draft:
+        with self.counts.timed(), removing_unfinished(self.directory / f".{state.opt_steps}.part") as draft:
             _require_no_nan(state)
             if self._guard is not None:
                 self._guard()
@@ -168,7 +169,7 @@ class StateFiles:
                 self._write(state, watermark, draft)
             except (OSError, SafetensorError, RuntimeError) as error:
                 raise CheckpointError(f"{draft}: cannot be saved: {error}") from error
-        self._counts.count("state")
+        self.counts.count("state")
 
     def remove_after(self, opt_steps: int) -> None:
         """Remove the checkpoints of later opt steps.

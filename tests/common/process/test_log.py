@@ -97,6 +97,11 @@ def test_a_record_of_a_child_is_logged_under_the_childs_name(caplog: pytest.LogC
     assert record.exc_text == "Traceback\n  here"
 
 
+def test_a_librarys_record_whose_exception_is_no_text_is_logged_too(caplog: pytest.LogCaptureFixture) -> None:
+    relog("worker-3", json.dumps({**RECORD, "exception": [{"type": "OSError"}]}))
+    assert "OSError" in caplog.text
+
+
 def test_a_record_of_a_child_below_the_level_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR, "worker-3")
     relog("worker-3", json.dumps(RECORD))

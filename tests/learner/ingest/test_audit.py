@@ -18,6 +18,7 @@ from learner.ingest.audit import (
     AuditLog,
 )
 from tests.common.process.test_clocks import Clock
+from tests.disks import Disk
 
 
 @pytest.fixture
@@ -94,6 +95,21 @@ def test_an_audit_log_that_cannot_be_written_is_logged_and_stops_nothing(
 ) -> None:
     AuditLog(path / "nowhere", clock=clock).note("join", "ok")
     assert "cannot be written: No such file or directory" in caplog.text
+
+
+def test_on_a_full_disk_no_line_is_torn_and_later_lines_are_written(
+    disk: Disk, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    audit = AuditLog(disk.path / "audit.jsonl", clock=clock)
+    audit.note("join", "ok", pid=0)
+    disk.fill()
+    for pid in range(1, 100):
+        audit.note("join", "ok", pid=pid, host="x" * MAX_TEXT)
+    assert "cannot be written: No space left on device" in caplog.text
+    disk.clear()
+    audit.note("join", "ok", pid=100)
+    pids = [entry["pid"] for entry in entries(disk.path / "audit.jsonl")]
+    assert pids == [*range(len(pids) - 1), 100]
 
 
 def test_however_many_calls_strangers_make_the_lines_about_others_are_written(

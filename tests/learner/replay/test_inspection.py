@@ -146,6 +146,13 @@ def test_a_directory_without_a_replay_is_refused(tmp_path: Path) -> None:
         Inspection(tmp_path)
 
 
+@pytest.mark.parametrize(("values", "last"), [([1e9] * 3, 0), ([1e6, 1e6, 1e6 + 0.0625], 1), ([1e9, 1e9 - 64.0], 1)])
+def test_a_histogram_counts_large_values_that_are_close_together(values: list[float], last: int) -> None:
+    found = ValueHistogram.of(np.array(values, np.float32))
+    assert found is not None
+    assert (sum(found.counts), found.counts[-1]) == (len(values), last)
+
+
 def test_a_histogram_counts_every_value_also_equal_ones() -> None:
     assert ValueHistogram.of(np.empty(0)) is None
     same = ValueHistogram.of(np.full(7, 3.0))

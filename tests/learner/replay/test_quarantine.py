@@ -6,7 +6,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from learner.replay.quarantine import MAX_RECORDS, MAX_VALUE_BYTES, Quarantine, Record, read_records, summarize_row
+from learner.replay.quarantine import (
+    MAX_RECORDS,
+    MAX_VALUE_BYTES,
+    RETRY_SECONDS,
+    Quarantine,
+    Record,
+    read_records,
+    summarize_row,
+)
 
 
 class Clock:
@@ -80,8 +88,15 @@ def test_a_file_that_cannot_be_read_begins_anew(tmp_path: Path) -> None:
     assert [record.message for record in read_records(tmp_path, "ingest")] == ["the first"]
 
 
-def test_a_failed_write_is_logged_and_ends_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    quarantine = Quarantine(tmp_path / "gone", "ingest")
-    add(quarantine, "lost")
-    quarantine.write()
-    assert "the quarantine is not written" in caplog.text
+def test_a_failed_write_is_logged_and_tried_again_later(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    clock = Clock()
+    quarantine = Quarantine(tmp_path / "shared", "ingest", clock)
+    add(quarantine, "found on a full disk")
+    quarantine.tick()
+    (tmp_path / "shared").mkdir()
+    quarantine.tick()
+    assert [record.getMessage().partition(":")[0] for record in caplog.records] == ["the quarantine is not written"]
+    assert read_records(tmp_path / "shared", "ingest") == []
+    clock.now += RETRY_SECONDS
+    quarantine.tick()
+    assert [record.message for record in read_records(tmp_path / "shared", "ingest")] == ["found on a full disk"]

@@ -61,15 +61,6 @@ def test_the_next_life_keeps_what_was_set_unless_it_is_configured_otherwise(
     assert (limiter.inserted_before, limiter.sampled_before) == (700, 900), "without a burst"
 
 
-def test_a_ratio_that_an_earlier_release_took_and_no_configuration_may_have_is_not_kept(tmp_path: Path) -> None:
-    before = live(tmp_path, 2.0, create=True)
-    before.begin(0, 0)
-    before.change(1e-320, 0, 0)
-    resumed = live(tmp_path, 2.0)
-    resumed.begin(0, 0)
-    assert resumed.samples_per_insert == 2.0
-
-
 def test_before_the_first_draw_of_a_life_the_draws_of_the_one_before_count(tmp_path: Path) -> None:
     ratio = live(tmp_path, 2.0, create=True)
     ratio.begin(700, 900)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
-from common.errors import RunDirectoryError
 from learner.shared.control import ControlBlock
 
 
@@ -45,13 +43,3 @@ def test_means_of_episodes_are_recorded_once_there_are_episodes_that_have_them(t
     assert block.episode_record() == {"train_return": 1.5, "train_length": 7.0}
     block.success_episodes, block.success_mean = 1, 0.5
     assert block.episode_record() == {"train_return": 1.5, "train_length": 7.0, "train_success": 0.5}
-
-
-def test_the_block_of_a_run_that_release_0_1_began_gets_the_words_that_it_lacks(tmp_path: Path) -> None:
-    before = ControlBlock.open(tmp_path, create=True)
-    before.sampled = 640
-    os.truncate(tmp_path / "control", 8 * 32)
-    with pytest.raises(RunDirectoryError, match="expected 320 bytes, found 256"):
-        ControlBlock.open(tmp_path, writable=False)
-    block = ControlBlock.open(tmp_path)
-    assert (block.sampled, block.opt_steps, block.success_episodes) == (640, 0, 0)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 from collections.abc import Callable
 from functools import partial
@@ -75,6 +77,22 @@ def test_a_policy_that_was_being_replaced_when_the_run_was_killed_is_copied(tmp_
     shutil.rmtree(run / "best", ignore_errors=True)
     back_up(run, tmp_path / "copy")
     assert load_params(find_policy(tmp_path / "copy" / "best"))[1]["opt_steps"] == 20
+
+
+def test_a_disk_without_room_for_the_copy_is_named_as_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, copy_file = train_in_turns(configured(tmp_path / "run", 20)).run_dir, shutil.copyfile
+
+    def copy_while_there_is_room(source: str, to: Path, **named: Any) -> object:
+        if Path(to).name == "model.safetensors":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return copy_file(source, to, **named)
+
+    monkeypatch.setattr(shutil, "copyfile", copy_while_there_is_room)
+    with pytest.raises(RunDirectoryError, match=r"cannot be copied there: .*No space left on device"):
+        back_up(run, tmp_path / "copy")
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
 def test_a_copy_has_the_same_rows_under_the_same_numbers_with_the_same_links(

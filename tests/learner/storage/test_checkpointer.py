@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import math
+import os
 import threading
 from pathlib import Path
 
@@ -195,8 +197,24 @@ def test_a_diverged_agent_or_loss_is_not_kept(tmp_path: Path, caplog: pytest.Log
     assert newest(tmp_path / "states").opt_steps == 1
     assert [record.getMessage().rpartition(" in ")[2] for record in caplog.records if record.levelname == "ERROR"] == [
         "loss",
-        "table",
+        "agent.table",
     ]
+    assert files.counts.failures == 2, "an alert tells of them"
+
+
+def test_a_replay_that_cannot_be_synced_counts_as_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(_: Path) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    files = StateFiles(tmp_path / "states", {"run_id": "run"}, keep=9, counts=SaveCounts())
+    scene = Scene(tmp_path, files)
+    monkeypatch.setattr("learner.replay.memory.sync", fail)
+    scene.step(at=11.0)
+    scene.finish()
+    assert files.counts.failures == 1
+    assert "training goes on without this checkpoint: [Errno 5] Input/output error" in caplog.messages
 
 
 def test_an_agent_without_its_own_training_state_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
