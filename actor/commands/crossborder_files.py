@@ -66,6 +66,7 @@ def copy_files(directory: Path) -> None:
             else:
                 shutil.copyfile(source, target)
     except OSError as error:
+        shutil.rmtree(directory, ignore_errors=True)  # A part of the files would only be in the way of the next try.
         raise ConfigError(f"{directory}: files cannot be copied there: {error}") from error
 
 

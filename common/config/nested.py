@@ -109,17 +109,19 @@ def quote(text: str) -> str:
 
 
 def put(values: dict[str, Any], path: str, value: Any) -> None:
-    """Put a copy of a value at the path ``a.b`` into ``values``.
+    """Put a copy of a value at the path ``a.b`` into ``values``; a section on the way that is missing or null is made.
 
     Raises:
         ConfigError: the path leads through a value that is no section.
     """
     *parents, last = path.split(".")
     for name in parents:
-        inner = values.setdefault(_find_key(values, name), {})
-        if not isinstance(inner, dict):
+        key = _find_key(values, name)
+        if values.get(key) is None:
+            values[key] = {}
+        if not isinstance(values[key], dict):
             raise ConfigError(f"{path}: '{name}' is a value, not a section")
-        values = inner
+        values = values[key]
     values[_find_key(values, last)] = deepcopy(value)
 
 

@@ -74,9 +74,8 @@ class Registry:
         self._lost_seconds, self._join_seconds = lost_seconds, join_seconds
         self._clock = clock
         self._rows = {int(row["incarnation"]): i for i, row in enumerate(table) if row["state"] != ActorState.UNUSED}
-        np.minimum(
-            table["last_seen"], clock(), out=table["last_seen"]
-        )  # After a restart of the host its clock begins at 0.
+        # After a restart of the host its clock begins at 0.
+        np.minimum(table["last_seen"], clock(), out=table["last_seen"])
         self._from_before = set(self._rows)
         # Their streams ended with the ingest process before this one. They get the full time to come back.
         away = np.isin(table["state"], (*WORKING, ActorState.BUILDING))

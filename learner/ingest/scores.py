@@ -83,8 +83,9 @@ class CandidateScores:
 
 
 def _check(score: pb.Score, newest: ModelVersion) -> None:
-    if version_from_pb(score.model) > newest:
-        raise RefusedError(f"score: expected a candidate up to {newest}, found {score.model}", "report")
+    version = version_from_pb(score.model)
+    if version > newest:
+        raise RefusedError(f"score: expected a candidate up to {newest}, found {version}", "report")
     if len(score.record) > MAX_KEYS or any(len(key) > MAX_KEYS or not key.isprintable() for key in score.record):
         raise RefusedError(
             f"score: expected a record of at most {MAX_KEYS} values, whose keys have at most {MAX_KEYS} printable "

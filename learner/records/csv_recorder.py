@@ -65,13 +65,13 @@ class CsvRecorder:
             OSError: the new file cannot be written; the old one stays.
         """
         part = self._path.with_name(f".{self._path.name}.part")
-        with part.open("w", newline="") as file:
+        with part.open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, columns, restval="")
             writer.writeheader()
             writer.writerows(rows)
         part.rename(self._path)
         self._columns = list(columns)
-        self._file = self._path.open("a", newline="")
+        self._file = self._path.open("a", newline="", encoding="utf-8")
         self._writer = csv.DictWriter(self._file, self._columns, restval="")
 
     def write(self, opt_steps: int, record: Mapping[str, float]) -> None:

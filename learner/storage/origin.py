@@ -75,7 +75,7 @@ class Origin:
             return cls._at_checkpoint(path, options)
         model = _find_policy(path)
         params, meta = load_params(model)
-        return cls(path, path if model != path else path.parent, model, options, meta, TrainingState(params))
+        return cls(path, path if model != path else path.resolve().parent, model, options, meta, TrainingState(params))
 
     @classmethod
     def _at_checkpoint(cls, path: Path, options: frozenset[str]) -> Origin:
@@ -147,6 +147,6 @@ def _find_policy(path: Path) -> Path:
         if (found / "model.safetensors").exists():
             return found
     raise CheckpointError(
-        f"{path}: expected a run's directory with best/ or final/, or a checkpoint's directory with "
+        f"{path}: expected a run's directory with best/ or final/, or the directory of a policy, with "
         f"model.safetensors, found neither{nearest_path(path)}"
     )

@@ -7,6 +7,7 @@ import pytest
 
 from actor.commands.crossborder_files import SOURCES, main
 from tests.conftest import ROOT
+from tests.disks import Disk
 
 
 def files_below(directory: Path) -> list[str]:
@@ -31,6 +32,13 @@ def test_a_directory_that_exists_is_left_alone(tmp_path: Path, capsys: pytest.Ca
     assert main([str(tmp_path)]) == 2
     assert f"{tmp_path}: expected the name of a new directory" in capsys.readouterr().err
     assert files_below(tmp_path) == []
+
+
+def test_a_copy_that_fails_leaves_nothing_behind(disk: Disk, capsys: pytest.CaptureFixture[str]) -> None:
+    disk.fill()
+    assert main([str(disk.path / "files")]) == 2
+    assert "files cannot be copied there" in capsys.readouterr().err
+    assert not (disk.path / "files").exists()
 
 
 def test_without_a_directory_the_command_says_what_it_expects(capsys: pytest.CaptureFixture[str]) -> None:

@@ -94,6 +94,12 @@ def test_a_value_is_put_as_a_copy_so_that_a_later_one_does_not_change_it() -> No
     assert (values, params) == ({"agent": {"params": {"lr": 0.2}}}, {"lr": 0.1})
 
 
+def test_a_section_that_is_null_is_made_for_a_value_in_it() -> None:
+    values: dict[str, Any] = {"replay": {"prioritized": None}}
+    assign(values, "replay.prioritized.alpha=0.7")
+    assert values == {"replay": {"prioritized": {"alpha": 0.7}}}
+
+
 def test_nested_values_are_flattened_to_their_paths() -> None:
     values = {"env": {"target": "a:b", "params": {"n": 1, "list": [1, 2]}}, "envs_per_actor": 2, "empty": {}}
     assert flatten(values) == {

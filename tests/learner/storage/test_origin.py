@@ -103,6 +103,13 @@ def test_a_run_or_one_of_its_checkpoints_may_be_named(earlier: Path, name: str, 
     assert str(origin).startswith(f"{origin.model} (run ")
 
 
+def test_the_run_of_a_policy_is_known_where_its_directory_has_no_name(
+    earlier: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(earlier / "best")
+    assert Origin.at(Path()).run == earlier.resolve()
+
+
 def test_without_a_best_policy_the_final_one_is_taken(earlier: Path, tmp_path: Path) -> None:
     shutil.copytree(earlier / "final", tmp_path / "run" / "final")
     assert Origin.at(tmp_path / "run").model == tmp_path / "run" / "final"
