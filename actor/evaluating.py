@@ -14,6 +14,7 @@ from actor.client.requests import CandidateScore
 from actor.stat import ActorCounters
 from common.config.actor_config import ActorConfig
 from common.data import NO_MODEL, Model, ModelVersion
+from common.errors import PluginError
 from common.evaluators import open_evaluator
 from common.interfaces import Evaluation
 from common.lanes.watched_envs import EvaluationAbandoned, Watch
@@ -76,6 +77,7 @@ class CandidateScorer:
         A candidate that comes while another is scored is scored next; if several come, only the newest.
 
         Raises:
+            PluginError: the evaluator returns a value that is not finite.
             Exception: the evaluator or its environment raises more often than it may.
         """
         version = NO_MODEL
@@ -97,6 +99,8 @@ class CandidateScorer:
         seconds = time.monotonic() - began
         self._watch.rest()  # The next candidate may come much later.
         record = {key: float(value) for key, value in found.record.items()}
+        if not all(map(math.isfinite, (found.score, *record.values()))):
+            raise PluginError(f"evaluator: expected finite values, found the score {found.score} and {record}")
         log.info("the candidate of opt step %d scores %g", model.version.opt_steps, found.score)
         self._report(CandidateScore(model.version, found.score, record, seconds))
 

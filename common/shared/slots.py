@@ -89,12 +89,12 @@ class ModelSlots:
         head = 8 * _Header.N_WORDS
         buffer = map_file(path, head + N_SLOTS * stride, create=create, writable=writable)
         self.blob_bytes = blob_bytes
-        self.header = _Header(buffer, 0, _Header.N_WORDS)
+        self.header = _Header(buffer)
         if create:
             self.header.run_key = 0 if run_id is None else key_of(run_id)
             self.header.blob_bytes = blob_bytes
         starts = [head + i * stride for i in range(N_SLOTS)]
-        self.slots = [_SlotHeader(buffer, start, _SlotHeader.N_WORDS) for start in starts]
+        self.slots = [_SlotHeader(buffer, start) for start in starts]
         data = [start + 8 * _SlotHeader.N_WORDS for start in starts]
         self.data = [memoryview(buffer)[start : start + blob_bytes] for start in data]
 

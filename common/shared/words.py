@@ -6,7 +6,7 @@ Each word has one writer, and an aligned word of 8 bytes is read and written who
 from __future__ import annotations
 
 import mmap
-from typing import Any
+from typing import Any, ClassVar
 
 
 class Word:
@@ -34,10 +34,11 @@ class Words:
     Args:
         buffer: the mapped file.
         offset: of the block in it, in bytes.
-        count: words in the block.
     """
 
-    def __init__(self, buffer: mmap.mmap, offset: int, count: int) -> None:
-        raw = memoryview(buffer)[offset : offset + 8 * count]
+    N_WORDS: ClassVar[int]
+
+    def __init__(self, buffer: mmap.mmap, offset: int = 0) -> None:
+        raw = memoryview(buffer)[offset : offset + 8 * self.N_WORDS]
         self._ints = raw.cast("q")
         self._floats = raw.cast("d")

@@ -127,7 +127,7 @@ class ReplayMemory:
     def _map_files(self, *, create: bool, writable: bool) -> None:
         directory = self.directory
         mapped = partial(map_file, create=create, writable=writable)
-        self.header = _Header(mapped(directory / "header", 8 * _Header.N_WORDS), 0, _Header.N_WORDS)
+        self.header = _Header(mapped(directory / "header", 8 * _Header.N_WORDS))
         self.cursors: Array = np.frombuffer(mapped(directory / "cursors", CURSOR.itemsize * N_CURSORS), CURSOR)
         self._files = [
             (mapped(directory / f"column-{quote(c.name, safe='')}", self.n_slots * c.row_bytes), c)

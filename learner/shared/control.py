@@ -96,10 +96,10 @@ class ControlBlock(Words):
     actors_present = Word(36)
     """Actors that hold an id: those online, and those that build their parts or are away for a moment."""
 
-    def __init__(self, buffer: mmap.mmap, offset: int, count: int) -> None:
-        super().__init__(buffer, offset, count)
-        starts = [offset + 8 * (self._RATIO_SLOTS + i * RatioSlot.N_WORDS) for i in range(2)]
-        self.ratio_slots = [RatioSlot(buffer, start, RatioSlot.N_WORDS) for start in starts]
+    def __init__(self, buffer: mmap.mmap) -> None:
+        super().__init__(buffer)
+        starts = [8 * (self._RATIO_SLOTS + i * RatioSlot.N_WORDS) for i in range(2)]
+        self.ratio_slots = [RatioSlot(buffer, start) for start in starts]
 
     def episode_record(self) -> dict[str, float]:
         """Means of the actors' last 100 episodes, by the keys of records; only of figures that episodes reported."""
@@ -126,4 +126,4 @@ class ControlBlock(Words):
             RunDirectoryError: the file cannot be made or opened.
         """
         mapped = map_file(directory / "control", 8 * cls.N_WORDS, create=create, writable=writable)
-        return cls(mapped, 0, cls.N_WORDS)
+        return cls(mapped)

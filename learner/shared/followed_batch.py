@@ -52,8 +52,8 @@ class FollowedBatch(Words):
     opt_steps = Word(5)
     """Opt steps of the first model that has learnt from it."""
 
-    def __init__(self, buffer: mmap.mmap, offset: int, count: int) -> None:
-        super().__init__(buffer, offset, count)
+    def __init__(self, buffer: mmap.mmap) -> None:
+        super().__init__(buffer)
         self._parent = memoryview(buffer)[_PARENT_AT : _PARENT_AT + PARENT_BYTES]
 
     def follow(self, batch: TracedBatch) -> None:
@@ -83,4 +83,4 @@ class FollowedBatch(Words):
         path = directory / "followed"
         if create:
             path.unlink(missing_ok=True)
-        return cls(map_file(path, _PARENT_AT + PARENT_BYTES, create=create), 0, cls.N_WORDS)
+        return cls(map_file(path, _PARENT_AT + PARENT_BYTES, create=create))

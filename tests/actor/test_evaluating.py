@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +18,8 @@ from actor.evaluating import CandidateScorer
 from actor.sampling.guard import Watchdog
 from actor.stat import ActorCounters
 from common.data import Array, Model, ModelVersion
+from common.errors import PluginError
+from common.interfaces import Agent, Evaluation
 from common.lanes.lanes import Busy
 from common.lanes.watched_envs import Watch
 from common.parts import build_parts
@@ -64,6 +67,16 @@ class Unbuildable:
 
     def __init__(self, env: Any, config: Any) -> None:
         raise ValueError("no evaluator")
+
+
+class Undefined:
+    """An evaluator whose score is NaN."""
+
+    def __init__(self, env: Any, config: Any) -> None:
+        pass
+
+    def evaluate(self, agent: Agent) -> Evaluation:
+        return Evaluation(math.nan, {"eval_reward_std": 0.0})
 
 
 @pytest.fixture(autouse=True)
@@ -153,6 +166,15 @@ def test_an_environment_is_closed_when_its_evaluator_cannot_be_built(tmp_path: P
     with pytest.raises(ValueError, match="no evaluator"):
         Evaluating(tmp_path, fragile(broken=0), {"target": f"{__name__}:Unbuildable"})
     assert sorted(Fragile.closed) == [-1, 0]
+
+
+def test_a_score_that_is_no_number_ends_the_actor_and_names_the_evaluator(tmp_path: Path) -> None:
+    evaluating = Evaluating(tmp_path, {}, {"target": f"{__name__}:Undefined"})
+    with pytest.raises(
+        PluginError, match=r"evaluator: expected finite values, found the score nan and {'eval_reward_std': 0.0}"
+    ):
+        evaluating.run(10)
+    assert evaluating.scores == []
 
 
 def test_an_actor_that_is_stopped_ends_its_evaluation_without_a_score(tmp_path: Path) -> None:

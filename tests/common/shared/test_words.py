@@ -15,7 +15,7 @@ class TwoWords(Words):
 
 
 def test_words_are_numbers_that_every_mapping_of_the_file_sees(tmp_path: Path) -> None:
-    written = TwoWords(map_file(tmp_path / "words", 32, create=True), 16, TwoWords.N_WORDS)
-    read = TwoWords(map_file(tmp_path / "words", 32, create=False, writable=False), 16, TwoWords.N_WORDS)
+    written = TwoWords(map_file(tmp_path / "words", 32, create=True), 16)
+    read = TwoWords(map_file(tmp_path / "words", 32, create=False, writable=False), 16)
     written.count, written.mean = -(2**40), -1.5
     assert (read.count, read.mean) == (-(2**40), -1.5)
