@@ -171,24 +171,30 @@ class Child:
 
     def _pump_stdout(self) -> None:
         assert self._process.stdout is not None
-        for line in self._process.stdout:
-            event = _event_in(line)
-            if event is None:
-                if line := line.rstrip():
-                    logging.getLogger(self.name).info("%s", line)
-            elif "error" in event:
-                self._reported = by_exit_code(event["exit_code"], event["error"])
-            elif event == WARM:
-                self.is_warm = True
-            elif self.events.full():
-                log.error("%s sends events faster than they are read, one is dropped: %s", self.name, event)
-            else:
-                self.events.put_nowait(event)
+        with self._process.stdout as lines:
+            for line in lines:
+                self._take(line)
+
+    def _take(self, line: str) -> None:
+        """Take a line of stdout: an event, or text, which is logged."""
+        event = _event_in(line)
+        if event is None:
+            if line := line.rstrip():
+                logging.getLogger(self.name).info("%s", line)
+        elif "error" in event:
+            self._reported = by_exit_code(event["exit_code"], event["error"])
+        elif event == WARM:
+            self.is_warm = True
+        elif self.events.full():
+            log.error("%s sends events faster than they are read, one is dropped: %s", self.name, event)
+        else:
+            self.events.put_nowait(event)
 
     def _pump_stderr(self) -> None:
         assert self._process.stderr is not None
-        for line in self._process.stderr:
-            relog(self.name, line.rstrip())
+        with self._process.stderr as lines:
+            for line in lines:
+                relog(self.name, line.rstrip())
 
     def next_event(self, seconds: float) -> Event:
         """Wait for the child's next event.
@@ -263,8 +269,6 @@ class Child:
             with contextlib.suppress(ProcessLookupError):  # If SIGCHLD is ignored, no id outlives its process.
                 os.killpg(self.pid, signal.SIGKILL)  # The child, and processes that it has started: a simulator, say.
         code = self._process.wait(timeout=10)
-        for thread, pipe in zip(self._threads, (self._process.stdout, self._process.stderr), strict=True):
+        for thread in self._threads:
             thread.join(timeout=1)
-            if pipe is not None and not thread.is_alive():
-                pipe.close()
         return code
