@@ -52,7 +52,7 @@ class DiscountedReturns:
         self._ended = np.ones(int(env.num_envs), bool)  # The lanes that are at the end of an episode, or before one.
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):  # copy and pickle ask for such names before there is an environment.
+        if name.startswith("_"):  # A copy is asked for such names before it has its environment.
             raise AttributeError(name)
         return getattr(self._env, name)
 

@@ -87,7 +87,7 @@ class _WatchedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def __getattr__(self, name: str) -> Any:
         """Give an evaluator the attributes that its environment has beyond gymnasium's interface."""
-        if name.startswith("_"):  # copy and pickle ask for such names before there is an environment.
+        if name.startswith("_"):  # A copy is asked for such names before it has its environment.
             raise AttributeError(name)
         return getattr(self.env, name)
 

@@ -11,7 +11,6 @@ environment raise an error, and kills the process if the error does not end it.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import signal
@@ -31,7 +30,7 @@ from common.interfaces import Agent, Evaluator
 from common.lanes.lanes import Busy
 from common.lanes.watched_envs import EvaluationAbandoned, Watch
 from common.parts import build_parts
-from common.process.child import Event, say, say_error, wait_for_hang_up
+from common.process.child import Event, read_boot, say, say_error, wait_for_hang_up
 from common.process.log import setup_logging
 from common.process.signals import leave_to_parent
 from common.settings import Settings, validate
@@ -122,7 +121,7 @@ def main() -> int:
     setup_logging(form="json")
     trainer_gone = threading.Event()
     try:
-        boot = validate(EvaluatorBoot, json.loads(sys.stdin.readline()))
+        boot = validate(EvaluatorBoot, read_boot())
         threading.Thread(
             target=_end_with_trainer, args=(trainer_gone, Bell(-1, boot.bell_fd)), name="lifeline", daemon=True
         ).start()

@@ -130,8 +130,8 @@ class Checkpointer:
     def _write(self, state: RunState) -> None:
         """Write a checkpoint, in the thread. An error is counted and logged.
 
-        Training may have diverged although no record has shown it yet. Then nothing is written, because a run that is
-        resumed from this checkpoint would diverge again.
+        Nothing is written if training has diverged, although no record may show it yet: a run that is resumed from
+        this checkpoint would diverge again.
         """
         with logging_write_errors(WITHOUT_CHECKPOINT):
             with self._files.counts.timed():
