@@ -4,7 +4,8 @@ The learner's own opt step draws from a replay that is resident on the GPU: ``al
 is published, ``publishing`` with a new model for each ``sync_interval`` opt steps, ``arriving`` also while
 another process pushes steps. The floor, ``bare``, is the same update on one batch that stays on the GPU, captured as
 torch's documentation captures one (https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs): its replay draws
-nothing, copies nothing and returns nothing. Without a GPU, ``--device cpu`` runs all but the floor.
+nothing, copies nothing and returns nothing. Without a GPU, ``--device cpu`` runs all but the floor. With ``--python``,
+sbx takes turns with ours on the same device, one update and 64 in a call, from its own replay in the host's memory.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ import json
 import statistics
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +29,7 @@ from benchmarks.client import Client
 from benchmarks.learner import arriving, rate
 from benchmarks.report import add_choice, report
 from benchmarks.serving import serve_learner
-from benchmarks.updates import AGENTS
+from benchmarks.updates import AGENTS, BURST, Turn, theirs
 from benchmarks.updates_peer import ENVS
 from common.agents.network_agent import NetworkAgent, find_objects
 from common.data import Column, Items, Schema
@@ -49,7 +52,15 @@ NATURE_512 = (
 )
 
 
-@dataclass
+@dataclass(frozen=True)
+class Peer:
+    """An update of sbx, with batches of ``batch``."""
+
+    kind: str
+    batch: int
+
+
+@dataclass(frozen=True)
 class Kind:
     """A row of the table.
 
@@ -57,11 +68,21 @@ class Kind:
         rows: the kind of rows from which the agent learns, see ``benchmarks.serving``.
         per_second: steps that arrive in a second.
         settings: of the run; they name the agent.
+        peer: the update of sbx that is the same, if there is one.
+        batch: the size of a batch; None: as ``settings`` say.
+        least_arrived: the share of the steps that must arrive.
     """
 
     rows: str
     per_second: float
     settings: tuple[str, ...]
+    peer: Peer | None = None
+    batch: int | None = None
+    least_arrived: float = 0.9
+
+    def rehearse(self) -> Kind:
+        """The same with small batches, on a machine that may be too busy for the steps that should arrive."""
+        return replace(self, batch=8, least_arrived=0.0)
 
 
 def agent_of(config: str, **params: Any) -> str:
@@ -83,9 +104,9 @@ def kinds() -> dict[str, Kind]:
     sac_8192 = sac.replace("batch_size: 256", "batch_size: 8192")
     pole, robot, humanoid = (random_env(**env) for env in (ENVS["DQN"], ENVS["SAC"], HUMANOID))
     return {
-        "dqn": Kind("cartpole", 10_000, (pole, dqn)),
-        "sac": Kind("cartpole", 10_000, (robot, sac)),
-        "sac_8192": Kind("cartpole", 10_000, (robot, sac_8192)),
+        "dqn": Kind("cartpole", 10_000, (pole, dqn), Peer("DQN", 64)),
+        "sac": Kind("cartpole", 10_000, (robot, sac), Peer("SAC", 256)),
+        "sac_8192": Kind("cartpole", 10_000, (robot, sac_8192), Peer("SAC", 8192)),
         "nature_512": Kind("atari", 1_000, (f"agent={NATURE_512}",)),
         "fastsac_8192": Kind("cartpole", 10_000, (humanoid, agent_of("fastsac_humanoid.yaml", **wide))),
         "btr": Kind("atari", 1_000, (agent_of("btr_pong.yaml"), *btr)),
@@ -142,15 +163,21 @@ def fill(server: LearnerServer) -> None:
             client.push(part)
 
 
-def measure(name: str, kind: Kind, device: str, seconds: float) -> dict[str, object]:
-    """One row of the table."""
+def measure(name: str, kind: Kind, device: str, seconds: float, python: str | None = None) -> dict[str, object]:
+    """One row of the table; ``python`` is an interpreter with sbx, which takes turns with ours on the same device."""
+    batch_size = () if kind.batch is None else (f"agent.params.batch_size={kind.batch}",)
     ours = (
         f"replay.capacity={STORED}",
         f"trainer.device={device}",
         "replay.resident=true",
         "trainer.eval_interval=1000000000",
     )
-    with serve_learner(kind.rows, *ours, *kind.settings) as server:
+    with ExitStack() as stack:
+        server = stack.enter_context(serve_learner(kind.rows, *ours, *kind.settings, *batch_size))
+        peers: dict[str, Turn] = {}
+        if python is not None and kind.peer is not None:
+            of_sbx = partial(theirs, python, "sbx", kind.peer.kind, batch=kind.peer.batch)
+            peers = {f"sbx, {burst} in a call": stack.enter_context(of_sbx(burst=burst)) for burst in (1, BURST)}
         fill(server)
         learner, publish = server.learner, server.learner.publish
         learner.start()
@@ -169,20 +196,21 @@ def measure(name: str, kind: Kind, device: str, seconds: float) -> dict[str, obj
             assert isinstance(other, NetworkAgent)
             works["bare"] = capture_bare(other, batch)
         works |= {"alone": (step, 1), "publishing": (step, 1)}
-        turns: dict[str, list[float]] = {key: [] for key in [*works, "arriving"]}
+        turns: dict[str, list[float]] = {key: [] for key in [*works, "arriving", *peers]}
         for _ in range(TURNS):
             for key, (work, updates) in works.items():
                 learner.publish = publish_to_nobody if key == "alone" else publish
                 turns[key].append(updates * rate(work, seconds))
-            with arriving(server, kind.per_second):
+            with arriving(server, kind.per_second, kind.least_arrived):
                 turns["arriving"].append(rate(step, seconds))
+            for key, turn in peers.items():
+                turns[key].append(turn(seconds)["updates"])
     found = {key: statistics.median(rates) for key, rates in turns.items()}
-    floor = found.get("bare", float("nan"))
+    to_bare = {f"{key} to bare": found[key] / found["bare"] for key in ("alone", "arriving") if "bare" in found}
     return {
         "kind": name,
         **{f"{key}/s": value for key, value in found.items()},
-        "alone to bare": found["alone"] / floor,
-        "arriving to bare": found["arriving"] / floor,
+        **to_bare,
         "publishing to alone": found["publishing"] / found["alone"],
     }
 
@@ -214,6 +242,7 @@ def main() -> None:
     parser = argparse.ArgumentParser("benchmarks.gpu", description=__doc__)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--seconds", type=float, default=2.0, help="of one turn")
+    parser.add_argument("--python", help="an interpreter with sbx, beside which ours takes turns")
     known = kinds()
     add_choice(parser, "kind", [*known, "gather"])
     arguments = parser.parse_args()
@@ -221,10 +250,8 @@ def main() -> None:
     chosen = [name for name in arguments.kind if name != "gather"]
     rows = []
     for name in chosen:
-        rows.append(measure(name, known[name], arguments.device, arguments.seconds))
+        rows.append(measure(name, known[name], arguments.device, arguments.seconds, arguments.python))
         report("gpu", f"{where}, torch {torch.__version__}", rows[-1:], TURNS)
-    if len(rows) > 1:
-        report("gpu", f"{where}, torch {torch.__version__}, all kinds", rows, TURNS)
     if "gather" in arguments.kind:
         report("gather", where, [measure_gather(torch.device(arguments.device))], TURNS)
 

@@ -116,7 +116,7 @@ def products(net: nn.Module, obs: torch.Tensor) -> Callable[[], None]:
 
 
 @contextmanager
-def arriving(server: LearnerServer, per_second: float) -> Iterator[None]:
+def arriving(server: LearnerServer, per_second: float, least: float = 0.9) -> Iterator[None]:
     """Have another process push ``per_second`` steps a second to the server."""
     before, started = server.buffer.inserted, time.perf_counter()
     command = [sys.executable, "-m", "benchmarks.client", server.ingest.address, str(per_second)]
@@ -131,7 +131,7 @@ def arriving(server: LearnerServer, per_second: float) -> Iterator[None]:
         arrived = (server.buffer.inserted - before) / (time.perf_counter() - started)
         assert process.stdin is not None
         process.stdin.close()
-    if arrived < 0.9 * per_second:
+    if arrived < least * per_second:
         raise SystemExit(f"expected {per_second:g} steps a second, but only {arrived:.0f} arrived")
 
 

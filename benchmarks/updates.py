@@ -96,9 +96,9 @@ def take_turn(server: LearnerServer, burst: int, seconds: float) -> dict[str, fl
 
 
 @contextmanager
-def theirs(python: str, system: str, kind: str, burst: int) -> Iterator[Turn]:
-    """A peer in a separate process, which waits while it is not its turn."""
-    job = json.dumps({"system": system, "kind": kind, "burst": burst})
+def theirs(python: str, system: str, kind: str, burst: int, batch: int | None = None) -> Iterator[Turn]:
+    """A peer in a separate process, which waits while it is not its turn; ``batch`` None: batches as in ``BATCHES``."""
+    job = json.dumps({"system": system, "kind": kind, "burst": burst, "batch": batch or BATCHES[kind]})
     command = [python, "-m", "benchmarks.updates_peer", job]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None

@@ -1,9 +1,9 @@
 """Gradient steps of stable-baselines3, of sbx (the same in JAX), or of CleanRL's lines, for comparison.
 
 It runs where these packages are installed. It imports nothing of crossborder, and of the packages only the one that it
-measures. The job, JSON as the only argument, names ``system``, ``kind`` and ``burst``, the updates in one call. After
-the line ``ready``, each line on stdin, a number of seconds, is answered by a line of JSON: ``updates`` and ``cpu``,
-seconds of processor time.
+measures. The job, JSON as the only argument, names ``system``, ``kind``, ``burst``, the updates in one call, and
+``batch``, the size of a batch. After the line ``ready``, each line on stdin, a number of seconds, is answered by a line
+of JSON: ``updates`` and ``cpu``, seconds of processor time.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ UNITS: dict[str, Any] = {
 }
 
 
-def make_model(package: str, kind: str) -> Any:
+def make_model(package: str, kind: str, batch: int) -> Any:
     """A model of the package, its replay full of random rows."""
     configure = importlib.import_module("stable_baselines3.common.logger").configure
     algorithm = getattr(importlib.import_module(package), kind)
-    settings = {"batch_size": BATCHES[kind], "learning_starts": 0, "policy_kwargs": {"net_arch": UNITS[kind]}}
+    settings = {"batch_size": batch, "learning_starts": 0, "policy_kwargs": {"net_arch": UNITS[kind]}}
     model = algorithm("MlpPolicy", RandomEnv(**ENVS[kind]), seed=0, device="cpu", buffer_size=ROWS, **settings)
     model.set_logger(configure(None, []))
     env = RandomEnv(**ENVS[kind])
@@ -80,14 +80,14 @@ def make_model(package: str, kind: str) -> Any:
     return model
 
 
-def cleanrl_dqn(model: Any) -> Callable[[], None]:
+def cleanrl_dqn(model: Any, batch: int) -> Callable[[], None]:
     """The update of CleanRL's ``dqn.py`` (MIT licence), on the network and the replay of stable-baselines3."""
     torch = importlib.import_module("torch")
     q_network, target_network, rb = model.q_net, model.q_net_target, model.replay_buffer
     optimizer = torch.optim.Adam(q_network.parameters(), lr=2.5e-4)
 
     def update() -> None:
-        data = rb.sample(BATCHES["DQN"])
+        data = rb.sample(batch)
         with torch.no_grad():
             target_max, _ = target_network(data.next_observations).max(dim=1)
             td_target = data.rewards.flatten() + 0.99 * target_max * (1 - data.dones.flatten())
@@ -100,17 +100,17 @@ def cleanrl_dqn(model: Any) -> Callable[[], None]:
     return update
 
 
-def make_update(system: str, kind: str, burst: int) -> Callable[[], None]:
+def make_update(system: str, kind: str, burst: int, batch: int) -> Callable[[], None]:
     """A call of ``burst`` updates."""
     if system != "sbx":
         importlib.import_module("torch").set_num_threads(1)
-    model = make_model("sbx" if system == "sbx" else "stable_baselines3", kind)
+    model = make_model("sbx" if system == "sbx" else "stable_baselines3", kind, batch)
     if system == "CleanRL":
         assert (kind, burst) == ("DQN", 1), "only DQN, one update a call"
-        return cleanrl_dqn(model)
+        return cleanrl_dqn(model, batch)
 
     def update() -> None:
-        model.train(gradient_steps=burst, batch_size=BATCHES[kind])
+        model.train(gradient_steps=burst, batch_size=batch)
 
     return update
 
@@ -118,7 +118,8 @@ def make_update(system: str, kind: str, burst: int) -> Callable[[], None]:
 def main() -> None:
     job = json.loads(sys.argv[1])
     os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
-    update = make_update(job["system"], job["kind"], job["burst"])
+    os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"  # On a GPU, others take turns.
+    update = make_update(job["system"], job["kind"], job["burst"], job["batch"])
     for _ in range(3):  # Compiles.
         update()
     sys.stdout.write("ready\n")

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
 
 import pytest
 import torch
 
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-DEVICES: Final = ["cpu", pytest.param("cuda", marks=needs_gpu)]
+Test = TypeVar("Test", bound=Callable[..., Any])
+
+_MARKS: Final = (pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"))
+DEVICES: Final = ["cpu", pytest.param("cuda", marks=_MARKS)]
+
+
+def needs_gpu(test: Test) -> Test:
+    """Skip a test where there is no GPU; ``pytest -m gpu`` runs these tests alone."""
+    for mark in _MARKS:
+        test = mark(test)
+    return test

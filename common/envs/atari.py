@@ -50,6 +50,53 @@ def make(
     return env
 
 
+def make_vector(
+    id: str,
+    *,
+    num_envs: int,
+    train: bool = True,
+    terminal_on_life_loss: bool = False,
+    repeat_action_probability: float = 0.0,
+    side: int = 84,
+    num_threads: int = 1,
+    **params: Any,
+) -> Any:
+    """Make the emulator's own vector environment, whose copies of a game are stepped in C++.
+
+        env: {target: common.envs.atari:make_vector, params: {id: ALE/Pong-v5, num_envs: 8}, frame_stack: 4}
+
+    Games, frames and rewards are as ``make`` gives them, except that a frame is uint8 ``[1, side, side]``.
+
+    Args:
+        id: the game, of version 5, such as ``ALE/Pong-v5``.
+        num_envs: the number of lanes.
+        train: as in ``make``.
+        terminal_on_life_loss: as in ``make``.
+        repeat_action_probability: as in ``make``.
+        side: as in ``make``.
+        num_threads: threads of the emulator, in which the copies of the game are stepped.
+        params: further arguments of ``ale_py.vector_env.AtariVectorEnv``.
+
+    Raises:
+        PluginError: the emulator or OpenCV is not installed.
+        gymnasium.error.Error: there is no such game.
+    """
+    _register_games()
+    return gymnasium.make_vec(
+        id,
+        num_envs=num_envs,
+        vectorization_mode=gymnasium.VectorizeMode.VECTOR_ENTRY_POINT,
+        num_threads=num_threads,
+        stack_num=1,
+        img_height=side,
+        img_width=side,
+        reward_clipping=train,
+        episodic_life=train and terminal_on_life_loss,
+        repeat_action_probability=repeat_action_probability,
+        **{"use_fire_reset": False, **params},
+    )
+
+
 def _register_games() -> None:
     """Make gymnasium know the games, and let the emulator log errors only."""
     try:

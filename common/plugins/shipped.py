@@ -15,6 +15,7 @@ SHIPPED: Final[dict[Role, frozenset[str]]] = {
             "gymnasium:make",
             "gymnasium:make_vec",
             "common.envs.atari:make",
+            "common.envs.atari:make_vector",
             "common.envs.goals:Reach",
             "common.envs.minatar:make",
             "common.envs.pool:make",

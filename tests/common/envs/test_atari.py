@@ -11,7 +11,7 @@ import pytest
 from gymnasium.spaces import Box
 
 from common.data import Array
-from common.envs.atari import make
+from common.envs.atari import make, make_vector
 from common.errors import PluginError
 from common.lanes.building import Env, build_env, read_spec, stacked_spec
 from common.plugins.part_config import EnvConfig
@@ -117,3 +117,22 @@ def test_a_package_that_is_not_installed_is_named_with_its_extra(monkeypatch: py
     monkeypatch.setitem(sys.modules, module, None)  # Importing it fails from now on.
     with pytest.raises(PluginError, match=rf"pip install 'crossborder\[atari\]' \(.*{module}"):
         make(PONG)
+
+
+def test_a_vector_of_games_gives_single_frames_and_signs_of_rewards_and_steps_as_many_as_are_asked_for() -> None:
+    env = make_vector(SEAQUEST, num_envs=3, side=42)
+    env.action_space.seed(0)
+    frames, _ = env.reset(seed=0)
+    assert (frames.shape, frames.dtype) == ((3, 1, 42, 42), np.uint8)
+    rewards = np.stack([env.step(env.action_space.sample())[1] for _ in range(200)])
+    env.close()
+    assert set(np.unique(rewards)) == {0.0, 1.0}, "Seaquest counts in twenties"
+
+
+def test_a_vector_of_games_for_evaluation_scores_as_the_game_does() -> None:
+    env = make_vector(SEAQUEST, num_envs=3, train=False)
+    env.action_space.seed(0)
+    env.reset(seed=0)
+    rewards = np.stack([env.step(env.action_space.sample())[1] for _ in range(200)])
+    env.close()
+    assert set(np.unique(rewards)) == {0.0, 20.0}
