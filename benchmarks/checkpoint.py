@@ -7,7 +7,6 @@ opt step alone.
 
 from __future__ import annotations
 
-import math
 import tempfile
 import threading
 import time
@@ -66,9 +65,9 @@ def measure(make: MakeAgent, env_id: str, directory: Path) -> dict[str, object]:
     files = StateFiles(directory / "checkpoints", {"run_id": "benchmark"}, keep=1, counts=SaveCounts())
     moment = Moment(1, 1000, 0.0)
     checkpointer = Checkpointer(files, agent, {"buffer": buffer}, "cpu", newest=moment, seconds=None)
-    state = checkpointer.copy(moment, -math.inf)
+    state = checkpointer.copy(moment)
     opt = median(lambda: millis(lambda: agent.opt(buffer)))
-    copy = median(lambda: millis(lambda: checkpointer.copy(moment, -math.inf)))
+    copy = median(lambda: millis(lambda: checkpointer.copy(moment)))
     floor = median(lambda: millis(lambda: [tensor.clone() for tensor in state.tensors.values()]))
     ended = threading.Event()
 

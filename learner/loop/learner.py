@@ -261,7 +261,7 @@ class Learner:
         self._collect(wait=False)
         self._check_callbacks()
         if self._checkpointer is not None:
-            self._checkpointer.tick(self._moment(), self.best_score)
+            self._checkpointer.tick(self._moment())
         self._check_budget()
 
     def _check_callbacks(self) -> None:
@@ -310,7 +310,7 @@ class Learner:
                 self._score_last()
         finally:
             if self._checkpointer is not None and not self._diverged:
-                self._checkpointer.finish(self._moment(), self.best_score)
+                self._checkpointer.finish(self._moment())
 
     def _score_last(self) -> None:
         """Wait for the evaluation that still runs; score the last policy, unless it has been scored or has diverged."""

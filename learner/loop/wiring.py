@@ -90,7 +90,7 @@ def make_learner(
         config=trainer,
         publish=publish,
         began=began,
-        best_score=earlier.best_score if earlier is not None else -math.inf,
+        best_score=earlier.take_best_score(config) if earlier is not None else -math.inf,
         checkpointer=checkpointer,
         window=window,
         computing=computing_in(trainer.precision, trainer.device),

@@ -6,8 +6,8 @@ so a policy can be loaded without the run's configuration.
 
 from __future__ import annotations
 
+import itertools
 import json
-import math
 import shutil
 import threading
 import time
@@ -23,12 +23,12 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from common.config.actor_config import ActorConfig
-from common.errors import CheckpointError
+from common.errors import CheckpointError, ConfigError
 from common.hints import nearest_path
 from common.interfaces import Agent
 from common.parts import build_parts
 from common.settings import validate
-from learner.shared.durable import old_of, put_in_place, removing_unfinished
+from learner.shared.durable import old_of, put_in_place, removing_unfinished, sync
 
 _EVERY_META: Final = {"config": dict, "opt_steps": int, "run_id": str}
 """By key that the meta data of every policy have, the type of its value."""
@@ -159,12 +159,60 @@ def find_policy(directory: Path) -> Path:
     return old_of(directory) if not directory.exists() and old_of(directory).exists() else directory
 
 
-def read_best_score(run: Path) -> float:
-    """The score of ``best/`` in a run's directory; minus infinity if there is none that can be read."""
+@dataclass(frozen=True)
+class Best:
+    """The policy in ``best/``, without its parameters.
+
+    Args:
+        opt_steps: at which it was saved.
+        score: of its evaluation.
+        scored_by: how it was scored, see ``describe_scoring``.
+    """
+
+    opt_steps: int
+    score: float
+    scored_by: dict[str, Any]
+
+
+def read_best(run: Path) -> Best | None:
+    """The policy in ``best/`` of a run's directory; None if there is none that can be read."""
     try:
-        return float(_read_meta(find_policy(run / "best"))["score"])
-    except (OSError, LookupError, TypeError, ValueError):
-        return -math.inf
+        meta = _read_meta(find_policy(run / "best"))
+        score, opt_steps = float(meta["score"]), int(meta["opt_steps"])
+        return Best(opt_steps, score, describe_scoring(validate(ActorConfig, _as_now(meta))))
+    except (OSError, LookupError, TypeError, ValueError, ConfigError):
+        return None
+
+
+def describe_scoring(config: ActorConfig) -> dict[str, Any]:
+    """The settings on which a score depends, beside the policy: scores of others cannot be compared with it.
+
+    The number and the seed of episodes are not among them: they change how exact a score is, but not what it measures.
+    """
+    env = config.env.for_evaluation()
+    return {
+        "env": env.model_dump(mode="json", include={"target", "params", "wrappers"}),
+        "evaluator": config.evaluator.model_dump(mode="json", include={"target", "params", "max_steps"}),
+    }
+
+
+def set_best_aside(run: Path, best: Best) -> Path:
+    """Give ``best/`` a name that no policy has yet, ``best-{opt_steps}`` or this and a further number; return its path.
+
+    Raises:
+        CheckpointError: it cannot be renamed.
+    """
+    path = run / f"best-{best.opt_steps}"
+    for number in itertools.count(2):
+        if not path.exists():
+            break
+        path = run / f"best-{best.opt_steps}-{number}"
+    try:
+        find_policy(run / "best").rename(path)
+        sync(run)
+    except OSError as error:
+        raise CheckpointError(f"{run / 'best'}: cannot be renamed to {path.name}: {error.strerror}") from error
+    return path
 
 
 def _write_meta(directory: Path, meta: dict[str, Any]) -> None:

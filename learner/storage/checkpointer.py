@@ -82,33 +82,33 @@ class Checkpointer:
         Raises:
             CheckpointError: it cannot be written.
         """
-        self._files.write(self.copy(self._newest, -math.inf), self._sync_replay() if self._newest.opt_steps else None)
+        self._files.write(self.copy(self._newest), self._sync_replay() if self._newest.opt_steps else None)
         self._files.remove_after(self._newest.opt_steps)
 
-    def tick(self, moment: Moment, best_score: float) -> None:
+    def tick(self, moment: Moment) -> None:
         """Between two opt steps: take a checkpoint if one is due."""
         if self._count_rows() - self._newest_row >= self._rows:
             self._wait()
-            self._take(moment, best_score)
+            self._take(moment)
         elif self._next.passed():
-            self._take(moment, best_score)
+            self._take(moment)
 
-    def finish(self, moment: Moment, best_score: float) -> None:
+    def finish(self, moment: Moment) -> None:
         """Wait for the checkpoint that is being written, up to twice; then take the last one and wait for it too."""
         for _ in range(2):
             self._wait()
-            self._take(moment, best_score)
+            self._take(moment)
         if self._newest.opt_steps < moment.opt_steps:
             log.error("the last checkpoint, of opt step %d, is not taken", moment.opt_steps)
         else:
             self._wait()
 
-    def _take(self, moment: Moment, best_score: float) -> None:
+    def _take(self, moment: Moment) -> None:
         is_writing = self._writing is not None and self._writing.is_alive()
         if moment.opt_steps > self._newest.opt_steps and not is_writing:
             self._newest, self._next = moment, Deadline(self._seconds, self._clock)
             self._newest_row = self._count_rows()
-            state = self.copy(moment, best_score)
+            state = self.copy(moment)
             self._writing = threading.Thread(target=self._write, args=(state,), name="checkpoint", daemon=True)
             self._writing.start()
 
@@ -116,10 +116,10 @@ class Checkpointer:
         """Rows ever stored."""
         return self._replay.committed if self._replay is not None else 0
 
-    def copy(self, moment: Moment, best_score: float) -> RunState:
+    def copy(self, moment: Moment) -> RunState:
         """Copy the present state to the CPU; this copy is the only work of a checkpoint that training waits for."""
         parts = {name: part.state() for name, part in self._parts.items()}
-        return RunState.take(moment, best_score, self._agent.training_state(), parts, self._device)
+        return RunState.take(moment, self._agent.training_state(), parts, self._device)
 
     def _wait(self) -> None:
         if self._writing is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,13 +11,14 @@ from typing import Protocol
 
 import torch
 
+from common.config.actor_config import ActorConfig
 from common.config.run_config import RunConfig, load_config
 from common.data import Snapshot
 from common.errors import CheckpointError, ConfigError
 from common.interfaces import TrainingState
 from learner.replay.memory import ReplayMemory
 from learner.replay.recovery import Watermark
-from learner.storage.checkpoint import read_best_score
+from learner.storage.checkpoint import describe_scoring, read_best, set_best_aside
 from learner.storage.moment import Moment
 from learner.storage.training_state import RunState, read_newest_state, read_newest_watermark
 
@@ -51,14 +53,12 @@ class ResumePoint:
         directory: of the run.
         config: the configuration of the run's last life.
         state: the newest checkpoint that is whole.
-        best_score: the best score of all lives; scores that came after the checkpoint count too.
         watermark: the extent of the replay that was on disk at the last checkpoint; None if no checkpoint has one.
     """
 
     directory: Path
     config: RunConfig
     state: RunState
-    best_score: float
     watermark: Watermark | None
 
     @classmethod
@@ -73,8 +73,7 @@ class ResumePoint:
         state = read_newest_state(checkpoints, run_id)
         if state is None:
             raise CheckpointError(f"{checkpoints}: expected a state of training, found none")
-        best_score = max(state.best_score, read_best_score(directory))
-        return cls(directory, config, state, best_score, read_newest_watermark(checkpoints, run_id))
+        return cls(directory, config, state, read_newest_watermark(checkpoints, run_id))
 
     @property
     def moment(self) -> Moment:
@@ -97,6 +96,26 @@ class ResumePoint:
         before, found = self.config.agent.target, config.agent.target
         if found != before:
             raise ConfigError(f"agent.target: expected {before}, with which the run began, found {found}")
+
+    def take_best_score(self, config: ActorConfig) -> float:
+        """The score of ``best/``, if evaluations still score as they did then; minus infinity if there is none.
+
+        A policy that was scored in another environment, or by another evaluator, is kept as ``best-{opt_steps}/``:
+        its score says nothing about the evaluations to come.
+
+        Raises:
+            CheckpointError: it cannot be kept under that name.
+        """
+        best = read_best(self.directory)
+        if best is None or best.scored_by == describe_scoring(config):
+            return -math.inf if best is None else best.score
+        kept = set_best_aside(self.directory, best)
+        log.warning(
+            "best/ has the score %.2f, but evaluations differ now (env or evaluator): it is kept as %s/, and the best "
+            "score begins anew",
+            *(best.score, kept.name),
+        )
+        return -math.inf
 
     def warn_of_missing_replay(self, capacity: int) -> int:
         """Log that the run goes on without its rows; return the number of steps that were ever stored."""

@@ -1,6 +1,6 @@
 """Checkpoints to resume from, ``checkpoints/{opt_steps}/``: with the replay they are all that a resumed run needs.
 
-    manifest.json       format, run, incarnation, opt steps, score, configuration's hash, SHA-256 of the other files
+    manifest.json       format, run, incarnation, opt steps, configuration's hash, SHA-256 of the other files
     state.json          counters and random generators
     state.safetensors   networks, targets, optimisers
     replay.json         the watermark: the extent of the replay that is on disk (``learner.replay.recovery``)
@@ -14,7 +14,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import math
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -52,8 +51,6 @@ class RunState:
     """
 
     opt_steps: int
-    score: float | None
-    """The best score so far; None before the first evaluation."""
     tensors: Mapping[str, torch.Tensor]
     values: str
 
@@ -61,7 +58,6 @@ class RunState:
     def take(
         cls,
         moment: Moment,
-        best_score: float,
         agent: TrainingState,
         parts: Mapping[str, Snapshot],
         device: torch.device,
@@ -70,7 +66,6 @@ class RunState:
 
         Args:
             moment: the present moment.
-            best_score: so far; minus infinity before the first evaluation.
             agent: the agent's state; its tensors may be live.
             parts: the states of all other parts, by name; their arrays may be live.
             device: the learner trains on it, so its random generator is kept beside that of the CPU.
@@ -81,14 +76,13 @@ class RunState:
         tensors[CPU_GENERATOR] = torch.get_rng_state()  # A user's network may draw from torch's own generators.
         if device.type == "cuda":
             tensors[CUDA_GENERATOR] = torch.cuda.get_rng_state(device)
-        score = best_score if math.isfinite(best_score) else None
         values = {
             "agent": agent.values,
-            "learner": {"moment": asdict(moment), "best_score": score},
+            "learner": {"moment": asdict(moment)},
             **{name: snapshot.values for name, snapshot in parts.items()},
         }
         copies = {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
-        return cls(moment.opt_steps, score, copies, json.dumps(values))
+        return cls(moment.opt_steps, copies, json.dumps(values))
 
     @cached_property
     def _parsed(self) -> dict[str, Any]:
@@ -99,12 +93,6 @@ class RunState:
     def moment(self) -> Moment:
         """The moment of training at which the state was taken."""
         return Moment(**self._parsed["learner"]["moment"])
-
-    @property
-    def best_score(self) -> float:
-        """The best score until then; minus infinity before the first evaluation."""
-        score: float | None = self._parsed["learner"]["best_score"]
-        return -math.inf if score is None else score
 
     def agent(self) -> TrainingState:
         """The state of the agent."""
@@ -192,7 +180,7 @@ class StateFiles:
         if watermark is not None:
             (draft / "replay.json").write_text(watermark.to_json())
         files = {path.name: _sha256(path) for path in sorted(draft.iterdir())}
-        manifest = {"format": FORMAT, **self._run, "opt_steps": state.opt_steps, "score": state.score}
+        manifest = {"format": FORMAT, **self._run, "opt_steps": state.opt_steps}
         (draft / "manifest.json").write_text(json.dumps({**manifest, "sha256": files}, indent=2) + "\n")
         put_in_place(draft, self.directory / str(state.opt_steps))
         earlier = [path for path in list_numbered(self.directory) if int(path.name) <= state.opt_steps]
@@ -241,7 +229,7 @@ def _read_state(path: Path, run_id: str) -> RunState:
         for name in ("state.json", "state.safetensors"):
             _require_whole(path, name, manifest)
         tensors, values = load_file(path / "state.safetensors"), (path / "state.json").read_text()
-        return RunState(manifest["opt_steps"], manifest["score"], tensors, values)
+        return RunState(manifest["opt_steps"], tensors, values)
 
 
 def _read_manifest(path: Path, run_id: str) -> dict[str, Any]:

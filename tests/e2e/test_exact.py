@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 from common.config.run_config import RunConfig, dump_config
 from common.settings import validate
 from learner.loop.in_turns import train_in_turns
-from learner.storage.checkpoint import read_best_score
+from learner.storage.checkpoint import read_best
 from tests.conftest import Command, kill, merged, wait_for
 from tests.e2e.test_resume import kept, resumed_at
 from tests.stored import open_replay, stored_links, stored_rows
@@ -87,7 +87,7 @@ def assert_same_tensors(one: dict[str, torch.Tensor], other: dict[str, torch.Ten
 def assert_same(run: Path, other: Path) -> None:
     """Everything two runs leave behind is equal, bit for bit."""
     assert records(run) == records(other)
-    assert read_best_score(run) == read_best_score(other)
+    assert read_best(run) == read_best_score(other)
     for name in ("best", "final"):
         assert_same_tensors(*(load_file(path / name / "model.safetensors") for path in (run, other)))
     (tensors, values), (other_tensors, other_values) = last_state(run), last_state(other)

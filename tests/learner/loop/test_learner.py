@@ -126,10 +126,10 @@ class DiaryCheckpointer(Checkpointer):
     def __init__(self, diary: Diary) -> None:
         self._diary = diary
 
-    def tick(self, moment: Moment, best_score: float) -> None:
+    def tick(self, moment: Moment) -> None:
         """Take none."""
 
-    def finish(self, moment: Moment, best_score: float) -> None:
+    def finish(self, moment: Moment) -> None:
         self._diary.events.append("last checkpoint")
 
 

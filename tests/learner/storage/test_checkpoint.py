@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from common.interfaces import Agent
 from common.lanes.building import build_env, spec_of
 from common.plugins.part_config import EnvConfig, PluginConfig
 from examples.own_parts import Corridor, TabularQ
-from learner.storage.checkpoint import Checkpoints, load_agent, load_params, read_best_score
+from learner.storage.checkpoint import Checkpoints, load_agent, load_params, read_best
 from tests.common.test_evaluation import Idle
 
 CONFIG = ActorConfig(
@@ -145,8 +144,13 @@ def test_meta_data_without_the_keys_of_every_policy_are_refused(tmp_path: Path, 
         load_agent(tmp_path / "best")
 
 
+def read_best_score(run: Path) -> float | None:
+    best = read_best(run)
+    return None if best is None else best.score
+
+
 def test_the_best_score_is_read_without_the_model(tmp_path: Path) -> None:
-    assert read_best_score(tmp_path) == -math.inf
+    assert read_best_score(tmp_path) is None
     Checkpoints(tmp_path, CONFIG, "run").save("best", dqn(seed=1), opt_steps=1, score=3.5)
     (tmp_path / "best" / "model.safetensors").unlink()
     assert read_best_score(tmp_path) == 3.5
@@ -154,7 +158,7 @@ def test_the_best_score_is_read_without_the_model(tmp_path: Path) -> None:
     assert read_best_score(tmp_path) == 3.5, "the run was killed while it put a better policy in this place"
     (tmp_path / ".best.old").rename(tmp_path / "best")
     (tmp_path / "best" / "meta.json").write_text("[]")
-    assert read_best_score(tmp_path) == -math.inf
+    assert read_best_score(tmp_path) is None
 
 
 def test_a_network_of_another_shape_is_refused(tmp_path: Path) -> None:

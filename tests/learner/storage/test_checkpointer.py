@@ -90,10 +90,10 @@ class Scene:
         self.now = at
         self.agent.opt(self.buffer)
         self.opt_steps += 1
-        self.checkpointer.tick(Moment(self.opt_steps, self.buffer.inserted, self.now), -math.inf)
+        self.checkpointer.tick(Moment(self.opt_steps, self.buffer.inserted, self.now))
 
     def finish(self) -> None:
-        self.checkpointer.finish(Moment(self.opt_steps, self.buffer.inserted, self.now), 2.5)
+        self.checkpointer.finish(Moment(self.opt_steps, self.buffer.inserted, self.now))
 
 
 def newest(directory: Path) -> RunState:
@@ -122,7 +122,7 @@ def test_training_goes_on_while_a_state_is_written_and_the_state_stays_as_it_was
     assert values["buffer"]["sampled"] == drawn
     (tmp_path / "checkpoints" / "4").rename(tmp_path / "4")
     state = newest(tmp_path / "checkpoints")
-    assert (state.moment, state.best_score) == (Moment(2, 64, 10.0), -math.inf)
+    assert state.moment == Moment(2, 64, 10.0)
     assert torch.equal(state.agent().tensors["table"], table)
 
 
@@ -188,12 +188,12 @@ def test_a_diverged_agent_or_loss_is_not_kept(tmp_path: Path, caplog: pytest.Log
     files = StateFiles(tmp_path / "states", {"run_id": "run"}, keep=9, counts=SaveCounts())
     scene = Scene(tmp_path, files)
     scene.step(at=11.0)
-    scene.checkpointer.finish(Moment(1, scene.buffer.inserted, 11.0), -math.inf)
+    scene.checkpointer.finish(Moment(1, scene.buffer.inserted, 11.0))
     scene.window.add({"loss": math.nan})
-    scene.checkpointer.finish(Moment(2, scene.buffer.inserted, 12.0), -math.inf)
+    scene.checkpointer.finish(Moment(2, scene.buffer.inserted, 12.0))
     scene.window.means()
     scene.agent.table[0, 0] = math.nan
-    scene.checkpointer.finish(Moment(3, scene.buffer.inserted, 13.0), -math.inf)
+    scene.checkpointer.finish(Moment(3, scene.buffer.inserted, 13.0))
     assert newest(tmp_path / "states").opt_steps == 1
     assert [record.getMessage().rpartition(" in ")[2] for record in caplog.records if record.levelname == "ERROR"] == [
         "loss",

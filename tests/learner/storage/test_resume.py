@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from common.config.run_config import RunConfig, dump_config
 from common.errors import CheckpointError, ConfigError
+from common.interfaces import Agent
 from common.settings import validate
 from learner.replay.recovery import Watermark
-from learner.storage.checkpoint import SaveCounts
+from learner.storage.checkpoint import Checkpoints, SaveCounts
 from learner.storage.moment import Moment
 from learner.storage.resume import Resumable, ResumePoint
 from learner.storage.training_state import StateFiles
@@ -26,7 +29,7 @@ def files_in(run_dir: Path) -> StateFiles:
 
 @pytest.fixture
 def ended(tmp_path: Path) -> Scene:
-    """A run that took one opt step and a checkpoint, with 2.5 as its best score."""
+    """A run that took one opt step and a checkpoint."""
     (tmp_path / "config.yaml").write_text(dump_config(counting_config(tmp_path)))
     scene = Scene(tmp_path, files_in(tmp_path), seconds=None)
     scene.step(at=1e9)
@@ -34,11 +37,9 @@ def ended(tmp_path: Path) -> Scene:
     return scene
 
 
-def test_the_moment_the_score_and_the_watermark_are_those_of_the_newest_checkpoint(
-    ended: Scene, tmp_path: Path
-) -> None:
+def test_the_moment_and_the_watermark_are_those_of_the_newest_checkpoint(ended: Scene, tmp_path: Path) -> None:
     earlier = ResumePoint.read(tmp_path, "run")
-    assert (earlier.moment, earlier.best_score) == (Moment(1, 64, 1e9), 2.5)
+    assert earlier.moment == Moment(1, 64, 1e9)
     rows = ended.memory.committed
     assert earlier.watermark == Watermark(0, rows, 64, 1, [(1, 1, rows)])
 
@@ -60,13 +61,44 @@ def test_a_part_that_the_checkpoint_does_not_have_stays_as_it_is(ended: Scene, t
     assert again.buffer.sampled == 0
 
 
-def test_a_best_score_that_came_after_the_checkpoint_counts(ended: Scene, tmp_path: Path) -> None:
-    from safetensors.torch import save_file
+def save_best(run: Path, config: RunConfig, agent: Agent, score: float) -> None:
+    saving = Checkpoints(run, config.actor_part(), "run")
+    saving.save("best", agent, opt_steps=1, score=score)
 
-    (tmp_path / "best").mkdir()
-    save_file({"w": torch.zeros(1)}, tmp_path / "best" / "model.safetensors")
-    (tmp_path / "best" / "meta.json").write_text(json.dumps({"score": 7.0}))
-    assert ResumePoint.read(tmp_path, "run").best_score == 7.0
+
+def test_the_best_score_is_that_of_the_best_policy_also_if_it_came_after_the_checkpoint(
+    ended: Scene, tmp_path: Path
+) -> None:
+    earlier, config = ResumePoint.read(tmp_path, "run"), counting_config(tmp_path)
+    assert earlier.take_best_score(config) == -math.inf, "there is no best policy"
+    save_best(tmp_path, config, ended.agent, 7.0)
+    assert earlier.take_best_score(config) == 7.0
+    more_episodes = counting_config(tmp_path, evaluator={"episodes": 50, "seed": 3, "process": "child"})
+    assert earlier.take_best_score(more_episodes) == 7.0, "the same return, measured more exactly"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"env": {"eval_params": {"length": 20}}},
+        {"env": {"params": {"length": 20}}},
+        {"env": {"wrappers": [{"target": "gymnasium.wrappers:ClipReward"}]}},
+        {"evaluator": {"max_steps": 3}},
+    ],
+)
+def test_a_policy_that_was_scored_otherwise_keeps_its_score_under_another_name(
+    changes: dict[str, Any], ended: Scene, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    earlier, config = ResumePoint.read(tmp_path, "run"), counting_config(tmp_path)
+    changed = counting_config(tmp_path, **changes)
+    for name in ("best-1", "best-1-2"):
+        save_best(tmp_path, config, ended.agent, 7.0)
+        assert earlier.take_best_score(changed) == -math.inf
+        assert not (tmp_path / "best").exists()
+        assert json.loads((tmp_path / name / "meta.json").read_text())["score"] == 7.0
+    assert (
+        "best/ has the score 7.00, but evaluations differ now (env or evaluator): it is kept as best-1/" in caplog.text
+    )
 
 
 def test_another_agent_is_refused(ended: Scene, tmp_path: Path) -> None:

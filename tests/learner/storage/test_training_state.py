@@ -19,7 +19,7 @@ def files(directory: Path, run_id: str = "run", keep: int = 3) -> StateFiles:
 
 def write(to: StateFiles, *steps: int) -> None:
     for step in steps:
-        to.write(RunState(step, 1.5, {"w": torch.full((3,), float(step))}, json.dumps({"at": step})))
+        to.write(RunState(step, {"w": torch.full((3,), float(step))}, json.dumps({"at": step})))
 
 
 def newest(directory: Path) -> int:
@@ -35,7 +35,7 @@ def test_the_newest_state_is_read_back_and_its_manifest_says_what_it_is(tmp_path
     assert newest(tmp_path) == 10
     manifest = json.loads((tmp_path / "checkpoints" / "10" / "manifest.json").read_text())
     assert manifest.pop("sha256").keys() == {"state.json", "state.safetensors"}
-    assert manifest == {"format": 1, "run_id": "run", "incarnation": 2, "opt_steps": 10, "score": 1.5}
+    assert manifest == {"format": 1, "run_id": "run", "incarnation": 2, "opt_steps": 10}
 
 
 def test_only_the_newest_are_kept(tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_a_state_with_nan_is_refused_and_the_state_before_stays(tmp_path: Path) 
     kept = files(tmp_path, keep=1)
     write(kept, 9)
     with pytest.raises(CheckpointError, match="opt step 10: expected numbers, found NaN in w"):
-        kept.write(RunState(10, None, {"w": torch.tensor([1.0, torch.nan])}, "{}"))
+        kept.write(RunState(10, {"w": torch.tensor([1.0, torch.nan])}, "{}"))
     assert newest(tmp_path) == 9
 
 
@@ -106,7 +106,7 @@ def test_the_watermark_of_the_newest_state_is_found_whatever_else_is_damaged(tmp
 
     assert watermark() is None
     for step, written in enumerate([*WATERMARKS, None]):
-        files(tmp_path).write(RunState(step, None, {"w": torch.zeros(1)}, "{}"), written)
+        files(tmp_path).write(RunState(step, {"w": torch.zeros(1)}, "{}"), written)
     assert watermark() == WATERMARKS[2], "the newest that has one"
     (tmp_path / "checkpoints" / "2" / "state.safetensors").unlink()
     assert watermark() == WATERMARKS[2]
