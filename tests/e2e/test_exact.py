@@ -87,7 +87,7 @@ def assert_same_tensors(one: dict[str, torch.Tensor], other: dict[str, torch.Ten
 def assert_same(run: Path, other: Path) -> None:
     """Everything two runs leave behind is equal, bit for bit."""
     assert records(run) == records(other)
-    assert read_best(run) == read_best_score(other)
+    assert read_best(run) == read_best(other)
     for name in ("best", "final"):
         assert_same_tensors(*(load_file(path / name / "model.safetensors") for path in (run, other)))
     (tensors, values), (other_tensors, other_values) = last_state(run), last_state(other)
