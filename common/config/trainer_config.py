@@ -23,6 +23,11 @@ class TrainerConfig(Settings):
     max_seconds: PositiveFloat | None = Field(
         None, description="The seconds after which training ends at the latest; null: no limit."
     )
+    max_env_steps: PositiveInt | None = Field(
+        None,
+        description="The number of environment steps in the replay, over the whole run, at which training ends at the "
+        "latest; null: no limit. With actors, some more may arrive meanwhile. It has no effect in offline-train.",
+    )
     target_score: float | None = Field(
         None,
         description="The score that training has to reach: it ends with success when an evaluation scores at least "

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from common.errors import ConfigError
 from common.hints import nearest
 from common.process.command import Parser, at_least, run_command
-from learner.curves.reading import SCORE, Curve, read_curve
+from learner.curves.reading import SCORE, Curve, is_pruned, read_curve
 from learner.shared.durable import replace_text
 
 if TYPE_CHECKING:
@@ -147,11 +147,19 @@ def _groups(arguments: argparse.Namespace, record: str) -> dict[str, list[Curve]
         places += [(name, run) for run in matched]
     if not places:
         raise ConfigError("expected directories of runs, found none: name them, or groups of them by --group NAME=GLOB")
+    pruned = {run: None for _, run in places if is_pruned(run)}
+    if pruned:
+        example = next(iter(pruned))
+        sys.stdout.write(f"without {len(pruned)} runs of trials that their sweep ended early, such as {example}\n")
     groups: dict[str, dict[Path, Curve]] = {}
     for group, run in places:
+        if run in pruned:
+            continue
         curve = read_curve(run, arguments.over, record)
         own = curve.name if arguments.by is None else f"{arguments.by} {_value(curve, arguments.by)}"
         groups.setdefault(own if group is None else group, {}).setdefault(run.resolve(), curve)
+    if not groups:
+        raise ConfigError("expected runs of trials that were not ended early, found none")
     return {name: list(curves.values()) for name, curves in groups.items()}
 
 

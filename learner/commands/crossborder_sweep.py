@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 import threading
 from functools import partial
@@ -15,6 +16,7 @@ from common.process.command import Parser, at_least, run_until_signal
 from common.process.log import setup_logging
 from common.process.signals import StopSignals
 
+log = logging.getLogger(__name__)
 EXAMPLES = """\
   crossborder-sweep examples/sweeps/cartpole.yaml --jobs 2      two trials at a time; the same command again goes on
   crossborder-sweep examples/sweeps/cartpole.yaml --trials 1    one trial: a job of an array, on a shared file system
@@ -46,10 +48,12 @@ def parser() -> Parser:
 
 
 def _sweep(arguments: argparse.Namespace, console: Console | None, signals: StopSignals) -> None:
-    from learner.sweeps.sweep_config import first_config, load_sweep
+    from learner.sweeps.sweep_config import first_config, load_sweep, warn_of_unequal_steps
 
     sweep = load_sweep(arguments.sweep)
     first_config(sweep).check()
+    if warning := warn_of_unequal_steps(sweep):
+        log.warning("%s: %s", arguments.sweep, warning)
     if arguments.check:
         sys.stdout.write(f"{arguments.sweep}: good. {sweep.n_trials} trials, {len(sweep.dimensions())} settings\n")
         return

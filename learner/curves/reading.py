@@ -76,6 +76,21 @@ def read_curve(run: Path, axis: str = "env-steps", record: str = SCORE) -> Curve
     return Curve(run, np.array([*points]), np.array([*points.values()]), _settings(run / "config.yaml"))
 
 
+def is_pruned(run: Path) -> bool:
+    """Whether a run belongs to a trial that its sweep ended early, as ``results.csv`` of the sweep says.
+
+    The directory of such a run is ``SWEEP/trials/NUMBER/seed-SEED``.
+    """
+    trial = run.resolve().parent
+    if not trial.name.isdecimal():
+        return False
+    try:
+        _, rows = read_rows(trial.parent.parent / "results.csv")
+    except OSError:
+        return False  # It is no run of a sweep, or the sweep has not ended.
+    return any(row.get("trial") == f"{int(trial.name)}" and row.get("state") == "pruned" for row in rows)
+
+
 def read_points(run: Path, axis: str = "opt-steps", record: str = SCORE) -> dict[float, float]:
     """The points of a curve, as ``read_curve`` reads them, but with NaN and infinity; empty if the run has none yet."""
     path = run / "metrics.csv"

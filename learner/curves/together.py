@@ -92,7 +92,10 @@ def common_places(curves: Sequence[Curve], *, hold: bool = False, points: int = 
     end = max(last) if hold else min(last)
     if end < begin:
         ended, late = (min(curves, key=lambda c: c.x[-1]).run, max(curves, key=lambda c: c.x[0]).run)
-        raise ConfigError(f"{ended} ends at {end:g}, before {late} begins at {begin:g}: they have no place in common")
+        raise ConfigError(
+            f"{ended} ends at {end:g}, before {late} begins at {begin:g}: they have no place in common; --over "
+            "opt-steps compares them by opt steps, and --hold keeps the last value of a run that ends early"
+        )
     longest = max(curves, key=lambda curve: len(curve.x)).x
     if all(np.array_equal(curve.x, longest[: len(curve.x)]) for curve in curves):
         places: Array = longest[longest <= end]

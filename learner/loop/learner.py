@@ -40,6 +40,7 @@ class Outcome(enum.Enum):
     CALLBACK = "a callback ended it"
     MAX_OPTS = "all opt steps were taken"
     MAX_SECONDS = "the time was over"
+    MAX_ENV_STEPS = "all environment steps were taken"
     STOPPED = "it was asked to stop"
 
     @property
@@ -275,6 +276,9 @@ class Learner:
             self.outcome = self.outcome or Outcome.MAX_OPTS
         if self._config.max_seconds is not None and self.seconds() >= self._config.max_seconds:
             self.outcome = self.outcome or Outcome.MAX_SECONDS
+        env_steps = self.buffer.inserted + self._elsewhere()
+        if self._config.max_env_steps is not None and env_steps >= self._config.max_env_steps:
+            self.outcome = self.outcome or Outcome.MAX_ENV_STEPS
 
     def finish(self, announce_stop: Callable[[], None]) -> None:
         """End training: announce it, publish a last model, flush, save ``final/``, score, take a last checkpoint.

@@ -116,7 +116,7 @@ class Place:
         }
         if self.leads:
             return config.model_copy(update=changes)
-        quiet = {"target_score": None, "max_seconds": None, "eval_interval": 0}
+        quiet = {"target_score": None, "max_seconds": None, "max_env_steps": None, "eval_interval": 0}
         return config.model_copy(
             update={
                 **changes,

@@ -123,6 +123,23 @@ class SweepConfig(Settings):
         return (int(values["seed"]),) if "seed" in values else self.seeds
 
 
+def warn_of_unequal_steps(sweep: SweepConfig) -> str:
+    """Why trials would learn from different numbers of environment steps; empty if they do not, by these settings.
+
+    With a fixed ratio of drawn to stored steps, an opt step with a larger batch needs more environment steps.
+    """
+    ratio, batch, budget = "replay.samples_per_insert", "agent.params.batch_size", "trainer.max_env_steps"
+    config, chosen = first_config(sweep), sweep.dimensions().keys()
+    if batch not in chosen or {ratio, budget} & chosen or config.trainer.max_env_steps is not None:
+        return ""
+    if config.replay.samples_per_insert is None:
+        return ""
+    return (
+        f"{batch} is chosen, but {ratio} is {config.replay.samples_per_insert:g} in all trials: a trial with a larger "
+        f"batch takes more environment steps, and fewer updates for each; {budget} makes their steps equal"
+    )
+
+
 def load_sweep(path: Path) -> SweepConfig:
     """Read a sweep's YAML file.
 

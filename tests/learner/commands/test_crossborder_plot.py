@@ -109,3 +109,14 @@ def test_an_error_about_a_wrong_value_shows_the_expected_form(
     with pytest.raises(SystemExit):
         crossborder_plot.main([option, value])
     assert "expected " in capsys.readouterr().err
+
+
+def test_trials_that_a_sweep_ended_early_are_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for trial, seconds in ((0, 2), (1, 1), (2, 2)):
+        rows = [f"{i * 100},{i},{i * 400 + trial},{i},0" for i in range(1, seconds + 1)]
+        write_run(tmp_path / "sweep" / "trials" / f"{trial:04d}" / "seed-0", *rows, config={"name": "trial"})
+    (tmp_path / "sweep" / "results.csv").write_text("trial,state,score\n0,complete,2\n1,pruned,1\n2,complete,2\n")
+    trials = [f"sweep/trials/{trial:04d}/seed-0" for trial in range(3)]
+    assert [row[4] for row in plot(*trials)["trial"]] == [2]
+    assert "without 1 runs of trials that their sweep ended early" in capsys.readouterr().out
+    assert crossborder_plot.main([trials[1]]) == 2

@@ -441,6 +441,17 @@ def test_training_ends_when_its_time_is_over_even_if_no_step_is_possible(tmp_pat
     assert learner.outcome is Outcome.MAX_SECONDS
 
 
+def test_training_ends_when_the_environment_steps_of_all_ranks_are_taken(tmp_path: Path) -> None:
+    diary = Diary()
+    learner = make(diary, tmp_path, max_env_steps=100)
+    diary.inserted = 99
+    learner.step()
+    assert learner.outcome is None
+    diary.inserted = 100
+    learner.step()
+    assert learner.outcome is Outcome.MAX_ENV_STEPS
+
+
 def test_a_stop_request_keeps_the_first_reason(tmp_path: Path) -> None:
     diary = Diary()
     learner = make(diary, tmp_path, max_opts=1)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from common.errors import ConfigError
-from learner.sweeps.sweep_config import ScoreConfig, base_config, first_config, load_sweep
+from learner.sweeps.sweep_config import ScoreConfig, base_config, first_config, load_sweep, warn_of_unequal_steps
 from tests.conftest import ROOT
 from tests.learner.sweeps.worth import WORTH, make_sweep, write_sweep
 
@@ -87,3 +87,19 @@ def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
 def test_the_example_is_a_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     first_config(load_sweep(Path("examples/sweeps/cartpole.yaml"))).check()
+
+
+def test_a_sweep_over_batch_sizes_at_a_fixed_ratio_is_told_that_trials_take_different_numbers_of_steps(
+    tmp_path: Path,
+) -> None:
+    batch, ratio, budget = "agent.params.batch_size", "replay.samples_per_insert", "trainer.max_env_steps"
+    fixed = {ratio: 8}
+    warned = make_sweep(tmp_path, space={batch: [32, 64]}, fixed=fixed)
+    assert f"{batch} is chosen, but {ratio} is 8 in all trials" in warn_of_unequal_steps(warned)
+    for space, more in (
+        ({batch: [32, 64]}, {budget: 1000}),
+        ({batch: [32, 64], ratio: [8, 16]}, {}),
+        ({"agent.params.lr": [0.1, 0.2]}, {}),
+    ):
+        assert warn_of_unequal_steps(make_sweep(tmp_path, space=space, fixed=fixed | more)) == ""
+    assert warn_of_unequal_steps(make_sweep(tmp_path, space={batch: [32, 64]}, fixed={ratio: None})) == ""
