@@ -160,7 +160,7 @@ def test_my_parts_fit() -> None:
     check_env(env)
     check_row_map(ScaledReward(), env)
     check_agent(TabularQ, env)
-    check_view(WithReturn(row_schema(spec_of(env)), discount_factor=0.9), row_schema(spec_of(env)))
+    check_view(WithReturn, env)
 
 
 def test_an_agent_of_ones_own_with_a_memory_fits() -> None:

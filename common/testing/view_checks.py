@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import inspect
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from common.data import Array, Items, Schema
+from common.lanes.building import spec_of
+from common.lanes.lanes import AnyEnv
+from common.parts import row_schema
 from common.testing.play import explaining
 
 if TYPE_CHECKING:
@@ -98,19 +104,21 @@ def _script(lane: int) -> list[tuple[int, bool, bool]]:
     return rows
 
 
-def check_view(view: View, schema: Schema) -> None:
+def check_view(make_view: Callable[..., View], env: AnyEnv | Schema) -> None:
     """Check that a view draws only existing rows, and that its ``steps``, ``reach`` and ``lowest`` are right.
 
     The check shows it rows of three lanes with episodes of 1 to 90 steps, some without an end, while rows arrive and
     while rows are overwritten.
 
     Args:
-        view: newly made for ``schema``.
-        schema: of the rows, or of self-contained items.
+        make_view: the class, or ``functools.partial`` of it with parameters; called as the learner calls it.
+        env: an environment of whose rows the view makes batches; or the columns of rows or of self-contained items.
 
     Raises:
         AssertionError: naming what does not fit and what to do.
     """
+    schema = env if isinstance(env, Schema) else row_schema(spec_of(env))
+    view = _make(make_view, schema, env)
     assert view.steps >= 1, f"steps is {view.steps}: a draw has at least one step"
     assert view.reach >= 0, f"reach is {view.reach}: a draw needs no or some later rows"
     rows = RecordedRows(schema)
@@ -124,6 +132,18 @@ def check_view(view: View, schema: Schema) -> None:
         index = first + np.flatnonzero(_find_able(view, rows))
         _check_plan(view, rows, index)
         _check_choice(view, rows, index)
+
+
+def _make(make_view: Callable[..., View], schema: Schema, env: AnyEnv | Schema) -> View:
+    """Make a view with those of the learner's arguments that it names."""
+    assert callable(make_view), (
+        f"check_view() takes the class of a view, or functools.partial of it with parameters; found an instance of "
+        f"{type(make_view).__name__}"
+    )
+    given: dict[str, Any] = {"schema": schema, "stack": 1, "discount_factor": 0.99, "make_env": lambda: env}
+    bound = make_view.keywords if isinstance(make_view, partial) else {}
+    named = inspect.signature(make_view).parameters.keys() - bound.keys()
+    return make_view(**{name: value for name, value in given.items() if name in named})
 
 
 def _find_able(view: View, rows: RecordedRows) -> Array:

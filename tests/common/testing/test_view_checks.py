@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 
 from common.data import Array
 from common.testing import check_view
+from examples.own_parts import Corridor
 from examples.own_view import WithReturn
 from learner.replay.view import Plan, Rows, View
 from learner.views.hindsight import Hindsight
@@ -22,13 +25,13 @@ from tests.learner.replay.memories import SCHEMA as ITEMS
 from tests.learner.views.lanes import SCHEMA, Lanes
 from tests.learner.views.test_hindsight import GOALS, REWARD
 
-GOOD = {
-    "one step": Transitions(SCHEMA),
-    "n steps": Transitions(SCHEMA, discount_factor=0.9, n=5),
-    "stacks": Transitions(SCHEMA, 4, 0.9, n=3),
-    "sequences": Sequences(SCHEMA, length=8),
-    "burn-in and period": Sequences(SCHEMA, 2, length=10, burn_in=4, period=3),
-    "across episodes": Sequences(SCHEMA, 2, length=20, across=True),
+GOOD: dict[str, Callable[..., View]] = {
+    "one step": Transitions,
+    "n steps": partial(Transitions, discount_factor=0.9, n=5),
+    "stacks": partial(Transitions, stack=4, n=3),
+    "sequences": partial(Sequences, length=8),
+    "burn-in and period": partial(Sequences, stack=2, length=10, burn_in=4, period=3),
+    "across episodes": partial(Sequences, stack=2, length=20, across=True),
 }
 
 
@@ -38,12 +41,12 @@ def test_the_views_that_come_with_crossborder_pass(name: str) -> None:
 
 
 def test_hindsight_and_self_contained_items_pass() -> None:
-    check_view(Hindsight(GOALS, compute_reward=REWARD), GOALS)
-    check_view(SelfContained(ITEMS), ITEMS)
+    check_view(partial(Hindsight, compute_reward=REWARD), GOALS)
+    check_view(SelfContained, ITEMS)
 
 
 def test_the_view_of_the_example_passes_and_sums_up_what_followed(tmp_path: Path) -> None:
-    check_view(WithReturn(SCHEMA, 0.9, horizon=4), SCHEMA)
+    check_view(partial(WithReturn, horizon=4), Corridor())
     lanes = Lanes(tmp_path)
     lanes.play(6)
     batch = lanes.draw(WithReturn(SCHEMA, 0.5, horizon=4), [0, 4])
@@ -101,4 +104,9 @@ BROKEN_VIEWS: dict[str, Broken] = {
 def test_a_view_that_is_broken_in_one_way_fails_and_is_told_why(name: str) -> None:
     changes, message = BROKEN_VIEWS[name]
     with fails_saying(message):
-        check_view(broken(Transitions, changes)(SCHEMA), SCHEMA)
+        check_view(broken(Transitions, changes), SCHEMA)
+
+
+def test_an_instance_is_refused_since_the_learner_makes_the_view() -> None:
+    with fails_saying("found an instance of Transitions"):
+        check_view(Transitions(SCHEMA), SCHEMA)  # type: ignore[arg-type]
