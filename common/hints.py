@@ -5,11 +5,35 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Final
+
+IN_OTHER_LIBRARIES: Final = {
+    "buffer_size": "replay.capacity",
+    "eval_freq": "trainer.eval_interval",
+    "exploration_final_eps": "exploration.base",
+    "gamma": "agent.params.discount_factor",
+    "gradient_steps": "replay.samples_per_insert",
+    "learning_rate": "agent.params.lr",
+    "learning_starts": "trainer.warmup_period",
+    "n_envs": "envs_per_actor",
+    "n_eval_episodes": "evaluator.episodes",
+    "net_arch": "agent.params.units",
+    "policy_kwargs": "agent.params.units or agent.params.network",
+    "target_update_interval": "agent.params.soft_update_interval",
+    "total_timesteps": "trainer.max_env_steps",
+    "train_freq": "replay.samples_per_insert",
+}
+"""Names of stable-baselines3, CleanRL and RLlib, and ours: docs/from-other-libraries.md."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """A hint such as `` (did you mean 'capacity'?)``, or the list of all known names."""
     names = sorted(known)
+    ours = IN_OTHER_LIBRARIES.get(name, "")
+    if (last := ours.rpartition(".")[2]) in names:
+        return f" (did you mean '{last}'?)"
+    if ours:
+        return f" (here it is {ours})"
     close = difflib.get_close_matches(name, names, n=1)
     return f" (did you mean '{close[0]}'?)" if close else f" (known: {', '.join(names) or 'none'})"
 

@@ -6,7 +6,6 @@ making an actor fail in odd ways or allocate without end.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -16,8 +15,7 @@ from common.config.actor_config import ActorConfig
 from common.config.nested import flatten
 from common.config.server_config import LEAST_MESSAGE_BYTES, MOST_MESSAGE_BYTES
 from common.data import ENVELOPE_BYTES, ModelVersion, Schema
-from common.errors import ConfigError, ProtocolMismatchError
-from common.settings import validate
+from common.errors import ProtocolMismatchError
 from common.wire.codec import schema_from_pb
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.rpc import version_from_pb
@@ -116,12 +114,7 @@ def read_config(text: str) -> ActorConfig:
     Raises:
         ConfigError: the text is no JSON, or no such configuration.
     """
-    where = "the learner's configuration"
-    try:
-        values = json.loads(text)
-    except (ValueError, RecursionError) as error:  # ValueError: broken JSON, or an integer of too many digits.
-        raise ConfigError(f"{where}: expected JSON, found {len(text)} characters of other text: {error}") from error
-    return validate(ActorConfig, values, where)
+    return ActorConfig.from_json(text, "the learner's configuration")
 
 
 def read_schema(message: pb.Schema) -> Schema:

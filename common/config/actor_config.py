@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import math
 import re
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, PositiveFloat, field_validator, model_validator
 
 from common.config.evaluator_config import EvaluatorConfig
+from common.errors import ConfigError
 from common.plugins.part_config import EnvConfig, PluginConfig
-from common.settings import Settings, unknown_before
+from common.settings import Settings, unknown_before, validate
 
-_TEXT_OR_INFINITY: Final = re.compile(r'"(?:[^"\\]|\\.)*"|Infinity')
+_TEXT_OR_INFINITY: Final = re.compile(r'"(?:[^"\\]|\\.)*"|-?Infinity')
+_INFINITIES: Final = {"Infinity": math.inf, "-Infinity": -math.inf}
+"""JSON has no infinite number, and some parsers refuse a number that is too large: so these are texts on the wire."""
 
 MAX_ENVS_PER_ACTOR: Final = 1024
 MAX_BATCH_ROWS: Final = 1 << 20
@@ -86,10 +91,27 @@ class ActorConfig(Settings):
     def to_json(self) -> str:
         """The settings for the wire, in a form that actors of the previous release understand (``unknown_before``).
 
-        Infinity is written as 1e999, which parsers in other languages read too.
+        An infinite number is the text ``Infinity`` or ``-Infinity``, since JSON has no such number.
         """
         text = self.model_dump_json(exclude=unknown_before(self))
-        return _TEXT_OR_INFINITY.sub(lambda found: "1e999" if found[0] == "Infinity" else found[0], text)
+        return _TEXT_OR_INFINITY.sub(lambda found: found[0] if found[0][0] == '"' else f'"{found[0]}"', text)
+
+    @classmethod
+    def from_json(cls, text: str, where: str) -> ActorConfig:
+        """Read what ``to_json`` wrote.
+
+        Args:
+            text: from a learner, of this or of the former release, which wrote infinite numbers as 1e999.
+            where: begins the messages of errors.
+
+        Raises:
+            ConfigError: the text is no JSON, or no such configuration.
+        """
+        try:
+            values = _with_infinities(json.loads(text))
+        except (ValueError, RecursionError) as error:  # ValueError: broken JSON, or an integer of too many digits.
+            raise ConfigError(f"{where}: expected JSON, found {len(text)} characters of other text: {error}") from error
+        return validate(cls, values, where)
 
     @model_validator(mode="after")
     def _has_one_lane(self) -> ActorConfig:
@@ -106,3 +128,12 @@ class ActorConfig(Settings):
         if processor is not None and (instead := FORMER_PROCESSORS.get(processor.target)):
             raise ValueError(f"{processor.target} is gone: the learner makes transitions of rows. {instead}")
         return processor
+
+
+def _with_infinities(value: Any) -> Any:
+    """The same plain value with infinite numbers in the place of the texts that stand for them."""
+    if isinstance(value, dict):
+        return {key: _with_infinities(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_with_infinities(inner) for inner in value]
+    return _INFINITIES.get(value, value) if isinstance(value, str) else value

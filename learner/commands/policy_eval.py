@@ -15,7 +15,7 @@ from common.process.command import Parser
 from learner.commands.policy_command import make_policy_parser, run_policy_command
 
 if TYPE_CHECKING:
-    from common.config.evaluator_config import EvaluatorConfig
+    from common.config.actor_config import ActorConfig
     from common.lanes.lanes import AnyEnv
     from common.plugins.part_config import EnvConfig
 
@@ -23,6 +23,7 @@ EXAMPLES = """\
   policy-eval --run runs/cartpole-20261121-085026-3f2a                     the best policy, scored as in training
   policy-eval --run runs/cartpole-20261121-085026-3f2a --checkpoint final --episodes 100 --json
   policy-eval --run runs/cartpole-20261121-085026-3f2a --episodes 3 --record-video
+  policy-eval --run runs/drone-20261121-085026-3f2a --set env.params.wind=2.0           the same policy in another wind
 """
 
 
@@ -33,6 +34,14 @@ def parser() -> Parser:
         "--episodes", type=int, metavar="N", help="the number of episodes (default: that of the run's evaluator)"
     )
     made.add_argument("--seed", type=int, metavar="N", help="episode i starts from seed + i (default: the run's)")
+    made.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        dest="settings",
+        metavar="KEY.KEY=VALUE",
+        help="another value of a setting of env or evaluator, with which the policy was saved; repeatable",
+    )
     made.add_argument(
         "--record-video", nargs="?", const="", metavar="DIR", help="film every episode as MP4 (default: RUN/videos)"
     )
@@ -52,7 +61,7 @@ def _evaluate(arguments: argparse.Namespace) -> Mapping[str, object]:
     from learner.storage.checkpoint import load_agent
 
     agent, parts, meta = load_agent(arguments.run / arguments.checkpoint)
-    parts = parts.model_copy(update={"evaluator": _evaluator(arguments, parts.evaluator)})
+    parts = _change(parts, arguments)
     film = None if arguments.record_video is None else partial(_film, arguments)
     with ExitStack() as stack:
         try:
@@ -71,12 +80,28 @@ def _evaluate(arguments: argparse.Namespace) -> Mapping[str, object]:
     return {"checkpoint": place, "opt_steps": meta["opt_steps"], **asked, "score": float(evaluation.score), **record}
 
 
-def _evaluator(arguments: argparse.Namespace, saved: EvaluatorConfig) -> EvaluatorConfig:
-    """The evaluator that was saved with the policy, with the changes that the command line asks for."""
+def _change(saved: ActorConfig, arguments: argparse.Namespace) -> ActorConfig:
+    """The settings that were saved with the policy, with the changes that the command line asks for.
+
+    A value of ``env.params`` replaces one of ``env.eval_params`` too, since an evaluation builds the environment.
+
+    Raises:
+        ConfigError: a setting is of another section, or a value is wrong.
+    """
+    from common.config.nested import assign
+    from common.errors import ConfigError
     from common.settings import validate
 
-    asked = {key: value for key in ("episodes", "seed") if (value := getattr(arguments, key)) is not None}
-    return validate(type(saved), {**saved.model_dump(), **asked})
+    values = saved.model_dump(mode="json")
+    values["env"] = saved.env.for_evaluation().model_dump(mode="json")
+    for key in ("episodes", "seed"):
+        if (value := getattr(arguments, key)) is not None:
+            values["evaluator"][key] = value
+    for setting in arguments.settings:
+        if setting.partition(".")[0] not in ("env", "evaluator"):
+            raise ConfigError(f"--set {setting}: expected a setting of env or evaluator: the agent is as it was saved")
+        assign(values, setting)
+    return validate(type(saved), values)
 
 
 def main(argv: list[str] | None = None) -> int:

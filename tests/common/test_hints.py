@@ -4,19 +4,29 @@ from pathlib import Path
 
 import pytest
 
-from common.hints import nearest, nearest_path
+from common.hints import IN_OTHER_LIBRARIES, nearest, nearest_path
+from tests.conftest import ROOT
 
 
 @pytest.mark.parametrize(
     ("name", "known", "hint"),
     [
         ("capcity", {"capacity", "seed"}, " (did you mean 'capacity'?)"),
+        ("learning_rate", {"lr", "units"}, " (did you mean 'lr'?)"),
+        ("policy_kwargs", {"policy_delay"}, " (here it is agent.params.units or agent.params.network)"),
         ("zzz", {"b", "a"}, " (known: a, b)"),
         ("zzz", set(), " (known: none)"),
     ],
 )
 def test_a_wrong_name_is_answered_with_the_nearest_or_all_names(name: str, known: set[str], hint: str) -> None:
     assert nearest(name, known) == hint
+
+
+def test_names_of_other_libraries_are_those_of_the_page_about_them() -> None:
+    page = (ROOT / "docs" / "from-other-libraries.md").read_text()
+    for theirs, ours in IN_OTHER_LIBRARIES.items():
+        rows = [row for row in page.splitlines() if f"`{theirs}`" in row.partition(" here ")[0]]
+        assert any(f"`{one}`" in row for row in rows for one in ours.split(" or ")), (theirs, rows)
 
 
 def test_a_missing_file_is_answered_with_the_nearest_beside_it(tmp_path: Path) -> None:

@@ -37,6 +37,19 @@ def test_a_policy_is_scored_in_the_environment_of_evaluations(
     assert (found["eval_reward_min"], found["eval_reward_max"]) == (3.0, 3.0)
 
 
+def test_a_policy_is_scored_under_other_settings_of_its_environment_and_evaluator(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    env = CONFIG.env.model_copy(update={"eval_params": {"max_episode_steps": 3}})
+    Checkpoints(tmp_path, CONFIG.model_copy(update={"env": env}), "run").save("best", dqn(seed=1), opt_steps=12)
+    words = ["--run", str(tmp_path), "--json", "--set", "env.params.max_episode_steps=2"]
+    assert policy_eval.main([*words, "--set", "evaluator.episodes=4"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["eval_reward"], found["episodes"]) == (2.0, 4)
+    assert policy_eval.main([*words, "--set", "agent.params.lr=1"]) == 2
+    assert "expected a setting of env or evaluator" in capsys.readouterr().err
+
+
 def test_a_run_whose_environment_only_actors_have_says_who_can_score_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
