@@ -35,8 +35,9 @@ LeafSpaces = Mapping[str, gymnasium.Space[Any]]
 """The leaves that a network sees, by path; ``{"": space}`` for a space that is a leaf itself."""
 EMBEDDING_DIM: Final = 16
 """Features of each component of a Discrete or MultiDiscrete leaf."""
-NATURE_SIDE: Final = 36
-"""Pictures with at least this many rows and columns have the network of Nature's DQN, smaller pictures IMPALA's."""
+NATURE_SIDE: Final = 60
+"""Pictures with at least this many rows and columns have the network of Nature's DQN, smaller pictures IMPALA's: of 36
+rows and columns, the first one leaves a single place, and agents hardly learn from it."""
 
 
 def select_leaves(space: gymnasium.Space[Any], keys: Sequence[str] | None = None, where: str = "") -> LeafSpaces:

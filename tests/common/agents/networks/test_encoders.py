@@ -28,7 +28,7 @@ from common.spaces import leaves_of
 
 ROBOT = Dict(
     {
-        "camera": Box(0, 255, (36, 40, 3), np.uint8),
+        "camera": Box(0, 255, (60, 64, 3), np.uint8),
         "touch": Box(0, 255, (10, 10), np.uint8),
         "arm": Dict({"joints": Box(-1, 1, (2, 3), np.float32), "force": Box(-9, 9, (), np.float32)}),
         "grip": MultiBinary(2),
