@@ -224,8 +224,8 @@ _TRAINER = Row(
         ),
         Graph(
             "Where the trainer spends its time",
-            "Seconds per second. The rest up to 1 is spent on records and supervision; an evaluator process adds its "
-            "own time on top.",
+            "Seconds per second; they add up to 1. An evaluator process adds its own time on top. Other: records, "
+            "supervision, and the time between opt steps in which other work has the processor.",
             "short",
             {
                 "opt": f"rate(crossborder_opt_seconds_total{_RATE})",
@@ -233,8 +233,21 @@ _TRAINER = Row(
                 "evaluates": f"rate(crossborder_evaluation_seconds_total{_RATE})",
                 "publishes": f"rate(crossborder_model_publish_seconds_total{_RATE})",
                 "saves": f"rate(crossborder_checkpoint_seconds_total{_RATE})",
+                "other": "clamp_min(1 - "
+                + " - ".join(
+                    f"rate(crossborder_{name}_seconds_total{_RATE})"
+                    for name in ("opt", "trainer_wait", "model_publish", "checkpoint")
+                )
+                + ", 0)",
             },
             stacked=True,
+        ),
+        Graph(
+            "Other work has the trainer's processor",
+            "Seconds per second for which the trainer is ready to run, but waits for a processor. Above 0.1 the host "
+            "has too few cores for its processes.",
+            "short",
+            {"held up": f"rate(crossborder_trainer_held_up_seconds_total{_RATE})"},
         ),
     ),
 )

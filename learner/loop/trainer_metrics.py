@@ -91,6 +91,11 @@ class TrainerCollector(Collector):
         yield counter(
             "crossborder_trainer_wait_seconds_total", "Seconds that the trainer has waited for steps.", waited
         )
+        yield counter(
+            "crossborder_trainer_held_up_seconds_total",
+            "Seconds for which the trainer was ready to run, but other work had the processor.",
+            _read_run_delay(),
+        )
         yield gauges("crossborder_record", "The newest value of each recorded key.", "key", learner.last_record)
         yield counter(
             "crossborder_divergences_total",
@@ -159,6 +164,17 @@ def count_draws_by_source(run: Run) -> Iterable[Metric]:
     numbers = buffer.sampled_by_source if isinstance(buffer, MixedReplay) else [buffer.sampled]
     drawn = dict(zip(("actors", *run.config.replay.sources), numbers, strict=True))
     yield counters("crossborder_source_samples_drawn_total", "Steps drawn from each source.", "source", drawn)
+
+
+def _read_run_delay(path: Path = Path("/proc/self/schedstat")) -> float | None:
+    """Seconds for which the first thread of this process, which trains, has waited for a processor; None if unknown.
+
+    Linux counts them in nanoseconds (Documentation/scheduler/sched-stats.rst); some kernels are built without.
+    """
+    try:
+        return int(path.read_text().split()[1]) / 1e9
+    except (OSError, LookupError, ValueError):
+        return None
 
 
 def _find_free_bytes(directory: Path) -> float | None:

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 
-def counter(name: str, text: str, value: float) -> Metric:
-    """A counter; its name ends in ``_total``."""
+def counter(name: str, text: str, value: float | None) -> Metric:
+    """A counter; its name ends in ``_total``. For None it is exposed without a sample."""
     return CounterMetricFamily(name, text, value=value)
 
 
