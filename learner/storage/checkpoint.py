@@ -28,7 +28,7 @@ from common.hints import nearest_path
 from common.interfaces import Agent
 from common.parts import build_parts
 from common.settings import validate
-from learner.shared.durable import old_of, put_in_place, removing_unfinished
+from learner.shared.durable import put_in_place, read_whole, removing_unfinished
 
 _EVERY_META: Final = {"config": dict, "opt_steps": int, "run_id": str}
 """By key that the meta data of every policy have, the type of its value."""
@@ -112,8 +112,7 @@ class Checkpoints:
     def keep(self, draft: Path, name: str, **meta: Any) -> Path:
         """Make a draft the policy of this name, with further meta data; from now on it outlasts a power cut.
 
-        A kill leaves the new policy or the former policy. The former policy may still have its interim name then, under
-        which ``load_agent`` finds it too.
+        A kill leaves the new policy or the former policy, and readers find either of them, whole.
 
         Raises:
             CheckpointError: it cannot be kept; the former policy is still there.
@@ -154,15 +153,10 @@ class NoCheckpoints(Checkpoints):
         return self.directory / name
 
 
-def find_policy(directory: Path) -> Path:
-    """Where a policy is: a kill may have left it under its interim name."""
-    return old_of(directory) if not directory.exists() and old_of(directory).exists() else directory
-
-
 def read_best_score(run: Path) -> float:
     """The score of ``best/`` in a run's directory; minus infinity if there is none that can be read."""
     try:
-        return float(_read_meta(find_policy(run / "best"))["score"])
+        return float(read_whole(run / "best", _read_meta)["score"])
     except (OSError, LookupError, TypeError, ValueError):
         return -math.inf
 
@@ -189,16 +183,20 @@ def _require_whole(meta: object) -> None:
 
 
 def load_params(directory: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """The parameters and the meta data of a policy.
+    """The parameters and the meta data of a policy, which a learner may replace meanwhile.
 
     Raises:
         CheckpointError: the directory holds no readable checkpoint.
     """
     try:
-        params, meta = load_file(directory / "model.safetensors"), _read_meta(directory)
-        _require_whole(meta)
+        return read_whole(directory, _read_policy)
     except (OSError, ValueError, SafetensorError) as error:
         raise CheckpointError(f"{directory}: no readable checkpoint: {error}{nearest_path(directory)}") from error
+
+
+def _read_policy(directory: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    params, meta = load_file(directory / "model.safetensors"), _read_meta(directory)
+    _require_whole(meta)
     return params, meta
 
 
@@ -217,7 +215,7 @@ def load_agent(directory: Path) -> tuple[Agent, ActorConfig, dict[str, Any]]:
     Raises:
         CheckpointError: the directory holds no readable checkpoint.
     """
-    params, meta = load_params(find_policy(directory))
+    params, meta = load_params(directory)
     config = validate(ActorConfig, _as_now(meta))
     parts = build_parts(config, seed=0, n_envs=0)
     parts.agent.load_params(params)

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from common.errors import CheckpointError, RunDirectoryError
 from common.interfaces import RunIdentity
-from learner.shared.durable import clean_up, old_of, replace_text
+from learner.shared.durable import clean_up, locate, replace_text, target_of
 
 _SHARED: Final = (
     "replay",
@@ -226,7 +226,7 @@ def require_free(path: Path) -> None:
 def find_work(path: Path) -> list[str]:
     """The names of files and directories that only a run that has begun leaves behind; empty if there are none."""
     found = [name for name in ("run.json",) if (path / name).exists()]
-    found += [f"{name}/" for name in ("best", "final") if (path / name).exists() or old_of(path / name).exists()]
+    found += [f"{name}/" for name in ("best", "final") if locate(path / name) is not None]
     found += ["checkpoints/"] * bool(list_states(path))
     found += [f"{periodic.name}/" for periodic in list_numbered(path)]
     found += [f"{file.parent.name}/run.json" for file in sorted(path.glob("rank-*/run.json"))]
@@ -281,9 +281,13 @@ def _read_ranks(path: Path) -> int:
 
 
 def list_numbered(directory: Path) -> list[Path]:
-    """The directories in ``directory`` that are named by an opt step, the highest first."""
-    found = (path for path in directory.glob("[0-9]*") if path.name.isdecimal() and path.is_dir())
-    return sorted(found, key=lambda path: -int(path.name))
+    """The directories in ``directory`` that are named by an opt step, the highest first.
+
+    A learner may put another directory in the place of one of them meanwhile: ``read_whole`` reads them.
+    """
+    found = {*directory.glob("[0-9]*"), *map(target_of, directory.glob(".[0-9]*.old"))}
+    numbered = (path for path in found if path.name.isdecimal() and (locate(path) or path).is_dir())
+    return sorted(numbered, key=lambda path: -int(path.name))
 
 
 def _has_records(metrics: Path) -> bool:

@@ -22,7 +22,7 @@ from learner.replay.memory import ReplayMemory
 from learner.replay.writer import ReplayWriter
 from learner.storage import backup
 from learner.storage.backup import _copy_replay, back_up
-from learner.storage.checkpoint import find_policy, load_params
+from learner.storage.checkpoint import load_params
 from learner.storage.rundir import list_states
 from tests.conftest import Command, wait_for
 from tests.e2e.test_by_hand import ENDLESS
@@ -76,7 +76,7 @@ def test_a_policy_that_was_being_replaced_when_the_run_was_killed_is_copied(tmp_
     shutil.copytree(run / "final", run / ".best.old")
     shutil.rmtree(run / "best", ignore_errors=True)
     back_up(run, tmp_path / "copy")
-    assert load_params(find_policy(tmp_path / "copy" / "best"))[1]["opt_steps"] == 20
+    assert load_params(tmp_path / "copy" / "best")[1]["opt_steps"] == 20
 
 
 def test_a_disk_without_room_for_the_copy_is_named_as_the_reason(
