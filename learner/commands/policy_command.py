@@ -12,6 +12,7 @@ from pathlib import Path
 from common.errors import ConfigError
 from common.process.command import Parser, run_command
 from learner.shared.durable import has_file, locate
+from learner.storage.rundir import require_readable
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +46,7 @@ def run_policy_command(
     """
 
     def act(arguments: argparse.Namespace) -> None:
+        require_readable(arguments.run)
         if has_file(arguments.run, "meta.json"):
             arguments.run, arguments.checkpoint = _split(arguments.run, arguments.checkpoint)
         arguments.checkpoint = arguments.checkpoint or _default_checkpoint(arguments.run)

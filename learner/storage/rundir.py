@@ -209,6 +209,22 @@ class RunDir:
         os.close(self._lock)
 
 
+def require_readable(path: Path) -> None:
+    """Check that this user may look into the directory of a run: it is open to its owner only.
+
+    Raises:
+        RunDirectoryError: it is somebody else's.
+    """
+    try:
+        with suppress(FileNotFoundError, NotADirectoryError):
+            (path / "run.json").stat()
+    except PermissionError as error:
+        raise RunDirectoryError(
+            f"{path}: cannot be read: {error.strerror}; only the user who began the run may look inside: run the "
+            "command as that user, or give the whole directory to another user (chown -R)"
+        ) from error
+
+
 def require_free(path: Path) -> None:
     """Check that no learner uses a run directory, before anything expensive begins.
 
@@ -285,9 +301,12 @@ def list_numbered(directory: Path) -> list[Path]:
 
     A learner may put another directory in the place of one of them meanwhile: ``read_whole`` reads them.
     """
-    found = {*directory.glob("[0-9]*"), *map(target_of, directory.glob(".[0-9]*.old"))}
-    numbered = (path for path in found if path.name.isdecimal() and (locate(path) or path).is_dir())
-    return sorted(numbered, key=lambda path: -int(path.name))
+    places = list[Path]()
+    with suppress(FileNotFoundError, NotADirectoryError), os.scandir(directory) as entries:
+        # An entry knows by itself that it is a directory. A further look at the path could find it gone.
+        places = [directory / entry.name for entry in entries if entry.is_dir()]
+    found = {target_of(place) if place.suffix == ".old" else place for place in places}
+    return sorted((path for path in found if path.name.isdecimal()), key=lambda path: -int(path.name))
 
 
 def _has_records(metrics: Path) -> bool:
