@@ -40,6 +40,7 @@ ACROSS_MODULES: dict[str, str] = {
     "common/agents/test_structured.py": "what holds for all agents whose observations are structured",
     "learner/test_poison.py": "items at which training diverges",
     "learner/ranks/test_averaging.py": "what two ranks average, in processes of their own",
+    "learner/storage/test_saving.py": "readers of policies and checkpoints beside a learner that saves others",
     "learner/test_resume.py": "a run in turns that goes on",
 }
 

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from common.errors import ConfigError
 from common.process.command import Parser, run_command
-from learner.shared.durable import old_of
+from learner.shared.durable import has_file, locate
+from learner.storage.rundir import require_readable
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +46,8 @@ def run_policy_command(
     """
 
     def act(arguments: argparse.Namespace) -> None:
-        if (arguments.run / "meta.json").exists():
+        require_readable(arguments.run)
+        if has_file(arguments.run, "meta.json"):
             arguments.run, arguments.checkpoint = _split(arguments.run, arguments.checkpoint)
         arguments.checkpoint = arguments.checkpoint or _default_checkpoint(arguments.run)
         values = work(arguments)
@@ -71,7 +73,7 @@ def _split(place: Path, asked: str | None) -> tuple[Path, str]:
 
 def _default_checkpoint(run: Path) -> str:
     """``best``, or ``final`` in a run that has only ``final/``: nothing was evaluated, or ``best/`` was removed."""
-    if any(path.exists() for path in (run / "best", old_of(run / "best"))) or not (run / "final").exists():
+    if locate(run / "best") is not None or locate(run / "final") is None:
         return "best"
     log.warning("%s has no best/, so the policy at the end of training, final/, is used", run)
     return "final"

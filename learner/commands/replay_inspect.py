@@ -19,6 +19,7 @@ from rich.text import Text
 from common.errors import RunDirectoryError
 from common.hints import nearest_path
 from common.process.command import Parser, at_least, run_command
+from learner.storage.rundir import require_readable
 
 if TYPE_CHECKING:
     from learner.replay.inspection import Inspection, ValueHistogram
@@ -50,6 +51,7 @@ def parser() -> Parser:
 
 
 def _inspect(arguments: argparse.Namespace) -> None:
+    require_readable(arguments.run)
     from learner.replay.inspection import Inspection
 
     if not arguments.run.is_dir():

@@ -19,7 +19,7 @@ from common.process.command import Parser, run_until_signal
 from common.process.log import setup_logging
 from common.process.signals import StopSignals
 from learner.records.status import format_return
-from learner.storage.rundir import has_rows, require_free
+from learner.storage.rundir import has_rows, require_free, require_readable
 
 if TYPE_CHECKING:
     from learner.loop.run import Result
@@ -102,6 +102,7 @@ def origin_of(arguments: argparse.Namespace, run_dir: Path | None) -> Origin | N
 
     if arguments.origin is None or (arguments.resume and has_rows(run_dir)):
         return None
+    require_readable(arguments.origin)
     return Origin.at(arguments.origin, arguments.origin_options)
 
 
@@ -124,11 +125,12 @@ def load_run(arguments: argparse.Namespace) -> RunConfig:
     """Load the configuration that the options name.
 
     Raises:
-        CrossborderError: it cannot be loaded, or the run in the directory is one of another release.
+        CrossborderError: it cannot be loaded, or the run in the directory is one of another release or user.
     """
     resume = arguments.resume
     if isinstance(resume, str):
         directory = Path(resume)
+        require_readable(directory)
         _require_this_release(directory)
         return load_config(directory / "config.yaml", [*arguments.overrides, f"run_dir={quote(resume)}"])
     config = load_config(arguments.config, arguments.overrides)

@@ -71,6 +71,14 @@ class LiveRatio:
         self._control.ratio_changes = number
 
 
+def copy_ratio(source: ControlBlock, to: ControlBlock) -> None:
+    """Copy the ratio in force to the new control block of a copy of the run, which is then resumed with this ratio."""
+    if source.ratio_changes:
+        in_force = LiveRatio(source, RatioLimiter(None, 0)).limiter()
+        to.ratio_configured = source.ratio_configured
+        LiveRatio(to, in_force)._set(in_force.samples_per_insert, 0, 0)
+
+
 def format_ratio(samples_per_insert: float | None) -> str:
     """A ratio as a configuration file writes it."""
     return "null" if samples_per_insert is None else f"{samples_per_insert:g}"

@@ -6,30 +6,28 @@ Nothing in the run's own directory is written or locked.
 
 from __future__ import annotations
 
-import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 from common.errors import RunDirectoryError
 from common.shared.mapped import fence
 from learner.replay.batch_log import Batch
 from learner.replay.memory import ReplayMemory
+from learner.replay.ratio import copy_ratio
 from learner.replay.recovery import find_whole_bounds
 from learner.replay.ring import read_ring
 from learner.replay.writer import ReplayWriter
-from learner.shared.durable import removing_unfinished, sync
-from learner.storage.checkpoint import find_policy
+from learner.shared.control import ControlBlock
+from learner.shared.durable import READ_TRIES, locate, read_whole, removing_unfinished, sync
 from learner.storage.rundir import list_states, read_identity
 from learner.storage.training_state import read_newest_state
 
 ROWS: Final = 1024
 """The most rows that are copied at a time."""
-TRIES: Final = 10
-"""The copy of a directory is tried this many times, since the learner may replace the directory during the copy."""
 REPLAY_TRIES: Final = 64
 """The copy of a replay is tried this many times, each time with later rows, and at last with the newest row alone."""
 _UNKNOWN: Final = 2**64 - 1
@@ -79,6 +77,8 @@ def back_up(run: Path, to: Path) -> Backup:
 def _copy_rank(run: Path, to: Path, names: Iterable[str]) -> Backup:
     """Copy the directory of one rank, with its shard of the replay; rank 0 has the run's directory and its replay."""
     opt_steps = _copy_files(run, to, names)
+    (to / "shared").mkdir(mode=0o700)
+    _copy_shared(run / "shared", to / "shared")
     rows = _copy_replay(run / "shared" / "replay", to / "shared" / "replay")
     _copy_sources(run / "shared" / "sources", to / "shared" / "sources")
     (to / "lock").touch(0o600)
@@ -91,45 +91,52 @@ def _copy_files(run: Path, to: Path, names: Iterable[str]) -> int:
     for name in names:
         shutil.copy(run / name, to / name)
     for name in ("best", "final"):
-        _copy_newest(partial(_list_policy, run / name), to)
-    _copy_newest(partial(list_states, run), to / "checkpoints")
+        if locate(run / name) is not None:
+            _copy_directory(run / name, to / name)
+    _copy_newest_state(run, to / "checkpoints")
     state = read_newest_state(to / "checkpoints", run_id)
     if state is None:
         raise RunDirectoryError(f"{run}: expected a state of training in checkpoints/, found none")
     return state.opt_steps
 
 
-def _list_policy(path: Path) -> list[Path]:
-    """The directory of a policy, if there is one."""
-    found = find_policy(path)
-    return [found] if found.exists() else []
+def _copy_newest_state(run: Path, to: Path) -> None:
+    """Copy the newest checkpoint, if there is one."""
+    for _ in range(READ_TRIES):
+        newest = next(iter(list_states(run)), None)
+        if newest is None:
+            return
+        try:
+            _copy_directory(newest, to / newest.name)
+        except FileNotFoundError:
+            continue  # The learner has removed it, and a newer one is there.
+        return
+    raise RunDirectoryError(f"{to}: the learner has removed {READ_TRIES} checkpoints while they were copied; try again")
 
 
-def _copy_newest(candidates: Callable[[], Iterable[Path]], to: Path) -> None:
-    """Copy the first of the directories that ``candidates`` lists, whole.
+def _copy_directory(source: Path, to: Path) -> None:
+    """Copy a directory that the learner may replace or remove during the copy.
 
-    During the copy the learner may replace or remove the directory. So the copy reads through a file descriptor, which
-    refers to the same directory under any name. If a file is missing, the copy begins again.
+    First all files are opened. From then on they can be read, even if they have been removed.
     """
-    for _ in range(TRIES):
-        path = next(iter(candidates()), None)
-        if path is None:
-            return
-        try:
-            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-        except FileNotFoundError:
-            continue
-        copy = to / path.name
-        copy.mkdir(parents=True)
-        try:
-            for file in Path(f"/proc/self/fd/{fd}").iterdir():
-                shutil.copy(file, copy / file.name)
-            return
-        except FileNotFoundError:
-            shutil.rmtree(copy)
-        finally:
-            os.close(fd)
-    raise RunDirectoryError(f"{to}: the learner has replaced the original {TRIES} times while it was copied; try again")
+    with ExitStack() as stack:
+
+        def open_files(place: Path) -> list[BinaryIO]:
+            return [stack.enter_context(file.open("rb")) for file in place.iterdir()]
+
+        files = read_whole(source, open_files)
+        to.mkdir(parents=True)
+        for file in files:
+            shutil.copy(f"/proc/self/fd/{file.fileno()}", to / Path(file.name).name)
+
+
+def _copy_shared(shared: Path, to: Path) -> None:
+    """Copy what people have set while the run went on, and the largest limits that actors have been told."""
+    for name in ("cordons.json", "limits.json"):
+        with suppress(FileNotFoundError):  # A run without actors has none.
+            shutil.copy(shared / name, to / name)
+    if (shared / "control").exists():
+        copy_ratio(ControlBlock.open(shared, writable=False), ControlBlock.open(to, create=True))
 
 
 def _copy_sources(sources: Path, to: Path) -> None:
@@ -201,8 +208,12 @@ def _split(batch: Batch) -> Iterator[Batch]:
 
 
 def _copy_batches(memory: ReplayMemory, copy: ReplayMemory, batches: Iterable[Batch]) -> bool:
-    """Copy the rows of these batches; False if a batch was overwritten before it was copied."""
-    writer, links = ReplayWriter(copy), memory.links
+    """Copy the rows of these batches; False if a batch was overwritten before it was copied.
+
+    A replay may have rows of more actor processes than it has cursors. The processes without a cursor are gone.
+    """
+    kept = set(memory.cursors["incarnation"].tolist())
+    writer, links = ReplayWriter(copy, is_gone=lambda incarnation: incarnation not in kept), memory.links
     for batch in batches:
         items = {name: read_ring(ring, batch.start, batch.end) for name, ring in memory.columns.items()}
         previous = read_ring(links.previous, batch.start, batch.end) if links is not None else None

@@ -28,7 +28,7 @@ from common.hints import nearest_path
 from common.interfaces import Agent
 from common.parts import build_parts
 from common.settings import validate
-from learner.shared.durable import old_of, put_in_place, removing_unfinished, sync
+from learner.shared.durable import locate, put_in_place, read_whole, removing_unfinished, sync
 
 _EVERY_META: Final = {"config": dict, "opt_steps": int, "run_id": str}
 """By key that the meta data of every policy have, the type of its value."""
@@ -112,8 +112,7 @@ class Checkpoints:
     def keep(self, draft: Path, name: str, **meta: Any) -> Path:
         """Make a draft the policy of this name, with further meta data; from now on it outlasts a power cut.
 
-        A kill leaves the new policy or the former policy. The former policy may still have its interim name then, under
-        which ``load_agent`` finds it too.
+        A kill leaves the new policy or the former policy, and readers find either of them, whole.
 
         Raises:
             CheckpointError: it cannot be kept; the former policy is still there.
@@ -154,11 +153,6 @@ class NoCheckpoints(Checkpoints):
         return self.directory / name
 
 
-def find_policy(directory: Path) -> Path:
-    """Where a policy is: a kill may have left it under its interim name."""
-    return old_of(directory) if not directory.exists() and old_of(directory).exists() else directory
-
-
 @dataclass(frozen=True)
 class Best:
     """The policy in ``best/``, without its parameters.
@@ -177,7 +171,7 @@ class Best:
 def read_best(run: Path) -> Best | None:
     """The policy in ``best/`` of a run's directory; None if there is none that can be read."""
     try:
-        meta = _read_meta(find_policy(run / "best"))
+        meta = read_whole(run / "best", _read_meta)
         score, opt_steps = float(meta["score"]), int(meta["opt_steps"])
         return Best(opt_steps, score, describe_scoring(validate(ActorConfig, _as_now(meta))))
     except (OSError, LookupError, TypeError, ValueError, ConfigError):
@@ -208,7 +202,7 @@ def set_best_aside(run: Path, best: Best) -> Path:
             break
         path = run / f"best-{best.opt_steps}-{number}"
     try:
-        find_policy(run / "best").rename(path)
+        (locate(run / "best") or run / "best").rename(path)
         sync(run)
     except OSError as error:
         raise CheckpointError(f"{run / 'best'}: cannot be renamed to {path.name}: {error.strerror}") from error
@@ -237,16 +231,20 @@ def _require_whole(meta: object) -> None:
 
 
 def load_params(directory: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """The parameters and the meta data of a policy.
+    """The parameters and the meta data of a policy, which a learner may replace meanwhile.
 
     Raises:
         CheckpointError: the directory holds no readable checkpoint.
     """
     try:
-        params, meta = load_file(directory / "model.safetensors"), _read_meta(directory)
-        _require_whole(meta)
+        return read_whole(directory, _read_policy)
     except (OSError, ValueError, SafetensorError) as error:
         raise CheckpointError(f"{directory}: no readable checkpoint: {error}{nearest_path(directory)}") from error
+
+
+def _read_policy(directory: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    params, meta = load_file(directory / "model.safetensors"), _read_meta(directory)
+    _require_whole(meta)
     return params, meta
 
 
@@ -265,7 +263,7 @@ def load_agent(directory: Path) -> tuple[Agent, ActorConfig, dict[str, Any]]:
     Raises:
         CheckpointError: the directory holds no readable checkpoint.
     """
-    params, meta = load_params(find_policy(directory))
+    params, meta = load_params(directory)
     config = validate(ActorConfig, _as_now(meta))
     parts = build_parts(config, seed=0, n_envs=0)
     parts.agent.load_params(params)

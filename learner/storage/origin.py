@@ -19,7 +19,7 @@ from common.errors import CheckpointError
 from common.hints import nearest_path
 from common.interfaces import TrainingState
 from common.parts import Parts
-from learner.shared.durable import old_of
+from learner.shared.durable import has_file
 from learner.storage.checkpoint import load_params
 from learner.storage.origin_checks import find_differences, require_same_spaces
 from learner.storage.rundir import list_states, read_identity
@@ -142,9 +142,8 @@ def _read_config(run: Path) -> dict[str, Any]:
 
 def _find_policy(path: Path) -> Path:
     """The directory of a policy: ``path`` itself, or a directory in the run at ``path``."""
-    saved = (path / name for name in ("best", "final"))
-    for found in (path, *(place for policy in saved for place in (policy, old_of(policy)))):
-        if (found / "model.safetensors").exists():
+    for found in (path, path / "best", path / "final"):
+        if has_file(found, "model.safetensors"):
             return found
     raise CheckpointError(
         f"{path}: expected a run's directory with best/ or final/, or the directory of a policy, with "

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from common.errors import CheckpointError, RunDirectoryError
 from common.interfaces import RunIdentity
-from learner.shared.durable import clean_up, old_of, replace_text
+from learner.shared.durable import clean_up, locate, replace_text, target_of
 
 _SHARED: Final = (
     "replay",
@@ -209,6 +209,22 @@ class RunDir:
         os.close(self._lock)
 
 
+def require_readable(path: Path) -> None:
+    """Check that this user may look into the directory of a run: it is open to its owner only.
+
+    Raises:
+        RunDirectoryError: it is somebody else's.
+    """
+    try:
+        with suppress(FileNotFoundError, NotADirectoryError):
+            (path / "run.json").stat()
+    except PermissionError as error:
+        raise RunDirectoryError(
+            f"{path}: cannot be read: {error.strerror}; only the user who began the run may look inside: run the "
+            "command as that user, or give the whole directory to another user (chown -R)"
+        ) from error
+
+
 def require_free(path: Path) -> None:
     """Check that no learner uses a run directory, before anything expensive begins.
 
@@ -226,7 +242,7 @@ def require_free(path: Path) -> None:
 def find_work(path: Path) -> list[str]:
     """The names of files and directories that only a run that has begun leaves behind; empty if there are none."""
     found = [name for name in ("run.json",) if (path / name).exists()]
-    found += [f"{name}/" for name in ("best", "final") if (path / name).exists() or old_of(path / name).exists()]
+    found += [f"{name}/" for name in ("best", "final") if locate(path / name) is not None]
     found += ["checkpoints/"] * bool(list_states(path))
     found += [f"{periodic.name}/" for periodic in list_numbered(path)]
     found += [f"{file.parent.name}/run.json" for file in sorted(path.glob("rank-*/run.json"))]
@@ -281,9 +297,16 @@ def _read_ranks(path: Path) -> int:
 
 
 def list_numbered(directory: Path) -> list[Path]:
-    """The directories in ``directory`` that are named by an opt step, the highest first."""
-    found = (path for path in directory.glob("[0-9]*") if path.name.isdecimal() and path.is_dir())
-    return sorted(found, key=lambda path: -int(path.name))
+    """The directories in ``directory`` that are named by an opt step, the highest first.
+
+    A learner may put another directory in the place of one of them meanwhile: ``read_whole`` reads them.
+    """
+    places = list[Path]()
+    with suppress(FileNotFoundError, NotADirectoryError), os.scandir(directory) as entries:
+        # An entry knows by itself that it is a directory. A further look at the path could find it gone.
+        places = [directory / entry.name for entry in entries if entry.is_dir()]
+    found = {target_of(place) if place.suffix == ".old" else place for place in places}
+    return sorted((path for path in found if path.name.isdecimal()), key=lambda path: -int(path.name))
 
 
 def _has_records(metrics: Path) -> bool:

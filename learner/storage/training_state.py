@@ -18,7 +18,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,7 +30,7 @@ from common.data import Snapshot
 from common.errors import CheckpointError
 from common.interfaces import TrainingState
 from learner.replay.recovery import Watermark
-from learner.shared.durable import put_in_place, removing_unfinished
+from learner.shared.durable import READ_TRIES, locate, put_in_place, read_whole, remove, removing_unfinished
 from learner.storage.checkpoint import SaveCounts
 from learner.storage.moment import Moment
 from learner.storage.rundir import list_numbered
@@ -168,7 +168,7 @@ class StateFiles:
         try:
             for path in list_numbered(self.directory):
                 if int(path.name) > opt_steps:
-                    shutil.rmtree(path)
+                    remove(path)
         except OSError as error:
             raise CheckpointError(f"{self.directory}: a later checkpoint cannot be removed: {error}") from error
 
@@ -185,28 +185,33 @@ class StateFiles:
         put_in_place(draft, self.directory / str(state.opt_steps))
         earlier = [path for path in list_numbered(self.directory) if int(path.name) <= state.opt_steps]
         for path in earlier[self._keep :]:
-            shutil.rmtree(path)
+            remove(path)
 
 
 def read_newest_state(directory: Path, run_id: str) -> RunState | None:
     """Read the newest checkpoint that is whole; None if there is no checkpoint at all.
 
     Args:
-        directory: of all checkpoints.
+        directory: of all checkpoints; a learner may write and remove checkpoints meanwhile.
         run_id: a checkpoint of another run is refused.
 
     Raises:
         CheckpointError: none of the checkpoints is whole.
     """
-    found = list_numbered(directory)
-    for path in found:
-        try:
-            return _read_state(path, run_id)
-        except CheckpointError as error:
-            log.error("this checkpoint is refused, and the checkpoint before it is tried: %s", error)
-    if found:
-        raise CheckpointError(f"{directory}: none of {len(found)} checkpoints can be used, see above")
-    return None
+    for _ in range(READ_TRIES):
+        found = list_numbered(directory)
+        for path in found:
+            try:
+                return read_whole(path, partial(_read_state, run_id=run_id, opt_steps=int(path.name)))
+            except CheckpointError as error:
+                if locate(path) is None:
+                    break  # The learner has removed it, and a newer one is there.
+                log.error("this checkpoint is refused, and the checkpoint before it is tried: %s", error)
+        else:
+            if found:
+                raise CheckpointError(f"{directory}: none of {len(found)} checkpoints can be used, see above")
+            return None
+    raise CheckpointError(f"{directory}: each of {READ_TRIES} checkpoints was removed while it was read; try again")
 
 
 def read_newest_watermark(directory: Path, run_id: str) -> Watermark | None:
@@ -216,15 +221,15 @@ def read_newest_watermark(directory: Path, run_id: str) -> Watermark | None:
     """
     for path in list_numbered(directory):
         with suppress(CheckpointError), _reading(path):
-            manifest = _read_manifest(path, run_id)
+            manifest = _read_manifest(path, run_id, int(path.name))
             if "replay.json" in manifest["sha256"]:
                 _require_whole(path, "replay.json", manifest)
                 return Watermark.from_json((path / "replay.json").read_text())
     return None
 
 
-def _read_state(path: Path, run_id: str) -> RunState:
-    manifest = _read_manifest(path, run_id)
+def _read_state(path: Path, run_id: str, opt_steps: int) -> RunState:
+    manifest = _read_manifest(path, run_id, opt_steps)
     with _reading(path):
         for name in ("state.json", "state.safetensors"):
             _require_whole(path, name, manifest)
@@ -232,10 +237,10 @@ def _read_state(path: Path, run_id: str) -> RunState:
         return RunState(manifest["opt_steps"], tensors, values)
 
 
-def _read_manifest(path: Path, run_id: str) -> dict[str, Any]:
+def _read_manifest(path: Path, run_id: str, opt_steps: int) -> dict[str, Any]:
     with _reading(path):
         manifest: dict[str, Any] = json.loads((path / "manifest.json").read_text())
-        expected = {"format": FORMAT, "run_id": run_id, "opt_steps": int(path.name)}
+        expected = {"format": FORMAT, "run_id": run_id, "opt_steps": opt_steps}
         for key, value in expected.items():
             if manifest[key] != value:
                 raise CheckpointError(f"{path}: {key}: expected {value}, found {manifest[key]}")

@@ -35,14 +35,18 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
         tmp_path_factory.mktemp("invariants") / "run",
         seed=SEED,
         push={"n_buffer": N_BUFFER, "flush_seconds": 600.0},
-        trainer={"max_opts": 1_000_000, "eval_interval": 200},
+        trainer={"max_opts": 1_000_000, "eval_interval": 20},
         replay={"capacity": CAPACITY, "samples_per_insert": 3.2},
         evaluator={"episodes": 2},
     )
     with train_in_thread(config, local_actors=3) as (server, results):
-        table = server.actor_table
+        table, memory = server.actor_table, server.run.memory
+        assert memory is not None
+        versions = memory.columns["version"]
         wait_for(lambda: (table["env_steps"] > 1000).sum() == 3, "every actor takes part")
         wait_for(lambda: (table["behaviour_opt_steps"] > 0).sum() == 3, "every actor has a model that has learnt")
+        wait_for(lambda: len({*versions[: memory.committed].tolist()}) > 3, "rows of a fourth version")
+        wait_for(lambda: server.learner.best_score > 0, "a score")
         server.learner.request_stop()
     return Run(results[0], stored_rows(results[0].run_dir), server.control, server.actor_table)
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from common.errors import RunDirectoryError
+from learner.commands import learner_server, policy_eval, replay_inspect, sync_train
 from learner.loop.in_turns import train_in_turns
 from learner.loop.server import LearnerServer
 from learner.shared.actor_table import map_actor_table
@@ -94,6 +95,28 @@ def test_a_directory_without_the_right_to_write_is_refused_with_the_reason(tmp_p
             RunDir(tmp_path / "run")
     finally:
         os.seteuid(0)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="takes root to become somebody else")
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (learner_server.main, ("--resume",)),
+        (sync_train.main, ("--resume",)),
+        (policy_eval.main, ("--run",)),
+        (replay_inspect.main, ("--export", "copy")),
+    ],
+)
+def test_a_run_of_another_user_is_refused_with_the_reason(
+    command: Callable[[list[str]], int], words: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "run").mkdir(mode=0o700)
+    os.seteuid(NOBODY)
+    try:
+        assert command([*words, str(tmp_path / "run")]) == RunDirectoryError.exit_code
+    finally:
+        os.seteuid(0)
+    assert "Permission denied" in capsys.readouterr().err
 
 
 def test_a_second_learner_is_refused_and_the_first_goes_on(

@@ -35,6 +35,17 @@ def test_a_key_that_comes_now_and_then_is_averaged_over_the_times_it_came() -> N
     assert window.means() == {"a": 2.0, "rare": 10.0}
 
 
+def test_all_evaluations_since_the_last_record_are_left_out_of_opt_steps_per_second() -> None:
+    now = 0.0
+    window = RecordWindow(growing(), lambda: now)
+    for _ in range(6):
+        window.add({})
+    window.leave_out(3.0)
+    window.leave_out(5.0)
+    now = 10.0
+    assert window.rates()["opt_steps_per_sec"] == 3.0, "six in two seconds"
+
+
 @pytest.mark.parametrize("cut", [0, 1, 300, 599])
 def test_a_window_that_another_process_goes_on_with_gives_the_same_to_the_last_bit(cut: int) -> None:
     values = np.random.default_rng(0).normal(size=600).tolist()

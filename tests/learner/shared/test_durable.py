@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import errno
+import subprocess
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 from common.errors import CheckpointError
+from common.process.clocks import Deadline
 from learner.shared import durable
 from learner.shared.durable import (
     clean_up,
+    has_file,
+    locate,
     logging_write_errors,
     old_of,
     put_in_place,
+    read_whole,
     removing_unfinished,
     replace_text,
 )
+from tests.conftest import PATIENCE, wait_for
 
 
 def make(directory: Path, text: str) -> Path:
@@ -52,14 +59,15 @@ def test_a_directory_takes_the_place_of_another_and_nothing_else_is_left(tmp_pat
 
 
 @pytest.mark.parametrize("syncs", [0, 1, 2])
-def test_a_disk_that_is_full_at_any_sync_leaves_the_former_directory_or_the_new_one(
+def test_a_disk_that_is_full_at_any_sync_leaves_the_former_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, syncs: int
 ) -> None:
     target = make(tmp_path / "target", "first")
     draft = make(tmp_path / "draft", "second")
     with full_disk_at_sync(syncs, monkeypatch), pytest.raises(OSError, match="No space left"):
         put_in_place(draft, target)
-    assert (target / "f").read_text() == ("second" if syncs == 2 else "first")
+    assert (target / "f").read_text() == "first"
+    assert (draft / "f").read_text() == "second"
     assert not old_of(target).exists()
 
 
@@ -129,3 +137,105 @@ def test_a_draft_that_is_cut_off_is_removed_and_one_that_is_finished_stays(tmp_p
     with removing_unfinished(tmp_path / "draft") as draft:
         make(draft, "whole")
     assert (tmp_path / "draft" / "f").read_text() == "whole"
+
+
+REPLACEMENTS = """
+import sys
+from pathlib import Path
+from learner.shared import durable
+
+durable.sync = lambda path: None  # Without it the directory is replaced many times during one reading.
+target, number = Path(sys.argv[1]), 0
+while not (target.parent / "stop").exists():
+    number += 1
+    draft = target.with_name(".draft")
+    draft.mkdir()
+    for name in ("a", "b"):
+        (draft / name).write_text(str(number))
+    durable.put_in_place(draft, target)
+    if sys.argv[2] == "remove":
+        durable.remove(target)
+"""
+
+
+@contextmanager
+def replacing(target: Path, then: str = "stay") -> Iterator[None]:
+    """Another process replaces the directory ``target`` all the while; its files ``a`` and ``b`` have one number."""
+    process = subprocess.Popen([sys.executable, "-c", REPLACEMENTS, str(target), then])
+    try:
+        yield
+    finally:
+        (target.parent / "stop").touch()
+        assert process.wait(PATIENCE) == 0
+
+
+def read_both(directory: Path) -> tuple[str, str]:
+    return (directory / "a").read_text(), (directory / "b").read_text()
+
+
+def test_a_reader_sees_one_whole_directory_while_another_process_replaces_it(tmp_path: Path) -> None:
+    target, seen = tmp_path / "target", set[str]()
+    with replacing(target):
+        wait_for(target.exists, "the first directory")
+        deadline = Deadline(PATIENCE)
+        while len(seen) < 200:
+            assert not deadline.passed(), f"{len(seen)} directories seen"
+            assert locate(target) is not None
+            assert has_file(target, "b")
+            a, b = read_whole(target, read_both)
+            assert a == b
+            seen.add(a)
+
+
+def test_a_reader_sees_a_whole_directory_or_none_while_another_process_removes_it(tmp_path: Path) -> None:
+    target, seen = tmp_path / "target", set[str]()
+    with replacing(target, "remove"):
+        deadline = Deadline(PATIENCE)
+        while len(seen) < 200:
+            assert not deadline.passed(), f"{len(seen)} directories seen"
+            with suppress(FileNotFoundError):
+                names = read_whole(target, lambda place: sorted(path.name for path in place.iterdir()))
+                assert names == ["a", "b"]
+                a, b = read_whole(target, read_both)
+                assert a == b
+                seen.add(a)
+
+
+def test_a_directory_is_read_again_if_it_was_replaced_during_the_reading(tmp_path: Path) -> None:
+    target, reads = make(tmp_path / "target", "first"), list[Path]()
+
+    def read(place: Path) -> str:
+        reads.append(place)
+        if len(reads) == 1:
+            put_in_place(make(tmp_path / "draft", "second"), target)
+            raise ValueError("a part is of the former directory")
+        return (place / "f").read_text()
+
+    assert read_whole(target, read) == "second"
+    assert reads == [target, target]
+
+
+def test_an_error_of_reading_is_raised_if_the_directory_is_still_in_its_place(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="target/f"):
+        read_whole(tmp_path / "target", lambda place: (place / "f").read_text())
+    make(tmp_path / "target", "damaged")
+    with pytest.raises(ValueError, match="damaged"):
+        read_whole(tmp_path / "target", lambda place: int((place / "f").read_text()))
+
+
+def test_a_directory_that_is_replaced_during_each_reading_is_an_error(tmp_path: Path) -> None:
+    target = make(tmp_path / "target", "first")
+
+    def read(place: Path) -> str:
+        put_in_place(make(tmp_path / "draft", "later"), target)
+        return (place / "f").read_text()
+
+    with pytest.raises(CheckpointError, match=r"target: it was replaced during each of 10 attempts to read it"):
+        read_whole(target, read)
+
+
+def test_the_former_directory_is_read_between_two_renames(tmp_path: Path) -> None:
+    target = make(tmp_path / "target", "first")
+    target.rename(old_of(target))
+    assert locate(target) == old_of(target)
+    assert read_whole(target, lambda place: (place / "f").read_text()) == "first"

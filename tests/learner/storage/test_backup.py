@@ -16,13 +16,17 @@ import pytest
 
 from common.errors import RunDirectoryError
 from learner.commands.replay_inspect import main
+from learner.ingest.cordons import Cordons, Selection
 from learner.loop.in_turns import train_in_turns
-from learner.loop.server import train_async
+from learner.loop.server import LearnerServer, train_async
+from learner.replay.limiter import RatioLimiter
 from learner.replay.memory import ReplayMemory
+from learner.replay.ratio import LiveRatio
 from learner.replay.writer import ReplayWriter
+from learner.shared.control import ControlBlock
 from learner.storage import backup
 from learner.storage.backup import _copy_replay, back_up
-from learner.storage.checkpoint import find_policy, load_params
+from learner.storage.checkpoint import load_params
 from learner.storage.rundir import list_states
 from tests.conftest import Command, wait_for
 from tests.e2e.test_by_hand import ENDLESS
@@ -76,7 +80,7 @@ def test_a_policy_that_was_being_replaced_when_the_run_was_killed_is_copied(tmp_
     shutil.copytree(run / "final", run / ".best.old")
     shutil.rmtree(run / "best", ignore_errors=True)
     back_up(run, tmp_path / "copy")
-    assert load_params(find_policy(tmp_path / "copy" / "best"))[1]["opt_steps"] == 20
+    assert load_params(tmp_path / "copy" / "best")[1]["opt_steps"] == 20
 
 
 def test_a_disk_without_room_for_the_copy_is_named_as_the_reason(
@@ -217,6 +221,39 @@ def test_a_copy_keeps_the_cursor_of_each_actor_and_what_it_dropped(tmp_path: Pat
         for one in (writer, again):
             one.append(rows, 3, incarnation, 15)
         assert previous_rows(copy).tolist() == previous_rows(memory).tolist()
+
+
+def test_rows_of_more_actor_processes_than_there_are_cursors_are_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("learner.replay.memory.N_CURSORS", 4)
+    memory = open_linked(tmp_path / "source", create=True, capacity=100)
+    writer = ReplayWriter(memory, is_gone=lambda incarnation: incarnation != 1)
+    for incarnation in range(1, 21):
+        writer.append(next_linked(memory, 3), 3, incarnation, 1)
+    assert _copy_replay(tmp_path / "source" / "replay", tmp_path / "copy" / "replay") == 60
+    copy = open_linked(tmp_path / "copy", create=False, capacity=100)
+    assert copy.cursors["incarnation"].tolist() == memory.cursors["incarnation"].tolist()
+    assert ReplayWriter(copy).last_seq(1) == 1, "the process that is not gone has its cursor"
+
+
+def test_a_copy_has_the_settings_that_were_changed_while_the_run_went_on(tmp_path: Path) -> None:
+    def trained(run: Path, max_opts: int, *, resume: bool) -> LearnerServer:
+        config = configured(run, max_opts, replay={"capacity": 2000, "samples_per_insert": 4})
+        with LearnerServer(config, 1, resume=resume) as server:
+            server.train()
+        return server
+
+    run, copy = tmp_path / "run", tmp_path / "copy"
+    trained(run, 20, resume=False)
+    cordons = Cordons(run / "shared" / "cordons.json")
+    cordons.cordon(Selection(hosts=frozenset({"worn-out"})))
+    control = ControlBlock.open(run / "shared")
+    LiveRatio(control, RatioLimiter(4.0, 0)).change(2.5, 0, 0)
+    back_up(run, copy)
+    assert Cordons(copy / "shared" / "cordons.json").cordoned == cordons.cordoned
+    assert (copy / "shared" / "limits.json").read_text() == (run / "shared" / "limits.json").read_text()
+    assert trained(copy, 40, resume=True).ratio.samples_per_insert == 2.5
 
 
 def test_rows_whose_records_the_log_has_lost_are_copied_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

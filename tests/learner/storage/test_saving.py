@@ -1,0 +1,76 @@
+"""Readers of policies and checkpoints, while a learner saves others in their place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from common.process.clocks import Deadline
+from learner.storage.backup import _copy_directory, _copy_newest_state
+from learner.storage.checkpoint import load_params, read_best
+from learner.storage.origin import Origin
+from learner.storage.rundir import find_work, list_states
+from learner.storage.training_state import read_newest_state
+from tests.conftest import PATIENCE, wait_for
+from tests.learner.storage.saving import saving
+
+Read = Callable[[Path, Path], set[int]]
+"""Reads the run in the first directory, and may copy it to the second; returns the numbers that it has found."""
+
+
+def read_policy(run: Path, _: Path) -> set[int]:
+    params, meta = load_params(run / "best")
+    return {*params["number"].tolist(), meta["opt_steps"]}
+
+
+def read_score(run: Path, _: Path) -> set[int]:
+    best = read_best(run)
+    assert best is not None
+    return {int(best.score), best.opt_steps}
+
+
+def begin_from_policy(run: Path, _: Path) -> set[int]:
+    origin = Origin.at(run)
+    return {*origin._agent.tensors["number"].tolist(), origin.meta["opt_steps"]}
+
+
+def read_state(run: Path, _: Path) -> set[int]:
+    state = read_newest_state(run / "checkpoints", "run")
+    assert state is not None
+    return {*state.tensors["agent.number"].tolist(), state.opt_steps}
+
+
+def copy_policy(run: Path, to: Path) -> set[int]:
+    _copy_directory(run / "best", to)
+    return read_policy(to.parent, to)
+
+
+def copy_state(run: Path, to: Path) -> set[int]:
+    _copy_newest_state(run, to / "checkpoints")
+    return read_state(to, to)
+
+
+def find_names(run: Path, _: Path) -> set[int]:
+    assert find_work(run) == ["best/", "checkpoints/"]
+    return read_score(run, run)
+
+
+@pytest.mark.parametrize(
+    "read", [read_policy, read_score, begin_from_policy, read_state, copy_policy, copy_state, find_names]
+)
+def test_a_reader_finds_one_whole_policy_or_checkpoint_while_the_learner_saves_others(
+    tmp_path: Path, read: Read
+) -> None:
+    run, seen, numbers = tmp_path / "run", set[int](), count()
+    run.mkdir()
+    with saving(run):
+        wait_for(lambda: list_states(run), "the first policy and the first checkpoint")
+        deadline = Deadline(PATIENCE)
+        while len(seen) < 100:
+            assert not deadline.passed(), f"{len(seen)} of them were read"
+            found = read(run, tmp_path / f"copy-{next(numbers)}" / "best")
+            assert len(found) == 1, "files of two"
+            seen |= found
