@@ -76,8 +76,8 @@ class UniformReplay(SharedReplay):
             return Snapshot(values)
         left = {name: _to_array(column[ahead.taken :]) for name, column in ahead.batch.items()}
         drawn = {"size": ahead.size, "left": ahead.gathered - ahead.taken, "stale_at": ahead.stale_at}
-        drawn |= {"view": self._view.settings}
-        return Snapshot({**values, "ahead": {**drawn, "columns": list(left)}}, left)
+        described = {**drawn, "view": self._view.settings, "columns": list(left)}
+        return Snapshot({**values, "ahead": described}, left)
 
     def restore(self, state: Snapshot) -> None:
         super().restore(state)
