@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import hashlib
 import mmap
 import os
 import threading
 import time
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +18,7 @@ from common.errors import RunDirectoryError
 
 _fence_lock = threading.Lock()
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+_MACHINE_ID: Final = Path("/etc/machine-id")
 _LOOK_SECONDS: Final = 0.01
 
 
@@ -55,16 +56,33 @@ def map_file(path: Path, size: int, *, create: bool, writable: bool = True) -> m
         raise RunDirectoryError(f"{path}: {size} bytes of shared memory: {error.strerror}") from error
 
 
-def boot_id() -> int:
-    """A number that differs from one boot of the host to the next, never 0; always 1 if the kernel gives no number.
+def identify(path: Path, *, this_boot: bool) -> int:
+    """A number of 63 bits for this file on this host, never 0; a copy of the file has another number.
 
-    Within one boot, a process sees all earlier writes of other processes; after another boot, writes that were not
-    synced may be missing.
+    The number depends on device, inode, and the time of the inode's last change, which no program can set: a restored
+    file has another time even if it was written into the inode of the former file. A renamed directory changes none of
+    the three. Within one boot of the host, a process sees all earlier writes of other processes; after another boot,
+    writes that were not synced may be missing.
+
+    Args:
+        path: of a file that nobody writes any more.
+        this_boot: whether the number also depends on the present boot of the host.
+
+    Raises:
+        OSError: there is no such file.
     """
+    stat = path.stat()
+    host = [_read_id(file) for file in ((_MACHINE_ID, _BOOT_ID) if this_boot else (_MACHINE_ID,))]
+    text = repr((stat.st_dev, stat.st_ino, stat.st_ctime_ns, host))
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) >> 1 or 1
+
+
+def _read_id(path: Path) -> str:
+    """An identity of the host; empty if the host has no such file, as in many containers."""
     try:
-        return int(uuid.UUID(_BOOT_ID.read_text().strip()).int >> 65) or 1  # 63 bits fit a signed word.
+        return path.read_text()
     except OSError:
-        return 1
+        return ""
 
 
 def _allocate(path: Path, size: int) -> None:

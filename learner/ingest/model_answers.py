@@ -110,8 +110,8 @@ class ModelAnswers:
     def published_at(self, version: ModelVersion) -> float:
         """The time at which a model that an actor may have was published, on the host's monotonic clock.
 
-        A model that was not noted gets the time of the next noted model. For a version above the newest, which no
-        honest actor has, the start of this process is returned.
+        A model that was not noted gets the time of the next noted model. For a version above the newest, which
+        only an actor of an unknown later life has, the start of this process is returned.
         """
         self.note_newest()
         at = bisect_left(self._published, version, key=itemgetter(0))

@@ -212,7 +212,10 @@ def _note_batch(core: IngestCore, row: int, request: pb.PushItemsRequest, items:
         # a mean.
         control.success_mean = core.registry.success_mean()
         control.success_episodes += len(report.episode_successes)
-    lag = max(0.0, core.models.newest().opt_steps - opt_steps)
+    newest = core.models.newest()
+    if control.acting_incarnation < behaviour.incarnation <= max(MAX_FIGURE, newest.incarnation):
+        control.acting_incarnation = behaviour.incarnation
+    lag = max(0.0, newest.opt_steps - opt_steps)
     control.policy_lag += LAG_SMOOTHING * (lag - control.policy_lag)
     core.counts.lag_steps.observe(lag)
     core.counts.lag_seconds.observe(time.monotonic() - core.answers.published_at(behaviour))

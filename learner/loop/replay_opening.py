@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Mapping
 from functools import partial
@@ -140,7 +141,10 @@ def build_view(schema: Schema, config: RunConfig) -> View:
     if not isinstance(view, View):
         raise PluginError(f"replay.view.target: expected a learner.replay.view.View, found {type(view).__name__}")
     staleness = config.replay.staleness
-    return view if staleness is None else WeighedByAge(view, schema, staleness.half_age)
+    view = view if staleness is None else WeighedByAge(view, schema, staleness.half_age)
+    settings = config.model_dump(mode="json", include={"env": True, "replay": {"view", "staleness"}})
+    view.settings = json.dumps([settings, given["discount_factor"]], sort_keys=True)
+    return view
 
 
 def place_on_device(buffer: SharedReplay | MixedReplay, config: RunConfig) -> ReplayBuffer:

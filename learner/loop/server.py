@@ -118,6 +118,7 @@ class LearnerServer:
             self.ratio = LiveRatio(self.control, run.limiter())
             self.actor_table = map_actor_table(shared, create=not (shared / "actors").exists())
             self.publisher = _make_publisher(run, "models")
+            self.publisher.incarnation = max(self.publisher.incarnation, self.control.acting_incarnation + 1)
             self.rank = self._make_rank(group, beginning)
             self.learner = make_learner(
                 run,
@@ -304,6 +305,10 @@ class LearnerServer:
         """Tell ingest of an opt step that was taken."""
         self.control.sampled, self.control.opt_steps = self.buffer.sampled, self.learner.opt_steps
         self.ingest.release_held()
+        # A life that this directory does not know of may have begun at a later time by its clock, and actors may still
+        # have a model of that life. They take only greater versions.
+        if self.control.acting_incarnation > self.publisher.incarnation:
+            self.publisher.incarnation = self.control.acting_incarnation + 1
         self.publisher.settle()
         self._traces.note_opt()
 

@@ -26,7 +26,7 @@ class ModelPublisher:
     Args:
         path: the file of the slots, made here.
         tensors: the agent's ``model_info``.
-        incarnation: of the run, the first part of every version.
+        incarnation: of the run, the first part of every version; the attribute may be raised.
         precision: of floating-point tensors in the slots: rounded to bfloat16, or unchanged.
         run_id: of the run, for readers of the file that may have joined another run.
 
@@ -48,7 +48,7 @@ class ModelPublisher:
         self.slots = ModelSlots(path, len(blank), create=True, run_id=run_id)
         self.seconds = 0.0
         """Seconds spent on publishing so far."""
-        self._incarnation = incarnation
+        self.incarnation = incarnation
         self._source = make_source(list(tensors.values()), list(sent.values()))
         self._targets = [_lay_out(data, blank, sent) for data in self.slots.data]
         self._pending: int | None = None
@@ -80,7 +80,7 @@ class ModelPublisher:
 
     @torch.no_grad()
     def _write(self, opt_steps: int) -> None:
-        version = ModelVersion(self._incarnation, opt_steps)
+        version = ModelVersion(self.incarnation, opt_steps)
         self.slots.write(version, lambda i: torch._foreach_copy_(self._targets[i], self._source.tensors))
 
 

@@ -30,7 +30,7 @@ import numpy as np
 
 from common.data import FINAL, Array, Items, Schema
 from common.errors import RunDirectoryError
-from common.shared.mapped import boot_id, map_file
+from common.shared.mapped import identify, map_file
 from common.shared.words import Word, Words
 from learner.replay.batch_log import RECORD, Batch, BatchLog, choose_length
 from learner.replay.checksum import compute_checksum
@@ -40,7 +40,6 @@ from learner.replay.ring import fault_in, read_ring, view_as_ring
 from learner.shared.durable import sync
 
 N_CURSORS: Final = 8192
-CLOSED: Final = -1
 FAULT_IN_BYTES: Final = 16 << 10
 """If a batch has at least this many bytes of a column, it saves time to prepare for writing them."""
 CURSOR: Final = np.dtype([("incarnation", "<u8"), ("seq", "<u8"), ("end", "<i8"), ("unused", "<u8")])
@@ -62,8 +61,8 @@ class _Header(Words):
     """Absolute index of the oldest row that has not been overwritten; at most ``oldest``."""
     batches = Word(5)
     """Batches ever stored; the number of the next batch."""
-    boot = Word(6)
-    """The boot of the host in which the files are written, see ``boot_id``; ``CLOSED``: no process writes them."""
+    place = Word(6)
+    """Which files these are, and in which boot of the host they are written, see ``ReplayMemory.is_settled``."""
 
 
 class ReplayMemory:
@@ -118,9 +117,9 @@ class ReplayMemory:
             header = self.header
             header.oldest = header.intact = header.committed = self.began
             header.steps = self.steps_began
-            header.boot = boot_id()
             self.sync()
             layout.write(directory)  # Last: a directory with ``layout.json`` has all files.
+            self.settle()
         elif checked and (problem := self.find_problem()):
             raise RunDirectoryError(f"{directory / 'header'}: {problem}")
 
@@ -266,29 +265,36 @@ class ReplayMemory:
         return compute_checksum(read_ring(ring, batch.start, batch.end) for ring in self.rings)
 
     def is_settled(self) -> bool:
-        """Whether no write can be missing: the files were closed, or written in the present boot of the host."""
-        return self.header.boot in (CLOSED, boot_id())
+        """Whether the bytes are those that were written: nobody copied the files, and no write can be missing.
+
+        The header names the files by ``layout.json``, which is written once. So the header of a copy names the files
+        that it was copied from. A write can be missing if the host was restarted since, unless the files were closed.
+        """
+        return self.header.place in (self._identify(is_closed=True), self._identify(is_closed=False))
+
+    def _identify(self, *, is_closed: bool) -> int:
+        return identify(self.directory / "layout.json", this_boot=not is_closed)
 
     def settle(self) -> None:
-        """Note in the header that the present boot of the host writes the files, and sync it.
+        """Note in the header that these files are written in the present boot of the host, and sync it.
 
         This comes before the first batch: otherwise a power cut could leave new rows under a header that still says
-        ``CLOSED``, and recovery would not compare them with their checksums.
+        that the files were closed, and recovery would not compare them with their checksums.
 
         Raises:
             OSError: it cannot be written.
         """
-        self.header.boot = boot_id()
+        self.header.place = self._identify(is_closed=False)
         sync(self.directory / "header")
 
     def close(self) -> None:
-        """Sync all files and note that no process writes them any more, so that any later boot finds them whole.
+        """Sync all files and note that no process writes them any more, so that a later boot finds them whole.
 
         Raises:
             OSError: they cannot be synced.
         """
         self.sync()
-        self.header.boot = CLOSED
+        self.header.place = self._identify(is_closed=True)
         sync(self.directory / "header")
 
     def sync(self) -> None:

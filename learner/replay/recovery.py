@@ -1,13 +1,14 @@
-"""After a power cut: finds the rows of a replay that are whole, and lets the run go on with them.
+"""After a power cut or a copy: finds the rows of a replay that are whole, and lets the run go on with them.
 
 Pages reach the disk in any order, so after another boot of the host any row may be old, new or torn, and so may be
-header, cursors and records. Bytes that a checkpoint has synced are there, unless a later batch has begun to overwrite
-them. So every batch of which the log has a whole record is compared with its checksum. Batches that follow one another
-and are all whole form a stretch. The replay goes on with the stretch that holds the last batch of the newest
-checkpoint or, if that batch has been overwritten, with the longest later stretch. All other rows are given up, and
-the links of the rows that stay are computed again, see ``learner.replay.links``.
+header, cursors and records. The same holds for files that were copied while a learner wrote them. Bytes that a
+checkpoint has synced are there, unless a later batch has begun to overwrite them. So every batch of which the log has a
+whole record is compared with its checksum. Batches that follow one another and are all whole form a stretch. The replay
+goes on with the stretch that holds the last row of the newest checkpoint or, if that row has been overwritten, with the
+longest later stretch. A replay that is older than the checkpoint goes on with its longest stretch. All other rows are
+given up, and the links of the rows that stay are computed again, see ``learner.replay.links``.
 
-The watermark in each checkpoint says which batch was the last: see ``Watermark``.
+The watermark in each checkpoint says which row was the last: see ``Watermark``.
 """
 
 from __future__ import annotations
@@ -113,9 +114,10 @@ def _as_cursor(values: list[int]) -> Cursor:
 
 
 def make_whole(memory: ReplayMemory, find_watermark: Callable[[], Watermark | None]) -> None:
-    """Give up the rows that a power cut may have damaged, so that a resumed run can draw from all other rows.
+    """Give up the rows that a power cut or a copy may have damaged, so that a resumed run can draw from all other rows.
 
-    No checksum is compared if the host has not been restarted since the last write and no file contradicts another.
+    No checksum is compared if the files are those that were written, the host has not been restarted since the last
+    write, and no file contradicts another.
     After a kill in the middle, the next call ends with the same files.
 
     Args:
@@ -130,12 +132,13 @@ def make_whole(memory: ReplayMemory, find_watermark: Callable[[], Watermark | No
         memory.settle()
         memory.recount()
         return
-    cause = f"its files contradict one another ({problem})" if memory.is_settled() else "the host was restarted"
+    moved = "its files were copied, or the host was restarted"
+    cause = moved if problem is None else f"its files contradict one another ({problem})"
     with holding_alone(memory.directory.parent):
         log.info("%s: %s: every batch is compared with its checksum", memory.directory, cause)
         watermark = find_watermark() or Watermark.of_nothing(memory)
         records = memory.log.read_all()
-        kept = choose_stretch(find_stretches(memory, records, watermark), watermark)
+        kept = _choose(memory, records, watermark)
         known_end = max([watermark.committed, *(batch.end for batch in records)])
         _keep_only(memory, kept, records, watermark)
         _report(memory, watermark.oldest, known_end, cause)
@@ -144,17 +147,28 @@ def make_whole(memory: ReplayMemory, find_watermark: Callable[[], Watermark | No
 def find_whole_bounds(memory: ReplayMemory) -> tuple[int, int]:
     """First and end of the absolute indices of rows that are whole, in files that are only read and not written.
 
-    If a power cut may have damaged the links, those of the whole rows are computed again, in this process only.
+    If a power cut or a copy may have damaged the links, those of the whole rows are computed again, in this process
+    only.
     """
     if memory.is_settled():
         return memory.first(), memory.committed
-    nothing = Watermark.of_nothing(memory)
-    kept = choose_stretch(find_stretches(memory, memory.log.read_all(), nothing), nothing)
+    kept = _choose(memory, memory.log.read_all(), Watermark.of_nothing(memory))
     first, end = (max(memory.first(), kept[0].start), min(memory.committed, kept[-1].end)) if kept else (0, 0)
     if memory.links is not None:
         memory.links.use_private_next()
         memory.links.rebuild(first, end)
     return first, end
+
+
+def _choose(memory: ReplayMemory, records: list[Batch], watermark: Watermark) -> list[Batch]:
+    """The stretch to go on with; empty if there is none.
+
+    A checkpoint syncs the log too. So if the log knows of no row as late as the watermark, the files are an older copy,
+    and the watermark says nothing about them.
+    """
+    if max((batch.end for batch in records), default=0) < watermark.committed:
+        watermark = Watermark.of_nothing(memory)
+    return choose_stretch(find_stretches(memory, records, watermark), watermark)
 
 
 def find_stretches(memory: ReplayMemory, records: Iterable[Batch], watermark: Watermark) -> list[list[Batch]]:
@@ -176,25 +190,26 @@ def find_stretches(memory: ReplayMemory, records: Iterable[Batch], watermark: Wa
 
 
 def choose_stretch(stretches: list[list[Batch]], watermark: Watermark) -> list[Batch]:
-    """The stretch to go on with; empty if there is none.
+    """The stretch that holds the last row below the watermark, or else the longest later stretch; empty without either.
 
-    A stretch that ends before the watermark is never chosen: the run's counters do not go back behind its checkpoint.
+    Rows keep their absolute indices in an exported copy, but batches are numbered anew there. So only indices tell
+    where a watermark lies.
     """
     for stretch in stretches:
-        if stretch[0].number < watermark.batches <= stretch[-1].number + 1:
+        if stretch[0].start < watermark.committed <= stretch[-1].end:
             return stretch
-    later = [stretch for stretch in stretches if stretch[-1].number >= watermark.batches]
+    later = [stretch for stretch in stretches if stretch[-1].end >= watermark.committed]
     return max(later, key=lambda stretch: (stretch[-1].end - stretch[0].start, stretch[-1].number), default=[])
 
 
 def _keep_only(memory: ReplayMemory, kept: list[Batch], records: list[Batch], watermark: Watermark) -> None:
     """Make header, cursors and log say that the replay holds these batches and no others.
 
-    The header names no boot of the host until all files are on disk. So after a kill in the middle, the next call
+    The header names no files until all files are on disk. So after a kill in the middle, the next call
     compares all batches again.
     """
     header = memory.header
-    header.boot = 0
+    header.place = 0
     fence()
     if kept:
         number, end, steps = kept[-1].number + 1, kept[-1].end, kept[-1].steps_end

@@ -76,13 +76,14 @@ class UniformReplay(SharedReplay):
             return Snapshot(values)
         left = {name: _to_array(column[ahead.taken :]) for name, column in ahead.batch.items()}
         drawn = {"size": ahead.size, "left": ahead.gathered - ahead.taken, "stale_at": ahead.stale_at}
-        return Snapshot({**values, "ahead": {**drawn, "columns": list(left)}}, left)
+        described = {**drawn, "view": self._view.settings, "columns": list(left)}
+        return Snapshot({**values, "ahead": described}, left)
 
     def restore(self, state: Snapshot) -> None:
         super().restore(state)
         ahead, self._draw_bytes = state.values.get("ahead"), state.values.get("draw_bytes", 0)
         # A state does not say which rows are in its batches: if any rows are excluded, none of the batches is used.
-        if ahead and not len(self._memory.excluded):
+        if ahead and ahead.get("view") == self._view.settings and not len(self._memory.excluded):
             batch = {name: state.arrays[name].copy() for name in ahead["columns"]}  # Files do not keep their order.
             unknown, steps = np.empty(0, np.int64), self._count_each(batch, ahead["size"], ahead["left"])
             self._ahead = _Ahead(

@@ -85,6 +85,9 @@ class View(abc.ABC):
         make_env: makes the run's environment; None where the learner builds none (``env.spaces``).
     """
 
+    settings = ""
+    """All settings on which draws depend, as one text. A batch that was drawn under other settings is not used."""
+
     @abc.abstractmethod
     def can_draw(self, rows: Rows, index: Array) -> Array:
         """At which of the rows ``[n]`` a draw can begin, ``[n]`` bool; n may be 0.

@@ -233,11 +233,14 @@ class ReplayWriter:
         batches = memory.log.copy_newest(int(self._header.batches))
         dropped = batches[batches["follows"] == 0]
         since = dict(zip(dropped["incarnation"].tolist(), dropped["start"].tolist(), strict=True))
-        known = [incarnation for incarnation in np.unique(origins).tolist() if incarnation in self._slots]
-        known.sort(key=lambda incarnation: -int(memory.cursors["end"][self._slots[incarnation]]))
+        by_origin = np.argsort(origins, kind="stable")
+        senders, begins = np.unique(origins[by_origin], return_index=True)
+        groups = zip(senders.tolist(), np.split(rows[by_origin], begins[1:]), strict=True) if len(rows) else ()
+        known = [(incarnation, sent) for incarnation, sent in groups if incarnation in self._slots]
+        known.sort(key=lambda group: -int(memory.cursors["end"][self._slots[group[0]]]))
         found, room = dict[int, LaneEnds](), MAX_LANES
-        for incarnation in known:
-            own = rows[(origins == incarnation) & (rows >= since.get(incarnation, 0))]
+        for incarnation, sent in known:
+            own = sent[sent >= since.get(incarnation, 0)]
             ends = LaneEnds()
             ends.find(own, self._read(LANE.name, own), self._read(FINAL.name, own))
             room -= len(ends)

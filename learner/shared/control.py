@@ -95,6 +95,8 @@ class ControlBlock(Words):
     """Scores that evaluating actors have given; the newest lies in ``score.json``."""
     actors_present = Word(36)
     """Actors that hold an id: those online, and those that build their parts or are away for a moment."""
+    acting_incarnation = Word(37)
+    """The highest incarnation in the versions of models that have acted, in all lives of the run."""
 
     def __init__(self, buffer: mmap.mmap) -> None:
         super().__init__(buffer)

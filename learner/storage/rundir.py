@@ -151,7 +151,8 @@ class RunDir:
             )
         before = read_identity(self.path)
         # The directory may be an older copy of the run. The clock knows of the starts that the copy does not, so the
-        # versions of models stay above those that actors have from these starts.
+        # versions of models stay above those that actors have from these starts. If the clock was ahead then, the
+        # learner learns it from the actors (``ControlBlock.acting_incarnation``).
         self.identity = replace(before, incarnation=max(before.incarnation + 1, int(time.time())))
         self.n_ranks = _read_ranks(self.path)
         self.shared.mkdir(exist_ok=True)

@@ -28,7 +28,7 @@ CAPACITY: Final = 50_000
 CHECKPOINT_SECONDS: Final = 10.0
 DISK_MIB: Final = 300
 BOOT: Final = 6
-"""The word of the replay's header that names the boot of the host."""
+"""The word of the replay's header that names the files and the boot of the host."""
 
 
 class Disk:

@@ -132,7 +132,7 @@ def test_after_a_power_cut_the_run_goes_on_from_its_checkpoint_as_if_nothing_had
         if json.loads((checkpoint / "replay.json").read_text())["committed"] == memory.committed:
             shutil.rmtree(checkpoint)
     memory.columns["obs"][(memory.committed - 1) % memory.n_slots] = 0  # Its page did not reach the disk.
-    memory.header.boot = 12345
+    memory.header.place = 12345
     train_in_turns(ended, resume=True)
     assert "the host was restarted" in caplog.text
     assert "the replay cannot go back" not in caplog.text

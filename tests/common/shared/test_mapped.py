@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from common.errors import RunDirectoryError
-from common.shared.mapped import boot_id, hold_until_exit, holding_alone, map_file
+from common.shared.mapped import hold_until_exit, holding_alone, identify, map_file
 
 
 def test_a_file_of_another_size_is_refused_with_both_sizes(tmp_path: Path) -> None:
@@ -73,7 +74,16 @@ def test_a_kill_while_a_file_is_made_does_not_stop_it_from_being_made_later(tmp_
     assert not (tmp_path / ".f.part").exists()
 
 
-def test_the_boot_is_the_same_for_all_processes_and_fits_a_signed_word() -> None:
-    script = "from common.shared.mapped import boot_id; print(boot_id())"
-    other = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True, text=True)
-    assert 0 < boot_id() == int(other.stdout) < 2**63
+def test_a_file_is_identified_alike_by_all_processes_and_its_copy_otherwise(tmp_path: Path) -> None:
+    path, copy = tmp_path / "a", tmp_path / "b"
+    path.write_text("x")
+    shutil.copy2(path, copy)
+    for this_boot in (False, True):
+        script = (
+            f"from pathlib import Path; from common.shared.mapped import identify; "
+            f"print(identify(Path({str(path)!r}), this_boot={this_boot}))"
+        )
+        other = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True, text=True)
+        assert 0 < identify(path, this_boot=this_boot) == int(other.stdout) < 2**63
+        assert identify(copy, this_boot=this_boot) != identify(path, this_boot=this_boot)
+    assert identify(path, this_boot=True) != identify(path, this_boot=False)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from common.config.run_config import RunConfig
-from common.data import Items, Schema
+from common.data import Items, Schema, Snapshot
 from common.episode_files import write_episode
 from common.errors import ConfigError, PluginError, SchemaMismatchError
 from common.interfaces import RowMap
@@ -214,6 +214,37 @@ def test_settings_of_two_buffers_or_of_none_are_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         make_config(replay=replay)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"replay": {"view": {"params": {"n": 3}}}},
+        {"replay": {"staleness": {"half_age": 2}}},
+        {"replay": {"view": {"target": "learner.views.sequences:Sequences", "params": {"length": 2}}}},
+        {"agent": {"target": "common.agents.dqn:DQN", "params": {"discount_factor": 0.5}}},
+        {"env": {"params": {"reward": 2.0}}},
+        {},
+    ],
+)
+def test_batches_that_were_gathered_before_a_resume_are_drawn_only_by_the_same_view(
+    tmp_path: Path, make_config: MakeConfig, changed: dict[str, Any]
+) -> None:
+    lanes = Lanes(tmp_path)
+    lanes.play(40)
+    agent = {"target": "common.agents.dqn:DQN"}
+    before = build_buffer(lanes.memory, make_config(agent=agent))
+    for _ in range(3):
+        before.batch(4)
+    state = before.state()
+    values = {name: value for name, value in state.values.items() if name != "ahead"}
+    config = make_config(**{"agent": agent, **changed})
+    resumed, gathering_anew = build_buffer(lanes.memory, config), build_buffer(lanes.memory, config)
+    resumed.restore(state)
+    gathering_anew.restore(Snapshot(values))
+    found, anew = resumed.batch(4), gathering_anew.batch(4)
+    is_same = found.keys() == anew.keys() and all(np.array_equal(found[name], anew[name]) for name in anew)
+    assert is_same == bool(changed)
 
 
 def test_a_missing_replay_begins_empty_and_the_log_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

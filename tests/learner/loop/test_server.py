@@ -10,6 +10,7 @@ from typing import NoReturn
 import pytest
 
 from common.errors import AddressError, CheckpointError, CrossborderError, RankLostError, StarvedError
+from common.wire.pb import crossborder_pb2 as pb
 from learner.loop.learner import Outcome
 from learner.loop.rank import Rank
 from learner.loop.server import LearnerServer, train_async
@@ -17,6 +18,7 @@ from learner.ranks.place import Place
 from learner.shared.control import ControlBlock
 from learner.storage.rundir import require_free
 from tests.conftest import MakeConfig
+from tests.learner.ingest.by_hand import Client, Talk
 
 
 def test_a_server_is_complete_when_it_is_constructed(make_config: MakeConfig) -> None:
@@ -82,3 +84,28 @@ def test_an_error_at_the_end_is_raised_if_the_loop_raised_none(make_config: Make
         server.learner.request_stop()
         with pytest.raises(CheckpointError, match=r"final\.part: cannot be saved"):
             server.train()
+
+
+@pytest.mark.parametrize(
+    ("acting", "newest"),
+    [(5000, 5001), (1, 1), (2**63, 1)],
+    ids=["of a life that this directory does not know of", "of this life", "absurd"],
+)
+def test_models_are_newer_than_every_model_that_has_acted(make_config: MakeConfig, acting: int, newest: int) -> None:
+    """A copy of the run is older than the life whose model the actor has, and the clock was ahead in that life."""
+    config = make_config(
+        agent={"target": "common.agents.dqn:DQN", "params": {"batch_size": 4}},
+        trainer={"max_opts": 4, "sync_interval": 1},
+        server={"grace_seconds": 0.5},
+    )
+    with LearnerServer(config) as server:
+        client = Client(server)
+        client.join()
+        talk = Talk(client.stub)
+        behaviour = pb.ModelVersion(incarnation=acting, opt_steps=900)
+        assert talk.say(client.batch(1, count=50, behaviour=behaviour)).acked_seq == 1
+        server.train()
+        assert server.publisher.slots.newest() == (newest, 4)
+        client.channel.close()
+    with LearnerServer(config, resume=True) as server:
+        assert server.publisher.slots.newest() > (newest, 4)

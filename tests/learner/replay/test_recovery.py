@@ -6,6 +6,7 @@ import logging
 import random
 import shutil
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ import pytest
 
 from common.errors import RunDirectoryError
 from common.shared.mapped import hold_until_exit
-from learner.replay.memory import CLOSED, ReplayMemory
+from learner.replay.memory import ReplayMemory
 from learner.replay.recovery import Watermark, find_whole_bounds, make_whole
 from learner.replay.writer import ReplayWriter
 from tests.conftest import PATIENCE
@@ -110,7 +111,7 @@ def test_a_cursor_that_is_lost_with_all_rows_of_its_process_is_too_low_and_store
     older = 1, 1, 10, 0  # The page of the table is from a moment after the first batch.
     memory.cursors[memory.cursors["incarnation"] == 1] = older
     memory.log.records[1:4] = 0
-    memory.header.boot = OTHER_BOOT
+    memory.header.place = OTHER_BOOT
     memory = recovered(tmp_path, None)
     assert (memory.first(), memory.committed) == (40, 60)
     writer = ReplayWriter(memory)
@@ -139,7 +140,7 @@ def test_after_a_power_cut_that_took_nothing_nothing_is_lost(tmp_path: Path, cap
     with caplog.at_level(logging.INFO):
         memory = recovered(tmp_path, None)
     assert (memory.first(), memory.committed) == (0, before)
-    assert f"the host was restarted; all {before} rows are whole" in caplog.messages[-1]
+    assert f"its files were copied, or the host was restarted; all {before} rows are whole" in caplog.messages[-1]
     assert "WARNING" not in {record.levelname for record in caplog.records}
 
 
@@ -150,11 +151,81 @@ def test_a_replay_that_was_closed_is_whole_in_any_boot_and_loses_nothing(
     store(memory, 100, random.Random(0))
     before = memory.first(), memory.committed
     memory.close()
-    assert memory.header.boot == CLOSED
+    closed = memory.header.place
+    assert memory.is_settled()
     memory = recovered(tmp_path, None)
     assert (memory.first(), memory.committed) == before
-    assert memory.header.boot not in (CLOSED, 0)
+    assert memory.header.place not in (closed, 0)
     assert not caplog.messages
+
+
+def copied_while_written(source: ReplayMemory, to: Path) -> None:
+    """Copy header, cursors and log at one moment, and all other files after more batches, as ``cp -r`` does."""
+    first = {name: (source.directory / name).read_bytes() for name in ("header", "cursors", "batches")}
+    store(source, 20, random.Random(1))
+    shutil.copytree(source.directory, to / "replay")
+    for name, content in first.items():
+        (to / "replay" / name).write_bytes(content)
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_of_files_that_were_copied_while_a_learner_wrote_them_only_whole_rows_stay(
+    tmp_path: Path, closed: bool
+) -> None:
+    memory = opened(tmp_path, create=True)
+    store(memory, 100, random.Random(0))
+    if closed:
+        memory.close()
+    copied_while_written(memory, tmp_path / "copy")
+    first, end = find_whole_bounds(ReplayMemory.open_saved(tmp_path / "copy" / "replay"))
+    copy = recovered(tmp_path / "copy", None)
+    assert 0 < len(copy) < CAPACITY, "rows that were overwritten during the copy are given up, all others stay"
+    assert (first, end) == (copy.first(), copy.committed)
+    check_whole(copy)
+
+
+def test_an_older_copy_in_the_place_of_the_files_is_compared(tmp_path: Path) -> None:
+    memory = opened(tmp_path, create=True)
+    store(memory, 100, random.Random(0))
+    copied_while_written(memory, tmp_path / "copy")
+    for file in (tmp_path / "copy" / "replay").iterdir():  # As ``cp -r`` does: the inodes stay.
+        (tmp_path / "replay" / file.name).write_bytes(file.read_bytes())
+    check_whole(recovered(tmp_path, None))
+
+
+def test_a_directory_that_was_renamed_is_not_compared(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    memory = opened(tmp_path / "before", create=True)
+    store(memory, 100, random.Random(0))
+    (tmp_path / "before").rename(tmp_path / "after")
+    memory = recovered(tmp_path / "after", None)
+    check_whole(memory)
+    assert not caplog.messages
+
+
+def test_a_watermark_holds_for_a_copy_whose_batches_are_numbered_anew(tmp_path: Path) -> None:
+    memory = opened(tmp_path, create=True)
+    store(memory, 100, random.Random(0))
+    watermark = replace(Watermark.of(memory), batches=10_000)
+    store(memory, 5, random.Random(1))
+    before = memory.first(), memory.committed
+    memory.header.place = OTHER_BOOT
+    memory = recovered(tmp_path, watermark)
+    assert (memory.first() < before[0] + 30, memory.committed) == (True, before[1])
+    check_whole(memory)
+
+
+@pytest.mark.parametrize("later", [10, 300], ids=["the copy could still be there", "all of its slots were overwritten"])
+def test_an_older_copy_keeps_its_rows_although_a_checkpoint_knows_of_later_rows(tmp_path: Path, later: int) -> None:
+    memory = opened(tmp_path, create=True)
+    store(memory, 30, random.Random(0))
+    older = memory.first(), memory.committed
+    shutil.copytree(tmp_path / "replay", tmp_path / "copy" / "replay")
+    store(memory, later, random.Random(1))
+    copy = recovered(tmp_path / "copy", Watermark.of(memory))
+    assert (copy.first(), copy.committed) == older
+    check_whole(copy)
+    writer = ReplayWriter(copy)
+    assert {n: writer.last_seq(n) for n in range(1, 6)} == true_cursors(0, 30, older[1])
 
 
 def test_the_log_tells_how_many_rows_are_lost_and_where(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -163,7 +234,7 @@ def test_the_log_tells_how_many_rows_are_lost_and_where(tmp_path: Path, caplog: 
     for seq in range(1, 11):
         writer.append(linked_rows(memory.committed, 10), 10, 1, seq)
     memory.columns["n"][73] = -1
-    memory.header.boot = OTHER_BOOT
+    memory.header.place = OTHER_BOOT
     memory = recovered(tmp_path, None)
     check_whole(memory)
     assert (memory.first(), memory.committed) == (0, 70)
@@ -179,7 +250,7 @@ def test_without_whole_rows_the_replay_begins_empty_at_the_checkpoint(
     store(memory, 10, random.Random(0))
     watermark = Watermark.of(memory)
     memory.columns["n"][:] = -1
-    memory.header.boot = OTHER_BOOT
+    memory.header.place = OTHER_BOOT
     memory = recovered(tmp_path, watermark)
     assert (len(memory), memory.committed) == (0, watermark.committed)
     assert "0 rows are whole" in caplog.messages[-1]
@@ -242,20 +313,20 @@ def test_a_recovery_that_is_killed_anywhere_comes_to_the_same_the_next_time(
     store(memory, 30, rng)
     cut(tmp_path / "cut", [*moments, files(tmp_path / "cut")], random.Random(7))
     shutil.copytree(tmp_path / "cut", tmp_path / "alone")
-    recovered(tmp_path / "alone", watermark)
+    recovered(tmp_path / "alone", watermark).header.place = 0  # It names the files, so it is different for each copy.
     expected = files(tmp_path / "alone")
     for writes in range(9):
         again = tmp_path / str(writes)
         shutil.copytree(tmp_path / "cut", again)
         with killed_after(writes, monkeypatch), pytest.raises(KilledError):
             make_whole(opened(again, checked=False), lambda: watermark)
-        recovered(again, watermark)
+        recovered(again, watermark).header.place = 0
         assert files(again) == expected, writes
 
 
 def test_nothing_is_recovered_beside_an_ingest_that_still_writes(tmp_path: Path) -> None:
     memory = opened(tmp_path, create=True)
-    memory.header.boot = OTHER_BOOT
+    memory.header.place = OTHER_BOOT
     hold_until_exit(tmp_path)
     with pytest.raises(RunDirectoryError, match="the ingest process of a learner that was killed still holds it"):
         make_whole(opened(tmp_path, checked=False), lambda: None)
@@ -268,7 +339,7 @@ def test_of_files_that_are_only_read_the_bounds_and_links_of_the_whole_rows_are_
         writer.append(linked_rows(memory.committed, 10), 10, 1, seq)
     assert find_whole_bounds(ReplayMemory.open_saved(tmp_path / "replay")) == (0, 100)
     memory.columns["n"][73] = -1
-    memory.header.boot = OTHER_BOOT
+    memory.header.place = OTHER_BOOT
     assert memory.links is not None
     memory.links.next[:] = 5
     saved = ReplayMemory.open_saved(tmp_path / "replay")
