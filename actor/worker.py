@@ -166,7 +166,7 @@ class Actor:
         if unacknowledged:
             log.warning("%d batches were not acknowledged before the end", unacknowledged)
         if pusher.changes and not (self._asked_to_stop or pusher.told_to_stop):
-            raise SettingsChangedError("the learner has changed settings of this actor")
+            raise SettingsChangedError(", ".join(pusher.changes))
         return ActorStat(joined.actor_id, counters.env_steps, counters.seconds)
 
     def _find_shared_models(self, run_id: str) -> SharedModels | None:

@@ -46,6 +46,10 @@ class NotJoinedError(CrossborderError):
     """The learner does not know this incarnation, since it was restarted: the actor must join again."""
 
 
+class SharedIncarnationError(CrossborderError):
+    """Two processes push as one incarnation, since one of them is a copy of the other: one must take a new one."""
+
+
 class StoppingError(CrossborderError):
     """The learner is shutting down. Nothing is wrong, and the actor has nothing left to do."""
 
@@ -56,6 +60,7 @@ _TYPED: dict[str | bytes, type[CrossborderError] | None] = {
     "protocol_mismatch": ProtocolMismatchError,
     "schema_mismatch": SchemaMismatchError,
     "not_joined": NotJoinedError,
+    "incarnation_shared": SharedIncarnationError,
     "bad_items": RefusedError,
     "stopping": StoppingError,
     "too_many_actors": None,  # An actor may leave: the call is tried again.

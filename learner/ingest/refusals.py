@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import grpc
 
 from common.errors import CrossborderError, ProtocolMismatchError, RefusedError, SchemaMismatchError
-from common.wire.rpc import ERROR_KEY, NotJoinedError, StoppingError
+from common.wire.rpc import ERROR_KEY, NotJoinedError, SharedIncarnationError, StoppingError
 from learner.ingest.cordons import CordonedError
 from learner.ingest.registry import TooManyActorsError
 from learner.replay.writer import CursorsFullError
@@ -53,6 +53,8 @@ class TokenReplacedError(CrossborderError):
 _STATUS: dict[type[CrossborderError], tuple[grpc.StatusCode, str]] = {
     ProtocolMismatchError: (grpc.StatusCode.FAILED_PRECONDITION, "protocol_mismatch"),
     NotJoinedError: (grpc.StatusCode.FAILED_PRECONDITION, "not_joined"),
+    # Actors of earlier releases end with the message: to them this status says that no retry can help.
+    SharedIncarnationError: (grpc.StatusCode.FAILED_PRECONDITION, "incarnation_shared"),
     SchemaMismatchError: (grpc.StatusCode.FAILED_PRECONDITION, "schema_mismatch"),
     RefusedError: (grpc.StatusCode.INVALID_ARGUMENT, "bad_items"),
     TooManyActorsError: (grpc.StatusCode.RESOURCE_EXHAUSTED, "too_many_actors"),

@@ -77,6 +77,21 @@ def test_an_actor_that_builds_its_environment_is_neither_away_nor_online(client:
     assert states == [ActorState.BUILDING, ActorState.ONLINE]
 
 
+def test_of_two_processes_with_one_incarnation_the_first_is_told_and_the_second_goes_on(client: Client) -> None:
+    client.join()
+    first, second = Talk(client.stub), Talk(client.stub)
+    assert first.say(client.batch(1)).acked_seq == 1
+    client.join()
+    assert second.say(client.batch(0, rows=0, payload=b"")).acked_seq == 0, "it has not shown that it has this batch"
+    with pytest.raises(grpc.RpcError) as error:
+        first.say(client.batch(2, start=100))
+    code, name, message = refusal(error)
+    assert (code, name) == (grpc.StatusCode.FAILED_PRECONDITION, "incarnation_shared")
+    assert "actor 0: another process has joined as the same incarnation" in message
+    assert second.say(client.batch(2, start=5)).acked_seq == 2
+    assert client.stored() == list(range(10))
+
+
 def test_a_join_without_a_stream_gives_its_id_back_within_seconds(make_config: MakeConfig) -> None:
     limits = {"handshake_seconds": 3.0}  # Within them, the other one joins.
     with LearnerServer(make_config(server={"max_actors": 1, "limits": limits, "grace_seconds": 0.5})) as server:
