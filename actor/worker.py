@@ -137,8 +137,8 @@ class Actor:
             CrossborderError: the learner cannot be reached or refuses, or a part cannot be built.
         """
         own = joined if self._evaluates else joined.for_acting()
-        name = self._connector.endpoint.name
-        check_names(own.config, self._trust, name, relayed=own.relayed, evaluates=self._evaluates)
+        place = self._connector.endpoint.named
+        check_names(own.config, self._trust, place, relayed=own.relayed, evaluates=self._evaluates)
         counters = ActorCounters()
         counters.dropped_items, self._dropped_rows = self._dropped_rows, 0
         fetcher = ModelFetcher(

@@ -38,6 +38,7 @@ class Visit:
     def __init__(
         self, address: str, trust: Trust, probe: Probe, *, evaluates: bool = False, actor_id: int | None = None
     ) -> None:
+        self._address = address
         self._host, self._port = split_address(address)
         self._trust, self._probe = trust, probe
         self._evaluates, self._actor_id = evaluates, actor_id
@@ -51,6 +52,7 @@ class Visit:
             return f"{self._port} is open, seen from {connection.getsockname()[0]}"
 
     def tls(self) -> str:
+        self._trust.require_own_learner(self._address)
         if not self._trust.uses_tls(self._host):
             return "not used: " + ("--insecure" if self._trust.insecure else "the learner is on this host")
         return inspect_certificate(self._host, self._port, self._trust)
@@ -78,7 +80,7 @@ class Visit:
         config = read_config(answer.config_json)
         if self._actor_id is not None and not self._evaluates:
             config = config.model_copy(update={"env": config.env.for_actor(self._actor_id)})
-        check_names(config, self._trust, self._host, relayed=answer.relayed, evaluates=self._evaluates)
+        check_names(config, self._trust, self._address, relayed=answer.relayed, evaluates=self._evaluates)
         try:
             self._build(config, answer.schema)
         except CrossborderError:

@@ -50,6 +50,10 @@ class TokenReplacedError(CrossborderError):
     """The token is no longer valid, but its holder has another token, with which an actor may come back."""
 
 
+class OtherUserError(CrossborderError):
+    """Another user of this host calls a learner without tokens."""
+
+
 _STATUS: dict[type[CrossborderError], tuple[grpc.StatusCode, str]] = {
     ProtocolMismatchError: (grpc.StatusCode.FAILED_PRECONDITION, "protocol_mismatch"),
     NotJoinedError: (grpc.StatusCode.FAILED_PRECONDITION, "not_joined"),
@@ -64,6 +68,7 @@ _STATUS: dict[type[CrossborderError], tuple[grpc.StatusCode, str]] = {
     OverLimitError: (grpc.StatusCode.RESOURCE_EXHAUSTED, "over_limit"),
     StoppingError: (grpc.StatusCode.UNAVAILABLE, "stopping"),
     TokenReplacedError: (grpc.StatusCode.UNAVAILABLE, "token_replaced"),
+    OtherUserError: (grpc.StatusCode.PERMISSION_DENIED, "other_user"),
     UnauthenticatedError: (grpc.StatusCode.UNAUTHENTICATED, "unauthenticated"),
 }
 

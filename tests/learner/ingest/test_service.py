@@ -10,6 +10,7 @@ from learner.loop.server import LearnerServer
 from learner.shared.actor_table import ActorState
 from tests.conftest import MakeConfig, most_memory, wait_for
 from tests.learner.ingest.by_hand import SECONDS, Client, Talk, refusal
+from tests.users import as_nobody, needs_root
 
 
 def test_the_learner_says_stop_unasked_and_a_goodbye_ends_the_stream(client: Client) -> None:
@@ -90,6 +91,16 @@ def test_of_two_processes_with_one_incarnation_the_first_is_told_and_the_second_
     assert "actor 0: another process has joined as the same incarnation" in message
     assert second.say(client.batch(2, start=5)).acked_seq == 2
     assert client.stored() == list(range(10))
+
+
+@needs_root
+def test_another_user_of_the_host_cannot_join_a_learner_without_tokens(client: Client) -> None:
+    with as_nobody(), pytest.raises(grpc.RpcError) as error:
+        client.join()
+    code, name, message = refusal(error)
+    assert (code, name) == (grpc.StatusCode.PERMISSION_DENIED, "other_user")
+    assert "expected a caller of the learner's own user or of root, found another user of this host" in message
+    assert not client.server.control.joins
 
 
 def test_a_join_without_a_stream_gives_its_id_back_within_seconds(make_config: MakeConfig) -> None:
