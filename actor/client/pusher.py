@@ -38,6 +38,9 @@ BEHIND_SECONDS: Final = 1.0
 """The learner is behind if rows wait longer than this for an acknowledgement: a learner that keeps the replay ratio
 acknowledges rows later."""
 DROPS_LOGGED_EVERY: Final = 10.0
+STEADY_SECONDS: Final = 1.0
+"""After a stream that was open for less than this, the next wait may be longer: a learner that breaks each stream at
+once hears of an actor less and less often."""
 LAST_PUT_SECONDS: Final = 5.0
 """The time for putting batches once the actor has to end: a step in many environments may fill several batches."""
 
@@ -191,14 +194,14 @@ class Pusher:
     def _stream_until_left(self) -> None:
         backoff = Backoff()
         while True:
-            connector = self._connector
+            connector, opened_at = self._connector, time.monotonic()
             stream = PushStream(connector.push_items, connector.incarnation, self._spool, self._requests)
             self._stream = stream
             if self._given_up.is_set():
                 stream.cancel()
             is_clone = False
             try:
-                broken = stream.run(lambda response: self._hear(response, backoff))
+                broken = stream.run(self._hear)
             except SharedIncarnationError as error:
                 is_clone, broken = True, str(error)
             if self._given_up.is_set() or self._told_to_stop or (stream.has_left and broken is None):
@@ -206,6 +209,8 @@ class Pusher:
             log.warning("connection to the learner lost, %d batches kept: %s", self.unacknowledged, broken or "closed")
             self._spool.disconnect()
             lost_at = time.monotonic()
+            if lost_at - opened_at >= STEADY_SECONDS:
+                backoff.reset()
             self._stopped.wait(backoff.next_delay())
             if is_clone:
                 self._part_from_clone()
@@ -213,8 +218,7 @@ class Pusher:
             away = time.monotonic() - lost_at
             log.info("joined run %s again as actor %d after %.1f s", joined.run_id, joined.actor_id, away)
 
-    def _hear(self, response: pb.PushItemsResponse, backoff: Backoff) -> None:
-        backoff.reset()
+    def _hear(self, response: pb.PushItemsResponse) -> None:
         self._spool.grace = 0.0 if response.paced else GRACE_SECONDS
         self._spool.acknowledge(response.acked_seq)
         newest = version_from_pb(response.newest)

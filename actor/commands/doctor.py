@@ -21,6 +21,7 @@ from common.data import Schema
 from common.errors import ConfigError, CrossborderError, PluginError, ProtocolMismatchError, RefusedError
 from common.evaluators import open_evaluator
 from common.lanes.watched_envs import Watch
+from common.process.log import escape, escape_lines
 from common.wire.address import split_address
 from common.wire.trust import Trust
 
@@ -194,9 +195,10 @@ def examine(
         visit = Visit(address, trust, probe, evaluates=evaluates, actor_id=actor_id)
         for check in CHECKS:
             try:
-                out.write(f"pass  {check.name:<12}{check.run(visit)}\n")
+                out.write(f"pass  {check.name:<12}{escape(check.run(visit))}\n")
             except CrossborderError as error:
-                out.write(f"FAIL  {check.name:<12}{error}\n{'':18}to do: {check.advice}\n")
+                found = f"\n{'':18}".join(escape_lines(str(error)))
+                out.write(f"FAIL  {check.name:<12}{found}\n{'':18}to do: {check.advice}\n")
                 failures.append(error)
                 if check.is_vital:
                     break

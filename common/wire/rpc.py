@@ -15,6 +15,7 @@ from common.errors import (
     RefusedError,
     SchemaMismatchError,
 )
+from common.process.log import escape
 from common.wire.pb import crossborder_pb2 as pb
 
 PROTOCOL_VERSION = 3
@@ -108,7 +109,7 @@ def typed_error(error: grpc.RpcError) -> CrossborderError | None:
 
 def describe(error: grpc.RpcError) -> str:
     """One line about a failed call."""
-    return f"{error.code().name}: {error.details()}"
+    return f"{error.code().name}: {escape(error.details() or '')}"
 
 
 def version_to_pb(version: ModelVersion) -> pb.ModelVersion:

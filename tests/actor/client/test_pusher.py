@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -190,6 +191,24 @@ def test_all_rows_arrive_once_and_in_order_through_every_fault(serve: Serve, way
     assert (learner.streams, learner.goodbyes) == (4, 1)
 
 
+def test_a_learner_that_breaks_each_stream_at_once_hears_of_the_actor_less_and_less_often(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries: list[int] = []
+
+    def delay(backoff: Backoff) -> float:
+        tries.append(backoff._tries)
+        backoff._tries += 1
+        return 0.0
+
+    monkeypatch.setattr(Backoff, "next_delay", delay)
+    monkeypatch.setattr("actor.client.pusher.STEADY_SECONDS", math.inf)
+    learner = BreakingLearner(breaks=[(1, "lost")] * 6)
+    assert push(serve, learner, 20) == Outcome(0, None, stopped=False)
+    assert tries == [0, 1, 2, 3, 4, 5], "an answer alone does not make the waits short again"
+    assert learner.stored == list(range(20))
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_an_actor_whose_acknowledged_items_are_gone_goes_on_as_a_new_incarnation_in_its_place(
     serve: Serve, caplog: pytest.LogCaptureFixture, way: str
@@ -305,9 +324,9 @@ def test_the_window_is_strict_while_a_replay_ratio_is_in_force(
     seen: list[float] = []
     hear = Pusher._hear
 
-    def look(pusher: Pusher, response: pb.PushItemsResponse, backoff: Backoff) -> None:
+    def look(pusher: Pusher, response: pb.PushItemsResponse) -> None:
         response.paced = paced
-        hear(pusher, response, backoff)
+        hear(pusher, response)
         seen.append(pusher._spool.grace)
 
     monkeypatch.setattr(Pusher, "_hear", look)
