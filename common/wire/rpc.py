@@ -37,8 +37,10 @@ CLIENT_OPTIONS = (
     ("grpc.enable_retries", 0),
     # An ingest process that died is back within a second, so clients must try to connect several times in a second.
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 1_000),
     ("grpc.max_reconnect_backoff_ms", 1_000),
+    # Despite its name, the time in which a connection must be ready: TCP, TLS and HTTP/2 take about four round trips. A
+    # client whose server has moved waits this long for the former address.
+    ("grpc.min_reconnect_backoff_ms", 5_000),
     ("grpc.max_receive_message_length", UNARY_BYTES + CHUNK_BYTES),
 )
 
