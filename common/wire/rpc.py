@@ -20,6 +20,8 @@ from common.wire.pb import crossborder_pb2 as pb
 
 PROTOCOL_VERSION = 3
 ERROR_KEY = "crossborder-error"
+NOT_AUTHENTICATED = "not authenticated"
+"""A learner's whole answer to a call without a valid token."""
 CHUNK_BYTES = 1 << 20
 UNARY_BYTES = 4 << 20
 """A model up to this size travels in one message, a larger one in chunks: beyond 4 MiB one message was slower."""
@@ -89,13 +91,18 @@ connection."""
 
 
 def _authentication_error(error: grpc.RpcError, details: str) -> AuthenticationError | None:
-    if error.code() is grpc.StatusCode.UNAUTHENTICATED:
-        return AuthenticationError("the learner refused the token")
+    code = error.code()
+    if code not in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.UNAVAILABLE):
+        return None
     for pattern, meaning in _HANDSHAKE.items():
         found = re.search(pattern, details)
-        if found and error.code() is grpc.StatusCode.UNAVAILABLE:
+        if found:
             return AuthenticationError(meaning.format(found[1]))
-    return None
+    if code is grpc.StatusCode.UNAVAILABLE:
+        return None
+    if details != NOT_AUTHENTICATED:  # gRPC's own code refuses to send the token, and says why.
+        return AuthenticationError(f"the token was not sent: {escape(details)}")
+    return AuthenticationError("the learner refused the token")
 
 
 def typed_error(error: grpc.RpcError) -> CrossborderError | None:

@@ -19,6 +19,7 @@ from common.wire.address import split_peer
 from common.wire.channel import path_of
 from common.wire.owners import is_strangers_peer
 from common.wire.pb import crossborder_pb2 as pb
+from common.wire.rpc import NOT_AUTHENTICATED
 from common.wire.tokens import (
     ACTOR_VARIABLE,
     ADMIN_VARIABLE,
@@ -216,7 +217,7 @@ class Gate:
         digest = digest_of(bearer(metadata))
         name = self._known[role].name_of(digest) if role in self._known else None
         if name is None:
-            raise UnauthenticatedError("not authenticated")
+            raise UnauthenticatedError(NOT_AUTHENTICATED)
         return Caller(method, peer, role, name, digest)
 
     def require_own_user(self, caller: Caller) -> None:
@@ -248,7 +249,7 @@ class Gate:
             return None
         if caller.name in known.names():
             return TokenReplacedError("the token was replaced; join again with the new one")
-        return UnauthenticatedError("not authenticated")
+        return UnauthenticatedError(NOT_AUTHENTICATED)
 
     def names(self) -> dict[Role, frozenset[str]]:
         """The holders of valid tokens."""

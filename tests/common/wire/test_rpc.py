@@ -108,6 +108,26 @@ def test_nobody_listening_is_tried_again() -> None:
     assert "the details" not in describe(error)
 
 
+class FailedCall(grpc.RpcError):
+    """An error of gRPC's own code, which no server has sent."""
+
+    def code(self) -> grpc.StatusCode:
+        return grpc.StatusCode.UNAUTHENTICATED
+
+    def details(self) -> str:
+        return "Hostname Verification Check failed.\x1b[2J"
+
+    def trailing_metadata(self) -> None:
+        return None
+
+
+def test_a_token_that_grpc_does_not_send_is_not_called_refused(port: int) -> None:
+    assert str(typed_error(FailedCall())) == (
+        "the learner's certificate is not for this host name: Hostname Verification Check failed"
+    )
+    assert str(typed_error(refusal(port, "UNAUTHENTICATED"))) == "the token was not sent: the details"
+
+
 def test_a_failed_call_is_described_in_one_line(port: int) -> None:
     assert describe(refusal(port, "NOT_FOUND")) == "NOT_FOUND: the details"
 
