@@ -117,8 +117,8 @@ class FailedCall(grpc.RpcError):
     def details(self) -> str:
         return "Hostname Verification Check failed.\x1b[2J"
 
-    def trailing_metadata(self) -> None:
-        return None
+    def trailing_metadata(self) -> tuple[()]:
+        return ()
 
 
 def test_a_token_that_grpc_does_not_send_is_not_called_refused(port: int) -> None:
