@@ -68,21 +68,21 @@ class Name:
 
 
 def check_names(
-    config: ActorConfig, trust: Trust, host: str, *, relayed: bool = False, evaluates: bool = False
+    config: ActorConfig, trust: Trust, address: str, *, relayed: bool = False, evaluates: bool = False
 ) -> None:
-    """Check that an actor may build the parts that a learner on ``host`` names, before it imports any of them.
+    """Check that an actor may build the parts that the learner at HOST:PORT names, before it imports any of them.
 
     Args:
         config: the learner's.
         trust: says what is allowed.
-        host: the learner's, or with ``relayed`` that of a relay of a learner elsewhere.
+        address: the learner's, or with ``relayed`` that of a relay of a learner elsewhere.
         relayed: see ``Trust.allows_anything``.
         evaluates: whether the actor builds the evaluator too.
 
     Raises:
         PluginError: it may not build one of them.
     """
-    if not trust.allows_anything(host, relayed=relayed):
+    if not trust.allows_anything(address, relayed=relayed):
         Allowance(trust.allow).check(config, evaluates=evaluates)
 
 

@@ -187,10 +187,13 @@ class Spool(Generic[MessageT]):
         oldest = self._groups or self._unsent
         return self._clock() - oldest[0].put_at if oldest else 0.0
 
-    def connect(self, last_seq: int) -> int:
-        """Begin a connection to a side that has every group up to ``last_seq``; return the connection's epoch."""
+    def connect(self) -> int:
+        """Begin a connection, on which every group goes out that was not acknowledged; return the connection's epoch.
+
+        The other side may have stored some of these groups. It compares them with those that it has: groups under the
+        same numbers may be those of a clone of this process.
+        """
         with self._lock:
-            self._forget(last_seq)
             self._n_sent_here = 0
             self._epoch += 1
             self._connected = True
@@ -305,6 +308,12 @@ class Spool(Generic[MessageT]):
     def acknowledged(self) -> int:
         """The highest number that was acknowledged."""
         return self._acked
+
+    @property
+    def numbered(self) -> int:
+        """The highest number that a message of this spool has had."""
+        with self._lock:
+            return self._acked + len(self._groups)
 
     @property
     def connected(self) -> bool:

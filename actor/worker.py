@@ -137,8 +137,6 @@ class Actor:
             CrossborderError: the learner cannot be reached or refuses, or a part cannot be built.
         """
         own = joined if self._evaluates else joined.for_acting()
-        name = self._connector.endpoint.name
-        check_names(own.config, self._trust, name, relayed=own.relayed, evaluates=self._evaluates)
         counters = ActorCounters()
         counters.dropped_items, self._dropped_rows = self._dropped_rows, 0
         fetcher = ModelFetcher(
@@ -152,6 +150,9 @@ class Actor:
         pusher = Pusher(self._connector, joined, fetcher, counters, self._stopped)
         with ExitStack() as stack:
             try:
+                # An actor that refuses the learner's code has joined already, so it says goodbye as any other actor.
+                place = self._connector.endpoint.named
+                check_names(own.config, self._trust, place, relayed=own.relayed, evaluates=self._evaluates)
                 work = self._build_and_evaluate if self._evaluates else self._build_and_act
                 work(own, pusher, fetcher, counters, stack)
             finally:
@@ -166,7 +167,7 @@ class Actor:
         if unacknowledged:
             log.warning("%d batches were not acknowledged before the end", unacknowledged)
         if pusher.changes and not (self._asked_to_stop or pusher.told_to_stop):
-            raise SettingsChangedError("the learner has changed settings of this actor")
+            raise SettingsChangedError(", ".join(pusher.changes))
         return ActorStat(joined.actor_id, counters.env_steps, counters.seconds)
 
     def _find_shared_models(self, run_id: str) -> SharedModels | None:

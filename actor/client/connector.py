@@ -18,7 +18,7 @@ from actor.client.leading import follow
 from common.errors import CrossborderError, LearnerUnreachableError
 from common.process.clocks import Backoff, Deadline
 from common.process.log import identify
-from common.wire.address import join_address, split_address
+from common.wire.address import split_address
 from common.wire.channel import get_model, open_channel, push_items, watch_credentials
 from common.wire.endpoints import Endpoint, find_endpoints, split_addresses
 from common.wire.pb import crossborder_pb2 as pb
@@ -93,8 +93,7 @@ class Connector:
         self._open()
 
     def _open(self) -> None:
-        address = join_address(self.endpoint.name, split_address(self.endpoint.address)[1])
-        self._credentials = watch_credentials(address, self._trust)
+        self._credentials = watch_credentials(self.endpoint.named, self._trust)
         self._opened_with = self._credentials.get()
         self._channel = open_channel(self.endpoint.address, self._opened_with, self.endpoint.name)
         self.stub = pb_grpc.LearnerServiceStub(self._channel)
@@ -172,6 +171,7 @@ class Connector:
 
     def _join_here(self, deadline: Deadline) -> JoinAnswer:
         """Join this learner, or the learner to which it leads the actor; try once."""
+        self._trust.require_own_learner(self.endpoint.named)
         leads = not (self._has_joined or self._former or self._wanted_id is not None)
         response = self._ask(deadline, takes_elsewhere=leads)
         if leads and response.elsewhere:
@@ -189,6 +189,7 @@ class Connector:
         here, listed = self.endpoint, [split_address(address)[0] for address in self._addresses]
         try:
             self._go_to(follow(here, elsewhere, self._trust, listed))
+            self._trust.require_own_learner(self.endpoint.named)
             return self._ask(deadline, takes_elsewhere=False)
         except (grpc.RpcError, CrossborderError) as error:
             if self._evaluates:

@@ -23,7 +23,7 @@ from common.process.clocks import Backoff, Deadline
 from common.process.log import LogThrottle
 from common.wire.codec import split
 from common.wire.pb import crossborder_pb2 as pb
-from common.wire.rpc import StoppingError, version_from_pb
+from common.wire.rpc import SharedIncarnationError, StoppingError, version_from_pb
 
 log = logging.getLogger(__name__)
 LINGER_SECONDS: Final = 0.05
@@ -38,6 +38,9 @@ BEHIND_SECONDS: Final = 1.0
 """The learner is behind if rows wait longer than this for an acknowledgement: a learner that keeps the replay ratio
 acknowledges rows later."""
 DROPS_LOGGED_EVERY: Final = 10.0
+STEADY_SECONDS: Final = 1.0
+"""After a stream that was open for less than this, the next wait may be longer: a learner that breaks each stream at
+once hears of an actor less and less often."""
 LAST_PUT_SECONDS: Final = 5.0
 """The time for putting batches once the actor has to end: a step in many environments may fill several batches."""
 
@@ -93,7 +96,7 @@ class Pusher:
         self._last_chance: Deadline | None = None
         self._given_up = threading.Event()
         self.changes: Sequence[str] = ()
-        """Settings of the actor's parts that have changed: the actor must hand over its rows and start anew."""
+        """Why the actor must hand over its rows and start anew, such as settings of its parts that have changed."""
         self.failure: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="pusher", daemon=True)
         self._thread.start()
@@ -189,26 +192,33 @@ class Pusher:
             self._fetcher.wake()
 
     def _stream_until_left(self) -> None:
-        backoff, last_seq = Backoff(), self._joined.last_seq
+        backoff = Backoff()
         while True:
-            connector = self._connector
-            stream = PushStream(connector.push_items, connector.incarnation, self._spool, last_seq, self._requests)
+            connector, opened_at = self._connector, time.monotonic()
+            stream = PushStream(connector.push_items, connector.incarnation, self._spool, self._requests)
             self._stream = stream
             if self._given_up.is_set():
                 stream.cancel()
-            broken = stream.run(lambda response: self._hear(response, backoff))
+            is_clone = False
+            try:
+                broken = stream.run(self._hear)
+            except SharedIncarnationError as error:
+                is_clone, broken = True, str(error)
             if self._given_up.is_set() or self._told_to_stop or (stream.has_left and broken is None):
                 return
             log.warning("connection to the learner lost, %d batches kept: %s", self.unacknowledged, broken or "closed")
             self._spool.disconnect()
             lost_at = time.monotonic()
+            if lost_at - opened_at >= STEADY_SECONDS:
+                backoff.reset()
             self._stopped.wait(backoff.next_delay())
+            if is_clone:
+                self._part_from_clone()
             joined = self._join_again()
-            last_seq, away = joined.last_seq, time.monotonic() - lost_at
+            away = time.monotonic() - lost_at
             log.info("joined run %s again as actor %d after %.1f s", joined.run_id, joined.actor_id, away)
 
-    def _hear(self, response: pb.PushItemsResponse, backoff: Backoff) -> None:
-        backoff.reset()
+    def _hear(self, response: pb.PushItemsResponse) -> None:
         self._spool.grace = 0.0 if response.paced else GRACE_SECONDS
         self._spool.acknowledge(response.acked_seq)
         newest = version_from_pb(response.newest)
@@ -235,6 +245,9 @@ class Pusher:
         self._joined.schema.require_equal(answer.schema, "this actor", "the learner")
         if answer.last_seq < self._spool.acknowledged:
             answer = self._join_as_new_incarnation(answer.last_seq)
+        elif answer.last_seq > self._spool.numbered:
+            self._part_from_clone()
+            answer = self._connector.join()
         self._fetcher.announce(answer.newest)
         self._spool.group_rows = choose_group_rows(answer)
         changes = self._joined.changes(answer)
@@ -247,6 +260,21 @@ class Pusher:
             )
         self._counters.reconnects += 1
         return answer
+
+    def _part_from_clone(self) -> None:
+        """Take another incarnation, since another process pushes as the present one; then hand over and start anew.
+
+        The actor starts anew because its random numbers are those of the other process too: only a new actor gets
+        another seed.
+        """
+        log.warning(
+            "another process pushes as this actor's incarnation, as after a machine or a process was cloned or brought "
+            "back from a snapshot; this actor goes on as another one, and sends its %d batches under its new name",
+            self.unacknowledged,
+        )
+        self._connector.renew(keeps_place=False)
+        self._spool.renumber()
+        self.changes = ("incarnation: another process has it too",)
 
     def _join_as_new_incarnation(self, last_seq: int) -> JoinAnswer:
         """Join in the place of the present incarnation, since the learner has lost batches that it had acknowledged.

@@ -23,6 +23,7 @@ from common.errors import AddressError, ConfigError
 from common.settings import Settings
 from common.wire.address import is_loopback, join_address, split_address
 from common.wire.channel import path_of, read_certificates
+from common.wire.owners import is_own_host, is_strangers_peer
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.rpc import CLIENT_OPTIONS, ERROR_KEY, WINDOW_BYTES, version_from_pb
 from common.wire.tls import read_authorities, read_pair
@@ -33,11 +34,11 @@ Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 CHECK_SECONDS: Final = 10.0
 MAX_CONNECTIONS, MAX_CALLS = 1024, 1024
 """Limits for callers: connections, and calls at one time on one connection."""
-_RELAYED: Final = {
-    path_of("Join"): pb.JoinResponse(relayed=True).SerializeToString(),
-    path_of("Check"): pb.CheckResponse(relayed=True).SerializeToString(),
+_ANSWERS: Final[dict[str, type[pb.JoinResponse | pb.CheckResponse]]] = {
+    path_of("Join"): pb.JoinResponse,
+    path_of("Check"): pb.CheckResponse,
 }
-"""The relay appends these bytes to an answer: protobuf reads a message and the field after it as one message."""
+"""The answers that say whether the learner is on another host."""
 _HEALTH: Final = "/grpc.health.v1.Health/Check"
 _PASSED: Final = ("authorization",)
 """The callers' metadata that reach the learner."""
@@ -103,12 +104,13 @@ class Relay(grpc.GenericRpcHandler):
 
     Args:
         channel: to the learner.
-        is_remote: whether the learner is on another host; if so, the relay says this in answers to ``Join`` and
-            ``Check``.
+        settings: its own.
     """
 
-    def __init__(self, channel: grpc.aio.Channel, *, is_remote: bool) -> None:
-        self._channel, self._is_remote = channel, is_remote
+    def __init__(self, channel: grpc.aio.Channel, settings: RelaySettings) -> None:
+        self._channel, self._settings = channel, settings
+        self.port: int | None = None
+        """Where the relay listens."""
         self._models = RelayedModels(channel, AcceptedTokens(self._check))
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[Any, Any] | None:
@@ -129,16 +131,50 @@ class Relay(grpc.GenericRpcHandler):
         is_join = method == path_of("Join")
         try:
             if is_join:
+                await self._require_own_user(context)
                 request = _stay_here(request)
             ask: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = self._channel.unary_unary(method)
             answer = await ask(request, metadata=_metadata_to_pass(context), timeout=context.time_remaining())
-            if is_join:
-                self._models.note_run(pb.JoinResponse.FromString(answer).run_id)
+            return self._read(method, answer)
         except grpc.aio.AioRpcError as error:
             await _refuse(context, error)
         except DecodeError as error:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"Join: {error}")
-        return answer + _RELAYED.get(method, b"") if self._is_remote else answer
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"{method}: {error}")
+        raise AssertionError("abort returned")
+
+    def _read(self, method: str, answer: bytes) -> bytes:
+        """The learner's answer, which says whether that learner is on another host, or another user's on this host.
+
+        The relay reads the whole answer and writes it anew. Bytes that it only appended could become part of a field
+        that the learner has not finished.
+
+        Raises:
+            DecodeError: the answer is no message of this method.
+        """
+        kind = _ANSWERS.get(method)
+        if kind is None:
+            return answer
+        read = kind.FromString(answer)
+        if isinstance(read, pb.JoinResponse):
+            self._models.note_run(read.run_id)
+        read.relayed |= not is_own_host(self._settings.learner)
+        written: bytes = read.SerializeToString()
+        return written
+
+    async def _require_own_user(self, context: Context) -> None:
+        """End a call of another user of this host, to whom the relay would lend its own user's access to the learner.
+
+        Callers over TLS show their token to the learner.
+        """
+        settings = self._settings
+        if settings.certificate is not None or settings.trust.insecure or self.port is None:
+            return
+        if is_strangers_peer(context.peer(), self.port):
+            reason = (
+                "expected a caller of the relay's own user or of root, found another user of this host; give the relay "
+                "a certificate (--listen-certificate), or --insecure if you trust all users of this host"
+            )
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, reason, ((ERROR_KEY, "other_user"),))
 
     async def _give_model(self, request: bytes, context: Context) -> AsyncIterator[bytes]:
         try:
@@ -231,11 +267,11 @@ async def relay(settings: RelaySettings, stopped: asyncio.Event, tell: Callable[
         AddressError: the address is taken.
         ConfigError: a certificate cannot be read.
     """
-    is_remote = not is_loopback(split_address(settings.learner)[0])
     async with _open_channel(settings) as channel:
         server = grpc.aio.server(options=_OPTIONS)
-        server.add_generic_rpc_handlers((Relay(channel, is_remote=is_remote),))
-        port = _listen(server, settings)
+        served = Relay(channel, settings)
+        server.add_generic_rpc_handlers((served,))
+        port = served.port = _listen(server, settings)
         await server.start()
         tell(join_address(split_address(settings.listen)[0], port))
         await stopped.wait()

@@ -32,7 +32,6 @@ class PushStream:
         push_items: of the learner.
         incarnation: the actor's.
         spool: gives the batches. Opening the stream connects it.
-        last_seq: number of the last message of this incarnation that the learner has stored.
         requests: makes the messages.
     """
 
@@ -41,11 +40,10 @@ class PushStream:
         push_items: PushItems,
         incarnation: int,
         spool: Spool[WaitingBatch],
-        last_seq: int,
         requests: Requests,
     ) -> None:
         self._incarnation, self._spool, self._requests = incarnation, spool, requests
-        self._epoch = spool.connect(last_seq)
+        self._epoch = spool.connect()
         self._heard_at = time.monotonic()
         self.has_left = False
         """Whether the actor has said goodbye."""

@@ -21,6 +21,7 @@ from common.data import Schema
 from common.errors import ConfigError, CrossborderError, PluginError, ProtocolMismatchError, RefusedError
 from common.evaluators import open_evaluator
 from common.lanes.watched_envs import Watch
+from common.process.log import escape, escape_lines
 from common.wire.address import split_address
 from common.wire.trust import Trust
 
@@ -38,6 +39,7 @@ class Visit:
     def __init__(
         self, address: str, trust: Trust, probe: Probe, *, evaluates: bool = False, actor_id: int | None = None
     ) -> None:
+        self._address = address
         self._host, self._port = split_address(address)
         self._trust, self._probe = trust, probe
         self._evaluates, self._actor_id = evaluates, actor_id
@@ -51,6 +53,7 @@ class Visit:
             return f"{self._port} is open, seen from {connection.getsockname()[0]}"
 
     def tls(self) -> str:
+        self._trust.require_own_learner(self._address)
         if not self._trust.uses_tls(self._host):
             return "not used: " + ("--insecure" if self._trust.insecure else "the learner is on this host")
         return inspect_certificate(self._host, self._port, self._trust)
@@ -78,7 +81,7 @@ class Visit:
         config = read_config(answer.config_json)
         if self._actor_id is not None and not self._evaluates:
             config = config.model_copy(update={"env": config.env.for_actor(self._actor_id)})
-        check_names(config, self._trust, self._host, relayed=answer.relayed, evaluates=self._evaluates)
+        check_names(config, self._trust, self._address, relayed=answer.relayed, evaluates=self._evaluates)
         try:
             self._build(config, answer.schema)
         except CrossborderError:
@@ -192,9 +195,10 @@ def examine(
         visit = Visit(address, trust, probe, evaluates=evaluates, actor_id=actor_id)
         for check in CHECKS:
             try:
-                out.write(f"pass  {check.name:<12}{check.run(visit)}\n")
+                out.write(f"pass  {check.name:<12}{escape(check.run(visit))}\n")
             except CrossborderError as error:
-                out.write(f"FAIL  {check.name:<12}{error}\n{'':18}to do: {check.advice}\n")
+                found = f"\n{'':18}".join(escape_lines(str(error)))
+                out.write(f"FAIL  {check.name:<12}{found}\n{'':18}to do: {check.advice}\n")
                 failures.append(error)
                 if check.is_vital:
                     break

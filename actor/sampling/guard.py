@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import faulthandler
 import logging
+import math
 import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable
+from typing import Final
 
 from actor.stat import ActorCounters
 from common.lanes.building import EnvExitError
@@ -18,6 +20,10 @@ from common.process.restarts import RestartPolicy
 
 log = logging.getLogger(__name__)
 LAST_WORDS_SECONDS = 30.0
+LOOK_SECONDS: Final = 1.0
+LEAST_ALARM_SECONDS = 600.0
+"""An environment that lets no Python run ends its process at least this long after the watchdog's last look. The alarm
+cannot tell it from a process that was stopped itself, so it leaves room for a pause of some minutes."""
 
 
 class Guard:
@@ -65,8 +71,12 @@ class Watchdog:
 
     An environment in native code may hold the interpreter's lock (the GIL), and then no Python thread runs, not even
     the watchdog's. So that thread also sets an alarm that needs no Python (``faulthandler``), and postpones the alarm
-    each time it looks. If the thread cannot run, the alarm writes all stacks to stderr and ends the process with exit
-    code 1, after twice the time. A process has one such alarm, so there is one watchdog in a process.
+    each time it looks. If the thread cannot run for ``LEAST_ALARM_SECONDS`` or for twice the time, whichever is longer,
+    the alarm writes all stacks to stderr and ends the process with exit code 1. A process has one such alarm, so there
+    is one watchdog in a process.
+
+    The whole process may be stopped itself, by SIGSTOP or with its host. No environment can return meanwhile, so the
+    time between two looks counts as at most two intervals.
 
     Args:
         busy: written by the thread that makes this object.
@@ -80,12 +90,13 @@ class Watchdog:
         self, busy: Busy, seconds: float, on_hang: Callable[[str], None], *, ends_process: bool = True
     ) -> None:
         self._busy, self._seconds, self._on_hang, self._ends_process = busy, seconds, on_hang, ends_process
+        self._alarm_seconds = max(LEAST_ALARM_SECONDS, 2 * seconds)
         self._watched = threading.get_ident()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
 
     def __enter__(self) -> None:
-        self._set_alarm(2 * self._seconds)  # Now: the environment may keep the lock before the thread first runs.
+        self._set_alarm(self._alarm_seconds)  # Now: the environment may keep the lock before the thread first runs.
         self._thread.start()
 
     def __exit__(self, *exception: object) -> None:
@@ -93,13 +104,16 @@ class Watchdog:
         self._thread.join(timeout=1.0)
 
     def _watch(self) -> None:
-        remaining = self._seconds
-        while remaining > 0:
-            self._set_alarm(remaining + self._seconds)
-            if self._ended.wait(remaining):
+        interval = min(LOOK_SECONDS, self._seconds / 4)
+        since, is_busy_for, looked_at = math.inf, 0.0, time.monotonic()
+        while is_busy_for < self._seconds:
+            self._set_alarm(self._alarm_seconds)
+            if self._ended.wait(interval):
                 faulthandler.cancel_dump_traceback_later()
                 return
-            remaining = self._seconds + min(0.0, self._busy.since - time.monotonic())
+            before, since = since, self._busy.since
+            passed, looked_at = time.monotonic() - looked_at, time.monotonic()
+            is_busy_for = is_busy_for + min(passed, 2 * interval) if since == before < math.inf else 0.0
         self._set_alarm(LAST_WORDS_SECONDS)
         self._on_hang("".join(traceback.format_stack(sys._current_frames()[self._watched])))
         faulthandler.cancel_dump_traceback_later()

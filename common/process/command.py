@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from common.errors import CrossborderError
 from common.hints import nearest
-from common.process.log import LogFormat, setup_logging
+from common.process.log import LogFormat, escape_lines, setup_logging
 from common.process.signals import StopSignals
 
 log = logging.getLogger(__name__)
@@ -192,7 +192,7 @@ def tell_error(command: str, error: CrossborderError, form: LogFormat) -> int:
         The exit code of the error.
     """
     code = error.exit_code
-    lines = [*str(error).splitlines(), f"exit code {code}: docs/exit-codes.md#exit-code-{code}"]
+    lines = [*escape_lines(str(error)), f"exit code {code}: docs/exit-codes.md#exit-code-{code}"]
     if form == "json":
         log.critical("%s", "\n".join(lines))
     else:

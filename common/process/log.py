@@ -23,6 +23,7 @@ LogFormat = Literal["text", "json"]
 _identity: dict[str, str | int] = {}
 """The ids of this process's run and actor, if it is an actor's process; set by ``identify``."""
 _KEYS = ("run_id", "actor_id")
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _GRPC_LEVELS = {"I": logging.INFO, "W": logging.WARNING, "E": logging.ERROR, "F": logging.CRITICAL}
 
 
@@ -39,7 +40,14 @@ def _identity_of(record: logging.LogRecord) -> Mapping[str, str | int]:
 
 
 class TextFormatter(logging.Formatter):
-    """Lines for people; those of an actor begin with the ids of its run and of the actor."""
+    """Lines for people; those of an actor begin with the ids of its run and of the actor.
+
+    A record may hold texts of strangers, so its control characters are escaped, and all lines but its first are
+    indented: no text in a record looks like another record.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        return "\n    ".join(escape_lines(super().format(record)))
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's own name
         identity = _identity_of(record)
@@ -143,10 +151,26 @@ def _foreign_level(line: str) -> int:
     return _GRPC_LEVELS[found[1]] if found else logging.INFO
 
 
+def escape(text: str) -> str:
+    """A text of the other side for a terminal or a log, on one line.
+
+    Colours are left out, since they are harmless and common. Each other control character, which a terminal might obey,
+    becomes an escape as in Python's source.
+    """
+    plain = _COLOUR.sub("", text)
+    if plain.isprintable():
+        return plain
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in plain)
+
+
+def escape_lines(text: str) -> list[str]:
+    """The lines of a text of the other side, each for a terminal or a log."""
+    return [escape(line) for line in text.expandtabs().splitlines()]
+
+
 def quote(text: str) -> str:
-    """A stranger's text for our log. Each line is marked so that none looks like ours; control codes are replaced."""
-    lines = ("".join(c if c.isprintable() else "?" for c in line) for line in text.splitlines())
-    return "\n".join(f"| {line}" for line in lines)
+    """A stranger's text for our log. Each line is marked so that none looks like ours; control codes are escaped."""
+    return "\n".join(f"| {line}" for line in escape_lines(text))
 
 
 class LogThrottle:

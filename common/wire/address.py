@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from urllib.parse import unquote
 
 from common.errors import ConfigError
 
@@ -32,6 +33,19 @@ def _is_name(host: str) -> bool:
 def join_address(host: str, port: int) -> str:
     """HOST:PORT, the inverse of ``split_address``."""
     return f"{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def split_peer(peer: str) -> tuple[str, int]:
+    """Host and port in gRPC's name of a peer, without brackets and zone; an empty host if the name has none.
+
+    >>> split_peer("ipv4:10.0.0.5:50123"), split_peer("ipv6:%5Bfe80::7%25eth0%5D:1")
+    (('10.0.0.5', 50123), ('fe80::7', 1))
+    """
+    kind, _, rest = unquote(peer).partition(":")
+    host, _, port = rest.rpartition(":")
+    if kind not in ("ipv4", "ipv6") or not port.isdecimal():
+        return "", 0
+    return host.strip("[]").partition("%")[0], int(port)
 
 
 def is_loopback(host: str) -> bool:

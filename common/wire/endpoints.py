@@ -24,6 +24,11 @@ class Endpoint:
     address: str
     name: str
 
+    @property
+    def named(self) -> str:
+        """HOST:PORT with ``name`` as the host."""
+        return join_address(self.name, split_address(self.address)[1])
+
     @classmethod
     def of(cls, address: str) -> Endpoint:
         """The endpoint at HOST:PORT.

@@ -15,10 +15,13 @@ from common.errors import (
     RefusedError,
     SchemaMismatchError,
 )
+from common.process.log import escape
 from common.wire.pb import crossborder_pb2 as pb
 
 PROTOCOL_VERSION = 3
 ERROR_KEY = "crossborder-error"
+NOT_AUTHENTICATED = "not authenticated"
+"""A learner's whole answer to a call without a valid token."""
 CHUNK_BYTES = 1 << 20
 UNARY_BYTES = 4 << 20
 """A model up to this size travels in one message, a larger one in chunks: beyond 4 MiB one message was slower."""
@@ -36,14 +39,20 @@ CLIENT_OPTIONS = (
     ("grpc.enable_retries", 0),
     # An ingest process that died is back within a second, so clients must try to connect several times in a second.
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 1_000),
     ("grpc.max_reconnect_backoff_ms", 1_000),
+    # Despite its name, the time in which a connection must be ready: TCP, TLS and HTTP/2 take about four round trips. A
+    # client whose server has moved waits this long for the former address.
+    ("grpc.min_reconnect_backoff_ms", 5_000),
     ("grpc.max_receive_message_length", UNARY_BYTES + CHUNK_BYTES),
 )
 
 
 class NotJoinedError(CrossborderError):
     """The learner does not know this incarnation, since it was restarted: the actor must join again."""
+
+
+class SharedIncarnationError(CrossborderError):
+    """Two processes push as one incarnation, since one of them is a copy of the other: one must take a new one."""
 
 
 class StoppingError(CrossborderError):
@@ -56,6 +65,7 @@ _TYPED: dict[str | bytes, type[CrossborderError] | None] = {
     "protocol_mismatch": ProtocolMismatchError,
     "schema_mismatch": SchemaMismatchError,
     "not_joined": NotJoinedError,
+    "incarnation_shared": SharedIncarnationError,
     "bad_items": RefusedError,
     "stopping": StoppingError,
     "too_many_actors": None,  # An actor may leave: the call is tried again.
@@ -81,13 +91,18 @@ connection."""
 
 
 def _authentication_error(error: grpc.RpcError, details: str) -> AuthenticationError | None:
-    if error.code() is grpc.StatusCode.UNAUTHENTICATED:
-        return AuthenticationError("the learner refused the token")
+    code = error.code()
+    if code not in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.UNAVAILABLE):
+        return None
     for pattern, meaning in _HANDSHAKE.items():
         found = re.search(pattern, details)
-        if found and error.code() is grpc.StatusCode.UNAVAILABLE:
+        if found:
             return AuthenticationError(meaning.format(found[1]))
-    return None
+    if code is grpc.StatusCode.UNAVAILABLE:
+        return None
+    if details != NOT_AUTHENTICATED:  # gRPC's own code refuses to send the token, and says why.
+        return AuthenticationError(f"the token was not sent: {escape(details)}")
+    return AuthenticationError("the learner refused the token")
 
 
 def typed_error(error: grpc.RpcError) -> CrossborderError | None:
@@ -103,7 +118,7 @@ def typed_error(error: grpc.RpcError) -> CrossborderError | None:
 
 def describe(error: grpc.RpcError) -> str:
     """One line about a failed call."""
-    return f"{error.code().name}: {error.details()}"
+    return f"{error.code().name}: {escape(error.details() or '')}"
 
 
 def version_to_pb(version: ModelVersion) -> pb.ModelVersion:

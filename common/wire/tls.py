@@ -39,6 +39,16 @@ def read_authorities(path: Path) -> bytes:
     return data
 
 
+def read_expiry(certificate: Path) -> float | None:
+    """When the first certificate of a PEM file expires, in Unix seconds; None if the file cannot be read."""
+    try:
+        # Python decodes the certificate of a peer only; this is the function by which its own tests decode files.
+        decoded = ssl._ssl._test_decode_cert(certificate)  # type: ignore[attr-defined]
+    except (OSError, ssl.SSLError):
+        return None
+    return float(ssl.cert_time_to_seconds(decoded["notAfter"]))
+
+
 def _read(path: Path, kind: str) -> bytes:
     try:
         return path.read_bytes()

@@ -8,11 +8,12 @@ from typing import Final, TypeVar
 
 from pydantic import Field
 
-from common.errors import ConfigError
+from common.errors import AuthenticationError, ConfigError
 from common.process.command import Parser
 from common.settings import Settings
 from common.wire.address import is_loopback, split_address
 from common.wire.endpoints import split_addresses
+from common.wire.owners import find_listeners, find_strangers, is_own_host
 from common.wire.tokens import ACTOR_VARIABLE, Tokens
 
 ANY: Final = "any"
@@ -37,7 +38,7 @@ class Trust(Settings):
     allow: tuple[str, ...] = Field(
         (),
         description="Parts that the learner may name besides crossborder's own: module:attr, or modules; any: all "
-        "parts; empty: none, but all if the learner is on this host.",
+        "parts; empty: none, but all if the learner is on this host and this user's or root's.",
     )
 
     def uses_tls(self, host: str) -> bool:
@@ -61,14 +62,31 @@ class Trust(Settings):
         """
         return Tokens.find(self.token_file, ACTOR_VARIABLE)
 
-    def allows_anything(self, host: str, *, relayed: bool = False) -> bool:
-        """Whether the learner that answers at ``host`` may name any code.
+    def allows_anything(self, address: str, *, relayed: bool = False) -> bool:
+        """Whether the learner that answers at HOST:PORT may name any code.
 
-        A learner on this host may, unless ``allow`` names some code: it could run any code itself. A learner on another
-        host may only if ``allow`` says ``any``. With ``relayed``, a relay at ``host`` answers for a learner on another
-        host.
+        This user's or root's learner on this host may, unless ``allow`` names some code: it could run any code itself.
+        Another learner may only if ``allow`` says ``any``. With ``relayed``, a relay at ``address`` answers for a
+        learner on another host.
         """
-        return ANY in self.allow or (not self.allow and is_loopback(host) and not relayed)
+        return ANY in self.allow or (not self.allow and not relayed and is_own_host(address))
+
+    def require_own_learner(self, address: str) -> None:
+        """Check that no other user of this host listens at HOST:PORT, if the actor would speak to it without TLS.
+
+        Raises:
+            AuthenticationError: another user listens there.
+        """
+        host, _ = split_address(address)
+        if self.insecure or not is_loopback(host) or self.uses_tls(host):
+            return
+        strangers = find_strangers(find_listeners(address))
+        if strangers:
+            raise AuthenticationError(
+                f"{address}: expected a learner of this user or of root, found one of uid {min(strangers)}; an actor "
+                "trusts another user of its host no more than another host: use TLS (--ca), or --insecure if you trust "
+                "that user"
+            )
 
 
 TrustT = TypeVar("TrustT", bound=Trust)

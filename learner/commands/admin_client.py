@@ -11,6 +11,7 @@ import grpc
 from google.protobuf.message import Message
 
 from common.errors import AuthenticationError, LearnerUnreachableError, RefusedError
+from common.process.log import escape
 from common.wire.channel import open_channel, watch_credentials
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.pb import crossborder_pb2_grpc as pb_grpc
@@ -127,8 +128,8 @@ class AdminClient:
 def _fleet_view(found: pb.StatusResponse) -> FleetView:
     return FleetView(
         at=time.monotonic(),
-        run_id=found.run_id,
-        name=found.name,
+        run_id=escape(found.run_id),
+        name=escape(found.name),
         opt_steps=found.opt_steps,
         inserted=found.inserted,
         sampled=found.sampled,
@@ -143,7 +144,7 @@ def _fleet_view(found: pb.StatusResponse) -> FleetView:
 
 
 def _selection(found: pb.ActorSelection) -> Selection:
-    return Selection(frozenset(found.actor_ids), frozenset(found.hosts), found.all)
+    return Selection(frozenset(found.actor_ids), frozenset(map(escape, found.hosts)), found.all)
 
 
 def _selection_to_pb(actors: Selection) -> pb.ActorSelection:
@@ -157,4 +158,5 @@ def _actor_view(found: Message) -> ActorView:
         for field in found.DESCRIPTOR.fields
     }
     state = pb.ActorState.Name(values["state"]).removeprefix("ACTOR_STATE_").lower()
-    return ActorView(**values | {"state": state})
+    texts = {name: escape(value) for name, value in values.items() if isinstance(value, str)}
+    return ActorView(**values | texts | {"state": state})

@@ -76,20 +76,22 @@ def make_authority(days: int = AUTHORITY_DAYS) -> Signed:
 
 
 def sign(authority: Signed, name: str, hosts: Sequence[str] = (), days: int = 365) -> Signed:
-    """Make a key and a certificate that serves at both ends of TLS.
+    """Make a key and a certificate: of a server if it has hosts, otherwise of a client.
+
+    Neither can be used as the other: an actor's certificate does not let anybody pose as the learner.
 
     Args:
         authority: signs the certificate.
         name: the common name.
-        hosts: host names and IP addresses for which the certificate is valid.
+        hosts: host names and IP addresses of a server; empty for a client.
         days: until it expires; a negative number makes one that has expired, for tests.
     """
     key = ec.generate_private_key(ec.SECP256R1())
-    both_ends = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+    purpose = ExtendedKeyUsageOID.SERVER_AUTH if hosts else ExtendedKeyUsageOID.CLIENT_AUTH
     builder = (
         _builder(_name(name), authority.certificate.subject, key, days)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(x509.ExtendedKeyUsage(both_ends), critical=False)
+        .add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
         .add_extension(
             x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.key.public_key()),
             critical=False,

@@ -179,8 +179,8 @@ class FleetTable:
         for actor in actors:
             table.add_row(
                 str(actor.actor_id),
-                actor.name or "-",
-                Text(f"{actor.host}:{actor.pid}"),  # The actor chose this name; Text shows markup in it as it is.
+                Text(actor.name or "-"),  # Text shows markup as it is: the other side chose these names.
+                Text(f"{actor.host}:{actor.pid}"),
                 Text(self._state(actor), _STYLES.get(actor.state, "")),
                 _format(actor.lag_opt_steps, ",d"),
                 _format(rates.get(actor.process), ",.1f"),

@@ -104,11 +104,12 @@ async def serve(boot: IngestBoot) -> None:
     config, core, audit = boot.config.server, IngestCore(boot), AuditLog(boot.directory.parent / "audit.jsonl")
     limits, bell = CallLimits(config.limits, config.fleet, core.counts), Bell(boot.bell_fds[1], -1)
     servicer = LearnerServicer(core, bell, limits, audit)
-    admission = Admission(Gate.of(config), limits, core.counts, audit, config.limits.handshake_seconds)
+    gate = Gate.of(config)
+    admission = Admission(gate, limits, core.counts, audit, config.limits.handshake_seconds)
     events = _TrainerEvents(core, bell, servicer)
     metrics = serve_metrics(IngestCollector(core), boot.config.metrics, boot.metrics_port)
     server = grpc.aio.server(interceptors=[admission], options=_options(core, descriptors))
-    port = await _start(server, boot, core, servicer, audit)
+    port = await _start(server, boot, servicer, AdminServicer(core, audit), gate)
     host, _, _ = boot.listen.rpartition(":")
     audit.note("start", "ok", address=f"{host}:{port}", run_id=boot.run_id)
     say({"address": f"{host}:{port}", "metrics_port": metrics.port})
@@ -146,7 +147,11 @@ def _options(core: IngestCore, descriptors: int) -> list[tuple[str, int]]:
 
 
 async def _start(
-    server: grpc.aio.Server, boot: IngestBoot, core: IngestCore, servicer: LearnerServicer, audit: AuditLog
+    server: grpc.aio.Server,
+    boot: IngestBoot,
+    servicer: LearnerServicer,
+    admin_servicer: AdminServicer,
+    gate: Gate,
 ) -> int:
     """Serve everything that the configuration asks for; return the port."""
     config = boot.config.server
@@ -155,7 +160,7 @@ async def _start(
     health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
     name, admin = (pb.DESCRIPTOR.services_by_name[service].full_name for service in ("LearnerService", "AdminService"))
     if config.answers_admins:
-        pb_grpc.add_AdminServiceServicer_to_server(AdminServicer(core, audit), server)
+        pb_grpc.add_AdminServiceServicer_to_server(admin_servicer, server)
     if config.reflection:
         names = (name, *[admin] * config.answers_admins, health.SERVICE_NAME, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, server)
@@ -166,6 +171,7 @@ async def _start(
             port = server.add_secure_port(boot.listen, server_credentials(config.tls))
     except RuntimeError as error:
         raise AddressError(f"{boot.listen}: cannot listen there; is another learner running?") from error
+    gate.port = port
     await server.start()
     for service in ("", name):
         await health_servicer.set(service, health_pb2.HealthCheckResponse.SERVING)

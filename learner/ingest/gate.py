@@ -12,11 +12,14 @@ from dataclasses import dataclass
 from ipaddress import IPv6Address, ip_network
 from pathlib import Path
 from typing import Final
-from urllib.parse import unquote
 
 from common.config.server_config import ServerConfig
 from common.errors import ConfigError, CrossborderError
+from common.wire.address import split_peer
+from common.wire.channel import path_of
+from common.wire.owners import is_strangers_peer
 from common.wire.pb import crossborder_pb2 as pb
+from common.wire.rpc import NOT_AUTHENTICATED
 from common.wire.tokens import (
     ACTOR_VARIABLE,
     ADMIN_VARIABLE,
@@ -28,11 +31,12 @@ from common.wire.tokens import (
     read_token_text,
 )
 from common.wire.watched import stamp_of
-from learner.ingest.refusals import TokenReplacedError, UnauthenticatedError
+from learner.ingest.refusals import OtherUserError, TokenReplacedError, UnauthenticatedError
 
 log = logging.getLogger(__name__)
 HEALTH_METHODS: Final = "/grpc.health.v1.Health/"
 ACTOR_METHODS: Final = f"/{pb.DESCRIPTOR.services_by_name['LearnerService'].full_name}/"
+_ASKING: Final = frozenset(path_of(method) for method in ("Check", "GetModel", "PushItems"))
 SETTLE_SECONDS: Final = 0.5
 """A file without a token counts after this time: an editor that writes in place empties the file for a moment."""
 
@@ -80,8 +84,7 @@ current_caller: ContextVar[Caller] = ContextVar("current_caller")
 
 def peer_host(peer: str) -> str:
     """The host in gRPC's name of a peer, without port, brackets and zone."""
-    _, _, rest = unquote(peer).partition(":")
-    return rest.rpartition(":")[0].strip("[]").partition("%")[0]
+    return split_peer(peer)[0]
 
 
 def peer_address(peer: str) -> str:
@@ -180,10 +183,13 @@ class Gate:
     Args:
         known: the tokens of each role that has any; empty: no call needs a token.
         open_health: health checks need no token.
+        is_open: without tokens, other users of this host may call too.
     """
 
-    def __init__(self, known: dict[Role, KnownTokens], *, open_health: bool) -> None:
-        self._known, self._open_health = known, open_health
+    def __init__(self, known: dict[Role, KnownTokens], *, open_health: bool, is_open: bool = False) -> None:
+        self._known, self._open_health, self._is_open = known, open_health, is_open
+        self.port: int | None = None
+        """Where this process listens; None until it does."""
 
     @classmethod
     def of(cls, config: ServerConfig) -> Gate:
@@ -197,7 +203,7 @@ class Gate:
             Role.ADMIN: TokenSource.find(config.admin_token_file, ADMIN_VARIABLE),
         }
         known = {role: KnownTokens(source) for role, source in sources.items() if source}
-        return cls(known, open_health=config.open_health)
+        return cls(known, open_health=config.open_health, is_open=config.insecure)
 
     def identify(self, method: str, metadata: Iterable[tuple[str, str | bytes]], peer: str) -> Caller:
         """Identify the caller of a call.
@@ -211,8 +217,24 @@ class Gate:
         digest = digest_of(bearer(metadata))
         name = self._known[role].name_of(digest) if role in self._known else None
         if name is None:
-            raise UnauthenticatedError("not authenticated")
+            raise UnauthenticatedError(NOT_AUTHENTICATED)
         return Caller(method, peer, role, name, digest)
+
+    def require_own_user(self, caller: Caller) -> None:
+        """Check that no other user of this host joins or gives orders where no token keeps that user out.
+
+        Calls that need an actor which has joined, or that only ask, are not looked up: Linux takes up to milliseconds.
+
+        Raises:
+            OtherUserError: another user of this host makes the call.
+        """
+        if self._known or self._is_open or self.port is None or caller.method in _ASKING:
+            return
+        if not caller.method.startswith(HEALTH_METHODS) and is_strangers_peer(caller.peer, self.port):
+            raise OtherUserError(
+                "expected a caller of the learner's own user or of root, found another user of this host; a learner "
+                "without tokens serves one user: give it TLS and tokens (crossborder-certs)"
+            )
 
     def objection(self, caller: Caller) -> CrossborderError | None:
         """Why an open call of this caller must end; None while its token is valid, as of the last call of ``names``.
@@ -227,7 +249,7 @@ class Gate:
             return None
         if caller.name in known.names():
             return TokenReplacedError("the token was replaced; join again with the new one")
-        return UnauthenticatedError("not authenticated")
+        return UnauthenticatedError(NOT_AUTHENTICATED)
 
     def names(self) -> dict[Role, frozenset[str]]:
         """The holders of valid tokens."""

@@ -10,6 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from common.data import Array
+from common.wire.tls import read_expiry
 from learner.ingest.core import IngestCore
 from learner.ingest.fleet_metrics import NAMES, find_lags, fleet_metrics
 from learner.ingest.refusals import BucketCounts
@@ -50,6 +51,7 @@ class IngestCollector(Collector):
         yield from self._trainer()
         yield from self._models()
         yield from self._fleet()
+        yield self._certificates()
         rows = self._core.registry.present_rows()
         yield from fleet_metrics(self._core, rows)
         if self._core.config.shows_each_actor:
@@ -88,6 +90,14 @@ class IngestCollector(Collector):
         yield gauge(
             "crossborder_trainer_silent_seconds", "Seconds since the training loop's last sign of life.", seconds
         )
+
+    def _certificates(self) -> Metric:
+        config = self._core.config
+        files = {"grpc": config.server.tls, "metrics": config.metrics.tls}
+        found = {port: read_expiry(tls.certificate) for port, tls in files.items() if tls is not None}
+        values = {port: expiry for port, expiry in found.items() if expiry is not None}
+        text = "Unix time at which the learner's certificate expires."
+        return gauges("crossborder_certificate_expiry_timestamp_seconds", text, "port", values)
 
     def _models(self) -> Iterable[Metric]:
         control, counts = self._core.control, self._core.counts

@@ -19,7 +19,7 @@ from common.wire.batch import Request
 from common.wire.codec import decode
 from common.wire.compression import decompress
 from common.wire.pb import crossborder_pb2 as pb
-from common.wire.rpc import version_from_pb
+from common.wire.rpc import SharedIncarnationError, version_from_pb
 from learner.ingest.core import IngestCore
 from learner.ingest.episode_flags import check_flags
 from learner.ingest.registry import MAX_RETURN
@@ -34,7 +34,7 @@ _figures_of = attrgetter(*REPORTED)
 Payload: TypeAlias = bytes | memoryview
 
 
-def push(core: IngestCore, row: int, request: Request) -> int:
+def push(core: IngestCore, row: int, request: Request) -> int | None:
     """Take one request of an actor: store its batch unless it is stored already, and note its report.
 
     Args:
@@ -43,10 +43,11 @@ def push(core: IngestCore, row: int, request: Request) -> int:
         request: a batch with a report, or a report alone.
 
     Returns:
-        The highest seq of the actor that is stored.
+        The seq of the batch, which is stored now; None for a report alone.
 
     Raises:
         RefusedError, SchemaMismatchError: nothing was stored; the message names actor, column, expected and found.
+        SharedIncarnationError: nothing was stored; the batch is that of another process with the same incarnation.
     """
     payload = request.payload[0] if len(request.payload) == 1 else b"".join(request.payload)
     try:
@@ -58,7 +59,7 @@ def push(core: IngestCore, row: int, request: Request) -> int:
         raise type(error)(f"actor {core.registry.actor_id(row)}: {error}") from error
 
 
-def _take(core: IngestCore, row: int, request: pb.PushItemsRequest, payload: Payload) -> int:
+def _take(core: IngestCore, row: int, request: pb.PushItemsRequest, payload: Payload) -> int | None:
     if core.registry.row_of(request.incarnation) != row:
         raise RefusedError(
             f"incarnation: expected that of the stream's first request, found {request.incarnation:016x}", "sequence"
@@ -71,6 +72,7 @@ def _take(core: IngestCore, row: int, request: pb.PushItemsRequest, payload: Pay
             raise RefusedError(f"seq: expected 1 or more for a batch of {request.rows} rows, found 0", "sequence")
         figures = _check_report(report)
     elif request.seq <= last:  # The actor has not heard the acknowledgement and sends the batch again.
+        _require_same_rows(core, request, payload)
         core.control.duplicates += 1
         figures = _check_report(report)
     else:
@@ -79,7 +81,9 @@ def _take(core: IngestCore, row: int, request: pb.PushItemsRequest, payload: Pay
         # The rows are checked before the report. A NaN from the environment makes both wrong, and only the refusal of
         # the rows can name the column.
         began = time.monotonic()
-        items = _decode(core, request, payload, last)
+        if request.seq != last + 1:
+            raise RefusedError(f"seq: expected {last + 1}, found {request.seq}", "sequence")
+        items = _decode(core, request, payload)
         figures = _check_report(report)
         unfinished = _store(core, request, items)
         if unfinished:
@@ -89,14 +93,13 @@ def _take(core: IngestCore, row: int, request: pb.PushItemsRequest, payload: Pay
             core.traces.note_stored(row, request.trace_parent, range(end - request.rows, end), began)
         core.control.payload_bytes += len(payload)
         _note_batch(core, row, request, items)
-        last = request.seq
     core.registry.note_report(row, figures, building=report.building)
     if report.env_error and (missed := core.env_error_log.due()) is not None:
         text, actor_id = quote(report.env_error[-MAX_ENV_ERROR:]), core.registry.actor_id(row)
         log.warning("an environment of actor %d failed (%d more before it):\n%s", actor_id, missed, text)
     if report.leaving:
         core.registry.set_state(row, ActorState.LEFT)
-    return last
+    return request.seq or None
 
 
 def _take_score(core: IngestCore, row: int, score: pb.Score) -> None:
@@ -105,10 +108,23 @@ def _take_score(core: IngestCore, row: int, score: pb.Score) -> None:
     core.scoring.scores.take(score, core.registry.actor_id(row))
 
 
-def _decode(core: IngestCore, request: pb.PushItemsRequest, payload: Payload, last: int) -> Items:
-    """The rows of the batch that follows batch number ``last``, checked against the schema and the value rules."""
-    if request.seq != last + 1:
-        raise RefusedError(f"seq: expected {last + 1}, found {request.seq}", "sequence")
+def _require_same_rows(core: IngestCore, request: pb.PushItemsRequest, payload: Payload) -> None:
+    """Check that a batch whose number is stored has the rows that are stored: the rows of a clone would be lost.
+
+    Raises:
+        SharedIncarnationError: other rows are stored under this number.
+    """
+    items = _decode(core, request, payload)
+    if core.memory.has_other_rows(items, request.rows, request.incarnation, request.seq):
+        raise SharedIncarnationError(
+            f"actor {core.registry.actor_id(core.row_of(request.incarnation))}: batch {request.seq}: expected the rows "
+            "that are stored under this number, found others: another process pushes as the same incarnation, as after "
+            "a machine or a process was cloned or brought back from a snapshot"
+        )
+
+
+def _decode(core: IngestCore, request: pb.PushItemsRequest, payload: Payload) -> Items:
+    """The rows of a batch, checked against the schema and the value rules."""
     if request.schema_hash != core.schema.hash:
         raise SchemaMismatchError(f"schema: expected {core.schema.hash:016x}, found {request.schema_hash:016x}")
     max_rows = _limits_of(core, request.incarnation).max_rows

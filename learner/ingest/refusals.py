@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import grpc
 
 from common.errors import CrossborderError, ProtocolMismatchError, RefusedError, SchemaMismatchError
-from common.wire.rpc import ERROR_KEY, NotJoinedError, StoppingError
+from common.wire.rpc import ERROR_KEY, NotJoinedError, SharedIncarnationError, StoppingError
 from learner.ingest.cordons import CordonedError
 from learner.ingest.registry import TooManyActorsError
 from learner.replay.writer import CursorsFullError
@@ -50,9 +50,15 @@ class TokenReplacedError(CrossborderError):
     """The token is no longer valid, but its holder has another token, with which an actor may come back."""
 
 
+class OtherUserError(CrossborderError):
+    """Another user of this host calls a learner without tokens."""
+
+
 _STATUS: dict[type[CrossborderError], tuple[grpc.StatusCode, str]] = {
     ProtocolMismatchError: (grpc.StatusCode.FAILED_PRECONDITION, "protocol_mismatch"),
     NotJoinedError: (grpc.StatusCode.FAILED_PRECONDITION, "not_joined"),
+    # Actors of earlier releases end with the message: to them this status says that no retry can help.
+    SharedIncarnationError: (grpc.StatusCode.FAILED_PRECONDITION, "incarnation_shared"),
     SchemaMismatchError: (grpc.StatusCode.FAILED_PRECONDITION, "schema_mismatch"),
     RefusedError: (grpc.StatusCode.INVALID_ARGUMENT, "bad_items"),
     TooManyActorsError: (grpc.StatusCode.RESOURCE_EXHAUSTED, "too_many_actors"),
@@ -62,6 +68,7 @@ _STATUS: dict[type[CrossborderError], tuple[grpc.StatusCode, str]] = {
     OverLimitError: (grpc.StatusCode.RESOURCE_EXHAUSTED, "over_limit"),
     StoppingError: (grpc.StatusCode.UNAVAILABLE, "stopping"),
     TokenReplacedError: (grpc.StatusCode.UNAVAILABLE, "token_replaced"),
+    OtherUserError: (grpc.StatusCode.PERMISSION_DENIED, "other_user"),
     UnauthenticatedError: (grpc.StatusCode.UNAUTHENTICATED, "unauthenticated"),
 }
 

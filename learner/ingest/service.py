@@ -18,7 +18,7 @@ from common.shared.mapped import fence
 from common.wire.batch import Request
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.pb import crossborder_pb2_grpc as pb_grpc
-from common.wire.rpc import version_from_pb, version_to_pb
+from common.wire.rpc import SharedIncarnationError, version_from_pb, version_to_pb
 from learner.ingest.audit import AuditLog
 from learner.ingest.cordons import CordonedError
 from learner.ingest.core import IngestCore
@@ -58,12 +58,16 @@ class ActorStream:
         """Set when the actor's turn has come, or when training is over. The waiting task checks which of them it is."""
 
     async def send(self, acked_seq: int | None = None) -> None:
-        """Acknowledge up to ``acked_seq``, or repeat the last acknowledgement as a sign of life."""
+        """Acknowledge up to ``acked_seq``, or repeat the last acknowledgement as a sign of life.
+
+        A stream acknowledges only batches that came on it. Whether the batches that this incarnation stored before
+        are those of this process shows when it sends the last of them again.
+        """
         async with self._writing:
             stop = self._has_to_stop()
             if stop and self._told_to_stop_at is None:
                 self._told_to_stop_at = time.monotonic()
-            self._acked = self._acked if acked_seq is None else acked_seq
+            self._acked = max(self._acked, acked_seq or 0)
             newest = self._core.newest(candidate=self.evaluates)
             await self._context.write(
                 pb.PushItemsResponse(
@@ -184,6 +188,13 @@ class LearnerServicer(pb_grpc.LearnerServiceServicer):
                     row = stream.row = self._core.row_of(request.head.incarnation)
                     self._newest[row], stream.evaluates = stream, self._core.evaluates(row)
                     self._core.registry.set_state(row, ActorState.ONLINE)
+                elif self._newest.get(row) is not stream:
+                    # An actor opens a stream after its earlier one is broken, and hears nothing of that one any more.
+                    # A process that still speaks on the earlier stream is another one.
+                    raise SharedIncarnationError(
+                        f"actor {self._core.registry.actor_id(row)}: another process has joined as the same "
+                        "incarnation and opened a stream, as after a machine or a process was cloned"
+                    )
                 acked = push(self._core, row, request)
                 await self._hold(stream, row)
                 await stream.send(acked)

@@ -25,6 +25,7 @@ from common.config.server_config import TlsConfig
 from common.errors import AddressError
 from common.process.log import LogThrottle
 from common.wire.tls import read_authorities, read_pair
+from common.wire.watched import Watched
 
 log = logging.getLogger(__name__)
 MAX_CONNECTIONS: Final = 16
@@ -68,7 +69,8 @@ class MetricsServer:
 
     Args:
         collector: of the metrics; those of the process itself (CPU, memory, descriptors) are added.
-        config: the address to listen on, and the certificates for TLS, which are read once.
+        config: the address to listen on, and the certificates for TLS; changed files are used from the next connection
+            on.
         port: 0 takes a free port, None serves nothing.
 
     Raises:
@@ -81,7 +83,7 @@ class MetricsServer:
         self._scrapes = Scrapes()
         if port is None:
             return
-        context = _tls_context(config.tls) if config.tls else None
+        context = _watch_tls(config.tls) if config.tls else None
         try:
             self._server = _Server(config.host, port, context)
         except OSError as error:
@@ -132,6 +134,11 @@ def _make_app(collector: Collector, scrapes: Scrapes) -> _App:
     return app
 
 
+def _watch_tls(tls: TlsConfig) -> Watched[ssl.SSLContext]:
+    files = [tls.certificate, tls.key, *([tls.client_ca] if tls.client_ca else [])]
+    return Watched(files, lambda: _tls_context(tls))
+
+
 def _tls_context(tls: TlsConfig) -> ssl.SSLContext:
     read_pair(tls.certificate, tls.key)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -158,7 +165,7 @@ class _Server(ThreadingWSGIServer):
 
     request_queue_size = MAX_CONNECTIONS
 
-    def __init__(self, host: str, port: int, context: ssl.SSLContext | None) -> None:
+    def __init__(self, host: str, port: int, context: Watched[ssl.SSLContext] | None) -> None:
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._context = context
         self._open = dict[socket.socket, float]()
@@ -178,7 +185,7 @@ class _Server(ThreadingWSGIServer):
             time.sleep(LOOK_SECONDS)
             raise
         if self._context is not None:  # The connection's own thread does the handshake when it first reads.
-            connection = self._context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
+            connection = self._context.get().wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
         with self._lock:
             self._open[connection] = time.monotonic()
             surplus = [*self._open][:-MAX_CONNECTIONS]

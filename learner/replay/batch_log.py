@@ -112,6 +112,13 @@ class BatchLog:
         in_slots = ((slot, self._read_slot(slot)) for slot in used)
         return sorted(batch for slot, batch in in_slots if batch is not None and batch.number % self.length == slot)
 
+    def find(self, incarnation: int, seq: int, end: int) -> Batch | None:
+        """The record of a batch of an actor process, among the ``FEW_RECORDS`` newest with numbers below ``end``."""
+        newest = np.arange(max(0, end - min(self.length, FEW_RECORDS)), end)
+        slots = newest % self.length
+        is_same = (self.records["seq"][slots] == seq) & (self.records["incarnation"][slots] == incarnation)
+        return self.read(int(newest[is_same][-1])) if is_same.any() else None
+
     def copy_newest(self, end: int) -> Array:
         """Copy the records with numbers below ``end`` that the log still has, in their order, ``[n]`` ``RECORD``."""
         numbers = np.arange(max(0, end - self.length), end)

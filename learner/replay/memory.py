@@ -264,6 +264,21 @@ class ReplayMemory:
         """The checksum of the bytes that now lie where a batch was stored."""
         return compute_checksum(read_ring(ring, batch.start, batch.end) for ring in self.rings)
 
+    def has_other_rows(self, items: Items, rows: int, incarnation: int, seq: int) -> bool:
+        """Whether an actor process has stored other rows than these ``[rows, *shape]`` as its batch number ``seq``.
+
+        False too if nobody can tell any more: the batch has been overwritten, or the log has no record of it.
+        """
+        batch = self.log.find(incarnation, seq, int(self.header.batches))
+        if batch is None or batch.start < self.header.intact:
+            return False
+        if batch.rows != rows:
+            return True
+        parts = [items[name] for name in self.columns]
+        if self.links is not None:
+            parts.append(read_ring(self.links.previous, batch.start, batch.end))
+        return compute_checksum(parts) != batch.checksum
+
     def is_settled(self) -> bool:
         """Whether the bytes are those that were written: nobody copied the files, and no write can be missing.
 

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import re
+import socket
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -86,12 +88,14 @@ def test_the_page_states_the_bounds_of_what_an_actor_takes() -> None:
 
 def test_names_are_checked_only_for_a_learner_on_another_host() -> None:
     own = config(agent={"target": "mine.parts:Mind"})
-    check_names(own, Trust(), "127.0.0.1")
-    check_names(own, Trust(allow=("any",)), "gpu-host")
+    with closing(socket.create_server(("127.0.0.1", 0))) as server:
+        here = f"127.0.0.1:{server.getsockname()[1]}"
+        check_names(own, Trust(), here)
+        with pytest.raises(PluginError, match=r"--allow mine\.parts:Mind "):
+            check_names(own, Trust(), here, relayed=True)
+    check_names(own, Trust(allow=("any",)), "gpu-host:1")
     with pytest.raises(PluginError, match=r"--allow mine\.parts:Mind "):
-        check_names(own, Trust(), "gpu-host")
-    with pytest.raises(PluginError, match=r"--allow mine\.parts:Mind "):
-        check_names(own, Trust(), "127.0.0.1", relayed=True)
+        check_names(own, Trust(), "gpu-host:1")
 
 
 @pytest.mark.usefixtures("mine")

@@ -20,6 +20,7 @@ from common.settings import validate
 from common.wire.rpc import StoppingError
 from common.wire.trust import Trust
 from learner.loop.server import LearnerServer
+from learner.shared.actor_table import ActorState
 from tests.conftest import PATIENCE, MakeConfig, wait_for
 from tests.parts import counting_schema
 
@@ -129,3 +130,10 @@ def test_a_guarded_environment_is_rebuilt_from_its_configuration(tmp_path_factor
     parts.lanes.reset(seed=8)
     assert np.asarray(parts.lanes.observe()).tolist() == [[8, 1, 0]]
     assert counters.env_rebuilds == 1
+
+
+def test_an_actor_that_refuses_the_learners_code_leaves_and_frees_its_id_at_once(host: LearnerServer) -> None:
+    actor = Actor(host.ingest.address, PATIENCE, Trust(allow=("nothing.of.the.learners",)), no_end)
+    with pytest.raises(PluginError, match="the learner names code that this actor does not allow"):
+        actor.run()
+    wait_for(lambda: host.actor_table["state"][0] == ActorState.LEFT, "it has said goodbye")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import ssl
+import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from prometheus_client import CollectorRegistry
 
 from common.config.run_config import MetricsConfig
 from common.errors import ConfigError
+from common.wire.tls import read_expiry
 from learner.commands.authority import make_authority, make_files, sign
 from learner.records.exposition import MetricsServer
 
@@ -56,6 +58,26 @@ def test_an_encrypted_endpoint_is_read_with_the_authority_alone(certs: Path) -> 
     with pytest.raises(OSError, match=r"reset|closed|disconnected"):
         urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics", timeout=20)
     server.close()
+
+
+def test_a_renewed_certificate_is_shown_from_the_next_connection_on(certs: Path) -> None:
+    server = serve(certs)
+    before = ssl.get_server_certificate(("127.0.0.1", server.port or 0), timeout=20)
+    make_files(certs, ["localhost"], 2, renew=True)
+    after = ssl.get_server_certificate(("127.0.0.1", server.port or 0), timeout=20)
+    assert (before, after) == (before, (certs / "server.pem").read_text())
+    assert before != after
+    (certs / "server.pem").write_text("no certificate")
+    assert ssl.get_server_certificate(("127.0.0.1", server.port or 0), timeout=20) == after
+    server.close()
+
+
+def test_the_expiry_of_a_certificate_is_read_from_its_file(certs: Path) -> None:
+    expiry = read_expiry(certs / "server.pem")
+    assert expiry is not None
+    assert 23 * 3600 < expiry - time.time() < 25 * 3600
+    assert read_expiry(certs / "missing.pem") is None
+    assert read_expiry(certs / "server.key") is None
 
 
 def test_one_that_asks_for_certificates_lets_its_authoritys_in(mutual: MetricsServer, certs: Path) -> None:

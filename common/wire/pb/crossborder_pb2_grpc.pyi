@@ -15,10 +15,12 @@ An actor's life:
                    Every acknowledgement names the newest model; when it is newer, GetModel again.
   3. GetModel      until it holds a model; no environment step is taken before that.
   4. On `stop`     push what is left, send a last report with `leaving`, end the stream.
-After a broken connection: Join again with the same incarnation, then resend every batch above `last_seq`. Two answers
-ask for more than that:
+After a broken connection: Join again with the same incarnation, then resend every batch above `last_seq`, with the
+same rows. Three answers ask for more than that:
   - `last_seq` is below a seq that was acknowledged: the learner has lost rows (a restored backup, a power cut). Choose a
     new incarnation, Join with it and with `former_incarnation`, number the unacknowledged batches from 1 and go on.
+  - `last_seq` is above every seq that the actor has used: a clone of the actor pushes too. Choose a new incarnation, Join
+    with it and without `former_incarnation`, number the unacknowledged batches from 1 and go on.
   - `config_json` or `epsilon` is another one: the run was resumed with another configuration. Push what is left, leave,
     and start over as a new actor with a new incarnation.
 A run may have several learners (ranks), each with separate rows. Only the learner that an incarnation has joined knows
@@ -29,6 +31,7 @@ incarnation.
 Errors are gRPC status codes; the trailing metadata key `crossborder-error` holds the machine-readable name:
   protocol_mismatch    FAILED_PRECONDITION  the two sides speak different versions of this file; permanent
   not_joined           FAILED_PRECONDITION  the learner does not know this incarnation: Join, then resend
+  incarnation_shared   FAILED_PRECONDITION  another process pushes as this incarnation: take a new one, see above
   schema_mismatch      FAILED_PRECONDITION  the batch was encoded for another schema; permanent
   bad_items            INVALID_ARGUMENT     a batch or its report breaks the rules stated here; permanent
   too_many_actors      RESOURCE_EXHAUSTED   every actor id is taken, or the id or the host is cordoned; retry later

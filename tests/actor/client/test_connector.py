@@ -17,7 +17,7 @@ from actor.client.connector import (
 )
 from common.config.run_config import RunConfig
 from common.data import NO_MODEL, Column, ModelVersion, Schema
-from common.errors import LearnerUnreachableError, RefusedError
+from common.errors import AuthenticationError, LearnerUnreachableError, RefusedError
 from common.wire.codec import schema_to_pb
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.rpc import StoppingError
@@ -25,6 +25,7 @@ from learner.loop.server import LearnerServer
 from tests.actor.client.conftest import ScriptedLearner, Serve
 from tests.conftest import PATIENCE, wait_for
 from tests.parts import counting_schema
+from tests.users import as_nobody, needs_root
 
 SCHEMA = Schema((Column("n", "<i8"),))
 JOINED = pb.JoinResponse(
@@ -243,3 +244,13 @@ def test_only_an_incarnation_that_has_joined_and_could_go_elsewhere_hears_that_i
     connector.renew(keeps_place=False)
     with pytest.raises(LearnerUnreachableError, match=f"127.0.0.1:{free_port},localhost:{free_port}: no learner"):
         connector.join()
+
+
+@needs_root
+def test_an_actor_joins_no_learner_of_another_user_in_the_clear(serve: Serve) -> None:
+    with as_nobody():
+        port = serve(ScriptedLearner(pb.JoinResponse(), []))
+    connector = Connector(f"127.0.0.1:{port}", 1, PATIENCE, threading.Event())
+    with pytest.raises(AuthenticationError, match="expected a learner of this user or of root, found one of uid"):
+        connector.join()
+    connector.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -69,7 +70,7 @@ class BreakingLearner(ScriptedLearner):
     ) -> Iterator[pb.PushItemsResponse]:
         after, way = self.breaks[self.streams] if self.streams < len(self.breaks) else (10**9, "")
         self.streams += 1
-        batches = 0
+        batches = acked = 0
         for request in requests:
             if request.seq and batches >= after:
                 if way == "unacknowledged":
@@ -81,7 +82,8 @@ class BreakingLearner(ScriptedLearner):
             self._store(request)
             self.goodbyes += request.report.leaving
             self.last_report = request.report
-            yield pb.PushItemsResponse(acked_seq=self.last_seq, stop=len(self.stored) >= self.stop_at)
+            acked = max(acked, request.seq)
+            yield pb.PushItemsResponse(acked_seq=acked, stop=len(self.stored) >= self.stop_at)
 
     def _store(self, request: pb.PushItemsRequest) -> None:
         if request.seq > self.last_seq:
@@ -189,6 +191,24 @@ def test_all_rows_arrive_once_and_in_order_through_every_fault(serve: Serve, way
     assert (learner.streams, learner.goodbyes) == (4, 1)
 
 
+def test_a_learner_that_breaks_each_stream_at_once_hears_of_the_actor_less_and_less_often(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries: list[int] = []
+
+    def delay(backoff: Backoff) -> float:
+        tries.append(backoff._tries)
+        backoff._tries += 1
+        return 0.0
+
+    monkeypatch.setattr(Backoff, "next_delay", delay)
+    monkeypatch.setattr("actor.client.pusher.STEADY_SECONDS", math.inf)
+    learner = BreakingLearner(breaks=[(1, "lost")] * 6)
+    assert push(serve, learner, 20) == Outcome(0, None, stopped=False)
+    assert tries == [0, 1, 2, 3, 4, 5], "an answer alone does not make the waits short again"
+    assert learner.stored == list(range(20))
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_an_actor_whose_acknowledged_items_are_gone_goes_on_as_a_new_incarnation_in_its_place(
     serve: Serve, caplog: pytest.LogCaptureFixture, way: str
@@ -209,6 +229,55 @@ def test_a_learner_that_has_stored_more_than_it_could_acknowledge_has_lost_nothi
     assert push(serve, learner, 20) == Outcome(0, None, stopped=False)
     assert learner.stored == list(range(20))
     assert [incarnation for incarnation, _ in learner.joins] == [5, 5]
+
+
+@dataclass
+class TwinnedLearner(BreakingLearner):
+    """Has ``ahead`` more messages of this incarnation when it joins again: those that a clone of the actor sent."""
+
+    ahead: int = 0
+    joins: list[tuple[int, int]] = field(default_factory=list)
+    resent: list[int] = field(default_factory=list)
+
+    def Join(self, request: pb.JoinRequest, context: grpc.ServicerContext) -> pb.JoinResponse:  # noqa: N802
+        self.joins.append((request.incarnation, request.former_incarnation))
+        if len({incarnation for incarnation, _ in self.joins}) > 1:
+            self.last_seq = 0
+        elif len(self.joins) > 1:
+            self.last_seq += self.ahead
+        return super().Join(request, context)
+
+    def _store(self, request: pb.PushItemsRequest) -> None:
+        if 0 < request.seq <= self.last_seq:
+            self.resent.append(request.seq)
+        super()._store(request)
+
+
+@pytest.mark.parametrize(
+    ("breaks", "ahead"),
+    [
+        ([(5, "incarnation_shared")], 0),  # The clone has opened a stream.
+        ([(5, "lost"), (0, "incarnation_shared")], 1),  # The learner has other rows under a number of this actor.
+        ([(5, "lost")], 30),  # The learner has numbers that this actor has never given.
+    ],
+)
+def test_an_actor_that_has_a_clone_goes_on_as_another_actor_and_loses_nothing(
+    serve: Serve, breaks: list[tuple[int, str]], ahead: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    learner = TwinnedLearner(breaks=breaks, ahead=ahead)
+    assert push(serve, learner, 20) == Outcome(0, None, stopped=False)
+    assert learner.stored == list(range(20))
+    incarnations = [incarnation for incarnation, former in learner.joins if not former]
+    assert len(incarnations) == len(learner.joins), "it does not take the other one's place"
+    assert incarnations[0] == 5 != incarnations[-1]
+    assert "another process pushes as this actor's incarnation" in caplog.text
+
+
+def test_messages_that_may_be_stored_go_out_again_so_that_the_learner_can_compare_them(serve: Serve) -> None:
+    learner = TwinnedLearner(breaks=[(5, "unacknowledged")])
+    assert push(serve, learner, 20) == Outcome(0, None, stopped=False)
+    assert learner.resent == [6]
+    assert learner.stored == list(range(20))
 
 
 def test_pictures_are_compressed_for_a_learner_that_takes_it(serve: Serve) -> None:
@@ -255,9 +324,9 @@ def test_the_window_is_strict_while_a_replay_ratio_is_in_force(
     seen: list[float] = []
     hear = Pusher._hear
 
-    def look(pusher: Pusher, response: pb.PushItemsResponse, backoff: Backoff) -> None:
+    def look(pusher: Pusher, response: pb.PushItemsResponse) -> None:
         response.paced = paced
-        hear(pusher, response, backoff)
+        hear(pusher, response)
         seen.append(pusher._spool.grace)
 
     monkeypatch.setattr(Pusher, "_hear", look)

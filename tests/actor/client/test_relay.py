@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +15,17 @@ from actor.client.connector import Connector
 from actor.client.probe import Probe
 from actor.client.relay import RelaySettings
 from actor.manager import ActorManager
-from common.errors import AuthenticationError, ConfigError
+from common.errors import AuthenticationError, ConfigError, RefusedError
 from common.wire.pb import crossborder_pb2 as pb
+from common.wire.pb import crossborder_pb2_grpc as pb_grpc
+from common.wire.rpc import PROTOCOL_VERSION
 from common.wire.trust import Trust
 from learner.loop.server import LearnerServer
+from tests.actor.client.conftest import ScriptedLearner, Serve
 from tests.actor.client.relays import relaying
 from tests.conftest import PATIENCE, free_port, wait_for
 from tests.security.conftest import Secured
+from tests.users import as_nobody, needs_root
 
 
 def acting(host: LearnerServer) -> int:
@@ -49,6 +55,49 @@ def test_answers_of_a_learner_on_another_host_say_so(host: LearnerServer) -> Non
             probe = Probe(address, Trust())
             assert probe.ask().relayed == relayed
             probe.close()
+
+
+class UnfinishedAnswers(grpc.GenericRpcHandler):
+    """Ends each answer in the head of an unknown field of two bytes, which bytes that a relay appends would become."""
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[bytes, bytes]:
+        answer = pb.CheckResponse(protocol_version=PROTOCOL_VERSION).SerializeToString() + bytes([0xC2, 0x3E, 2])
+        return grpc.unary_unary_rpc_method_handler(lambda _request, _context: answer)
+
+
+def test_a_learners_answer_cannot_swallow_the_flag_of_the_relay() -> None:
+    server = grpc.server(ThreadPoolExecutor(1), handlers=[UnfinishedAnswers()])
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    with (
+        relaying(f"0.0.0.0:{port}", trust=Trust(insecure=True)) as address,
+        closing(Probe(address, Trust())) as probe,
+        pytest.raises(RefusedError, match="Check: Error parsing message"),
+    ):
+        probe.ask()
+    server.stop(None).wait()
+
+
+@needs_root
+def test_a_relay_says_so_if_its_learner_on_this_host_is_another_users(serve: Serve) -> None:
+    with as_nobody():
+        port = serve(ScriptedLearner(pb.JoinResponse(), []))
+    with (
+        relaying(f"127.0.0.1:{port}", trust=Trust(insecure=True)) as address,
+        grpc.insecure_channel(address) as channel,
+    ):
+        assert pb_grpc.LearnerServiceStub(channel).Join(pb.JoinRequest(), timeout=PATIENCE).relayed
+
+
+@needs_root
+def test_a_relay_without_tls_lends_no_other_user_its_access_to_the_learner(host: LearnerServer) -> None:
+    with relaying(host.ingest.address) as address, grpc.insecure_channel(address) as channel:
+        with as_nobody():
+            grpc.channel_ready_future(channel).result(PATIENCE)
+        with pytest.raises(grpc.RpcError) as refused:
+            pb_grpc.LearnerServiceStub(channel).Join(pb.JoinRequest(), timeout=PATIENCE)
+    assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
+    assert "expected a caller of the relay's own user or of root" in (refused.value.details() or "")
 
 
 def test_a_learner_that_is_away_is_unavailable_to_callers() -> None:

@@ -95,7 +95,7 @@ def test_pictures_are_compressed_at_once_while_the_learner_is_away_and_as_they_a
     away = sender.batch(0)
     expected = compress(encode(PICTURES, picture_rows(np.array([0])), 1))
     assert (away.buffered, away.payload, away.n_bytes) == (None, expected, len(expected))
-    sender.spool.connect(0)
+    sender.spool.connect()
     there = sender.batch(1)
     assert there.buffered is not None
     assert there.n_bytes == there.buffered.n_bytes
@@ -116,7 +116,7 @@ def test_a_compressed_batch_travels_by_itself_also_where_the_learner_comes_back_
     sender.put(0, 1)
     sender.put(2)
     sender.spool.group_rows = 100
-    epoch = sender.spool.connect(0)
+    epoch = sender.spool.connect()
     sender.put(3)
     sender.put(4)
     sender.spool.close()

@@ -65,7 +65,7 @@ class Line:
         assert self.spool.put(batch, batch.n_bytes, batch.group_rows, 0)
 
     def open(self) -> PushStream:
-        return PushStream(push_items(self.channel), 5, self.spool, 0, self.requests)
+        return PushStream(push_items(self.channel), 5, self.spool, self.requests)
 
 
 @pytest.fixture

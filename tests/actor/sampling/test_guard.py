@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import faulthandler
 import itertools
+import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -209,9 +211,10 @@ def test_time_outside_environments_does_not_count_as_hanging() -> None:
 
 NEVER_LETS_GO = """
 import ctypes
-from actor.sampling.guard import Watchdog
+from actor.sampling import guard
 from common.lanes.lanes import Busy
-with Watchdog(Busy(), 0.5, print):
+guard.LEAST_ALARM_SECONDS = 1.0
+with guard.Watchdog(Busy(), 0.5, print):
     ctypes.PyDLL(None).sleep(1000)
 """
 
@@ -220,7 +223,7 @@ def test_an_environment_that_never_lets_go_of_the_interpreter_ends_its_process()
     command = [sys.executable, "-c", NEVER_LETS_GO]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert done.returncode == 1
-    assert 'File "<string>", line 6' in done.stderr
+    assert 'File "<string>", line 7' in done.stderr
 
 
 def test_the_alarm_is_set_before_the_watchdogs_thread_runs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,7 +231,35 @@ def test_the_alarm_is_set_before_the_watchdogs_thread_runs(monkeypatch: pytest.M
     monkeypatch.setattr(faulthandler, "dump_traceback_later", lambda seconds, *, exit: done.append(f"alarm {seconds}"))
     monkeypatch.setattr(threading.Thread, "start", lambda _: done.append("thread"))
     Watchdog(Busy(), 0.5, print).__enter__()
-    assert done == ["alarm 1.0", "thread"]
+    assert done == ["alarm 600.0", "thread"]
+
+
+STOPPED = """
+import os, sys, time
+from actor.sampling.guard import Watchdog
+from common.lanes.lanes import Busy
+busy = Busy()
+with Watchdog(busy, 2.0, lambda where: os._exit(17)):
+    busy.since = time.monotonic()
+    print("busy", flush=True)
+    sys.stdin.readline()
+    busy.since = float("inf")
+"""
+
+
+def test_a_process_that_was_stopped_itself_has_no_environment_that_hangs() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", STOPPED], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stdout.readline() == "busy\n"
+        process.send_signal(signal.SIGSTOP)
+        time.sleep(4.0)  # The pause itself: longer than an environment may take.
+        process.stdin.write("the environment returns\n")
+        process.stdin.flush()
+        process.send_signal(signal.SIGCONT)
+        assert process.wait(PATIENCE) == 0
 
 
 class LeavingEnv(CountingEnv):

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from common.process.log import LogFormat, LogThrottle, RateFilter, quiet_grpc, quote, relog
+from common.process.log import LogFormat, LogThrottle, RateFilter, TextFormatter, escape, quiet_grpc, quote, relog
 from tests.conftest import ROOT
 
 
@@ -161,7 +161,8 @@ def test_a_throttled_message_is_due_once_in_an_interval_and_the_others_are_count
 
 def test_a_strangers_text_cannot_look_like_our_log() -> None:
     forged = "it broke\n12:00:00 INFO learner: all is well\r\x1b[2J\u202e\x85next"
-    assert quote(forged).splitlines() == ["| it broke", "| 12:00:00 INFO learner: all is well", "| ?[2J?", "| next"]
+    said = ["| it broke", "| 12:00:00 INFO learner: all is well", "| \\x1b[2J\\u202e", "| next"]
+    assert quote(forged).splitlines() == said
 
 
 def test_lines_beyond_a_rate_are_left_out_and_counted_in_the_next_one() -> None:
@@ -177,3 +178,24 @@ def test_lines_beyond_a_rate_are_left_out_and_counted_in_the_next_one() -> None:
     assert passes() == "from there (2 lines before it were left out)"
     assert passes() is None
     assert passes(logging.CRITICAL) is not None, "the last words of a process are heard"
+
+
+FORGED = "\x1b[2Ja\x1b[31mb\x1b[0m\u202e\r12:00:00 INFO    actor: all is well\n12:00:00 INFO    actor: all is well"
+
+
+def test_no_text_in_a_record_looks_like_another_record_or_is_obeyed_by_a_terminal() -> None:
+    record = logging.LogRecord("actor", logging.WARNING, "", 0, "joined %s", (FORGED,), None)
+    try:
+        raise ValueError(FORGED)
+    except ValueError:
+        record.exc_info = sys.exc_info()
+    first, *others = TextFormatter("12:00:01 %(levelname)s %(message)s").format(record).split("\n")
+    assert first == "12:00:01 WARNING joined \\x1b[2Jab\\u202e"
+    assert len(others) > 2
+    assert all(line.startswith("    ") and line.isprintable() for line in others)
+
+
+def test_a_text_is_put_on_one_line_with_its_control_characters_escaped() -> None:
+    assert escape("plain, ü and 漢") == "plain, ü and 漢"
+    assert escape(FORGED).startswith("\\x1b[2Jab\\u202e\\r12:00:00 INFO")
+    assert escape(FORGED).isprintable()

@@ -1,7 +1,12 @@
 from __future__ import annotations
 
+import contextlib
+import socket
+import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from typing import Any
 
 import grpc
@@ -23,6 +28,7 @@ from common.wire.rpc import (
     version_to_pb,
 )
 from learner.ingest.server_options import server_options
+from tests.conftest import PATIENCE
 
 
 class Refusing(pb_grpc.LearnerServiceServicer):
@@ -102,6 +108,26 @@ def test_nobody_listening_is_tried_again() -> None:
     assert "the details" not in describe(error)
 
 
+class FailedCall(grpc.RpcError):
+    """An error of gRPC's own code, which no server has sent."""
+
+    def code(self) -> grpc.StatusCode:
+        return grpc.StatusCode.UNAUTHENTICATED
+
+    def details(self) -> str:
+        return "Hostname Verification Check failed.\x1b[2J"
+
+    def trailing_metadata(self) -> tuple[()]:
+        return ()
+
+
+def test_a_token_that_grpc_does_not_send_is_not_called_refused(port: int) -> None:
+    assert str(typed_error(FailedCall())) == (
+        "the learner's certificate is not for this host name: Hostname Verification Check failed"
+    )
+    assert str(typed_error(refusal(port, "UNAUTHENTICATED"))) == "the token was not sent: the details"
+
+
 def test_a_failed_call_is_described_in_one_line(port: int) -> None:
     assert describe(refusal(port, "NOT_FOUND")) == "NOT_FOUND: the details"
 
@@ -125,3 +151,35 @@ def test_clients_ping_no_more_often_than_the_server_allows() -> None:
 @pytest.mark.parametrize("version", [NO_MODEL, ModelVersion(1, 0), ModelVersion(3, 2**40)])
 def test_a_version_survives_the_wire(version: ModelVersion) -> None:
     assert version_from_pb(pb.ModelVersion.FromString(version_to_pb(version).SerializeToString())) == version
+
+
+@pytest.fixture
+def slow_link(port: int) -> Iterator[int]:
+    """The port of a link that takes 1.2 s to pass on what the server says first, as three round trips of 0.4 s."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as entrance:
+
+        def carry() -> None:
+            near, _ = entrance.accept()
+            with closing(near), closing(socket.create_connection(("127.0.0.1", port))) as far:
+                back = threading.Thread(target=pass_on, args=(far, near, 1.2))
+                back.start()
+                pass_on(near, far, 0.0)
+                back.join(PATIENCE)
+
+        thread = threading.Thread(target=carry)
+        thread.start()
+        yield entrance.getsockname()[1]
+        thread.join(PATIENCE)
+
+
+def pass_on(source: socket.socket, target: socket.socket, delay: float) -> None:
+    while data := source.recv(1 << 16):
+        time.sleep(delay)  # The link itself.
+        delay = 0.0
+        target.sendall(data)
+    with contextlib.suppress(OSError):
+        target.shutdown(socket.SHUT_WR)
+
+
+def test_a_client_connects_over_a_link_with_a_long_round_trip(slow_link: int) -> None:
+    assert refusal(slow_link, "UNAVAILABLE stopping").details() == "the details"

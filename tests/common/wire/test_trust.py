@@ -1,15 +1,18 @@
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from common.errors import ConfigError
+from common.errors import AuthenticationError, ConfigError
 from common.process.command import Parser
 from common.wire.trust import Trust, add_learner_options, read_trust
 from tests.conftest import Command
+from tests.users import NOBODY, as_nobody, needs_root
 
 
 @pytest.mark.parametrize(
@@ -61,7 +64,25 @@ def test_the_command_refuses_contradicting_options(start: Callable[..., Command]
 def test_only_a_learner_on_this_host_may_name_any_code_by_default(
     host: str, allow: tuple[str, ...], *, anything: bool
 ) -> None:
-    assert Trust(allow=allow).allows_anything(host) is anything
+    with closing(socket.create_server(("127.0.0.1", 0))) as server:
+        address = f"{host}:{server.getsockname()[1]}"
+        assert Trust(allow=allow).allows_anything(address) is anything
+        assert not Trust().allows_anything(address, relayed=True)
+
+
+@needs_root
+def test_another_users_learner_on_this_host_is_trusted_as_one_on_another_host() -> None:
+    with as_nobody():
+        server = socket.create_server(("127.0.0.1", 0))
+    with closing(server):
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        assert not Trust().allows_anything(address)
+        assert not Trust(insecure=True).allows_anything(address)
+        assert Trust(allow=("any",)).allows_anything(address)
+        with pytest.raises(AuthenticationError, match=f"found one of uid {NOBODY}; .* use TLS"):
+            Trust().require_own_learner(address)
+        Trust(insecure=True).require_own_learner(address)
+        Trust(ca=Path("ca.pem")).require_own_learner(address)
 
 
 def read(*options: str) -> Trust:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ssl
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,14 @@ def test_a_certificate_fits_its_key_and_the_authority(tmp_path: Path, name: str)
     context = ssl.create_default_context(cafile=tmp_path / "ca.pem")
     context.load_cert_chain(tmp_path / f"{name}.pem", tmp_path / f"{name}.key")
     assert context.get_ca_certs()
+
+
+@pytest.mark.parametrize(("name", "purpose"), [("server", "sslserver"), ("actor", "sslclient")])
+def test_a_certificate_serves_at_its_own_end_of_tls_only(tmp_path: Path, name: str, purpose: str) -> None:
+    make(tmp_path)
+    for wanted in ("sslserver", "sslclient"):
+        command = ["openssl", "verify", "-purpose", wanted, "-CAfile", tmp_path / "ca.pem", tmp_path / f"{name}.pem"]
+        assert (subprocess.run(command, capture_output=True, check=False).returncode == 0) == (wanted == purpose)
 
 
 def test_an_authority_without_its_key_is_not_renewed(tmp_path: Path) -> None:

@@ -35,10 +35,31 @@ def test_a_batch_is_stored_when_it_is_acknowledged(client: Client) -> None:
 def test_a_batch_sent_again_is_acknowledged_and_not_stored_again(client: Client) -> None:
     client.join()
     talk = Talk(client.stub)
-    for seq in (1, 2, 1, 2):
-        assert talk.say(client.batch(seq, start=seq * 5)).acked_seq == max(seq, 2 if client.stored()[5:] else seq)
+    for seq, acked in ((1, 1), (2, 2), (1, 2), (2, 2)):
+        assert talk.say(client.batch(seq, start=seq * 5)).acked_seq == acked
     assert client.stored() == [*range(5, 10), *range(10, 15)]
     assert client.server.control.duplicates == 2
+
+
+@pytest.mark.parametrize("seq", [1, 2])
+def test_a_clones_batch_under_a_known_number_is_refused_and_never_acknowledged_as_known(
+    client: Client, seq: int
+) -> None:
+    client.join()
+    talk = Talk(client.stub)
+    for stored in (1, 2):
+        talk.say(client.batch(stored, start=stored * 5))
+    talk.end()
+    with pytest.raises(grpc.RpcError) as error:
+        Talk(client.stub).say(client.batch(seq, start=100))
+    code, name, message = refusal(error)
+    assert (code, name) == (grpc.StatusCode.FAILED_PRECONDITION, "incarnation_shared")
+    assert f"actor 0: batch {seq}: expected the rows that are stored under this number, found others" in message
+    with pytest.raises(grpc.RpcError) as error:
+        Talk(client.stub).say(client.batch(seq, start=seq * 5, count=4))
+    assert refusal(error)[1] == "incarnation_shared"
+    assert client.stored() == list(range(5, 15))
+    assert client.server.control.duplicates == 0
 
 
 def test_an_actor_that_sends_its_last_batch_again_has_left_all_the_same(client: Client) -> None:

@@ -10,6 +10,7 @@ from learner.loop.server import LearnerServer
 from learner.shared.actor_table import ActorState
 from tests.conftest import MakeConfig, most_memory, wait_for
 from tests.learner.ingest.by_hand import SECONDS, Client, Talk, refusal
+from tests.users import as_nobody, needs_root
 
 
 def test_the_learner_says_stop_unasked_and_a_goodbye_ends_the_stream(client: Client) -> None:
@@ -75,6 +76,31 @@ def test_an_actor_that_builds_its_environment_is_neither_away_nor_online(client:
         talk.say(client.batch(0, rows=0, payload=b"", report=pb.Report(building=building)))
         states.append(table["state"][0])
     assert states == [ActorState.BUILDING, ActorState.ONLINE]
+
+
+def test_of_two_processes_with_one_incarnation_the_first_is_told_and_the_second_goes_on(client: Client) -> None:
+    client.join()
+    first, second = Talk(client.stub), Talk(client.stub)
+    assert first.say(client.batch(1)).acked_seq == 1
+    client.join()
+    assert second.say(client.batch(0, rows=0, payload=b"")).acked_seq == 0, "it has not shown that it has this batch"
+    with pytest.raises(grpc.RpcError) as error:
+        first.say(client.batch(2, start=100))
+    code, name, message = refusal(error)
+    assert (code, name) == (grpc.StatusCode.FAILED_PRECONDITION, "incarnation_shared")
+    assert "actor 0: another process has joined as the same incarnation" in message
+    assert second.say(client.batch(2, start=5)).acked_seq == 2
+    assert client.stored() == list(range(10))
+
+
+@needs_root
+def test_another_user_of_the_host_cannot_join_a_learner_without_tokens(client: Client) -> None:
+    with as_nobody(), pytest.raises(grpc.RpcError) as error:
+        client.join()
+    code, name, message = refusal(error)
+    assert (code, name) == (grpc.StatusCode.PERMISSION_DENIED, "other_user")
+    assert "expected a caller of the learner's own user or of root, found another user of this host" in message
+    assert not client.server.control.joins
 
 
 def test_a_join_without_a_stream_gives_its_id_back_within_seconds(make_config: MakeConfig) -> None:
