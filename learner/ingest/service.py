@@ -184,10 +184,11 @@ class LearnerServicer(pb_grpc.LearnerServiceServicer):
                     row = stream.row = self._core.row_of(request.head.incarnation)
                     self._newest[row], stream.evaluates = stream, self._core.evaluates(row)
                     self._core.registry.set_state(row, ActorState.ONLINE)
-                acked = push(self._core, row, request)
+                acked, seq = push(self._core, row, request), request.head.seq
+                request = None  # While the actor is held back, its message takes no memory.
                 await self._hold(stream, row)
                 await stream.send(acked)
-                if request.head.seq:
+                if seq:
                     self._core.counts.ack_seconds.observe(time.monotonic() - arrived)
         finally:
             self._streams.discard(stream)
