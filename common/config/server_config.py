@@ -144,6 +144,11 @@ class ServerConfig(Settings):
         False, description="Whether callers with an admin's token may list the services (gRPC reflection)."
     )
     max_actors: Annotated[int, Field(ge=1, le=4096)] = Field(256, description="The most actors at one time.")
+    evaluating_names: list[str] | None = Field(
+        None,
+        description="The names of the tokens with which actors may score models (`actor-worker --evaluate`): a score "
+        "decides which policy is the best, and may end the run. null: every actor may.",
+    )
     max_rows: PositiveInt = Field(
         65_536,
         description="The most rows in one batch. A batch is also limited to a sixteenth of replay.capacity, or to "

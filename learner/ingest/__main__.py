@@ -106,7 +106,8 @@ async def serve(boot: IngestBoot) -> None:
     limits, bell = CallLimits(config.limits, config.fleet, core.counts), Bell(boot.bell_fds[1], -1)
     servicer = LearnerServicer(core, bell, limits, audit)
     waiting = WaitingBytes(config.waiting_bytes)
-    admission = Admission(Gate.of(config), limits, core.counts, audit, config.limits.handshake_seconds, waiting)
+    seconds = config.limits.handshake_seconds
+    admission = Admission(Gate.of(config), limits, core.counts, audit, handshake_seconds=seconds, waiting=waiting)
     events = _TrainerEvents(core, bell, servicer)
     metrics = serve_metrics(IngestCollector(core), boot.config.metrics, boot.metrics_port)
     server = grpc.aio.server(interceptors=[admission], options=_options(core, descriptors))

@@ -73,6 +73,7 @@ class Admission(grpc.aio.ServerInterceptor):
         limits: CallLimits,
         counts: IngestCounts,
         audit: AuditLog,
+        *,
         handshake_seconds: float,
         waiting: WaitingBytes,
     ) -> None:

@@ -13,11 +13,12 @@ import fcntl
 import logging
 import os
 import socket
+import stat
 import struct
 import termios
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote
@@ -34,7 +35,6 @@ FRAMING_BYTES: Final = 256
 FIRST_PRUNE: Final = 1024
 _RECEIVED_AT: Final = 128
 """Where ``struct tcp_info`` of Linux has ``tcpi_bytes_received``, 8 bytes."""
-_STATM: Final = Path("/proc/self/statm")
 _OPEN: Final = Path("/proc/self/fd")
 
 
@@ -73,12 +73,12 @@ class WaitingBytes:
 
     Args:
         most: bytes that may wait.
-        used_bytes: of memory that is this process's own.
+        used_bytes: of memory that is this process's own; None: as the kernel says.
     """
 
-    def __init__(self, most: int, used_bytes: Callable[[], int] = lambda: own_bytes()) -> None:
-        self._most, self._used_bytes = most, used_bytes
-        self._used_at_start = used_bytes()
+    def __init__(self, most: int, used_bytes: Callable[[], int] | None = None) -> None:
+        self._most, self._used_bytes = most, used_bytes or _OwnMemory().bytes
+        self._used_at_start = self._used_bytes()
         self._known = dict[str, Connection]()
         """By the other end of the connection. Those that have ended are dropped whenever the dictionary has doubled."""
         self._prune_at = FIRST_PRUNE
@@ -152,10 +152,18 @@ class WaitingBytes:
             )
 
 
-def own_bytes() -> int:
-    """The memory of this process, in bytes, without the files that it shares with others."""
-    _, resident, shared, *_ = map(int, _STATM.read_text().split())
-    return (resident - shared) * os.sysconf("SC_PAGE_SIZE")
+class _OwnMemory:
+    """The memory of this process, without the files that it shares with other processes.
+
+    The kernel's file stays open, so that the figure is known even while no file descriptor is free.
+    """
+
+    def __init__(self) -> None:
+        self._statm = os.open("/proc/self/statm", os.O_RDONLY)
+
+    def bytes(self) -> int:
+        _, resident, shared, *_ = map(int, os.pread(self._statm, 200, 0).split())
+        return (resident - shared) * os.sysconf("SC_PAGE_SIZE")
 
 
 def _received(port: int) -> Iterator[tuple[str, int]]:
@@ -174,12 +182,16 @@ def _connections(port: int) -> Iterator[tuple[str, socket.socket]]:
     gRPC owns the descriptors and may close one at any moment. So each is duplicated first: then its number stands for
     this connection until the duplicate is closed, and no other connection can be meant.
     """
-    for entry in os.listdir(_OPEN):
-        with suppress(OSError), socket.socket(fileno=os.dup(int(entry))) as connected:
-            if connected.type == socket.SOCK_STREAM and connected.family in (socket.AF_INET, socket.AF_INET6):
-                if connected.getsockname()[1] == port:
-                    host, peer_port, *_ = connected.getpeername()
-                    yield f"{host.partition('%')[0]}:{peer_port}", connected
+    for entry in _OPEN.iterdir():
+        with suppress(OSError), ExitStack() as stack:  # Closed by now, no socket, or no longer connected.
+            duplicate = os.dup(int(entry.name))
+            if not stat.S_ISSOCK(os.fstat(duplicate).st_mode):
+                os.close(duplicate)
+                continue
+            connected = stack.enter_context(socket.socket(fileno=duplicate))
+            if connected.family in (socket.AF_INET, socket.AF_INET6) and connected.getsockname()[1] == port:
+                host, peer_port, *_ = connected.getpeername()
+                yield f"{host.partition('%')[0]}:{peer_port}", connected
 
 
 def _end_of(peer: str) -> str:

@@ -27,7 +27,8 @@ async def health_channel(directory: Path) -> AsyncIterator[grpc.aio.Channel]:
     """A channel to a server on this host that asks for no token."""
     counts = IngestCounts()
     limits, audit = CallLimits(LimitsConfig(), 16, counts), AuditLog(directory / "audit.jsonl")
-    admission = Admission(Gate({}, open_health=True), limits, counts, audit, SECONDS, WaitingBytes(1 << 30))
+    gate, waiting = Gate({}, open_health=True), WaitingBytes(1 << 30)
+    admission = Admission(gate, limits, counts, audit, handshake_seconds=SECONDS, waiting=waiting)
     server = grpc.aio.server(interceptors=[admission])
     health_pb2_grpc.add_HealthServicer_to_server(health.aio.HealthServicer(), server)
     port = server.add_insecure_port("127.0.0.1:0")
