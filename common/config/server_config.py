@@ -71,6 +71,12 @@ class LimitsConfig(Settings):
         description="The most calls at one time with the token of one name, or with unnamed tokens from one address "
         "(IPv6: from one /64). null: three for each of max_actors.",
     )
+    max_waiting_bytes: PositiveInt | None = Field(
+        None,
+        description="The most bytes of unfinished messages, and of answers that are not read, that the learner keeps. "
+        "Beyond this, it ends connections of the name or address that makes it keep most. null: 8 MiB for each of "
+        "max_actors, but at least two messages of max_message_bytes.",
+    )
     max_health_calls: PositiveInt = Field(
         32,
         description="The most health checks at one time, counted apart from other calls. When one more comes, the "
@@ -138,6 +144,11 @@ class ServerConfig(Settings):
         False, description="Whether callers with an admin's token may list the services (gRPC reflection)."
     )
     max_actors: Annotated[int, Field(ge=1, le=4096)] = Field(256, description="The most actors at one time.")
+    evaluating_names: list[str] | None = Field(
+        None,
+        description="The names of the tokens with which actors may score models (`actor-worker --evaluate`): a score "
+        "decides which policy is the best, and may end the run. null: every actor may.",
+    )
     max_rows: PositiveInt = Field(
         65_536,
         description="The most rows in one batch. A batch is also limited to a sixteenth of replay.capacity, or to "
@@ -192,6 +203,11 @@ class ServerConfig(Settings):
     def address_actors(self) -> int:
         """The most actors from one address at one time."""
         return self.limits.max_address_actors or max(16, self.max_actors - self.max_actors // 8)
+
+    @property
+    def waiting_bytes(self) -> int:
+        """The most bytes of unfinished messages and unread answers; null allows each actor a window and a model."""
+        return self.limits.max_waiting_bytes or max(8 * self.fleet << 20, 2 * self.max_message_bytes)
 
     @property
     def answers_admins(self) -> bool:

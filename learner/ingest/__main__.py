@@ -36,6 +36,7 @@ from learner.ingest.ingest_metrics import IngestCollector
 from learner.ingest.limits import CallLimits
 from learner.ingest.server_options import MAX_CONNECTIONS_OPTION, server_credentials, server_options
 from learner.ingest.service import LearnerServicer
+from learner.ingest.waiting import WaitingBytes
 from learner.records.exposition import MetricsServer
 from learner.shared.bell import Bell
 
@@ -104,12 +105,15 @@ async def serve(boot: IngestBoot) -> None:
     config, core, audit = boot.config.server, IngestCore(boot), AuditLog(boot.directory.parent / "audit.jsonl")
     limits, bell = CallLimits(config.limits, config.fleet, core.counts), Bell(boot.bell_fds[1], -1)
     servicer = LearnerServicer(core, bell, limits, audit)
+    waiting = WaitingBytes(config.waiting_bytes)
+    seconds = config.limits.handshake_seconds
     gate = Gate.of(config)
-    admission = Admission(gate, limits, core.counts, audit, config.limits.handshake_seconds)
+    admission = Admission(gate, limits, core.counts, audit, handshake_seconds=seconds, waiting=waiting)
     events = _TrainerEvents(core, bell, servicer)
     metrics = serve_metrics(IngestCollector(core), boot.config.metrics, boot.metrics_port)
     server = grpc.aio.server(interceptors=[admission], options=_options(core, descriptors))
     port = await _start(server, boot, servicer, AdminServicer(core, audit), gate)
+    waiting.serve_on(port)
     host, _, _ = boot.listen.rpartition(":")
     audit.note("start", "ok", address=f"{host}:{port}", run_id=boot.run_id)
     say({"address": f"{host}:{port}", "metrics_port": metrics.port})

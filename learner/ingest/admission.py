@@ -24,6 +24,7 @@ from learner.ingest.cordons import CordonedError
 from learner.ingest.gate import HEALTH_METHODS, Caller, Gate, current_caller, peer_address
 from learner.ingest.limits import CallLimits
 from learner.ingest.refusals import Context, IngestCounts, OverLimitError, UnauthenticatedError, refuse, status_of
+from learner.ingest.waiting import Connection, WaitingBytes
 
 log = logging.getLogger(__name__)
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
@@ -63,12 +64,21 @@ class Admission(grpc.aio.ServerInterceptor):
         counts: of calls without a valid token.
         audit: notes refusals and revoked tokens.
         handshake_seconds: a unary call's message must come within this time.
+        waiting: bounds the bytes of all connections.
     """
 
     def __init__(
-        self, gate: Gate, limits: CallLimits, counts: IngestCounts, audit: AuditLog, handshake_seconds: float
+        self,
+        gate: Gate,
+        limits: CallLimits,
+        counts: IngestCounts,
+        audit: AuditLog,
+        *,
+        handshake_seconds: float,
+        waiting: WaitingBytes,
     ) -> None:
         self._gate, self._limits, self._counts, self._audit = gate, limits, counts, audit
+        self._waiting = waiting
         self._handshake_seconds = handshake_seconds
         self._open = set[_OpenCall]()
         self._names = gate.names()
@@ -88,6 +98,7 @@ class Admission(grpc.aio.ServerInterceptor):
             if objection is not None:
                 call.end(objection)
         self._audit.tick()
+        self._waiting.tick()
 
     async def intercept_service(
         self,
@@ -96,18 +107,25 @@ class Admission(grpc.aio.ServerInterceptor):
     ) -> Handler | None:
         handler = await continuation(handler_call_details) or _UNKNOWN
         method, metadata = handler_call_details.method, handler_call_details.invocation_metadata
+        read = _READ_BY_HAND.get(method, handler.request_deserializer)
+        connection: Connection | None = None
+
+        def deserialize(message: bytes) -> Any:
+            assert connection is not None, "a message is read after its call has been admitted"
+            connection.note_read(len(message))
+            return read(message) if read else message
 
         async def serve(requests: AsyncIterator[Any], context: Context) -> None:
+            nonlocal connection
             try:
                 caller = self._gate.identify(method, metadata, context.peer())
             except UnauthenticatedError as error:
                 await self._refuse_stranger("unknown" if handler is _UNKNOWN else method, context, error)
             else:
-                await self._serve_caller(handler, caller, requests, context)
+                connection = self._waiting.connection(caller)
+                await self._serve_caller(handler, caller, connection, requests, context)
 
-        return grpc.stream_stream_rpc_method_handler(
-            serve, _READ_BY_HAND.get(method, handler.request_deserializer), _serializer_of(handler.response_serializer)
-        )
+        return grpc.stream_stream_rpc_method_handler(serve, deserialize, _serializer_of(handler.response_serializer))
 
     async def _refuse_stranger(self, method: str, context: Context, unauthenticated: UnauthenticatedError) -> None:
         peer = context.peer()
@@ -124,12 +142,12 @@ class Admission(grpc.aio.ServerInterceptor):
         await context.abort(grpc.StatusCode.UNAUTHENTICATED, str(unauthenticated))
 
     async def _serve_caller(
-        self, handler: Handler, caller: Caller, requests: AsyncIterator[Any], context: Context
+        self, handler: Handler, caller: Caller, connection: Connection, requests: AsyncIterator[Any], context: Context
     ) -> None:
         current_caller.set(caller)  # Each call has its own task, and therefore its own context.
         try:
             self._gate.require_own_user(caller)
-            await self._within_limits(handler, caller, requests, context)
+            await self._within_limits(handler, caller, connection, requests, context)
         except UnauthenticatedError as error:
             self._note_refusal(caller, "unauthenticated", "the token was revoked")
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, str(error))
@@ -149,7 +167,7 @@ class Admission(grpc.aio.ServerInterceptor):
         self._audit.note("refused", outcome, **caller.facts(), reason=reason)
 
     async def _within_limits(
-        self, handler: Handler, caller: Caller, requests: AsyncIterator[Any], context: Context
+        self, handler: Handler, caller: Caller, connection: Connection, requests: AsyncIterator[Any], context: Context
     ) -> None:
         """Serve a call until it ends by itself, or until a limit, its revoked token or its time limit ends it.
 
@@ -163,7 +181,7 @@ class Admission(grpc.aio.ServerInterceptor):
                 with self._limits.call(caller, call.end):
                     self._open.add(call)
                     try:
-                        await self._serve(handler, requests, context)
+                        await self._serve(handler, connection, requests, context)
                     finally:
                         self._open.discard(call)
         except TimeoutError:
@@ -172,12 +190,15 @@ class Admission(grpc.aio.ServerInterceptor):
             if call.ended_by is not None:
                 raise call.ended_by from None
 
-    async def _serve(self, handler: Handler, requests: AsyncIterator[Any], context: Context) -> None:
+    async def _serve(
+        self, handler: Handler, connection: Connection, requests: AsyncIterator[Any], context: Context
+    ) -> None:
         given = requests if handler.request_streaming else await self._read_first(context)
         answer = _behaviour(handler)(given, context)
         if inspect.isasyncgen(answer):
             async for message in answer:
-                await context.write(message)
+                with connection.writing(len(message) if isinstance(message, bytes) else 0):
+                    await context.write(message)
         elif (message := await answer) is not None:
             await context.write(message)
 

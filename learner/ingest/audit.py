@@ -1,8 +1,8 @@
 """The audit log: who joined, who was refused, whose token was revoked, and what admins did. One JSON object a line.
 
 No caller can fill the disk: equal events within ten seconds become one line with a count, lines are limited in number
-and length, and the oldest file is overwritten. Lines about callers without a valid token have a separate limit. So even
-if these callers make very many calls, the lines about other callers are written.
+and length, and the oldest file is overwritten. Each name has a limit of its own, and so have callers without a valid
+token. So even if the holder of one name makes very many calls, the lines about admins and other callers are written.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import logging
 import os
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -29,8 +29,10 @@ STRANGER: Final = "unauthenticated"
 """The outcome of a call without a valid token."""
 INTERVAL_SECONDS: Final = 10.0
 MAX_KINDS: Final = 1000
-"""The most different events that are counted at one time, for callers without a valid token and for other callers each;
-further events are left out."""
+"""The most different events that are counted at one time, for callers without a valid token and for each name; further
+events are left out."""
+MAX_NAMES: Final = 4096
+"""The most names that are remembered; then the name that was written longest ago is forgotten."""
 MAX_TEXT: Final = 200
 """The most characters of one value."""
 LINES_PER_SECOND, LINES_AT_ONCE = 10.0, 1000
@@ -66,7 +68,8 @@ class AuditLog:
 
     def __init__(self, path: Path, max_bytes: int = MAX_BYTES, clock: Callable[[], float] = time.monotonic) -> None:
         self._path, self._max_bytes, self._clock = path, max_bytes, clock
-        self._lines = _Lines(Bucket(LINES_PER_SECOND, LINES_AT_ONCE, clock))
+        self._lines = OrderedDict[Fact, _Lines]()
+        """By name of the caller; events without a caller are under the empty name."""
         self._strangers = _Lines(Bucket(STRANGERS_LINES_PER_SECOND, STRANGERS_LINES_AT_ONCE, clock))
         self._failures = LogThrottle(FAILURES_LOGGED_EVERY, clock)
 
@@ -74,7 +77,7 @@ class AuditLog:
         """Write an event at once, or count it if an equal event was written within the interval."""
         entry: dict[str, Fact] = {"event": event, "outcome": outcome, **facts}
         key = tuple((name, value[:MAX_TEXT] if isinstance(value, str) else value) for name, value in entry.items())
-        lines = self._strangers if outcome == STRANGER else self._lines
+        lines = self._strangers if outcome == STRANGER else self._lines_of(event, facts)
         if key in lines.counted:
             began, repeats = lines.counted[key]
             lines.counted[key] = began, repeats + 1
@@ -84,9 +87,19 @@ class AuditLog:
         else:
             lines.left_out += 1
 
+    def _lines_of(self, event: str, facts: Mapping[str, Fact]) -> _Lines:
+        """The limit that an event counts against: that of the caller's name; the learner's own events have another."""
+        name = facts.get("name", "") if "method" in facts else f"event {event}"
+        if name not in self._lines:
+            if len(self._lines) >= MAX_NAMES:
+                self._lines.popitem(last=False)
+            self._lines[name] = _Lines(Bucket(LINES_PER_SECOND, LINES_AT_ONCE, self._clock))
+        self._lines.move_to_end(name)
+        return self._lines[name]
+
     def tick(self) -> None:
         """Write the counts of intervals that are over; an event that keeps coming has one line for each interval."""
-        for lines in (self._lines, self._strangers):
+        for lines in (*self._lines.values(), self._strangers):
             self._write_counts(lines)
 
     def _write_counts(self, lines: _Lines) -> None:

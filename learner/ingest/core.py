@@ -22,7 +22,7 @@ from learner.ingest.batch_traces import BatchTraces
 from learner.ingest.cordons import Cordons
 from learner.ingest.fleet_rates import FleetRates
 from learner.ingest.leading import Leading
-from learner.ingest.limits import AddressIds, ModelRepeats, ReplayShare
+from learner.ingest.limits import AddressIds, ModelRepeats, Shares
 from learner.ingest.model_answers import ModelAnswer, ModelAnswers
 from learner.ingest.refusals import IngestCounts
 from learner.ingest.registry import Registry
@@ -105,7 +105,9 @@ class IngestCore:
             config.server.limits.handshake_seconds,
         )
         self.cordons = Cordons(boot.directory / "cordons.json")
-        self.writer = ReplayWriter(self.memory, self.registry.is_gone, self.registry.is_present)
+        self.writer = ReplayWriter(
+            self.memory, self.registry.is_gone, self.registry.is_present, self.registry.least_needed
+        )
         self.values = ValueRules.of(self.schema, config.server)
         self.quarantine = Quarantine(boot.directory, "ingest")
         self.batch_limits = BatchLimits(boot.directory, present_limits(config), self.memory.capacity)
@@ -114,7 +116,7 @@ class IngestCore:
         self.unfinished_log = LogThrottle(UNFINISHED_LOGGED_EVERY)
         self.ratio = LiveRatio(self.control, RatioLimiter.of(config, self.memory.steps_began))
         self.turns = Turns()
-        self.replay_share = ReplayShare(config.replay.capacity, config.server.replay_share)
+        self.shares = Shares(config.replay.capacity, config.server.replay_share)
         self.model_repeats = ModelRepeats()
         self.address_ids = AddressIds(config.server.address_actors, self.registry.is_present)
         self.fleet_rates = FleetRates()

@@ -84,7 +84,7 @@ def join(core: IngestCore, request: pb.JoinRequest, name: str = "") -> pb.JoinRe
         return pb.JoinResponse(elsewhere=elsewhere)
     incarnation, former = request.incarnation, request.former_incarnation
     is_known = core.registry.row_of(incarnation) is not None or core.registry.row_of(former) is not None
-    _require_admissible(core, request, is_known=is_known)
+    _require_admissible(core, request, name, is_known=is_known)
     core.writer.require_cursor(incarnation)
     actor_id = core.registry.join(
         incarnation,
@@ -135,7 +135,7 @@ def _require_wellformed(request: pb.JoinRequest) -> None:
     check_text("version", request.version, MAX_VERSION)
 
 
-def _require_admissible(core: IngestCore, request: pb.JoinRequest, *, is_known: bool) -> None:
+def _require_admissible(core: IngestCore, request: pb.JoinRequest, name: str, *, is_known: bool) -> None:
     """Check that the run can give an actor the id and the kind of work that it asks for, and still takes it.
 
     Raises:
@@ -147,6 +147,12 @@ def _require_admissible(core: IngestCore, request: pb.JoinRequest, *, is_known: 
     if request.evaluates and core.scoring is None:
         raise RefusedError(
             "evaluates: this learner asks no actor to score models (evaluator.process: actor, trainer.eval_interval)"
+        )
+    may_evaluate = core.config.server.evaluating_names
+    if request.evaluates and may_evaluate is not None and name not in may_evaluate:
+        raise RefusedError(
+            f"evaluates: expected a token of {' or '.join(may_evaluate) or 'nobody'} (server.evaluating_names), "
+            f"found one of '{name}'"
         )
     if core.control.stopping and not is_known:  # Actors that are known may still hand over their rows.
         raise StoppingError("the learner is shutting down")

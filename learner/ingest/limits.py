@@ -4,7 +4,7 @@
 callers without a name (``Caller.account``). One account may take less than all accounts together, so a single account
 always leaves room for others. Calls without a valid token are counted by address and cost no other caller anything.
 
-``ReplayShare`` and ``ModelRepeats`` are quotas. A quota refuses nothing: an actor over its quota only waits longer for
+``Shares`` and ``ModelRepeats`` are quotas. A quota refuses nothing: an actor over its quota only waits longer for
 its own acknowledgement or model.
 """
 
@@ -13,12 +13,13 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 
 from common.config.server_config import LimitsConfig
 from common.data import ModelVersion
 from common.process.clocks import Bucket
+from common.wire.tokens import UNNAMED
 from learner.ingest.gate import ACTOR_METHODS, HEALTH_METHODS, Caller, peer_address
 from learner.ingest.refusals import IngestCounts, OverLimitError
 
@@ -192,7 +193,7 @@ class AddressIds:
 
 
 class ReplayShare:
-    """How much of the replay one actor may fill while others store too (``server.replay_share``).
+    """How much of the replay one sender may fill while others store too (``server.replay_share``).
 
     The window is the last ``capacity`` rows, as an exponential mean: after ``capacity`` later rows, a row counts
     1/e. An actor that holds more of the window than ``multiple`` times the mean of the other active actors may go on at
@@ -207,14 +208,14 @@ class ReplayShare:
     def __init__(self, capacity: int, multiple: float | None, clock: Callable[[], float] = time.monotonic) -> None:
         self._capacity, self._multiple, self._clock = capacity, multiple or math.inf, clock
         self._inserted = 0
-        self._window: dict[int, tuple[float, int]] = {}
+        self._window: dict[Hashable, tuple[float, int]] = {}
         """By actor: its rows in the window, and the number of all rows when they were counted."""
-        self._active = OrderedDict[int, float]()
+        self._active = OrderedDict[Hashable, float]()
         """When each active actor stored last, the longest ago first."""
-        self._free_at: dict[int, float] = {}
+        self._free_at: dict[Hashable, float] = {}
 
-    def note_batch(self, actor: int, rows: int) -> None:
-        """Note that the actor in this row of the actor table has stored a batch."""
+    def note_batch(self, actor: Hashable, rows: int) -> None:
+        """Note that an actor, or a name's actors, have stored a batch."""
         now = self._clock()
         self._inserted += rows
         self._active[actor] = now
@@ -228,11 +229,11 @@ class ReplayShare:
             begin = max(now, self._free_at.get(actor, now))
             self._free_at[actor] = begin + rows * RENEWAL_SECONDS / self._capacity
 
-    def note_end(self, actor: int) -> None:
+    def note_end(self, actor: Hashable) -> None:
         """Note that the actor's stream has ended: the others no longer share the replay with it."""
         self._active.pop(actor, None)
 
-    def seconds_to_wait(self, actor: int) -> float:
+    def seconds_to_wait(self, actor: Hashable) -> float:
         """Seconds that the actor must still wait for its acknowledgement; 0 for none."""
         free_at = self._free_at.get(actor)
         if free_at is None:
@@ -246,6 +247,41 @@ class ReplayShare:
         """The part of the window that one actor may hold; an actor alone may hold all of it."""
         others = len(self._active) - 1
         return self._multiple / (self._multiple + others) if others and self._multiple < math.inf else math.inf
+
+
+class Shares:
+    """The shares of actors, and of names: a name has one share, however many actors join with it.
+
+    An actor without a name counts for itself among the names. So the many actors of one shared token do not wait, and
+    neither do those of a name that nobody else competes with.
+
+    Args:
+        capacity: see ``ReplayShare``.
+        multiple: see ``ReplayShare``.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(self, capacity: int, multiple: float | None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._of_actors = ReplayShare(capacity, multiple, clock)
+        self._of_names = ReplayShare(capacity, multiple, clock)
+
+    def note_batch(self, row: int, name: str, rows: int) -> None:
+        """Note that the actor in this row of the actor table, with a token of this name, has stored a batch."""
+        self._of_actors.note_batch(row, rows)
+        self._of_names.note_batch(_holder(row, name), rows)
+
+    def note_end(self, row: int) -> None:
+        """Note that the actor's stream has ended. A name counts as active for a while, since others may have it too."""
+        self._of_actors.note_end(row)
+        self._of_names.note_end(row)
+
+    def seconds_to_wait(self, row: int, name: str) -> float:
+        """Seconds that the actor must still wait for its acknowledgement; 0 for none."""
+        return max(self._of_actors.seconds_to_wait(row), self._of_names.seconds_to_wait(_holder(row, name)))
+
+
+def _holder(row: int, name: str) -> Hashable:
+    return name if name not in ("", UNNAMED) else row
 
 
 class ModelRepeats:

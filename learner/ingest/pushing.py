@@ -137,7 +137,19 @@ def _decode(core: IngestCore, request: pb.PushItemsRequest, payload: Payload) ->
     items = decode(core.schema, request.rows, _decompress(core, request, payload), core.values)
     if core.schema.is_rows:
         check_flags(items)
+        _limit_versions(items, core.models.newest().opt_steps)
     return items
+
+
+def _limit_versions(items: Items, newest: int) -> None:
+    """Count rows of models that the learner does not have as rows of the newest model.
+
+    An actor that goes on after a crash of the learner may have such rows. One wrong row must not make the rows of all
+    other actors look stale.
+    """
+    versions = items[VERSION.name]
+    if versions.max() > newest:
+        items[VERSION.name] = np.minimum(versions, newest, dtype=versions.dtype)
 
 
 def _limits_of(core: IngestCore, incarnation: int) -> pb.Limits:
@@ -221,7 +233,7 @@ def _note_batch(core: IngestCore, row: int, request: pb.PushItemsRequest, items:
     steps, opt_steps = _count_steps(core.schema, items, request.rows), _acting_opt_steps(core.schema, items, behaviour)
     core.registry.note_batch(row, steps, round(opt_steps), report.episode_returns, report.episode_lengths)
     core.turns.note_batch(row, steps, core.excess(control.sampled))
-    core.replay_share.note_batch(row, request.rows)
+    core.shares.note_batch(row, core.registry.name(row), request.rows)
     if report.episode_successes:
         core.registry.note_successes(report.episode_successes)
         # The mean is written before the count: the trainer may read in between, and a count above 0 says that there is

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
@@ -68,7 +68,7 @@ class Registry:
         self._table = table
         table["state"][-1] = ActorState.UNUSED  # Until release 0.3 this row was an actor's too.
         self._state, self._last_seen, self._items = table["state"], table["last_seen"], table["items"]
-        self._behaviour_opt_steps = table["behaviour_opt_steps"]
+        self._behaviour_opt_steps, self._names = table["behaviour_opt_steps"], table["name"]
         self._reported = table[list(REPORTED)]
         self._max_actors = max_actors
         self._lost_seconds, self._join_seconds = lost_seconds, join_seconds
@@ -142,7 +142,7 @@ class Registry:
                 self._from_before.add(incarnation)
         row = self._rows.get(incarnation)
         if row is None or self._table["state"][row] not in HOLDS_ID:
-            actor_id = self._find_free_id(closed, evaluates) if wanted is None else self._vacate(wanted)
+            actor_id = self._find_free_id(closed, evaluates) if wanted is None else self._vacate(wanted, name)
             row = self._enter(incarnation, actor_id, row)
         self._table["host"][row] = host.encode()[:HOST_BYTES]
         self._table["pid"][row] = pid
@@ -158,11 +158,11 @@ class Registry:
             raise TooManyActorsError(f"all {self._max_actors} actor ids (server.max_actors) are taken or cordoned")
         return free
 
-    def _vacate(self, actor_id: int) -> int:
-        """Return an id once no actor has it: an actor that is away loses it."""
+    def _vacate(self, actor_id: int, name: str) -> int:
+        """Return an id once no actor has it: an actor of the same name that is away loses it."""
         for row in np.flatnonzero((self._table["actor_id"] == actor_id) & np.isin(self._table["state"], HOLDS_ID)):
             state = self.state(int(row))
-            if state is not ActorState.AWAY:
+            if state is not ActorState.AWAY or self.name(int(row)) != name:
                 host, pid = self._table["host"][row].decode(errors="replace"), self._table["pid"][row]
                 raise TooManyActorsError(
                     f"actor id {actor_id}: expected that nobody has it, found an actor on {host} (pid {pid}), which is "
@@ -215,6 +215,30 @@ class Registry:
         state = self.state(row)
         is_silent = self._table["last_seen"][row] < self._clock() - GONE_SECONDS
         return state is ActorState.LEFT or (state is ActorState.LOST and bool(is_silent))
+
+    def least_needed(self, incarnations: Sequence[int]) -> int:
+        """Choose who gives up its cursor of the replay, so that no name can keep the others' actors out.
+
+        Args:
+            incarnations: of processes that hold no id, at least one, in the order in which to choose.
+
+        Returns:
+            The first that this table has forgotten or that another process has replaced; if there is none, the first
+            of the name that has the most of them.
+        """
+        names = list[bytes]()
+        for incarnation in incarnations:
+            row = self._rows.get(incarnation)
+            if row is None:
+                return incarnation
+            names.append(self._names[row])
+        ((most, _),) = Counter(names).most_common(1)
+        return incarnations[names.index(most)]
+
+    def name(self, row: int) -> str:
+        """The name of an actor's token; empty if it has none."""
+        name: bytes = self._names[row]
+        return name.decode(errors="replace")
 
     def actor_id(self, row: int) -> int:
         return int(self._table["actor_id"][row])

@@ -14,13 +14,15 @@ from common.process.log import LogThrottle
 from common.shared.slots import ModelSlots
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.rpc import version_from_pb
+from learner.ingest.registry import MAX_RETURN
 from learner.shared.control import ControlBlock
 from learner.shared.durable import replace_text
 
 log = logging.getLogger(__name__)
 FAILURES_LOGGED_EVERY: Final = 60.0
 MAX_KEYS: Final = 64
-"""The most values in a score's record, and the most characters of a key."""
+"""The most different keys in the records of all scores, and the most characters of a key: each key becomes a column of
+metrics.csv."""
 
 
 class CandidateScores:
@@ -36,6 +38,8 @@ class CandidateScores:
     def __init__(self, path: Path, candidates: ModelSlots, control: ControlBlock) -> None:
         self._path, self._candidates, self._control = path, candidates, control
         self._failures = LogThrottle(FAILURES_LOGGED_EVERY)
+        self._keys = set[str]()
+        """All keys that a record has had."""
         self._newest = self._read()
         if self._newest != NO_MODEL:  # The process before this one may have been killed before it raised the word.
             control.scores += 1
@@ -44,6 +48,7 @@ class CandidateScores:
         """The last candidate whose score an earlier ingest process has handed over."""
         try:
             found = json.loads(self._path.read_text())
+            self._keys.update(found["record"])
             return ModelVersion(int(found["incarnation"]), int(found["opt_steps"]))
         except FileNotFoundError:
             return NO_MODEL
@@ -64,7 +69,7 @@ class CandidateScores:
         version = version_from_pb(score.model)
         if version <= self._newest or version.incarnation < self._control.incarnation:
             return
-        _check(score, self._candidates.newest())
+        _check(score, self._candidates.newest(), self._keys)
         found: dict[str, Any] = {
             "incarnation": version.incarnation,
             "opt_steps": version.opt_steps,
@@ -80,17 +85,23 @@ class CandidateScores:
         # The trainer reads the file after it has seen the word change, so the file comes first.
         self._control.scores += 1
         self._newest = version
+        self._keys.update(score.record)
 
 
-def _check(score: pb.Score, newest: ModelVersion) -> None:
+def _check(score: pb.Score, newest: ModelVersion, known: set[str]) -> None:
     version = version_from_pb(score.model)
     if version > newest:
         raise RefusedError(f"score: expected a candidate up to {newest}, found {version}", "report")
-    if len(score.record) > MAX_KEYS or any(len(key) > MAX_KEYS or not key.isprintable() for key in score.record):
+    keys = known | score.record.keys()
+    if len(keys) > MAX_KEYS or any(len(key) > MAX_KEYS or not key.isprintable() for key in score.record):
         raise RefusedError(
-            f"score: expected a record of at most {MAX_KEYS} values, whose keys have at most {MAX_KEYS} printable "
-            f"characters, found {len(score.record)} values",
+            f"score: expected at most {MAX_KEYS} different keys in the records of all scores, each of at most "
+            f"{MAX_KEYS} printable characters, found {len(keys)}",
             "report",
         )
-    if not all(map(math.isfinite, (score.score, *score.record.values()))) or not 0 <= score.seconds < math.inf:
-        raise RefusedError(f"score: expected finite values, found {score.score} and {dict(score.record)}", "report")
+    values = (score.score, *score.record.values())
+    if not all(abs(value) <= MAX_RETURN for value in values) or not 0 <= score.seconds < math.inf:
+        raise RefusedError(
+            f"score: expected finite values up to {MAX_RETURN:g}, found {score.score} and {dict(score.record)}",
+            "report",
+        )

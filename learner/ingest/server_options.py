@@ -23,6 +23,9 @@ def server_options(config: ServerConfig) -> list[tuple[str, int]]:
         # With probes the window below would grow, and with it the bytes that a held-back actor makes ingest keep.
         ("grpc.http2.bdp_probe", 0),
         ("grpc.http2.lookahead_bytes", WINDOW_BYTES),
+        # Messages that gRPC itself has compressed are refused: payloads have their own compression, and the bytes of a
+        # message say how many were received for it (``WaitingBytes``).
+        ("grpc.compression_enabled_algorithms_bitset", 1),
         (MAX_CONNECTIONS_OPTION, limits.max_connections or 2 * config.fleet),
         ("grpc.max_concurrent_streams", limits.max_connection_calls),
         ("grpc.server_handshake_timeout_ms", int(1000 * limits.handshake_seconds)),

@@ -195,10 +195,11 @@ class LearnerServicer(pb_grpc.LearnerServiceServicer):
                         f"actor {self._core.registry.actor_id(row)}: another process has joined as the same "
                         "incarnation and opened a stream, as after a machine or a process was cloned"
                     )
-                acked = push(self._core, row, request)
+                acked, seq = push(self._core, row, request), request.head.seq
+                request = None  # While the actor is held back, its message takes no memory.
                 await self._hold(stream, row)
                 await stream.send(acked)
-                if request.head.seq:
+                if seq:
                     self._core.counts.ack_seconds.observe(time.monotonic() - arrived)
         finally:
             self._streams.discard(stream)
@@ -226,7 +227,7 @@ class LearnerServicer(pb_grpc.LearnerServiceServicer):
 
     def _close(self, row: int) -> None:
         registry = self._core.registry
-        self._core.replay_share.note_end(row)
+        self._core.shares.note_end(row)
         if registry.state(row) in (ActorState.ONLINE, ActorState.BUILDING):
             registry.set_state(row, ActorState.AWAY)
             log.warning("actor %d: stream closed without goodbye", registry.actor_id(row))
@@ -238,8 +239,11 @@ class LearnerServicer(pb_grpc.LearnerServiceServicer):
         core = self._core
         if core.turns.holds(row) and not stream.is_leaving:
             await self._hold_for_turn(stream, row)
-        while not (core.control.stopping or stream.is_leaving) and (seconds := core.replay_share.seconds_to_wait(row)):
+        while not (core.control.stopping or stream.is_leaving) and (seconds := self._share_wait(row)):
             core.counts.quota_hold_seconds["items"] += await self._wait(stream, min(seconds, STILL_HERE_SECONDS))
+
+    def _share_wait(self, row: int) -> float:
+        return self._core.shares.seconds_to_wait(row, self._core.registry.name(row))
 
     async def _hold_for_turn(self, stream: ActorStream, row: int) -> None:
         core = self._core

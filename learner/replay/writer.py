@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -43,6 +43,8 @@ class ReplayWriter:
         memory: opened for writing.
         is_gone: whether the actor process of an incarnation will never send anything again. None: it is never known.
         is_present: whether the actor process of an incarnation holds an id now. None: it is never known.
+        least_needed: which of some incarnations gives up its cursor when all cursors are needed; the incarnations hold
+            no id, and the one that stored longest ago comes first. None: nobody gives one up.
     """
 
     def __init__(
@@ -50,10 +52,12 @@ class ReplayWriter:
         memory: ReplayMemory,
         is_gone: Callable[[int], bool] | None = None,
         is_present: Callable[[int], bool] | None = None,
+        least_needed: Callable[[Sequence[int]], int] | None = None,
     ) -> None:
         self._memory = memory
         self._header = memory.header
         self._is_gone, self._is_present = is_gone or (lambda _: False), is_present or (lambda _: False)
+        self._least_needed = least_needed
         self._finish_last_batch()
         self._slots = {int(row["incarnation"]): i for i, row in enumerate(memory.cursors) if row["incarnation"]}
         self._look_at_links()
@@ -293,7 +297,8 @@ class ReplayWriter:
 
         An actor process needs its cursor as long as it may send its last batch again because the acknowledgement was
         lost: without the cursor that batch would be stored twice. It does not need the cursor once it is gone. If none
-        is gone, a process that holds no id gives up its cursor once all of its rows have been overwritten.
+        is gone, a process that holds no id gives up its cursor once all of its rows have been overwritten; if there is
+        none, the process that ``least_needed`` names. So newcomers are not kept out by processes that hold no id.
 
         Raises:
             CursorsFullError: all cursors are needed.
@@ -303,6 +308,9 @@ class ReplayWriter:
         free = (slot for slot in slots if not incarnations[slot] or self._is_gone(incarnations[slot]))
         overwritten = (slot for slot in slots if ends[slot] <= first and not self._is_present(incarnations[slot]))
         slot = next(chain(free, overwritten), None)
+        if slot is None and self._least_needed is not None:
+            absent = {incarnations[slot]: slot for slot in slots if not self._is_present(incarnations[slot])}
+            slot = absent[self._least_needed([*absent])] if absent else None
         if slot is None:
             raise CursorsFullError(
                 f"the replay has cursors for {len(ends)} actor processes, and all of these may still send a batch again"

@@ -130,6 +130,20 @@ class Http2:
             data += part
         return data
 
+    def has_ended(self) -> bool:
+        """Whether the other side has closed the connection; reads what has come, without waiting for more."""
+        self._wire.settimeout(0.0)
+        try:
+            while self._wire.recv(1 << 16):
+                pass
+        except (ssl.SSLWantReadError, BlockingIOError):
+            return False
+        except OSError:
+            return True
+        finally:
+            self._wire.settimeout(SECONDS)
+        return True
+
     def await_end(self, stream: int) -> None:
         """Wait until the call is ended from the other side; an error after ``SECONDS`` without a frame."""
         for kind, flags, of in self.frames():

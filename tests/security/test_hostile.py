@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -143,11 +143,28 @@ def test_bytes_that_are_no_message_are_refused(hostile: Hostile, data: bytes) ->
     assert "expected a message of crossborder, found other bytes" in (error.details() or "")
 
 
-def test_a_bomb_that_gzip_made_a_thousandth_of_is_refused_before_it_is_whole(hostile: Hostile) -> None:
+def test_a_message_that_grpc_itself_has_compressed_is_refused(hostile: Hostile) -> None:
     channel = hostile.channel()
     watching = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
     next(watching)  # With this call, the connection is not idle, however long gzip takes.
-    assert refusal(channel, "Check", BOMB, grpc.Compression.Gzip).code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert refusal(channel, "Check", BOMB, grpc.Compression.Gzip).code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+@pytest.mark.parametrize("path", [f"{SERVICE}/PushItems", "/grpc.health.v1.Health/Check"])
+def test_connections_that_make_ingest_keep_too_many_unfinished_messages_are_ended(tmp_path: Path, path: str) -> None:
+    bounded = Secured(tmp_path, limits={"handshake_seconds": SECONDS, "max_waiting_bytes": 1 << 20})
+    with bounded.server, ExitStack() as stack:
+        hostile = Hostile(bounded.address, bounded.certs)
+        stack.callback(hostile.close)
+        wires = [hostile.http2(source=f"127.0.0.{2 + i}") for i in range(40)]
+        for wire in wires:
+            stream = wire.begin(path)
+            wire.send(frame(DATA, 0, stream, message(bytes(16_000), announced=1 << 20)))
+            for _ in range(2):
+                wire.send(frame(DATA, 0, stream, bytes(16_000)))
+        wait_for(lambda: any(wire.has_ended() for wire in wires), "a connection is ended")
+        join(bounded.address, bounded.trust())
+        assert not all(wire.has_ended() for wire in wires), "no more than needed"
 
 
 def test_of_ten_thousand_joins_those_beyond_the_limits_are_refused(besieged: Secured, hostile: Hostile) -> None:

@@ -10,12 +10,13 @@ import pytest
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from common.config.server_config import LimitsConfig
-from learner.ingest import admission
+from learner.ingest import admission as admission_module
 from learner.ingest.admission import Admission
 from learner.ingest.audit import AuditLog
 from learner.ingest.gate import Gate
 from learner.ingest.limits import CallLimits
 from learner.ingest.refusals import IngestCounts
+from learner.ingest.waiting import WaitingBytes
 from tests.conftest import PATIENCE
 
 SECONDS = PATIENCE
@@ -26,7 +27,9 @@ async def health_channel(directory: Path) -> AsyncIterator[grpc.aio.Channel]:
     """A channel to a server on this host that asks for no token."""
     counts = IngestCounts()
     limits, audit = CallLimits(LimitsConfig(), 16, counts), AuditLog(directory / "audit.jsonl")
-    server = grpc.aio.server(interceptors=[Admission(Gate({}, open_health=True), limits, counts, audit, SECONDS)])
+    gate, waiting = Gate({}, open_health=True), WaitingBytes(1 << 30)
+    admission = Admission(gate, limits, counts, audit, handshake_seconds=SECONDS, waiting=waiting)
+    server = grpc.aio.server(interceptors=[admission])
     health_pb2_grpc.add_HealthServicer_to_server(health.aio.HealthServicer(), server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
@@ -40,7 +43,7 @@ async def health_channel(directory: Path) -> AsyncIterator[grpc.aio.Channel]:
 def test_a_health_stream_ends_after_a_time_and_may_be_opened_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(admission, "WATCH_SECONDS", 0.1)
+    monkeypatch.setattr(admission_module, "WATCH_SECONDS", 0.1)
 
     async def watch_twice() -> list[list[int]]:
         async with health_channel(tmp_path) as channel:

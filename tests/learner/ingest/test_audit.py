@@ -124,3 +124,19 @@ def test_however_many_calls_strangers_make_the_lines_about_others_are_written(
     events = [entry["event"] for entry in entries(path)]
     assert events.count("drain") == 20
     assert 0 < events.count("refused") <= STRANGERS_LINES_AT_ONCE + 20 * INTERVAL_SECONDS * STRANGERS_LINES_PER_SECOND
+
+
+def test_however_many_lines_one_name_makes_those_about_admins_and_other_names_are_written(
+    audit: AuditLog, path: Path, clock: Clock
+) -> None:
+    for turn in range(20):
+        for i in range(2 * MAX_KINDS):
+            audit.note("refused", "bad_items", method="/Join", name="mallory", reason=f"{turn} {i}")
+        audit.note("admin", "ok", method="/Drain", name="root", turn=turn)
+        audit.note("join", "ok", method="/Join", name="alice", turn=turn)
+        audit.note("revoked", "ok", role="actor", name="mallory", turn=turn)
+        clock.now += INTERVAL_SECONDS
+        audit.tick()
+    events = [entry["event"] for entry in entries(path)]
+    assert [events.count(event) for event in ("admin", "join", "revoked")] == [20, 20, 20]
+    assert events.count("refused") < 40 * MAX_KINDS / 2

@@ -9,7 +9,15 @@ from common.config.server_config import LimitsConfig
 from common.data import ModelVersion
 from common.wire.tokens import UNNAMED
 from learner.ingest.gate import Caller, Role, peer_address
-from learner.ingest.limits import ACTIVE_SECONDS, MAX_ACCOUNTS, AddressIds, CallLimits, ModelRepeats, ReplayShare
+from learner.ingest.limits import (
+    ACTIVE_SECONDS,
+    MAX_ACCOUNTS,
+    AddressIds,
+    CallLimits,
+    ModelRepeats,
+    ReplayShare,
+    Shares,
+)
 from learner.ingest.refusals import IngestCounts, OverLimitError
 from tests.common.process.test_clocks import Clock
 
@@ -229,6 +237,39 @@ def test_an_actor_goes_on_freely_as_soon_as_the_streams_of_the_others_have_ended
     shared.note_end(0)
     stored, _ = shared.run(1.0, honest=0, honest_rows=0, greedy_rows=CAPACITY)
     assert stored >= 9 * CAPACITY
+
+
+def share_of_many(name: str) -> int:
+    """The rows that twenty actors with tokens of this name store beside four honest ones in two minutes."""
+    clock = Clock()
+    shares, stored = Shares(CAPACITY, 4.0, clock), 0
+    for _ in range(1200):
+        clock.now += 0.1
+        for honest in range(4):
+            shares.note_batch(honest, f"honest{honest}", 10)
+            assert not shares.seconds_to_wait(honest, f"honest{honest}")
+        for row in range(100, 120):
+            if not shares.seconds_to_wait(row, name):
+                shares.note_batch(row, name, 100)
+                stored += 100
+    return stored
+
+
+def test_the_actors_of_one_name_have_one_share_and_those_without_a_name_one_each() -> None:
+    assert share_of_many("mallory") < 1200 * 4 * 10 + CAPACITY, (
+        "no more than the others together, after the first share"
+    )
+    assert share_of_many(UNNAMED) == 1200 * 20 * 100, "twenty of one speed"
+
+
+def test_the_many_actors_of_a_name_without_others_never_wait() -> None:
+    clock = Clock()
+    shares = Shares(CAPACITY, 4.0, clock)
+    for _ in range(100):
+        clock.now += 0.1
+        for row in range(100):
+            shares.note_batch(row, "fleet", 100)
+            assert not shares.seconds_to_wait(row, "fleet")
 
 
 def test_without_a_multiple_nobody_waits() -> None:

@@ -113,6 +113,30 @@ def test_a_robot_that_names_its_id_has_it_again_at_once_after_its_process_was_ki
     assert registry.count(ActorState.LOST) == 1
 
 
+def test_an_id_is_not_taken_from_an_actor_of_another_name_that_is_away(table: Array) -> None:
+    registry = make(table, Clock())
+    registry.join(11, "host", 1, name="alice", wanted=2)
+    row = registry.row_of(11)
+    assert row is not None
+    registry.set_state(row, ActorState.AWAY)
+    with pytest.raises(TooManyActorsError, match="which is away"):
+        registry.join(22, "host", 2, name="mallory", wanted=2)
+    assert registry.join(33, "host", 3, name="alice", wanted=2) == 2
+    back = registry.row_of(33)
+    assert back is not None
+    registry.set_state(back, ActorState.LOST)
+    assert registry.join(22, "host", 2, name="mallory", wanted=2) == 2, "a lost actor has no id"
+
+
+def test_cursors_are_given_up_by_those_that_were_replaced_and_then_by_the_name_that_has_most(table: Array) -> None:
+    registry = make(table, Clock(), max_actors=10)
+    for incarnation, name in ((1, "alice"), (2, "mallory"), (3, "bob"), (4, "mallory"), (5, "mallory")):
+        registry.join(incarnation, "host", 1, name=name)
+    registry.join(6, "host", 1, name="mallory", former=5)
+    assert registry.least_needed([1, 2, 3, 4, 5]) == 5
+    assert registry.least_needed([1, 2, 3, 4]) == 2
+
+
 def test_an_id_that_an_actor_has_is_not_given_to_another_who_names_it(table: Array) -> None:
     registry = make(table, Clock())
     registry.join(11, "host", 1, wanted=1)

@@ -25,8 +25,9 @@ from tests.parts import counting_schema, expected_rows
 EVALUATOR, ACTOR = 5, 6
 
 
-def make(tmp_path: Path, process: str, eval_interval: int = 5) -> LoneCore:
-    parts = {"evaluator": {"process": process}, "trainer": {"max_opts": 10, "eval_interval": eval_interval}}
+def make(tmp_path: Path, process: str, eval_interval: int = 5, **server: Any) -> LoneCore:
+    trainer = {"max_opts": 10, "eval_interval": eval_interval}
+    parts = {"evaluator": {"process": process}, "trainer": trainer, "server": server}
     return LoneCore(tmp_path / "shared", counting_config(tmp_path / "run", **parts), counting_schema())
 
 
@@ -136,11 +137,12 @@ def test_a_score_of_a_former_life_of_the_learner_is_left_out_and_its_actor_stays
     ("changes", "message"),
     [
         ({"opt_steps": 101}, "score: expected a candidate up to"),
-        ({"score": float("nan")}, "score: expected finite values, found nan"),
+        ({"score": float("nan")}, "score: expected finite values up to .*, found nan"),
+        ({"score": 1e300}, "score: expected finite values up to 3.40282e.38, found 1e.300"),
         ({"record": {"x": float("inf")}}, "score: expected finite values"),
         ({"seconds": -1.0}, "score: expected finite values"),
-        ({"record": {str(i): 0.0 for i in range(65)}}, "at most 64 values, .* found 65"),
-        ({"record": {"n" * 65: 0.0}}, "keys have at most 64 printable characters"),
+        ({"record": {str(i): 0.0 for i in range(65)}}, "at most 64 different keys .* found 65"),
+        ({"record": {"n" * 65: 0.0}}, "each of at most 64 printable characters"),
         ({"record": {"\n": 0.0}}, "printable"),
     ],
 )
@@ -149,6 +151,25 @@ def test_a_score_that_cannot_be_true_is_refused(lone: LoneCore, changes: dict[st
     with pytest.raises(RefusedError, match=message):
         say(lone.core, EVALUATOR, **changes)
     assert lone.core.control.scores == 0
+
+
+def test_scores_cannot_bring_new_columns_for_ever(lone: LoneCore) -> None:
+    enter(lone.core, EVALUATOR, evaluates=True)
+    say(lone.core, EVALUATOR, record={f"first{i}": 0.0 for i in range(40)})
+    lone.candidates.publish(200, wait=True)
+    with pytest.raises(RefusedError, match=r"at most 64 different keys in the records of all scores, .* found 80"):
+        say(lone.core, EVALUATOR, 200, record={f"second{i}": 0.0 for i in range(40)})
+    say(lone.core, EVALUATOR, 200, record={f"first{i}": 1.0 for i in range(40)})
+    assert lone.core.control.scores == 2
+
+
+def test_only_actors_of_the_names_that_may_evaluate_do(tmp_path: Path) -> None:
+    lone = make(tmp_path, "actor", evaluating_names=["judge"])
+    request = pb.JoinRequest(protocol_version=PROTOCOL_VERSION, incarnation=EVALUATOR, evaluates=True)
+    with pytest.raises(RefusedError, match=r"a token of judge \(server.evaluating_names\), found one of 'mallory'"):
+        join(lone.core, request, "mallory")
+    join(lone.core, request, "judge")
+    lone.close()
 
 
 def test_only_an_actor_that_joined_to_evaluate_may_score_and_it_may_push_no_rows(lone: LoneCore) -> None:

@@ -6,7 +6,7 @@ import itertools
 import json
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -118,6 +118,26 @@ def test_a_process_that_is_gone_gives_up_its_cursor_first_and_one_that_holds_an_
     assert [writer.last_seq(incarnation) for incarnation in (1, 2, 6)] == [1, 0, 1]
     with pytest.raises(CursorsFullError, match="cursors for 4 actor processes"):
         writer.require_cursor(7)
+
+
+def test_without_a_free_cursor_the_process_that_is_least_needed_gives_up_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("learner.replay.memory.N_CURSORS", 4)
+    memory, asked, present = ReplayMemory(tmp_path / "replay", SCHEMA, 1000, create=True), list[list[int]](), {1}
+
+    def least_needed(incarnations: Sequence[int]) -> int:
+        asked.append([*incarnations])
+        return 3
+
+    writer = ReplayWriter(memory, None, present.__contains__, least_needed)
+    for incarnation in (4, 3, 2, 1, 5):
+        writer.append(rows(0, 1), 1, incarnation, seq=1)
+    assert asked == [[4, 3, 2]], "those that hold no id, the longest ago first"
+    assert [writer.last_seq(incarnation) for incarnation in range(1, 6)] == [1, 1, 0, 1, 1]
+    present |= {2, 4, 5}
+    with pytest.raises(CursorsFullError):
+        writer.require_cursor(6)
 
 
 # Kills.
