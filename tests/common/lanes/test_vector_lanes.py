@@ -193,11 +193,10 @@ def test_observations_with_negative_strides_can_be_read_by_torch() -> None:
 
 
 def test_whole_numbers_that_do_not_fit_their_dtype_are_refused() -> None:
-    class Bytes(Fixed):
-        single_observation_space = gymnasium.spaces.Box(0, 255, (1,), np.uint8)
-
+    env: AnyEnv = Fixed(AutoresetMode.NEXT_STEP, lambda done: {}, obs=np.array([[0], [300]]))
+    env.single_observation_space = gymnasium.spaces.Box(0, 255, (1,), np.uint8)
     with pytest.raises(PluginError, match=r"expected uint8 \[2, 1\], found int64 \[2, 1\] from 0 to 300"):
-        play(Bytes(AutoresetMode.NEXT_STEP, lambda done: {}, obs=np.array([[0], [300]])), 1)
+        play(env, 1)
 
 
 def test_an_environment_may_change_the_actions_that_it_gets() -> None:
