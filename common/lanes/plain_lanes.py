@@ -108,7 +108,8 @@ class PlainLanes(Lanes):
             self._clear(outcome)
         self._rounds += 1
         busy, rewards, returns, shape, kept = self.busy, outcome.reward, self._returns, self._shape, self._obs
-        elements = self._elements(actions)
+        # An array of numbers gives elements that no environment can change; see _elements for the others.
+        elements = actions if type(actions) is _ARRAY and actions.ndim == 1 else self._elements(actions)
         ended: list[int] = []
         for j, env in enumerate(self.envs):
             action = elements[j]
@@ -158,7 +159,8 @@ class PlainLanes(Lanes):
         """
         found = {"reward": reward, "terminated": terminated, "truncated": truncated}
         for name, value in found.items():
-            if isinstance(value, (list, tuple)) or np.shape(value) or np.asarray(value).dtype.kind not in "biuf":
+            is_number = isinstance(value, (bool, int, float, np.bool_, np.number))
+            if not is_number and (np.shape(value) or np.asarray(value).dtype.kind not in "biuf"):
                 expected = "a number" if name == "reward" else "a bool"
                 raise PluginError(f"{self.name}: {name}: expected {expected}, found {value!r:.80}")
 
@@ -169,7 +171,7 @@ class PlainLanes(Lanes):
         row of a lane in which somebody intervened must stay as they are.
         """
         if type(actions) is _ARRAY:
-            return actions if actions.ndim == 1 else actions.copy()  # type: ignore[return-value]
+            return actions.copy()  # type: ignore[return-value]
         actions = copy_leaves(actions)
         return [spaces.unflatten(self.spec.action_space, pick_lanes(actions, j)) for j in range(self.n)]
 
@@ -223,6 +225,9 @@ class PlainLanes(Lanes):
         Raises:
             PluginError: the observation does not fit its space.
         """
+        if type(obs) is _ARRAY and obs.shape == self._shape and obs.dtype is self._dtype:
+            self._obs[j] = obs  # type: ignore[index]
+            return
         try:
             put_leaves(self._obs, j, spaces.flatten(self.spec.observation_space, obs))
         except (IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
