@@ -46,6 +46,53 @@ def _set(leaf: Array, lanes: Any, value: Any) -> None:
     leaf[lanes] = value
 
 
+def describe_misfit(space: gymnasium.Space[Any], value: Any, lanes: tuple[int, ...] = ()) -> str | None:
+    """The first leaf of a value that does not fit its leaf of the space, in words; None if all leaves fit.
+
+    Args:
+        space: of one element.
+        value: an element ``[*shape]``, or with ``lanes`` a batch of elements ``[*lanes, *shape]``.
+        lanes: the axes before those of an element.
+    """
+    for path, leaf in spaces.leaves_of(space).items():
+        where = f"leaf '{path}': " if path else ""
+        shape, domain = (*lanes, *(leaf.shape or ())), spaces.domain_of(leaf)
+        bounds = f" of {domain.text()}" if domain is not None and len(domain.low) == 1 else ""
+        expected = f"{where}expected {leaf.dtype} {list(shape)}{bounds}, found"
+        try:
+            found = _at(value, path)
+        except (IndexError, KeyError, TypeError, ValueError):
+            return f"{expected} no such leaf in {_describe(value)}"
+        try:
+            fits = spaces.convert(found, leaf.dtype).shape == shape
+        except (OverflowError, TypeError, ValueError):
+            fits = False
+        if not fits:
+            return f"{expected} {_describe(found)}"
+    return None
+
+
+def _at(value: Any, path: str) -> Any:
+    for key in path.split("/") if path else ():
+        value = value[key] if isinstance(value, Mapping) else value[int(key)]
+    return value
+
+
+def _describe(value: Any) -> str:
+    """The dtype, shape and range of a value, for messages; of other objects the type."""
+    if isinstance(value, Mapping):
+        return f"a mapping with the keys {', '.join(map(str, value))}"
+    try:
+        found = np.asarray(value)
+    except ValueError:
+        return f"a {type(value).__name__} of parts with different shapes"
+    if found.dtype.kind not in "biuf":
+        return f"{value!r:.80}"
+    if found.size <= 1:
+        return f"{found.dtype} {list(found.shape)} {', '.join(map(str, found.reshape(-1).tolist()))}".rstrip()
+    return f"{found.dtype} {list(found.shape)} from {found.min():g} to {found.max():g}"
+
+
 def copy_leaves(leaves: Leaves) -> Leaves:
     return {path: leaf.copy() for path, leaf in leaves.items()} if isinstance(leaves, dict) else leaves.copy()
 

@@ -42,11 +42,27 @@ def _parts(space: AnySpace, path: str) -> Iterator[tuple[str, AnySpace]]:
     else:
         where = f" at '{path}'" if path else ""
         expected = "Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple"
-        raise ConfigError(f"space{where}: expected {expected}, found {space}")
+        raise ConfigError(f"space{where}: expected {expected}, found {space}{_advise(space, path)}")
     for key, part in pairs:
         if not isinstance(key, str) or not key or "/" in key or not key.isprintable():
             raise ConfigError(f"space: expected keys of text without '/', found {key!r}")
         yield key, part
+
+
+def _advise(space: object, path: str) -> str:
+    """What to do about a space that cannot be recorded, for messages."""
+    if not isinstance(space, Space):
+        package = type(space).__module__.partition(".")[0]
+        return (
+            f", a {type(space).__name__} of the package {package}: crossborder needs the spaces of gymnasium; shimmy's "
+            "GymV21CompatibilityV0 and GymV26CompatibilityV0 wrap environments of gym"
+        )
+    if path and "/" not in path:
+        return (
+            "; to leave this leaf out, keep the other keys with env.wrappers: [{target: "
+            "gymnasium.wrappers:FilterObservation, params: {filter_keys: [KEY, …]}}]"
+        )
+    return ""
 
 
 def narrow(space: AnySpace) -> AnySpace:
@@ -80,16 +96,43 @@ def flatten(space: AnySpace, value: Any) -> Leaves:
     """An element of ``space``, or a batch of elements, as leaves: each an array of its leaf's dtype.
 
     Raises:
-        ConfigError, KeyError: the value has other parts than the space.
+        ConfigError, IndexError, KeyError: the value has other parts than the space.
+        OverflowError, TypeError, ValueError: a leaf's dtype cannot hold its values, see ``convert``.
     """
     if isinstance(space, LEAF_SPACES):
-        return np.asarray(value, space.dtype)
+        return convert(value, space.dtype)
     return dict(_flatten(space, value, ""))
+
+
+def convert(value: Any, dtype: Any) -> Array:
+    """Values as an array of this dtype; floats are rounded to shorter floats, and nothing else changes.
+
+    numpy itself makes 0 of 0.9 and 44 of 300 for uint8.
+
+    Raises:
+        OverflowError, TypeError, ValueError: the dtype cannot hold the values.
+    """
+    found = np.asarray(value)
+    if found.dtype == dtype:
+        return found
+    if holds_all(dtype, found.dtype):
+        return found.astype(dtype)
+    with np.errstate(invalid="ignore"):  # NaN becomes a whole number, which differs from NaN.
+        converted: Array = found.astype(dtype)
+    is_same = np.dtype(dtype).kind == "f" or np.array_equal(converted, found)  # Objects become floats if they can.
+    if found.dtype.kind not in "biufO" or not is_same:
+        raise ValueError(f"{dtype} cannot hold these values of {found.dtype}")
+    return converted
+
+
+def holds_all(dtype: Any, other: Any) -> bool:
+    """Whether a dtype holds every value of another; floats hold numbers that they round."""
+    return np.can_cast(other, dtype, "same_kind" if np.dtype(dtype).kind == "f" else "safe")
 
 
 def _flatten(space: AnySpace, value: Any, path: str) -> Iterator[tuple[str, Array]]:
     if isinstance(space, LEAF_SPACES):
-        yield path, np.asarray(value, space.dtype)
+        yield path, convert(value, space.dtype)
         return
     for key, part in _parts(space, path):
         inner = value[key] if isinstance(value, Mapping) else value[int(key)]

@@ -1,4 +1,7 @@
-"""Values that a column may not hold: NaN, infinity, and values outside its domain."""
+"""Values that a column may not hold: extreme values, and values outside its domain.
+
+A float is extreme if it is NaN, infinite, or further from 0 than the rules allow.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,28 @@ from common.data import Array, Column
 from common.domain import format_value
 from common.errors import BadValue, RefusedError
 
+ANY_FINITE: Final = float(np.finfo(np.float64).max)
+"""The largest value under rules that allow every finite value."""
 
-def first_nonfinite(name: str, values: Array, rows: int) -> BadValue:
-    """The first of the flat ``values`` of ``rows`` rows that is NaN or infinite; there must be one."""
-    bad = int(np.flatnonzero(~np.isfinite(values))[0])
-    return BadValue(name, "finite values", str(values[bad]), bad * rows // len(values))
+
+def is_extreme(values: Array, largest: float) -> Array:
+    """For each float, whether it is NaN, infinite, or further from 0 than ``largest``; bool, shaped as ``values``."""
+    found: Array = ~(np.abs(values) <= np.float64(largest))  # No comparison with NaN is true.
+    return found
+
+
+def has_extreme(values: Array, largest: float) -> bool:
+    """Whether any of at least one flat float is extreme; it allocates nothing, since ingest asks it of every batch."""
+    return not (float(np.maximum.reduce(values)) <= largest and float(np.minimum.reduce(values)) >= -largest)
+
+
+def first_extreme(name: str, values: Array, rows: int, largest: float = ANY_FINITE) -> BadValue:
+    """The first of the flat ``values`` of ``rows`` rows that is extreme; there must be one."""
+    bad = int(np.flatnonzero(is_extreme(values, largest))[0])
+    expected = "finite values"
+    if largest < ANY_FINITE and np.isfinite(values[bad]):
+        expected = f"values of at most {largest:g} (server.largest_value)"
+    return BadValue(name, expected, str(values[bad]), bad * rows // len(values))
 
 
 def first_outside(column: Column, values: Array, rows: int) -> BadValue:
@@ -27,8 +47,11 @@ def first_outside(column: Column, values: Array, rows: int) -> BadValue:
 class Rules(Protocol):
     """Decides what happens to values that a column may not hold: replace them, keep them, or refuse the batch."""
 
-    def handle_nonfinite(self, name: str, values: Array, rows: int) -> Array:
-        """Return the values that replace a column's flat ``values`` of ``rows`` rows, some of which are not finite.
+    def largest_of(self, name: str) -> float:
+        """The largest value that a column of floats may hold, and of which the negative is the least."""
+
+    def handle_extreme(self, name: str, values: Array, rows: int) -> Array:
+        """Return the values that replace a column's flat ``values`` of ``rows`` rows, some of which are extreme.
 
         Raises:
             RefusedError: naming column, value and row.
@@ -43,10 +66,13 @@ class Rules(Protocol):
 
 
 class RefuseAll:
-    """The ``Rules`` that refuse every value that a column may not hold."""
+    """The ``Rules`` that refuse every value that a column may not hold; every finite value is allowed."""
 
-    def handle_nonfinite(self, name: str, values: Array, rows: int) -> NoReturn:
-        bad = first_nonfinite(name, values, rows)
+    def largest_of(self, name: str) -> float:  # noqa: ARG002 - as in Rules
+        return ANY_FINITE
+
+    def handle_extreme(self, name: str, values: Array, rows: int) -> NoReturn:
+        bad = first_extreme(name, values, rows)
         raise RefusedError(str(bad), "values", bad)
 
     def handle_outside(self, column: Column, values: Array, rows: int) -> NoReturn:
@@ -57,7 +83,10 @@ class RefuseAll:
 class KeepAll:
     """The ``Rules`` that keep every value, in order to look at values that were refused."""
 
-    def handle_nonfinite(self, name: str, values: Array, rows: int) -> Array:  # noqa: ARG002 - as in Rules
+    def largest_of(self, name: str) -> float:  # noqa: ARG002 - as in Rules
+        return ANY_FINITE
+
+    def handle_extreme(self, name: str, values: Array, rows: int) -> Array:  # noqa: ARG002 - as in Rules
         return values
 
     def handle_outside(self, column: Column, values: Array, rows: int) -> None:

@@ -71,7 +71,7 @@ _FAULTS = Row(
             {"{{reason}}": "increase(crossborder_refused_batches_total[5m])"},
         ),
         Graph(
-            "NaN and infinity",
+            "NaN, infinity and far too large values",
             (
                 "Values in the last five minutes, by column. server.clip_nonfinite names columns that are "
                 "clipped; other batches are refused."

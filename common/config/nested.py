@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from copy import deepcopy
 from pathlib import Path
@@ -14,7 +15,10 @@ from common.hints import nearest_path
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses a mapping in which a key stands twice, where yaml silently takes the last value."""
+    """Refuses a mapping in which a key stands twice, where yaml silently takes the last value.
+
+    It reads 1e-3 as a number, as YAML 1.2 does; in YAML 1.1, which yaml reads, a number needs a point and a sign.
+    """
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         # Merge keys (<<) are resolved later. A merged mapping may have a key that the mapping itself has.
@@ -29,8 +33,24 @@ class _Loader(yaml.SafeLoader):
         return node
 
 
+class _Dumper(yaml.SafeDumper):
+    """Puts quotes around each text that ``_Loader`` would read as a number."""
+
+
+for _kind in (_Loader, _Dumper):
+    _kind.add_implicit_resolver(
+        "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
+    )
+
+
+def to_yaml(values: dict[str, Any]) -> str:
+    """Values as the text that ``parse_yaml`` reads back."""
+    text: str = yaml.dump(values, Dumper=_Dumper, sort_keys=False)
+    return text
+
+
 def parse_yaml(text: str) -> Any:
-    """The value of a YAML text, as ``yaml.safe_load`` reads it.
+    """The value of a YAML text, as ``yaml.safe_load`` reads it, but 1e-3 is a number.
 
     Raises:
         yaml.YAMLError: it is no YAML.

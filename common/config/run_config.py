@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
 
-import yaml
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from common.config.actor_config import ActorConfig
 from common.config.discount import NAME as DISCOUNT
 from common.config.discount import discount_of
 from common.config.evaluator_config import EVALUATOR_OPTIONAL, EvaluatorArguments
-from common.config.nested import assign, overlay, read_yaml
+from common.config.nested import assign, overlay, read_yaml, to_yaml
 from common.config.replay_config import ReplayConfig, Unit
 from common.config.server_config import ServerConfig, TlsConfig
 from common.config.trainer_config import TrainerConfig
@@ -250,4 +249,4 @@ def read_values(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
 
 def dump_config(config: RunConfig) -> str:
     """The resolved configuration as YAML that ``load_config`` reads back."""
-    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
+    return to_yaml(config.model_dump(mode="json"))

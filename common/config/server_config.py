@@ -173,6 +173,12 @@ class ServerConfig(Settings):
         "negative replaces minus infinity, and 0 replaces NaN. In all other columns, a batch with one of these "
         "values is refused.",
     )
+    largest_value: PositiveFloat = Field(
+        1e12,
+        description="The largest float, and without its sign the least, that a row may hold. A batch with a larger "
+        "one is refused, since a single such value can make training diverge; it is clipped in the columns of "
+        "clip_nonfinite. Columns of info have no such limit.",
+    )
     out_of_bounds: dict[str, OnOutOfBounds] = Field(
         default_factory=dict,
         description="How the learner treats values outside the bounds of their space, by column. refuse: the batch "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final, SupportsFloat
 
 import gymnasium
@@ -11,6 +12,23 @@ from common.lanes.vector_lanes import is_vector
 from common.leaves import on_host
 
 KEY: Final = "discounted_return"
+
+
+class PythonActions(gymnasium.ActionWrapper[Any, Any, Any]):
+    """Gives an environment its actions in Python's own types: an ``int`` for a numpy integer, a list for an array.
+
+    Actors give numpy's types, as ``action_space.sample`` does. Some environments accept only an ``int``, or send their
+    actions as JSON.
+    """
+
+    def action(self, action: Any) -> Any:
+        return _to_python(action)
+
+
+def _to_python(action: Any) -> Any:
+    if isinstance(action, Mapping):
+        return {key: _to_python(part) for key, part in action.items()}
+    return tuple(map(_to_python, action)) if isinstance(action, tuple) else action.tolist()
 
 
 def discounted_return(env: Any, discount_factor: float) -> DiscountedReturn | DiscountedReturns:

@@ -115,10 +115,11 @@ def lanes_of(envs: AnyEnv, config: EnvConfig | None = None) -> Lanes:
     """
     picks = picks_of(config) if config else Picks()
     float64 = config is not None and config.float64
+    name = f"env {config.target} {config.params or ''}".rstrip() if config else "env"
     if not isinstance(envs, list):
         spec = spec_of(envs, float64=float64)
-        return VectorLanes(envs, spec, picks) if is_vector(envs) else PlainLanes([envs], spec, picks)
-    return PlainLanes(envs, spec_of(envs[0], float64=float64), picks)
+        return VectorLanes(envs, spec, picks, name) if is_vector(envs) else PlainLanes([envs], spec, picks, name)
+    return PlainLanes(envs, spec_of(envs[0], float64=float64), picks, name)
 
 
 def picks_of(config: EnvConfig) -> Picks:

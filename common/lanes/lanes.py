@@ -22,8 +22,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from common.data import Array, Column, Items, Leaves
+from common.errors import PluginError
 from common.hints import nearest
 from common.interfaces import EnvSpec
+from common.leaves import describe_misfit
 
 log = logging.getLogger(__name__)
 AnyEnv = Any
@@ -32,6 +34,10 @@ MAX_LANES: Final = 1 << 16
 """The column ``lane`` has 16 bits."""
 SUCCESS: Final = "is_success"
 """The key of ``info`` by which gymnasium's robotics environments say at the end whether an episode succeeded."""
+
+
+SEEDS: Final = 1 << 32
+"""Environments get seeds below this number: many draw from generators that take no more than 32 bits."""
 
 
 def close_env(env: AnyEnv) -> None:
@@ -157,12 +163,13 @@ class Lanes(abc.ABC):
     Args:
         spec: the spaces of one lane, with the dtypes that are recorded.
         n: the number of lanes.
+        name: of the environment in messages.
     """
 
     is_vector = False
 
-    def __init__(self, spec: EnvSpec, n: int) -> None:
-        self.spec, self.n = spec, n
+    def __init__(self, spec: EnvSpec, n: int, name: str) -> None:
+        self.spec, self.n, self.name = spec, n, name
         self.begins: Array | None = None
         """The lanes whose present observations begin an episode, ``[n]`` bool; None if none does."""
         self.keeper: Keeper | None = None
@@ -186,6 +193,14 @@ class Lanes(abc.ABC):
         Args:
             actions: ``[n, *action_shape]``, for a structured space one array for each leaf, by path.
         """
+
+    def misfit(self, obs: Any, lanes: tuple[int, ...] = ()) -> PluginError:
+        """The error about an observation that does not fit its space; with ``lanes`` a batch ``[*lanes, *shape]``."""
+        found = describe_misfit(self.spec.observation_space, obs, lanes)
+        return PluginError(
+            f"{self.name}: observation: {found}; correct the space or the values, in the environment or in a wrapper "
+            "(env.wrappers)"
+        )
 
     def keep(self, keeper: Keeper) -> None:
         """Have ``keeper`` replace environments that raise: their lanes lose their episodes, and begin others.

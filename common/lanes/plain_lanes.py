@@ -13,8 +13,8 @@ from common import spaces
 from common.data import Leaves
 from common.errors import PluginError
 from common.interfaces import EnvSpec
-from common.lanes.lanes import SUCCESS, AnyEnv, KeyWatch, Lanes, Picks, Round, close_env
-from common.leaves import as_shape, copy_leaves, empty_leaves, pick_lanes, put_leaves
+from common.lanes.lanes import SEEDS, SUCCESS, AnyEnv, KeyWatch, Lanes, Picks, Round, close_env
+from common.leaves import as_shape, copy_leaves, describe_misfit, empty_leaves, pick_lanes, put_leaves
 
 _ARRAY = np.ndarray  # A global name is found faster than an attribute.
 
@@ -29,13 +29,15 @@ class PlainLanes(Lanes):
         envs: one for each lane.
         spec: of one lane, with the dtypes that are recorded.
         picks: the values to take from ``info``.
+        name: of the environment in messages.
     """
 
-    def __init__(self, envs: Sequence[AnyEnv], spec: EnvSpec, picks: Picks) -> None:
-        super().__init__(spec, len(envs))
+    def __init__(self, envs: Sequence[AnyEnv], spec: EnvSpec, picks: Picks, name: str = "env") -> None:
+        super().__init__(spec, len(envs), name)
         self.envs, self._picks, self._picks_any = list(envs), picks, bool(picks.info or picks.intervention)
-        self._space, self._obs = spec.observation_space, empty_leaves(spec.observation_space, self.n)
-        self._shape = None if isinstance(self._obs, dict) else self._space.shape
+        self._obs = empty_leaves(spec.observation_space, self.n)
+        self._shape = None if isinstance(self._obs, dict) else spec.observation_space.shape
+        self._dtype: np.dtype[Any] | None = None  # Of the environments' arrays, if no value is lost by recording them.
         self._watch = KeyWatch(picks)
         info = {key: np.zeros((self.n, *column.shape), column.dtype) for key, column in picks.info.items()}
         self._round = Round(np.zeros(self.n), np.zeros(self.n, bool), np.zeros(self.n, bool), self._obs, info=info)
@@ -45,12 +47,12 @@ class PlainLanes(Lanes):
         self.reset()
 
     def reset(self, seed: int | None = None) -> None:
-        self._seeds = [None if seed is None else seed + j for j in range(self.n)]
+        self._seeds = [None if seed is None else (seed + j) % SEEDS for j in range(self.n)]
         self._waiting = list(range(self.n))  # The lanes that are to be reset.
 
     def seed_next(self, j: int, seed: int | None) -> None:
         """Have lane j begin an episode at the next ``observe``, with this seed."""
-        self._seeds[j] = seed
+        self._seeds[j] = None if seed is None else seed % SEEDS
         if j not in self._waiting:
             self._waiting.append(j)
 
@@ -106,7 +108,8 @@ class PlainLanes(Lanes):
             self._clear(outcome)
         self._rounds += 1
         busy, rewards, returns, shape, kept = self.busy, outcome.reward, self._returns, self._shape, self._obs
-        elements = actions if type(actions) is _ARRAY else self._elements(actions)
+        # An array of numbers gives elements that no environment can change; see _elements for the others.
+        elements = actions if type(actions) is _ARRAY and actions.ndim == 1 else self._elements(actions)
         ended: list[int] = []
         for j, env in enumerate(self.envs):
             action = elements[j]
@@ -116,15 +119,21 @@ class PlainLanes(Lanes):
             except (Exception, SystemExit) as error:  # noqa: BLE001 - the keeper logs it, or it is raised
                 self._lose(j, error)
                 continue
-            rewards[j] = reward
-            returns[j] += float(reward)
-            if type(obs) is _ARRAY and obs.shape == shape:
+            try:
+                number, is_end = float(reward), bool(terminated or truncated)
+            except (TypeError, ValueError) as error:
+                self._require_numbers(reward, terminated, truncated)
+                raise PluginError(f"{self.name}: step: {error}") from error
+            rewards[j] = number
+            returns[j] += number
+            if type(obs) is _ARRAY and obs.shape == shape and obs.dtype is self._dtype:
                 kept[j] = obs  # type: ignore[index]
             else:
                 self._put(j, obs)
             if self._picks_any:
                 self._pick(j, info, actions)
-            if terminated or truncated:
+            if is_end:
+                self._require_numbers(reward, terminated, truncated)
                 outcome.terminated[j], outcome.truncated[j] = terminated, truncated
                 self._note_end(j, info.get(SUCCESS))
                 ended.append(j)
@@ -142,8 +151,28 @@ class PlainLanes(Lanes):
         outcome.returns, outcome.lengths, outcome.success = [], [], []
         self._is_usual = True
 
-    def _elements(self, actions: Leaves) -> list[Any]:
-        """The actions of all lanes as elements of the action space."""
+    def _require_numbers(self, reward: Any, terminated: Any, truncated: Any) -> None:
+        """Check the types of a reward and of flags.
+
+        Raises:
+            PluginError: one of them is no single number; Python takes ``[False]`` and ``"False"`` for true.
+        """
+        found = {"reward": reward, "terminated": terminated, "truncated": truncated}
+        for name, value in found.items():
+            is_number = isinstance(value, (bool, int, float, np.bool_, np.number))
+            if not is_number and (np.shape(value) or np.asarray(value).dtype.kind not in "biuf"):
+                expected = "a number" if name == "reward" else "a bool"
+                raise PluginError(f"{self.name}: {name}: expected {expected}, found {value!r:.80}")
+
+    def _elements(self, actions: Leaves) -> Sequence[Any]:
+        """The actions of all lanes as elements of the action space.
+
+        Arrays among them are copies: an environment may change its action in place, and the agent's own array and the
+        row of a lane in which somebody intervened must stay as they are.
+        """
+        if type(actions) is _ARRAY:
+            return actions.copy()  # type: ignore[return-value]
+        actions = copy_leaves(actions)
         return [spaces.unflatten(self.spec.action_space, pick_lanes(actions, j)) for j in range(self.n)]
 
     def _lose(self, j: int, error: Exception | SystemExit) -> None:
@@ -186,9 +215,9 @@ class PlainLanes(Lanes):
         outcome.intervened[j] = True
         try:
             put_leaves(outcome.action, j, spaces.flatten(self.spec.action_space, instead))
-        except (KeyError, IndexError, TypeError, ValueError) as error:
-            key = self._picks.intervention
-            raise PluginError(f"env: info['{key}']: expected an action of {self.spec.action_space}") from error
+        except (KeyError, IndexError, OverflowError, TypeError, ValueError) as error:
+            misfit = describe_misfit(self.spec.action_space, instead)
+            raise PluginError(f"{self.name}: info['{self._picks.intervention}']: action: {misfit}") from error
 
     def _put(self, j: int, obs: Any) -> None:
         """Keep the observation of lane j.
@@ -196,13 +225,15 @@ class PlainLanes(Lanes):
         Raises:
             PluginError: the observation does not fit its space.
         """
-        if type(obs) is _ARRAY and obs.shape == self._shape:
+        if type(obs) is _ARRAY and obs.shape == self._shape and obs.dtype is self._dtype:
             self._obs[j] = obs  # type: ignore[index]
             return
         try:
-            put_leaves(self._obs, j, spaces.flatten(self._space, obs))
-        except (KeyError, IndexError, TypeError, ValueError) as error:
-            raise PluginError(f"env: expected an observation of {self._space}, found {obs!r}") from error
+            put_leaves(self._obs, j, spaces.flatten(self.spec.observation_space, obs))
+        except (IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
+            raise self.misfit(obs) from error
+        if type(obs) is _ARRAY and not isinstance(self._obs, dict) and spaces.holds_all(self._obs.dtype, obs.dtype):
+            self._dtype = obs.dtype
 
     def wrap(self, wrapper: Callable[[AnyEnv], AnyEnv]) -> None:
         self.envs = [wrapper(env) for env in self.envs]

@@ -14,8 +14,8 @@ from common import spaces
 from common.data import Array, Leaves
 from common.errors import PluginError
 from common.interfaces import EnvSpec
-from common.lanes.lanes import MAX_LANES, SUCCESS, AnyEnv, KeyWatch, Lanes, Picks, Round, close_env
-from common.leaves import as_shape, copy_leaves, empty_leaves, on_host, pick_lanes, put_leaves
+from common.lanes.lanes import MAX_LANES, SEEDS, SUCCESS, AnyEnv, KeyWatch, Lanes, Picks, Round, close_env
+from common.leaves import as_shape, copy_leaves, describe_misfit, empty_leaves, on_host, pick_lanes, put_leaves
 
 
 class VectorLanes(Lanes):
@@ -26,6 +26,7 @@ class VectorLanes(Lanes):
             ``metadata["autoreset_mode"]`` it is assumed to reset a lane at the next step.
         spec: of one lane, with the dtypes that are recorded.
         picks: the values to take from ``info``.
+        name: of the environment in messages.
 
     Raises:
         PluginError: it has more lanes than a row can name, or steps only some of its lanes at once.
@@ -33,17 +34,20 @@ class VectorLanes(Lanes):
 
     is_vector = True
 
-    def __init__(self, env: AnyEnv, spec: EnvSpec, picks: Picks) -> None:
-        super().__init__(spec, int(env.num_envs))
+    def __init__(self, env: AnyEnv, spec: EnvSpec, picks: Picks, name: str = "env") -> None:
+        super().__init__(spec, int(env.num_envs), name)
         if not 1 <= self.n <= MAX_LANES:
-            raise PluginError(f"env: expected 1 to {MAX_LANES} lanes, found {self.n}")
+            raise PluginError(f"{name}: expected 1 to {MAX_LANES} lanes, found {self.n}")
         self._is_pool = hasattr(env, "all_env_ids")
         at_once = env.config["batch_size"] if self._is_pool else self.n
         if at_once != self.n:
             raise PluginError(f"env.params.batch_size: expected {self.n}, so that all lanes step, found {at_once}")
         self._env, self._picks, self._watch = env, picks, KeyWatch(picks)
         self._mode = autoreset_mode(env)
+        self._is_declared = self._is_pool or declares_autoreset(env)
         self._obs = empty_leaves(spec.observation_space, self.n)
+        parts = spaces.leaves_of(spec.observation_space)
+        self._shapes = {path: (self.n, *(leaf.shape or ())) for path, leaf in parts.items()}
         self._seed: int | None = None
         self._is_new = True  # Whether all lanes are to be reset.
         self._done: Array | None = None  # The lanes whose episodes ended at the last step.
@@ -52,7 +56,7 @@ class VectorLanes(Lanes):
         self._returns, self._began = np.zeros(self.n), np.zeros(self.n, np.int64)  # Of the present episodes.
 
     def reset(self, seed: int | None = None) -> None:
-        self._seed, self._is_new = seed, True
+        self._seed, self._is_new = None if seed is None else seed % SEEDS, True
         self._done = self._reset_now = None  # The next step is a step in every lane, even if its episode has ended.
 
     def observe(self) -> Leaves:
@@ -83,7 +87,7 @@ class VectorLanes(Lanes):
                     self._replace(error)
                     lanes, self.begins = None, np.ones(self.n, bool)
                 else:
-                    return self._leaves(obs)
+                    return self._batch(obs)
         finally:
             busy.since = math.inf
 
@@ -93,15 +97,21 @@ class VectorLanes(Lanes):
         busy.since = monotonic()
         try:
             obs, reward, terminated, truncated, infos = self._env.step(
-                spaces.unflatten(self.spec.action_space, actions)
+                spaces.unflatten(self.spec.action_space, copy_leaves(actions))  # It may change them in place.
             )
         except (Exception, SystemExit) as error:  # noqa: BLE001 - the keeper logs it, or it is raised
             return self._lose(error)
         finally:
             busy.since = math.inf
-        self._obs, self._reset_now, self._done = self._leaves(obs), idle, None
-        terminated, truncated = (np.asarray(on_host(flags), bool) for flags in (terminated, truncated))
-        outcome = Round(on_host(reward), terminated, truncated, self._obs)
+        self._obs, self._reset_now, self._done = self._batch(obs), idle, None
+        outcome = Round(
+            self._per_lane("reward", reward),
+            self._per_lane("terminated", terminated).astype(bool, copy=False),
+            self._per_lane("truncated", truncated).astype(bool, copy=False),
+            self._obs,
+        )
+        if not self._is_declared:
+            self._require_declaration(outcome, infos, idle)
         self._rounds += 1
         self._returns += outcome.reward
         done = outcome.terminated | outcome.truncated
@@ -112,6 +122,40 @@ class VectorLanes(Lanes):
             self._end(outcome, done, infos)
         self._pick(outcome, infos, actions)
         return outcome
+
+    def _per_lane(self, name: str, values: Any) -> Array:
+        """The rewards or flags of all lanes, ``[n]``.
+
+        Raises:
+            PluginError: they are not one number for each lane.
+        """
+        found: Array = on_host(values)
+        if found.shape != (self.n,) or found.dtype.kind not in "biuf":
+            raise PluginError(
+                f"{self.name}: {name}: expected a number for each lane, [{self.n}], found {found.dtype} "
+                f"{list(found.shape)}"
+            )
+        return found
+
+    def _require_declaration(self, outcome: Round, infos: Mapping[str, Any], idle: Array | None) -> None:
+        """Refuse an environment that resets lanes in the step that ends their episodes and does not declare it.
+
+        Raises:
+            PluginError: it gave last observations apart, or went on at once in a lane whose episode had ended.
+        """
+        goes_on = (
+            idle is not None and (outcome.reward.astype(bool) | outcome.terminated | outcome.truncated)[idle].any()
+        )
+        if goes_on or "final_obs" in infos or "final_observation" in infos:
+            why = (
+                "the step after an episode's end gave a reward or an end" if goes_on else "infos has last observations"
+            )
+            raise PluginError(
+                f"{self.name}: expected metadata['autoreset_mode'], which says when a lane begins its next episode, "
+                f"found none: {why}, so the mode is probably SAME_STEP. Set metadata = {{'autoreset_mode': "
+                "gymnasium.vector.AutoresetMode.SAME_STEP}, or NEXT_STEP or DISABLED, in the environment or in the "
+                "function that env.target names"
+            )
 
     def _replace(self, error: Exception | SystemExit) -> None:
         if self.keeper is None:
@@ -154,12 +198,17 @@ class VectorLanes(Lanes):
         """
         found = infos.get("final_obs", infos.get("final_observation"))
         if found is None:
-            raise PluginError("env: with autoreset at the same step, infos['final_obs'] is expected; it is missing")
+            raise PluginError(
+                f"{self.name}: with autoreset at the same step, infos['final_obs'] is expected; it is missing"
+            )
         if not (isinstance(found, np.ndarray) and found.dtype == object):
-            return pick_lanes(self._leaves(found), ended)
-        space, leaves = self.spec.observation_space, empty_leaves(self.spec.observation_space, len(ended))
+            return pick_lanes(self._batch(found), ended)
+        leaves = empty_leaves(self.spec.observation_space, len(ended))
         for i, lane in enumerate(ended):
-            put_leaves(leaves, i, spaces.flatten(space, on_host(found[lane])))
+            try:
+                put_leaves(leaves, i, spaces.flatten(self.spec.observation_space, on_host(found[lane])))
+            except (IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
+                raise self.misfit(found[lane]) from error
         return leaves
 
     def _pick(self, outcome: Round, infos: Mapping[str, Any], actions: Leaves) -> None:
@@ -190,11 +239,9 @@ class VectorLanes(Lanes):
         try:
             given = spaces.flatten(self.spec.action_space, instead)
             put_leaves(outcome.action, lanes, pick_lanes(given, lanes))
-        except (KeyError, IndexError, TypeError, ValueError) as error:
-            space, key = self.spec.action_space, self._picks.intervention
-            raise PluginError(
-                f"env: info['{key}']: expected actions of {space} for {self.n} lanes, found {instead!r}"
-            ) from error
+        except (KeyError, IndexError, OverflowError, TypeError, ValueError) as error:
+            misfit = describe_misfit(self.spec.action_space, instead, (self.n,))
+            raise PluginError(f"{self.name}: info['{self._picks.intervention}']: actions: {misfit}") from error
         outcome.intervened |= lanes
 
     def _lose(self, error: Exception | SystemExit) -> Round:
@@ -204,21 +251,23 @@ class VectorLanes(Lanes):
         nothing = np.zeros(self.n, bool)
         return Round(np.zeros(self.n), nothing, nothing, self._obs, taken=nothing)
 
-    def _leaves(self, obs: Any) -> Leaves:
-        """Observations of all lanes as leaves.
+    def _batch(self, obs: Any) -> Leaves:
+        """Observations of all lanes as leaves, which torch can read: it knows no negative strides.
 
         Raises:
             PluginError: they do not fit their space.
         """
-        leaves = spaces.flatten(self.spec.observation_space, on_host(obs))
-        for path, leaf in spaces.leaves_of(self.spec.observation_space).items():
-            found = leaves[path] if isinstance(leaves, dict) else leaves
-            if found.shape != (self.n, *(leaf.shape or ())):
-                raise PluginError(
-                    f"env: expected observations{f' {path}' if path else ''} of shape "
-                    f"{[self.n, *(leaf.shape or ())]}, found {list(found.shape)}"
-                )
-        return leaves
+        try:
+            leaves = spaces.flatten(self.spec.observation_space, on_host(obs))
+        except (IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
+            raise self.misfit(obs, (self.n,)) from error
+        by_path = leaves if isinstance(leaves, dict) else {"": leaves}
+        for path, leaf in by_path.items():
+            if leaf.shape != self._shapes[path]:
+                raise self.misfit(obs, (self.n,))
+            if not leaf.flags.c_contiguous and min(leaf.strides) < 0:
+                by_path[path] = leaf.copy()
+        return by_path if isinstance(leaves, dict) else by_path[""]
 
     def wrap(self, wrapper: Callable[[AnyEnv], AnyEnv]) -> None:
         self._env = wrapper(self._env)
@@ -231,6 +280,11 @@ def is_vector(env: AnyEnv) -> bool:
     """Whether an environment steps several lanes at once, as an EnvPool does, which is an ``Env`` too."""
     names = ("num_envs", "single_observation_space", "single_action_space")
     return isinstance(env, VectorEnv) or all(hasattr(env, name) for name in names)
+
+
+def declares_autoreset(env: AnyEnv) -> bool:
+    """Whether a vector environment says how it begins the next episode of a lane."""
+    return "autoreset_mode" in (getattr(env, "metadata", None) or {})
 
 
 def autoreset_mode(env: AnyEnv) -> AutoresetMode:

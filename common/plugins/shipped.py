@@ -27,6 +27,7 @@ SHIPPED: Final[dict[Role, frozenset[str]]] = {
             "common.envs.memory_tasks:KeepElements",
             "common.envs.people.teleoperation:Teleoperate",
             "common.envs.pictures:PreparePictures",
+            "common.envs.wrappers:PythonActions",
             "common.envs.wrappers:discounted_return",
             "common.rewards.reward_classifier:RewardClassifier",
         }

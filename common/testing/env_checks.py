@@ -68,6 +68,7 @@ def _check_step(env: Env, policy: Policy | None) -> None:
     obs, reward, terminated, truncated, _ = found
     _check_observation(env, obs, "step()")
     with explaining(f"step() gave a reward of {reward!r}: return a number"):
+        assert not np.shape(np.asarray(reward)), "it has dimensions"
         float(reward)
     for name, value in (("terminated", terminated), ("truncated", truncated)):
         assert isinstance(value, (bool, np.bool_)), f"step() gave {name} = {value!r}: return a bool"

@@ -12,7 +12,7 @@ from gymnasium.vector.utils import batch_space
 from common.data import Array
 from common.lanes.building import lanes_of
 from common.lanes.lanes import Lanes
-from common.lanes.vector_lanes import autoreset_mode
+from common.lanes.vector_lanes import autoreset_mode, declares_autoreset
 from common.spaces import columns_of, flatten, to_columns
 from common.testing.play import explaining
 
@@ -38,6 +38,10 @@ def check_vector_env(env: Any, steps: int) -> None:
         check_space(name, getattr(env, name, None))
     with explaining("metadata['autoreset_mode'] must be a gymnasium.vector.AutoresetMode"):
         mode = autoreset_mode(env)
+    assert declares_autoreset(env) or hasattr(env, "all_env_ids"), (
+        "metadata has no 'autoreset_mode': set metadata = {'autoreset_mode': gymnasium.vector.AutoresetMode.…}, "
+        "SAME_STEP if a step that ends an episode also begins the next one"
+    )
     with explaining("the lanes cannot be made: num_envs must say how many there are"):
         lanes = lanes_of(env)
     with explaining(f"reset(seed=…) or step(actions) failed, with autoreset {mode.value}"):

@@ -12,7 +12,7 @@ import numpy as np
 
 from common.data import Array, BufferedItems, Column, Items, Schema
 from common.errors import RefusedError
-from common.values import REFUSE_ALL, Rules
+from common.values import REFUSE_ALL, Rules, has_extreme
 from common.wire.pb import crossborder_pb2 as pb
 
 
@@ -49,7 +49,7 @@ def decode(schema: Schema, rows: int, payload: bytes | memoryview, rules: Rules 
     """The rows of a payload, at least one, as read-only views of it.
 
     Raises:
-        RefusedError: the size is wrong, a boolean is neither 0 nor 1, or the rules refuse NaN, infinity or a value
+        RefusedError: the size is wrong, a boolean is neither 0 nor 1, or the rules refuse an extreme value or one
             outside its column's domain.
     """
     if len(payload) != rows * schema.row_bytes:
@@ -68,8 +68,8 @@ def _read(column: Column, rows: int, payload: bytes | memoryview, offset: int, r
     """One column of a payload, ``[rows, *shape]``."""
     dtype = column.numpy_dtype
     flat: Array = np.frombuffer(payload, dtype, rows * column.row_bytes // dtype.itemsize, offset)
-    if dtype.kind == "f" and not np.isfinite(flat).all():
-        flat = rules.handle_nonfinite(column.name, flat, rows)
+    if dtype.kind == "f" and has_extreme(flat, rules.largest_of(column.name)):
+        flat = rules.handle_extreme(column.name, flat, rows)
     if dtype.kind == "b" and flat.view(np.uint8).max(initial=0) > 1:
         raise RefusedError(f"column '{column.name}': expected booleans of 0 or 1, found another byte", "values")
     if column.domain is not None and not column.domain.holds(flat):

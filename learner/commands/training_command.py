@@ -44,7 +44,9 @@ def make_training_parser(name: str, description: str, examples: str) -> Parser:
     add_override(parser, "--run-dir", "run_dir", "DIR", "the directory into which the run writes all its files")
     parser.add_argument("--show-config", action="store_true", help="print the resolved configuration and exit")
     parser.add_argument(
-        "--check", action="store_true", help="build all parts once, try an opt step with made-up rows, and exit"
+        "--check",
+        action="store_true",
+        help="build all parts once, try an opt step with made-up rows and random actions in the environment, and exit",
     )
     return parser
 
@@ -208,7 +210,7 @@ def run_training_command(
 
 
 def _check(config: RunConfig, arguments: argparse.Namespace) -> None:
-    """Build the parts that this command builds, try an opt step, and print the columns of what its actors will send.
+    """Build the parts that this command builds, try them, and print the columns of what its actors will send.
 
     With ``--from``, the saved agent is loaded too. Datasets must have the columns of the run.
 
@@ -217,6 +219,7 @@ def _check(config: RunConfig, arguments: argparse.Namespace) -> None:
     """
     from common.evaluators import build_eval_env
     from learner.datasets.opening import open_dataset
+    from learner.loop.env_trial import try_env
     from learner.loop.learner_parts import build_learner_parts
     from learner.loop.trial import try_opt
 
@@ -232,6 +235,7 @@ def _check(config: RunConfig, arguments: argparse.Namespace) -> None:
             dataset.check(parts)
     if config.env.spaces is None or arguments.local_actors:
         build_eval_env(config.env, parts.frames).close()
+        try_env(config)
     kind = "Rows" if parts.schema.is_rows else "Items"
     sys.stdout.write(f"{config.name}: good. {kind}: {', '.join(map(str, parts.schema.columns))}\n")
 

@@ -1,7 +1,8 @@
 """The values that actors, environments and datasets should not store: each is counted, clipped or refused.
 
-NaN and infinity are clipped if ``server.clip_nonfinite`` names the column, and refused otherwise. Finite values outside
-a column's domain are refused, or counted and kept if ``server.out_of_bounds`` says so.
+Extreme values, which are NaN, infinite or beyond ``server.largest_value``, are clipped if ``server.clip_nonfinite``
+names the column, and refused otherwise: one of them can end a run, and again after each ``--resume``. Other values
+outside a column's domain are refused, or counted and kept if ``server.out_of_bounds`` says so.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ import numpy as np
 
 from common.config.server_config import OnOutOfBounds, ServerConfig
 from common.data import Array, Column, Items, Schema
-from common.errors import BadValue
-from common.values import REFUSE_ALL, first_nonfinite, first_outside
+from common.errors import BadValue, RefusedError
+from common.values import ANY_FINITE, REFUSE_ALL, first_extreme, first_outside, has_extreme, is_extreme
 
 COUNTED_BY_DEFAULT = ("obs", "next_obs")
 """Columns of floats with these names (``obs``, or ``obs/…``) count and keep values outside the domain, unless the
@@ -25,18 +26,33 @@ do no harm.
 """
 
 
+INFO = "info/"
+"""The prefix of columns that ``env.info`` adds."""
+
+
 class ValueRules:
     """The rules of one run, and how many values have broken them so far.
 
     Args:
         schema: of the rows.
-        clip: by column of floats, the number that replaces infinity; NaN becomes 0.
+        clip: by column of floats, the number that replaces infinity and finite extreme values; NaN becomes 0.
         out_of_bounds: by column, what happens to values outside its domain. Unless named here, a column refuses them,
             but observations of floats are counted and kept.
+        largest: floats further from 0 are extreme, except in the columns of ``info``, which no agent learns from.
     """
 
-    def __init__(self, schema: Schema, clip: Mapping[str, float], out_of_bounds: Mapping[str, OnOutOfBounds]) -> None:
+    def __init__(
+        self,
+        schema: Schema,
+        clip: Mapping[str, float],
+        out_of_bounds: Mapping[str, OnOutOfBounds],
+        largest: float = ANY_FINITE,
+    ) -> None:
         self._clip = clip
+        self._largest = {
+            name: ANY_FINITE if name.startswith(INFO) else _rounded(max(largest, clip.get(name, 0.0)), column)
+            for name, column in schema.float_columns.items()
+        }
         bounded = schema.bounded_columns
         self._on_outside = {
             name: out_of_bounds.get(name, "count" if _is_counted(column) else "refuse")
@@ -44,26 +60,32 @@ class ValueRules:
         }
         self._checked = [column for column in schema.columns if _is_float(column) or column.domain is not None]
         self.nonfinite_found = Counter(dict.fromkeys(schema.float_columns, 0))
-        """Values so far that were not finite, by column."""
+        """Extreme values so far, by column."""
         self.outside_found = Counter(dict.fromkeys(bounded, 0))
         """Values so far that were outside their column's domain, by column."""
 
     @classmethod
     def of(cls, schema: Schema, config: ServerConfig) -> ValueRules:
         """The rules that a configuration sets."""
-        return cls(schema, config.clip_nonfinite, config.out_of_bounds)
+        return cls(schema, config.clip_nonfinite, config.out_of_bounds, config.largest_value)
 
-    def handle_nonfinite(self, name: str, values: Array, rows: int) -> Array:
-        """A copy of the flat ``values`` with 0 for NaN and the column's bound for infinity.
+    def largest_of(self, name: str) -> float:
+        return self._largest[name]
+
+    def handle_extreme(self, name: str, values: Array, rows: int) -> Array:
+        """A copy of the flat ``values`` with 0 for NaN and the column's bound for other extreme values.
 
         Raises:
             RefusedError: the configuration gives the column no bound.
         """
-        self.nonfinite_found[name] += values.size - int(np.isfinite(values).sum())
+        extreme = is_extreme(values, self._largest[name])
+        self.nonfinite_found[name] += int(extreme.sum())
         bound = self._clip.get(name)
         if bound is None:
-            REFUSE_ALL.handle_nonfinite(name, values, rows)
-        return np.nan_to_num(values, nan=0.0, posinf=bound, neginf=-bound)
+            bad = first_extreme(name, values, rows, self._largest[name])
+            raise RefusedError(str(bad), "values", bad)
+        kept = np.where(np.isnan(values), 0.0, np.copysign(bound, values))
+        return np.where(extreme, kept, values).astype(values.dtype)
 
     def handle_outside(self, column: Column, values: Array, rows: int) -> None:
         """Count the flat ``values`` outside the column's domain.
@@ -89,8 +111,8 @@ class ValueRules:
         for column in self._checked:
             values = items[column.name]
             flat = values.reshape(-1)
-            if _is_float(column) and not np.isfinite(flat).all():
-                flat = self.handle_nonfinite(column.name, flat, rows)
+            if _is_float(column) and has_extreme(flat, self._largest[column.name]):
+                flat = self.handle_extreme(column.name, flat, rows)
                 checked = {**checked, column.name: flat.reshape(values.shape)}
             if column.domain is not None and not column.domain.holds(flat):
                 self.handle_outside(column, flat, rows)
@@ -103,12 +125,12 @@ class ValueRules:
     def find_refused(self, column: Column, values: Array) -> Array:
         """Which rows of ``values``, ``[n, *shape]``, hold a value that is refused, ``[n]`` bool; counts nothing.
 
-        The values have been stored: NaN and infinity are refused in any column, since they would have been clipped.
+        The values have been stored: extreme values are refused in any column, since they would have been clipped.
         """
         flat = values.reshape(-1)
         found: Array = np.zeros(len(flat), bool)
         if _is_float(column):
-            found |= ~np.isfinite(flat)
+            found |= is_extreme(flat, self._largest[column.name])
         if np.dtype(column.dtype).kind == "b":
             found |= flat.view(np.uint8) > 1
         if self._refuses(column) and column.domain is not None:
@@ -121,8 +143,8 @@ class ValueRules:
         flat, rows = values.reshape(-1), len(values)
         if np.dtype(column.dtype).kind == "b":
             return BadValue(column.name, "booleans of 0 or 1", str(flat.view(np.uint8).max()), 0)
-        if _is_float(column) and not np.isfinite(flat).all():
-            return first_nonfinite(column.name, flat, rows)
+        if _is_float(column) and is_extreme(flat, self._largest[column.name]).any():
+            return first_extreme(column.name, flat, rows, self._largest[column.name])
         return first_outside(column, flat, rows)
 
     def _refuses(self, column: Column) -> bool:
@@ -137,3 +159,9 @@ def _is_counted(column: Column) -> bool:
 
 def _is_float(column: Column) -> bool:
     return np.dtype(column.dtype).kind == "f"
+
+
+def _rounded(value: float, column: Column) -> float:
+    """The value as the column stores it, so that a stored bound is not beyond itself."""
+    dtype = np.dtype(column.dtype)
+    return float(dtype.type(min(value, float(np.finfo(dtype).max))))

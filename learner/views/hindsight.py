@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 
 from common.data import Array, Schema
-from common.errors import ConfigError
+from common.errors import ConfigError, PluginError
 from common.plugins.part_loading import load_part
 from learner.replay.view import Plan, Rows
 from learner.views.columns import next_name
@@ -79,11 +79,27 @@ class Hindsight(Transitions):
         replaced = np.flatnonzero(rows.rng.random(len(index)) < self._share)
         source = self._choose_later(rows, index[replaced])
         goal[replaced] = rows.take(ACHIEVED, source)
-        reward[replaced] = self._compute(rows.take(ACHIEVED, path[replaced]), goal[replaced], {})
+        reward[replaced] = self._compute_rewards(rows.take(ACHIEVED, path[replaced]), goal[replaced])
         also = index.copy()
         also[replaced] = source
         takes = {name: take for name, take in plan.takes.items() if name not in (GOAL, next_name(GOAL), "reward")}
         return Plan(takes, plan.lowest, {GOAL: goal, next_name(GOAL): goal.copy(), "reward": reward}, also=(also,))
+
+    def _compute_rewards(self, achieved: Array, desired: Array) -> Array:
+        """The rewards ``[n]`` for goals ``[n, …]``.
+
+        Raises:
+            PluginError: the function gives no number for each goal, as one for single goals does.
+        """
+        found = np.asarray(self._compute(achieved, desired, {}))
+        is_one = found.shape == () and len(desired) == 1  # Functions that squeeze their result.
+        if not (is_one or found.shape == (len(desired),)) or found.dtype.kind not in "biuf":
+            raise PluginError(
+                f"replay.view: compute_reward(achieved_goal, desired_goal, info): expected a reward for each of "
+                f"{len(desired)} goals, [{len(desired)}], found {found.dtype} {list(found.shape)}: compute along the "
+                "last axis (axis=-1), or name another function as replay.view.params.compute_reward: module:attr"
+            )
+        return found
 
     def _choose_later(self, rows: Rows, index: Array) -> Array:
         """A later row of the same episode for each row ``[n]``, within the horizon and as far as rows are known."""

@@ -163,3 +163,22 @@ def test_frames_are_stacked_at_any_depth_and_only_boxes_can_be() -> None:
     assert [leaf.shape for leaf in leaves_of(found).values()] == [(3, 2, 3), (3, 4, 84, 84)]
     with pytest.raises(ConfigError, match=r"env\.frame_stack: expected observations of Box leaves, found Discrete"):
         stack(spaces.Dict({"a": BOX, "b": spaces.Discrete(2)}), 3)
+
+
+class Box:
+    """Stands for a space of another package; it prints as gymnasium's does."""
+
+    def __repr__(self) -> str:
+        return "Box(-1.0, 1.0, (3,), float32)"
+
+
+def test_a_space_of_another_package_is_refused_by_its_package() -> None:
+    space: Any = Box()
+    with pytest.raises(ConfigError, match="a Box of the package tests: crossborder needs the spaces of gymnasium"):
+        leaves_of(space)
+
+
+def test_a_leaf_that_cannot_be_recorded_can_be_left_out_as_the_error_says() -> None:
+    space = spaces.Dict({"image": spaces.Box(0, 1, (2,)), "mission": spaces.Text(9)})
+    with pytest.raises(ConfigError, match=r"space at 'mission'.*gymnasium\.wrappers:FilterObservation"):
+        leaves_of(space)

@@ -6,7 +6,7 @@ import pytest
 from common.data import Column
 from common.domain import Domain
 from common.errors import RefusedError
-from common.values import KEEP_ALL, REFUSE_ALL, first_nonfinite, first_outside
+from common.values import KEEP_ALL, REFUSE_ALL, first_extreme, first_outside
 
 BOUNDED = Column("action", "<i8", (2,), domain=Domain.between([0, 0], [1, 5], np.int64))
 VALUES = np.array([1, 5, 0, 6, 2, 0])
@@ -16,7 +16,7 @@ VALUES = np.array([1, 5, 0, 6, 2, 0])
 @pytest.mark.parametrize(("value", "text"), [(np.nan, "nan"), (np.inf, "inf"), (-np.inf, "-inf")])
 def test_the_first_value_that_is_not_finite_is_named_with_its_row(value: float, text: str) -> None:
     values = np.array([0, 1, 2, value, np.nan, 3])
-    assert str(first_nonfinite("obs", values, 3)) == f"column 'obs': expected finite values, found {text} in row 1"
+    assert str(first_extreme("obs", values, 3)) == f"column 'obs': expected finite values, found {text} in row 1"
 
 
 def test_the_first_value_outside_is_named_with_the_bounds_of_its_element() -> None:
@@ -27,7 +27,7 @@ def test_the_first_value_outside_is_named_with_the_bounds_of_its_element() -> No
 
 def test_refuse_all_refuses_with_the_reason_and_the_value() -> None:
     with pytest.raises(RefusedError, match="column 'obs': expected finite values, found nan in row 0") as nonfinite:
-        REFUSE_ALL.handle_nonfinite("obs", np.array([np.nan]), 1)
+        REFUSE_ALL.handle_extreme("obs", np.array([np.nan]), 1)
     with pytest.raises(RefusedError, match="column 'action': expected 0 to 5, found 6 in row 1") as outside:
         REFUSE_ALL.handle_outside(BOUNDED, VALUES, 3)
     assert (nonfinite.value.reason, outside.value.reason) == ("values", "bounds")
@@ -36,6 +36,6 @@ def test_refuse_all_refuses_with_the_reason_and_the_value() -> None:
 
 def test_keep_all_keeps_every_value() -> None:
     values = np.array([np.nan, np.inf])
-    assert KEEP_ALL.handle_nonfinite("obs", values, 1) is values
+    assert KEEP_ALL.handle_extreme("obs", values, 1) is values
     KEEP_ALL.handle_outside(BOUNDED, VALUES, 3)
     assert VALUES.tolist() == [1, 5, 0, 6, 2, 0]

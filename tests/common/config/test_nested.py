@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from common.config.nested import assign, flatten, overlay, put, quote, read_yaml
+from common.config.nested import assign, flatten, overlay, parse_yaml, put, quote, read_yaml, to_yaml
 from common.errors import ConfigError
 
 
@@ -108,3 +108,15 @@ def test_nested_values_are_flattened_to_their_paths() -> None:
         "env.params.list": [1, 2],
         "envs_per_actor": 2,
     }
+
+
+@pytest.mark.parametrize("text", ["1e-3", "1E3", "+1e3", "-1.e3", ".5e+2", "1.5e-07"])
+def test_a_number_with_an_exponent_is_a_number(text: str) -> None:
+    found = parse_yaml(f"params: {{noise: {text}, name: '{text}'}}")
+    assert found == {"params": {"noise": float(text), "name": text}}
+    assert parse_yaml(to_yaml(found)) == found
+
+
+@pytest.mark.parametrize("text", ["1e", "e3", "0x1e3g", "1e-3s", "1_e3"])
+def test_other_texts_with_an_e_stay_texts(text: str) -> None:
+    assert parse_yaml(f"a: {text}") == {"a": text}

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from common.data import Array
-from common.envs.wrappers import discounted_return
+from common.envs.wrappers import PythonActions, discounted_return
 from common.lanes.building import build_lanes
 from common.lanes.vector_lanes import is_vector
 from common.plugins.part_config import EnvConfig
@@ -117,3 +118,24 @@ def test_a_reset_of_some_lanes_begins_the_return_anew_there_alone() -> None:
     env.reset(options={"reset_mask": np.array([False, True, False])})
     found = env.step(np.zeros(3, np.int64))[4]["discounted_return"]
     assert found.tolist() == pytest.approx([2 + GAMMA, 1.0, 2 + GAMMA])
+
+
+@pytest.mark.parametrize(
+    ("action", "expected"),
+    [
+        (np.int64(1), 1),
+        (np.array([0.5, 1.0]), [0.5, 1.0]),
+        ({"arm": (np.int64(1), np.array([2]))}, {"arm": (1, [2])}),
+    ],
+)
+def test_an_environment_can_get_actions_of_pythons_own_types(action: Any, expected: Any) -> None:
+    class Json(gymnasium.Env[Any, Any]):
+        sent = ""
+
+        def step(self, action: Any) -> Any:
+            self.sent = json.dumps(action)
+            return None, 0.0, False, False, {}
+
+    env = Json()
+    PythonActions(env).step(action)
+    assert env.sent == json.dumps(expected)

@@ -8,6 +8,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+import torch
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from common.data import Array
@@ -110,7 +111,7 @@ def test_ends_that_are_given_as_numbers_are_taken_as_booleans() -> None:
 
 
 def test_observations_of_another_shape_are_refused() -> None:
-    with pytest.raises(PluginError, match=r"expected observations of shape \[2, 1\], found \[2\]"):
+    with pytest.raises(PluginError, match=r"observation: expected float32 \[2, 1\] of -9 to 9, found float32 \[2\]"):
         third(Fixed(None, lambda done: {}, obs=np.zeros(2, np.float32)))
 
 
@@ -134,7 +135,7 @@ def ragged(*values: Any) -> Array:
     ids=["shape", "one lane", "text", "parts", "two shapes", "text of one lane"],
 )
 def test_an_intervention_that_is_no_action_is_refused(instead: Any) -> None:
-    with pytest.raises(PluginError, match=r"env: info\['human'\]: expected "):
+    with pytest.raises(PluginError, match=r"info\['human'\]: (actions: expected int64 \[2\] of|expected one shape)"):
         third(Fixed(None, lambda done: {"human": instead}), intervention="human")
 
 
@@ -150,3 +151,63 @@ def test_more_lanes_than_a_row_can_name_are_refused() -> None:
     env.num_envs = 65_537
     with pytest.raises(PluginError, match="expected 1 to 65536 lanes, found 65537"):
         lanes_of(env)
+
+
+def play(env: AnyEnv, steps: int) -> None:
+    lanes = lanes_of(env, EnvConfig(target="x:y"))
+    for _ in range(steps):
+        lanes.observe()
+        lanes.step(np.zeros(2, np.int64))
+
+
+@pytest.mark.parametrize("infos", FINAL.values(), ids=FINAL)
+def test_last_observations_without_a_mode_are_refused(infos: Callable[[bool], dict[str, Any]]) -> None:
+    with pytest.raises(PluginError, match=r"env x:y: expected metadata\['autoreset_mode'\].* probably SAME_STEP"):
+        play(Fixed(None, infos), 3)
+
+
+def test_a_lane_that_goes_on_after_its_end_needs_a_mode() -> None:
+    with pytest.raises(PluginError, match="the step after an episode's end gave a reward"):
+        play(Fixed(None, lambda done: {}), 4)
+    play(Fixed(AutoresetMode.NEXT_STEP, lambda done: {}), 4)
+
+
+def test_a_lane_without_reward_after_its_end_needs_no_mode() -> None:
+    play(Fixed(None, lambda done: {}, reward=np.zeros(2)), 4)
+
+
+@pytest.mark.parametrize("name", ["reward", "terminated", "truncated"])
+@pytest.mark.parametrize(
+    "value", [np.zeros((2, 1)), np.zeros(3), 0.0, [None, None]], ids=["column", "3", "one", "none"]
+)
+def test_rewards_and_flags_that_are_not_one_number_for_each_lane_are_refused(name: str, value: Any) -> None:
+    env = Fixed(AutoresetMode.NEXT_STEP, lambda done: {}, **{name: value})
+    with pytest.raises(PluginError, match=rf"env x:y: {name}: expected a number for each lane, \[2\], found"):
+        play(env, 1)
+
+
+def test_observations_with_negative_strides_can_be_read_by_torch() -> None:
+    obs = np.array([[1.0], [2.0]], np.float32)[::-1]
+    outcome = third(Fixed(AutoresetMode.NEXT_STEP, lambda done: {}, obs=obs))
+    assert torch.from_numpy(outcome.obs).tolist() == [[2.0], [1.0]]
+
+
+def test_whole_numbers_that_do_not_fit_their_dtype_are_refused() -> None:
+    env: AnyEnv = Fixed(AutoresetMode.NEXT_STEP, lambda done: {}, obs=np.array([[0], [300]]))
+    env.single_observation_space = gymnasium.spaces.Box(0, 255, (1,), np.uint8)
+    with pytest.raises(PluginError, match=r"expected uint8 \[2, 1\], found int64 \[2, 1\] from 0 to 300"):
+        play(env, 1)
+
+
+def test_an_environment_may_change_the_actions_that_it_gets() -> None:
+    class Clearing(Fixed):
+        def step(self, actions: Any) -> Any:
+            actions[:] = 1
+            return super().step(actions)
+
+    env = Clearing(AutoresetMode.NEXT_STEP, lambda done: {"human": np.array([None, 1], object)})
+    lanes = lanes_of(env, EnvConfig(target="x:y", intervention="human"))
+    lanes.observe()
+    given = np.zeros(2, np.int64)
+    assert array(lanes.step(given).action).tolist() == [0, 1]
+    assert given.tolist() == [0, 0]

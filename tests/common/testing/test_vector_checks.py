@@ -17,6 +17,12 @@ def test_a_good_vector_environment_passes(mode: AutoresetMode) -> None:
     check_env(SyncVectorEnv([Walk, Walk], autoreset_mode=mode))
 
 
+class Undeclared(SyncVectorEnv):
+    def __init__(self, *given: Any, **options: Any) -> None:
+        super().__init__(*given, **options)
+        self.metadata = {}
+
+
 class Hiding(SyncVectorEnv):
     def step(self, actions: Any) -> Any:
         obs, reward, terminated, truncated, infos = super().step(actions)
@@ -32,6 +38,7 @@ class Endless(SyncVectorEnv):
 @pytest.mark.parametrize(
     ("make", "mode", "message"),
     [
+        (Undeclared, "SameStep", "metadata has no 'autoreset_mode'"),
         (Hiding, "SameStep", "infos['final_obs'] is expected"),
         (Endless, "NextStep", "no lane began another episode in 300 steps: play more steps="),
     ],

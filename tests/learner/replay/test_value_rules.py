@@ -116,3 +116,37 @@ def test_items_that_come_over_no_wire_are_clipped_too_and_those_given_stay_as_th
     assert np.isnan(given["reward"][0])
     with pytest.raises(RefusedError, match="column 'obs': expected finite values, found inf in row 0"):
         rules.check(items([0.0], obs=INF), 1)
+
+
+WITH_INFO = Schema((*SCHEMA.columns, Column("info/time", "<f8")))
+
+
+def with_info(time: float, obs: float) -> Items:
+    return {**items([0.0, 1.0], obs=obs), "info/time": np.array([0.0, time])}
+
+
+@pytest.mark.parametrize("value", [1e20, -1e20, 3e38])
+def test_a_finite_value_beyond_the_largest_is_refused_and_counted(value: float) -> None:
+    rules = ValueRules(WITH_INFO, {}, {}, largest=1e12)
+    rows = with_info(0.0, value)
+    with pytest.raises(RefusedError, match=r"column 'obs': expected values of at most 1e\+12 \(server.largest_value\)"):
+        decode(WITH_INFO, 2, encode(WITH_INFO, rows, 2), rules)
+    with pytest.raises(RefusedError, match=r"server\.largest_value"):
+        rules.check(rows, 2)
+    assert rules.nonfinite_found["obs"] == 8
+    assert rules.find_refused(WITH_INFO.by_name["obs"], rows["obs"]).tolist() == [True, True]
+
+
+def test_values_up_to_the_largest_and_any_finite_value_of_info_are_kept() -> None:
+    rules = ValueRules(WITH_INFO, {}, {}, largest=1e6)
+    rows = with_info(1e300, -1e6)
+    assert decode(WITH_INFO, 2, encode(WITH_INFO, rows, 2), rules)["info/time"].tolist() == [0.0, 1e300]
+    assert rules.check(rows, 2) is rows
+
+
+def test_a_clipped_column_has_its_bound_in_place_of_values_beyond_the_largest() -> None:
+    rules = ValueRules(SCHEMA, {"obs": 10.0}, {}, largest=1e12)
+    assert rules.check(items([0.0], obs=-1e20), 1)["obs"].tolist() == [[-10.0, -10.0]]
+    wide = ValueRules(SCHEMA, {"obs": 1e30}, {}, largest=1e12)
+    stored = wide.check(items([0.0], obs=INF), 1)["obs"]
+    assert not wide.find_refused(SCHEMA.by_name["obs"], stored).any()

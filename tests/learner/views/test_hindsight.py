@@ -133,3 +133,19 @@ def test_without_a_named_function_the_environment_computes_the_rewards_also_with
 def test_without_anything_that_computes_rewards_it_is_refused(make_env: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         Hindsight(GOALS, make_env=make_env)
+
+
+def one_number(achieved: Array, desired: Array, info: dict[str, Any]) -> Any:
+    return -np.linalg.norm(achieved - desired)
+
+
+def a_column(achieved: Array, desired: Array, info: dict[str, Any]) -> Array:
+    return minus_the_distance(achieved, desired, info)[:, None]
+
+
+@pytest.mark.parametrize("name", ["one_number", "a_column"])
+def test_a_function_that_gives_no_reward_for_each_goal_is_refused(tmp_path: Path, name: str) -> None:
+    view = Hindsight(GOALS, compute_reward=f"tests.learner.views.test_hindsight:{name}")
+    buffer = UniformReplay(filled(tmp_path, [20]), view, seed=3)
+    with pytest.raises(PluginError, match=r"compute_reward.*expected a reward for each of \d+ goals, .*found float"):
+        buffer.batch(50)
