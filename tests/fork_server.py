@@ -163,14 +163,21 @@ class ForkServer:
             return self._ask(module, arguments, {1: written, 2: written}, cwd=cwd, environment=environment)
 
     def start_piped(
-        self, module: str, arguments: Sequence[str], *, pass_fds: Sequence[int], environment: Mapping[str, str]
+        self,
+        module: str,
+        arguments: Sequence[str],
+        *,
+        pass_fds: Sequence[int],
+        environment: Mapping[str, str],
+        cwd: Path | None = None,
     ) -> Forked:
         """Run a module as ``common.process.child`` does, with pipes to it and from it, and some of our descriptors."""
         pipes = [os.pipe() for _ in range(3)]
         (its_stdin, stdin), (stdout, its_stdout), (stderr, its_stderr) = pipes
         descriptors = {0: its_stdin, 1: its_stdout, 2: its_stderr} | {fd: fd for fd in pass_fds}
         try:
-            started = self._ask(module, arguments, descriptors, cwd=Path.cwd(), environment=environment, is_child=True)
+            cwd = cwd or Path.cwd()
+            started = self._ask(module, arguments, descriptors, cwd=cwd, environment=environment, is_child=True)
         finally:
             for fd in (its_stdin, its_stdout, its_stderr):
                 os.close(fd)
@@ -218,12 +225,13 @@ def _open(
     *,
     pass_fds: Sequence[int],
     env: Mapping[str, str],
+    cwd: Path | None = None,
     **others: Any,
 ) -> Forked | subprocess.Popen[str]:
     _python, _unsafe_path, _m, module, *arguments = command
     if module in FORKED_MODULES:
-        return server().start_piped(module, arguments, pass_fds=pass_fds, environment=env)
-    return subprocess.Popen(command, pass_fds=pass_fds, env=env, **others)
+        return server().start_piped(module, arguments, pass_fds=pass_fds, environment=env, cwd=cwd)
+    return subprocess.Popen(command, pass_fds=pass_fds, env=env, cwd=cwd, **others)
 
 
 def _serve(listener: socket.socket, lifeline: int) -> dict[str, Any]:

@@ -125,6 +125,13 @@ class HangingEnv(FailingEnv):
         threading.Event().wait()
 
 
+class UncloseableEnv(CountingEnv):
+    """Waits in ``close`` for a simulator that never answers."""
+
+    def close(self) -> None:
+        threading.Event().wait()
+
+
 class ExitingEnv(FailingEnv):
     """Ends the process as no environment should."""
 

@@ -13,6 +13,7 @@ from common.errors import ConfigError, CrossborderError
 from common.process.command import Parser, at_least, positive, run_service, tell_error
 from common.process.log import quiet_grpc
 from common.process.signals import StopSignals
+from common.process.streams import answers
 from common.wire.endpoints import split_addresses
 from common.wire.trust import Trust, add_learner_options, read_trust
 
@@ -117,7 +118,7 @@ def _run_many(arguments: argparse.Namespace, trust: Trust, signals: StopSignals)
     signals.on_stop = manager.ask_to_stop
     manager.wait()
     for stat in manager.stop_and_join(STOP_SECONDS):
-        sys.stdout.write(f"actor {stat.actor_id}: {stat.env_steps} steps in {stat.duration:.1f} s\n")
+        answers().write(f"actor {stat.actor_id}: {stat.env_steps} steps in {stat.duration:.1f} s\n")
     if failures:
         raise failures[0]
 
@@ -129,14 +130,14 @@ def _check(arguments: argparse.Namespace, trust: Trust, _: StopSignals) -> None:
     failures: dict[str, CrossborderError] = {}
     for address in addresses:
         if len(addresses) > 1:
-            sys.stdout.write(f"{address}\n")
+            answers().write(f"{address}\n")
         try:
-            examine(address, trust, sys.stdout, evaluates=arguments.evaluate, actor_id=arguments.id)
+            examine(address, trust, answers(), evaluates=arguments.evaluate, actor_id=arguments.id)
         except CrossborderError as error:
             failures[address] = error
     if failures:
         if len(addresses) > 1:
-            sys.stdout.write(f"{len(failures)} of {len(addresses)} addresses failed: {', '.join(failures)}\n")
+            answers().write(f"{len(failures)} of {len(addresses)} addresses failed: {', '.join(failures)}\n")
         raise next(iter(failures.values()))
 
 

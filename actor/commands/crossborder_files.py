@@ -11,6 +11,7 @@ from typing import Final
 
 from common.errors import ConfigError
 from common.process.command import Parser, run_command
+from common.process.streams import answers
 
 EXAMPLES = """\
   crossborder-files --list               what there is
@@ -75,7 +76,7 @@ def _act(arguments: argparse.Namespace) -> None:
         for name, source in find_sources().items():
             files = sorted(path for path in source.rglob("*") if path.is_file()) if source.is_dir() else [source]
             names = [name if file == source else f"{name}/{file.relative_to(source)}" for file in files]
-            sys.stdout.write("".join(f"{each}\n" for each in names))
+            answers().write("".join(f"{each}\n" for each in names))
     elif arguments.directory is None:
         raise ConfigError("expected a directory for the copies, or --list, found neither")
     else:

@@ -10,6 +10,7 @@ from actor.client.health import check_health
 from common.errors import LearnerUnreachableError
 from common.process.clocks import Backoff, Deadline
 from common.process.command import Parser, positive, run_command
+from common.process.streams import answers
 from common.wire.trust import Trust, add_learner_options, read_trust
 
 EXAMPLES = """\
@@ -50,7 +51,7 @@ def _ask(arguments: argparse.Namespace) -> None:
             if deadline.passed():
                 raise
             threading.Event().wait(min(backoff.next_delay(), deadline.remaining()))
-    sys.stdout.write(f"{arguments.learner}: serving\n")
+    answers().write(f"{arguments.learner}: serving\n")
 
 
 def main(argv: list[str] | None = None) -> int:

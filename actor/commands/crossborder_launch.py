@@ -11,6 +11,7 @@ from actor.launching.hosts_config import load_hosts
 from actor.launching.launcher import Launcher
 from common.process.command import Parser, run_service
 from common.process.signals import StopSignals
+from common.process.streams import answers
 
 EXAMPLES = """\
   crossborder-launch hosts.yaml             a learner and its actors, until training ends or Ctrl-C
@@ -31,7 +32,7 @@ def parser() -> Parser:
 def _launch(arguments: argparse.Namespace, signals: StopSignals) -> None:
     launcher = Launcher(load_hosts(arguments.hosts), arguments.log_level)
     if arguments.show:
-        sys.stdout.write("".join(f"{shlex.join(words)}\n" for words in launcher.commands()))
+        answers().write("".join(f"{shlex.join(words)}\n" for words in launcher.commands()))
     else:
         signals.on_stop = launcher.stop
         launcher.run()

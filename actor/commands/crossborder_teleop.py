@@ -11,6 +11,7 @@ from common.errors import ConfigError
 from common.plugins.part_config import EnvConfig
 from common.process.command import Parser, at_least, run_service
 from common.process.signals import StopSignals
+from common.process.streams import answers
 from common.settings import validate
 
 EXAMPLES = """\
@@ -69,9 +70,9 @@ def _record(arguments: argparse.Namespace, signals: StopSignals) -> None:
     config = _read_env(arguments.config, arguments.overrides)
     make_directory(arguments.record)
     kept = record_demonstrations(
-        config, arguments.record, arguments.episodes, stopped, lambda line: sys.stdout.write(f"{line}\n")
+        config, arguments.record, arguments.episodes, stopped, lambda line: answers().write(f"{line}\n")
     )
-    sys.stdout.write(f"{kept} episodes in {arguments.record}\n")
+    answers().write(f"{kept} episodes in {arguments.record}\n")
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -17,6 +17,9 @@ from __future__ import annotations
 import abc
 import logging
 import math
+import sys
+import threading
+import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
@@ -28,6 +31,8 @@ from common.interfaces import EnvSpec
 from common.leaves import describe_misfit
 
 log = logging.getLogger(__name__)
+CLOSE_SECONDS: Final = 10.0
+"""The time that the environments of a process have to close: less than a parent gives a child for its whole end."""
 AnyEnv = Any
 """A ``gymnasium.Env``, a ``gymnasium.vector.VectorEnv``, or an object with the interface of one of them."""
 MAX_LANES: Final = 1 << 16
@@ -40,12 +45,26 @@ SEEDS: Final = 1 << 32
 """Environments get seeds below this number: many draw from generators that take no more than 32 bits."""
 
 
-def close_env(env: AnyEnv) -> None:
-    """Close an environment. An exception is only logged: a run that ends in order does not fail because of it."""
-    try:
-        env.close()
-    except Exception:
-        log.warning("an environment could not be closed", exc_info=True)
+def close_env(*envs: AnyEnv) -> None:
+    """Close environments, one after another; what goes wrong is only logged, since a run does not fail because of it.
+
+    An environment may wait forever for a simulator, and Python cannot end such a wait. So a separate thread closes
+    them, which is left behind after ``CLOSE_SECONDS``; the end of the process ends it.
+    """
+    closing = threading.Thread(target=_close, args=envs, name="closing", daemon=True)
+    closing.start()
+    closing.join(CLOSE_SECONDS)
+    if closing.is_alive():
+        stack = "".join(traceback.format_stack(sys._current_frames().get(closing.ident or 0)))
+        log.error("an environment's close() has not returned within %g s and is left:\n%s", CLOSE_SECONDS, stack)
+
+
+def _close(*envs: AnyEnv) -> None:
+    for env in envs:
+        try:
+            env.close()
+        except (Exception, SystemExit):
+            log.warning("an environment could not be closed", exc_info=True)
 
 
 class Keeper(Protocol):

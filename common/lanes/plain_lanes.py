@@ -239,5 +239,4 @@ class PlainLanes(Lanes):
         self.envs = [wrapper(env) for env in self.envs]
 
     def close(self) -> None:
-        for env in self.envs:
-            close_env(env)
+        close_env(*self.envs)

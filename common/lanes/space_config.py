@@ -22,6 +22,7 @@ from common.errors import ConfigError
 from common.hints import nearest
 from common.interfaces import EnvSpec
 from common.plugins import part_loading
+from common.process.shared_globals import keeping_globals
 
 _KEYS: Final[dict[str, tuple[set[str], set[str]]]] = {
     "Box": ({"low", "high"}, {"shape", "dtype"}),
@@ -43,7 +44,9 @@ def read_spaces(found: str | Mapping[str, Any], where: str = "env.spaces") -> En
         PluginError: the factory cannot be loaded.
     """
     if isinstance(found, str):
-        made = part_loading.load_part(found)()
+        factory = part_loading.load_part(found)
+        with keeping_globals(found):
+            made = factory()
         given: tuple[Any, ...] = (
             made if isinstance(made, tuple) else tuple(getattr(made, f"{name}_space", None) for name in _NAMES)
         )

@@ -14,6 +14,7 @@ import gymnasium
 from common.lanes.building import EnvExitError
 from common.lanes.lanes import AnyEnv, Busy
 from common.lanes.vector_lanes import is_vector
+from common.process.signals import put_signals_back
 
 
 class EvaluationAbandoned(BaseException):
@@ -78,6 +79,7 @@ class Watch:
             raise EnvExitError(exit_) from exit_
         finally:
             self.busy.since = math.inf
+            put_signals_back()  # An evaluation may take hours.
 
 
 class _WatchedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):

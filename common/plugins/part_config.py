@@ -14,6 +14,7 @@ from common.errors import ConfigError, PluginError
 from common.hints import nearest
 from common.interfaces import EnvSpec
 from common.plugins import part_loading
+from common.process.shared_globals import keeping_globals
 from common.settings import Settings, validate
 
 MAX_STACK: Final = 16
@@ -33,6 +34,8 @@ class PluginConfig(Settings):
     def build(self, *, optional: Mapping[str, Any] | None = None, **given: Any) -> Any:
         """Call the target with ``params`` and with the arguments that the system itself provides.
 
+        Globals that it changes are put back, see ``keeping_globals``.
+
         Args:
             optional: arguments only for targets that have parameters of these names; ``params`` override them.
             given: arguments for every target.
@@ -41,7 +44,8 @@ class PluginConfig(Settings):
         if optional:
             named = inspect.signature(target).parameters.keys() - self.params.keys()
             given |= {name: value for name, value in optional.items() if name in named}
-        return target(**given, **self.params)
+        with keeping_globals(self.target):
+            return target(**given, **self.params)
 
     def check(
         self, where: str, given: Set[str], params_at: str | None = None, *, optional: Set[str] = frozenset()

@@ -14,6 +14,7 @@ from typing import Any, Final
 from common.errors import PluginError
 from common.hints import nearest
 from common.plugins.shipped import OWN_PACKAGES
+from common.process.shared_globals import keeping_globals
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +32,8 @@ MOVED: Final = {
 def load_module(name: str) -> ModuleType:
     """Import a module. The current directory is searched too, after all other places.
 
+    Globals that the module changes are put back, see ``keeping_globals``.
+
     Raises:
         PluginError: the module cannot be imported.
     """
@@ -38,7 +41,8 @@ def load_module(name: str) -> ModuleType:
     if here not in sys.path:
         sys.path.append(here)
     try:
-        return importlib.import_module(name)
+        with keeping_globals(f"the import of {name}"):
+            return importlib.import_module(name)
     except ImportError as error:
         raise PluginError(f"cannot import module '{name}': {error}{_clash_hint(error.name or name)}") from error
 

@@ -22,6 +22,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 from common.errors import ChildFailedError, CrossborderError, by_exit_code
@@ -115,6 +116,7 @@ class Child:
         pass_fds: file descriptors that the child inherits.
         env: environment variables that are added to those of this process.
         arguments: words after the module.
+        directory: in which the child starts; None: that of this process, which an environment may have changed.
     """
 
     def __init__(
@@ -126,6 +128,7 @@ class Child:
         env: Mapping[str, str] | None = None,
         *,
         arguments: Sequence[str] = (),
+        directory: Path | None = None,
     ) -> None:
         self.name = name
         self.events: queue.Queue[Event] = queue.Queue(maxsize=64)
@@ -143,6 +146,7 @@ class Child:
             errors="replace",
             pass_fds=pass_fds,
             env={**KEEP_BUFFERS, **os.environ, **(env or {})},
+            cwd=directory,
             start_new_session=True,
         )
         assert self._process.stdin is not None

@@ -15,6 +15,7 @@ from common.errors import CrossborderError
 from common.hints import nearest
 from common.process.log import LogFormat, escape_lines, setup_logging
 from common.process.signals import StopSignals
+from common.process.streams import own_streams
 
 log = logging.getLogger(__name__)
 SHELLS: Final = ("bash", "zsh", "tcsh", "fish", "powershell")
@@ -145,8 +146,9 @@ def run_service(
         The exit code; see ``run_until_signal``.
     """
     arguments = parser.parse_args(argv)
-    setup_logging(arguments.log_level, arguments.log_format)
-    return run_until_signal(parser.prog, arguments.log_format, partial(act, arguments))
+    with own_streams():
+        setup_logging(arguments.log_level, arguments.log_format)
+        return run_until_signal(parser.prog, arguments.log_format, partial(act, arguments))
 
 
 def run_until_signal(command: str, form: LogFormat, act: Callable[[StopSignals], None]) -> int:

@@ -8,8 +8,39 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable
 from types import FrameType
+from typing import Any, Final
+
+STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+PUT_BACK_SECONDS: Final = 0.1
+"""The least time between two times that handlers are put back, which takes 20 us."""
+_handlers: dict[signal.Signals, Any] = {}
+"""By signal, the handler that this process needs."""
+_next_put_back = 0.0
+"""The monotonic time from which on handlers are put back again; only the main thread uses it."""
+
+
+def _handle(number: signal.Signals, handler: Any) -> None:
+    """Set the handler of a signal; ``put_signals_back`` sets it again."""
+    _handlers[number] = handler
+    signal.signal(number, handler)
+
+
+def put_signals_back() -> None:
+    """Set this process's handlers again, which a library under an environment may have replaced.
+
+    Call this often in the main thread, which alone can set handlers: most calls take 0.1 us and do nothing. It does
+    not look at the present handlers, since Python does not see a handler that a library has set from C.
+    """
+    global _next_put_back  # noqa: PLW0603 - see there
+    now = time.monotonic()
+    if now < _next_put_back or threading.current_thread() is not threading.main_thread():
+        return
+    _next_put_back = now + PUT_BACK_SECONDS
+    for number, handler in _handlers.items():
+        signal.signal(number, handler)
 
 
 def leave_to_parent() -> None:
@@ -18,8 +49,8 @@ def leave_to_parent() -> None:
     SLURM and systemd signal all processes of a job or a service at the same time. A child that ended at once could not
     do its part in its parent's orderly end. Programs that this process starts get the default handling again.
     """
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _do_nothing)
+    for number in STOP_SIGNALS:
+        _handle(number, _do_nothing)
 
 
 def _do_nothing(_number: int, _frame: FrameType | None) -> None:
@@ -33,11 +64,11 @@ class StopSignals:
         self.received: int | None = None
         self.on_stop: Callable[[], None] | None = None
         for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._handle)
+            _handle(number, self._take)
         if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # With nohup(1) it stays ignored.
-            signal.signal(signal.SIGHUP, self._handle)
+            _handle(signal.SIGHUP, self._take)
 
-    def _handle(self, number: int, _frame: FrameType | None) -> None:
+    def _take(self, number: int, _frame: FrameType | None) -> None:
         if self.received is not None:
             os._exit(128 + number)
         self.received = number
@@ -56,8 +87,8 @@ class StopSignals:
 
         A command calls this when its exit code is decided: a late signal must not change the code while Python exits.
         """
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, signal.SIG_IGN)  # Python removes all other handlers before it has exited.
+        for number in STOP_SIGNALS:
+            _handle(number, signal.SIG_IGN)  # Python removes all other handlers before it has exited.
 
     @property
     def exit_code(self) -> int:

@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 from common.process.child import WARM, Child, say
@@ -55,6 +56,7 @@ class Spare:
     ) -> None:
         self._name, self._module, self._imports = name, module, imports
         self._pass_fds, self._env = pass_fds, env
+        self._directory = Path.cwd()  # Users' parts are found there, whatever an environment in this process does.
         self._settled_seconds, self._policy = settled_seconds, policy or RestartPolicy()
         self._waiting: Child | None = None
         """The process that waits for its boot line."""
@@ -75,7 +77,9 @@ class Spare:
     def begin(self, *, is_urgent: bool) -> None:
         """Start a spare now, before the first child; if that child is needed soon, at the priority of this process."""
         words = (str(0 if is_urgent else NICENESS), *self._imports, self._module)
-        self._waiting = Child(self._name, __name__, None, self._pass_fds, self._env, arguments=words)
+        self._waiting = Child(
+            self._name, __name__, None, self._pass_fds, self._env, arguments=words, directory=self._directory
+        )
         self._is_urgent = is_urgent
 
     def start_child(self, boot: Mapping[str, Any]) -> Child:
@@ -87,7 +91,7 @@ class Spare:
             return spare
         if spare is not None:
             _discard(spare)
-        return Child(self._name, self._module, boot, self._pass_fds, self._env)
+        return Child(self._name, self._module, boot, self._pass_fds, self._env, directory=self._directory)
 
     def keep_ready(self) -> None:
         """Start a spare if there is none, or if it has died; to be called about twice a second.

@@ -24,6 +24,7 @@ from typing import Final
 from common.errors import ConfigError
 from common.process.clocks import Deadline
 from common.process.command import tell_error
+from common.process.streams import answers
 from crossborder import commands
 
 BEAT: Final = b"."
@@ -78,7 +79,7 @@ class Tether:
 def _drop_output() -> None:
     """Let all that this process and its children write from now on be lost."""
     sink = os.open(os.devnull, os.O_WRONLY)
-    for fd in (sys.stdout.fileno(), sys.stderr.fileno()):
+    for fd in (1, 2, answers().fileno()):
         os.dup2(sink, fd)
 
 

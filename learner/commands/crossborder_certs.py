@@ -8,6 +8,7 @@ from pathlib import Path
 
 from common.errors import ConfigError, PluginError
 from common.process.command import Parser, at_least, run_command
+from common.process.streams import answers
 
 EXAMPLES = """\
   crossborder-certs --out certs --host gpu-host --host 10.0.0.5     once
@@ -90,7 +91,7 @@ def _write(arguments: argparse.Namespace) -> None:
     else:
         raise ConfigError("--host: expected a name by which actors reach the learner, found none")
     written = [*made, *hand_out(directory, arguments.for_learner, arguments.for_actors)]
-    sys.stdout.write("".join(f"{path}\n" for path in written))
+    answers().write("".join(f"{path}\n" for path in written))
 
 
 def main(argv: list[str] | None = None) -> int:

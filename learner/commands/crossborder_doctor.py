@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Final, cast
 from common.config.run_config import RunConfig, load_config
 from common.errors import AddressError, ConfigError, CrossborderError, RunDirectoryError
 from common.process.command import Parser, run_command
+from common.process.streams import answers
 from common.wire.address import split_address
 from learner.commands.training_command import add_override
 
@@ -241,11 +242,11 @@ def examine(config: RunConfig) -> None:
     host, failures = Host(config), list[CrossborderError]()
     for check in CHECKS:
         try:
-            sys.stdout.write(f"pass  {check.name:<14}{check.run(host)}\n")
+            answers().write(f"pass  {check.name:<14}{check.run(host)}\n")
         except CrossborderError as error:
-            sys.stdout.write(f"FAIL  {check.name:<14}{error}\n{'':20}to do: {check.advice}\n")
+            answers().write(f"FAIL  {check.name:<14}{error}\n{'':20}to do: {check.advice}\n")
             failures.append(error)
-        sys.stdout.flush()
+        answers().flush()
     if failures:
         raise failures[0]
 

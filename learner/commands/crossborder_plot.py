@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from common.errors import ConfigError
 from common.hints import nearest
 from common.process.command import Parser, at_least, run_command
+from common.process.streams import answers
 from learner.curves.reading import SCORE, Curve, is_pruned, read_curve
 from learner.shared.durable import replace_text
 
@@ -128,8 +129,8 @@ def _plot(arguments: argparse.Namespace) -> None:
     if arguments.csv is not None:
         _write_csv(arguments.csv, arguments.over, bands)
     for name, band in bands.items():
-        sys.stdout.write(_summary(name, band, groups[name], arguments.over))
-    sys.stdout.write(f"{arguments.output}\n")
+        answers().write(_summary(name, band, groups[name], arguments.over))
+    answers().write(f"{arguments.output}\n")
 
 
 def _groups(arguments: argparse.Namespace, record: str) -> dict[str, list[Curve]]:
@@ -150,7 +151,7 @@ def _groups(arguments: argparse.Namespace, record: str) -> dict[str, list[Curve]
     pruned = {run: None for _, run in places if is_pruned(run)}
     if pruned:
         example = next(iter(pruned))
-        sys.stdout.write(f"without {len(pruned)} runs of trials that their sweep ended early, such as {example}\n")
+        answers().write(f"without {len(pruned)} runs of trials that their sweep ended early, such as {example}\n")
     groups: dict[str, dict[Path, Curve]] = {}
     for group, run in places:
         if run in pruned:

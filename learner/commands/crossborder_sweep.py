@@ -15,6 +15,7 @@ from common.errors import PluginError
 from common.process.command import Parser, at_least, run_until_signal
 from common.process.log import setup_logging
 from common.process.signals import StopSignals
+from common.process.streams import answers, own_streams
 
 log = logging.getLogger(__name__)
 EXAMPLES = """\
@@ -55,7 +56,7 @@ def _sweep(arguments: argparse.Namespace, console: Console | None, signals: Stop
     if warning := warn_of_unequal_steps(sweep):
         log.warning("%s: %s", arguments.sweep, warning)
     if arguments.check:
-        sys.stdout.write(f"{arguments.sweep}: good. {sweep.n_trials} trials, {len(sweep.dimensions())} settings\n")
+        answers().write(f"{arguments.sweep}: good. {sweep.n_trials} trials, {len(sweep.dimensions())} settings\n")
         return
     try:
         from learner.sweeps.study import SweepStudy
@@ -75,11 +76,11 @@ def _sweep(arguments: argparse.Namespace, console: Console | None, signals: Stop
         runner = TrialRunner(directory, study, board, stopping)
         Sweeper(directory, study, runner, stopping, jobs=arguments.jobs, trials=arguments.trials).run()
     rows = write_results(directory, study)
-    Console().print(table(rows, sweep))
+    Console(file=answers()).print(table(rows, sweep))
     if not sweep.space:
-        sys.stdout.write(f"{over_seeds(rows)}\n")
+        answers().write(f"{over_seeds(rows)}\n")
     best = ", best.yaml" if (directory.path / "best.yaml").exists() else ""
-    sys.stdout.write(
+    answers().write(
         f"{len(rows)} of {sweep.n_trials} trials have ended: {directory.path} (results.csv{best}, trials/)\n"
     )
 
@@ -88,9 +89,10 @@ def main(argv: list[str] | None = None) -> int:
     """Run the command; return its exit code."""
     made = parser()
     arguments = made.parse_args(argv)
-    console = Console(stderr=True) if sys.stderr.isatty() and arguments.log_format == "text" else None
-    setup_logging(arguments.log_level, arguments.log_format, console)
-    return run_until_signal(made.prog, arguments.log_format, partial(_sweep, arguments, console))
+    with own_streams():
+        console = Console(stderr=True) if sys.stderr.isatty() and arguments.log_format == "text" else None
+        setup_logging(arguments.log_level, arguments.log_format, console)
+        return run_until_signal(made.prog, arguments.log_format, partial(_sweep, arguments, console))
 
 
 if __name__ == "__main__":

@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from common.errors import ConfigError
 from common.process.command import Parser, run_command
+from common.process.streams import answers
 from learner.shared.durable import has_file, locate
 from learner.storage.rundir import require_readable
 
@@ -52,7 +52,7 @@ def run_policy_command(
         arguments.checkpoint = arguments.checkpoint or _default_checkpoint(arguments.run)
         values = work(arguments)
         lines = json.dumps(values) + "\n" if arguments.json else "".join(f"{k}: {v}\n" for k, v in values.items())
-        sys.stdout.write(lines)
+        answers().write(lines)
 
     return run_command(parser, argv, act)
 

@@ -19,6 +19,7 @@ from rich.text import Text
 from common.errors import RunDirectoryError
 from common.hints import nearest_path
 from common.process.command import Parser, at_least, run_command
+from common.process.streams import answers
 from learner.storage.rundir import require_readable
 
 if TYPE_CHECKING:
@@ -61,16 +62,16 @@ def _inspect(arguments: argparse.Namespace) -> None:
         return
     inspection = Inspection(arguments.run)
     if arguments.json:
-        sys.stdout.write(json.dumps(_values(inspection, arguments.rows)) + "\n")
+        answers().write(json.dumps(_values(inspection, arguments.rows)) + "\n")
     else:
-        _print(Console(), inspection, arguments.rows)
+        _print(Console(file=answers()), inspection, arguments.rows)
 
 
 def _export(run: Path, to: Path) -> None:
     from learner.storage.backup import back_up
 
     copied = back_up(run, to)
-    sys.stdout.write(
+    answers().write(
         f"{to}: a copy of {run} at opt step {copied.opt_steps}, with {copied.rows} rows; go on with it by --resume\n"
     )
 

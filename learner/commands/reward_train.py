@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from common.process.command import Parser, at_least, positive, run_command
+from common.process.streams import answers
 
 EXAMPLES = """\
   reward-train --dataset labelled/ --output reward.safetensors
@@ -62,7 +63,7 @@ def _train(arguments: argparse.Namespace) -> None:
     save_classifier(trained, arguments.output)
     facts = trained.facts
     pictures = ", ".join(f"{path or 'obs'} {list(shape)}" for path, shape in facts.pictures.items())
-    sys.stdout.write(
+    answers().write(
         f"learnt from {facts.successes:,} pictures of success and {facts.failures:,} of failure: {pictures}\n"
         f"held-out episodes: accuracy {facts.accuracy:.1%}, missed {facts.missed:.1%} of successes, "
         f"false alarms at {facts.false_alarms:.1%} of failures\n"

@@ -6,6 +6,7 @@ import argparse
 import sys
 
 from common.process.command import Parser, run_command
+from common.process.streams import answers
 from learner.commands.selection import count_actors, make_selecting_parser, open_admin_clients, selection_of
 
 EXAMPLES = """\
@@ -28,7 +29,7 @@ def _cordon(arguments: argparse.Namespace) -> None:
     actors = selection_of(arguments)
     with open_admin_clients(arguments) as clients:
         present = sum(client.cordon(actors) for client in clients)
-    sys.stdout.write(f"cordoned: {actors}; {count_actors(present)} of them there and going on\n")
+    answers().write(f"cordoned: {actors}; {count_actors(present)} of them there and going on\n")
 
 
 def main(argv: list[str] | None = None) -> int:

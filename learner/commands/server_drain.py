@@ -12,6 +12,7 @@ from common.errors import CrossborderError
 from common.process.clocks import Deadline
 from common.process.command import Parser, positive, run_service
 from common.process.signals import StopSignals
+from common.process.streams import answers
 from learner.commands.fleet_table import PRESENT, ActorView
 from learner.commands.selection import count_actors, make_selecting_parser, open_admin_clients, selection_of
 
@@ -59,7 +60,7 @@ def _drain(arguments: argparse.Namespace, signals: StopSignals) -> None:
     if left:
         named = ", ".join(f"{actor.actor_id} ({actor.host}, {actor.state})" for actor in left[:MAX_NAMED])
         raise CrossborderError(f"{len(left)} of {count_actors(told)} have not left in time, and are to leave: {named}")
-    sys.stdout.write(f"drained: {actors}; {count_actors(told)} told to leave, and none is left\n")
+    answers().write(f"drained: {actors}; {count_actors(told)} told to leave, and none is left\n")
 
 
 def _wait_until_gone(

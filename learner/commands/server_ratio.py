@@ -7,6 +7,7 @@ import sys
 from contextlib import closing
 
 from common.process.command import Parser, positive, run_command
+from common.process.streams import answers
 from common.wire.trust import add_learner_options, read_trust
 from learner.replay.ratio import format_ratio
 
@@ -39,7 +40,7 @@ def _set(arguments: argparse.Namespace) -> None:
 
     with closing(AdminClient(arguments.learner, read_trust(AdminTrust, arguments))) as client:
         before = client.set_replay_ratio(arguments.ratio)
-    sys.stdout.write(f"replay ratio {format_ratio(arguments.ratio)} instead of {format_ratio(before)}\n")
+    answers().write(f"replay ratio {format_ratio(arguments.ratio)} instead of {format_ratio(before)}\n")
 
 
 def main(argv: list[str] | None = None) -> int:

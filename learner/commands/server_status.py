@@ -16,6 +16,7 @@ from rich.live import Live
 
 from common.process.command import Parser, at_least, positive, run_service
 from common.process.signals import StopSignals
+from common.process.streams import answers
 from common.wire.trust import add_learner_options, read_trust
 from learner.commands.fleet_table import PRESENT, SORTS, STATES, Choice, FleetTable
 
@@ -94,9 +95,9 @@ def _show(arguments: argparse.Namespace, signals: StopSignals) -> None:
         stopped.wait(arguments.interval)  # The rates of a table need two views.
         fleet = FleetTable(before, client.fetch_status())
         if arguments.json:
-            sys.stdout.write(json.dumps(fleet.to_json(choice)) + "\n")
-        elif arguments.once or not sys.stdout.isatty():
-            Console(width=None if sys.stdout.isatty() else PIPE_WIDTH).print(fleet.table(choice))
+            answers().write(json.dumps(fleet.to_json(choice)) + "\n")
+        elif arguments.once or not answers().isatty():
+            Console(file=answers(), width=None if answers().isatty() else PIPE_WIDTH).print(fleet.table(choice))
         else:
             _show_live(client, fleet, choice, arguments.interval, stopped)
 
@@ -104,7 +105,7 @@ def _show(arguments: argparse.Namespace, signals: StopSignals) -> None:
 def _show_live(
     client: AdminClient, fleet: FleetTable, choice: Choice, interval: float, stopped: threading.Event
 ) -> None:
-    console, views = Console(), deque([fleet.now])
+    console, views = Console(file=answers()), deque([fleet.now])
     with Live(console=console, auto_refresh=False) as live:
         while True:
             room = choice.rows or max(1, console.height - HEAD_ROWS)

@@ -6,6 +6,7 @@ import argparse
 import sys
 
 from common.process.command import Parser, run_command
+from common.process.streams import answers
 from learner.commands.selection import make_selecting_parser, open_admin_clients, selection_of
 from learner.ingest.cordons import NOBODY
 
@@ -28,7 +29,7 @@ def _uncordon(arguments: argparse.Namespace) -> None:
         for client in clients:
             client.uncordon(actors)
             left = left.plus(client.fetch_status().cordoned)
-    sys.stdout.write(f"uncordoned: {actors}; still cordoned: {left}\n")
+    answers().write(f"uncordoned: {actors}; still cordoned: {left}\n")
 
 
 def main(argv: list[str] | None = None) -> int:

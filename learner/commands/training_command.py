@@ -18,6 +18,7 @@ from common.hints import nearest
 from common.process.command import Parser, run_until_signal
 from common.process.log import setup_logging
 from common.process.signals import StopSignals
+from common.process.streams import answers, own_streams
 from learner.records.status import format_return
 from learner.storage.rundir import has_rows, require_free, require_readable
 
@@ -188,8 +189,6 @@ def run_training_command(
     """
     arguments = parser.parse_args(argv)
     require_consistent(parser, arguments)
-    console = Console(stderr=True) if sys.stderr.isatty() and arguments.log_format == "text" else None
-    setup_logging(arguments.log_level, arguments.log_format, console)
 
     def act(signals: StopSignals) -> None:
         config = load_run(arguments)
@@ -200,13 +199,16 @@ def run_training_command(
             prepare(arguments)
         config.check()
         if arguments.show_config:
-            sys.stdout.write(dump_config(config))
+            answers().write(dump_config(config))
         elif arguments.check:
             _check(config, arguments)
         else:
             train(config, arguments, console, signals)
 
-    return run_until_signal(parser.prog, arguments.log_format, act)
+    with own_streams():
+        console = Console(stderr=True) if sys.stderr.isatty() and arguments.log_format == "text" else None
+        setup_logging(arguments.log_level, arguments.log_format, console)
+        return run_until_signal(parser.prog, arguments.log_format, act)
 
 
 def _check(config: RunConfig, arguments: argparse.Namespace) -> None:
@@ -218,6 +220,7 @@ def _check(config: RunConfig, arguments: argparse.Namespace) -> None:
         CrossborderError: a part cannot be built, or does not fit the others.
     """
     from common.evaluators import build_eval_env
+    from common.lanes.lanes import close_env
     from learner.datasets.opening import open_dataset
     from learner.loop.env_trial import try_env
     from learner.loop.learner_parts import build_learner_parts
@@ -234,10 +237,10 @@ def _check(config: RunConfig, arguments: argparse.Namespace) -> None:
         with open_dataset(each) as dataset:
             dataset.check(parts)
     if config.env.spaces is None or arguments.local_actors:
-        build_eval_env(config.env, parts.frames).close()
+        close_env(build_eval_env(config.env, parts.frames))
         try_env(config)
     kind = "Rows" if parts.schema.is_rows else "Items"
-    sys.stdout.write(f"{config.name}: good. {kind}: {', '.join(map(str, parts.schema.columns))}\n")
+    answers().write(f"{config.name}: good. {kind}: {', '.join(map(str, parts.schema.columns))}\n")
 
 
 def tell_result(config: RunConfig, result: Result, statistics: str) -> None:
@@ -253,7 +256,7 @@ def tell_result(config: RunConfig, result: Result, statistics: str) -> None:
     )
     files = ("best/", "final/", "config.yaml", "metrics.csv", "learning_curve.png")
     written = ", ".join(name for name in files if (result.run_dir / name).exists())
-    sys.stdout.write(
+    answers().write(
         f"\n{config.name}: {result.outcome.value}; {best}; {result.opt_steps} opt steps and "
         f"{result.samples_total} steps\n\n{statistics}\n"
         f"run directory: {result.run_dir} ({written})\n"

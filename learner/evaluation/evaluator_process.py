@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import queue
+from pathlib import Path
 
 from common.config.run_config import RunConfig
 from common.errors import CrossborderError, by_exit_code
@@ -27,6 +28,7 @@ from learner.storage.moment import Moment
 log = logging.getLogger(__name__)
 READY_SECONDS = 120.0
 """Seconds for the child to build environment, agent and evaluator."""
+CHILD = "learner.evaluation.evaluator_child"
 END_SECONDS = 3.0
 MAX_ASKS = 2
 """Processes that are asked for the score of one candidate: if an environment hangs, each of them may end."""
@@ -62,7 +64,7 @@ class EvaluatorProcess(CandidateScoring):
             "config": config.model_dump(mode="json"),
             "candidate": str(checkpoints.directory / CANDIDATE),
         }
-        self._waits = waits
+        self._waits, self._directory = waits, Path.cwd()
         self._bell = Bell.create()
         self._beats, self._hung_seconds = 0, _hung_seconds(config)
         self._beats_before = 0
@@ -80,7 +82,8 @@ class EvaluatorProcess(CandidateScoring):
 
     def _start(self) -> Child:
         fd = self._bell.write_fd
-        child = Child("evaluator", "learner.evaluation.evaluator_child", {**self._boot, "bell_fd": fd}, pass_fds=(fd,))
+        boot = {**self._boot, "bell_fd": fd}
+        child = Child("evaluator", CHILD, boot, pass_fds=(fd,), directory=self._directory)
         if self._waits:
             try:
                 child.next_event(READY_SECONDS)

@@ -12,6 +12,7 @@ from gymnasium.wrappers import RecordVideo
 
 from common.errors import PluginError, RunDirectoryError
 from common.lanes.building import Env, build_env
+from common.lanes.lanes import close_env
 from common.lanes.vector_lanes import is_vector
 from common.plugins.part_config import EnvConfig
 
@@ -39,7 +40,7 @@ def filming(config: EnvConfig, directory: Path, name: str) -> Iterator[Env]:
     except DependencyNotInstalled as error:
         raise PluginError(f"{error}; for videos: pip install 'crossborder[video]'") from error
     finally:
-        env.close()
+        close_env(env)
 
 
 def _build_rendering(config: EnvConfig) -> Env:

@@ -21,6 +21,7 @@ from common.config.trainer_config import TrainerConfig
 from common.errors import CrossborderError, DivergedError, RankLostError
 from common.interfaces import Agent, Recorder, ReplayBuffer
 from common.process.clocks import Every
+from common.process.signals import put_signals_back
 from learner.callbacks.calling import Callbacks
 from learner.evaluation.scoring import FinishedEvaluation, Scoring
 from learner.loop.window import RecordWindow
@@ -259,6 +260,7 @@ class Learner:
         Raises:
             CrossborderError: the evaluator failed, or its score is not finite.
         """
+        put_signals_back()
         self._collect(wait=False)
         self._check_callbacks()
         if self._checkpointer is not None:

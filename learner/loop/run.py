@@ -83,7 +83,7 @@ def open_directory(
         RunDirectoryError: see ``RunDir``; or that ingest process has not ended in time.
         CrossborderError: the run cannot be resumed, or not with this configuration.
     """
-    path = config.run_dir or default_run_dir(config.name)
+    path = (config.run_dir or default_run_dir(config.name)).absolute()  # An environment may change the directory.
     directory = RunDir(path, resume=resume, origin=origin.record() if origin else None)
     stack.callback(directory.close)
     with holding_alone(directory.shared, FORMER_INGEST_SECONDS):

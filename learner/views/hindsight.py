@@ -10,6 +10,7 @@ import numpy as np
 
 from common.data import Array, Schema
 from common.errors import ConfigError, PluginError
+from common.lanes.lanes import close_env
 from common.plugins.part_loading import load_part
 from learner.replay.view import Plan, Rows
 from learner.views.columns import next_name
@@ -124,5 +125,5 @@ def _reward_of(make_env: MakeEnv | None) -> ComputeReward:
     if isinstance(env, gymnasium.Env) and env.has_wrapper_attr("compute_reward"):
         compute: ComputeReward = env.get_wrapper_attr("compute_reward")
         return compute
-    env.close()
+    close_env(env)
     raise ConfigError(f"replay.view: {env} has no compute_reward(achieved_goal, desired_goal, info): {advice}")

@@ -15,7 +15,7 @@ from common.lanes.building import lanes_of
 from common.lanes.lanes import AnyEnv, Busy, Lanes, Round
 from common.plugins.part_config import EnvConfig
 from tests.actor.acting import together
-from tests.parts import CountingEnv
+from tests.parts import CountingEnv, UncloseableEnv
 
 MODES = pytest.mark.parametrize("mode", [None, *AutoresetMode])
 
@@ -161,3 +161,21 @@ def test_an_intervention_that_never_came_is_told_of_only_where_a_similar_key_cam
     found = warnings_of(caplog, mode, 10, intervention="executd")
     assert "env.intervention: no info had the key 'executd'" in found[0]
     assert "(did you mean 'executed'?)" in found[0]
+
+
+def test_an_environment_that_does_not_close_is_left_after_a_deadline(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("common.lanes.lanes.CLOSE_SECONDS", 0.05)
+    lanes_of(UncloseableEnv()).close()
+    assert "an environment's close() has not returned within 0.05 s" in caplog.text
+    assert "parts.py" in caplog.text, "the log says where it waits"
+
+
+def test_an_environment_that_exits_when_it_is_closed_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    class Exiting(CountingEnv):
+        def close(self) -> None:
+            raise SystemExit(3)
+
+    lanes_of(Exiting()).close()
+    assert "an environment could not be closed" in caplog.text

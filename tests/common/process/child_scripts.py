@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import logging
 import os
@@ -177,6 +178,24 @@ def signalled(boot: dict[str, Any]) -> int:
         stopped.wait()
     except KeyboardInterrupt:
         tell(interrupted=True)
+    return signals.exit_code
+
+
+def robbed(boot: dict[str, Any]) -> int:
+    """Puts its handlers back in a loop, after a library has taken the signals: from Python, or from ``C``."""
+    from common.process.signals import StopSignals, put_signals_back
+
+    signals, stopped = StopSignals(), threading.Event()
+    signals.on_stop = stopped.set
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if boot["language"] == "C":
+            ctypes.CDLL(None).signal(ctypes.c_int(number), ctypes.c_void_p(1))  # SIG_IGN
+        else:
+            signal.signal(number, lambda *_: None)
+    put_signals_back()
+    tell(pid=os.getpid())
+    while not stopped.wait(0.01):
+        put_signals_back()
     return signals.exit_code
 
 

@@ -37,6 +37,17 @@ def test_a_signal_before_there_is_an_orderly_end_ends_at_once(start_child: Start
     assert child.wait(PATIENCE) == 143
 
 
+@pytest.mark.parametrize("language", ["Python", "C"])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_library_that_takes_the_signals_does_not_keep_them(
+    start_child: StartChild, number: int, code: int, language: str
+) -> None:
+    child = start_child("robbed", language=language)
+    child.next_event(PATIENCE)
+    os.kill(child.pid, number)
+    assert child.wait(PATIENCE) == code
+
+
 @pytest.mark.parametrize(("ignores", "code"), [(True, 5), (False, -signal.SIGTERM)])
 def test_a_signal_after_the_exit_code_is_decided_changes_nothing(
     start_child: StartChild, *, ignores: bool, code: int

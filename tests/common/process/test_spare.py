@@ -3,6 +3,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -148,3 +149,16 @@ def test_a_supervisor_takes_the_spare_for_a_dead_child_and_ends_it_when_it_stops
     supervisor.stop_watching()
     assert not is_alive(third)
     assert failures == []
+
+
+def test_a_child_starts_in_the_directory_in_which_its_spare_was_made(
+    make_spare: MakeSpare, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """An environment of the parent may have changed the directory since."""
+    monkeypatch.chdir(tmp_path)
+    spare = make_spare()
+    monkeypatch.chdir(ROOT)
+    child = spare.start_child({"life": "obedient"})
+    assert Path(f"/proc/{child.pid}/cwd").readlink() == tmp_path
+    spare.keep_ready()
+    assert Path(f"/proc/{spare.pid}/cwd").readlink() == tmp_path
