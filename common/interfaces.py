@@ -292,6 +292,9 @@ class Recorder(Protocol):
     If the constructor has a parameter ``identity``, it also gets the ``RunIdentity``: the recorder of a resumed run can
     then go on where the recorder of the previous start ended. If it has a parameter ``config``, it gets the run's
     configuration as plain values (``dict[str, Any]``), with ``***`` instead of passwords, tokens and keys.
+
+    One thread beside training builds it and makes all its calls. Training waits for its constructor, and at the end of
+    the run up to 70 s for ``close``. An error of another call is logged, and training goes on.
     """
 
     def write(self, opt_steps: int, record: Mapping[str, float]) -> None:

@@ -19,7 +19,7 @@ from common.errors import CrossborderError, LearnerUnreachableError
 from common.process.clocks import Backoff, Deadline
 from common.process.log import identify
 from common.wire.address import split_address
-from common.wire.channel import get_model, open_channel, push_items, watch_credentials
+from common.wire.channel import get_model, name_proxy, open_channel, push_items, watch_credentials
 from common.wire.endpoints import Endpoint, find_endpoints, split_addresses
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.pb import crossborder_pb2_grpc as pb_grpc
@@ -142,7 +142,7 @@ class Connector:
                     return self._join_here(deadline)
                 except grpc.RpcError as error:
                     self._require_retry(error)
-                    reason = describe(error)
+                    reason = describe(error) + name_proxy(endpoint.address)
                     is_unreached &= error.code() is grpc.StatusCode.UNAVAILABLE
                 if self._cancelled.is_set():
                     break

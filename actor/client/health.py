@@ -7,7 +7,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from common.errors import CrossborderError, LearnerUnreachableError
 from common.wire.address import join_address, split_address
-from common.wire.channel import open_channel, watch_credentials
+from common.wire.channel import name_proxy, open_channel, watch_credentials
 from common.wire.endpoints import Endpoint, find_endpoints, split_addresses
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.rpc import describe, typed_error
@@ -48,8 +48,8 @@ def _check(endpoint: Endpoint, trust: Trust, seconds: float) -> None:
                 health_pb2.HealthCheckRequest(service=SERVICE), timeout=seconds
             )
         except grpc.RpcError as error:
-            known = typed_error(error)
-            raise known or LearnerUnreachableError(f"{address}: {describe(error)}") from error
+            unreachable = LearnerUnreachableError(f"{address}: {describe(error)}{name_proxy(address)}")
+            raise typed_error(error) or unreachable from error
     if answer.status != health_pb2.HealthCheckResponse.SERVING:
         found = health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)
         raise LearnerUnreachableError(f"{address}: expected SERVING, found {found}")

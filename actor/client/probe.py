@@ -14,7 +14,7 @@ from actor.client.assembly import assemble
 from actor.client.join_answer import read_schema
 from common.data import Schema
 from common.errors import LearnerUnreachableError, ProtocolMismatchError, RefusedError
-from common.wire.channel import get_model, open_channel, watch_credentials
+from common.wire.channel import get_model, name_proxy, open_channel, watch_credentials
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.pb import crossborder_pb2_grpc as pb_grpc
 from common.wire.rpc import PROTOCOL_VERSION, describe, typed_error
@@ -72,7 +72,7 @@ class Probe:
     def __init__(
         self, address: str, trust: Trust, clock: Callable[[], float] = time.time, actor_id: int | None = None
     ) -> None:
-        self._clock, self._question = clock, pb.CheckRequest(wanted_id=actor_id)
+        self._address, self._clock, self._question = address, clock, pb.CheckRequest(wanted_id=actor_id)
         self._channel = open_channel(address, watch_credentials(address, trust).get())
         self._stub = pb_grpc.LearnerServiceStub(self._channel)
 
@@ -85,7 +85,7 @@ class Probe:
             LearnerUnreachableError: it did not answer.
         """
         asked_at = self._clock()
-        found = _call(lambda: self._stub.Check(self._question, timeout=ANSWER_SECONDS))
+        found = self._call(lambda: self._stub.Check(self._question, timeout=ANSWER_SECONDS))
         answered_at = self._clock()
         if found.protocol_version != PROTOCOL_VERSION:
             raise ProtocolMismatchError(
@@ -115,7 +115,7 @@ class Probe:
         began = time.perf_counter()
         calls = [self._stub.Check.future(pb.CheckRequest(payload=payload), TRANSFER_SECONDS) for _ in range(PAYLOADS)]
         for call in calls:
-            _call(call.result)
+            self._call(call.result)
         return PAYLOADS * len(payload) / (time.perf_counter() - began)
 
     def download(self) -> tuple[int, float]:
@@ -126,9 +126,9 @@ class Probe:
             CrossborderError: as ``ask``.
         """
         began = time.perf_counter()
-        messages = _call(lambda: get_model(self._channel)(pb.GetModelRequest(), timeout=TRANSFER_SECONDS))
+        messages = self._call(lambda: get_model(self._channel)(pb.GetModelRequest(), timeout=TRANSFER_SECONDS))
         try:
-            file = _call(lambda: assemble(messages))  # ``assemble`` pulls the messages, so the call may fail here.
+            file = self._call(lambda: assemble(messages))  # ``assemble`` pulls the messages, so the call may fail here.
         except ValueError as error:
             raise RefusedError(str(error)) from error
         if file is None:
@@ -138,12 +138,12 @@ class Probe:
     def close(self) -> None:
         self._channel.close()
 
-
-def _call(ask: Callable[[], Any]) -> Any:
-    """Call ``ask``; raise its gRPC errors as our own errors."""
-    try:
-        return ask()
-    except grpc.RpcError as error:
-        if error.code() is grpc.StatusCode.UNIMPLEMENTED:
-            raise ProtocolMismatchError("the learner does not know this question: its release is older") from error
-        raise typed_error(error) or LearnerUnreachableError(f"no answer: {describe(error)}") from error
+    def _call(self, ask: Callable[[], Any]) -> Any:
+        """Call ``ask``; raise its gRPC errors as our own errors."""
+        try:
+            return ask()
+        except grpc.RpcError as error:
+            if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+                raise ProtocolMismatchError("the learner does not know this question: its release is older") from error
+            unreachable = LearnerUnreachableError(f"no answer: {describe(error)}{name_proxy(self._address)}")
+            raise typed_error(error) or unreachable from error

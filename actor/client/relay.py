@@ -22,10 +22,10 @@ from common.config.server_config import MOST_MESSAGE_BYTES
 from common.errors import AddressError, ConfigError
 from common.settings import Settings
 from common.wire.address import is_loopback, join_address, split_address
-from common.wire.channel import path_of, read_certificates
+from common.wire.channel import channel_options, path_of, read_certificates
 from common.wire.owners import is_own_host, is_strangers_peer
 from common.wire.pb import crossborder_pb2 as pb
-from common.wire.rpc import CLIENT_OPTIONS, ERROR_KEY, WINDOW_BYTES, version_from_pb
+from common.wire.rpc import ERROR_KEY, WINDOW_BYTES, version_from_pb
 from common.wire.tls import read_authorities, read_pair
 from common.wire.trust import Trust
 
@@ -237,10 +237,10 @@ async def _refuse(context: Context, error: grpc.aio.AioRpcError) -> None:
 
 
 def _open_channel(settings: RelaySettings) -> grpc.aio.Channel:
-    trust, target = settings.trust, f"dns:///{settings.learner}"
+    trust, target, options = settings.trust, f"dns:///{settings.learner}", channel_options(settings.learner)
     if not trust.uses_tls(split_address(settings.learner)[0]):
-        return grpc.aio.insecure_channel(target, options=CLIENT_OPTIONS)
-    return grpc.aio.secure_channel(target, read_certificates(trust), CLIENT_OPTIONS)
+        return grpc.aio.insecure_channel(target, options=options)
+    return grpc.aio.secure_channel(target, read_certificates(trust), options)
 
 
 def _listen(server: grpc.aio.Server, settings: RelaySettings) -> int:

@@ -33,6 +33,13 @@ MAX_SEED: Final = 1 << 61
 """Half of the largest seed that an actor takes: the seeds of later actors and ranks are higher than the run's."""
 
 
+FREE_PORTS: Final = {"server.listen": "127.0.0.1:0", "metrics.trainer_port": 0, "metrics.ingest_port": 0}
+"""Settings of a learner that runs beside others on one host, by their dotted keys."""
+_OPTIONS: Final = " ".join(f"--set {key}={value}" for key, value in FREE_PORTS.items())
+BESIDE_ANOTHER: Final = f"beside another learner on this host, say {_OPTIONS}"
+"""The advice to a user who starts a second learner on one host."""
+
+
 class ExplorationConfig(Settings):
     """How much each actor explores: actor i has epsilon base ** (1 + alpha * i / (rungs - 1)) (arXiv:1803.00933)."""
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+import os
+from typing import Any, Final, TypeAlias
 
 import grpc
 
-from common.wire.address import split_address
+from common.wire.address import is_loopback, split_address
 from common.wire.batch import Request
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.rpc import CLIENT_OPTIONS
@@ -14,6 +15,11 @@ from common.wire.tls import read_authorities, read_pair
 from common.wire.tokens import Tokens, authorization
 from common.wire.trust import Trust
 from common.wire.watched import Watched
+
+PROXY_VARIABLES: Final = ("grpc_proxy", "https_proxy", "http_proxy")
+"""The variables from which gRPC takes a proxy, the first that is set; it looks at no others."""
+EXEMPT_VARIABLES: Final = ("no_grpc_proxy", "no_proxy")
+"""The variables from which gRPC takes the ends of host names that it reaches without a proxy."""
 
 
 class TokenPlugin(grpc.AuthMetadataPlugin):
@@ -68,11 +74,31 @@ def open_channel(address: str, credentials: grpc.ChannelCredentials | None, name
         name: the host name that the learner's certificate must have; None: the host of ``address``.
     """
     target = f"dns:///{address}"  # Without the scheme gRPC would take the host `unix` for the path of a socket.
+    options = channel_options(address)
     if credentials is None:
-        return grpc.insecure_channel(target, options=CLIENT_OPTIONS)
+        return grpc.insecure_channel(target, options=options)
     host, _ = split_address(address)
     named = (("grpc.ssl_target_name_override", name),) if name not in (None, host) else ()
-    return grpc.secure_channel(target, credentials, options=(*CLIENT_OPTIONS, *named))
+    return grpc.secure_channel(target, credentials, options=(*options, *named))
+
+
+def channel_options(address: str) -> tuple[tuple[str, Any], ...]:
+    """The options of a channel to HOST:PORT. No proxy leads to this host itself, so none is asked on loopback."""
+    direct = (("grpc.enable_http_proxy", 0),) if is_loopback(split_address(address)[0]) else ()
+    return (*CLIENT_OPTIONS, *direct)
+
+
+def name_proxy(address: str) -> str:
+    """For a message about HOST:PORT, which does not answer: which proxy is in the way and how to go without; or ``""``.
+
+    The value of the variable may hold a password, so the message has its name only.
+    """
+    host, _ = split_address(address)
+    variable = next((name for name in PROXY_VARIABLES if os.environ.get(name)), None)
+    exempt = next(filter(None, map(os.environ.get, EXEMPT_VARIABLES)), "")
+    if variable is None or is_loopback(host) or any(host.endswith(name.strip()) for name in exempt.split(",") if name):
+        return ""
+    return f"; {variable} is set, so gRPC asks that proxy for the way: no_proxy={host} goes without it"
 
 
 PushItems: TypeAlias = "grpc.StreamStreamMultiCallable[Request, pb.PushItemsResponse]"

@@ -7,11 +7,9 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import matplotlib as mpl
-from matplotlib.figure import Figure
-
 from common.errors import ConfigError
 from learner.curves.together import Band
+from learner.shared.drawing import Figure, mpl
 from learner.shared.durable import replace_bytes
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 from prometheus_client.registry import Collector
 
-from common.config.run_config import MetricsConfig
+from common.config.run_config import BESIDE_ANOTHER, MetricsConfig
 from common.errors import AddressError, CrossborderError
 from common.process.child import read_boot, say, say_error
 from common.process.log import RateFilter, setup_logging
@@ -174,7 +174,7 @@ async def _start(
         else:
             port = server.add_secure_port(boot.listen, server_credentials(config.tls))
     except RuntimeError as error:
-        raise AddressError(f"{boot.listen}: cannot listen there; is another learner running?") from error
+        raise AddressError(f"{boot.listen}: cannot listen there; {BESIDE_ANOTHER}") from error
     gate.port = port
     await server.start()
     for service in ("", name):

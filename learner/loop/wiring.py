@@ -7,6 +7,7 @@ import math
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from functools import partial
 from typing import Any, Final
 
 from common.config.run_config import dump_config
@@ -24,6 +25,7 @@ from learner.loop.rank import Rank
 from learner.loop.replay_opening import place_on_device
 from learner.loop.run import Run
 from learner.loop.window import RecordWindow
+from learner.records.beside import BesideRecorder
 from learner.records.csv_recorder import CsvRecorder
 from learner.records.curve import plot_learning_curve
 from learner.records.masking import mask_secrets
@@ -142,7 +144,8 @@ def _make_recorders(run: Run, stack: ExitStack, opt_steps: int, told: Mapping[st
         recorders.append(CsvRecorder(run.dir.path / "metrics.csv", opt_steps))
     stack.callback(closing(recorders[0].close))
     for config in run.config.recorders:
-        recorders.append(config.build(run_dir=run.dir.path, optional=told))
+        build = partial(config.build, run_dir=run.dir.path, optional=told)
+        recorders.append(BesideRecorder(config.target, build))
         stack.callback(closing(recorders[-1].close))
     return recorders
 

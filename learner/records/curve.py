@@ -30,10 +30,8 @@ def plot_learning_curve(metrics: Path, picture: Path, title: str, target: float 
         OSError: a file cannot be read or written.
         ConfigError: ``metrics`` is no CSV file, or has a value that is no number.
     """
-    import matplotlib  # The import takes a quarter of a second, so a run does not import it when it begins.
-
-    matplotlib.use("Agg")
-    from matplotlib.figure import Figure
+    # The import of matplotlib takes a quarter of a second, so a run does not import it when it begins.
+    from learner.shared.drawing import Figure
 
     scored = [row for row in read_rows(metrics)[1] if row.get(_SCORE)]
     if not scored:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,6 +25,7 @@ from learner.records.masking import hide_user
 log = logging.getLogger(__name__)
 _TAG = "crossborder_run_id"
 """The tag by which the MLflow run of a resumed run is found again."""
+_NOT_IN_NAMES = re.compile(r"[^\w.\- /]")
 PARAMS_PER_BATCH = 100
 """MLflow's limit for one request."""
 
@@ -33,7 +35,7 @@ class MlflowRecorder:
 
     The configuration, without its secrets, becomes the parameters. The MLflow run is named after the run's directory
     and ends when training ends, also by an error. When the run is resumed, the same MLflow run goes on. Each record is
-    one request, and training waits for its answer.
+    one request. MLflow's names have fewer characters than ours: a key has ``_`` in the place of each other character.
 
     Args:
         run_dir: the run's directory.
@@ -75,7 +77,7 @@ class MlflowRecorder:
             return earlier  # It keeps the parameters of its first life, since MLflow does not let them change.
         tags = {_TAG: identity.run_id} if identity is not None else {}
         run_id: str = self._client.create_run(experiment_id, tags=tags, run_name=run_dir.resolve().name).info.run_id
-        params = [Param(key, str(value)) for key, value in flatten(dict(config)).items()]
+        params = [Param(_name(key), str(value)) for key, value in flatten(dict(config)).items()]
         for start in range(0, len(params), PARAMS_PER_BATCH):
             self._client.log_batch(run_id, params=params[start : start + PARAMS_PER_BATCH])
         return run_id
@@ -91,7 +93,10 @@ class MlflowRecorder:
     def write(self, opt_steps: int, record: Mapping[str, float]) -> None:
         now = int(time.time() * 1000)
         try:
-            self._client.log_batch(self._run_id, [Metric(key, value, now, opt_steps) for key, value in record.items()])
+            self._client.log_batch(
+                self._run_id,
+                [Metric(_NOT_IN_NAMES.sub("_", key), value, now, opt_steps) for key, value in record.items()],
+            )
         except MlflowException as error:
             log.error("opt step %d: not recorded in MLflow: %s", opt_steps, error)
 
@@ -103,3 +108,8 @@ class MlflowRecorder:
             self._client.set_terminated(self._run_id)
         except MlflowException as error:
             log.error("the run is not ended in MLflow: %s", error)
+
+
+def _name(key: str) -> str:
+    """The name of a key in MLflow, which refuses a colon, for example."""
+    return _NOT_IN_NAMES.sub("_", key)

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from pydantic import Field, NonNegativeInt, PositiveInt, field_validator, model_validator
 
 from common.config.nested import put, read_yaml
-from common.config.run_config import RunConfig, read_values
+from common.config.run_config import FREE_PORTS, RunConfig, read_values
 from common.settings import Settings, validate
 from learner.curves.reading import SCORE
 from learner.sweeps.dimensions import Choices, Dimension, parse_dimension
@@ -168,8 +168,7 @@ def base_config(sweep: SweepConfig, chosen: Mapping[str, Any] | None = None) -> 
         ConfigError: a value is wrong, or there is no such setting.
     """
     # Runs beside each other cannot listen on one port.
-    ports = {"server.listen": "127.0.0.1:0", "metrics.trainer_port": 0, "metrics.ingest_port": 0}
-    own = ports if sweep.command == "learner-server" else {}
+    own = FREE_PORTS if sweep.command == "learner-server" else {}
     return configure(sweep.config, {**own, **sweep.fixed, **(chosen or {}), "run_dir": None})
 
 

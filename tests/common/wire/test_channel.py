@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 from common.errors import ConfigError
-from common.wire.channel import TokenPlugin, get_model, open_channel, watch_credentials
+from common.wire.channel import TokenPlugin, get_model, name_proxy, open_channel, watch_credentials
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.pb import crossborder_pb2_grpc as pb_grpc
 from common.wire.tls import read_pair
@@ -31,6 +31,37 @@ def certs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_channel_on_loopback_has_no_credentials() -> None:
     assert watch_credentials("127.0.0.1:1", Trust()).get() is None
+
+
+@pytest.fixture
+def proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host on which everything is to go through a proxy, and the proxy does not answer."""
+    for name in ("grpc_proxy", "https_proxy", "no_proxy", "no_grpc_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("http_proxy", "http://me:secret@127.0.0.1:9")
+
+
+@pytest.mark.usefixtures("proxy")
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_loopback_is_reached_past_a_proxy(host: str) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        server = grpc.server(pool)
+        port = server.add_insecure_port("127.0.0.1:0")
+        server.start()
+        with open_channel(f"{host}:{port}", None) as channel, pytest.raises(grpc.RpcError) as found:
+            next(iter(get_model(channel)(pb.GetModelRequest(), timeout=PATIENCE)))
+        server.stop(0)
+    assert found.value.code() is grpc.StatusCode.UNIMPLEMENTED, "the server has answered: it knows no such method"
+    assert name_proxy(f"{host}:{port}") == ""
+
+
+@pytest.mark.usefixtures("proxy")
+def test_a_proxy_in_the_way_is_named_without_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "http_proxy is set" in name_proxy("learner.lab:50051")
+    assert "no_proxy=learner.lab" in name_proxy("learner.lab:50051")
+    assert "secret" not in name_proxy("learner.lab:50051")
+    monkeypatch.setenv("no_proxy", "localhost,.lab")
+    assert name_proxy("learner.lab:50051") == ""
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,17 @@ def test_records_become_metrics_over_opt_steps_and_the_configuration_parameters(
     assert (params["trainer.max_opts"], params["agent.params.in_turns"], params["seed"]) == ("300", "True", "0")
 
 
+def test_a_key_that_mlflow_refuses_gets_another_name(tmp_path: Path) -> None:
+    from learner.records.mlflow import MlflowRecorder  # It imports mlflow.
+
+    recorder = MlflowRecorder(tmp_path, config={"env": {"info": {"reward:forward (m/s)": "float32"}}})
+    recorder.write(1, {"info/reward:forward (m/s)": 0.5})
+    recorder.close()
+    run = only_run(connect((tmp_path / "mlflow").as_uri()), "crossborder")
+    assert run.data.params["env.info.reward_forward _m/s_"] == "float32"
+    assert run.data.metrics["info/reward_forward _m/s_"] == 0.5
+
+
 def test_a_resumed_run_goes_on_in_the_same_mlflow_run(make_config: MakeConfig) -> None:
     recorders = [{"target": "learner.records.mlflow:MlflowRecorder"}]
     for max_opts in (100, 200):
