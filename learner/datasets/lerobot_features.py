@@ -13,7 +13,7 @@ from common.data import Column, Schema
 from common.episode_files import ArrayHeader
 from common.errors import DatasetError, SchemaMismatchError
 from learner.datasets.episode_rows import NOT_NEEDED, required_columns
-from learner.datasets.lerobot_pictures import arranged_shape
+from learner.datasets.lerobot_pictures import arranged_shape, fill_template
 
 VERSIONS: Final = ("v2.", "v3.")
 REWARD: Final = "next.reward"
@@ -48,9 +48,10 @@ def _convert_values(info: Mapping[str, Any]) -> None:
     for picture in pictures:
         _, _, _ = map(int, picture["shape"])
     if any(picture["dtype"] == "video" for picture in pictures):
-        int(info["chunks_size"])
+        if int(info["chunks_size"]) < 1:
+            raise ValueError(f"chunks_size: expected 1 or more, found {info['chunks_size']}")
         numbers = dict.fromkeys(("episode_chunk", "episode_index", "chunk_index", "file_index"), 0)
-        str(info["video_path"]).format(video_key="", **numbers)
+        fill_template(str(info["video_path"]), video_key="", **numbers)
 
 
 def match_features(schema: Schema, features: Mapping[str, Any], place: str) -> dict[str, str]:

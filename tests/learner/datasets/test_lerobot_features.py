@@ -10,6 +10,7 @@ from common.data import INTERVENED, Column
 from common.errors import DatasetError, SchemaMismatchError
 from common.interfaces import EnvSpec
 from learner.datasets.lerobot_features import match_features, picture_header, read_info
+from learner.datasets.lerobot_pictures import VideoFiles
 from tests.learner.datasets.robots import SPEC, robot_parts
 
 NAMES = ("observation.images.front", "observation.state", "action", "next.reward", "next.success", "timestamp")
@@ -84,9 +85,22 @@ def with_camera(shape: list[int], **other: Any) -> str:
         (with_camera([16, 16]), "found ValueError.'not enough values"),
         (with_camera([16, 16, 3]), "found KeyError.'chunks_size'"),
         (with_camera([16, 16, 3], chunks_size=1, video_path="{camera}.mp4"), "found KeyError.'camera'"),
+        (with_camera([16, 16, 3], chunks_size=0, video_path="a.mp4"), "chunks_size: expected 1 or more, found 0"),
+        (with_camera([16, 16, 3], chunks_size=1, video_path="/etc/{file_index}"), "inside the directory"),
+        (with_camera([16, 16, 3], chunks_size=1, video_path="a/../../{file_index}"), "inside the directory"),
+        (with_camera([16, 16, 3], chunks_size=1, video_path="{video_key.__class__}"), "with parts such as"),
+        (with_camera([16, 16, 3], chunks_size=1, video_path="{file_index:0999999999d}"), "with parts such as"),
+        (with_camera([16, 16, 3], chunks_size=1, video_path="{file_index!r}"), "with parts such as"),
     ],
 )
 def test_an_info_that_cannot_be_used_is_named(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "info.json").write_text(text)
     with pytest.raises(DatasetError, match=rf"info.json: expected a LeRobot dataset.*{message}"):
         read_info(tmp_path / "info.json")
+
+
+def test_the_name_of_a_camera_does_not_lead_out_of_the_dataset(tmp_path: Path) -> None:
+    (tmp_path / "secret.mp4").touch()
+    files = VideoFiles(tmp_path / "demos", {"video_path": "{video_key}.mp4", "chunks_size": 1}, ["../secret"])
+    with pytest.raises(DatasetError, match=r"video_path: expected a path inside the directory"):
+        files.find(0, "../secret")
