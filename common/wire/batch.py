@@ -40,7 +40,4 @@ class Request:
             rest, payload = large_field.split(message, _PAYLOAD)
         except ValueError as error:
             raise DecodeError(str(error)) from error
-        head = pb.PushItemsRequest.FromString(rest)
-        if head.payload:
-            raise DecodeError("expected one payload, found two")
-        return Request(head, (payload,))
+        return Request(pb.PushItemsRequest.FromString(rest), (payload,))
