@@ -209,7 +209,7 @@ def test_a_small_file_of_very_large_arrays_is_refused_before_they_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(episode_files, "SMALL_BYTES", 1 << 20)
-    arrays = {"obs": np.zeros((2, 1 << 20), np.uint8), "action": np.zeros(1), "reward": np.zeros(1)}
+    arrays: dict[str, Any] = {"obs": np.zeros((2, 1 << 20), np.uint8), "action": np.zeros(1), "reward": np.zeros(1)}
     np.savez(tmp_path / "whole.npz", **arrays)
     assert read_episode(tmp_path / "whole.npz").keys() >= arrays.keys()
     np.savez_compressed(tmp_path / "small.npz", **arrays)
