@@ -54,18 +54,31 @@ def test_a_dataset_without_rewards_is_refused_with_a_place_to_read_on() -> None:
         match_features(robot_parts().rows, only, "demos")
 
 
-def test_pictures_take_the_order_of_their_column() -> None:
-    first, last = (
-        {"shape": shape, "names": names}
-        for shape, names in (
-            ([3, 48, 64], ["channels", "height", "width"]),
-            ([48, 64, 3], ["height", "width", "channels"]),
-        )
-    )
-    for feature in (first, last):
-        assert picture_header(Column("obs/front", "|u1", (3, 9, 9)), feature).shape == (1, 3, 48, 64)
-        assert picture_header(Column("obs/front", "|u1", (9, 9, 3)), feature).shape == (1, 48, 64, 3)
-        assert picture_header(Column("obs/front", "|u1", (9, 9)), feature).shape == (1, 48, 64)
+@pytest.mark.parametrize(
+    ("shape", "names"),
+    [
+        ([3, 48, 64], ["channels", "height", "width"]),
+        ([3, 48, 64], ["c", "h", "w"]),
+        ([1, 48, 64], ["C", "H", "W"]),
+        ([3, 48, 64], None),
+        ([3, 48, 64], ["height", "width", "rgb"]),
+        ([48, 64, 3], ["height", "width", "channels"]),
+        ([48, 64, 3], ["channels", "height", "width"]),
+        ([48, 64, 1], None),
+        ([4, 48, 64], ["channel", "height", "width"]),
+    ],
+)
+def test_pictures_take_the_order_of_their_column(shape: list[int], names: list[str] | None) -> None:
+    feature = {"shape": shape, "names": names}
+    assert picture_header(Column("obs/front", "|u1", (3, 9, 9)), feature).shape == (1, 3, 48, 64)
+    assert picture_header(Column("obs/front", "|u1", (9, 9, 3)), feature).shape == (1, 48, 64, 3)
+    assert picture_header(Column("obs/front", "|u1", (9, 9)), feature).shape == (1, 48, 64)
+
+
+def test_the_names_of_axes_say_where_channels_are_if_the_sizes_do_not() -> None:
+    column = Column("obs/front", "|u1", (9, 9))
+    assert picture_header(column, {"shape": [3, 48, 1], "names": ["c", "h", "w"]}).shape == (1, 48, 1)
+    assert picture_header(column, {"shape": [3, 48, 1], "names": ["h", "w", "c"]}).shape == (1, 3, 48)
 
 
 def with_camera(shape: list[int], **other: Any) -> str:
