@@ -42,7 +42,10 @@ def _parts(space: AnySpace, path: str) -> Iterator[tuple[str, AnySpace]]:
     else:
         where = f" at '{path}'" if path else ""
         expected = "Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple"
-        raise ConfigError(f"space{where}: expected {expected}, found {space}")
+        raise ConfigError(
+            f"space{where}: expected {expected}, found {space}; a wrapper such as gymnasium.wrappers:FilterObservation "
+            "leaves a part of a Dict out"
+        )
     for key, part in pairs:
         if not isinstance(key, str) or not key or "/" in key or not key.isprintable():
             raise ConfigError(f"space: expected keys of text without '/', found {key!r}")
