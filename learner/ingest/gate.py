@@ -205,7 +205,7 @@ class Gate:
         known = {role: KnownTokens(source) for role, source in sources.items() if source}
         gate = cls(known, open_health=config.open_health)
         for digest in known[Role.ADMIN].digests() if Role.ADMIN in known else ():
-            if problem := gate._find_actor(digest):
+            if problem := gate._find_problem(digest):
                 raise ConfigError(problem)
         return gate
 
@@ -220,7 +220,7 @@ class Gate:
         role = Role.ACTOR if method.startswith(ACTOR_METHODS) else Role.ADMIN
         digest = digest_of(bearer(metadata))
         name = self._known[role].name_of(digest) if role in self._known else None
-        if role is Role.ADMIN and name is not None and (problem := self._find_actor(digest)):
+        if role is Role.ADMIN and name is not None and (problem := self._find_problem(digest)):
             if digest not in self._told:
                 log.error("%s; it gives no rights of an admin until it is replaced", problem)
                 self._told.add(digest)
@@ -229,7 +229,7 @@ class Gate:
             raise UnauthenticatedError("not authenticated")
         return Caller(method, peer, role, name, digest)
 
-    def _find_actor(self, digest: bytes) -> str | None:
+    def _find_problem(self, digest: bytes) -> str | None:
         """What is wrong with an admin's token: it is an actor's too; None if it is not."""
         actor = self._known[Role.ACTOR].name_of(digest) if Role.ACTOR in self._known else None
         if actor is None:
@@ -247,7 +247,7 @@ class Gate:
             return None
         known = self._known[caller.role]
         if caller.digest in known:
-            is_actors = caller.role is Role.ADMIN and self._find_actor(caller.digest)
+            is_actors = caller.role is Role.ADMIN and self._find_problem(caller.digest)
             return UnauthenticatedError("not authenticated") if is_actors else None
         if caller.name in known.names():
             return TokenReplacedError("the token was replaced; join again with the new one")
