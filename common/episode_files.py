@@ -43,11 +43,32 @@ SPACES: Final = ("obs", "action")
 AT_ONCE: Final = 1 << 20
 """Bytes that are written at a time."""
 FLAGS: Final = ("terminated", "truncated")
+SMALL_BYTES: Final = 1 << 30
+MOST_INFLATED: Final = 100
+"""A file may inflate to ``SMALL_BYTES``, or to this multiple of its own size. Recorded steps inflate to a few times
+their size; a file that was made to exhaust a reader inflates to a thousand times its size."""
 _UNREADABLE: Final = (
     *(OSError, EOFError, MemoryError, RuntimeError, ValueError),
     *(zipfile.BadZipFile, zlib.error, lzma.LZMAError),
 )
 """The errors that reading raises if a file is no .npz file, or is damaged."""
+
+
+def check_inflated(path: Path, size: int) -> None:
+    """Check that a compressed file does not inflate to far more than its own size, before it is read.
+
+    Args:
+        path: of the file.
+        size: of its contents, in bytes.
+
+    Raises:
+        DatasetError: it inflates to far more.
+    """
+    if size > max(SMALL_BYTES, MOST_INFLATED * (on_disk := path.stat().st_size)):
+        raise DatasetError(
+            f"{path}: expected contents of at most {MOST_INFLATED} times the file's own {on_disk} bytes, found {size} "
+            "bytes; if you trust the file, store it uncompressed"
+        )
 
 
 class ArrayHeader(NamedTuple):
@@ -212,6 +233,7 @@ def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
     """The open file; errors name it."""
     try:
         with zipfile.ZipFile(path) as archive:
+            check_inflated(path, sum(info.file_size for info in archive.infolist()))
             yield archive
     except _UNREADABLE as error:
         raise DatasetError(f"{path}: expected an episode as an .npz file, which cannot be read: {error}") from error

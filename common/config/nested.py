@@ -15,10 +15,17 @@ from common.hints import nearest_path
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses a mapping in which a key stands twice, where yaml silently takes the last value.
+    """Refuses a mapping in which a key stands twice, where yaml silently takes the last value, and texts with NUL.
 
-    It reads 1e-3 as a number, as YAML 1.2 does; in YAML 1.1, which yaml reads, a number needs a point and a sign.
+    No path, host and word of a command line may have NUL: the system would raise where the text is used. 1e-3 is a
+    number, as in YAML 1.2; in YAML 1.1, which yaml reads, a number needs a point and a sign.
     """
+
+    def compose_scalar_node(self, anchor: Any) -> yaml.ScalarNode:
+        node = super().compose_scalar_node(anchor)
+        if "\0" in node.value:
+            raise ValueError(f"line {node.start_mark.line + 1}: expected texts without NUL, found {node.value!r}")
+        return node
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         # Merge keys (<<) are resolved later. A merged mapping may have a key that the mapping itself has.
@@ -54,7 +61,7 @@ def parse_yaml(text: str) -> Any:
 
     Raises:
         yaml.YAMLError: it is no YAML.
-        ValueError: a key stands twice in a mapping, or a value cannot be, such as the date 2024-13-01.
+        ValueError: a key stands twice in a mapping, a text has NUL, or a value cannot be, such as the date 2024-13-01.
     """
     loader = _Loader(text)
     try:

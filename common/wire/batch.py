@@ -45,7 +45,4 @@ class Request:
             raise DecodeError(str(error)) from error
         if len(rest) > MAX_HEAD_BYTES:
             raise DecodeError(f"expected at most {MAX_HEAD_BYTES} bytes beside the payload, found {len(rest)}")
-        head = pb.PushItemsRequest.FromString(rest)
-        if head.payload:
-            raise DecodeError("expected one payload, found two")
-        return Request(head, (payload,))
+        return Request(pb.PushItemsRequest.FromString(rest), (payload,))

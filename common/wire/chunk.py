@@ -36,9 +36,6 @@ def parse_chunk(message: bytes) -> tuple[pb.GetModelResponse, memoryview]:
     """
     try:
         rest, data = large_field.split(message, _DATA)
-        head = pb.GetModelResponse.FromString(rest)
+        return pb.GetModelResponse.FromString(rest), data
     except (DecodeError, ValueError) as error:
-        raise ValueError(f"expected a GetModelResponse, found {len(message)} other bytes") from error
-    if head.data:
-        raise ValueError("expected a GetModelResponse with data once, found them twice")
-    return head, data
+        raise ValueError(f"expected a GetModelResponse, found {len(message)} other bytes: {error}") from error

@@ -6,7 +6,7 @@ The format is that of github.com/huggingface/safetensors, section 'Format'.
 from __future__ import annotations
 
 import json
-from typing import Final
+from typing import Any, Final, NoReturn
 
 from common.data import Array
 
@@ -16,6 +16,9 @@ _DTYPES: Final = {
     **{f"I{8 * n}": f"<i{n}" for n in (1, 2, 4, 8)},
     **{f"F{8 * n}": f"<f{n}" for n in (2, 4, 8)},
 }
+
+_NO_FILE: Final = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+"""The errors that reading raises if a file is none."""
 
 
 def read_tensors(file: Array) -> dict[str, Array]:
@@ -30,13 +33,12 @@ def read_tensors(file: Array) -> dict[str, Array]:
     Raises:
         ValueError: it is no safetensors file.
     """
-    begin = _end_of_header(file)
     try:
-        header = json.loads(file[8:begin].tobytes())
+        header, data = _split(file)
         header.pop("__metadata__", None)
-        _check_regions([entry["data_offsets"] for entry in header.values()])
-        return {name: _view(file[begin:], **entry) for name, entry in header.items()}
-    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        _check_regions([entry["data_offsets"] for entry in header.values()], data.size)
+        return {name: _view(data, **entry) for name, entry in header.items()}
+    except _NO_FILE as error:
         raise ValueError(f"not a safetensors file with numpy's dtypes: {error}") from error
 
 
@@ -50,31 +52,65 @@ def read_metadata(file: Array) -> dict[str, str]:
         ValueError: it is no safetensors file.
     """
     try:
-        metadata = json.loads(file[8 : _end_of_header(file)].tobytes()).get("__metadata__", {})
-        return {name: str(text) for name, text in metadata.items()}
-    except (AttributeError, RecursionError, ValueError) as error:
+        header, _ = _split(file)
+        return {name: str(text) for name, text in header.get("__metadata__", {}).items()}
+    except _NO_FILE as error:
         raise ValueError(f"not a safetensors file: {error}") from error
 
 
-def _end_of_header(file: Array) -> int:
-    return 8 + int.from_bytes(file[:8].tobytes(), "little")
+def _split(file: Array) -> tuple[dict[str, Any], Array]:
+    """The header of a file, and the bytes of its tensors.
+
+    Python reads more than JSON, and JSON allows more than the format: other encodings, a name twice, negative numbers.
+    """
+    begin = 8 + int.from_bytes(file[:8].tobytes(), "little")
+    text = file[8:begin].tobytes().decode("utf-8")
+    if not text.startswith("{"):
+        raise ValueError("expected a header that begins with '{'")
+    header: dict[str, Any] = json.loads(
+        text, object_pairs_hook=_make_object, parse_int=_parse_count, parse_float=_refuse, parse_constant=_refuse
+    )
+    if not all(isinstance(value, str) for value in header.get("__metadata__", {}).values()):
+        raise ValueError("expected texts as __metadata__")
+    return header, file[begin:]
 
 
-def _check_regions(regions: list[tuple[int, int]]) -> None:
-    """Check that no two tensors share bytes: else a small file of bfloat16 could become many large arrays.
+def _make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError(f"expected each name once, found one twice among {len(pairs)}")
+    for name in found:
+        name.encode()  # Half of a surrogate pair, which Python reads, is no text.
+    return found
+
+
+def _parse_count(text: str) -> int:
+    return int(text) if text.isdigit() else _refuse(text)
+
+
+def _refuse(text: str) -> NoReturn:
+    raise ValueError(f"expected whole numbers from 0, found {text}")
+
+
+def _check_regions(regions: list[tuple[int, int]], size: int) -> None:
+    """Check that tensors lie one after another and fill the file: else a small file could become many large arrays.
 
     Raises:
-        ValueError: two tensors share bytes.
+        ValueError: tensors share bytes, or there are bytes of no tensor.
     """
     end_before = 0
     for begin, end in sorted(regions):
-        if not end_before <= begin <= end:
+        if not begin == end_before <= end:
             raise ValueError(f"expected tensors one after another, found bytes {begin} to {end} after {end_before}")
         end_before = end
+    if end_before != size:
+        raise ValueError(f"expected {end_before} bytes of tensors, found {size}")
 
 
 def _view(data: Array, dtype: str, shape: list[int], data_offsets: tuple[int, int]) -> Array:
     begin, end = data_offsets
+    if not all(type(number) is int for number in (*shape, begin, end)):  # True is 1 to numpy.
+        raise ValueError(f"expected whole numbers, found {shape} and {data_offsets}")
     if dtype == "BF16":  # The upper half of a float32.
         widened: Array = data[begin:end].view("<u2").astype("<u4") << 16
         return widened.view("<f4").reshape(shape)

@@ -24,7 +24,7 @@ UNNAMED = "unnamed"
 """The name of a token that stands alone on its line."""
 MAX_NAME = 32
 _SECRET = re.compile(r"[\x21-\x7e]{16,}")
-_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{MAX_NAME - 1}}}")
+_NAME = re.compile(rf"(?!\d+(?:\.\d+){{3}}$)[A-Za-z0-9][A-Za-z0-9._-]{{0,{MAX_NAME - 1}}}")
 
 
 @dataclass(frozen=True)
@@ -36,22 +36,29 @@ class Token:
 
 
 def is_name(text: str) -> bool:
-    """Whether a token may have this name: up to 32 letters, digits, ``.``, ``_`` and ``-``."""
+    """Whether a token may have this name: up to 32 letters, digits, ``.``, ``_`` and ``-``, but no IP address.
+
+    Limits count callers without a name by their addresses: a name that is an address would be counted with them.
+    """
     return _NAME.fullmatch(text) is not None
 
 
 def parse_tokens(text: str) -> tuple[tuple[Token, ...], tuple[str, ...]]:
-    """The tokens of a text, and a message for each line that holds no token. Messages never contain a secret."""
-    tokens, problems = dict[str, Token](), list[str]()
+    """The tokens of a text, and a message for each line that holds no token. Messages never contain a secret.
+
+    A secret under two names is no token of either: nobody knows who sends it.
+    """
+    tokens, problems, doubtful = dict[str, Token](), list[str](), set[str]()
     for number, words in enumerate(map(str.split, text.splitlines()), 1):
         if not words:
             continue
         problem = _find_problem(words, tokens)
         if problem:
             problems.append(f"line {number}: {problem}")
+            doubtful |= {words[-1]} & tokens.keys()
         else:
             tokens[words[-1]] = Token(words[0] if len(words) == 2 else UNNAMED, words[-1])
-    return tuple(tokens.values()), tuple(problems)
+    return tuple(token for secret, token in tokens.items() if secret not in doubtful), tuple(problems)
 
 
 def _find_problem(words: list[str], known: Mapping[str, Token]) -> str | None:
@@ -60,11 +67,13 @@ def _find_problem(words: list[str], known: Mapping[str, Token]) -> str | None:
     if len(words) > 2:
         return f"expected a name and a token, or a token alone, found {len(words)} words"
     if len(words) == 2 and not is_name(words[0]):
-        return f"expected a name of up to {MAX_NAME} letters, digits, '.', '_' and '-', found another word"
+        return (
+            f"expected a name of up to {MAX_NAME} letters, digits, '.', '_' and '-', found an address or another word"
+        )
     if not _SECRET.fullmatch(secret):
         return f"expected a token of 16 or more printable ASCII characters, found {len(secret)}"
     if secret in known and known[secret].name != (words[0] if len(words) == 2 else UNNAMED):
-        return f"expected another token than that of '{known[secret].name}', found the same"
+        return f"expected another token than that of '{known[secret].name}', found the same: it is the token of neither"
     return None
 
 

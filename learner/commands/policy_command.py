@@ -21,7 +21,12 @@ def make_policy_parser(name: str, description: str, examples: str) -> Parser:
     """A parser with the options that name a checkpoint."""
     parser = Parser(name, description, examples, level="WARNING")
     parser.add_argument(
-        "--run", required=True, type=Path, metavar="DIR", help="the run's directory, or a checkpoint in it: RUN/best"
+        "--run",
+        required=True,
+        type=Path,
+        metavar="DIR",
+        help="the run's directory, or a checkpoint in it: "
+        "RUN/best; the code that its meta.json names is run, so name only runs and policies that you trust",
     )
     which = parser.add_mutually_exclusive_group()
     which.add_argument(

@@ -13,12 +13,13 @@ from common.data import Column, Schema
 from common.episode_files import ArrayHeader
 from common.errors import DatasetError, SchemaMismatchError
 from learner.datasets.episode_rows import NOT_NEEDED, required_columns
-from learner.datasets.lerobot_pictures import arranged_shape
+from learner.datasets.lerobot_pictures import CHANNELS, arranged_shape, fill_template
 
 VERSIONS: Final = ("v2.", "v3.")
 REWARD: Final = "next.reward"
 STARTS: Final = {"obs": "observation", "action": "action", "reward": REWARD}
 """The beginning of the names of the features for each group of columns; extra columns come from other features."""
+NAMES_OF_CHANNELS: Final = ("channels", "channel", "c", "rgb")
 KINDS_OF_PICTURES: Final = ("video", "image")
 
 
@@ -48,9 +49,10 @@ def _convert_values(info: Mapping[str, Any]) -> None:
     for picture in pictures:
         _, _, _ = map(int, picture["shape"])
     if any(picture["dtype"] == "video" for picture in pictures):
-        int(info["chunks_size"])
+        if int(info["chunks_size"]) < 1:
+            raise ValueError(f"chunks_size: expected 1 or more, found {info['chunks_size']}")
         numbers = dict.fromkeys(("episode_chunk", "episode_index", "chunk_index", "file_index"), 0)
-        str(info["video_path"]).format(video_key="", **numbers)
+        fill_template(str(info["video_path"]), video_key="", **numbers)
 
 
 def match_features(schema: Schema, features: Mapping[str, Any], place: str) -> dict[str, str]:
@@ -111,9 +113,15 @@ def is_picture(feature: Mapping[str, Any]) -> bool:
 
 
 def picture_header(column: Column, feature: Mapping[str, Any]) -> ArrayHeader:
-    """Dtype and shape, ``[1, *shape]``, of a feature of pictures, its channels arranged as the column has them."""
-    first, second, last = feature["shape"]
-    height, width = (
-        (second, last) if list(feature.get("names") or ())[:1] in (["channels"], ["channel"]) else (first, second)
-    )
+    """Dtype and shape, ``[1, *shape]``, of a feature of pictures, its channels arranged as the column has them.
+
+    Datasets name the axis of channels in several ways, or name no axes. So the sizes say where the channels are; the
+    names decide only if both the first and the last axis could be of channels, or neither.
+    """
+    first, second, last = map(int, feature["shape"])
+    if (first in CHANNELS) != (last in CHANNELS):
+        is_channels_first = first in CHANNELS
+    else:
+        is_channels_first = str(next(iter(feature.get("names") or ()), "")).lower() in NAMES_OF_CHANNELS
+    height, width = (second, last) if is_channels_first else (first, second)
     return ArrayHeader(np.dtype(np.uint8), (1, *arranged_shape(height, width, column.shape)))

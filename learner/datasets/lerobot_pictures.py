@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -20,6 +21,28 @@ except ImportError as error:
     raise ImportError(f"{error}; pip install 'crossborder[lerobot]'") from error
 
 CHANNELS: Final = (1, 3)
+_PLACEHOLDER: Final = re.compile(r"\{(\w+)(?::0?(\d)d)?\}")
+
+
+def fill_template(template: str, **values: str | int) -> str:
+    """The path, relative to the dataset's directory, that a path template of ``meta/info.json`` gives for these values.
+
+    Whoever made the dataset wrote the template, so it is not used as a format string: it may hold ``{name}`` and
+    ``{name:03d}``, and the path may not leave the directory.
+
+    >>> fill_template("videos/{video_key}/file-{file_index:03d}.mp4", video_key="front", file_index=7)
+    'videos/front/file-007.mp4'
+
+    Raises:
+        KeyError: there is no value of a name.
+        ValueError: the template holds other braces, or the path leaves the directory.
+    """
+    if set("{}") & set(_PLACEHOLDER.sub("", template)):
+        raise ValueError(f"expected a path with parts such as {{video_key}} and {{file_index:03d}}, found {template!r}")
+    path = _PLACEHOLDER.sub(lambda part: str(values[part[1]]).zfill(int(part[2] or 0)), template)
+    if PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts or "\0" in path:
+        raise ValueError(f"expected a path inside the directory of the dataset, found {path!r}")
+    return path
 
 
 class Clip(NamedTuple):
@@ -56,24 +79,26 @@ class VideoFiles:
         """The video with the frames of one camera.
 
         Raises:
-            DatasetError: it is missing.
+            DatasetError: it is missing, or its path leaves the directory of the dataset.
         """
         if self._places is None:
-            chunk = episode // self._chunk
-            name = self._template.format(episode_chunk=chunk, video_key=key, episode_index=episode)
-            found = Clip(self._directory / name, 0.0)
+            found = Clip(self._path(key, episode_chunk=episode // self._chunk, episode_index=episode), 0.0)
         elif (episode, key) not in self._places:
             raise DatasetError(
                 f"{self._directory / 'meta' / 'episodes'}: expected a row of episode {episode}, found none"
             )
         else:
             chunk, file, begin = self._places[episode, key]
-            found = Clip(
-                self._directory / self._template.format(video_key=key, chunk_index=chunk, file_index=file), begin
-            )
+            found = Clip(self._path(key, chunk_index=chunk, file_index=file), begin)
         if not found.path.is_file():
             raise DatasetError(f"{found.path}: expected the frames of episode {episode}, found no such file")
         return found
+
+    def _path(self, key: str, **numbers: int) -> Path:
+        try:
+            return self._directory / fill_template(self._template, video_key=key, **numbers)
+        except (KeyError, ValueError) as error:
+            raise DatasetError(f"{self._directory / 'meta' / 'info.json'}: video_path: {error}") from error
 
 
 def _read_places(table: StepTable, keys: list[str]) -> dict[tuple[int, str], tuple[int, int, float]]:

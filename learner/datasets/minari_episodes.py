@@ -11,7 +11,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.spaces import flatten, flatten_space
+from gymnasium.spaces import Dict, flatten, flatten_space
 from gymnasium.vector.utils import batch_space, iterate
 
 from common.data import Array, Column, Items, Schema
@@ -34,7 +34,8 @@ Space = gymnasium.Space[Any]
 class MinariEpisodes(EpisodeDataset):
     """The episodes of a Minari dataset as rows of a run.
 
-    If the environment of the run has plain observations, structured observations of the dataset are flattened as
+    Leaves of observations that the run does not use are left out; they may be of any space, such as Text. If the
+    environment of the run has plain observations, structured observations of the dataset are flattened as
     ``gymnasium.wrappers.FlattenObservation`` does. Numbers are cast to the columns' dtypes (float64 to float32). The
     column ``info/KEY`` comes from the dataset's infos.
 
@@ -61,23 +62,22 @@ class MinariEpisodes(EpisodeDataset):
 
     def check(self, parts: Parts) -> None:
         self._require(parts.rows.named("action"), columns_of("action", self._dataset.action_space))
-        self._require(parts.rows.named("obs"), columns_of("obs", self._stored_space(parts.rows)))
+        self._require(parts.rows.named("obs"), columns_of("obs", _as_stored(self._used_space(parts.rows), parts.rows)))
 
     def episodes(self, schema: Schema) -> Iterator[tuple[str, Items]]:
-        observations, taken = self._dataset.observation_space, self._stored_space(schema)
+        used = self._used_space(schema)
+        taken = _as_stored(used, schema)
         for number, episode in enumerate(self._episodes()):
             if len(episode):
-                found = episode.observations if taken is observations else _flattened(observations, episode)
+                found = episode.observations if taken is used else _flattened(used, episode)
                 place = f"episode {number} of dataset {self.name}"
                 columns = to_columns("obs", leaves_of_value(taken, found)) | self._outcomes(episode)
                 check_arrays(schema, headers_of(columns), place)
                 yield place, columns
 
-    def _stored_space(self, schema: Schema) -> Space:
-        """The space of the dataset's observations as rows store them: flattened, or unchanged."""
-        found: Space = self._dataset.observation_space
-        is_flat = not _fit(schema.named("obs"), columns_of("obs", found)) and found.is_np_flattenable
-        return flatten_space(found) if is_flat else found
+    def _used_space(self, schema: Schema) -> Space:
+        """The space of the dataset's observations, without leaves that the run does not use."""
+        return _without_others(self._dataset.observation_space, "obs", [column.name for column in schema.named("obs")])
 
     def _episodes(self) -> Iterator[Any]:
         try:
@@ -102,6 +102,25 @@ class MinariEpisodes(EpisodeDataset):
             # The first info is that of the reset.
             **{f"info/{key}": np.asarray(infos[key])[-steps:] for key in infos if not isinstance(infos[key], dict)},
         }
+
+
+def _without_others(space: Space, name: str, used: list[str]) -> Space:
+    """A Dict space without the parts that lead to none of the columns ``used``; the space itself if none does."""
+    if not isinstance(space, Dict):
+        return space
+    parts = {key: (f"{name}/{key}", part) for key, part in space.spaces.items()}
+    kept = {
+        key: _without_others(part, path, used)
+        for key, (path, part) in parts.items()
+        if any(f"{column}/".startswith(f"{path}/") for column in used)
+    }
+    return Dict(kept) if kept else space
+
+
+def _as_stored(space: Space, schema: Schema) -> Space:
+    """The space of observations as rows store them: flattened, or unchanged."""
+    is_flat = not _fit(schema.named("obs"), columns_of("obs", space)) and space.is_np_flattenable
+    return flatten_space(space) if is_flat else space
 
 
 def _fit(expected: tuple[Column, ...], found: tuple[Column, ...]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from common.data import Array
-from common.episode_files import ArrayHeader
+from common.episode_files import ArrayHeader, check_inflated
 from common.errors import DatasetError
 
 try:
@@ -23,6 +24,8 @@ except ImportError as error:
 NUMBERS: Final = ("episode", "episode_index")
 """A column of one of these names numbers the episodes of a file; without it, a file is one episode."""
 
+_BYTES: Final = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4, "INT64": 8, "DOUBLE": 8, "INT96": 12}
+"""The size of a value by its type in the file, for types of fixed size."""
 ROWS_AT_ONCE: Final = 1024
 """Rows that are read at a time. The number is small, since rows may hold pictures."""
 
@@ -42,7 +45,8 @@ class StepTable:
         path: of the file.
 
     Raises:
-        DatasetError: the file cannot be read, is empty, or an episode is in more than one piece.
+        DatasetError: the file cannot be read, is empty, inflates to far more than its size, or an episode is in more
+            than one piece.
     """
 
     def __init__(self, path: Path) -> None:
@@ -50,6 +54,7 @@ class StepTable:
         with self._naming_the_file():
             self._file = pq.ParquetFile(path)
             self.names: list[str] = self._file.schema_arrow.names
+            check_inflated(path, _count_bytes(self._file.metadata))
             self.episodes = self._find_episodes()
 
     def _find_episodes(self) -> list[Episode]:
@@ -66,7 +71,7 @@ class StepTable:
         starts = [0, *(np.flatnonzero(numbers[1:] != numbers[:-1]) + 1).tolist()]
         found = [int(numbers[start]) for start in starts]
         if len(set(found)) < len(found):
-            again = next(number for number in found if found.count(number) > 1)
+            again = next(number for number, pieces in Counter(found).items() if pieces > 1)
             raise DatasetError(f"{self.path}: column '{name}': expected the rows of episode {again} in one piece")
         return [Episode(*each) for each in zip(found, starts, [*starts[1:], rows], strict=True)]
 
@@ -86,10 +91,11 @@ class StepTable:
         batches = self._file.iter_batches(ROWS_AT_ONCE, columns=list(names))
         waiting, begin = pa.Table.from_batches([], self._file.schema_arrow).select(list(names)), 0
         for episode in self.episodes:
-            pieces = [waiting]
-            while begin + sum(map(len, pieces)) < episode.stop:
+            pieces, end = [waiting], begin + len(waiting)
+            while end < episode.stop:
                 with self._naming_the_file():
                     pieces.append(pa.Table.from_batches([next(batches)]))
+                end += len(pieces[-1])
             waiting = pa.concat_tables(pieces)
             yield episode, waiting.slice(episode.start - begin, episode.stop - episode.start)
             waiting, begin = waiting.slice(episode.stop - begin), episode.stop
@@ -123,3 +129,13 @@ class StepTable:
             raise DatasetError(f"{self.path}: column '{name}': expected a value in each row, found null")
         array: Array = values.to_numpy(zero_copy_only=False).reshape(shape)
         return array
+
+
+def _count_bytes(metadata: Any) -> int:
+    """The bytes of all values, which may be far more than the file has: a repeated value is stored once."""
+    size = 0
+    for group in map(metadata.row_group, range(metadata.num_row_groups)):
+        for column in map(group.column, range(metadata.num_columns)):
+            values = column.num_values * _BYTES.get(column.physical_type, 0)
+            size += max(values, column.total_uncompressed_size)
+    return size

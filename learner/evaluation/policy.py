@@ -57,7 +57,7 @@ def _without_axis(leaves: Leaves) -> Leaves:
 
 
 def load_policy(directory: Path) -> Policy:
-    """Load a saved policy.
+    """Load a saved policy. This runs the code that its ``meta.json`` names, so load only policies that you trust.
 
     Args:
         directory: of the policy, such as ``RUN/best``.

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import gymnasium
 import numpy as np
 from gymnasium.error import DependencyNotInstalled
 from gymnasium.wrappers import RecordVideo
@@ -17,6 +19,29 @@ from common.lanes.vector_lanes import is_vector
 from common.plugins.part_config import EnvConfig
 
 RENDER_MODE = "rgb_array"
+DIMENSIONS = (2, 3)
+"""The numbers of dimensions of a picture that can be filmed: ``[H, W]`` or ``[H, W, channels]``."""
+
+
+class Filmable(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Renders pictures that every player shows: in colours, with an even height and width."""
+
+    def render(self) -> Any:
+        return make_filmable(self.env.render())
+
+
+def make_filmable(picture: Any) -> Any:
+    """A picture ``[H, W]``, ``[H, W, 1]`` or ``[H, W, 3]`` in colours, its height and width even; else the value.
+
+    A height or width that is odd grows by one: the last row or column is repeated. Films store colours for squares of
+    four pixels, and many players refuse the format of films with odd sizes.
+    """
+    if not isinstance(picture, np.ndarray) or picture.ndim not in DIMENSIONS:
+        return picture
+    height, width, *_ = picture.shape
+    colours = picture.reshape(height, width, -1)
+    colours = np.repeat(colours, 3, axis=-1) if colours.shape[-1] == 1 else colours
+    return np.pad(colours, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
 
 
 @contextmanager
@@ -66,10 +91,14 @@ def _check_picture(env: Env, target: str) -> None:
     picture = env.render()
     if not isinstance(picture, np.ndarray):
         raise PluginError(f"a video needs pictures as arrays, {target} renders {type(picture).__name__}")
+    if picture.ndim not in DIMENSIONS:
+        raise PluginError(
+            f"a video needs pictures [H, W] or [H, W, channels], {target} renders arrays {list(picture.shape)}"
+        )
 
 
 def _record(env: Env, directory: Path, name: str) -> Env:
     try:
-        return RecordVideo(env, str(directory), episode_trigger=lambda _: True, name_prefix=name)
+        return RecordVideo(Filmable(env), str(directory), episode_trigger=lambda _: True, name_prefix=name)
     except OSError as error:
         raise RunDirectoryError(f"{directory}: videos cannot be written: {error.strerror}") from error

@@ -141,6 +141,10 @@ class KnownTokens:
         self._refresh()
         return self._names.get(digest)
 
+    def digests(self) -> frozenset[bytes]:
+        """The digests of all tokens that were valid at the last look at the source."""
+        return frozenset(self._names)
+
     def names(self) -> frozenset[str]:
         """All holders of valid tokens."""
         self._refresh()
@@ -190,20 +194,26 @@ class Gate:
         self._known, self._open_health, self._is_open = known, open_health, is_open
         self.port: int | None = None
         """Where this process listens; None until it does."""
+        self._told = set[bytes]()
+        """The tokens of admins that the log has called an actor's."""
 
     @classmethod
     def of(cls, config: ServerConfig) -> Gate:
         """The gate that a configuration asks for.
 
         Raises:
-            ConfigError: a token file cannot be read.
+            ConfigError: a token file cannot be read, or an admin's token is an actor's too.
         """
         sources = {
             Role.ACTOR: TokenSource.find(config.actor_token_file, ACTOR_VARIABLE),
             Role.ADMIN: TokenSource.find(config.admin_token_file, ADMIN_VARIABLE),
         }
         known = {role: KnownTokens(source) for role, source in sources.items() if source}
-        return cls(known, open_health=config.open_health, is_open=config.insecure)
+        gate = cls(known, open_health=config.open_health, is_open=config.insecure)
+        for digest in known[Role.ADMIN].digests() if Role.ADMIN in known else ():
+            if problem := gate._find_problem(digest):
+                raise ConfigError(problem)
+        return gate
 
     def identify(self, method: str, metadata: Iterable[tuple[str, str | bytes]], peer: str) -> Caller:
         """Identify the caller of a call.
@@ -216,6 +226,11 @@ class Gate:
         role = Role.ACTOR if method.startswith(ACTOR_METHODS) else Role.ADMIN
         digest = digest_of(bearer(metadata))
         name = self._known[role].name_of(digest) if role in self._known else None
+        if role is Role.ADMIN and name is not None and (problem := self._find_problem(digest)):
+            if digest not in self._told:
+                log.error("%s; it gives no rights of an admin until it is replaced", problem)
+                self._told.add(digest)
+            name = None
         if name is None:
             raise UnauthenticatedError(NOT_AUTHENTICATED)
         return Caller(method, peer, role, name, digest)
@@ -236,6 +251,14 @@ class Gate:
                 "without tokens serves one user: give it TLS and tokens (crossborder-certs)"
             )
 
+    def _find_problem(self, digest: bytes) -> str | None:
+        """What is wrong with an admin's token: it is an actor's too; None if it is not."""
+        actor = self._known[Role.ACTOR].name_of(digest) if Role.ACTOR in self._known else None
+        if actor is None:
+            return None
+        admin = self._known[Role.ADMIN].name_of(digest)
+        return f"tokens: expected another token for admin '{admin}' than that of actor '{actor}', found the same"
+
     def objection(self, caller: Caller) -> CrossborderError | None:
         """Why an open call of this caller must end; None while its token is valid, as of the last call of ``names``.
 
@@ -246,7 +269,8 @@ class Gate:
             return None
         known = self._known[caller.role]
         if caller.digest in known:
-            return None
+            is_actors = caller.role is Role.ADMIN and self._find_problem(caller.digest)
+            return UnauthenticatedError(NOT_AUTHENTICATED) if is_actors else None
         if caller.name in known.names():
             return TokenReplacedError("the token was replaced; join again with the new one")
         return UnauthenticatedError(NOT_AUTHENTICATED)

@@ -105,6 +105,14 @@ def _fuzz() -> str:
     return _table("outcome | messages", rows)
 
 
+def _agreement() -> str:
+    rows = [
+        [name, f"{counts['taken']:,}", f"{counts['refused']:,}"]
+        for name, counts in _result("agreement").get("outcomes", {}).items()
+    ]
+    return _table("format | taken by both | refused by our reader", rows)
+
+
 def _siege() -> str:
     rows = [
         [pace, f"{found['alone']:,.0f}", f"{found['attacked']:,.0f}", f"{100 * found['share']:.0f} %"]
@@ -123,6 +131,7 @@ TABLES = {
     "shutdown": _shutdown,
     "storm": _storm,
     "fuzz": _fuzz,
+    "agreement": _agreement,
     "siege": _siege,
 }
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from common import episode_files
 from common.data import Items
 from common.episode_files import read_episode, read_headers, write_episode
 from common.errors import DatasetError
@@ -202,3 +203,16 @@ def test_what_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="directory"):
         write_episode(tmp_path / "one.npz", make_episode())
     assert [path.name for path in tmp_path.iterdir()] == ["one.npz"]
+
+
+def test_a_small_file_of_very_large_arrays_is_refused_before_they_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(episode_files, "SMALL_BYTES", 1 << 20)
+    arrays: dict[str, Any] = {"obs": np.zeros((2, 1 << 20), np.uint8), "action": np.zeros(1), "reward": np.zeros(1)}
+    np.savez(tmp_path / "whole.npz", **arrays)
+    assert read_episode(tmp_path / "whole.npz").keys() >= arrays.keys()
+    np.savez_compressed(tmp_path / "small.npz", **arrays)
+    for read in (read_headers, read_episode):
+        with pytest.raises(DatasetError, match=r"small.npz: expected contents of at most 100 times the file's own"):
+            read(tmp_path / "small.npz")

@@ -70,7 +70,7 @@ def test_other_bytes_are_refused(message: bytes) -> None:
 
 
 def test_a_message_with_data_twice_is_refused() -> None:
-    with pytest.raises(ValueError, match="with data once, found them twice"):
+    with pytest.raises(ValueError, match="expected the large field once, found it twice"):
         parse_chunk(serialize_chunk(HEAD, b"one") + serialize_chunk(HEAD, b"two"))
 
 

@@ -61,6 +61,7 @@ def test_a_given_file_precedes_the_environments_file_which_precedes_the_environm
         ("é", "be read"),
         ("a b short-short-short-short", "line 1: expected a name and a token, or a token alone, found 3 words"),
         (f"{'short' * 7} {FIRST}", "line 1: expected a name of up to 32 letters"),
+        (f"10.0.0.1 {FIRST}", "line 1: expected a name of .*, found an address or another word"),
         (f"bob {FIRST}\n\nalice {FIRST}", "line 3: expected another token than that of 'bob', found the same"),
     ],
 )

@@ -7,8 +7,8 @@ from typing import Any, cast
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Dict, Discrete, unflatten
-from gymnasium.wrappers import FlattenObservation
+from gymnasium.spaces import Box, Dict, Discrete, Text, unflatten
+from gymnasium.wrappers import FilterObservation, FlattenObservation
 
 from common.data import INTERVENED, Array, Column, Items, Schema
 from common.errors import DatasetError, SchemaMismatchError
@@ -129,6 +129,21 @@ def test_observations_of_several_parts_are_as_many_columns(tmp_path: Path, monke
     found = loaded(GoalEnv())
     assert {"obs/at", "obs/goal", "obs/on"} < found.keys()
     assert_same(found, played(GoalEnv(), episodes))
+
+
+def test_parts_of_observations_that_the_run_does_not_use_are_left_out_whatever_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    episodes = play(GoalEnv(), 12)
+    spoken = Dict({"said": Text(9), **cast(Dict, GoalEnv.observation_space).spaces})
+    spaces = (spoken, GoalEnv.action_space)
+    record(tmp_path, monkeypatch, episodes, spaces, lambda obs: {"said": "go there", **cast(Any, obs)})
+    expected = played(GoalEnv(), episodes)
+    assert_same(loaded(GoalEnv()), expected)
+    assert_same(
+        loaded(FilterObservation(GoalEnv(), ["at", "on"])),
+        {name: column for name, column in expected.items() if name != "obs/goal"},
+    )
 
 
 def test_missing_columns_are_zero_for_interventions_and_memories_and_named_otherwise(

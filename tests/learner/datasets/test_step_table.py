@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from common import episode_files
 from common.errors import DatasetError
 from learner.datasets.step_table import StepTable
 from tests.learner.datasets.robots import write_parquet
@@ -63,3 +64,21 @@ def test_a_file_that_is_no_parquet_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "steps.parquet").write_bytes(b"not at all")
     with pytest.raises(DatasetError, match=r"steps.parquet: expected a parquet file, which cannot be read"):
         StepTable(tmp_path / "steps.parquet")
+
+
+def test_a_small_file_of_very_many_values_is_refused_before_they_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(episode_files, "SMALL_BYTES", 1 << 20)
+    write_parquet(tmp_path / "a.parquet", {"reward": np.random.default_rng(0).random(200_000)})
+    StepTable(tmp_path / "a.parquet")
+    write_parquet(tmp_path / "b.parquet", {"reward": np.zeros(200_000)})
+    with pytest.raises(DatasetError, match=r"b.parquet: expected contents of at most 100 times .* found 1600000 bytes"):
+        StepTable(tmp_path / "b.parquet")
+
+
+def test_lists_of_one_repeated_value_count_with_their_lengths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(episode_files, "SMALL_BYTES", 1 << 20)
+    write_parquet(tmp_path / "a.parquet", {"obs": np.zeros((2, 100_000))})
+    with pytest.raises(DatasetError, match="found 1600000 bytes"):
+        StepTable(tmp_path / "a.parquet")

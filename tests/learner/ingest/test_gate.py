@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from common.config.server_config import ServerConfig
+from common.errors import ConfigError
 from common.wire.tokens import UNNAMED, TokenSource, authorization
 from learner.ingest.gate import (
     ACTOR_METHODS,
@@ -148,3 +150,51 @@ def test_an_open_call_must_end_when_its_token_is_taken_out_and_come_back_when_it
 @pytest.mark.parametrize("name", ["", UNNAMED])
 def test_a_caller_without_a_name_is_counted_by_its_address(name: str) -> None:
     assert Caller(JOIN, PEER, name=name).account == "10.0.0.5"
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_secret_under_two_names_is_the_token_of_neither(
+    known: KnownTokens, path: Path, is_first: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    lines = [f"alice {ALICES}", f"bob {BOBS}"]
+    write(path, *([f"eve {ALICES}", *lines] if is_first else [*lines, f"eve {ALICES}"]))
+    assert names(known) == [None, "bob"]
+    assert f"expected another token than that of '{'eve' if is_first else 'alice'}', found the same" in caplog.text
+    write(path, *lines)
+    assert names(known) == ["alice", "bob"]
+
+
+@pytest.fixture
+def admins(tmp_path: Path) -> Path:
+    return write(tmp_path / "admins", "root the-secret-of-root")
+
+
+def test_a_learner_with_one_token_for_actors_and_admins_does_not_start(path: Path, admins: Path) -> None:
+    config = ServerConfig(actor_token_file=path, admin_token_file=admins)
+    assert Gate.of(config).names() == {Role.ACTOR: {"alice", "bob"}, Role.ADMIN: {"root"}}
+    write(admins, f"root {BOBS}")
+    with pytest.raises(ConfigError, match="expected another token for admin 'root' than that of actor 'bob'") as error:
+        Gate.of(config)
+    assert BOBS not in str(error.value)
+
+
+def test_an_actors_token_that_is_added_to_the_admins_gives_no_rights_of_an_admin(
+    path: Path, admins: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    gate = Gate.of(ServerConfig(actor_token_file=path, admin_token_file=admins))
+    write(admins, "root the-secret-of-root", f"alice {ALICES}")
+    for _ in range(2):
+        with pytest.raises(UnauthenticatedError):
+            gate.identify(STATUS, [authorization(ALICES)], PEER)
+    assert caplog.text.count("expected another token for admin 'alice' than that of actor 'alice'") == 1
+    assert gate.identify(JOIN, [authorization(ALICES)], PEER).name == "alice"
+    assert gate.identify(STATUS, [authorization("the-secret-of-root")], PEER).name == "root"
+
+
+def test_an_admins_open_call_ends_when_its_token_becomes_an_actors(path: Path, admins: Path) -> None:
+    gate = Gate.of(ServerConfig(actor_token_file=path, admin_token_file=admins))
+    caller = gate.identify(STATUS, [authorization("the-secret-of-root")], PEER)
+    assert gate.objection(caller) is None
+    write(path, "robot the-secret-of-root")
+    gate.names()
+    assert isinstance(gate.objection(caller), UnauthenticatedError)

@@ -21,6 +21,12 @@ from tests.conftest import MakeConfig
         "Authorization",
         "private-key",
         "passwd",
+        "accessToken",
+        "clientSecret",
+        "pwd",
+        "secret_key",
+        "connection_string",
+        "dsn",
     ],
 )
 def test_a_text_under_the_key_of_a_secret_is_masked_wherever_it_is(key: str) -> None:
@@ -41,6 +47,18 @@ def test_the_user_of_a_url_is_masked() -> None:
     assert mask_secrets({"uri": "postgresql://me:pw@db:5432/runs"}) == {"uri": "postgresql://***@db:5432/runs"}
     assert mask_secrets({"uri": "postgresql://me:p@w@db/runs"}) == {"uri": "postgresql://***@db/runs"}
     assert mask_secrets({"uri": "http://mlflow:5000/a@b"}) == {"uri": "http://mlflow:5000/a@b"}
+
+
+def test_everything_under_the_key_of_a_secret_is_masked() -> None:
+    assert mask_secrets({"headers": {"X-Robot": "s3cret"}, "token": {"value": ["s3cret"]}}) == {
+        "headers": {"X-Robot": "***"},
+        "token": {"value": ["***"]},
+    }
+
+
+@pytest.mark.parametrize("text", ["https://h/x?a=1&token={}", "Server=x;Password={};b=2", "host=h password={}"])
+def test_a_secret_that_a_text_assigns_is_masked(text: str) -> None:
+    assert mask_secrets({"url": text.format("s3cret")}) == {"url": text.format("***")}
 
 
 def test_a_configuration_without_secrets_is_as_it_was(make_config: MakeConfig) -> None:
