@@ -24,8 +24,9 @@ def is_extreme(values: Array, largest: float) -> Array:
 
 
 def has_extreme(values: Array, largest: float) -> bool:
-    """Whether any of at least one flat float is extreme; it allocates nothing, since ingest asks it of every batch."""
-    return not (float(np.maximum.reduce(values)) <= largest and float(np.minimum.reduce(values)) >= -largest)
+    """Whether any of the flat floats is extreme; it allocates nothing, since ingest asks it of every batch."""
+    greatest, least = np.maximum.reduce(values, initial=0), np.minimum.reduce(values, initial=0)  # Both pass NaN on.
+    return not (float(greatest) <= largest and float(least) >= -largest)
 
 
 def first_extreme(name: str, values: Array, rows: int, largest: float = ANY_FINITE) -> BadValue:
