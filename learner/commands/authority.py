@@ -78,7 +78,8 @@ def make_authority(days: int = AUTHORITY_DAYS) -> Signed:
 def sign(authority: Signed, name: str, hosts: Sequence[str] = (), days: int = 365) -> Signed:
     """Make a key and a certificate: of a server if it has hosts, otherwise of a client.
 
-    Neither can be used as the other: an actor's certificate does not let anybody pose as the learner.
+    A client's certificate does not let anybody pose as the learner. A server's serves for clients too: with
+    ``--client-ca``, the learner's own actors and the front before it show it.
 
     Args:
         authority: signs the certificate.
@@ -87,11 +88,11 @@ def sign(authority: Signed, name: str, hosts: Sequence[str] = (), days: int = 36
         days: until it expires; a negative number makes one that has expired, for tests.
     """
     key = ec.generate_private_key(ec.SECP256R1())
-    purpose = ExtendedKeyUsageOID.SERVER_AUTH if hosts else ExtendedKeyUsageOID.CLIENT_AUTH
+    purposes = [*[ExtendedKeyUsageOID.SERVER_AUTH] * bool(hosts), ExtendedKeyUsageOID.CLIENT_AUTH]
     builder = (
         _builder(_name(name), authority.certificate.subject, key, days)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
+        .add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
         .add_extension(
             x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.key.public_key()),
             critical=False,

@@ -18,7 +18,7 @@ from common.wire.batch import Request
 from common.wire.codec import encode
 from common.wire.compression import compress
 from common.wire.pb import crossborder_pb2 as pb
-from common.wire.rpc import PROTOCOL_VERSION, NotJoinedError, version_from_pb
+from common.wire.rpc import PROTOCOL_VERSION, NotJoinedError, SharedIncarnationError, version_from_pb
 from learner.ingest.joining import join
 from learner.ingest.pushing import push
 from learner.ingest.registry import TooManyActorsError
@@ -30,7 +30,14 @@ from tests.conftest import counting_config
 from tests.learner.ingest.cores import LoneCore
 from tests.parts import counting_schema, expected_rows
 
-REFUSALS: Final = (RefusedError, SchemaMismatchError, ProtocolMismatchError, NotJoinedError, TooManyActorsError)
+REFUSALS: Final = (
+    RefusedError,
+    SchemaMismatchError,
+    SharedIncarnationError,
+    ProtocolMismatchError,
+    NotJoinedError,
+    TooManyActorsError,
+)
 """All that ``IngestCore`` may answer with; anything else that is raised ends the exercise."""
 CAPACITY: Final = 500
 MAX_ROWS: Final = 50
@@ -101,7 +108,7 @@ class Target:
                 self.core.model(version_from_pb(message.have), takes_delta=message.takes_delta)
             elif isinstance(message, pb.PushItemsRequest):
                 push(self.core, self.core.row_of(message.incarnation), Request.parse(message.SerializeToString()))
-        except REFUSALS as error:
+        except (*REFUSALS, DecodeError) as error:  # DecodeError: too long beside its payload, as gRPC is told.
             return type(error).__name__
         return "taken"
 

@@ -70,7 +70,6 @@ def last_state(run_dir: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     path = run_dir / "checkpoints" / str(kept(run_dir))
     values = json.loads((path / "state.json").read_text())
     del values["learner"]["moment"]["seconds"], values["window"]["seconds"], values["window"]["eval_seconds"]
-    del values["learner"]["best_score"]  # The last policy may be scored after the last checkpoint; best/ has its score.
     return load_file(path / "state.safetensors"), values
 
 

@@ -68,7 +68,7 @@ def test_a_run_that_is_going_on_is_copied_again_and_again_and_each_copy_is_resum
         assert len(memory) == rows > 0
         check_rows(contents(memory))
         score = json.loads((copy / "best" / "meta.json").read_text())["score"]
-        result = train_async(configured(copy, opt_steps + 20, replay=replay), 1, resume=True)
+        result = train_async(configured(copy, opt_steps + 20, replay=replay, **parts), 1, resume=True)
         assert result.opt_steps == opt_steps + 20
         assert result.best_score >= score
         assert json.loads((copy / "run.json").read_text())["incarnation"] > 1
