@@ -137,19 +137,7 @@ def _decode(core: IngestCore, request: pb.PushItemsRequest, payload: Payload) ->
     items = decode(core.schema, request.rows, _decompress(core, request, payload), core.values)
     if core.schema.is_rows:
         check_flags(items)
-        _limit_versions(items, core.models.newest().opt_steps)
     return items
-
-
-def _limit_versions(items: Items, newest: int) -> None:
-    """Count rows of models that the learner does not have as rows of the newest model.
-
-    An actor that goes on after a crash of the learner may have such rows. One wrong row must not make the rows of all
-    other actors look stale.
-    """
-    versions = items[VERSION.name]
-    if versions.max() > newest:
-        items[VERSION.name] = np.minimum(versions, newest, dtype=versions.dtype)
 
 
 def _limits_of(core: IngestCore, incarnation: int) -> pb.Limits:

@@ -28,7 +28,7 @@ from urllib.parse import quote
 
 import numpy as np
 
-from common.data import FINAL, VERSION, Array, Items, Schema
+from common.data import FINAL, Array, Items, Schema
 from common.errors import RunDirectoryError
 from common.shared.mapped import identify, map_file
 from common.shared.words import Word, Words
@@ -267,18 +267,14 @@ class ReplayMemory:
     def has_other_rows(self, items: Items, rows: int, incarnation: int, seq: int) -> bool:
         """Whether an actor process has stored other rows than these ``[rows, *shape]`` as its batch number ``seq``.
 
-        False too if nobody can tell any more: the batch has been overwritten, or the log has no record of it. Versions
-        are not compared: ingest bounds them by the newest model, which may be older after a crash of the learner.
+        False too if nobody can tell any more: the batch has been overwritten, or the log has no record of it.
         """
         batch = self.log.find(incarnation, seq, int(self.header.batches))
         if batch is None or batch.start < self.header.intact:
             return False
         if batch.rows != rows:
             return True
-        parts = [
-            read_ring(column, batch.start, batch.end) if name == VERSION.name else items[name]
-            for name, column in self.columns.items()
-        ]
+        parts = [items[name] for name in self.columns]
         if self.links is not None:
             parts.append(read_ring(self.links.previous, batch.start, batch.end))
         return compute_checksum(parts) != batch.checksum

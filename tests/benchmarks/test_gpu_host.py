@@ -64,7 +64,7 @@ def test_a_part_that_is_not_done_in_time_is_stopped_and_its_lines_count(tmp_path
     lines: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(tmp_path))
-        assert run_part(("endless",), 2.0, lines.append) == "out of time"
+        assert run_part(("endless",), 10.0, lines.append) == "out of time"
         assert run_part(("no_such_module",), 60.0, lines.append) == "broken: exit code 1"
     assert lines[0] == '{"begun": 1}'
     assert "No module named no_such_module" in lines[-1]

@@ -8,19 +8,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from common.data import VERSION, Array, Column, Items, Schema
+from common.data import Array, Column, Items, Schema
 from common.interfaces import RowMap
 
 CHECKSUM = Column.of("checksum", np.uint32)
 
 
 def checksums(rows: Mapping[str, Array]) -> Array:
-    """CRC-32 of the other columns of each row, uint32 ``[n]``.
-
-    The version is left out: ingest bounds it by the newest model, which is an older one after a crash of the learner.
-    """
-    names = sorted(rows.keys() - {CHECKSUM.name, VERSION.name})
-    others = (np.ascontiguousarray(rows[name]) for name in names)
+    """CRC-32 of the other columns of each row, uint32 ``[n]``."""
+    others = (np.ascontiguousarray(rows[name]) for name in sorted(rows) if name != CHECKSUM.name)
     values = np.concatenate([column.reshape(len(column), -1).view(np.uint8) for column in others], axis=1)
     return np.fromiter((zlib.crc32(row) for row in values), np.uint32, len(values))
 

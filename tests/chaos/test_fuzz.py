@@ -10,7 +10,8 @@ def test_mutilated_messages_are_taken_or_refused_by_name_and_cost_no_memory() ->
     result = fuzz(20_000, seed=5)
     assert result["most_allocated_bytes"] < MAX_ALLOCATED
     assert result["outcomes"].keys() == {
-        *("taken", "no message", "RefusedError", "NotJoinedError", "SchemaMismatchError", "ProtocolMismatchError"),
+        *("taken", "no message", "DecodeError", "RefusedError", "NotJoinedError"),
+        *("SchemaMismatchError", "SharedIncarnationError", "ProtocolMismatchError"),
     }
     assert result["batches_refused_for"].keys() == {
         "bounds",

@@ -174,16 +174,6 @@ def test_the_policy_lag_is_the_mean_over_the_rows_of_a_batch(client: Client) -> 
     assert client.server.actor_table["behaviour_opt_steps"][0] == 30
 
 
-def test_rows_of_models_that_the_learner_does_not_have_count_as_rows_of_the_newest_model(client: Client) -> None:
-    client.join()
-    client.server.publisher.publish(50, wait=True)
-    talk = Talk(client.stub)
-    versions = {"version": np.array([10, 50, 51, 4_000_000_000, 30], np.uint32)}
-    talk.say(client.batch(1, payload=encode(client.schema, {**client.items(0, 5), **versions}, 5)))
-    talk.end()
-    assert client.memory().columns["version"][:5].tolist() == [10, 50, 50, 50, 30]
-
-
 def test_an_environment_error_is_logged_marked_shortened_and_seldom(
     client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
