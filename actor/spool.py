@@ -106,6 +106,7 @@ class Spool(Generic[MessageT]):
         self._epoch = 0
         self._lacks_room = False  # The producer's last try found no room.
         self._connected = False
+        self._is_held = False
         self._closed = False
 
     def put(self, message: MessageT, size: int, rows: int, seconds: float) -> bool:
@@ -147,6 +148,8 @@ class Spool(Generic[MessageT]):
         return self._fits(size, self._bytes)
 
     def _window_is_full(self) -> bool:
+        if self._is_held and self._unsent:
+            return True
         if self._grouped_messages + len(self._unsent) < self._window:
             return False
         if self._unsent_rows >= 2 * self.group_rows:
@@ -195,6 +198,7 @@ class Spool(Generic[MessageT]):
         """
         with self._lock:
             self._n_sent_here = 0
+            self._is_held = False
             self._epoch += 1
             self._connected = True
             self._work.notify_all()
@@ -234,14 +238,14 @@ class Spool(Generic[MessageT]):
                     return self._acked + self._n_sent_here, self._groups[self._n_sent_here - 1]
                 if self._closed or deadline.passed():
                     return None
-                linger = self._remaining_linger() if self._unsent else math.inf
+                linger = self._remaining_linger() if self._unsent and not self._is_held else math.inf
                 self._work.wait(min(deadline.remaining(), linger))
             return None
 
     def _add_group(self) -> None:
-        """Make a group of the oldest unsent messages, unless there are none or they wait for more."""
+        """Make a group of the oldest unsent messages, unless there are none, or they wait for more or are held."""
         self._drop_stale()
-        if not self._unsent or self._waits_for_more():
+        if not self._unsent or self._waits_for_more() or (self._is_held and not self._closed):
             return
         members = [self._unsent.popleft()]
         rows = members[0].rows
@@ -270,6 +274,17 @@ class Spool(Generic[MessageT]):
 
     def _remaining_linger(self) -> float:
         return max(0.0, self._grouped_at + self._linger - self._clock())
+
+    def hold(self, is_held: bool) -> None:
+        """Hold messages back, or let them go on: while they are held, one may be put, and no group is made.
+
+        A new connection holds nothing, and a closed spool neither.
+        """
+        with self._lock:
+            if self._is_held and not is_held:
+                self._room.notify_all()
+                self._work.notify_all()
+            self._is_held = is_held
 
     def acknowledge(self, seq: int) -> None:
         """Forget every group up to number ``seq``."""

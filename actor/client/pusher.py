@@ -78,9 +78,10 @@ class Pusher:
         self._connector, self._joined, self._fetcher = connector, answer, fetcher
         self._counters, self._stopped = counters, stopped
         push = answer.config.push
+        self._never_waits = answer.config.env.rate_hz is not None
         self._spool: Spool[WaitingBatch] = Spool(
             push.spool_bytes,
-            push.window if answer.config.env.rate_hz is None else UNLIMITED,
+            UNLIMITED if self._never_waits else push.window,
             group_rows=choose_group_rows(answer),
             linger=LINGER_SECONDS,
             max_seconds=push.spool_seconds or math.inf,
@@ -220,6 +221,7 @@ class Pusher:
 
     def _hear(self, response: pb.PushItemsResponse) -> None:
         self._spool.grace = 0.0 if response.paced else GRACE_SECONDS
+        self._spool.hold(response.held and not self._never_waits)
         self._spool.acknowledge(response.acked_seq)
         newest = version_from_pb(response.newest)
         self._fetcher.announce(newest)

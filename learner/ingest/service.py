@@ -49,6 +49,8 @@ class ActorStream:
         self._context = context
         self._writing = asyncio.Lock()
         self._acked = 0
+        self.is_held = False
+        """Whether the replay ratio holds the next acknowledgement back."""
         self.row: int | None = None
         """The actor's row of the actor table; None before its first request."""
         self.evaluates = False
@@ -76,6 +78,7 @@ class ActorStream:
                     stop=stop,
                     paced=self._core.ratio.samples_per_insert is not None,
                     trace_parent=self._core.traces.take_learnt(self.row, newest.opt_steps),
+                    held=self.is_held and not stop,
                 )
             )
 
@@ -248,9 +251,16 @@ class LearnerServicer(pb_grpc.LearnerServiceServicer):
     async def _hold_for_turn(self, stream: ActorStream, row: int) -> None:
         core = self._core
         self._wake_streams()
-        while core.turns.holds(row) and not stream.is_leaving:
-            core.control.actor_hold_seconds += await self._wait(stream, STILL_HERE_SECONDS)
-            self._wake_streams()  # Also after a second without a bell: an admin may have changed the ratio.
+        try:
+            while core.turns.holds(row) and not stream.is_leaving:
+                if not stream.is_held:
+                    stream.is_held = True
+                    await stream.send()  # Otherwise the actor would go on until its window is full.
+                    continue  # Its turn may have come meanwhile.
+                core.control.actor_hold_seconds += await self._wait(stream, STILL_HERE_SECONDS)
+                self._wake_streams()  # Also after a second without a bell: an admin may have changed the ratio.
+        finally:
+            stream.is_held = False
 
     async def _wait(self, stream: ActorStream, seconds: float) -> float:
         """Wait until the stream is woken, at most ``seconds``; after ``STILL_HERE_SECONDS`` send a sign of life.

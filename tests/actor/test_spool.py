@@ -560,3 +560,33 @@ def test_unacknowledged_messages_are_those_that_were_sent_and_those_that_wait() 
         spool.next_unsent(epoch, 0.0)
     spool.acknowledge(1)
     assert spool.unacknowledged() == [1, 2]
+
+
+def test_while_messages_are_held_one_may_be_put_and_none_goes_out() -> None:
+    spool: Spool[str] = Spool(1000, 100)
+    epoch = spool.connect()
+    spool.hold(True)
+    assert spool.put("a", 1, 1, 0.0)
+    assert not spool.put("b", 1, 1, 0.0), "one is enough, and more would only grow old"
+    assert spool.next_unsent(epoch, 0.01) is None
+    spool.hold(False)
+    assert spool.put("b", 1, 1, 0.0)
+    found = spool.next_unsent(epoch, 1.0)
+    assert found is not None
+    assert found[1].messages == ["a"]
+
+
+@pytest.mark.parametrize("release", ["connect", "close"])
+def test_a_new_connection_or_a_closed_spool_holds_nothing(release: str) -> None:
+    spool: Spool[str] = Spool(1000, 100)
+    epoch = spool.connect()
+    spool.hold(True)
+    assert spool.put("a", 1, 1, 0.0)
+    if release == "connect":
+        spool.disconnect()
+        epoch = spool.connect()
+    else:
+        spool.close()
+    found = spool.next_unsent(epoch, 1.0)
+    assert found is not None
+    assert found[1].messages == ["a"]

@@ -127,13 +127,16 @@ def test_acknowledgements_are_held_back_to_keep_the_replay_ratio(make_config: Ma
         assert talk.say(client.batch(1, count=5)).acked_seq == 1
         server.control.sampled = 1
         still_here = talk.say(client.batch(2, count=5))
-        assert still_here.acked_seq == 1, "a sign of life, not the acknowledgement"
+        assert (still_here.acked_seq, still_here.held) == (1, True), "it is told at once, or it would go on"
+        still_there = talk.hear()
+        assert (still_there.acked_seq, still_there.held) == (1, True), "a sign of life, not the acknowledgement"
         assert len(client.stored()) == 10, "held back, but stored"
         server.control.sampled = 8
         server.ingest.release_held()
-        acked = still_here
+        acked = still_there
         while acked.acked_seq < 2:
             acked = talk.hear()
+        assert not acked.held
         assert server.control.actor_hold_seconds > 0
 
 
