@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from common.errors import ConfigError
-from common.process.command import Parser, run_command
+from common.process.command import Parser, as_path, run_command
 from common.process.streams import answers
 from learner.shared.durable import has_file, locate
 from learner.storage.rundir import require_readable
@@ -21,7 +21,7 @@ def make_policy_parser(name: str, description: str, examples: str) -> Parser:
     """A parser with the options that name a checkpoint."""
     parser = Parser(name, description, examples, level="WARNING")
     parser.add_argument(
-        "--run", required=True, type=Path, metavar="DIR", help="the run's directory, or a checkpoint in it: RUN/best"
+        "--run", required=True, type=as_path, metavar="DIR", help="the run's directory, or a checkpoint in it: RUN/best"
     )
     which = parser.add_mutually_exclusive_group()
     which.add_argument(
