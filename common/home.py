@@ -5,8 +5,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 from common.errors import ConfigError, PluginError
+
+_UNKNOWN: Final = ("home directory", "getpwuid()")
+"""What the errors of Python's ``pathlib`` and ``pwd`` say, if they know no home or no name."""
 
 
 def expand_home(path: str | Path) -> Path:
@@ -45,13 +49,11 @@ def naming_missing_home(what: str) -> Iterator[None]:
         what: needs them.
 
     Raises:
-        PluginError: the library failed, and the home is not known.
+        PluginError: Python knows no such home or name.
     """
     try:
         yield
-    except (KeyError, RuntimeError) as error:  # Python raises these when it knows no name, and no home.
-        try:
-            Path.home()
-        except RuntimeError:
-            raise PluginError(f"{what}: this user has no home, set HOME to a directory: {error}") from error
-        raise
+    except (KeyError, RuntimeError) as error:
+        if not any(text in str(error) for text in _UNKNOWN):
+            raise
+        raise PluginError(f"{what}: {str(error).rstrip('.')}; set HOME to a directory, and USER to a name") from error

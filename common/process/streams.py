@@ -196,7 +196,7 @@ class _Unwaiting(_MaybeUnread):
             rest = text
             if (self._can_tell_room or self._is_finished) and not (self._waiting or self._left_out):
                 while rest and self._room.poll(0):
-                    rest = rest[super().write(rest[: select.PIPE_BUF]) :]
+                    rest = rest[super().write(rest[: select.PIPE_BUF]) or 0 :]
             if rest and not self._is_finished:
                 self._put(rest)
         return len(text)
@@ -224,6 +224,7 @@ class _Unwaiting(_MaybeUnread):
 
     def _write_waiting(self) -> None:
         """Write what waits. A text waits until it is written, so that no other text overtakes it."""
+        room = _poll_for_room(self.fileno())
         while True:
             with self._changed:
                 if not self._changed.wait_for(lambda: self._waiting, _LINGER_SECONDS):
@@ -231,8 +232,10 @@ class _Unwaiting(_MaybeUnread):
                     return
                 text = self._waiting[0]
             rest = text
-            while rest:
-                rest = rest[super().write(rest) :]
+            # After ``finish``, the descriptor may lead elsewhere. A write to one that does not block may return None.
+            while rest and not self._is_finished:
+                if room.poll(1000 * _LINGER_SECONDS):
+                    rest = rest[super().write(rest) or 0 :]
             with self._changed:
                 if self._waiting and self._waiting[0] is text:  # Otherwise ``finish`` has given it up.
                     self._waiting.popleft()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import getpass
 import importlib
 import pkgutil
 import typing
@@ -87,9 +88,10 @@ def homeless(monkeypatch: pytest.MonkeyPatch) -> None:
     """A user of a container: without a name, and without HOME."""
 
     def nobody(_: object) -> typing.NoReturn:
-        raise KeyError("uid not found")
+        raise KeyError("getpwuid(): uid not found: 54321")
 
-    monkeypatch.delenv("HOME", raising=False)
+    for variable in ("HOME", "LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(variable, raising=False)
     monkeypatch.setattr("pwd.getpwuid", nobody)
 
 
@@ -109,16 +111,22 @@ def at_home() -> Path:
     return Path.home()
 
 
+def by_name() -> str:
+    return getpass.getuser()
+
+
 def broken() -> None:
     raise RuntimeError("broken")
 
 
 @pytest.mark.usefixtures("homeless")
-def test_a_part_that_needs_a_home_is_named_with_what_to_do() -> None:
-    with pytest.raises(PluginError, match=r"^tests\.common\.test_home:at_home: this user has no home, set HOME to a directory"):
-        PluginConfig(target="tests.common.test_home:at_home").build()
+@pytest.mark.parametrize("part", ["at_home", "by_name"])
+def test_a_part_that_needs_a_home_or_a_name_is_named_with_what_to_do(part: str) -> None:
+    with pytest.raises(PluginError, match=rf"^tests\.common\.test_home:{part}: .*; set HOME to a directory, and USER"):
+        PluginConfig(target=f"tests.common.test_home:{part}").build()
 
 
+@pytest.mark.usefixtures("homeless")
 def test_another_error_of_a_part_is_left_as_it_is() -> None:
     with pytest.raises(RuntimeError, match=r"^broken$"):
         PluginConfig(target="tests.common.test_home:broken").build()
