@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, TypeVar, get_args, get_origin
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, TypeVar, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 from common.errors import ConfigError
 from common.hints import nearest
+from common.home import expand_home
 
 SettingsT = TypeVar("SettingsT", bound="Settings")
+HomePath = Annotated[Path, AfterValidator(expand_home)]
+"""A path of a configuration, in which ``~`` is the home of the user whose process reads it."""
+PathElsewhere = Annotated[Path, "``~`` is kept"]
+"""A path on another host, whose command replaces ``~`` when it gets the path as an option."""
 
 
 class Settings(BaseModel):

@@ -23,6 +23,7 @@ from common.config.nested import overlay, put
 from common.config.run_config import FREE_PORTS, RunConfig, read_values
 from common.errors import ConfigError
 from common.hints import nearest_path
+from common.home import expand_path
 from common.settings import validate
 from learner.evaluation.policy import load_policy
 from learner.loop.in_turns import Trainer
@@ -63,7 +64,9 @@ def train(
         ConfigError: the configuration is not valid.
         CrossborderError: a part cannot be built, or training failed.
     """
-    values: dict[str, Any] = _plain(config) if isinstance(config, Mapping) else read_values(Path(config))
+    values: dict[str, Any] = (
+        _plain(config) if isinstance(config, Mapping) else read_values(expand_path(config, "config"))
+    )
     ports: dict[str, Any] = {}  # Many people may train on one host, each in a notebook.
     for key, value in FREE_PORTS.items():
         put(ports, key, value)
@@ -102,8 +105,9 @@ def read_records(run_dir: str | Path) -> pandas.DataFrame:
         import pandas  # noqa: PLC0415 - an extra that training does not need
     except ImportError as error:
         raise ImportError(f"{error}; pip install 'crossborder[notebook]'") from error
-    path = Path(run_dir) / "metrics.csv"
+    directory = expand_path(run_dir, "run_dir")
+    path = directory / "metrics.csv"
     try:
         return pandas.read_csv(StringIO(read_complete_lines(path)))
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}{nearest_path(Path(run_dir))}") from error
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}{nearest_path(directory)}") from error

@@ -57,7 +57,8 @@ HEAD = """\
 One YAML file describes a run. `learner-server`, `sync-train` and `offline-train` read the same file, and actors get
 their part of it from the learner. `--show-config` prints the file with all defaults, `--set KEY=VALUE` changes single
 values, and `--check` builds everything once without training. If a key is unknown, the error names the nearest known
-key; if a value is wrong, it names the values that are expected. Times are in seconds.
+key; if a value is wrong, it names the values that are expected. Times are in seconds. In a path, `~` is the home of the
+user who runs the command.
 """
 AGENTS_HEAD = """\
 ## Agents

@@ -11,7 +11,6 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable
 from functools import partial
-from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import grpc
@@ -20,7 +19,7 @@ from google.protobuf.message import DecodeError
 from actor.client.relayed_models import AcceptedTokens, Metadata, RelayedModels
 from common.config.server_config import MOST_MESSAGE_BYTES
 from common.errors import AddressError, ConfigError
-from common.settings import Settings
+from common.settings import HomePath, Settings
 from common.wire.address import is_loopback, join_address, split_address
 from common.wire.channel import channel_options, path_of, read_certificates
 from common.wire.owners import is_own_host, is_strangers_peer
@@ -66,10 +65,10 @@ class RelaySettings(Settings):
     listen: str
     trust: Trust
     """How the relay checks the learner; it sends no token of its own."""
-    certificate: Path | None = None
+    certificate: HomePath | None = None
     """Callers check the relay by this certificate."""
-    key: Path | None = None
-    client_ca: Path | None = None
+    key: HomePath | None = None
+    client_ca: HomePath | None = None
     """Authorities that must have issued the callers' certificates; None: callers need none."""
 
     def check(self) -> None:

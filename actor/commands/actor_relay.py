@@ -6,9 +6,8 @@ import argparse
 import asyncio
 import logging
 import sys
-from pathlib import Path
 
-from common.process.command import Parser, run_service
+from common.process.command import Parser, as_path, run_service
 from common.process.log import quiet_grpc
 from common.process.signals import StopSignals
 from common.wire.trust import Trust, add_learner_options, read_trust
@@ -34,7 +33,7 @@ def parser() -> Parser:
         "--listen-client-ca": "authorities that must have issued the actors' certificates (default: actors need none)",
     }
     for option, text in files.items():
-        made.add_argument(option, type=Path, metavar="FILE", help=text)
+        made.add_argument(option, type=as_path, metavar="FILE", help=text)
     return made
 
 

@@ -6,11 +6,10 @@ import argparse
 import logging
 import sys
 from functools import partial
-from pathlib import Path
 
 from actor.manager import ActorManager
 from common.errors import ConfigError, CrossborderError
-from common.process.command import Parser, at_least, positive, run_service, tell_error
+from common.process.command import Parser, as_path, at_least, positive, run_service, tell_error
 from common.process.log import quiet_grpc
 from common.process.signals import StopSignals
 from common.process.streams import answers
@@ -74,7 +73,7 @@ def parser() -> Parser:
     )
     made.add_argument(
         "--record",
-        type=Path,
+        type=as_path,
         metavar="DIR",
         help="write every whole episode into DIR, as a dataset for offline-train and replay.sources",
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from common.errors import ConfigError
-from common.process.command import Parser, run_command
+from common.process.command import Parser, as_path, run_command
 from common.process.streams import answers
 
 EXAMPLES = """\
@@ -33,7 +33,9 @@ SOURCES: Final = {
 def parser() -> Parser:
     """The command's options."""
     made = Parser("crossborder-files", __doc__ or "", EXAMPLES)
-    made.add_argument("directory", nargs="?", type=Path, metavar="DIR", help="the new directory that gets the copies")
+    made.add_argument(
+        "directory", nargs="?", type=as_path, metavar="DIR", help="the new directory that gets the copies"
+    )
     made.add_argument("--list", action="store_true", help="print the names of all files and copy nothing")
     return made
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
-from pathlib import Path
 
 from actor.launching.hosts_config import load_hosts
 from actor.launching.launcher import Launcher
-from common.process.command import Parser, run_service
+from common.process.command import Parser, as_path, run_service
 from common.process.signals import StopSignals
 from common.process.streams import answers
 
@@ -24,7 +23,9 @@ Certificates and tokens are expected on the hosts: docs/clusters.md. The same co
 def parser() -> Parser:
     """The command's options."""
     made = Parser("crossborder-launch", __doc__ or "", EXAMPLES)
-    made.add_argument("hosts", type=Path, metavar="FILE", help="the YAML file that names the hosts: docs/clusters.md")
+    made.add_argument(
+        "hosts", type=as_path, metavar="FILE", help="the YAML file that names the hosts: docs/clusters.md"
+    )
     made.add_argument("--show", action="store_true", help="check the file, print the ssh commands, and exit")
     return made
 

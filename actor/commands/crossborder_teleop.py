@@ -9,7 +9,7 @@ from pathlib import Path
 
 from common.errors import ConfigError
 from common.plugins.part_config import EnvConfig
-from common.process.command import Parser, at_least, run_service
+from common.process.command import Parser, as_path, at_least, run_service
 from common.process.signals import StopSignals
 from common.process.streams import answers
 from common.settings import validate
@@ -27,9 +27,15 @@ is needed. Ctrl-C ends it; an episode that has not ended then is not recorded.
 def parser() -> Parser:
     """The command's options."""
     made = Parser("crossborder-teleop", __doc__, EXAMPLES)
-    made.add_argument("--config", required=True, type=Path, metavar="FILE", help="the YAML file of the run, or its env")
     made.add_argument(
-        "--record", required=True, type=Path, metavar="DIR", help="the directory that gets each episode as an .npz file"
+        "--config", required=True, type=as_path, metavar="FILE", help="the YAML file of the run, or its env"
+    )
+    made.add_argument(
+        "--record",
+        required=True,
+        type=as_path,
+        metavar="DIR",
+        help="the directory that gets each episode as an .npz file",
     )
     made.add_argument(
         "--episodes", type=at_least(1), metavar="N", help="how many episodes to record (default: until Ctrl-C)"

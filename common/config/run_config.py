@@ -18,7 +18,7 @@ from common.config.server_config import ServerConfig, TlsConfig
 from common.config.trainer_config import TrainerConfig
 from common.errors import ConfigError
 from common.plugins.part_config import AgentArguments, PluginConfig
-from common.settings import Settings, validate
+from common.settings import HomePath, Settings, validate
 
 RECORDER_OPTIONAL: Final = frozenset({"identity", "config"})
 """Arguments for recorders that have parameters of these names."""
@@ -91,7 +91,7 @@ class RunConfig(ActorConfig):
         description="The seed of all random numbers of the run. Environment j of the k-th actor to join is seeded "
         "with seed + k * envs_per_actor + j.",
     )
-    run_dir: Path | None = Field(
+    run_dir: HomePath | None = Field(
         None, description="The directory to which the run is written; null: runs/{name}-{date}-{time}."
     )
     trainer: TrainerConfig = Field(description="The learner loop.")

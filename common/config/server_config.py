@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Final, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
 from common.errors import ConfigError
-from common.settings import Settings
+from common.settings import HomePath, Settings
 from common.wire.address import is_loopback, split_address
 from common.wire.tls import read_authorities, read_pair
 from common.wire.tokens import ACTOR_VARIABLE, ADMIN_VARIABLE, TokenSource
@@ -26,11 +25,11 @@ OnOutOfBounds = Literal["count", "refuse"]
 class TlsConfig(Settings):
     """Certificates of the server, as PEM files; a changed file is used from the next connection on."""
 
-    certificate: Path = Field(
+    certificate: HomePath = Field(
         description="The file of the server's certificate, followed by its intermediate certificates (PEM)."
     )
-    key: Path = Field(description="The file of the certificate's private key, without a passphrase (PEM).")
-    client_ca: Path | None = Field(
+    key: HomePath = Field(description="The file of the certificate's private key, without a passphrase (PEM).")
+    client_ca: HomePath | None = Field(
         None,
         description="The file of the authorities that must have issued each client's certificate, for mutual TLS "
         "(PEM). null: clients need no certificate.",
@@ -123,12 +122,12 @@ class ServerConfig(Settings):
         description="Certificates that encrypt all connections. Beyond loopback they are needed, unless insecure is "
         "true.",
     )
-    actor_token_file: Path | None = Field(
+    actor_token_file: HomePath | None = Field(
         None,
         description="The file of the actors' tokens: on each line `NAME TOKEN`, or a token alone. null: the file "
         "that CROSSBORDER_TOKEN_FILE names, or the token in CROSSBORDER_TOKEN, if either is set.",
     )
-    admin_token_file: Path | None = Field(
+    admin_token_file: HomePath | None = Field(
         None,
         description="The file of the admins' tokens, in the same format. They open all services except the actors'. "
         "null: the file that CROSSBORDER_ADMIN_TOKEN_FILE names, or the token in CROSSBORDER_ADMIN_TOKEN, if either "

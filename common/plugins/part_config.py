@@ -12,6 +12,7 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, field_validator, mode
 
 from common.errors import ConfigError, PluginError
 from common.hints import nearest
+from common.home import naming_missing_home
 from common.interfaces import EnvSpec
 from common.plugins import part_loading
 from common.process.shared_globals import keeping_globals
@@ -39,12 +40,15 @@ class PluginConfig(Settings):
         Args:
             optional: arguments only for targets that have parameters of these names; ``params`` override them.
             given: arguments for every target.
+
+        Raises:
+            PluginError: the part needs the home of a user that has none. A part may raise any other error.
         """
         target = part_loading.load_part(self.target)
         if optional:
             named = inspect.signature(target).parameters.keys() - self.params.keys()
             given |= {name: value for name, value in optional.items() if name in named}
-        with keeping_globals(self.target):
+        with keeping_globals(self.target), naming_missing_home(self.target):
             return target(**given, **self.params)
 
     def check(

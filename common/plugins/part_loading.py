@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from common.errors import PluginError
 from common.hints import nearest
+from common.home import naming_missing_home
 from common.plugins.shipped import OWN_PACKAGES
 from common.process.shared_globals import keeping_globals
 
@@ -41,7 +42,7 @@ def load_module(name: str) -> ModuleType:
     if here not in sys.path:
         sys.path.append(here)
     try:
-        with keeping_globals(f"the import of {name}"):
+        with keeping_globals(f"the import of {name}"), naming_missing_home(f"the import of {name}"):
             return importlib.import_module(name)
     except ImportError as error:
         raise PluginError(f"cannot import module '{name}': {error}{_clash_hint(error.name or name)}") from error

@@ -9,10 +9,12 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import takewhile
+from pathlib import Path
 from typing import Any, Final
 
 from common.errors import CrossborderError
 from common.hints import nearest
+from common.home import expand_home
 from common.process.log import LogFormat, escape_lines, setup_logging
 from common.process.signals import StopSignals
 from common.process.streams import own_streams
@@ -110,6 +112,14 @@ def at_least(least: int) -> Callable[[str], int]:
         return int(text)
 
     return number
+
+
+def as_path(text: str) -> Path:
+    """The type of an option that takes a path; ``~`` is the user's home, as in ``--output=~/curve.png``."""
+    try:
+        return expand_home(Path(text))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def positive(text: str) -> float:

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Literal
 
 from common.process.clocks import Bucket
+from common.process.streams import unblock_stderr
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -76,11 +77,14 @@ class JsonFormatter(logging.Formatter):
 def setup_logging(level: str = "INFO", form: LogFormat = "text", console: Console | None = None) -> None:
     """Log to stderr. If ``form`` is json, uncaught exceptions and warnings are logged as JSON too.
 
+    A log that nobody reads stops no thread; see ``common.process.streams``.
+
     Args:
         level: the lowest level that is logged.
         form: for people or for machines.
         console: of the live display, so that lines in text appear above it.
     """
+    unblock_stderr(lambda lines: _tell_left_out(formatter, lines))
     handler: logging.Handler = logging.StreamHandler(sys.stderr)
     formatter: logging.Formatter = TextFormatter("%(asctime)s %(levelname)-7s %(who)s%(name)s: %(message)s", "%H:%M:%S")
     if form == "json":
@@ -95,6 +99,13 @@ def setup_logging(level: str = "INFO", form: LogFormat = "text", console: Consol
     if form == "json":
         sys.excepthook = _log_uncaught
         logging.captureWarnings(True)
+
+
+def _tell_left_out(formatter: logging.Formatter, lines: int) -> str:
+    """The line of the log that stands for lines that nobody has read in time."""
+    message = f"{lines} lines were left out here: nobody read them in time"
+    said = {"name": __name__, "levelno": logging.WARNING, "levelname": "WARNING", "msg": message}
+    return formatter.format(logging.makeLogRecord(said))
 
 
 def quiet_grpc(form: LogFormat) -> None:

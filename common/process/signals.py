@@ -13,6 +13,8 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, Final
 
+from common.process.streams import hurry
+
 STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PUT_BACK_SECONDS: Final = 0.1
 """The least time between two times that handlers are put back, which takes 20 us."""
@@ -72,6 +74,7 @@ class StopSignals:
         if self.received is not None:
             os._exit(128 + number)
         self.received = number
+        hurry()
         if self.on_stop is None:
             raise KeyboardInterrupt
         # Python runs this handler in the main thread, between two instructions of other code. That code may hold a lock

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any, Final
 
 import gymnasium
@@ -14,7 +13,7 @@ from common.data import Array
 from common.errors import ConfigError
 from common.lanes.lanes import SUCCESS
 from common.rewards.classifier import load_classifier
-from common.settings import Settings, validate
+from common.settings import HomePath, Settings, validate
 
 PROBABILITY: Final = "success_probability"
 """The key of ``info`` that holds the probability of success after each step."""
@@ -38,7 +37,7 @@ class RewardClassifier(gymnasium.Wrapper[Any, Any, Any, Any]):
     class Config(Settings):
         """The parameters of the wrapper."""
 
-        path: Path = Field(
+        path: HomePath = Field(
             description="The file that reward-train wrote, a path on each host that builds the environment."
         )
         threshold: Annotated[float, Field(gt=0, lt=1)] | None = Field(

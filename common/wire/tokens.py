@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from common.errors import ConfigError
+from common.home import expand_path
 from common.wire.watched import Watched
 
 log = logging.getLogger(__name__)
@@ -121,7 +122,7 @@ class TokenSource:
         """``path``, else the file that ``{variable}_FILE`` names, else the value of ``variable``; None without any."""
         file = path or environment.get(f"{variable}_FILE")
         if file:
-            return cls(f"token file {file}", Path(file))
+            return cls(f"token file {file}", expand_path(file, f"{variable}_FILE"))
         return cls(variable, None, environment[variable]) if variable in environment else None
 
     def read(self) -> tuple[Token, ...]:

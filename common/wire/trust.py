@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import Final, TypeVar
 
 from pydantic import Field
 
 from common.errors import AuthenticationError, ConfigError
-from common.process.command import Parser
-from common.settings import Settings
+from common.process.command import Parser, as_path
+from common.settings import PathElsewhere, Settings
 from common.wire.address import is_loopback, split_address
 from common.wire.endpoints import split_addresses
 from common.wire.owners import find_listeners, find_strangers, is_own_host
@@ -26,12 +25,12 @@ class Trust(Settings):
     The actor speaks TLS to every other host, and to this host if a file is given.
     """
 
-    ca: Path | None = Field(
+    ca: PathElsewhere | None = Field(
         None, description="Authorities that must have issued the learner's certificate; null: the public ones."
     )
-    certificate: Path | None = Field(None, description="The actor's own certificate, for mutual TLS.")
-    key: Path | None = Field(None, description="The private key of that certificate.")
-    token_file: Path | None = Field(
+    certificate: PathElsewhere | None = Field(None, description="The actor's own certificate, for mutual TLS.")
+    key: PathElsewhere | None = Field(None, description="The private key of that certificate.")
+    token_file: PathElsewhere | None = Field(
         None, description="File with the actor's token; null: the token in the environment, if there is one."
     )
     insecure: bool = Field(False, description="Speak to a host beyond loopback although nothing is encrypted.")
@@ -111,7 +110,7 @@ def add_learner_options(parser: Parser, caller: str, *, several: bool = False) -
         "--token-file": f"the file of {caller}'s token",
     }
     for option, text in files.items():
-        parser.add_argument(option, type=Path, metavar="FILE", help=text)
+        parser.add_argument(option, type=as_path, metavar="FILE", help=text)
     parser.add_argument("--insecure", action="store_true", help="connect to another host without encryption")
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 
 from common.errors import ConfigError, PluginError
-from common.process.command import Parser, at_least, run_command
+from common.process.command import Parser, as_path, at_least, run_command
 from common.process.streams import answers
 
 EXAMPLES = """\
@@ -29,7 +28,7 @@ Keep ca.key to yourself: anybody who has it can pose as your learner.
 def parser() -> Parser:
     """The command's options."""
     made = Parser("crossborder-certs", __doc__, EXAMPLES)
-    made.add_argument("--out", required=True, type=Path, metavar="DIR", help="the directory of the files")
+    made.add_argument("--out", required=True, type=as_path, metavar="DIR", help="the directory of the files")
     made.add_argument(
         "--host",
         action="append",
@@ -56,13 +55,13 @@ def parser() -> Parser:
     )
     made.add_argument(
         "--for-learner",
-        type=Path,
+        type=as_path,
         metavar="DIR2",
         help="copy the files that the learner needs to DIR2; ca.key is not one of them",
     )
     made.add_argument(
         "--for-actors",
-        type=Path,
+        type=as_path,
         metavar="DIR3",
         help="copy the files that actors need to DIR3; ca.key is not one of them",
     )

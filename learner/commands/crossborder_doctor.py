@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from common.config.run_config import RunConfig, load_config
 from common.errors import AddressError, ConfigError, CrossborderError, RunDirectoryError
-from common.process.command import Parser, run_command
+from common.process.command import Parser, as_path, run_command
 from common.process.streams import answers
 from common.wire.address import split_address
 from learner.commands.training_command import add_override
@@ -49,7 +49,7 @@ SIZE_UNKNOWN: Final = "the size of the replay is unknown"
 def parser() -> Parser:
     """The command's options."""
     made = Parser("crossborder-doctor", __doc__ or "", EXAMPLES)
-    made.add_argument("--config", type=Path, required=True, metavar="FILE", help="the run's YAML file")
+    made.add_argument("--config", type=as_path, required=True, metavar="FILE", help="the run's YAML file")
     made.add_argument(
         "--set",
         action="append",

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from common.errors import ConfigError
 from common.hints import nearest
-from common.process.command import Parser, at_least, run_command
+from common.process.command import Parser, as_path, at_least, run_command
 from common.process.streams import answers
 from learner.curves.reading import SCORE, Curve, is_pruned, read_curve
 from learner.shared.durable import replace_text
@@ -40,7 +40,7 @@ def parser() -> Parser:
     made.add_argument(
         "runs",
         nargs="*",
-        type=Path,
+        type=as_path,
         metavar="RUN",
         help="the directories of runs, or other directories with a metrics.csv",
     )
@@ -85,12 +85,12 @@ def parser() -> Parser:
     made.add_argument("--title", default="", metavar="TEXT", help="the title above the picture")
     made.add_argument(
         "--output",
-        type=Path,
+        type=as_path,
         default=Path("curves.png"),
         metavar="FILE",
         help="the picture, a .png, .svg or .pdf file (default: curves.png)",
     )
-    made.add_argument("--csv", type=Path, metavar="FILE", help="a file that gets the points of the curves")
+    made.add_argument("--csv", type=as_path, metavar="FILE", help="a file that gets the points of the curves")
     return made
 
 
@@ -98,7 +98,7 @@ def _group(text: str) -> tuple[str, str]:
     name, equals, pattern = text.partition("=")
     if not (name and equals and pattern):
         raise argparse.ArgumentTypeError(f"expected NAME=GLOB, found '{text}'")
-    return name, pattern
+    return name, str(as_path(pattern))
 
 
 def _range(text: str) -> tuple[str, tuple[float, float]]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.console import Console
 
 from common.errors import PluginError
-from common.process.command import Parser, at_least, run_until_signal
+from common.process.command import Parser, as_path, at_least, run_until_signal
 from common.process.log import setup_logging
 from common.process.signals import StopSignals
 from common.process.streams import answers, own_streams
@@ -29,9 +29,9 @@ EXAMPLES = """\
 def parser() -> Parser:
     """The command's options."""
     made = Parser("crossborder-sweep", __doc__ or "", EXAMPLES)
-    made.add_argument("sweep", type=Path, metavar="FILE", help="the sweep's YAML file: docs/sweeps-and-plots.md")
+    made.add_argument("sweep", type=as_path, metavar="FILE", help="the sweep's YAML file: docs/sweeps-and-plots.md")
     made.add_argument(
-        "--dir", type=Path, metavar="DIR", help="the directory of the sweep (default: sweeps/ and the file's name)"
+        "--dir", type=as_path, metavar="DIR", help="the directory of the sweep (default: sweeps/ and the file's name)"
     )
     made.add_argument(
         "--jobs",

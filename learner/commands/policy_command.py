@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from common.errors import ConfigError
-from common.process.command import Parser, run_command
+from common.process.command import Parser, as_path, run_command
 from common.process.streams import answers
 from learner.shared.durable import has_file, locate
 from learner.storage.rundir import require_readable
@@ -23,7 +23,7 @@ def make_policy_parser(name: str, description: str, examples: str) -> Parser:
     parser.add_argument(
         "--run",
         required=True,
-        type=Path,
+        type=as_path,
         metavar="DIR",
         help="the run's directory, or a checkpoint in it: "
         "RUN/best; the code that its meta.json names is run, so name only runs and policies that you trust",

@@ -8,10 +8,9 @@ import threading
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, ExitStack
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from common.process.command import Parser
+from common.process.command import Parser, as_path
 from learner.commands.policy_command import make_policy_parser, run_policy_command
 
 if TYPE_CHECKING:
@@ -43,7 +42,12 @@ def parser() -> Parser:
         help="another value of a setting of env or evaluator, with which the policy was saved; repeatable",
     )
     made.add_argument(
-        "--record-video", nargs="?", const="", metavar="DIR", help="film every episode as MP4 (default: RUN/videos)"
+        "--record-video",
+        nargs="?",
+        const=True,
+        type=as_path,
+        metavar="DIR",
+        help="film every episode as MP4 (default: RUN/videos)",
     )
     return made
 
@@ -51,7 +55,8 @@ def parser() -> Parser:
 def _film(arguments: argparse.Namespace, config: EnvConfig) -> AbstractContextManager[AnyEnv]:
     from learner.evaluation.video import filming
 
-    return filming(config, Path(arguments.record_video or arguments.run / "videos"), arguments.checkpoint)
+    directory = arguments.run / "videos" if arguments.record_video is True else arguments.record_video
+    return filming(config, directory, arguments.checkpoint)
 
 
 def _evaluate(arguments: argparse.Namespace) -> Mapping[str, object]:

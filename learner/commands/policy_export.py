@@ -6,9 +6,8 @@ import argparse
 import json
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 
-from common.process.command import Parser
+from common.process.command import Parser, as_path
 from learner.commands.policy_command import make_policy_parser, run_policy_command
 
 EXAMPLES = """\
@@ -20,7 +19,9 @@ EXAMPLES = """\
 def parser() -> Parser:
     """The command's options."""
     made = make_policy_parser("policy-export", __doc__, EXAMPLES)
-    made.add_argument("--output", required=True, type=Path, metavar="FILE.onnx", help="the file that gets the policy")
+    made.add_argument(
+        "--output", required=True, type=as_path, metavar="FILE.onnx", help="the file that gets the policy"
+    )
     return made
 
 

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from common.errors import RunDirectoryError
 from common.hints import nearest_path
-from common.process.command import Parser, at_least, run_command
+from common.process.command import Parser, as_path, at_least, run_command
 from common.process.streams import answers
 from learner.storage.rundir import require_readable
 
@@ -37,14 +37,14 @@ EXAMPLES = """\
 def parser() -> Parser:
     """The command's options."""
     made = Parser("replay-inspect", __doc__ or "", EXAMPLES, level="WARNING")
-    made.add_argument("run", type=Path, metavar="RUN", help="the run's directory")
+    made.add_argument("run", type=as_path, metavar="RUN", help="the run's directory")
     made.add_argument(
         "--rows", type=at_least(0), default=3, metavar="N", help="how many of the newest rows to show (default: 3)"
     )
     made.add_argument("--json", action="store_true", help="print one JSON object")
     made.add_argument(
         "--export",
-        type=Path,
+        type=as_path,
         metavar="DIR",
         help="copy the run with its newest checkpoint and its replay to a new directory DIR; the run may still go on",
     )

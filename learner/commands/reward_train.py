@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 
-from common.process.command import Parser, at_least, positive, run_command
+from common.process.command import Parser, as_path, at_least, positive, run_command
 from common.process.streams import answers
 
 EXAMPLES = """\
@@ -21,9 +20,14 @@ def parser() -> Parser:
     """The command's options."""
     made = Parser("reward-train", __doc__, EXAMPLES)
     made.add_argument(
-        "--dataset", required=True, nargs="+", type=Path, metavar="DIR", help="directories of labelled episodes (.npz)"
+        "--dataset",
+        required=True,
+        nargs="+",
+        type=as_path,
+        metavar="DIR",
+        help="directories of labelled episodes (.npz)",
     )
-    made.add_argument("--output", required=True, type=Path, metavar="FILE", help="the file that gets the classifier")
+    made.add_argument("--output", required=True, type=as_path, metavar="FILE", help="the file that gets the classifier")
     made.add_argument(
         "--key",
         nargs="+",

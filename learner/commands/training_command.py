@@ -15,7 +15,7 @@ from common.config.nested import quote
 from common.config.run_config import RunConfig, dump_config, load_config
 from common.errors import BudgetExhaustedError, ConfigError
 from common.hints import nearest
-from common.process.command import Parser, run_until_signal
+from common.process.command import Parser, as_path, run_until_signal
 from common.process.log import setup_logging
 from common.process.signals import StopSignals
 from common.process.streams import answers, own_streams
@@ -33,7 +33,7 @@ def make_training_parser(name: str, description: str, examples: str) -> Parser:
     """A parser with the options of every command that trains."""
     parser = Parser(name, description, examples)
     parser.set_defaults(local_actors=0)
-    parser.add_argument("--config", type=Path, metavar="FILE", help="the run's YAML file")
+    parser.add_argument("--config", type=as_path, metavar="FILE", help="the run's YAML file")
     parser.add_argument(
         "--set",
         action="append",
@@ -58,6 +58,7 @@ def add_resume(parser: argparse.ArgumentParser) -> None:
         "--resume",
         nargs="?",
         const=True,
+        type=as_path,
         metavar="DIR",
         help="resume the run in DIR with its own configuration; without DIR resume that in run_dir, or begin it",
     )
@@ -68,7 +69,7 @@ def add_origin(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--from",
         dest="origin",
-        type=Path,
+        type=as_path,
         metavar="RUN",
         help="begin a new run with a saved policy: RUN/best, or else RUN/final, or the checkpoint that RUN names",
     )
@@ -113,7 +114,7 @@ def require_consistent(parser: argparse.ArgumentParser, arguments: argparse.Name
     """End the command with its usage if options contradict each other."""
     if arguments.origin_options and arguments.origin is None:
         parser.error("--with names parts for --from: name a run with --from")
-    if not isinstance(arguments.resume, str):
+    if not isinstance(arguments.resume, Path):
         if arguments.config is None:
             parser.error("the following arguments are required: --config")
     elif arguments.origin is not None:
@@ -131,11 +132,10 @@ def load_run(arguments: argparse.Namespace) -> RunConfig:
         CrossborderError: it cannot be loaded, or the run in the directory is one of another release or user.
     """
     resume = arguments.resume
-    if isinstance(resume, str):
-        directory = Path(resume)
-        require_readable(directory)
-        _require_this_release(directory)
-        return load_config(directory / "config.yaml", [*arguments.overrides, f"run_dir={quote(resume)}"])
+    if isinstance(resume, Path):
+        require_readable(resume)
+        _require_this_release(resume)
+        return load_config(resume / "config.yaml", [*arguments.overrides, f"run_dir={quote(str(resume))}"])
     config = load_config(arguments.config, arguments.overrides)
     if resume and config.run_dir is None:
         raise ConfigError("--resume: expected a run directory, found none: say --resume DIR or --run-dir DIR")

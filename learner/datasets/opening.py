@@ -10,6 +10,7 @@ from typing import Final, Protocol
 from common.data import Items
 from common.episode_files import SUFFIX as NPZ
 from common.errors import DatasetError, PluginError
+from common.home import expand_path
 from common.parts import Parts
 from learner.datasets.npz_episodes import NpzEpisodes
 from learner.datasets.saved_replay import SavedReplay
@@ -70,9 +71,10 @@ def open_dataset(source: str) -> Iterator[Dataset]:
     Raises:
         DatasetError: there is no such dataset, or it cannot be read.
         RunDirectoryError: a learner is using the run's directory, or its replay cannot be read.
+        ConfigError: it lies in a home that is not known.
         PluginError: reading it takes an extra that is not installed.
     """
-    path = Path(source)
+    path = expand_path(source, "dataset")
     if (path / "shared" / "replay").is_dir():
         with reading(path):
             yield SavedReplay(path)

@@ -33,7 +33,7 @@ from common.parts import build_parts
 from common.process.child import Event, read_boot, say, say_error, wait_for_hang_up
 from common.process.log import setup_logging
 from common.process.signals import leave_to_parent
-from common.settings import Settings, validate
+from common.settings import HomePath, Settings, validate
 from learner.shared.bell import Bell
 from learner.storage.checkpoint import load_params
 
@@ -48,7 +48,7 @@ class EvaluatorBoot(Settings):
     """The boot line."""
 
     config: RunConfig
-    candidate: Path
+    candidate: HomePath
     """The directory of the policy that is evaluated; the trainer replaces its contents between two evaluations."""
     bell_fd: int
     """The write end of the bell."""

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import logging
 import time
-from pathlib import Path
 from typing import Any, Final
 
 from common.config.run_config import RunConfig
 from common.data import NO_MODEL, ModelVersion, Schema
 from common.process.log import LogThrottle
-from common.settings import Settings
+from common.settings import HomePath, Settings
 from common.shared.slots import ModelSlots
 from common.wire.rpc import NotJoinedError
 from learner.ingest.batch_limits import BatchLimits, present_limits
@@ -50,7 +49,7 @@ class IngestBoot(Settings):
     """The message from the trainer to its ingest process on stdin."""
 
     config: RunConfig
-    directory: Path
+    directory: HomePath
     run_id: str
     columns: list[dict[str, Any]]
     model_bytes: int

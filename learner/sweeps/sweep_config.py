@@ -12,7 +12,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt, field_validator, model_
 
 from common.config.nested import put, read_yaml
 from common.config.run_config import FREE_PORTS, RunConfig, read_values
-from common.settings import Settings, validate
+from common.settings import HomePath, Settings, validate
 from learner.curves.reading import SCORE
 from learner.sweeps.dimensions import Choices, Dimension, parse_dimension
 
@@ -49,7 +49,7 @@ class PruneConfig(Settings):
 class SweepConfig(Settings):
     """A sweep: a trial is a choice of settings, with one run for each seed."""
 
-    config: Path = Field(description="The YAML file of a run.")
+    config: HomePath = Field(description="The YAML file of a run.")
     fixed: dict[str, Any] = Field(
         default_factory=dict,
         description="Values that all runs have in place of those in the file, by path, such as trainer.max_opts.",

@@ -20,6 +20,7 @@ from torch import nn
 from common.agents.networks.pictures import is_picture
 from common.errors import CheckpointError, ConfigError, PluginError
 from common.hints import nearest
+from common.home import expand_path
 from common.plugins.part_config import PluginConfig
 from common.wire.tensor_file import read_tensors
 
@@ -157,7 +158,7 @@ def _load(config: FrozenEncoderConfig, shape: tuple[int, ...], feature_dim: int,
     if not isinstance(net, nn.Module):
         raise PluginError(f"{where}: expected a torch.nn.Module, found {type(net).__name__}")
     if config.weights is not None:
-        _read_weights(net, Path(config.weights), f"{where}.weights")
+        _read_weights(net, expand_path(config.weights, f"{where}.weights"), f"{where}.weights")
     origin = config.target if config.weights is None else f"{config.target} with {config.weights}"
     return FrozenNetwork(net, shape, origin)
 

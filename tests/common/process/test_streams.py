@@ -1,11 +1,16 @@
 from __future__ import annotations
 
+import json
 import os
+import pty
+import re
 import subprocess
 import sys
 from pathlib import Path
 
-from tests.conftest import PATIENCE, ROOT
+import pytest
+
+from tests.conftest import PATIENCE, ROOT, wait_for
 
 COMMAND = """
 import ctypes, subprocess, sys
@@ -66,3 +71,78 @@ def test_a_command_works_if_its_caller_has_closed_its_streams(tmp_path: Path) ->
     shell = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh"]
     assert subprocess.run([*shell, *words(tmp_path / "done")], cwd=ROOT, check=False, timeout=PATIENCE).returncode == 0
     assert (tmp_path / "done").exists()
+
+
+LOGGING = """
+import logging, sys
+from pathlib import Path
+from common.process.log import setup_logging
+
+done, form = sys.argv[1:]
+setup_logging(form=form)
+for number in range(30_000):
+    logging.getLogger("kettle").info("%d %s", number, 50 * "x")
+Path(done).touch()
+sys.stdin.readline()
+logging.getLogger("kettle").info("30000 last")
+"""
+
+
+def start_logging(done: Path, form: str, stderr: int) -> subprocess.Popen[str]:
+    words = [sys.executable, "-c", LOGGING, str(done), form]
+    return subprocess.Popen(words, cwd=ROOT, stdin=subprocess.PIPE, stderr=stderr, text=True)
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_log_that_nobody_reads_keeps_its_order_and_says_how_many_lines_were_left_out(
+    tmp_path: Path, form: str
+) -> None:
+    process = start_logging(tmp_path / "done", form, subprocess.PIPE)
+    assert process.stdin is not None
+    assert process.stderr is not None
+    wait_for((tmp_path / "done").exists, "the end of logging")
+    first = [process.stderr.readline() for _ in range(5_000)]  # Then there is room for the last line.
+    process.stdin.write("\n")
+    process.stdin.close()
+    lines = [*first, *process.stderr]
+    process.stderr.close()
+    assert process.wait(PATIENCE) == 0
+    if form == "json":
+        lines = [json.loads(line)["message"] for line in lines]
+    numbers = [int(found[1]) for line in lines if (found := re.search(r"(\d+) (x{50}|last)$", line.rstrip()))]
+    (left_out,) = (int(found[1]) for line in lines if (found := re.search(r"(\d+) lines were left out here", line)))
+    assert numbers == sorted(numbers)
+    assert left_out > 10_000
+    assert len(numbers) + left_out == 30_001
+    assert numbers[-1] == 30_000
+
+
+def test_a_terminal_that_hangs_stops_nobody(tmp_path: Path) -> None:
+    terminal, given = pty.openpty()
+    process = start_logging(tmp_path / "done", "text", given)
+    os.close(given)
+    wait_for((tmp_path / "done").exists, "the end of logging")
+    process.communicate("\n", timeout=PATIENCE)
+    assert process.returncode == 0
+    os.close(terminal)
+
+
+FORKING = """
+import logging, os
+from common.process.log import setup_logging
+
+setup_logging()
+logging.warning("by the parent")
+if os.fork() == 0:
+    logging.warning("by the fork")
+    os._exit(0)
+os.wait()
+"""
+
+
+def test_what_a_fork_logs_is_written_too() -> None:
+    terminal, given = pty.openpty()
+    subprocess.run([sys.executable, "-c", FORKING], cwd=ROOT, stderr=given, check=True, timeout=PATIENCE)
+    os.close(given)
+    assert re.findall(rb"by the (\w+)", os.read(terminal, 4096)) == [b"parent", b"fork"]
+    os.close(terminal)

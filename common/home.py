@@ -1,0 +1,59 @@
+"""Paths as users write them: ``~/runs`` lies in the user's home, as in a shell."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from common.errors import ConfigError, PluginError
+
+_UNKNOWN: Final = ("home directory", "getpwuid()")
+"""What the errors of Python's ``pathlib`` and ``pwd`` say, if they know no home or no name."""
+
+
+def expand_home(path: str | Path) -> Path:
+    """A path, with ``~`` or ``~name`` at its beginning replaced by the home of this user or of that one.
+
+    Raises:
+        ValueError: the home is not known.
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise ValueError(f"expected a path in a known home, found '{path}': set HOME, or write it out") from error
+
+
+def expand_path(path: str | Path, where: str) -> Path:
+    """As ``expand_home``, for a path that is used where it is read.
+
+    Args:
+        path: as a user wrote it.
+        where: the setting that has it.
+
+    Raises:
+        ConfigError: the home is not known.
+    """
+    try:
+        return expand_home(path)
+    except ValueError as error:
+        raise ConfigError(f"{where}: {error}") from error
+
+
+@contextlib.contextmanager
+def naming_missing_home(what: str) -> Iterator[None]:
+    """A context in which a library may ask for this user's home or name, which a container's user may not have.
+
+    Args:
+        what: needs them.
+
+    Raises:
+        PluginError: Python knows no such home or name.
+    """
+    try:
+        yield
+    except (KeyError, RuntimeError) as error:
+        if not any(text in str(error) for text in _UNKNOWN):
+            raise
+        raise PluginError(f"{what}: {str(error).rstrip('.')}; set HOME to a directory, and USER to a name") from error
