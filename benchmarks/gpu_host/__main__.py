@@ -1,4 +1,4 @@
-"""One trial of a host with a GPU and many cores: what was only tried on CPUs runs there in a few minutes.
+"""One trial of a host with a GPU and many cores: learning, acting and rates, measured there in a few minutes.
 
     python -m benchmarks.gpu_host --minutes 9 --out trial.jsonl          all parts, the most telling first
     python -m benchmarks.gpu_host pong rates --minutes 5                 two of them
