@@ -23,6 +23,7 @@ import pytest
 import yaml
 
 from common.config.run_config import RunConfig
+from common.process import signals
 from common.settings import validate
 from tests.disks import Disk, mounted
 from tests.fork_server import Forked, ForkServer
@@ -39,6 +40,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 ROOT = Path(__file__).parent.parent
 PATIENCE = 300.0
 """Seconds until a wait is given up; far more than it takes, also on a machine that does much else."""
+SIGNALS = {number: signal.getsignal(number) for number in signals.STOP_SIGNALS}
+"""The handling that this process began with."""
 MakeConfig = Callable[..., RunConfig]
 
 
@@ -123,6 +126,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=place)
 
 
+def handle_signals_as_at_first() -> None:
+    """Forget each handler that a command has set, so that ``put_signals_back`` sets none of them again."""
+    signals._handlers.clear()
+    for number, action in SIGNALS.items():
+        signal.signal(number, action)
+
+
 @pytest.fixture(autouse=True)
 def unchanged_process() -> Iterator[None]:
     """Undo what a command sets up for its process, where a test calls the command in the process of the tests.
@@ -133,7 +143,7 @@ def unchanged_process() -> Iterator[None]:
     """
     root = logging.getLogger()
     handlers, level, hook = root.handlers[:], root.level, sys.excepthook
-    signals = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    handle_signals_as_at_first()  # A fixture of a whole module may have called a command.
     yield
     for handler in set(root.handlers) - set(handlers):
         root.removeHandler(handler)
@@ -141,8 +151,7 @@ def unchanged_process() -> Iterator[None]:
     root.setLevel(level)
     logging.captureWarnings(False)
     sys.excepthook = hook
-    for number, action in signals.items():
-        signal.signal(number, action)
+    handle_signals_as_at_first()
 
 
 @pytest.fixture
