@@ -11,8 +11,8 @@ from common.process.command import Parser, run_command
 from common.process.streams import answers
 
 EXAMPLES = """\
-  learner-server set-best-aside runs/cartpole-20250101-120000-1a2b
-  learner-server set-best-aside runs/cartpole && learner-server --resume runs/cartpole    the score had ended the run
+  learner-server set-best-aside --run runs/cartpole-20250101-120000-1a2b
+  learner-server set-best-aside --run runs/cartpole && learner-server --resume runs/cartpole    if the run has ended
 
 best/ becomes best-OPT_STEPS/, and the next score of the run is its best score. The run may go on meanwhile. If the
 score has ended it (trainer.target_score), --resume goes on. audit.jsonl of the run gets a line.
@@ -22,7 +22,7 @@ score has ended it (trainer.target_score), --resume goes on. audit.jsonl of the 
 def parser() -> Parser:
     """The command's options."""
     made = Parser("learner-server set-best-aside", __doc__, EXAMPLES, level="WARNING")
-    made.add_argument("run", type=Path, metavar="RUN", help="the run's directory, on this host")
+    made.add_argument("--run", type=Path, required=True, metavar="DIR", help="the run's directory, on this host")
     return made
 
 

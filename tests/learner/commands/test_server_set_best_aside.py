@@ -32,7 +32,7 @@ def test_a_score_that_ended_the_run_is_taken_back_and_the_run_goes_on(
     assert best is not None
     with Trainer(config, resume=True) as trainer:
         assert trainer.learner.outcome is Outcome.TARGET, "nothing was taken back yet"
-    command = start("learner-server", "set-best-aside", str(tmp_path / "run"))
+    command = start("learner-server", "set-best-aside", "--run", str(tmp_path / "run"))
     assert command.wait() == 0
     assert (
         f"best/ of opt step 5 with the score {best.score:g} is best-5/ now; the next score is the" in command.output()
@@ -48,6 +48,6 @@ def test_a_score_that_ended_the_run_is_taken_back_and_the_run_goes_on(
     }
     with Trainer(config, resume=True) as trainer:
         assert trainer.learner.outcome is None
-    again = start("learner-server", "set-best-aside", str(tmp_path / "run"))
+    again = start("learner-server", "set-best-aside", "--run", str(tmp_path / "run"))
     assert again.wait() == CheckpointError.exit_code
     assert "expected a run with a policy in best/, found none that can be read" in again.output()
