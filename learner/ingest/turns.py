@@ -45,7 +45,7 @@ class Turns:
             steps: of the batch; a batch of final rows alone has none, and its actor need not wait.
             excess: steps of all actors beyond those that the replay ratio allows, this batch included.
         """
-        if not steps or not (excess or self._finish):
+        if not steps or not (excess or self._last):
             return
         self.settle(max(0.0, excess - steps))
         self._owe(actor, holder, steps)
@@ -63,7 +63,7 @@ class Turns:
         self._work_off(self._owed - excess)
         if excess > self._owed + 1:
             self._owe(UNKNOWN, UNKNOWN, excess - self._owed)
-        return len(self._last) * (self._order[0][0] - self._now) if self._finish else 0.0
+        return len(self._last) * (self._order[0][0] - self._now) if self._last else 0.0
 
     def holds(self, actor: int) -> bool:
         """Whether the actor must wait for its turn."""

@@ -146,6 +146,16 @@ def test_the_actors_of_one_name_have_one_share_and_take_turns() -> None:
     assert ratio.free(*many) == [*many]
 
 
+def test_a_row_of_the_table_that_another_name_has_now_waits_only_for_its_own_turn() -> None:
+    ratio = Ratio()
+    ratio.store(HONEST, 1000, "mallory")
+    ratio.store(HONEST, 100, "alice")
+    ratio.allow(200)
+    assert ratio.free(HONEST) == [HONEST]
+    assert ratio.allow(0) == pytest.approx(900), "what mallory's actor has stored is still owed"
+    assert ratio.allow(900) == 0
+
+
 @given(
     batches=st.lists(st.integers(1, 5000), min_size=1, max_size=5),
     actors=st.lists(st.integers(1, 4), min_size=5, max_size=5),
