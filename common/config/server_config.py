@@ -146,7 +146,8 @@ class ServerConfig(Settings):
     evaluating_names: list[str] | None = Field(
         None,
         description="The names of the tokens with which actors may score models (`actor-worker --evaluate`): a score "
-        "decides which policy is the best, and may end the run. null: every actor may.",
+        "decides which policy is the best, and may end the run. null: actors whose tokens have no name, and all actors "
+        "of a learner without tokens.",
     )
     max_rows: PositiveInt = Field(
         65_536,

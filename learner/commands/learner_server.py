@@ -14,7 +14,14 @@ from common.config.run_config import RunConfig
 from common.process.command import Parser, at_least
 from common.process.signals import StopSignals
 from common.process.spare import Spare
-from learner.commands import server_cordon, server_drain, server_ratio, server_status, server_uncordon
+from learner.commands import (
+    server_cordon,
+    server_drain,
+    server_ratio,
+    server_set_best_aside,
+    server_status,
+    server_uncordon,
+)
 from learner.commands.standby import keep_running
 from learner.commands.training_command import (
     add_origin,
@@ -34,6 +41,7 @@ COMMANDS: Final = {
     "cordon": (server_cordon.parser, server_cordon.main),
     "drain": (server_drain.parser, server_drain.main),
     "uncordon": (server_uncordon.parser, server_uncordon.main),
+    "set-best-aside": (server_set_best_aside.parser, server_set_best_aside.main),
 }
 EXAMPLES = """\
   learner-server --config configs/cartpole.yaml                     then start actor-worker, here or elsewhere
@@ -89,6 +97,7 @@ def parser() -> Parser:
     commands.add_parser("cordon", help="let no new actor join from a host")
     commands.add_parser("drain", help="have the actors of a host hand over their rows and leave")
     commands.add_parser("uncordon", help="let actors join again from a host")
+    commands.add_parser("set-best-aside", help="take back a wrong score, by which a policy became the best one")
     return made
 
 

@@ -25,7 +25,7 @@ from learner.ingest.limits import AddressIds, ModelRepeats, Shares
 from learner.ingest.model_answers import ModelAnswer, ModelAnswers
 from learner.ingest.refusals import IngestCounts
 from learner.ingest.registry import Registry
-from learner.ingest.scores import CandidateScores
+from learner.ingest.scores import CandidateScores, largest_return
 from learner.ingest.trainer_watch import TrainerWatch
 from learner.ingest.turns import Turns
 from learner.replay.ages import RowAges
@@ -67,7 +67,8 @@ class Scoring:
     def __init__(self, boot: IngestBoot, control: ControlBlock) -> None:
         self.slots = ModelSlots(boot.directory / "candidates", boot.model_bytes, create=False)
         self.answers = ModelAnswers(self.slots, 0)
-        self.scores = CandidateScores(boot.directory / "score.json", self.slots, control)
+        largest = largest_return(boot.config.evaluator, boot.config.server.largest_value)
+        self.scores = CandidateScores(boot.directory / "score.json", self.slots, control, largest)
         self.actors = set[int]()
         """Rows of evaluating actors in the actor table."""
 

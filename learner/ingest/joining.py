@@ -9,6 +9,7 @@ from common.errors import ProtocolMismatchError, RefusedError
 from common.wire.codec import schema_to_pb
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.rpc import PROTOCOL_VERSION, StoppingError, version_to_pb
+from common.wire.tokens import UNNAMED
 from learner.ingest.cordons import CordonedError
 from learner.ingest.core import IngestCore
 from learner.ingest.registry import TooManyActorsError
@@ -17,6 +18,8 @@ from learner.shared.actor_table import cut_host
 MAX_HOST, MAX_VERSION = 255, 32
 """The most characters, as the .proto says."""
 _MARKUP: Final = frozenset("<>&\"'")
+_WITHOUT_NAME: Final = ("", UNNAMED)
+"""The names of callers without a token, and with a token that has no name: they cannot be told from each other."""
 
 
 def require_open(core: IngestCore, request: pb.JoinRequest) -> None:
@@ -148,11 +151,12 @@ def _require_admissible(core: IngestCore, request: pb.JoinRequest, name: str, *,
         raise RefusedError(
             "evaluates: this learner asks no actor to score models (evaluator.process: actor, trainer.eval_interval)"
         )
-    may_evaluate = core.config.server.evaluating_names
-    if request.evaluates and may_evaluate is not None and name not in may_evaluate:
+    listed = core.config.server.evaluating_names
+    if request.evaluates and name not in (_WITHOUT_NAME if listed is None else listed):
         raise RefusedError(
-            f"evaluates: expected a token of {' or '.join(may_evaluate) or 'nobody'} (server.evaluating_names), "
-            f"found one of '{name}'"
+            f"evaluates: expected a token of {' or '.join(listed or ()) or 'nobody'} (server.evaluating_names), "
+            f"found one of '{name}'; a score decides which policy is the best, so the learner's configuration names "
+            "those who may score"
         )
     if core.control.stopping and not is_known:  # Actors that are known may still hand over their rows.
         raise StoppingError("the learner is shutting down")

@@ -268,7 +268,7 @@ class Shares:
     def note_batch(self, row: int, name: str, rows: int) -> None:
         """Note that the actor in this row of the actor table, with a token of this name, has stored a batch."""
         self._of_actors.note_batch(row, rows)
-        self._of_names.note_batch(_holder(row, name), rows)
+        self._of_names.note_batch(holder_of(row, name), rows)
 
     def note_end(self, row: int) -> None:
         """Note that the actor's stream has ended. A name counts as active for a while, since others may have it too."""
@@ -277,10 +277,11 @@ class Shares:
 
     def seconds_to_wait(self, row: int, name: str) -> float:
         """Seconds that the actor must still wait for its acknowledgement; 0 for none."""
-        return max(self._of_actors.seconds_to_wait(row), self._of_names.seconds_to_wait(_holder(row, name)))
+        return max(self._of_actors.seconds_to_wait(row), self._of_names.seconds_to_wait(holder_of(row, name)))
 
 
-def _holder(row: int, name: str) -> Hashable:
+def holder_of(row: int, name: str) -> Hashable:
+    """Who has one share: all actors with tokens of a name together, and each actor without a name for itself."""
     return name if name not in ("", UNNAMED) else row
 
 

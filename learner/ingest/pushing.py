@@ -22,6 +22,7 @@ from common.wire.pb import crossborder_pb2 as pb
 from common.wire.rpc import SharedIncarnationError, version_from_pb
 from learner.ingest.core import IngestCore
 from learner.ingest.episode_flags import check_flags
+from learner.ingest.limits import holder_of
 from learner.ingest.registry import MAX_RETURN
 from learner.replay.quarantine import Record, summarize_row
 from learner.shared.actor_table import REPORTED, ActorState
@@ -220,8 +221,9 @@ def _note_batch(core: IngestCore, row: int, request: pb.PushItemsRequest, items:
     behaviour, report, control = version_from_pb(request.behaviour), request.report, core.control
     steps, opt_steps = _count_steps(core.schema, items, request.rows), _acting_opt_steps(core.schema, items, behaviour)
     core.registry.note_batch(row, steps, round(opt_steps), report.episode_returns, report.episode_lengths)
-    core.turns.note_batch(row, steps, core.excess(control.sampled))
-    core.shares.note_batch(row, core.registry.name(row), request.rows)
+    name = core.registry.name(row)
+    core.turns.note_batch(row, holder_of(row, name), steps, core.excess(control.sampled))
+    core.shares.note_batch(row, name, request.rows)
     if report.episode_successes:
         core.registry.note_successes(report.episode_successes)
         # The mean is written before the count: the trainer may read in between, and a count above 0 says that there is

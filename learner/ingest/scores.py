@@ -8,6 +8,7 @@ import math
 from pathlib import Path
 from typing import Any, Final
 
+from common.config.evaluator_config import EvaluatorConfig
 from common.data import NO_MODEL, ModelVersion
 from common.errors import RefusedError
 from common.process.log import LogThrottle
@@ -23,6 +24,8 @@ FAILURES_LOGGED_EVERY: Final = 60.0
 MAX_KEYS: Final = 64
 """The most different keys in the records of all scores, and the most characters of a key: each key becomes a column of
 metrics.csv."""
+_ROUNDING: Final = 1e-6
+"""The relative rounding error that a mean may have."""
 
 
 class CandidateScores:
@@ -33,10 +36,11 @@ class CandidateScores:
             ``record``, ``seconds``, and the ``actor_id`` that scored it.
         candidates: of the trainer.
         control: its word ``scores`` rises after each replacement, so the trainer looks at the file only then.
+        largest: see ``largest_return``; None: scores need not be means of returns.
     """
 
-    def __init__(self, path: Path, candidates: ModelSlots, control: ControlBlock) -> None:
-        self._path, self._candidates, self._control = path, candidates, control
+    def __init__(self, path: Path, candidates: ModelSlots, control: ControlBlock, largest: float | None = None) -> None:
+        self._path, self._candidates, self._control, self._largest = path, candidates, control, largest
         self._failures = LogThrottle(FAILURES_LOGGED_EVERY)
         self._keys = set[str]()
         """All keys that a record has had."""
@@ -70,6 +74,8 @@ class CandidateScores:
         if version <= self._newest or version.incarnation < self._control.incarnation:
             return
         _check(score, self._candidates.newest(), self._keys)
+        if self._largest is not None:
+            _check_returns(score, self._largest)
         found: dict[str, Any] = {
             "incarnation": version.incarnation,
             "opt_steps": version.opt_steps,
@@ -86,6 +92,16 @@ class CandidateScores:
         self._control.scores += 1
         self._newest = version
         self._keys.update(score.record)
+        log.info("actor %d scores the candidate of opt step %d: %g", actor_id, version.opt_steps, score.score)
+
+
+def largest_return(evaluator: EvaluatorConfig, largest_reward: float) -> float | None:
+    """The largest absolute return of an episode that the shipped evaluator plays; its score is the mean of returns.
+
+    It adds up at most ``max_steps`` rewards, and no row may have a reward beyond ``server.largest_value``. None: a
+    user's own evaluator may score otherwise.
+    """
+    return largest_reward * evaluator.max_steps if evaluator.target == EvaluatorConfig().target else None
 
 
 def _check(score: pb.Score, newest: ModelVersion, known: set[str]) -> None:
@@ -103,5 +119,21 @@ def _check(score: pb.Score, newest: ModelVersion, known: set[str]) -> None:
     if not all(abs(value) <= MAX_RETURN for value in values) or not 0 <= score.seconds < math.inf:
         raise RefusedError(
             f"score: expected finite values up to {MAX_RETURN:g}, found {score.score} and {dict(score.record)}",
+            "report",
+        )
+
+
+def _check_returns(score: pb.Score, largest: float) -> None:
+    """Check that a score can be the mean of the returns that its record tells.
+
+    Raises:
+        RefusedError: it cannot.
+    """
+    least, most = (score.record.get(f"eval_reward_{end}", score.score) for end in ("min", "max"))
+    rounding = _ROUNDING * max(abs(least), abs(most))
+    if not -largest <= least <= most <= largest or not least - rounding <= score.score <= most + rounding:
+        raise RefusedError(
+            f"score: expected the mean of returns within {largest:g} (server.largest_value times evaluator.max_steps), "
+            f"from eval_reward_min to eval_reward_max, found {score.score} and returns from {least} to {most}",
             "report",
         )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from heapq import heappop, heappush
+from itertools import count
 
 UNKNOWN = -1
 """Stands for all actors whose steps a former ingest process has stored; it owes those steps."""
@@ -11,35 +13,42 @@ _ROUNDING = 1e-3
 
 
 class Turns:
-    """Shares the steps that the trainer draws equally among the actors that wait for them.
+    """Shares the steps that the trainer draws equally among the holders of tokens whose actors wait for them.
 
     The replay ratio allows all actors together a number of steps for each step that the trainer draws. Every actor
-    owes the steps of its last batch, and each allowed step is split evenly among the actors that still owe. So an actor
-    that asks for less than an equal share never waits for an actor that asks for more, and no allowed step is left
-    unused: this is generalised processor sharing (Parekh and Gallager, 1993), computed by virtual time. Virtual time
-    counts the steps that each waiting actor has been allowed; an actor's turn comes at its finish time.
+    owes the steps of its last batch, and each allowed step is split evenly among the holders whose actors still owe.
+    The actors of one holder take turns. So a holder that asks for less than an equal share never waits for a holder
+    that asks for more, however many actors that holder has, and no allowed step is left unused. This is generalised
+    processor sharing (Parekh and Gallager, 1993), computed by virtual time. Virtual time counts the steps that each
+    holder has been allowed; an actor's turn comes at the finish time of its batch.
     """
 
     def __init__(self) -> None:
         self._now = 0.0
         self._finish: dict[int, float] = {}
-        self._order: list[tuple[float, int]] = []
-        """A heap of finish times. An actor that stores again gets another entry; its older entries are skipped."""
+        """By actor."""
+        self._last: dict[Hashable, float] = {}
+        """By holder, the last finish time of its actors."""
+        self._order: list[tuple[float, int, int, Hashable]] = []
+        """A heap of finish time, number of the batch, actor and holder. The number keeps actors and holders from being
+        compared. An actor that stores again gets another entry; its older entries free nobody."""
+        self._numbers = count()
         self._owed = 0.0
         self._freed = set[int]()
 
-    def note_batch(self, actor: int, steps: int, excess: float) -> None:
+    def note_batch(self, actor: int, holder: Hashable, steps: int, excess: float) -> None:
         """Note a batch that was stored.
 
         Args:
             actor: its row of the actor table.
+            holder: who shares the allowed steps with other holders, see ``holder_of``.
             steps: of the batch; a batch of final rows alone has none, and its actor need not wait.
             excess: steps of all actors beyond those that the replay ratio allows, this batch included.
         """
-        if not steps or not (excess or self._finish):
+        if not steps or not (excess or self._last):
             return
         self.settle(max(0.0, excess - steps))
-        self._owe(actor, steps)
+        self._owe(actor, holder, steps)
         self.settle(excess)
 
     def settle(self, excess: float) -> float:
@@ -53,8 +62,8 @@ class Turns:
         """
         self._work_off(self._owed - excess)
         if excess > self._owed + 1:
-            self._owe(UNKNOWN, excess - self._owed)
-        return len(self._finish) * (self._order[0][0] - self._now) if self._finish else 0.0
+            self._owe(UNKNOWN, UNKNOWN, excess - self._owed)
+        return len(self._last) * (self._order[0][0] - self._now) if self._last else 0.0
 
     def holds(self, actor: int) -> bool:
         """Whether the actor must wait for its turn."""
@@ -65,25 +74,27 @@ class Turns:
         freed, self._freed = self._freed, set()
         return freed
 
-    def _owe(self, actor: int, steps: float) -> None:
-        finish = self._finish[actor] = max(self._now, self._finish.get(actor, 0.0)) + steps
-        heappush(self._order, (finish, actor))
+    def _owe(self, actor: int, holder: Hashable, steps: float) -> None:
+        finish = self._finish[actor] = self._last[holder] = max(self._now, self._last.get(holder, 0.0)) + steps
+        heappush(self._order, (finish, next(self._numbers), actor, holder))
         self._owed += steps
 
     def _work_off(self, steps: float) -> None:
-        """Split ``steps`` evenly among the actors that owe."""
-        while self._finish and steps > -_ROUNDING:
-            first, actor = self._order[0]
-            part = min(steps / len(self._finish), first - self._now)
-            steps -= part * len(self._finish)
-            self._owed -= part * len(self._finish)
+        """Split ``steps`` evenly among the holders whose actors owe."""
+        while self._last and steps > -_ROUNDING:
+            first, _, actor, holder = self._order[0]
+            part = min(steps / len(self._last), first - self._now)
+            steps -= part * len(self._last)
+            self._owed -= part * len(self._last)
             self._now += part
             if first - self._now > _ROUNDING:
                 return
             heappop(self._order)
-            if self._finish[actor] <= first:  # Otherwise this was an older entry.
+            if self._last[holder] <= first:
+                del self._last[holder]
+            if self._finish.get(actor) == first:  # Otherwise this was an older entry.
                 del self._finish[actor]
                 self._freed.add(actor)
-        if not self._finish:
+        if not self._last:
             self._now = self._owed = 0.0
             self._order.clear()

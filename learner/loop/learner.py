@@ -139,6 +139,7 @@ class Learner:
         """Seconds spent in the agent's ``opt`` in this life of the run."""
         self.evaluations = EvaluationCounts()
         self.best_score = best_score
+        self._has_best = math.isfinite(best_score)
         self.last_record: dict[str, float] = {}
         self.outcome: Outcome | None = None
         self._recorders, self._checkpoints = recorders, checkpoints
@@ -350,6 +351,7 @@ class Learner:
         score = scored.evaluation.score
         self._callbacks.on_evaluation(scored.moment.opt_steps, scored.evaluation)
         self.evaluations.add(scored.seconds)
+        self._look_for_best()
         self._is_scored = scored.moment.opt_steps == self.opt_steps
         is_best = score > self.best_score  # The score must be strictly higher; NaN never is.
         if is_best:
@@ -358,9 +360,16 @@ class Learner:
         if is_best:
             with logging_write_errors(WITHOUT_CHECKPOINT):
                 self.scoring.keep_best(self.agent, scored)
+                self._has_best = True
         if self._reaches_target(score) and self.outcome is not Outcome.STOPPED:
             self.outcome = Outcome.TARGET  # TARGET also replaces MAX_OPTS: the last score may come after it.
         return {key: float(value) for key, value in scored.evaluation.record.items()}
+
+    def _look_for_best(self) -> None:
+        """Begin the best score anew if a person has taken ``best/`` away, since its score was wrong."""
+        if self._has_best and not self._checkpoints.has("best"):
+            log.warning("best/ was set aside: its score %g counts no more", self.best_score)
+            self.best_score, self._has_best = -math.inf, False
 
     def _reaches_target(self, score: float) -> bool:
         return self._config.target_score is not None and score >= self._config.target_score

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import torch
@@ -28,7 +28,7 @@ from learner.replay.view import View
 from learner.storage.resume import ResumePoint
 from learner.storage.rundir import RunDir
 from learner.views.items import SelfContained
-from learner.views.staleness import WeighedByAge
+from learner.views.staleness import WeighedByAge, any_version
 
 
 def open_memory(
@@ -62,7 +62,10 @@ def open_memory(
 
 
 def build_buffer(
-    memory: ReplayMemory, config: RunConfig, datasets: Mapping[str, ReplayMemory] | None = None
+    memory: ReplayMemory,
+    config: RunConfig,
+    datasets: Mapping[str, ReplayMemory] | None = None,
+    newest_model: Callable[[], int] = any_version,
 ) -> SharedReplay | MixedReplay:
     """Build the replay buffer that the configuration names: uniform, prioritised, or the user's own.
 
@@ -71,27 +74,29 @@ def build_buffer(
         config: of the run.
         datasets: the rows of the datasets of ``replay.sources``, by name of the source; None: no sources. Shares of
             every batch are drawn from them, and from interventions, uniformly or by priority.
+        newest_model: gives the opt steps of the newest model for the actors.
 
     Raises:
         PluginError: a user's own part cannot be built, or is not a ``SharedReplay`` or a ``View``.
         ConfigError: the rows have a column of a name that prioritised replay uses, or do not suit the view.
     """
-    own = _build_own(memory, config)
+    own = _build_own(memory, config, newest_model)
     if not config.replay.sources or datasets is None:
         return own
     sources, n = [], len(config.replay.sources)
     for i, (name, source) in enumerate(config.replay.sources.items(), config.seed + 1):
         dataset = _build_shipped(datasets[name], config, i) if source.dataset is not None else None
-        interventions = _build_interventions(memory, config, i + n) if source.interventions else None
+        interventions = _build_interventions(memory, config, i + n, newest_model) if source.interventions else None
         sources.append(Source(source.share, dataset, interventions))
     return MixedReplay(own, sources, config.seed)
 
 
-def _build_own(memory: ReplayMemory, config: RunConfig) -> SharedReplay:
+def _build_own(memory: ReplayMemory, config: RunConfig, newest_model: Callable[[], int]) -> SharedReplay:
     """The buffer over the actors' rows."""
     if config.replay.own is None:
-        return _build_shipped(memory, config, config.seed)
-    buffer = config.replay.own.build(memory=memory, view=build_view(memory.schema, config), seed=config.seed)
+        return _build_shipped(memory, config, config.seed, newest_model)
+    view = build_view(memory.schema, config, newest_model)
+    buffer = config.replay.own.build(memory=memory, view=view, seed=config.seed)
     if not isinstance(buffer, SharedReplay):
         raise PluginError(
             f"replay.target: expected a learner.replay.shared_buffer.SharedReplay, found {type(buffer).__name__}"
@@ -99,16 +104,20 @@ def _build_own(memory: ReplayMemory, config: RunConfig) -> SharedReplay:
     return buffer
 
 
-def _build_shipped(memory: ReplayMemory, config: RunConfig, seed: int) -> SharedReplay:
-    view, prioritized = build_view(memory.schema, config), config.replay.prioritized
+def _build_shipped(
+    memory: ReplayMemory, config: RunConfig, seed: int, newest_model: Callable[[], int] = any_version
+) -> SharedReplay:
+    view, prioritized = build_view(memory.schema, config, newest_model), config.replay.prioritized
     if prioritized is None:
         return UniformReplay(memory, view, seed)
     return PrioritizedReplay(memory, view, prioritized, seed, _count_updates(config))
 
 
-def _build_interventions(memory: ReplayMemory, config: RunConfig, seed: int) -> SharedReplay:
+def _build_interventions(
+    memory: ReplayMemory, config: RunConfig, seed: int, newest_model: Callable[[], int]
+) -> SharedReplay:
     """The buffer over the actors' rows with an intervention."""
-    view, prioritized = build_view(memory.schema, config), config.replay.prioritized
+    view, prioritized = build_view(memory.schema, config, newest_model), config.replay.prioritized
     if prioritized is None:
         return UniformInterventions(memory, view, seed)
     return PrioritizedInterventions(memory, view, prioritized, seed, _count_updates(config))
@@ -120,8 +129,13 @@ def _count_updates(config: RunConfig) -> int:
     return updates
 
 
-def build_view(schema: Schema, config: RunConfig) -> View:
+def build_view(schema: Schema, config: RunConfig, newest_model: Callable[[], int] = any_version) -> View:
     """Build the view that the configuration names, or ``SelfContained`` for items if it names none.
+
+    Args:
+        schema: of the rows.
+        config: of the run.
+        newest_model: see ``WeighedByAge``.
 
     Raises:
         PluginError: it cannot be built, or is not a ``View``.
@@ -141,7 +155,7 @@ def build_view(schema: Schema, config: RunConfig) -> View:
     if not isinstance(view, View):
         raise PluginError(f"replay.view.target: expected a learner.replay.view.View, found {type(view).__name__}")
     staleness = config.replay.staleness
-    view = view if staleness is None else WeighedByAge(view, schema, staleness.half_age)
+    view = view if staleness is None else WeighedByAge(view, schema, staleness.half_age, newest_model)
     settings = config.model_dump(mode="json", include={"env": True, "replay": {"view", "staleness"}})
     view.settings = json.dumps([settings, given["discount_factor"]], sort_keys=True)
     return view

@@ -15,6 +15,7 @@ from rich.console import Console
 from common.config.run_config import RunConfig, dump_config
 from common.process.kept_memory import keep_buffers
 from common.shared.mapped import holding_alone
+from common.shared.slots import ModelSlots
 from learner.datasets.loading import load_dataset
 from learner.datasets.opening import Dataset, open_dataset
 from learner.datasets.sources import open_source
@@ -40,6 +41,7 @@ from learner.storage.origin_checks import act_by_policy
 from learner.storage.resume import ResumePoint
 from learner.storage.rundir import RunDir, default_run_dir
 from learner.storage.training_state import StateFiles
+from learner.views.staleness import any_version
 
 log = logging.getLogger(__name__)
 FORMER_INGEST_SECONDS = 30.0
@@ -185,7 +187,10 @@ class Run:
             self.quarantine = Quarantine(directory.shared, "trainer")
             if earlier is not None:
                 screen(self.memory, self.value_rules, self.find_actor, self.quarantine)
-            self.buffer = build_buffer(self.memory, config, self._open_datasets(is_resumed=earlier is not None))
+            datasets = self._open_datasets(is_resumed=earlier is not None)
+            self.models: ModelSlots | None = None
+            """The models for the actors; None if there are no actors, or before the first model."""
+            self.buffer = build_buffer(self.memory, config, datasets, self._newest_model)
             if origin is not None and earlier is None:
                 log.info("a new run from %s", origin)
                 origin.restore(self.parts, config)
@@ -214,6 +219,10 @@ class Run:
             if is_resumed:
                 screen(found[name], self.value_rules, self.find_actor, self.quarantine, f"the source {name}")
         return found
+
+    def _newest_model(self) -> int:
+        """The opt steps of the newest model for the actors."""
+        return self.models.newest().opt_steps if self.models is not None else any_version()
 
     def limiter(self) -> RatioLimiter:
         """The replay ratio of the configuration, as this rank keeps it."""

@@ -118,6 +118,7 @@ class LearnerServer:
             self.ratio = LiveRatio(self.control, run.limiter())
             self.actor_table = map_actor_table(shared, create=not (shared / "actors").exists())
             self.publisher = _make_publisher(run, "models")
+            run.models = self.publisher.slots
             self.publisher.incarnation = max(self.publisher.incarnation, self.control.acting_incarnation + 1)
             self.rank = self._make_rank(group, beginning)
             self.learner = make_learner(

@@ -136,6 +136,10 @@ class Checkpoints:
             except (OSError, ValueError, SafetensorError, RuntimeError) as error:
                 raise CheckpointError(f"{path}: cannot be saved: {error}") from error
 
+    def has(self, name: str) -> bool:
+        """Whether there is a policy of this name."""
+        return locate(self.directory / name) is not None
+
     def discard(self, name: str) -> None:
         """Remove a policy or a draft, if there is one."""
         shutil.rmtree(self.directory / name, ignore_errors=True)
@@ -151,6 +155,9 @@ class NoCheckpoints(Checkpoints):
 
     def save(self, name: str, agent: Agent, **meta: Any) -> Path:  # noqa: ARG002 - nothing is saved
         return self.directory / name
+
+    def has(self, name: str) -> bool:  # noqa: ARG002 - rank 0 has them
+        return True
 
 
 @dataclass(frozen=True)

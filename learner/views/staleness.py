@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
@@ -14,6 +15,12 @@ from learner.replay.view import Plan, Rows, View
 WEIGHT: Final = "weight"
 NEWEST: Final = 64
 """The newest version is looked for among this many of the newest rows, as some of the actors may be behind."""
+MAX_VERSION: Final = int(np.iinfo(np.uint32).max)
+
+
+def any_version() -> int:
+    """Bounds no version: the rows of a dataset may come from another learner."""
+    return MAX_VERSION
 
 
 class WeighedByAge(View):
@@ -28,16 +35,20 @@ class WeighedByAge(View):
         view: assembles the batches.
         schema: of the rows.
         half_age: the age in opt steps at which a draw has half the weight; above 0.
+        newest_model: gives the opt steps of the learner's newest model. A row of a greater version has age 0, and makes
+            no other row older: its actor is wrong, or the learner has lost its newest opt steps.
 
     Raises:
         ConfigError: the rows have no version, or a column of the weight's name.
     """
 
-    def __init__(self, view: View, schema: Schema, half_age: float) -> None:
+    def __init__(
+        self, view: View, schema: Schema, half_age: float, newest_model: Callable[[], int] = any_version
+    ) -> None:
         if VERSION.name not in schema.by_name or WEIGHT in schema.by_name:
             names = [column.name for column in schema.columns]
             raise ConfigError(f"replay.staleness: expected rows with a version and without '{WEIGHT}', found {names}")
-        self._view, self._half_age = view, half_age
+        self._view, self._half_age, self._newest_model = view, half_age, newest_model
 
     @property
     def steps(self) -> int:
@@ -70,6 +81,7 @@ class WeighedByAge(View):
 
     def _weigh(self, rows: Rows, index: Array, plan: Plan) -> Plan:
         newest = rows.take(VERSION.name, np.arange(max(rows.first, rows.end - NEWEST), rows.end)).max(initial=0)
-        age = np.maximum(int(newest) - rows.take(VERSION.name, index).astype(np.int64), 0)
+        newest = min(int(newest), self._newest_model())
+        age = np.maximum(newest - rows.take(VERSION.name, index).astype(np.int64), 0)
         weight = (1 / (1 + age / self._half_age)).astype(np.float32)
         return replace(plan, made={**plan.made, WEIGHT: weight})

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +145,19 @@ def test_a_score_of_a_former_life_of_the_learner_is_left_out_and_its_actor_stays
         ({"record": {str(i): 0.0 for i in range(65)}}, "at most 64 different keys .* found 65"),
         ({"record": {"n" * 65: 0.0}}, "each of at most 64 printable characters"),
         ({"record": {"\n": 0.0}}, "printable"),
+        (
+            {"score": 1e30},
+            r"mean of returns within 1e\+17 \(server.largest_value times evaluator.max_steps\), .* 1e\+30",
+        ),
+        (
+            {"score": 7.6, "record": {"eval_reward_min": 1.0, "eval_reward_max": 7.5}},
+            "found 7.6 and returns from 1.0 to",
+        ),
+        (
+            {"score": 0.9, "record": {"eval_reward_min": 1.0, "eval_reward_max": 7.5}},
+            "found 0.9 and returns from 1.0 to",
+        ),
+        ({"record": {"eval_reward_min": -1e18}}, "returns from -1e"),
     ],
 )
 def test_a_score_that_cannot_be_true_is_refused(lone: LoneCore, changes: dict[str, Any], message: str) -> None:
@@ -151,6 +165,28 @@ def test_a_score_that_cannot_be_true_is_refused(lone: LoneCore, changes: dict[st
     with pytest.raises(RefusedError, match=message):
         say(lone.core, EVALUATOR, **changes)
     assert lone.core.control.scores == 0
+
+
+@pytest.mark.parametrize("score", [0.1 + 0.2, -3e16, 0.0])
+def test_a_score_may_be_every_mean_that_returns_can_have(lone: LoneCore, score: float) -> None:
+    enter(lone.core, EVALUATOR, evaluates=True)
+    rounded = 0.3 if score == 0.1 + 0.2 else score
+    say(lone.core, EVALUATOR, score=score, record={"eval_reward_min": rounded, "eval_reward_max": rounded})
+    assert lone.core.control.scores == 1
+
+
+def test_a_users_own_evaluator_may_score_what_it_likes(tmp_path: Path) -> None:
+    trainer, evaluator = (
+        {"max_opts": 10, "eval_interval": 5},
+        {"process": "actor", "target": "tests.parts:OwnEvaluator"},
+    )
+    config = counting_config(tmp_path / "run", evaluator=evaluator, trainer=trainer)
+    lone = LoneCore(tmp_path / "shared", config, counting_schema())
+    lone.candidates.publish(100, wait=True)
+    enter(lone.core, EVALUATOR, evaluates=True)
+    say(lone.core, EVALUATOR, score=1e30, record={"eval_reward_min": 1.0, "eval_reward_max": 2.0})
+    assert lone.core.control.scores == 1
+    lone.close()
 
 
 def test_scores_cannot_bring_new_columns_for_ever(lone: LoneCore) -> None:
@@ -169,6 +205,15 @@ def test_only_actors_of_the_names_that_may_evaluate_do(tmp_path: Path) -> None:
     with pytest.raises(RefusedError, match=r"a token of judge \(server.evaluating_names\), found one of 'mallory'"):
         join(lone.core, request, "mallory")
     join(lone.core, request, "judge")
+    lone.close()
+
+
+@pytest.mark.parametrize(("name", "may"), [("", True), ("unnamed", True), ("mallory", False)])
+def test_by_default_no_name_may_evaluate(tmp_path: Path, name: str, may: bool) -> None:
+    lone = make(tmp_path, "actor")
+    request = pb.JoinRequest(protocol_version=PROTOCOL_VERSION, incarnation=EVALUATOR, evaluates=True)
+    with nullcontext() if may else pytest.raises(RefusedError, match="expected a token of nobody"):
+        join(lone.core, request, name)
     lone.close()
 
 

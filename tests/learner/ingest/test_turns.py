@@ -17,9 +17,9 @@ class Ratio:
     def __init__(self) -> None:
         self.turns, self.stored, self.allowed = Turns(), 0.0, 0.0
 
-    def store(self, actor: int, rows: int) -> None:
+    def store(self, actor: int, rows: int, name: str | None = None) -> None:
         self.stored += rows
-        self.turns.note_batch(actor, rows, max(0.0, self.stored - self.allowed))
+        self.turns.note_batch(actor, name or actor, rows, max(0.0, self.stored - self.allowed))
 
     def allow(self, items: float) -> float:
         """Allow more; the items until the next turn."""
@@ -116,7 +116,7 @@ def test_an_actor_that_stores_again_before_its_turn_owes_both_batches_and_counts
 
 def test_what_a_former_process_stored_is_owed_by_nobody_who_is_here() -> None:
     turns = Turns()
-    turns.note_batch(HONEST, 10, excess=10_010)
+    turns.note_batch(HONEST, HONEST, 10, excess=10_010)
     assert turns.settle(9990.5) == pytest.approx(0.5)
     turns.settle(9990)
     assert not turns.holds(HONEST)
@@ -128,6 +128,58 @@ def test_a_ratio_that_is_changed_frees_everybody() -> None:
     ratio.store(HONEST, 1000)
     assert ratio.turns.settle(0.0) == 0
     assert ratio.free(GREEDY, HONEST) == [GREEDY, HONEST]
+
+
+def test_the_actors_of_one_name_have_one_share_and_take_turns() -> None:
+    ratio, many = Ratio(), range(10, 20)
+    for actor in many:
+        ratio.store(actor, 100, "mallory")
+    ratio.store(HONEST, 100, "alice")
+    assert ratio.allow(0) == pytest.approx(200)
+    ratio.allow(200)
+    assert ratio.free(HONEST, *many) == [HONEST, 10], "each of the two names was allowed 100"
+    ratio.store(10, 100, "mallory")
+    ratio.allow(900)
+    assert ratio.free(*many) == [*range(11, 20)]
+    assert ratio.allow(0) == pytest.approx(100)
+    ratio.allow(100)
+    assert ratio.free(*many) == [*many]
+
+
+def test_a_row_of_the_table_that_another_name_has_now_waits_only_for_its_own_turn() -> None:
+    ratio = Ratio()
+    ratio.store(HONEST, 1000, "mallory")
+    ratio.store(HONEST, 100, "alice")
+    ratio.allow(200)
+    assert ratio.free(HONEST) == [HONEST]
+    assert ratio.allow(0) == pytest.approx(900), "what mallory's actor has stored is still owed"
+    assert ratio.allow(900) == 0
+
+
+@given(
+    batches=st.lists(st.integers(1, 5000), min_size=1, max_size=5),
+    actors=st.lists(st.integers(1, 4), min_size=5, max_size=5),
+    draws=st.lists(st.integers(1, 2000), min_size=1, max_size=30),
+)
+def test_names_that_always_have_more_are_allowed_the_same_however_many_actors_they_have(
+    batches: list[int], actors: list[int], draws: list[int]
+) -> None:
+    ratio, stored = Ratio(), Counter[str]()
+    fleet = {(10 * i + k): (f"name{i}", rows) for i, rows in enumerate(batches) for k in range(actors[i])}
+    for draw in draws:
+        left = float(draw)
+        while left > 0.01:
+            for actor in ratio.free(*fleet):
+                name, rows = fleet[actor]
+                ratio.store(actor, rows, name)
+                stored[name] += rows
+            step = min(left, ratio.allow(0))
+            ratio.allow(step)
+            left -= step
+        assert ratio.turns._owed == pytest.approx(ratio.stored - ratio.allowed, abs=0.1)
+    share = sum(draws) / len(batches)
+    for i, rows in enumerate(batches):
+        assert share - 0.1 <= stored[f"name{i}"] <= share + rows * actors[i] + 0.1
 
 
 @given(

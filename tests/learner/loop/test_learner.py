@@ -21,7 +21,7 @@ from common.plugins.part_config import EnvConfig, PluginConfig
 from learner.callbacks.calling import Callbacks
 from learner.evaluation.scoring import FinishedEvaluation, InlineScoring, Scoring
 from learner.loop.learner import Learner, Outcome, publish_to_nobody
-from learner.storage.checkpoint import Checkpoints
+from learner.storage.checkpoint import Checkpoints, load_params
 from learner.storage.checkpointer import Checkpointer
 from learner.storage.moment import Moment
 
@@ -304,6 +304,28 @@ def test_invariant_8_best_is_saved_on_a_strictly_greater_score_only(tmp_path: Pa
     saves = [event for event in diary.events if event.startswith("save")]
     assert saves == ["save best", "save 2", "save best", "save 4", "save final"]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["2", "4", "best", "final"]
+    assert learner.best_score == 2.0
+
+
+def test_a_policy_that_was_set_aside_is_the_best_one_no_more(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    diary = Diary(scores=[1e30, 1.0, 0.5])
+    learner = make(diary, tmp_path, max_opts=3, eval_interval=1)
+    learner.step()
+    assert learner.best_score == 1e30
+    (tmp_path / "best").rename(tmp_path / "best-1")
+    run(learner, diary)
+    assert learner.best_score == 1.0
+    assert load_params(tmp_path / "best")[1]["opt_steps"] == 2
+    (message,) = (found for found in caplog.messages if "set aside" in found)
+    assert message == "best/ was set aside: its score 1e+30 counts no more"
+
+
+def test_a_best_policy_that_cannot_be_saved_keeps_its_score(tmp_path: Path) -> None:
+    (tmp_path / "best").write_text("in the way")
+    (tmp_path / ".best.old").mkdir()
+    diary = Diary(scores=[2.0, 1.0])
+    learner = make(diary, tmp_path, max_opts=2, eval_interval=1)
+    run(learner, diary)
     assert learner.best_score == 2.0
 
 

@@ -7,9 +7,11 @@ import socket
 from pathlib import Path
 from typing import NoReturn
 
+import numpy as np
 import pytest
 
 from common.errors import AddressError, CheckpointError, CrossborderError, RankLostError, StarvedError
+from common.wire.codec import encode
 from common.wire.pb import crossborder_pb2 as pb
 from learner.loop.learner import Outcome
 from learner.loop.rank import Rank
@@ -109,3 +111,22 @@ def test_models_are_newer_than_every_model_that_has_acted(make_config: MakeConfi
         client.channel.close()
     with LearnerServer(config, resume=True) as server:
         assert server.publisher.slots.newest() > (newest, 4)
+
+
+@pytest.mark.parametrize("prioritized", [None, {}])
+def test_one_row_of_a_model_that_was_never_published_makes_no_other_actors_rows_older(
+    make_config: MakeConfig, prioritized: dict[str, float] | None
+) -> None:
+    config = make_config(
+        replay={"staleness": {"half_age": 10}, "prioritized": prioritized}, server={"grace_seconds": 0.5}
+    )
+    with LearnerServer(config) as server:
+        server.publisher.publish(50, wait=True)
+        for incarnation, versions in ((1, [40] * 30), (2, [2**32 - 1])):
+            client = Client(server, incarnation)
+            client.join()
+            rows = client.items(0, len(versions)) | {"version": np.array(versions, np.uint32)}
+            payload = encode(client.schema, rows, len(versions))
+            Talk(client.stub).say(client.batch(1, count=len(versions), payload=payload))
+            client.channel.close()
+        assert server.buffer.batch(64)["weight"].tolist() == [0.5] * 64

@@ -53,6 +53,27 @@ def test_an_actor_that_is_behind_makes_no_other_actors_rows_younger(tmp_path: Pa
     assert lanes.draw(weighed(), [9])["weight"] <= 1
 
 
+@pytest.mark.parametrize("ahead", [30, 2**32 - 1])
+def test_a_row_of_a_model_that_the_learner_does_not_have_makes_no_other_row_older(tmp_path: Path, ahead: int) -> None:
+    lanes = Lanes(tmp_path)
+    lanes.play(40)
+    view = WeighedByAge(Transitions(SCHEMA), SCHEMA, 5.0, newest_model=lambda: 20)  # Row 40 is of opt step 20.
+    before = lanes.draw(view, [0, 10, 39])["weight"].tolist()
+    lanes.play(1, ends=False, lane=1)
+    lanes.memory.columns["version"][41] = ahead
+    assert lanes.draw(view, [0, 10, 39])["weight"].tolist() == before
+    assert lanes.memory.columns["version"][41] == ahead, "rows stay as they were sent"
+    lanes.memory.columns["version"][5] = ahead
+    assert lanes.draw(view, [5])["weight"].tolist() == [1.0]
+
+
+def test_rows_of_opt_steps_that_a_power_cut_has_undone_count_as_rows_of_the_newest_model(tmp_path: Path) -> None:
+    lanes = Lanes(tmp_path)
+    lanes.play(40)
+    view = WeighedByAge(Transitions(SCHEMA), SCHEMA, 5.0, newest_model=lambda: 10)
+    assert lanes.draw(view, [10, 20, 39])["weight"].tolist() == pytest.approx([1 / (1 + 5 / 5), 1.0, 1.0])
+
+
 @pytest.mark.parametrize("kind", [UniformReplay, QueueReplay])
 def test_every_buffer_gives_the_weights(tmp_path: Path, kind: type[UniformReplay | QueueReplay]) -> None:
     lanes = Lanes(tmp_path)
