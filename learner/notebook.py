@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from rich.console import Console
 
-from common.config.nested import overlay, put
-from common.config.run_config import FREE_PORTS, RunConfig, read_values
+from common.config.nested import put
+from common.config.run_config import RunConfig, read_values
 from common.errors import ConfigError
 from common.hints import nearest_path
 from common.home import expand_path
@@ -51,7 +51,8 @@ def train(
     Args:
         config: a run's YAML file, or its values. Numbers and arrays of numpy are saved as numbers and lists.
         actors: actor processes on this host, as ``learner-server --local-actors`` starts them; 0: train in this process
-            in turns, as ``sync-train`` does. Ports that the configuration does not choose are free ones.
+            in turns, as ``sync-train`` does. If other programs have ports that the configuration
+            does not name, free ones take their place.
         settings: values that replace those of the configuration, by their dotted keys, such as ``{"agent.params.lr":
             0.001}``.
         resume: resume the run in ``run_dir``, if there is one.
@@ -67,10 +68,6 @@ def train(
     values: dict[str, Any] = (
         _plain(config) if isinstance(config, Mapping) else read_values(expand_path(config, "config"))
     )
-    ports: dict[str, Any] = {}  # Many people may train on one host, each in a notebook.
-    for key, value in FREE_PORTS.items():
-        put(ports, key, value)
-    values = overlay(ports, values)
     for key, value in (settings or {}).items():
         put(values, key, _plain(value))
     run = validate(RunConfig, values)

@@ -19,6 +19,7 @@ from common.config.trainer_config import TrainerConfig
 from common.errors import ConfigError
 from common.plugins.part_config import AgentArguments, PluginConfig
 from common.settings import HomePath, Settings, validate
+from common.wire.address import is_loopback
 
 RECORDER_OPTIONAL: Final = frozenset({"identity", "config"})
 """Arguments for recorders that have parameters of these names."""
@@ -34,10 +35,7 @@ MAX_SEED: Final = 1 << 61
 
 
 FREE_PORTS: Final = {"server.listen": "127.0.0.1:0", "metrics.trainer_port": 0, "metrics.ingest_port": 0}
-"""Settings of a learner that runs beside others on one host, by their dotted keys."""
-_OPTIONS: Final = " ".join(f"--set {key}={value}" for key, value in FREE_PORTS.items())
-BESIDE_ANOTHER: Final = f"beside another learner on this host, say {_OPTIONS}"
-"""The advice to a user who starts a second learner on one host."""
+"""The settings of a learner's ports by their dotted keys, with the values that take free ports."""
 
 
 class ExplorationConfig(Settings):
@@ -58,7 +56,10 @@ class ExplorationConfig(Settings):
 
 
 class MetricsConfig(Settings):
-    """The Prometheus endpoints of the learner host. Port 0 takes a free port; null opens none."""
+    """The Prometheus endpoints of the learner host. Port 0 takes a free port; null opens none.
+
+    On loopback, a port that nobody has named gives way to a free one if another program has it.
+    """
 
     host: str = Field("127.0.0.1", description="The address on which /metrics is served.")
     trainer_port: Annotated[int | None, Field(ge=0, le=65535)] = Field(
@@ -169,6 +170,17 @@ class RunConfig(ActorConfig):
         chosen = self.metrics.per_actor
         return self.server.max_actors <= MAX_ACTORS_SHOWN if chosen is None else chosen
 
+    def ports_to_try(self, key: str) -> tuple[Any, ...]:
+        """The values of a setting in ``FREE_PORTS`` in the order in which the learner tries them.
+
+        A free port comes second if nobody has named the port, unless other hosts look for the metrics there.
+        """
+        section, _, name = key.partition(".")
+        settings = getattr(self, section)
+        value = getattr(settings, name)
+        is_named = name in settings.model_fields_set or not is_loopback(getattr(settings, "host", "localhost"))
+        return (value,) if is_named else (value, FREE_PORTS[key])
+
     def actor_part(self) -> ActorConfig:
         """The part that actors get."""
         return ActorConfig.model_validate(self.model_dump(include=set(ActorConfig.model_fields)))
@@ -255,5 +267,13 @@ def read_values(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def dump_config(config: RunConfig) -> str:
-    """The resolved configuration as YAML that ``load_config`` reads back."""
-    return to_yaml(config.model_dump(mode="json"))
+    """The resolved configuration as YAML that ``load_config`` reads back.
+
+    It leaves out ports that nobody has named: the file would name them.
+    """
+    unnamed = dict[str, set[str]]()
+    for key in FREE_PORTS:
+        section, _, name = key.partition(".")
+        if name not in getattr(config, section).model_fields_set:
+            unnamed.setdefault(section, set()).add(name)
+    return to_yaml(config.model_dump(mode="json", exclude=unnamed))

@@ -114,7 +114,8 @@ class ServerConfig(Settings):
 
     listen: str = Field(
         "127.0.0.1:50051",
-        description="The address on which the learner listens for actors, HOST:PORT; port 0 takes a free port.",
+        description="The address on which the learner listens for actors, HOST:PORT; port 0 takes a free port. If "
+        "nobody has named an address, and another program has the default one, the learner takes a free port.",
     )
     insecure: bool = Field(False, description="Whether the learner may listen beyond loopback without encryption.")
     tls: TlsConfig | None = Field(

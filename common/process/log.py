@@ -141,13 +141,18 @@ def _log_uncaught(kind: type[BaseException], error: BaseException, traceback: Tr
 
 
 def relog(child: str, line: str) -> None:
-    """Log a line of a child's stderr: a JSON record of its log as a record of ours, any other line as information."""
+    """Log a line of a child's stderr: a JSON record of its log as a record of ours, any other line as information.
+
+    A record keeps its own time: this process may have been stopped or busy since then.
+    """
     try:
         entry = json.loads(line)
         level, name = logging.getLevelNamesMapping()[entry["level"]], f"{child}.{entry['logger']}"
         identity = {key: entry[key] for key in _KEYS} if entry.keys() >= {*_KEYS} else {}
         exception = entry.get("exception")  # A library's record may have any value here; ``logging`` needs a text.
         given = {"msg": str(entry["message"]), "exc_text": exception and str(exception), "identity": identity}
+        if "time" in entry:
+            given["created"] = datetime.fromisoformat(entry["time"]).timestamp()
     except (ValueError, LookupError, TypeError, RecursionError):  # It is a library's line, no record of ours.
         logging.getLogger(child).log(_foreign_level(line), "%s", line)
         return

@@ -1,9 +1,32 @@
-"""A port that this program keeps while the process that listens on it is started again."""
+"""Ports: the first of several that is free, and one that is kept while the process that listens there starts again."""
 
 from __future__ import annotations
 
 import socket
-from contextlib import ExitStack
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from typing import TypeVar
+
+from common.errors import AddressError
+
+_Place = TypeVar("_Place")
+_Listener = TypeVar("_Listener")
+
+
+def listen_at_first(places: Sequence[_Place], listen: Callable[[_Place], _Listener]) -> _Listener:
+    """Listen at the first of several places that no other program has.
+
+    Raises:
+        AddressError: ``listen`` raised it for all places.
+    """
+    *others, last = places
+    for place in others:
+        with suppress(AddressError):
+            return listen(place)
+    try:
+        return listen(last)
+    except AddressError as error:
+        raise AddressError(f"{error}; name another port, or port 0 for a free one") from error
 
 
 def hold_port(port: int) -> socket.socket:

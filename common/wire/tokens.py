@@ -122,7 +122,8 @@ class TokenSource:
         """``path``, else the file that ``{variable}_FILE`` names, else the value of ``variable``; None without any."""
         file = path or environment.get(f"{variable}_FILE")
         if file:
-            return cls(f"token file {file}", expand_path(file, f"{variable}_FILE"))
+            expanded = expand_path(file, f"{variable}_FILE")
+            return cls(f"token file {expanded}", expanded)
         return cls(variable, None, environment[variable]) if variable in environment else None
 
     def read(self) -> tuple[Token, ...]:

@@ -147,9 +147,16 @@ class Host:
         for key, value in (("trainer_port", metrics.trainer_port), ("ingest_port", metrics.ingest_port)):
             if value is not None:
                 named[f"metrics.{key}"] = (metrics.host, value)
-        for key, address in named.items():
-            _require_free(key, *address)
-        return ", ".join(f"{key} {port or 'takes any'}" for key, (_, port) in named.items()) + ": free"
+        found = []
+        for key, (host, port) in named.items():
+            try:
+                _require_free(key, host, port)
+                found.append(f"{key} {port} is free" if port else f"{key} takes any")
+            except AddressError:
+                if len(self._config.ports_to_try(key)) == 1:
+                    raise
+                found.append(f"{key} {port} is taken: the learner takes a free port")
+        return ", ".join(found)
 
     def certificate(self) -> str:
         server = self._config.server

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, Self
 
-from common.config.run_config import RunConfig
+from common.config.run_config import FREE_PORTS, RunConfig
 from common.errors import ConfigError, CrossborderError
 from common.plugins.part_loading import MOVED
 from common.plugins.shipped import OWN_PACKAGES
@@ -28,7 +28,6 @@ from common.process.restarts import may_restart_help
 from common.process.signals import StopSignals
 from common.process.spare import Spare
 from common.process.supervisor import Supervisor
-from common.wire.address import split_address
 from learner.commands.training_command import load_run, require_consistent
 from learner.ranks.place import RANKS, count_ranks
 from learner.storage.rundir import default_run_dir
@@ -132,7 +131,7 @@ def _find_targets(value: Any) -> Iterator[str]:
 
 
 def find_ports(config: RunConfig, run_dir: Path) -> list[str]:
-    """Options that name the ports of the former learner, if its configuration asks for free ports.
+    """Options that name the ports of the former learner, which may have taken free ones.
 
     Actors and Prometheus look for the learner at these ports. There are no options if it was killed before it listened.
     """
@@ -141,11 +140,9 @@ def find_ports(config: RunConfig, run_dir: Path) -> list[str]:
     except FileNotFoundError:
         return []
     options = []
-    if split_address(config.server.listen)[1] == 0:
-        options += ["--listen", found["learner"]]
-    for name in ("trainer", "ingest"):
-        if getattr(config.metrics, f"{name}_port") == 0:
-            options += ["--set", f"metrics.{name}_port={found[f'{name}_metrics_port']}"]
+    for key, port in zip(FREE_PORTS, found.values(), strict=True):
+        if port != config.ports_to_try(key)[0]:
+            options += ["--set", f"{key}={json.dumps(port)}"]
     return options
 
 

@@ -10,6 +10,7 @@ from typing import Final, Protocol
 from common.data import Items
 from common.episode_files import SUFFIX as NPZ
 from common.errors import DatasetError, PluginError
+from common.hints import nearest_path
 from common.home import expand_path
 from common.parts import Parts
 from learner.datasets.npz_episodes import NpzEpisodes
@@ -79,7 +80,7 @@ def open_dataset(source: str) -> Iterator[Dataset]:
         with reading(path):
             yield SavedReplay(path)
     else:
-        yield _open_episodes(source, path)
+        yield _open_episodes(str(path), path)
 
 
 def _open_episodes(source: str, path: Path) -> Dataset:
@@ -96,9 +97,10 @@ def _open_episodes(source: str, path: Path) -> Dataset:
             return (NpzEpisodes if suffix == NPZ else _open_parquet)(source, files[suffix])
         case [_, _]:
             raise DatasetError(f"dataset {source}: expected files of one kind, found .npz and .parquet files")
+    missing = "" if path.exists() else f", which does not exist{nearest_path(path)}"
     raise DatasetError(
         "dataset: expected minari:ID, a Minari or LeRobot dataset's directory, a run's directory, or .npz or .parquet "
-        f"episodes (a directory of them, or a file), found '{source}'"
+        f"episodes (a directory of them, or a file), found '{source}'{missing}"
     )
 
 

@@ -11,19 +11,20 @@ import asyncio
 import contextlib
 import logging
 import sys
+from functools import partial
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
-from prometheus_client.registry import Collector
 
-from common.config.run_config import BESIDE_ANOTHER, MetricsConfig
 from common.errors import AddressError, CrossborderError
 from common.process.child import read_boot, say, say_error
 from common.process.log import RateFilter, setup_logging
 from common.process.signals import leave_to_parent
 from common.settings import validate
 from common.shared.mapped import hold_until_exit
+from common.wire.address import join_address, split_address
+from common.wire.held_port import listen_at_first
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.pb import crossborder_pb2_grpc as pb_grpc
 from learner.ingest.admin import AdminServicer
@@ -81,23 +82,6 @@ class _TrainerEvents:
                 await self._ended.wait()
 
 
-def serve_metrics(collector: Collector, config: MetricsConfig, port: int | None) -> MetricsServer:
-    """Serve the metrics on the port of the ingest process before this one, where Prometheus looks for them.
-
-    If the configuration leaves the port open and another program has taken it in between, ingest uses a free port.
-
-    Raises:
-        AddressError: the configuration names the port, and another program has it.
-    """
-    try:
-        return MetricsServer(collector, config, port)
-    except AddressError as error:
-        if config.ingest_port != 0:
-            raise
-        log.warning("%s; a free port is taken, since metrics.ingest_port is 0", error)
-        return MetricsServer(collector, config, 0)
-
-
 async def serve(boot: IngestBoot) -> None:
     """Serve until the trainer says stop or is gone."""
     hold_until_exit(boot.directory)
@@ -110,13 +94,12 @@ async def serve(boot: IngestBoot) -> None:
     gate = Gate.of(config)
     admission = Admission(gate, limits, core.counts, audit, handshake_seconds=seconds, waiting=waiting)
     events = _TrainerEvents(core, bell, servicer)
-    metrics = serve_metrics(IngestCollector(core), boot.config.metrics, boot.metrics_port)
+    metrics = listen_at_first(boot.metrics_ports, partial(MetricsServer, IngestCollector(core), boot.config.metrics))
     server = grpc.aio.server(interceptors=[admission], options=_options(core, descriptors))
-    port = await _start(server, boot, servicer, AdminServicer(core, audit), gate)
+    address, port = await _start(server, boot, servicer, AdminServicer(core, audit), gate)
     waiting.serve_on(port)
-    host, _, _ = boot.listen.rpartition(":")
-    audit.note("start", "ok", address=f"{host}:{port}", run_id=boot.run_id)
-    say({"address": f"{host}:{port}", "metrics_port": metrics.port})
+    audit.note("start", "ok", address=address, run_id=boot.run_id)
+    say({"address": address, "metrics_port": metrics.port})
     watch = DescriptorWatch(descriptors)
 
     def tick() -> None:
@@ -156,8 +139,8 @@ async def _start(
     servicer: LearnerServicer,
     admin_servicer: AdminServicer,
     gate: Gate,
-) -> int:
-    """Serve everything that the configuration asks for; return the port."""
+) -> tuple[str, int]:
+    """Serve everything that the configuration asks for; return HOST:PORT and the port alone."""
     config = boot.config.server
     pb_grpc.add_LearnerServiceServicer_to_server(servicer, server)
     health_servicer = health.aio.HealthServicer()
@@ -168,18 +151,22 @@ async def _start(
     if config.reflection:
         names = (name, *[admin] * config.answers_admins, health.SERVICE_NAME, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, server)
-    try:
-        if config.tls is None:
-            port = server.add_insecure_port(boot.listen)
-        else:
-            port = server.add_secure_port(boot.listen, server_credentials(config.tls))
-    except RuntimeError as error:
-        raise AddressError(f"{boot.listen}: cannot listen there; {BESIDE_ANOTHER}") from error
-    gate.port = port
+
+    def listen(address: str) -> tuple[str, int]:
+        try:
+            if config.tls is None:
+                port = server.add_insecure_port(address)
+            else:
+                port = server.add_secure_port(address, server_credentials(config.tls))
+        except RuntimeError as error:
+            raise AddressError(f"{address}: cannot listen there") from error
+        return join_address(split_address(address)[0], port), port
+
+    address, gate.port = listen_at_first(boot.addresses, listen)
     await server.start()
     for service in ("", name):
         await health_servicer.set(service, health_pb2.HealthCheckResponse.SERVING)
-    return port
+    return address, gate.port
 
 
 def main() -> int:

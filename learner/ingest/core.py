@@ -53,8 +53,9 @@ class IngestBoot(Settings):
     run_id: str
     columns: list[dict[str, Any]]
     model_bytes: int
-    listen: str
-    metrics_port: int | None
+    addresses: tuple[str, ...]
+    """Ingest listens at the first HOST:PORT that is free, and so with the ports of the metrics."""
+    metrics_ports: tuple[int | None, ...]
     bell_fds: tuple[int, int]
     """Write end of the trainer's bell, read end of ingest's."""
     rank: int = 0

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from typing import Any, Self
 
 from common.errors import CrossborderError
@@ -48,18 +48,20 @@ class ComingIngest:
         self.spare.begin(is_urgent=is_urgent)
         self._stack = ExitStack()
 
-    def hold_port(self, address: str) -> str:
-        """Keep the port of an address for ingest, so that no other program gets it while ingest is started again.
+    def hold_ports(self, addresses: Sequence[str]) -> list[str]:
+        """Keep the ports of addresses for ingest, so that no other program gets them while ingest is started again.
 
         Returns:
-            the address, with a number in the place of port 0.
+            the addresses whose ports could be kept, with numbers in the place of port 0.
         """
-        host, port = split_address(address)
-        try:
-            held = self._stack.enter_context(hold_port(port))
-        except OSError:  # The port is taken on one of the interfaces. If that is the address's own, ingest reports it.
-            return address
-        return join_address(host, held.getsockname()[1])
+        found = []
+        for address in addresses:
+            host, port = split_address(address)
+            with suppress(OSError):
+                held = self._stack.enter_context(hold_port(port))
+                found.append(join_address(host, held.getsockname()[1]))
+        # A port that is taken on one of the interfaces may be free on the address's own; otherwise ingest reports it.
+        return found or [*addresses]
 
     def __enter__(self) -> Self:
         return self
@@ -94,7 +96,7 @@ class IngestProcess:
         on_failure: Callable[[CrossborderError], None],
         hung_seconds: float | None = None,
     ) -> None:
-        self._boot = {**boot, "listen": coming.hold_port(boot["listen"]), "bell_fds": coming.fds}
+        self._boot = {**boot, "addresses": coming.hold_ports(boot["addresses"]), "bell_fds": coming.fds}
         self.when_moved: Callable[[], None] = lambda: None
         """Called from another thread when a restarted process has taken another port for its metrics."""
         self._control, self._hung_seconds = control, hung_seconds
@@ -110,8 +112,10 @@ class IngestProcess:
             child.end(1.0)
             raise
         has_moved = ready["metrics_port"] != self.metrics_port
-        # From now on a restart must use the ports on which actors and Prometheus look for ingest.
-        self._boot |= {"listen": ready["address"], "metrics_port": ready["metrics_port"]}
+        # From now on a restart must use the ports on which actors and Prometheus look for ingest. Only the metrics may
+        # move again, and only if the configuration leaves their port open.
+        free = [port for port in self._boot["metrics_ports"] if port == 0]
+        self._boot |= {"addresses": [ready["address"]], "metrics_ports": [ready["metrics_port"], *free]}
         self._stillness.begin()
         if has_moved:
             self.when_moved()
@@ -137,11 +141,11 @@ class IngestProcess:
     @property
     def address(self) -> str:
         """HOST:PORT on which ingest listens."""
-        return str(self._boot["listen"])
+        return str(self._boot["addresses"][0])
 
     @property
     def metrics_port(self) -> int | None:
-        port: int | None = self._boot["metrics_port"]
+        port: int | None = self._boot["metrics_ports"][0]
         return port
 
     @property

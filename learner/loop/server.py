@@ -27,10 +27,11 @@ from typing import Self
 
 from actor.manager import ActorManager
 from actor.stat import ActorStat
-from common.config.run_config import RunConfig
+from common.config.run_config import FREE_PORTS, RunConfig
 from common.config.server_config import ServerConfig
 from common.errors import CrossborderError, DivergedError, RankLostError
 from common.process.spare import Spare
+from common.wire.held_port import listen_at_first
 from common.wire.trust import ANY, Trust
 from learner.evaluation.actor_scoring import CANDIDATES, ActorScoring
 from learner.ingest.ingest_process import ComingIngest, IngestProcess
@@ -211,8 +212,8 @@ class LearnerServer:
             "run_id": run.dir.identity.run_id,
             "columns": run.parts.schema.to_json(),
             "model_bytes": self.publisher.blob_bytes,
-            "listen": config.server.listen,
-            "metrics_port": config.metrics.ingest_port,
+            "addresses": config.ports_to_try("server.listen"),
+            "metrics_ports": config.ports_to_try("metrics.ingest_port"),
             "rank": self.place.rank,
             "n_ranks": self.place.n_ranks,
         }
@@ -232,7 +233,8 @@ class LearnerServer:
         collector = TrainerCollector(
             self.run, self.learner, self.publisher, self.control, ratio=self.ratio, restarts=self._count_restarts
         )
-        return MetricsServer(collector, self.config.metrics, self.config.metrics.trainer_port)
+        serve = partial(MetricsServer, collector, self.config.metrics)
+        return listen_at_first(self.config.ports_to_try("metrics.trainer_port"), serve)
 
     def _count_restarts(self) -> dict[str, int]:
         """How often each kind of child was started again."""
@@ -246,7 +248,14 @@ class LearnerServer:
             "trainer_metrics_port": self._metrics.port,
             "ingest_metrics_port": self.ingest.metrics_port,
         }
-        log.info("listening on %s; run directory %s", self.ingest.address, self.run.dir.path)
+        tried = map(self.config.ports_to_try, FREE_PORTS)
+        pairs = zip(tried, endpoints.values(), strict=True)
+        taken = [str(ports[0]) for ports, found in pairs if len(ports) > 1 and found != ports[0]]
+        if taken:
+            log.warning("other programs have the usual ports (%s): free ones take their place", ", ".join(taken))
+        log.info(
+            "listening on %s, metrics on ports %s and %s; run directory %s", *endpoints.values(), self.run.dir.path
+        )
         self.run.dir.write_json("endpoints.json", endpoints)
 
     def _write_endpoints_again(self) -> None:

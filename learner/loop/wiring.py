@@ -25,7 +25,7 @@ from learner.loop.rank import Rank
 from learner.loop.replay_opening import place_on_device
 from learner.loop.run import Run
 from learner.loop.window import RecordWindow
-from learner.records.beside import BesideRecorder
+from learner.records.beside import BesideRecorder, close_all
 from learner.records.csv_recorder import CsvRecorder
 from learner.records.curve import plot_learning_curve
 from learner.records.masking import mask_secrets
@@ -138,16 +138,15 @@ def _restore(run: Run, earlier: ResumePoint, agent: Trained, parts: dict[str, Re
 
 def _make_recorders(run: Run, stack: ExitStack, opt_steps: int, told: Mapping[str, Any]) -> list[Recorder]:
     """Open ``metrics.csv``, whose records after ``opt_steps`` are removed, and the recorders of the configuration."""
-    recorders: list[Recorder] = []
-    closing = logging_write_errors("the last records are missing")
     with run.dir.writing():
-        recorders.append(CsvRecorder(run.dir.path / "metrics.csv", opt_steps))
-    stack.callback(closing(recorders[0].close))
+        csv = CsvRecorder(run.dir.path / "metrics.csv", opt_steps)
+    stack.callback(logging_write_errors("the last records are missing")(csv.close))
+    beside: list[BesideRecorder] = []
+    stack.callback(close_all, beside)
     for config in run.config.recorders:
         build = partial(config.build, run_dir=run.dir.path, optional=told)
-        recorders.append(BesideRecorder(config.target, build))
-        stack.callback(closing(recorders[-1].close))
-    return recorders
+        beside.append(BesideRecorder(config.target, build))
+    return [csv, *beside]
 
 
 def _make_scoring(run: Run, stack: ExitStack, show_life: Callable[[], None]) -> Scoring:

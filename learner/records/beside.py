@@ -6,7 +6,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Final, TypeAlias
 
@@ -21,8 +21,9 @@ BUILD_SECONDS: Final = 300.0
 """The time for a recorder's constructor, which may ask a server."""
 BEHIND_SECONDS: Final = 10.0
 """A recorder that works on one record for longer is said to be behind."""
-CLOSE_SECONDS: Final = 70.0
-"""The time at the end of a run for the records that still wait, and for the recorder's ``close``."""
+CLOSE_SECONDS: Final = 20.0
+"""The time that all recorders together have at the end of a run for the records that wait, and for ``close``. Compose
+kills a container after 60 s, and before that the learner also stores the last rows and saves."""
 _Entry: TypeAlias = tuple[int, Mapping[str, float]]
 
 
@@ -44,7 +45,8 @@ class BesideRecorder:
 
     def __init__(self, name: str, build: Callable[[], Recorder], *, most_waiting: int = MOST_WAITING) -> None:
         self._name = name
-        self._waiting: queue.Queue[_Entry | None] = queue.Queue(most_waiting)
+        self._most_waiting = most_waiting
+        self._waiting: queue.Queue[_Entry | None] = queue.Queue(most_waiting + 1)
         # The trainer sets these two, and the thread reads them and resets them when it has caught up. If both do so at
         # one moment, a number in the log is too small.
         self._left_out, self._is_behind = 0, False
@@ -62,9 +64,10 @@ class BesideRecorder:
             ) from error
 
     def write(self, opt_steps: int, record: Mapping[str, float]) -> None:
-        try:
+        # Only the trainer's thread puts into the queue, so the last place stays free for the end.
+        if self._waiting.qsize() < self._most_waiting:
             self._waiting.put_nowait((opt_steps, dict(record)))
-        except queue.Full:
+        else:
             self._left_out += 1
         busy_since = self._busy_since
         is_slow = busy_since is not None and time.monotonic() - busy_since > BEHIND_SECONDS
@@ -76,15 +79,18 @@ class BesideRecorder:
         """The thread flushes after each record."""
 
     def close(self) -> None:
-        deadline = Deadline(CLOSE_SECONDS)
-        try:
-            self._waiting.put(None, timeout=deadline.remaining())
-        except queue.Full:
-            log.debug("%s takes no record", self._name)
+        close_all([self])
+
+    def begin_end(self) -> None:
+        """Have the thread close the recorder after the records that wait; call this once."""
+        self._waiting.put_nowait(None)
+
+    def wait(self, deadline: Deadline) -> None:
+        """Wait until the recorder is closed; after the deadline, log what is missing in it."""
         self._thread.join(deadline.remaining())
         if self._thread.is_alive():
             missing = self._waiting.qsize() + self._left_out
-            log.error("%s did not end in %g s: about %d records are missing in it", self._name, CLOSE_SECONDS, missing)
+            log.error("%s did not end in time: about %d records are missing in it", self._name, missing)
 
     def _run(self, build: Callable[[], Recorder], built: Future[None]) -> None:
         try:
@@ -109,6 +115,15 @@ class BesideRecorder:
             log.error("%s: %s: %s", self._name, consequence, error)
         except Exception as error:  # A tracker's client raises errors of every kind.
             log.error("%s: %s: %r", self._name, consequence, error, exc_info=error)
+
+
+def close_all(recorders: Sequence[BesideRecorder]) -> None:
+    """Close recorders at the same time, so that a tracker which hangs costs the others nothing."""
+    deadline = Deadline(CLOSE_SECONDS)
+    for recorder in recorders:
+        recorder.begin_end()
+    for recorder in recorders:
+        recorder.wait(deadline)
 
 
 def _write(recorder: Recorder, entry: _Entry) -> None:

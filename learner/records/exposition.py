@@ -20,7 +20,7 @@ import prometheus_client
 from prometheus_client.exposition import ThreadingWSGIServer
 from prometheus_client.registry import Collector
 
-from common.config.run_config import BESIDE_ANOTHER, MetricsConfig
+from common.config.run_config import MetricsConfig
 from common.config.server_config import TlsConfig
 from common.errors import AddressError
 from common.process.log import LogThrottle
@@ -87,9 +87,7 @@ class MetricsServer:
         try:
             self._server = _Server(config.host, port, context)
         except OSError as error:
-            raise AddressError(
-                f"metrics: cannot listen on {config.host}:{port}: {error.strerror}; {BESIDE_ANOTHER}"
-            ) from error
+            raise AddressError(f"metrics: cannot listen on {config.host}:{port}: {error.strerror}") from error
         self._server.set_app(_make_app(collector, self._scrapes))
         self.port = int(self._server.server_port)
         self._thread = threading.Thread(

@@ -8,7 +8,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
+from importlib.util import find_spec
 from types import TracebackType
 
 import rich.progress
@@ -55,7 +56,7 @@ class Progress:
 
     Args:
         status: returns the present status; that thread calls it while training goes on.
-        console: a terminal for the live display; None logs plain lines.
+        console: a terminal, or a notebook with ipywidgets, for the live display; others get lines. None logs them.
     """
 
     def __init__(self, status: Callable[[], Status], console: Console | None) -> None:
@@ -75,21 +76,32 @@ class Progress:
         self._thread.join(timeout=5)
 
     def _run(self) -> None:
-        before = self._status()
         if self._console is None:
-            while not self._closed.wait(PLAIN_SECONDS):
-                now = self._status()
-                log.info("%s", now.line(before))
-                before = now
-            return
-        statuses = deque([before], maxlen=1 + round(PLAIN_SECONDS / LIVE_SECONDS))
-        with ExitStack() as stack:
-            live = stack.enter_context(Live(console=self._console, auto_refresh=False))
+            self._tell_lines(lambda line: log.info("%s", line))
+        elif not _can_be_live(self._console):
+            self._tell_lines(self._console.print)
+        else:
+            self._show_live(self._console)
+
+    def _tell_lines(self, tell: Callable[[str], None]) -> None:
+        before = self._status()
+        while not self._closed.wait(PLAIN_SECONDS):
+            now = self._status()
+            tell(now.line(before))
+            before = now
+
+    def _show_live(self, console: Console) -> None:
+        statuses = deque([self._status()], maxlen=1 + round(PLAIN_SECONDS / LIVE_SECONDS))
+        with Live(console=console, auto_refresh=False) as live:
             is_over = False
             while not is_over:
                 is_over = self._closed.wait(LIVE_SECONDS)
                 statuses.append(self._status())
                 live.update(render(statuses[-1], statuses[0]), refresh=True)
+
+
+def _can_be_live(console: Console) -> bool:
+    return find_spec("ipywidgets") is not None if console.is_jupyter else console.is_terminal
 
 
 def render(status: Status, before: Status) -> Group:

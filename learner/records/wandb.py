@@ -15,9 +15,10 @@ except ImportError as error:
 
 from common.errors import PluginError
 from common.interfaces import RunIdentity
+from learner.records.beside import CLOSE_SECONDS
 
 log = logging.getLogger(__name__)
-FINISH_SECONDS = 60.0
+FINISH_SECONDS = CLOSE_SECONDS - 5.0
 """The time that W&B has at the end of a run to send its last records; records that are not sent stay on the disk."""
 X_AXIS = "opt_steps"
 

@@ -15,6 +15,7 @@ from common.config.server_config import LimitsConfig, ServerConfig
 from learner.commands.authority import FOR_ACTORS, FOR_LEARNER
 from learner.commands.crossborder_certs import parser as certs_parser
 from learner.commands.learner_server import parser as learner_parser
+from learner.records.beside import CLOSE_SECONDS
 from tests.conftest import ROOT
 
 
@@ -68,6 +69,12 @@ def test_behind_the_front_one_address_may_use_the_limits_of_all_addresses_togeth
 @pytest.mark.parametrize("path", OVERLAYS)
 def test_an_overlay_changes_services_that_exist(path: str) -> None:
     assert set(OVERLAYS[path]) <= set(SERVICES)
+
+
+def test_a_hanging_tracker_leaves_the_learner_most_of_its_time_to_end() -> None:
+    assert int(SERVICES["learner"]["stop_grace_period"].removesuffix("s")) >= 2 * (
+        CLOSE_SECONDS + ServerConfig().grace_seconds
+    )
 
 
 def test_every_service_is_hardened_and_only_prometheus_and_grafana_are_published_on_this_host_alone() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import socket
-from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import numpy as np
@@ -37,17 +35,6 @@ def test_actors_train_a_run_that_is_resumed_by_the_same_call(tmp_path: Path) -> 
     run = train(values, actors=1, settings={"trainer.max_opts": 200})
     again = train(values, actors=1, settings={"trainer.max_opts": 300}, resume=True)
     assert (run.opt_steps, again.opt_steps, again.run_dir) == (200, 300, run.run_dir)
-
-
-def test_a_notebook_trains_beside_programs_that_have_the_usual_ports(tmp_path: Path) -> None:
-    ports = ("server", "metrics")
-    with ExitStack() as stack:
-        for port in (9464, 9465, 50051):
-            with suppress(OSError):  # Another program of this host has it, which serves as well.
-                stack.enter_context(socket.create_server(("127.0.0.1", port)))
-        values = {key: value for key, value in counting_values(tmp_path / "run").items() if key not in ports}
-        run = train(values, actors=1, settings={"trainer.max_opts": 100}, progress=False)
-    assert run.opt_steps == 100
 
 
 def test_records_are_a_table_with_a_column_for_each_key(tmp_path: Path) -> None:

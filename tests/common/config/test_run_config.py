@@ -19,7 +19,7 @@ from common.agents.sac import SACConfig
 from common.agents.td3 import TD3Config
 from common.config.actor_config import ActorConfig
 from common.config.replay_config import PrioritizedConfig
-from common.config.run_config import MAX_SEED, ExplorationConfig, RunConfig, dump_config, load_config
+from common.config.run_config import FREE_PORTS, MAX_SEED, ExplorationConfig, RunConfig, dump_config, load_config
 from common.config.server_config import MAX_GRPC_NUMBER, MAX_GRPC_SECONDS
 from common.errors import ConfigError, PluginError
 from common.plugins.part_config import PluginConfig
@@ -277,6 +277,26 @@ def test_a_dumped_configuration_is_read_back_the_same(tmp_path: Path) -> None:
     path = tmp_path / "resolved.yaml"
     path.write_text(dump_config(config))
     assert load_config(path) == config
+
+
+@pytest.mark.parametrize(
+    ("changes", "ports"),
+    [
+        ({}, ("127.0.0.1:50051", "127.0.0.1:0", 9464, 0, 9465, 0)),
+        ({"server": {"listen": "127.0.0.1:50051"}}, ("127.0.0.1:50051", 9464, 0, 9465, 0)),
+        ({"metrics": {"trainer_port": 9464, "ingest_port": None}}, ("127.0.0.1:50051", "127.0.0.1:0", 9464, None)),
+        ({"metrics": {"host": "0.0.0.0"}}, ("127.0.0.1:50051", "127.0.0.1:0", 9464, 9465)),
+    ],
+)
+def test_only_a_port_that_nobody_has_named_gives_way_also_when_the_run_is_resumed(
+    tmp_path: Path, changes: dict[str, Any], ports: tuple[Any, ...]
+) -> None:
+    def find_ports(config: RunConfig) -> tuple[Any, ...]:
+        return tuple(port for key in FREE_PORTS for port in config.ports_to_try(key))
+
+    config = build(**changes)
+    (tmp_path / "config.yaml").write_text(dump_config(config))
+    assert find_ports(config) == find_ports(load_config(tmp_path / "config.yaml")) == ports
 
 
 # Exploration.

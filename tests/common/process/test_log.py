@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from datetime import UTC, datetime
 
 import pytest
 
@@ -95,6 +96,11 @@ def test_a_record_of_a_child_is_logged_under_the_childs_name(caplog: pytest.LogC
     (record,) = caplog.records
     assert (record.name, record.levelno, record.getMessage()) == ("worker-3.a.b", logging.WARNING, "100 %s")
     assert record.exc_text == "Traceback\n  here"
+
+
+def test_a_record_of_a_child_keeps_its_own_time(caplog: pytest.LogCaptureFixture) -> None:
+    relog("worker-3", json.dumps({**RECORD, "time": "2026-11-22T03:17:05.125+00:00"}))
+    assert caplog.records[0].created == datetime(2026, 11, 22, 3, 17, 5, 125_000, UTC).timestamp()
 
 
 def test_a_librarys_record_whose_exception_is_no_text_is_logged_too(caplog: pytest.LogCaptureFixture) -> None:

@@ -53,6 +53,15 @@ def test_a_given_file_precedes_the_environments_file_which_precedes_the_environm
     assert Tokens.find(None, ACTOR_VARIABLE, {}) is None
 
 
+def test_a_file_in_the_users_home_is_named_where_it_was_looked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    found = TokenSource.find(None, ACTOR_VARIABLE, {f"{ACTOR_VARIABLE}_FILE": "~/token"})
+    assert found is not None
+    assert (found.where, found.path) == (f"token file {tmp_path}/token", tmp_path / "token")
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from common.config.run_config import MetricsConfig
+from common.config.server_config import ServerConfig
 from common.errors import ConfigError, PluginError
 from learner.commands.learner_server import main
 from learner.commands.standby import IMPORTS, find_imports, find_ports
@@ -107,4 +109,7 @@ def test_a_learner_that_goes_on_keeps_its_ports_if_the_configuration_names_none(
     assert find_ports(config, tmp_path) == [], "it was killed before it listened"
     had = {"learner": "127.0.0.1:5", "trainer_metrics_port": 6, "ingest_metrics_port": 7}
     (tmp_path / "endpoints.json").write_text(json.dumps(had))
-    assert find_ports(config, tmp_path) == ["--listen", "127.0.0.1:5", "--set", "metrics.trainer_port=6"]
+    options = ["--set", 'server.listen="127.0.0.1:5"', "--set", "metrics.trainer_port=6"]
+    assert find_ports(config, tmp_path) == options
+    unnamed = config.model_copy(update={"server": ServerConfig(), "metrics": MetricsConfig(ingest_port=7)})
+    assert find_ports(unnamed, tmp_path) == options, "it had taken free ports"

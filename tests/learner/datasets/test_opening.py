@@ -63,6 +63,16 @@ def test_a_run_that_a_learner_is_using_is_not_opened(tmp_path: Path) -> None:
     run.close()
 
 
+def test_a_dataset_that_is_not_there_is_named_as_it_was_looked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "data").mkdir()
+    message = rf"found '{tmp_path}/date', which does not exist \(did you mean '{tmp_path}/data'\?\)"
+    with pytest.raises(DatasetError, match=message), open_dataset("~/date"):
+        pass
+
+
 @pytest.mark.parametrize("source", ["no/such", "mujoco/hopper/expert-v0"])
 def test_a_source_of_no_known_kind_is_answered_with_the_kinds_there_are(source: str) -> None:
     message = rf"expected minari:ID, .* or .parquet episodes \(a directory of them, or a file\), found '{source}'"

@@ -42,8 +42,8 @@ class LoneCore:
             run_id="lone",
             columns=schema.to_json(),
             model_bytes=self.publisher.blob_bytes,
-            listen="127.0.0.1:0",
-            metrics_port=None,
+            addresses=("127.0.0.1:0",),
+            metrics_ports=(None,),
             bell_fds=(self.bell.write_fd, self.bell.read_fd),
         )
         self.core = IngestCore(boot)

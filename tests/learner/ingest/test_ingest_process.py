@@ -51,7 +51,7 @@ def test_the_endpoints_name_the_port_of_the_metrics_that_a_restarted_process_has
     endpoints = server.run.dir.path / "endpoints.json"
     assert json.loads(endpoints.read_text())["ingest_metrics_port"] == server.ingest.metrics_port
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        server.ingest._boot["metrics_port"] = taken.getsockname()[1]  # As if it had been the port of the first process.
+        server.ingest._boot["metrics_ports"][0] = taken.getsockname()[1]  # As if the first process had had it.
         kill(server.ingest.pid)
         wait_for(lambda: server.ingest.restarts == 1, "the restart")
         port = server.ingest.metrics_port

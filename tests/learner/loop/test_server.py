@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import logging
 import socket
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import NoReturn
 
 import numpy as np
 import pytest
 
+from common.config.run_config import RunConfig, load_config
 from common.errors import AddressError, CheckpointError, CrossborderError, RankLostError, StarvedError
 from common.wire.codec import encode
 from common.wire.pb import crossborder_pb2 as pb
@@ -19,7 +22,7 @@ from learner.loop.server import LearnerServer, train_async
 from learner.ranks.place import Place
 from learner.shared.control import ControlBlock
 from learner.storage.rundir import require_free
-from tests.conftest import MakeConfig
+from tests.conftest import MakeConfig, counting_values, endpoints
 from tests.learner.ingest.by_hand import Client, Talk
 
 
@@ -39,6 +42,31 @@ def test_a_server_that_cannot_be_constructed_ends_what_it_had_begun(make_config:
             LearnerServer(make_config(metrics={"trainer_port": port}, server={"grace_seconds": 0.5}))
     require_free(tmp_path / "run")
     assert train_async(make_config(trainer={"max_opts": 10}), 1, resume=True).opt_steps == 10
+
+
+def test_a_learner_takes_free_ports_where_others_have_the_usual_ones(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    values = counting_values(tmp_path / "run") | {"server": {}, "metrics": {}}
+    values["trainer"] |= {"max_opts": 10}
+    with ExitStack() as stack:
+        for port in (50051, 9464, 9465):
+            with suppress(OSError):  # Another program of this host has it, which serves as well.
+                stack.enter_context(socket.create_server(("127.0.0.1", port)))
+        with LearnerServer(RunConfig.model_validate(values), 1) as server:
+            told = endpoints(server.run.dir.path)
+            assert server.ingest.address == told["learner"] != "127.0.0.1:50051"
+            assert not {told["trainer_metrics_port"], told["ingest_metrics_port"]} & {0, 9464, 9465}
+            assert "other programs have the usual ports (127.0.0.1:50051, 9464, 9465)" in caplog.text
+            assert f"listening on {told['learner']}, metrics on ports" in caplog.text
+            assert "ERROR" not in caplog.text
+            assert server.train().opt_steps == 10
+        written = load_config(tmp_path / "run" / "config.yaml")
+        assert written.ports_to_try("server.listen") == ("127.0.0.1:50051", "127.0.0.1:0"), "--resume falls back too"
+        values["server"] = {"listen": "127.0.0.1:50051"}
+        with pytest.raises(AddressError, match=r"50051: cannot listen there.* name another port, or port 0"):
+            LearnerServer(RunConfig.model_validate({**values, "run_dir": str(tmp_path / "named")}))
 
 
 def test_a_part_that_cannot_go_on_ends_training_with_its_error_after_final_is_saved(make_config: MakeConfig) -> None:

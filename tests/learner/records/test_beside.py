@@ -1,13 +1,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import pytest
 
 from common.errors import PluginError
 from learner.records import beside
-from learner.records.beside import BesideRecorder
+from learner.records.beside import BesideRecorder, close_all
 from tests.conftest import PATIENCE
 
 
@@ -18,6 +18,7 @@ class Tracker:
         self.threads = {threading.get_ident()}
         self.answers, self.asked = threading.Event(), threading.Event()
         self.steps: list[int] = []
+        self.when_closed: Callable[[], None] = lambda: None
         self.is_closed = False
 
     def write(self, opt_steps: int, record: Mapping[str, float]) -> None:
@@ -34,6 +35,7 @@ class Tracker:
     def close(self) -> None:
         self.threads.add(threading.get_ident())
         self.is_closed = True
+        self.when_closed()
 
 
 def begin(most_waiting: int = 10) -> tuple[BesideRecorder, Tracker]:
@@ -89,8 +91,22 @@ def test_the_end_of_a_run_does_not_wait_for_ever(
     recorder.write(2, {})
     assert tracker.asked.wait(PATIENCE)
     recorder.close()
-    assert "mine:Tracker did not end in 0.1 s" in caplog.text
+    assert "mine:Tracker did not end in time: about 2 records are missing in it" in caplog.text
     tracker.answers.set()
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_recorders_are_closed_at_the_same_time(order: int, caplog: pytest.LogCaptureFixture) -> None:
+    (hanging, tracker), (other, its_tracker) = begin(most_waiting=1), begin()
+    its_tracker.answers.set()
+    its_tracker.when_closed = tracker.answers.set  # The first one answers only once the other is closed.
+    hanging.write(1, {})
+    assert tracker.asked.wait(PATIENCE)
+    hanging.write(2, {})
+    hanging.write(3, {})
+    close_all([hanging, other][::order])
+    assert (tracker.steps, tracker.is_closed, its_tracker.is_closed) == ([1, 2], True, True), "one was left out"
+    assert "did not end" not in caplog.text
 
 
 def test_a_recorder_that_cannot_be_built_says_why() -> None:

@@ -4,6 +4,7 @@ import io
 import logging
 import math
 from dataclasses import replace
+from importlib.util import find_spec
 
 import pytest
 from rich.console import Console
@@ -88,6 +89,18 @@ def test_in_a_terminal_the_last_state_stays_on_the_screen() -> None:
     with Progress(lambda: STATUS, Console(file=screen, force_terminal=True, width=150)):
         pass
     assert "of 80,000" in screen.getvalue()
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.skipif(find_spec("ipywidgets") is not None, reason="the live display works")
+def test_in_a_notebook_without_ipywidgets_it_prints_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "PLAIN_SECONDS", 0.001)
+    console, shown = Console(force_jupyter=True), list[str]()
+    monkeypatch.setattr(console, "print", shown.append)
+    with Progress(lambda: STATUS, console) as bar:
+        while not shown and bar._thread.is_alive():
+            bar._closed.wait(0.001)
+    assert shown[0] == STATUS.line(STATUS)
 
 
 def test_loading_has_a_bar_in_a_terminal() -> None:
