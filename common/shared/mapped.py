@@ -9,7 +9,7 @@ import mmap
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -56,16 +56,18 @@ def map_file(path: Path, size: int, *, create: bool, writable: bool = True) -> m
         raise RunDirectoryError(f"{path}: {size} bytes of shared memory: {error.strerror}") from error
 
 
-def identify(path: Path, *, this_boot: bool) -> int:
-    """A number of 63 bits for this file on this host, never 0; a copy of the file has another number.
+def identify(path: Path, *, this_boot: bool, beside: Iterable[Path] = ()) -> int:
+    """A number of 63 bits for these files on this host, never 0; copies of them have another number.
 
     The number depends on device, inode, and the time of the inode's last change, which no program can set: a restored
-    file has another time even if it was written into the inode of the former file. A renamed directory changes none of
-    the three. Within one boot of the host, a process sees all earlier writes of other processes; after another boot,
-    writes that were not synced may be missing.
+    file has another time even if it was written into the inode of the former file. rsync does not restore a file that
+    nobody has written since the copy, and gives all others new inodes; so the inodes of the files beside it count too.
+    A renamed directory changes none of these. Within one boot of the host, a process sees all earlier writes of other
+    processes; after another boot, writes that were not synced may be missing.
 
     Args:
         path: of a file that nobody writes any more.
+        beside: files that may be written, so the time of their last change does not count.
         this_boot: whether the number also depends on the present boot of the host.
 
     Raises:
@@ -73,7 +75,8 @@ def identify(path: Path, *, this_boot: bool) -> int:
     """
     stat = path.stat()
     host = [_read_id(file) for file in ((_MACHINE_ID, _BOOT_ID) if this_boot else (_MACHINE_ID,))]
-    text = repr((stat.st_dev, stat.st_ino, stat.st_ctime_ns, host))
+    inodes = [file.stat().st_ino for file in beside]
+    text = repr((stat.st_dev, stat.st_ino, stat.st_ctime_ns, inodes, host))
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) >> 1 or 1
 
 

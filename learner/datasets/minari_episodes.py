@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import gymnasium
 import numpy as np
@@ -22,13 +22,22 @@ from common.spaces import columns_of, to_columns
 from common.spaces import flatten as leaves_of_value
 from learner.datasets.episode_dataset import EpisodeDataset
 from learner.datasets.episode_rows import check_arrays
+from learner.datasets.links import check_links
 
 try:
     import minari  # type: ignore[import-untyped]
+    from minari.storage import get_dataset_path  # type: ignore[import-untyped]
+
+    from learner.datasets.minari_files import count_steps
 except ImportError as error:
     raise ImportError(f"{error}; pip install 'crossborder[offline]'") from error
 
 Space = gymnasium.Space[Any]
+_UNREADABLE: Final = (
+    *(AssertionError, AttributeError, LookupError, MemoryError),
+    *(OSError, RecursionError, TypeError, ValueError),
+)
+"""The errors that Minari raises for damaged files."""
 
 
 class MinariEpisodes(EpisodeDataset):
@@ -44,21 +53,22 @@ class MinariEpisodes(EpisodeDataset):
         location: the id of a dataset in Minari's local storage (``MINARI_DATASETS_PATH``), or a dataset's directory.
 
     Raises:
-        DatasetError: there is no such dataset, or it cannot be read.
+        DatasetError: there is no such dataset, it cannot be read, or ``count_steps`` refuses it.
         ImportError: a package that Minari needs is not installed.
     """
 
     def __init__(self, name: str, location: str | Path) -> None:
         super().__init__(name)
+        directory = get_dataset_path(location) if isinstance(location, str) else location
+        check_links(directory)
         try:
-            self._dataset: Any = (
-                minari.load_dataset(location) if isinstance(location, str) else minari.MinariDataset(location / "data")
-            )
-        except (OSError, ValueError, KeyError) as error:
+            self._steps = count_steps(directory / "data")
+            self._dataset: Any = minari.MinariDataset(directory / "data")
+        except _UNREADABLE as error:
             raise DatasetError(f"dataset {name}: cannot be read: {error}") from error
 
     def __len__(self) -> int:
-        return int(self._dataset.total_steps + self._dataset.total_episodes)
+        return self._steps + int(self._dataset.total_episodes)
 
     def check(self, parts: Parts) -> None:
         self._require(parts.rows.named("action"), columns_of("action", self._dataset.action_space))
@@ -82,7 +92,7 @@ class MinariEpisodes(EpisodeDataset):
     def _episodes(self) -> Iterator[Any]:
         try:
             yield from self._dataset.iterate_episodes()
-        except (OSError, ValueError, KeyError) as error:
+        except _UNREADABLE as error:
             raise DatasetError(f"dataset {self.name}: cannot be read: {error}") from error
 
     def _require(self, expected: tuple[Column, ...], found: tuple[Column, ...]) -> None:

@@ -13,6 +13,7 @@ from common.errors import DatasetError, PluginError
 from common.hints import nearest_path
 from common.home import expand_path
 from common.parts import Parts
+from learner.datasets.links import check_links
 from learner.datasets.npz_episodes import NpzEpisodes
 from learner.datasets.saved_replay import SavedReplay
 from learner.storage.rundir import reading
@@ -70,13 +71,14 @@ def open_dataset(source: str) -> Iterator[Dataset]:
             ``.npz`` or of ``.parquet`` episodes, or one such file.
 
     Raises:
-        DatasetError: there is no such dataset, or it cannot be read.
+        DatasetError: there is no such dataset, it cannot be read, or a link leads out of its directory.
         RunDirectoryError: a learner is using the run's directory, or its replay cannot be read.
         ConfigError: it lies in a home that is not known.
         PluginError: reading it takes an extra that is not installed.
     """
     path = expand_path(source, "dataset")
     if (path / "shared" / "replay").is_dir():
+        check_links(path, "lock", "shared")
         with reading(path):
             yield SavedReplay(path)
     else:
@@ -85,6 +87,8 @@ def open_dataset(source: str) -> Iterator[Dataset]:
 
 def _open_episodes(source: str, path: Path) -> Dataset:
     """A dataset of whole episodes."""
+    if path.is_dir():
+        check_links(path)
     if source.startswith(MINARI):
         return _open_minari(source, source.removeprefix(MINARI))
     if (path / "data" / "metadata.json").exists():

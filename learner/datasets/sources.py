@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 from pathlib import Path
 from typing import Final
@@ -12,9 +13,11 @@ from common.parts import Parts
 from learner.datasets.loading import load_dataset
 from learner.datasets.opening import open_dataset
 from learner.replay.memory import ReplayMemory
+from learner.replay.recovery import settle_whole
 from learner.replay.value_rules import ValueRules
 from learner.shared.durable import removing_unfinished, sync
 
+log = logging.getLogger(__name__)
 NOTE: Final = "dataset.json"
 """The file with the name of the dataset of which a source is a copy."""
 
@@ -33,7 +36,7 @@ def open_source(name: str, dataset: str, shared: Path, parts: Parts, rules: Valu
         ConfigError: the run has a copy of another dataset under this name.
         DatasetError: the dataset cannot be read, is empty, or has a value that a column refuses.
         SchemaMismatchError: the rows have other columns.
-        RunDirectoryError: the files cannot be made or opened.
+        RunDirectoryError: the files cannot be made or opened, or were copied and are not whole.
     """
     path = shared / "sources" / name
     if not path.exists():
@@ -45,7 +48,22 @@ def open_source(name: str, dataset: str, shared: Path, parts: Parts, rules: Valu
         )
     memory = ReplayMemory.open_saved(path)
     memory.schema.require_equal(parts.schema, mine=f"source {name}", theirs="this run")
+    if not memory.is_settled():
+        _verify(path, parts, memory.capacity, dataset)
     return memory
+
+
+def _verify(path: Path, parts: Parts, capacity: int, dataset: str) -> None:
+    """Compare a source with its checksums after somebody has copied or restored the run, and note that it is whole.
+
+    A source that has lost rows is refused: a dataset usually exists elsewhere, and no row of it need be given up.
+    """
+    log.info("%s: its files were copied: every batch is compared with its checksum", path)
+    if not settle_whole(ReplayMemory(path, parts.schema, capacity, create=False)):
+        raise RunDirectoryError(
+            f"{path}: expected the rows of dataset '{dataset}' as they were stored, found others or fewer: the run's "
+            f"directory was damaged or copied in part; copy {path} again, or remove it to have the dataset read again"
+        )
 
 
 def _read_note(note: Path) -> str:

@@ -26,7 +26,7 @@ NUMBERS: Final = ("episode", "episode_index")
 
 _BYTES: Final = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4, "INT64": 8, "DOUBLE": 8, "INT96": 12}
 """The size of a value by its type in the file, for types of fixed size."""
-ROWS_AT_ONCE: Final = 1024
+ROWS_AT_ONCE: Final = 128
 """Rows that are read at a time. The number is small, since rows may hold pictures."""
 
 
@@ -87,15 +87,21 @@ class StepTable:
         return {name: ArrayHeader(a.dtype, (self._file.metadata.num_rows, *a.shape[1:])) for name, a in arrays.items()}
 
     def read(self, names: Iterable[str]) -> Iterator[tuple[Episode, Any]]:
-        """Yield each episode with a table of these columns. The file is read piece by piece."""
+        """Yield each episode with a table of these columns. The file is read piece by piece.
+
+        Raises:
+            DatasetError: a piece cannot be read, or a file inflates to far more than its size: texts and pictures that
+                are repeated are stored once, so only reading shows their bytes.
+        """
         batches = self._file.iter_batches(ROWS_AT_ONCE, columns=list(names))
-        waiting, begin = pa.Table.from_batches([], self._file.schema_arrow).select(list(names)), 0
+        waiting, begin, size = pa.Table.from_batches([], self._file.schema_arrow).select(list(names)), 0, 0
         for episode in self.episodes:
             pieces, end = [waiting], begin + len(waiting)
             while end < episode.stop:
                 with self._naming_the_file():
                     pieces.append(pa.Table.from_batches([next(batches)]))
-                end += len(pieces[-1])
+                end, size = end + len(pieces[-1]), size + pieces[-1].nbytes
+                check_inflated(self.path, size)
             waiting = pa.concat_tables(pieces)
             yield episode, waiting.slice(episode.start - begin, episode.stop - episode.start)
             waiting, begin = waiting.slice(episode.stop - begin), episode.stop

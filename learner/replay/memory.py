@@ -282,13 +282,15 @@ class ReplayMemory:
     def is_settled(self) -> bool:
         """Whether the bytes are those that were written: nobody copied the files, and no write can be missing.
 
-        The header names the files by ``layout.json``, which is written once. So the header of a copy names the files
-        that it was copied from. A write can be missing if the host was restarted since, unless the files were closed.
+        The header names the files by their inodes and by ``layout.json``, which is written once. So the header of a
+        copy names the files that it was copied from. A write can be missing if the host was restarted since, unless
+        the files were closed.
         """
         return self.header.place in (self._identify(is_closed=True), self._identify(is_closed=False))
 
     def _identify(self, *, is_closed: bool) -> int:
-        return identify(self.directory / "layout.json", this_boot=not is_closed)
+        layout = self.directory / "layout.json"
+        return identify(layout, this_boot=not is_closed, beside=sorted(self.directory.iterdir()))
 
     def settle(self) -> None:
         """Note in the header that these files are written in the present boot of the host, and sync it.

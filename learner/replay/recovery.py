@@ -160,6 +160,25 @@ def find_whole_bounds(memory: ReplayMemory) -> tuple[int, int]:
     return first, end
 
 
+def settle_whole(memory: ReplayMemory) -> bool:
+    """Compare all rows of files that nobody writes any more with their checksums, and note that they are whole.
+
+    Links to later rows have no checksum, so they are computed again.
+
+    Returns:
+        Whether each row is whole and there is at least one. Otherwise the files stay as they are.
+    """
+    stretches = find_stretches(memory, memory.log.read_all(), Watermark.of_nothing(memory))
+    bounds = [(stretch[0].start, stretch[-1].end, stretch[-1].steps_end) for stretch in stretches]
+    if bounds != [(memory.first(), memory.committed, memory.steps)]:
+        return False
+    if memory.links is not None:
+        memory.links.rebuild(memory.first(), memory.committed)
+    memory.recount()
+    memory.close()
+    return True
+
+
 def _choose(memory: ReplayMemory, records: list[Batch], watermark: Watermark) -> list[Batch]:
     """The stretch to go on with; empty if there is none.
 

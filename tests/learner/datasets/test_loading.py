@@ -61,6 +61,11 @@ def test_chunks_of_any_size_are_stored_in_order(memory: ReplayMemory) -> None:
     assert load(Chunks(20, 3, 8), memory) == list(range(31))
 
 
+def test_short_episodes_are_stored_together_so_that_the_log_has_room_for_all_batches(memory: ReplayMemory) -> None:
+    assert load(Chunks(*[1] * 40), memory) == list(range(40))
+    assert [batch.rows for batch in memory.log.read_all()] == [40]
+
+
 def test_of_a_dataset_larger_than_the_replay_the_newest_items_stay(memory: ReplayMemory) -> None:
     assert load(Chunks(40, 40), memory) == list(range(30, 80))
 

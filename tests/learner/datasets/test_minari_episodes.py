@@ -210,7 +210,7 @@ def test_floats_are_not_taken_for_whole_numbers(tmp_path: Path, monkeypatch: pyt
 
 def test_a_dataset_that_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
-    message = r"dataset minari:no/such-v0: cannot be read: .*not found locally"
+    message = r"dataset minari:no/such-v0: cannot be read: .*No such file .*no/such-v0"
     with pytest.raises(DatasetError, match=message), open_dataset("minari:no/such-v0"):
         pass
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import logging
+import shutil
 from pathlib import Path
 
 import pytest
@@ -56,6 +58,54 @@ def test_a_dataset_of_other_rows_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SchemaMismatchError, match="this run expects obs"):
         open_source("demos", str(tmp_path / "items"), tmp_path, parts_of(COUNTING), RULES)
     assert not [*(tmp_path / "sources").iterdir()], "half a copy would fill the disk"
+
+
+def copied(source: Path, to: Path) -> Path:
+    """Copy the directory of a run with ``cp -r``; return that of the source ``demos``."""
+    shutil.copytree(source / "sources", to / "sources")
+    return to / "sources" / "demos"
+
+
+def test_a_source_is_compared_once_after_the_run_was_copied(
+    run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    open_source("demos", str(run), tmp_path, parts_of(COUNTING), RULES)
+    demos = copied(tmp_path, tmp_path / "copy")
+    following = demos / "links-next"  # It has no checksum.
+    following.write_bytes(b"\0" * following.stat().st_size)
+    with caplog.at_level(logging.INFO):
+        for _ in range(2):
+            memory = open_source("demos", str(run), tmp_path / "copy", parts_of(COUNTING), RULES)
+            assert (memory.steps, memory.drawable) == (40, 39)
+            assert memory.links is not None
+            assert memory.links.next[:39].all()
+    assert [message for message in caplog.messages if "compared with its checksum" in message] == [
+        f"{demos}: its files were copied: every batch is compared with its checksum"
+    ]
+
+
+@pytest.mark.parametrize("file", ["column-obs", "links-previous", "batches", "header"])
+def test_of_a_source_that_was_copied_in_part_nothing_is_drawn(run: Path, tmp_path: Path, file: str) -> None:
+    open_source("demos", str(run), tmp_path, parts_of(COUNTING), RULES)
+    demos = copied(tmp_path, tmp_path / "copy")
+    content = (demos / file).read_bytes()
+    (demos / file).write_bytes(b"\0" * len(content))
+    with pytest.raises(RunDirectoryError, match="demos"):
+        open_source("demos", str(run), tmp_path / "copy", parts_of(COUNTING), RULES)
+    (demos / file).write_bytes(content)
+    assert open_source("demos", str(run), tmp_path / "copy", parts_of(COUNTING), RULES).steps == 40
+
+
+def test_the_error_of_a_damaged_source_names_both_ways_out(run: Path, tmp_path: Path) -> None:
+    memory = open_source("demos", str(run), tmp_path, parts_of(COUNTING), RULES)
+    demos = copied(tmp_path, tmp_path / "copy")
+    with (demos / "column-obs").open("r+b") as file:
+        file.seek(8 * 20)
+        file.write(b"torn")
+    with pytest.raises(RunDirectoryError, match=rf"copy {demos} again, or remove it to have the dataset read again"):
+        open_source("demos", str(run), tmp_path / "copy", parts_of(COUNTING), RULES)
+    shutil.rmtree(demos)
+    assert open_source("demos", str(run), tmp_path / "copy", parts_of(COUNTING), RULES).steps == memory.steps
 
 
 def test_a_power_cut_leaves_a_whole_note_of_the_dataset(

@@ -82,3 +82,14 @@ def test_lists_of_one_repeated_value_count_with_their_lengths(tmp_path: Path, mo
     write_parquet(tmp_path / "a.parquet", {"obs": np.zeros((2, 100_000))})
     with pytest.raises(DatasetError, match="found 1600000 bytes"):
         StepTable(tmp_path / "a.parquet")
+
+
+def test_a_picture_that_is_stored_once_for_all_rows_is_refused_when_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("common.episode_files.SMALL_BYTES", 1 << 20)
+    columns = {"camera": [b"x" * (1 << 16)] * 4000}
+    write_parquet(tmp_path / "a.parquet", columns, dictionary_pagesize_limit=1 << 20)
+    table = StepTable(tmp_path / "a.parquet")
+    with pytest.raises(DatasetError, match="expected contents of at most 100 times the file's own"):
+        [*table.read(["camera"])]

@@ -193,6 +193,16 @@ def test_an_older_copy_in_the_place_of_the_files_is_compared(tmp_path: Path) -> 
     check_whole(recovered(tmp_path, None))
 
 
+def test_an_older_copy_that_rsync_puts_back_is_compared(tmp_path: Path) -> None:
+    memory = opened(tmp_path, create=True)
+    store(memory, 100, random.Random(0))
+    copied_while_written(memory, tmp_path / "copy")
+    for file in (tmp_path / "copy" / "replay").iterdir():
+        if file.name != "layout.json":  # Size and time are those of the copy, so rsync leaves it as it is.
+            file.rename(tmp_path / "replay" / file.name)
+    check_whole(recovered(tmp_path, None))
+
+
 def test_a_directory_that_was_renamed_is_not_compared(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     memory = opened(tmp_path / "before", create=True)
     store(memory, 100, random.Random(0))
