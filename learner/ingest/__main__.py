@@ -18,6 +18,7 @@ from grpc_reflection.v1alpha import reflection
 from prometheus_client.registry import Collector
 
 from common.config.run_config import BESIDE_ANOTHER, MetricsConfig
+from common.cores import bind
 from common.errors import AddressError, CrossborderError
 from common.process.child import read_boot, say, say_error
 from common.process.log import RateFilter, setup_logging
@@ -187,7 +188,10 @@ def main() -> int:
     setup_logging(form="json")
     logging.getLogger().handlers[0].addFilter(RateFilter(LOGGED_PER_SECOND, LOGGED_AT_ONCE))
     try:
-        asyncio.run(serve(validate(IngestBoot, read_boot())))
+        boot = validate(IngestBoot, read_boot())
+        if boot.config.trainer.cores is not None:
+            bind(boot.config.trainer.cores)
+        asyncio.run(serve(boot))
     except CrossborderError as error:
         return say_error(error)
     except Exception:
