@@ -108,7 +108,7 @@ class TrainerConfig(Settings):
     def _threads_have_cores(self) -> TrainerConfig:
         if self.cores is not None and self.torch_threads > len(self.cores):
             raise ValueError(
-                f"torch_threads: expected at most {len(self.cores)}, the number of trainer.cores, found "
+                f"trainer.torch_threads: expected at most {len(self.cores)}, the number of trainer.cores, found "
                 f"{self.torch_threads}"
             )
         return self
