@@ -9,6 +9,7 @@ from pathlib import Path
 
 from actor.model_share import ModelShare
 from actor.stat import ActorStat
+from common.cores import divide_cores
 from common.errors import CrossborderError
 from common.process.child import Child
 from common.process.clocks import Deadline
@@ -32,6 +33,7 @@ class ActorManager:
         record: the directory into which the workers write whole episodes; None: they record none.
         models: the file of the trainer's slots on this host, which the workers read. None: several workers share a
             directory, so that each model is fetched once for all of them.
+        cores: which are divided among the workers; empty: the workers use any cores.
         spares: processes that become the workers, one for each worker, closed by the caller; None: the manager makes
             the workers itself.
     """
@@ -47,6 +49,7 @@ class ActorManager:
         evaluates: bool = False,
         record: Path | None = None,
         models: Path | None = None,
+        cores: Sequence[int] = (),
         spares: Sequence[Spare] | None = None,
     ) -> None:
         self._spares = make_spares(n_actors) if spares is None else spares
@@ -61,6 +64,7 @@ class ActorManager:
             "record": str(record) if record else None,
             "models": str(models) if models else None,
         }
+        self._cores = divide_cores(cores, n_actors)
         self._supervisors: list[Supervisor] = []
         try:
             for i in range(n_actors):
@@ -70,7 +74,7 @@ class ActorManager:
             raise
 
     def _start(self, index: int) -> Child:
-        return self._spares[index].start_child(self._boot)
+        return self._spares[index].start_child({**self._boot, "cores": self._cores[index]})
 
     @property
     def restarts(self) -> int:

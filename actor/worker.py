@@ -29,6 +29,7 @@ from actor.sampling.guard import Guard, Watchdog
 from actor.sampling.sampler import Sampler, lanes_of
 from actor.stat import ActorCounters, ActorStat
 from common.config.actor_config import ActorConfig
+from common.cores import bind
 from common.data import Schema
 from common.errors import ConfigError, CrossborderError, EnvHungError, PluginError
 from common.lanes.building import build_env
@@ -353,6 +354,8 @@ def main() -> int:
         actor.stop()
 
     try:
+        if boot["cores"]:
+            bind(boot["cores"])
         trust = validate(Trust, boot["trust"])
         record, models = (Path(boot[key]) if boot[key] else None for key in ("record", "models"))
         actor = Actor(

@@ -352,6 +352,16 @@ def is_alive(pid: int) -> bool:
         return False
 
 
+def cores_of(pid: int) -> tuple[int, ...]:
+    """The cores that a process may use, after a check that all its threads may use the same."""
+    found = set[tuple[int, ...]]()
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(ProcessLookupError):  # A thread may end meanwhile.
+            found.add(tuple(sorted(os.sched_getaffinity(int(task.name)))))
+    (cores,) = found
+    return cores
+
+
 def most_memory(pid: int) -> int:
     """The most bytes that a process ever was, shared ones included as far as it touched them."""
     status = Path(f"/proc/{pid}/status").read_text()

@@ -8,8 +8,9 @@ import sys
 from functools import partial
 
 from actor.manager import ActorManager
+from common.cores import bind, require_usable
 from common.errors import ConfigError, CrossborderError
-from common.process.command import Parser, as_path, at_least, positive, run_service, tell_error
+from common.process.command import Parser, as_cores, as_path, at_least, positive, run_service, tell_error
 from common.process.log import quiet_grpc
 from common.process.signals import StopSignals
 from common.process.streams import answers
@@ -20,6 +21,7 @@ log = logging.getLogger(__name__)
 EXAMPLES = """\
   actor-worker --learner 127.0.0.1:50051                  one actor in this process
   actor-worker --learner 127.0.0.1:50051 --num-actors 8   eight, each a separate process, restarted when they die
+  actor-worker --learner gpu-host:50051 --num-actors 12 --cores 4-15       each on a core of its own
   actor-worker --learner gpu-host:50051 --ca ca.pem --token-file actor.token
   actor-worker --learner gpu-1:50051,gpu-2:50051 --ca ca.pem …              a run with several ranks: one of them
   actor-worker --learner gpu-host:50051 --evaluate        score candidates (evaluator.process: actor)
@@ -50,6 +52,12 @@ def parser() -> Parser:
     )
     made.add_argument(
         "--num-actors", type=at_least(1), default=1, metavar="N", help="the number of actors on this host (default: 1)"
+    )
+    made.add_argument(
+        "--cores",
+        type=as_cores,
+        metavar="LIST",
+        help="the cores that the actors use, such as 4-15, divided among them (default: all)",
     )
     made.add_argument(
         "--id",
@@ -113,6 +121,7 @@ def _run_many(arguments: argparse.Namespace, trust: Trust, signals: StopSignals)
         arguments.patience,
         evaluates=arguments.evaluate,
         record=arguments.record,
+        cores=arguments.cores or (),
     )
     signals.on_stop = manager.ask_to_stop
     manager.wait()
@@ -159,6 +168,9 @@ def _run(arguments: argparse.Namespace, signals: StopSignals) -> None:
         raise ConfigError(f"--id: expected one actor, found --num-actors {arguments.num_actors}")
     if arguments.record is not None:
         _prepare_recording(arguments)
+    if arguments.cores is not None:
+        require_usable(arguments.cores, "--cores")
+        bind(arguments.cores)
     run = _check if arguments.check else _run_one if arguments.num_actors == 1 else _run_many
     run(arguments, read_trust(Trust, arguments), signals)
 

@@ -28,10 +28,13 @@ import yaml
 from benchmarks.gpu_host.host import watch_gpu
 from benchmarks.gpu_host.part import Budget, give, read_arguments, tell
 from benchmarks.hotspots import PATIENCE, SECONDS, SHOWN, Watched
+from common.cores import usable_cores, write_cores
 
 CONFIGS: Final = {"pong": "pong_gpu", "humanoid": "fastsac_humanoid_gpu"}
-ACTORS: Final = 14
-"""Of 16 cores: the trainer and ingest have the other two."""
+LEARNER_CORES: Final = 3
+"""For trainer, ingest and evaluator."""
+ACTORS: Final = 13
+"""Each has one of the other cores, of 16."""
 LOOK_SECONDS: Final = 5.0
 END_SECONDS: Final = 20.0
 """From the order to stop until the run has saved its last policy."""
@@ -69,12 +72,14 @@ class Run:
         resume = ["--resume"] if (run_dir / "run.json").exists() else []
         command = [sys.executable, "-m", "learner", "--config", f"configs/{CONFIGS[task]}.yaml", *resume]
         actors = budget.shrink(ACTORS)
+        own = usable_cores()[: budget.shrink(LEARNER_CORES)]
         settings = {
             "run_dir": str(run_dir),
             "server.listen": "127.0.0.1:0",
             "metrics.trainer_port": 0,
             "metrics.ingest_port": 0,
             "trainer.device": budget.device,
+            "trainer.cores": write_cores(own),
             **(shrink_settings(task, budget) if budget.share > 1 else {}),
         }
         for key, value in settings.items():

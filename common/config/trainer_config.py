@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import AliasChoices, Field, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import AliasChoices, Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
+from common.cores import Cores
 from common.settings import Settings
 
 Interval = Annotated[int | None, Field(ge=0)]
@@ -96,3 +97,18 @@ class TrainerConfig(Settings):
         "They must be more than the longest opt step, checkpoint or step of an evaluation takes.",
     )
     torch_threads: PositiveInt = Field(1, description="The number of CPU threads that torch uses in the trainer.")
+    cores: Cores | None = Field(
+        None,
+        description="The cores that trainer, ingest and a child that evaluates use, listed as Linux lists them, such "
+        "as 0-3,8. The other cores that the command may use are divided among local actors. null: all processes use "
+        "all cores.",
+    )
+
+    @model_validator(mode="after")
+    def _threads_have_cores(self) -> TrainerConfig:
+        if self.cores is not None and self.torch_threads > len(self.cores):
+            raise ValueError(
+                f"trainer.torch_threads: expected at most {len(self.cores)}, the number of trainer.cores, found "
+                f"{self.torch_threads}"
+            )
+        return self

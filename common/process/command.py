@@ -12,6 +12,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final
 
+from common.cores import read_cores
 from common.errors import CrossborderError
 from common.hints import nearest
 from common.home import expand_home
@@ -118,6 +119,14 @@ def as_path(text: str) -> Path:
     """The type of an option that takes a path; ``~`` is the user's home, as in ``--output=~/curve.png``."""
     try:
         return expand_home(Path(text))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def as_cores(text: str) -> tuple[int, ...]:
+    """The type of an option that takes a list of cores; see ``read_cores``."""
+    try:
+        return read_cores(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
 

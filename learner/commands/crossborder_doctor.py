@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
 from common.config.run_config import RunConfig, load_config
+from common.cores import require_usable, usable_cores
 from common.errors import AddressError, ConfigError, CrossborderError, RunDirectoryError
 from common.process.command import Parser, as_path, run_command
 from common.process.streams import answers
@@ -75,7 +76,11 @@ class Host:
         return f"crossborder {version('crossborder')}, Python {platform.python_version()}, torch {torch.__version__}"
 
     def cores(self) -> str:
-        return f"{len(os.sched_getaffinity(0))} for trainer, ingest and local actors"
+        usable, own = usable_cores(), self._config.trainer.cores
+        if own is None:
+            return f"{len(usable)} for trainer, ingest and local actors"
+        require_usable(own, "trainer.cores")
+        return f"{len(own)} for trainer and ingest, {len(usable) - len(own)} for local actors"
 
     def device(self) -> str:
         import torch
@@ -228,7 +233,7 @@ class Check:
 
 CHECKS: Final = (
     Check("release", Host.release, "install crossborder and torch again"),
-    Check("cores", Host.cores, "give the learner more cores"),
+    Check("cores", Host.cores, "name cores of this host by trainer.cores, or leave it out"),
     Check("device", Host.device, "set trainer.device: cpu, or install a build of torch for this GPU's driver"),
     Check("parts", Host.parts, "read what learner-server --check says; install what the configuration names"),
     Check("disk", Host.disk, "name a larger disk by --run-dir, or lower replay.capacity"),

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from common.config.nested import quote
 from common.config.run_config import RunConfig, dump_config, load_config
+from common.cores import require_usable
 from common.errors import BudgetExhaustedError, ConfigError
 from common.hints import nearest
 from common.process.command import Parser, as_path, run_until_signal
@@ -226,6 +227,8 @@ def _check(config: RunConfig, arguments: argparse.Namespace) -> None:
     from learner.loop.learner_parts import build_learner_parts
     from learner.loop.trial import try_opt
 
+    if config.trainer.cores is not None:
+        require_usable(config.trainer.cores, "trainer.cores")
     parts = build_learner_parts(config)
     try_opt(config, parts)
     datasets = [source.dataset for source in config.replay.sources.values() if source.dataset is not None]

@@ -17,6 +17,7 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from common.cores import bind
 from common.errors import AddressError, CrossborderError
 from common.process.child import read_boot, say, say_error
 from common.process.log import RateFilter, setup_logging
@@ -174,7 +175,10 @@ def main() -> int:
     setup_logging(form="json")
     logging.getLogger().handlers[0].addFilter(RateFilter(LOGGED_PER_SECOND, LOGGED_AT_ONCE))
     try:
-        asyncio.run(serve(validate(IngestBoot, read_boot())))
+        boot = validate(IngestBoot, read_boot())
+        if boot.config.trainer.cores is not None:
+            bind(boot.config.trainer.cores)
+        asyncio.run(serve(boot))
     except CrossborderError as error:
         return say_error(error)
     except Exception:

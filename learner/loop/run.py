@@ -13,6 +13,7 @@ import torch
 from rich.console import Console
 
 from common.config.run_config import RunConfig, dump_config
+from common.cores import bound_to
 from common.process.kept_memory import keep_buffers
 from common.shared.mapped import holding_alone
 from common.shared.slots import ModelSlots
@@ -164,6 +165,8 @@ class Run:
             config = act_by_policy(config)
         self.config, self.dir = config, directory
         with ExitStack() as stack:
+            self.cores_left = stack.enter_context(bound_to(config.trainer.cores, "trainer.cores"))
+            """The cores that trainer.cores leaves to local actors; empty without trainer.cores."""
             torch.set_num_threads(config.trainer.torch_threads)
             keep_buffers()  # An opt step of Nature's CNN takes 7 % less time: its tensors need no new pages.
             self.parts = build_learner_parts(config, epsilon=epsilon, n_envs=n_envs)

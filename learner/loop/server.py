@@ -29,7 +29,8 @@ from actor.manager import ActorManager
 from actor.stat import ActorStat
 from common.config.run_config import FREE_PORTS, RunConfig
 from common.config.server_config import ServerConfig
-from common.errors import CrossborderError, DivergedError, RankLostError
+from common.cores import divide_cores, write_cores
+from common.errors import ConfigError, CrossborderError, DivergedError, RankLostError
 from common.process.spare import Spare
 from common.wire.held_port import listen_at_first
 from common.wire.trust import ANY, Trust
@@ -160,9 +161,20 @@ class LearnerServer:
         self._stack.close()
 
     def _start_local_actors(self, n: int, spares: Sequence[Spare] | None) -> ActorManager:
-        """Start actors on this host; they read models from the trainer's slots."""
+        """Start actors on this host; they read models from the trainer's slots.
+
+        Raises:
+            ConfigError: the trainer and ingest have all cores.
+        """
+        own = self.config.trainer.cores
+        if own is not None and not self.run.cores_left:
+            raise ConfigError(
+                f"trainer.cores: expected to leave a core to the local actors, found {write_cores(own)}, which are all "
+                "that this process may use"
+            )
         trust, models = local_trust(self.config.server), self.run.dir.shared / "models"
-        return ActorManager(self.ingest.local_address, n, self.fail, trust, models=models, spares=spares)
+        cores = divide_cores(self.run.cores_left, self.place.n_local)[self.place.local_rank]
+        return ActorManager(self.ingest.local_address, n, self.fail, trust, models=models, cores=cores, spares=spares)
 
     def _open_group(self, stack: ExitStack) -> Group | None:
         if self.place.is_alone:

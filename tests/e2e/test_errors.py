@@ -65,6 +65,11 @@ WRONG: dict[str, tuple[dict[str, Any], int, str]] = {
         r"env\.spaces: the learner does not build the environment, so it cannot evaluate",
     ),
     "a warm-up that never ends": ({"trainer": {"warmup_period": 2_000_000}}, 2, r"training would never start"),
+    "cores that this host lacks": (
+        {"trainer": {"cores": "9999"}},
+        2,
+        r"trainer\.cores: expected some of the cores that this process may use \([\d,-]+\), found 9999",
+    ),
     "a column to clip that is none": (
         {"server": {"clip_nonfinite": {"rewards": 10.0}}},
         2,

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from actor.commands.actor_worker import parser
+from common.cores import usable_cores, write_cores
 from common.errors import ConfigError, LearnerUnreachableError
 from tests.conftest import Command
 
@@ -32,6 +33,14 @@ def test_an_id_is_refused_for_several_actors(start: Start) -> None:
     worker = start("actor-worker", "--learner", "127.0.0.1:1", "--id", "1", "--num-actors", "2")
     assert worker.wait() == ConfigError.exit_code
     assert "--id: expected one actor, found --num-actors 2" in worker.output()
+
+
+def test_cores_that_this_host_lacks_are_refused_before_the_search_for_a_learner(start: Start) -> None:
+    worker = start("actor-worker", "--learner", "127.0.0.1:1", "--cores", "9999")
+    assert worker.wait() == ConfigError.exit_code
+    assert f"--cores: expected some of the cores that this process may use ({write_cores(usable_cores())}), " in (
+        worker.output()
+    )
 
 
 def test_it_looks_for_its_learner_as_long_as_its_patience(start: Start) -> None:

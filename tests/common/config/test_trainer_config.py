@@ -21,3 +21,17 @@ def test_an_unknown_precision_is_refused() -> None:
         ConfigError, match=r"^precision: .*'float32', 'rounded_products' or 'bfloat16', found 'float16'$"
     ):
         validate(TrainerConfig, {"max_opts": 1, "precision": "float16"})
+
+
+def test_torch_gets_no_more_threads_than_cores() -> None:
+    values = {"max_opts": 1, "torch_threads": 2}
+    assert validate(TrainerConfig, {**values, "cores": "0-1"}).cores == (0, 1)
+    with pytest.raises(ConfigError, match=r"^trainer\.torch_threads: expected at most 1, .*, found 2$"):
+        validate(TrainerConfig, {**values, "cores": 1})
+
+
+def test_a_list_of_cores_is_checked_and_dumped_as_it_is_written() -> None:
+    config = validate(TrainerConfig, {"max_opts": 1, "cores": "3,0-1"})
+    assert config.model_dump(mode="json")["cores"] == "0-1,3"
+    with pytest.raises(ConfigError, match=r"^cores: expected a list of cores such as 0-3,8, found '4-3'$"):
+        validate(TrainerConfig, {"max_opts": 1, "cores": "4-3"})

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from common.cores import usable_cores, write_cores
 from common.errors import ConfigError
 from learner.commands.authority import make_authority, sign
 from learner.commands.crossborder_doctor import CHECKS, describe_certificate, main
@@ -40,6 +41,17 @@ def test_every_check_passes_on_a_host_on_which_a_learner_works(
     assert (code, [re.split("  +", line)[:2] for line in lines]) == (0, [["pass", check.name] for check in CHECKS])
     assert "tests.parts:CountingEnv and tests.parts:CheckingAgent make rows of" in lines[3]
     assert [path.name for path in tmp_path.iterdir()] == ["counting.yaml"], "nothing is left behind"
+
+
+def test_cores_of_the_trainer_are_counted_and_cores_that_this_host_lacks_are_found(
+    examine: Callable[..., tuple[int, list[str]]],
+) -> None:
+    usable = usable_cores()
+    _, lines = examine(f"trainer.cores={usable[0]}")
+    assert lines[1] == f"pass  cores         1 for trainer and ingest, {len(usable) - 1} for local actors"
+    code, lines = examine("trainer.cores=9999")
+    assert (code, failed(lines)) == (ConfigError.exit_code, ["cores"])
+    assert lines[1].endswith(f"that this process may use ({write_cores(usable)}), found 9999")
 
 
 def test_a_port_that_is_taken_is_named_and_the_checks_go_on(examine: Callable[..., tuple[int, list[str]]]) -> None:

@@ -1,0 +1,67 @@
+"""Learner and actors that share a host: each process uses the cores that it was given."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import pytest
+
+from common.cores import usable_cores, write_cores
+from common.errors import ConfigError
+from learner.loop.server import LearnerServer
+from tests.conftest import Command, MakeConfig, children_of, cores_of, kill, wait_for
+from tests.e2e.test_counting import train_in_thread
+
+Start = Callable[..., Command]
+CORES = usable_cores()
+pytestmark = [
+    pytest.mark.own_children,  # Forked children would not inherit the cores of the process that starts them.
+    pytest.mark.skipif(len(CORES) < 2, reason="this process may use one core only"),
+]
+OWN, LEFT = CORES[:1], CORES[1:]
+
+
+def test_trainer_ingest_and_evaluator_use_the_trainers_cores_and_local_actors_the_others(
+    make_config: MakeConfig,
+) -> None:
+    trainer = {"cores": write_cores(OWN), "max_opts": 10**9, "eval_interval": 100}
+    config = make_config(trainer=trainer, evaluator={"process": "child", "max_steps": 20})
+    n_actors = len(LEFT) + 1
+    shared = {(core,) for core in LEFT}
+    with train_in_thread(config, n_actors) as (server, _):
+        actors = server.local_actors
+        assert actors is not None
+        wait_for(lambda: (server.actor_table["env_steps"] > 0).sum() == n_actors, "all actors act")
+        wait_for(lambda: server.learner.best_score > float("-inf"), "the evaluator scores")
+        assert {cores_of(pid) for pid in actors.pids} == shared
+        (evaluator,) = {*children_of(os.getpid())} - {server.ingest.pid, *actors.pids}
+        for pid in (os.getpid(), server.ingest.pid, evaluator):
+            assert cores_of(pid) == OWN
+        killed, pids = server.ingest.pid, actors.pids
+        kill(killed)
+        kill(pids[0])
+        wait_for(lambda: server.ingest.restarts == actors.restarts == 1, "both are started again")
+        wait_for(lambda: (server.actor_table["env_steps"] > 0).sum() == n_actors + 1, "the new actor acts")
+        assert cores_of(server.ingest.pid) == OWN
+        assert {cores_of(pid) for pid in actors.pids} == shared
+    assert cores_of(os.getpid()) == CORES, "the next run of this process begins with all of them"
+
+
+def test_a_trainer_that_has_all_cores_leaves_none_to_local_actors(make_config: MakeConfig) -> None:
+    every = write_cores(CORES)
+    config = make_config(trainer={"cores": every})
+    with pytest.raises(ConfigError, match=rf"^trainer\.cores: expected to leave a core .*, found {every}, "):
+        LearnerServer(config, 1)
+
+
+@pytest.mark.parametrize("n_actors", [1, 2])
+def test_actors_of_a_command_divide_its_cores(make_config: MakeConfig, start: Start, n_actors: int) -> None:
+    words = ("--num-actors", str(n_actors), "--cores", write_cores(CORES[:2]))
+    with train_in_thread(make_config(trainer={"max_opts": 10**9}), 0) as (server, _):
+        command = start("actor-worker", "--learner", server.ingest.address, *words)
+        table = server.actor_table
+        wait_for(lambda: (table["env_steps"] > 0).sum() == n_actors, "all actors act")
+        found = {cores_of(int(pid)) for pid in table["pid"][:n_actors]}
+    assert found == ({CORES[:2]} if n_actors == 1 else {CORES[:1], CORES[1:2]})
+    assert command.wait() == 0
