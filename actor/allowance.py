@@ -25,12 +25,10 @@ import torch
 from gymnasium.vector import VectorEnv, VectorWrapper
 
 from common.config.actor_config import ActorConfig
-from common.envs.people import device
 from common.errors import PluginError
 from common.interfaces import Agent, RowMap
 from common.plugins import part_loading
-from common.plugins.shipped import GYMNASIUM_PACKAGES, OWN_PACKAGES, SHIPPED, Role
-from common.processors import METHODS
+from common.plugins.shipped import GYMNASIUM_PACKAGES, METHODS, OWN_PACKAGES, SHIPPED, Role
 from common.wire.trust import Trust
 
 _BASES: Final[dict[Role, tuple[tuple[type, ...], str]]] = {
@@ -39,15 +37,9 @@ _BASES: Final[dict[Role, tuple[tuple[type, ...], str]]] = {
     "agent": ((Agent,), "common.interfaces.Agent"),
     "network": ((torch.nn.Module,), "torch.nn.Module"),
 }
-_METHODS: Final[dict[Role, tuple[str, ...]]] = {
-    "step processor": METHODS,
-    "device": device.METHODS,
-    "evaluator": ("evaluate",),
-}
-"""By role, for roles without a base class: the methods that a class must have."""
 _WITHOUT_ID: Final = ("common.envs.goals:Reach", "common.envs.memory_tasks:Cue")
 """crossborder's own environments whose parameters name no code."""
-_TELEOPERATE: Final = "common.envs.people.teleoperation:Teleoperate"
+_TELEOPERATE: Final = "crossborder.people.teleoperation:Teleoperate"
 """The wrapper whose parameter ``device`` names code."""
 _OF_ONE_PACKAGE: Final = ("common.envs.minatar:make", "common.envs.pool:make")
 """Factories of which each makes the environments of one package only, for every ``id``."""
@@ -250,8 +242,8 @@ def _find_texts(value: Any, place: str) -> Iterator[tuple[str, str]]:
 
 
 def _check_class(name: Name, role: Role, target: type) -> None:
-    if role in _METHODS:
-        missing = [method for method in _METHODS[role] if not callable(getattr(target, method, None))]
+    if role in METHODS:
+        missing = [method for method in METHODS[role] if not callable(getattr(target, method, None))]
         if missing and not (role == "step processor" and issubclass(target, RowMap)):
             raise PluginError(f"{name.place}: '{name.text}' is no {role}: it has no {', '.join(missing)}")
         return

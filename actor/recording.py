@@ -14,9 +14,9 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from common.data import FINAL, FIRST, LANE, Items, Schema
-from common.envs.people.labels import DISCARDED
 from common.episode_files import SUFFIX, is_of_layout, write_episode
 from common.errors import ConfigError, DatasetError
+from common.lanes.lanes import DISCARDED
 
 log = logging.getLogger(__name__)
 MAX_WAITING_BYTES: Final = 256 << 20

@@ -31,7 +31,7 @@ from benchmarks.floor import measure_floor
 from benchmarks.pairs import Pair, acting
 from benchmarks.report import add_choice, report, run_as_actors_do
 from common.config.actor_config import PushConfig
-from learner.commands.authority import make_files
+from crossborder.certificates.authority import make_files
 
 TURNS: Final = 3
 SECONDS: Final = 3.0

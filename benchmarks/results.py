@@ -13,9 +13,9 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from benchmarks.returns import RESULTS, Way
-from learner.curves.picture import draw_band
-from learner.curves.reading import Curve
-from learner.curves.together import bring_together
+from crossborder.curves.bands import bring_together
+from crossborder.curves.picture import draw_band
+from crossborder.curves.reading import Curve
 
 PAGE = Path("docs/results.md")
 PICTURE = Path("docs/images/results.png")

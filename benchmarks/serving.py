@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from common.config.run_config import load_config
-from learner.commands.authority import make_files
+from crossborder.certificates.authority import make_files
 from learner.loop.server import LearnerServer
 
 FREE = ("server.listen=127.0.0.1:0", "metrics.trainer_port=null", "metrics.ingest_port=null")

@@ -8,9 +8,7 @@ from common.data import Items, Schema
 from common.errors import PluginError
 from common.interfaces import RowMap, StepProcessor
 from common.plugins.part_config import PluginConfig
-
-METHODS = ("schema", "reset", "process")
-"""The methods of a step processor."""
+from common.plugins.shipped import METHODS
 
 
 class SameColumns(RowMap):
@@ -39,7 +37,7 @@ def build_processors(config: PluginConfig | None, n: int) -> tuple[RowMap | None
     made = config.build() if config else None
     if config is None or isinstance(made, RowMap):
         return made, ()
-    if missing := [name for name in METHODS if not callable(getattr(made, name, None))]:
+    if missing := [name for name in METHODS["step processor"] if not callable(getattr(made, name, None))]:
         raise PluginError(
             f"step_processor.target: expected a common.interfaces.RowMap or StepProcessor, found "
             f"{type(made).__name__} without {', '.join(missing)}"

@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 from typing import Final
 
-from actor.launching.hosts_config import LaunchConfig
 from common.settings import Settings
-from learner.sweeps.sweep_config import SweepConfig
+from crossborder.launching.hosts_config import LaunchConfig
+from crossborder.sweeps.sweep_config import SweepConfig
 from pages.configuration import rows_of
 
 TABLES: Final[dict[Path, type[Settings]]] = {

@@ -23,6 +23,7 @@ import pytest
 import yaml
 
 from common.config.run_config import RunConfig
+from common.plugins.shipped import OWN_PACKAGES
 from common.process import signals
 from common.settings import validate
 from tests.disks import Disk, mounted
@@ -82,8 +83,7 @@ SLOW_PLACES = (
     "compose",
     "clusters",
     "learner/evaluation",
-    "learner/sweeps",
-    "learner/commands/test_sweep_child.py",
+    "crossborder/sweeps",
     "learner/loop/test_run.py",
     "learner/loop/test_in_turns.py",
     "learner/loop/test_offline.py",
@@ -181,8 +181,8 @@ def module_of(command: str) -> str:
     if "-" not in command:
         return command
     name = command.replace("-", "_")
-    package = "actor" if (ROOT / "actor" / "commands" / f"{name}.py").exists() else "learner"
-    return f"{package}.commands.{name}"
+    [file] = [path for path in ROOT.glob(f"*/*/{name}.py") if path.relative_to(ROOT).parts[0] in OWN_PACKAGES]
+    return ".".join(file.relative_to(ROOT).with_suffix("").parts)
 
 
 @cache

@@ -55,7 +55,7 @@ ROOT: Final = str(Path(__file__).parent.parent)
 FORKED_MODULES: Final = {
     "actor.worker",
     "common.process.spare",
-    "learner.commands.sweep_child",
+    "crossborder.sweeps.sweep_child",
     "learner.evaluation.evaluator_child",
     "learner.ingest.__main__",
 }

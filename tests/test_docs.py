@@ -17,6 +17,7 @@ from common import errors
 from common.config.nested import overlay
 from common.config.run_config import RunConfig
 from common.errors import CrossborderError
+from common.plugins.shipped import OWN_PACKAGES
 from common.settings import validate
 from learner.commands import learner_server, sync_train
 from learner.records.csv_recorder import KEYS
@@ -246,7 +247,7 @@ def test_a_search_leads_to_an_answer(word: str) -> None:
 @pytest.mark.parametrize("code", re.findall(r"^```python\n(?!--8<--)(.*?)^```", "\n".join(PAGES.values()), re.M | re.S))
 def test_python_on_a_page_can_be_parsed_and_imports_names_that_exist(code: str) -> None:
     for node in ast.walk(ast.parse(code)):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in ("actor", "common", "learner"):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in OWN_PACKAGES:
             module = importlib.import_module(node.module or "")
             assert [name.name for name in node.names if not hasattr(module, name.name)] == []
 

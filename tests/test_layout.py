@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.conftest import ROOT, SLOW_PLACES
 
-ROOMS = ("actor", "common", "learner")
+ROOMS = ("actor", "common", "crossborder", "learner")
 GENERATED = Path("common/wire/pb")
 
 # Modules without a test file of their name, and where their behaviour is tested instead.

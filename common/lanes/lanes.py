@@ -39,6 +39,8 @@ MAX_LANES: Final = 1 << 16
 """The column ``lane`` has 16 bits."""
 SUCCESS: Final = "is_success"
 """The key of ``info`` by which gymnasium's robotics environments say at the end whether an episode succeeded."""
+DISCARDED: Final = "discarded"
+"""The key of ``info`` that says whether a person ended the episode as not worth keeping."""
 
 
 SEEDS: Final = 1 << 32

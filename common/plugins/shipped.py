@@ -25,11 +25,11 @@ SHIPPED: Final[dict[Role, frozenset[str]]] = {
     "wrapper": frozenset(
         {
             "common.envs.memory_tasks:KeepElements",
-            "common.envs.people.teleoperation:Teleoperate",
+            "crossborder.people.teleoperation:Teleoperate",
             "common.envs.pictures:PreparePictures",
             "common.envs.wrappers:PythonActions",
             "common.envs.wrappers:discounted_return",
-            "common.rewards.reward_classifier:RewardClassifier",
+            "crossborder.rewards.reward_classifier:RewardClassifier",
         }
     )
     | frozenset(
@@ -52,7 +52,7 @@ SHIPPED: Final[dict[Role, frozenset[str]]] = {
             "TimeLimit",
         )
     ),
-    "device": frozenset({"common.envs.people.gamepad:Gamepad", "common.envs.people.keyboard:Keyboard"}),
+    "device": frozenset({"crossborder.people.gamepad:Gamepad", "crossborder.people.keyboard:Keyboard"}),
     "agent": frozenset(
         {
             "common.agents.awac:AWAC",
@@ -75,6 +75,13 @@ SHIPPED: Final[dict[Role, frozenset[str]]] = {
     "network": frozenset(f"common.agents.networks:{name}" for name in ("ConvNet", "ImpalaCnn", "NatureCnn")),
 }
 """By role, as ``module:attr``."""
+
+METHODS: Final[dict[Role, tuple[str, ...]]] = {
+    "step processor": ("schema", "reset", "process"),
+    "device": ("begin", "read", "close"),
+    "evaluator": ("evaluate",),
+}
+"""By role, for roles without a base class: the methods that a part must have."""
 
 OWN_PACKAGES: Final = ("crossborder", "common", "actor", "learner")
 """The top-level packages of crossborder; of their contents, a learner may name only the parts above."""

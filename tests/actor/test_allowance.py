@@ -23,7 +23,7 @@ SHIPPED_CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
 CARTPOLE = {"target": "gymnasium:make", "params": {"id": "CartPole-v1"}}
 DQN = {"target": "common.agents.dqn:DQN"}
 LIMIT = "gymnasium.wrappers:TimeLimit"
-TELEOPERATE = "common.envs.people.teleoperation:Teleoperate"
+TELEOPERATE = "crossborder.people.teleoperation:Teleoperate"
 OWN_PARTS = """
 from subprocess import Popen, getoutput
 import gymnasium
@@ -255,7 +255,7 @@ def teleoperated(device: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("kind", ["keyboard:Keyboard", "gamepad:Gamepad"])
 def test_the_devices_that_come_with_crossborder_need_no_option(kind: str) -> None:
-    Allowance(()).check(config(env=teleoperated({"target": f"common.envs.people.{kind}"})))
+    Allowance(()).check(config(env=teleoperated({"target": f"crossborder.people.{kind}"})))
 
 
 @pytest.mark.usefixtures("mine")
@@ -278,7 +278,7 @@ def test_a_users_own_device_is_allowed_by_its_module_and_must_be_a_device() -> N
         {"target": "os:system"},
         {"target": "common.process.child:Child"},
         {"target": ["os:system"]},
-        {"target": "common.envs.people.keyboard:Keyboard", "params": {"hook": "os:system"}},
+        {"target": "crossborder.people.keyboard:Keyboard", "params": {"hook": "os:system"}},
         "os:system",
     ],
 )

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from learner.commands.crossborder_certs import main as certs
+from crossborder.certificates.crossborder_certs import main as certs
 from tests.clusters.namespace import why_impossible
 from tests.clusters.ssh_hosts import PROGRAMS, SshHosts
 from tests.conftest import ROOT, Command, counting_values, kill, merged, wait_for

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from learner.commands.crossborder_certs import main as certs
+from crossborder.certificates.crossborder_certs import main as certs
 from tests.clusters.namespace import why_impossible
 from tests.clusters.slurm import PROGRAMS, Slurm
 from tests.conftest import ROOT, counting_values, merged, wait_for

@@ -12,8 +12,8 @@ import yaml
 
 from actor.commands.actor_worker import parser as actor_parser
 from common.config.server_config import LimitsConfig, ServerConfig
-from learner.commands.authority import FOR_ACTORS, FOR_LEARNER
-from learner.commands.crossborder_certs import parser as certs_parser
+from crossborder.certificates.authority import FOR_ACTORS, FOR_LEARNER
+from crossborder.certificates.crossborder_certs import parser as certs_parser
 from learner.commands.learner_server import parser as learner_parser
 from learner.records.beside import CLOSE_SECONDS
 from tests.conftest import ROOT

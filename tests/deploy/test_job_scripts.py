@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from actor.commands.actor_worker import parser as actor_parser
-from actor.launching.hosts_config import load_hosts
-from actor.launching.launcher import actor_words, health_words, learner_words
+from crossborder.launching.hosts_config import load_hosts
+from crossborder.launching.launcher import actor_words, health_words, learner_words
 from learner.commands.learner_server import parser as learner_parser
 from tests.conftest import ROOT
 

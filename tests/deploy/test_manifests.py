@@ -16,8 +16,8 @@ import yaml
 
 from actor.commands.actor_worker import parser as actor_parser
 from actor.commands.crossborder_health import parser as health_parser
+from crossborder.certificates.authority import FOR_ACTORS, FOR_LEARNER
 from deploy.__main__ import GENERATED
-from learner.commands.authority import FOR_ACTORS, FOR_LEARNER
 from learner.commands.learner_server import parser as learner_parser
 from tests.conftest import PATIENCE, ROOT
 

@@ -39,7 +39,7 @@ ELSEWHERE: Final[Mapping[str, str]] = {
 READY: Final = {"learner-server": "listening on", "actor-worker": "joined run", "actor-relay": "listens on"}
 """The words in a command's log that say that it has begun its work; each of several actors logs them."""
 IDLE_ROBOT: Final = """
-from common.envs.people.device import Command
+from crossborder.people.device import Command
 
 
 def connect(address):
@@ -111,7 +111,7 @@ def write_robot(place: Path, ports: Settings) -> None:
     config = next(block for block in blocks("robots.md", "yaml") if "my_robot:Arm" in block)
     write_yaml(place / "arm.yaml", config.replace("128, 128", "24, 24"), ports)
     env = next(block for block in blocks("people.md", "yaml") if "success_ends" in block)
-    person = env.replace("common.envs.people.keyboard:Keyboard", "my_robot:Person").replace("200", "8")
+    person = env.replace("crossborder.people.keyboard:Keyboard", "my_robot:Person").replace("200", "8")
     (place / "label.yaml").write_text(person)
     (place / "my_robot.yaml").write_text(person.replace("success_ends: false", "success_ends: true"))
 

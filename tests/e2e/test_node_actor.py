@@ -18,7 +18,7 @@ import pytest
 
 from common.config.run_config import RunConfig, load_config
 from common.data import Items
-from learner.commands.authority import make_files
+from crossborder.certificates.authority import make_files
 from learner.storage.checkpoint import Checkpoints
 from tests.conftest import PATIENCE, ROOT, Command, free_port, kill, wait_for
 from tests.e2e.test_counting import train_in_thread

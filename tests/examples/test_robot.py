@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from common.config.run_config import load_config
-from common.envs.people.teleoperation import Teleoperate
 from common.episode_files import read_episode
 from common.errors import ConfigError
 from common.lanes.building import build_env
+from crossborder.people.teleoperation import Teleoperate
 from examples.robot.arm import HIGH, LOW, PressButton, joints_at, tip_at
 from examples.robot.demonstrations import demonstrate, write_demonstrations
 from examples.robot.expert import press

@@ -9,7 +9,7 @@ import pytest
 
 from actor.client.connector import Connector
 from common.wire.trust import Trust
-from learner.commands.authority import Signed, load_authority, make_files, sign
+from crossborder.certificates.authority import Signed, load_authority, make_files, sign
 from learner.loop.server import LearnerServer
 from tests.conftest import PATIENCE, counting_config
 

@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 from common.config.run_config import MetricsConfig
 from common.errors import ConfigError
 from common.wire.tls import read_expiry
-from learner.commands.authority import make_authority, make_files, sign
+from crossborder.certificates.authority import make_authority, make_files, sign
 from learner.records.exposition import MetricsServer
 
 

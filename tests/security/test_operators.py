@@ -9,8 +9,8 @@ import pytest
 
 from common.errors import AuthenticationError, ConfigError
 from common.wire.trust import Trust
+from crossborder.certificates.authority import make_authority
 from learner.commands.admin_client import AdminClient, AdminTrust
-from learner.commands.authority import make_authority
 from learner.commands.fleet_table import FleetView
 from learner.ingest.cordons import Selection
 from learner.loop.server import LearnerServer

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from common.plugins.shipped import OWN_PACKAGES
 from tests.conftest import ROOT
 
-SOURCES = sorted(path for room in ("common", "actor", "learner") for path in (ROOT / room).rglob("*.py"))
+SOURCES = sorted(path for room in OWN_PACKAGES for path in (ROOT / room).rglob("*.py"))
 MODULES = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "marshal", "shelve"}
 CALLS = {"eval", "exec", "compile", "os.system", "os.popen", "yaml.load", "yaml.unsafe_load", "yaml.full_load"}
 NEEDED = {"torch.load": ("weights_only", True), "np.load": ("allow_pickle", False)}

@@ -13,7 +13,7 @@ import pytest
 from common.errors import AuthenticationError, LearnerUnreachableError
 from common.wire.address import split_address
 from common.wire.trust import Trust
-from learner.commands.authority import Signed, make_authority, sign
+from crossborder.certificates.authority import Signed, make_authority, sign
 from learner.loop.server import LearnerServer
 from tests.security.conftest import Secured, join, replace
 

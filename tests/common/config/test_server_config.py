@@ -8,7 +8,7 @@ import pytest
 from common.config.server_config import ServerConfig
 from common.errors import ConfigError
 from common.settings import validate
-from learner.commands.authority import make_files
+from crossborder.certificates.authority import make_files
 
 
 def check(**settings: Any) -> None:

@@ -12,11 +12,11 @@ import torch
 import common.agents
 from common import processors
 from common.agents import networks
-from common.envs import people
-from common.envs.people.device import METHODS, Device
 from common.interfaces import Agent
 from common.plugins import part_loading
-from common.plugins.shipped import OWN_PACKAGES, SHIPPED
+from common.plugins.shipped import METHODS, OWN_PACKAGES, SHIPPED
+from crossborder import people
+from crossborder.people.device import Device
 
 
 def classes_in(*modules: object) -> Iterator[type]:
@@ -60,8 +60,8 @@ def test_every_network_that_a_configuration_can_name_is_listed() -> None:
 
 
 def test_every_device_is_listed() -> None:
-    modules = [importlib.import_module(f"common.envs.people.{m.name}") for m in pkgutil.iter_modules(people.__path__)]
-    devices = [part for part in classes_in(*modules) if all(hasattr(part, name) for name in METHODS)]
+    modules = [importlib.import_module(f"crossborder.people.{m.name}") for m in pkgutil.iter_modules(people.__path__)]
+    devices = [part for part in classes_in(*modules) if all(hasattr(part, name) for name in METHODS["device"])]
     assert named([part for part in devices if part is not Device]) == SHIPPED["device"]
 
 

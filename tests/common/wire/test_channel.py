@@ -16,7 +16,7 @@ from common.wire.pb import crossborder_pb2_grpc as pb_grpc
 from common.wire.tls import read_pair
 from common.wire.tokens import ACTOR_VARIABLE, Tokens
 from common.wire.trust import Trust
-from learner.commands.authority import make_files
+from crossborder.certificates.authority import make_files
 from tests.conftest import PATIENCE, ROOT
 
 

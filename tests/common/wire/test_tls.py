@@ -6,7 +6,7 @@ import pytest
 
 from common.errors import ConfigError
 from common.wire.tls import read_authorities, read_pair
-from learner.commands.authority import make_files
+from crossborder.certificates.authority import make_files
 
 
 @pytest.fixture

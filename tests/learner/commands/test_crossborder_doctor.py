@@ -10,7 +10,7 @@ import torch
 
 from common.cores import usable_cores, write_cores
 from common.errors import ConfigError
-from learner.commands.authority import make_authority, sign
+from crossborder.certificates.authority import make_authority, sign
 from learner.commands.crossborder_doctor import CHECKS, describe_certificate, main
 from tests.disks import Disk
 

@@ -8,7 +8,7 @@ import pytest
 from common.config.server_config import ServerConfig, TlsConfig
 from common.errors import ConfigError
 from common.wire.rpc import CLIENT_OPTIONS
-from learner.commands.authority import make_files
+from crossborder.certificates.authority import make_files
 from learner.ingest.server_options import MAX_CONNECTIONS_OPTION, server_credentials, server_options
 
 

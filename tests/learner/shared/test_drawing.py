@@ -14,8 +14,8 @@ import sys
 from pathlib import Path
 import numpy as np
 from learner.records.curve import plot_learning_curve
-from learner.curves.picture import draw_picture
-from learner.curves.together import Band
+from crossborder.curves.picture import draw_picture
+from crossborder.curves.bands import Band
 
 here = Path(sys.argv[1])
 assert plot_learning_curve(here / "m.csv", here / "curve.png", "a run", target=None)

@@ -1,0 +1,102 @@
+"""``crossborder-certs``: makes an authority, certificates of learner and actors, and tokens."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from common.errors import ConfigError, PluginError
+from common.process.command import Parser, as_path, at_least, run_command
+from common.process.streams import answers
+
+EXAMPLES = """\
+  crossborder-certs --out certs --host gpu-host --host 10.0.0.5     once
+  crossborder-certs --out certs --host gpu-host --renew             new ones, same authority; old tokens stay valid
+  crossborder-certs --out certs --actor cpu-1                       a token for cpu-1's actors: certs/actors/cpu-1.token
+  crossborder-certs --out certs --admin alice                       a token for alice: certs/admins/alice.token
+  sed -i '/^cpu-1 /d' certs/actor.token                             cpu-1 is out within a second
+
+  learner-server … --certificate certs/server.pem --key certs/server.key --token-file certs/actor.token
+  actor-worker … --ca certs/ca.pem --token-file certs/actor.token
+  mutual TLS: learner-server … --client-ca certs/ca.pem
+              actor-worker … --certificate certs/actor.pem --key certs/actor.key
+
+Keep ca.key to yourself: anybody who has it can pose as your learner.
+"""
+
+
+def parser() -> Parser:
+    """The command's options."""
+    made = Parser("crossborder-certs", __doc__, EXAMPLES)
+    made.add_argument("--out", required=True, type=as_path, metavar="DIR", help="the directory of the files")
+    made.add_argument(
+        "--host",
+        action="append",
+        dest="hosts",
+        metavar="NAME",
+        help="a name or address by which actors reach the learner; repeat the option for more names",
+    )
+    made.add_argument(
+        "--days",
+        type=at_least(1),
+        default=365,
+        metavar="N",
+        help="the days until the certificates expire (default: 365)",
+    )
+    made.add_argument(
+        "--actor",
+        metavar="NAME",
+        help="only add a token of this name for actors, and write it to DIR/actors/NAME.token",
+    )
+    made.add_argument(
+        "--admin",
+        metavar="NAME",
+        help="only add a token of this name for an admin, and write it to DIR/admins/NAME.token",
+    )
+    made.add_argument(
+        "--for-learner",
+        type=as_path,
+        metavar="DIR2",
+        help="copy the files that the learner needs to DIR2; ca.key is not one of them",
+    )
+    made.add_argument(
+        "--for-actors",
+        type=as_path,
+        metavar="DIR3",
+        help="copy the files that actors need to DIR3; ca.key is not one of them",
+    )
+    made.add_argument(
+        "--renew",
+        action="store_true",
+        help="make new certificates and tokens; the authority stays, and the newest old tokens stay valid",
+    )
+    return made
+
+
+def _write(arguments: argparse.Namespace) -> None:
+    """Make the files that the options ask for, and print their paths."""
+    try:
+        from crossborder.certificates.authority import add_token, hand_out, make_files
+    except ImportError as error:
+        raise PluginError(f"{error}; for certificates: pip install 'crossborder[certs]'") from error
+
+    directory, renew = arguments.out, arguments.renew
+    holders = {"actor": arguments.actor, "admin": arguments.admin}
+    added = {role: name for role, name in holders.items() if name is not None}
+    if added:
+        made = [path for role, name in added.items() for path in add_token(directory, role, name, renew=renew)]
+    elif arguments.hosts:
+        made = make_files(directory, arguments.hosts, arguments.days, renew=renew)
+    else:
+        raise ConfigError("--host: expected a name by which actors reach the learner, found none")
+    written = [*made, *hand_out(directory, arguments.for_learner, arguments.for_actors)]
+    answers().write("".join(f"{path}\n" for path in written))
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    return run_command(parser(), argv, _write)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

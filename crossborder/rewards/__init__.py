@@ -1,0 +1,1 @@
+"""Rewards by a classifier of pictures: its training, its file, and the wrapper that rewards by it."""

@@ -1,0 +1,84 @@
+"""``reward-train``: trains a classifier on labelled pictures, which then rewards success in the place of a person."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from common.process.command import Parser, as_path, at_least, positive, run_command
+from common.process.streams import answers
+
+EXAMPLES = """\
+  reward-train --dataset labelled/ --output reward.safetensors
+  reward-train --dataset labelled/ more/ --key camera --output reward.safetensors    use one of several cameras
+
+The wrapper crossborder.rewards.reward_classifier:RewardClassifier uses the file: see docs/people.md.
+"""
+
+
+def parser() -> Parser:
+    """The command's options."""
+    made = Parser("reward-train", __doc__, EXAMPLES)
+    made.add_argument(
+        "--dataset",
+        required=True,
+        nargs="+",
+        type=as_path,
+        metavar="DIR",
+        help="directories of labelled episodes (.npz)",
+    )
+    made.add_argument("--output", required=True, type=as_path, metavar="FILE", help="the file that gets the classifier")
+    made.add_argument(
+        "--key",
+        nargs="+",
+        default=[],
+        help="the paths in observations of the pictures that the classifier sees (default: all pictures)",
+    )
+    made.add_argument(
+        "--threshold",
+        type=_share,
+        default=0.5,
+        metavar="P",
+        help="the probability above which an observation is a success (default: 0.5)",
+    )
+    made.add_argument("--steps", type=at_least(1), default=1000, metavar="N", help="training steps (default: 1000)")
+    made.add_argument("--seed", type=at_least(0), default=0, metavar="N", help="the seed of training (default: 0)")
+    made.add_argument("--threads", type=at_least(1), default=1, metavar="N", help="threads of torch (default: 1)")
+    return made
+
+
+def _share(text: str) -> float:
+    value = positive(text)
+    if value >= 1:
+        raise argparse.ArgumentTypeError(f"expected a number between 0 and 1, found '{text}'")
+    return value
+
+
+def _train(arguments: argparse.Namespace) -> None:
+    import torch
+
+    from crossborder.rewards.classifier_file import save_classifier
+    from crossborder.rewards.labelled_pictures import read_labelled
+    from crossborder.rewards.training import train_classifier
+
+    torch.set_num_threads(arguments.threads)
+    episodes = read_labelled(arguments.dataset, arguments.key)
+    trained = train_classifier(episodes, threshold=arguments.threshold, steps=arguments.steps, seed=arguments.seed)
+    save_classifier(trained, arguments.output)
+    facts = trained.facts
+    pictures = ", ".join(f"{path or 'obs'} {list(shape)}" for path, shape in facts.pictures.items())
+    answers().write(
+        f"learnt from {facts.successes:,} pictures of success and {facts.failures:,} of failure: {pictures}\n"
+        f"held-out episodes: accuracy {facts.accuracy:.1%}, missed {facts.missed:.1%} of successes, "
+        f"false alarms at {facts.false_alarms:.1%} of failures\n"
+        f"written: {arguments.output}\n"
+    )
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    return run_command(parser(), argv, _train)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,99 @@
+"""``crossborder-sweep``: trains with the seeds and settings that a YAML file names, and finds the best settings."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+import threading
+from functools import partial
+from pathlib import Path
+
+from rich.console import Console
+
+from common.errors import PluginError
+from common.process.command import Parser, as_path, at_least, run_until_signal
+from common.process.log import setup_logging
+from common.process.signals import StopSignals
+from common.process.streams import answers, own_streams
+
+log = logging.getLogger(__name__)
+EXAMPLES = """\
+  crossborder-sweep examples/sweeps/cartpole.yaml --jobs 2      two trials at a time; the same command again goes on
+  crossborder-sweep examples/sweeps/cartpole.yaml --trials 1    one trial: a job of an array, on a shared file system
+  crossborder-sweep examples/sweeps/cartpole.yaml --trials 1 --study postgresql://optuna@db/sweeps
+  crossborder-sweep examples/sweeps/cartpole.yaml --check       is every setting right?
+"""
+
+
+def parser() -> Parser:
+    """The command's options."""
+    made = Parser("crossborder-sweep", __doc__ or "", EXAMPLES)
+    made.add_argument("sweep", type=as_path, metavar="FILE", help="the sweep's YAML file: docs/sweeps-and-plots.md")
+    made.add_argument(
+        "--dir", type=as_path, metavar="DIR", help="the directory of the sweep (default: sweeps/ and the file's name)"
+    )
+    made.add_argument(
+        "--jobs",
+        type=at_least(1),
+        default=1,
+        metavar="N",
+        help="the number of trials that run at the same time (default: 1)",
+    )
+    made.add_argument("--trials", type=at_least(1), metavar="N", help="run at most N trials here (default: all)")
+    made.add_argument(
+        "--study", metavar="URL", help="a database for Optuna, such as sqlite:///study.db (default: a file in DIR)"
+    )
+    made.add_argument("--check", action="store_true", help="check the sweep and its first settings, then exit")
+    return made
+
+
+def _sweep(arguments: argparse.Namespace, console: Console | None, signals: StopSignals) -> None:
+    from crossborder.sweeps.sweep_config import first_config, load_sweep, warn_of_unequal_steps
+
+    sweep = load_sweep(arguments.sweep)
+    first_config(sweep).check()
+    if warning := warn_of_unequal_steps(sweep):
+        log.warning("%s: %s", arguments.sweep, warning)
+    if arguments.check:
+        answers().write(f"{arguments.sweep}: good. {sweep.n_trials} trials, {len(sweep.dimensions())} settings\n")
+        return
+    try:
+        from crossborder.sweeps.study import SweepStudy
+    except ImportError as error:
+        raise PluginError(str(error)) from error
+    from crossborder.sweeps.directory import SweepDirectory
+    from crossborder.sweeps.progress import Board
+    from crossborder.sweeps.results import over_seeds, table, write_results
+    from crossborder.sweeps.sweeping import Sweeper
+    from crossborder.sweeps.trial import TrialRunner
+
+    stopping = threading.Event()
+    directory = SweepDirectory(arguments.dir or Path("sweeps") / arguments.sweep.stem, sweep)
+    study = SweepStudy(directory, arguments.study)
+    signals.on_stop = stopping.set
+    with Board(sweep.n_trials, len(study.finished()), console) as board:
+        runner = TrialRunner(directory, study, board, stopping)
+        Sweeper(directory, study, runner, stopping, jobs=arguments.jobs, trials=arguments.trials).run()
+    rows = write_results(directory, study)
+    Console(file=answers()).print(table(rows, sweep))
+    if not sweep.space:
+        answers().write(f"{over_seeds(rows)}\n")
+    best = ", best.yaml" if (directory.path / "best.yaml").exists() else ""
+    answers().write(
+        f"{len(rows)} of {sweep.n_trials} trials have ended: {directory.path} (results.csv{best}, trials/)\n"
+    )
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    made = parser()
+    arguments = made.parse_args(argv)
+    with own_streams():
+        console = Console(stderr=True) if sys.stderr.isatty() and arguments.log_format == "text" else None
+        setup_logging(arguments.log_level, arguments.log_format, console)
+        return run_until_signal(made.prog, arguments.log_format, partial(_sweep, arguments, console))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

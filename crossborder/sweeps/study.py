@@ -1,0 +1,136 @@
+"""The trials of a sweep in Optuna's storage, which several processes may share."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+try:
+    import optuna
+except ImportError as error:
+    raise ImportError(f"{error}; pip install 'crossborder[sweep]'") from error
+from optuna.exceptions import ExperimentalWarning
+from optuna.pruners import BasePruner, MedianPruner, NopPruner
+from optuna.samplers import BaseSampler, RandomSampler, TPESampler
+from optuna.storages import BaseStorage, JournalStorage, get_storage
+from optuna.storages.journal import JournalFileBackend
+from optuna.trial import FrozenTrial, Trial, TrialState
+from sqlalchemy.exc import SQLAlchemyError
+
+from common.errors import ConfigError
+from crossborder.sweeps.dimensions import Choices
+from crossborder.sweeps.directory import SweepDirectory
+from crossborder.sweeps.sweep_config import SweepConfig
+
+
+def _open_journal(directory: SweepDirectory) -> BaseStorage:
+    return JournalStorage(JournalFileBackend(str(directory.path / "study.journal")))
+
+
+def _open_database(url: str) -> BaseStorage:
+    try:
+        return get_storage(url)
+    except (SQLAlchemyError, ImportError) as error:
+        reason = str(error).splitlines()[0]  # The URL may hold a password, and is not repeated.
+        raise ConfigError(
+            f"--study: expected the URL of a database that can be opened, such as sqlite:///study.db: {reason}"
+        ) from error
+
+
+@dataclass(frozen=True)
+class Claimed:
+    """A trial that this process works on."""
+
+    trial: Trial
+    values: Mapping[str, Any]
+    """The chosen settings by path."""
+    lock: int
+    """The file descriptor of the trial's lock; close it at the end."""
+
+
+class SweepStudy:
+    """The trials of a sweep.
+
+    Args:
+        directory: of the sweep.
+        storage: a URL of a database for Optuna; None keeps the trials in a file of the directory.
+
+    Raises:
+        ConfigError: the database cannot be opened.
+    """
+
+    def __init__(self, directory: SweepDirectory, storage: str | None = None) -> None:
+        self._directory, self._sweep = directory, directory.sweep
+        optuna.logging.disable_default_handler()
+        optuna.logging.enable_propagation()
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        with directory.alone():
+            self.optuna = optuna.create_study(
+                study_name=directory.read_study_name(),
+                storage=_open_database(storage) if storage else _open_journal(directory),
+                direction=self._sweep.score.direction,
+                pruner=_pruner(self._sweep),
+                load_if_exists=True,
+            )
+            if self._sweep.is_grid:
+                self._enqueue_grid()
+
+    def _enqueue_grid(self) -> None:
+        dimensions = self._sweep.dimensions()
+        lists = [each.values for each in dimensions.values() if isinstance(each, Choices)]
+        for values in itertools.product(*lists):
+            params = dict(zip(dimensions, map(json.dumps, values), strict=True))
+            self.optuna.enqueue_trial(params, skip_if_exists=True)
+
+    def claim(self) -> Claimed | None:
+        """Take a trial to work on: one that a process has left unfinished, or else a new one; None if there is none."""
+        with self._directory.alone():
+            for left in self.optuna.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+                lock = self._directory.claim(left.number)
+                if lock is not None:
+                    # Optuna has no public name for the id, by which its constructor finds a trial.
+                    return self._choose(Trial(self.optuna, left._trial_id), lock)
+            known = self.optuna.get_trials(deepcopy=False)
+            begun = [trial for trial in known if trial.state is not TrialState.WAITING]
+            if len(begun) >= self._sweep.n_trials:
+                return None
+            self.optuna.sampler = _sampler(self._sweep, len(begun))
+            trial = self.optuna.ask()
+            taken = self._directory.claim(trial.number)
+            assert taken is not None, "nobody else knows of the trial yet"
+            return self._choose(trial, taken)
+
+    def _choose(self, trial: Trial, lock: int) -> Claimed:
+        values = {key: dimension.suggest(trial, key) for key, dimension in self._sweep.dimensions().items()}
+        return Claimed(trial, values, lock)
+
+    def is_to_wait(self) -> bool:
+        """Whether a trial will be free soon: the process that worked on it was killed, and its run is stopping."""
+        running = self.optuna.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
+        return any(self._directory.is_abandoned(trial.number) for trial in running)
+
+    def finished(self) -> list[FrozenTrial]:
+        """The trials that have ended, in their order."""
+        return [trial for trial in self.optuna.get_trials(deepcopy=False) if trial.state.is_finished()]
+
+
+def _sampler(sweep: SweepConfig, begun: int) -> BaseSampler:
+    """The sampler of the next trial. Each trial has its own seed, so hosts that share a sweep choose differently."""
+    seed = int(np.random.SeedSequence([sweep.sampler_seed, begun]).generate_state(1)[0])
+    if sweep.sampler == "random" or sweep.is_grid:
+        return RandomSampler(seed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ExperimentalWarning)
+        return TPESampler(seed=seed, constant_liar=True)  # Trials that still run count as bad trials.
+
+
+def _pruner(sweep: SweepConfig) -> BasePruner:
+    if sweep.prune is None:
+        return NopPruner()
+    return MedianPruner(n_startup_trials=sweep.prune.startup_trials, n_warmup_steps=sweep.prune.warmup_opts)

@@ -1,0 +1,87 @@
+"""Runs the trials of a sweep, N at a time."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from typing import Final
+
+from optuna.trial import TrialState
+
+from common.errors import ChildFailedError
+from common.process.clocks import Deadline
+from crossborder.sweeps.directory import SweepDirectory
+from crossborder.sweeps.results import write_results
+from crossborder.sweeps.study import Claimed, SweepStudy
+from crossborder.sweeps.trial import GRACE_SECONDS, LOOK_SECONDS, StoppedError, TrialRunner
+
+MOST_FAILURES: Final = 3
+"""A sweep ends after this many trials if all of them have failed: later ones would fail as well."""
+
+
+class Sweeper:
+    """Runs trials until the sweep has all of them.
+
+    Args:
+        directory: of the sweep.
+        study: has the trials.
+        runner: runs one of them.
+        stopping: when it is set, the sweep ends; the runner stops its runs.
+        jobs: trials at one time.
+        trials: the most trials to run here; None runs all.
+    """
+
+    def __init__(
+        self,
+        directory: SweepDirectory,
+        study: SweepStudy,
+        runner: TrialRunner,
+        stopping: threading.Event,
+        *,
+        jobs: int = 1,
+        trials: int | None = None,
+    ) -> None:
+        self._directory, self._study, self._runner = directory, study, runner
+        self._stopping, self._jobs = stopping, jobs
+        self._turns = iter(range(trials) if trials is not None else itertools.count())
+        self._lock = threading.Lock()  # Guards _turns, from which all threads take.
+
+    def run(self) -> None:
+        """Run trials until there are none left here, or the sweep is asked to stop.
+
+        Raises:
+            ChildFailedError: trial after trial fails.
+        """
+        with ThreadPoolExecutor(self._jobs, thread_name_prefix="trials") as pool:
+            workers = [pool.submit(self._work) for _ in range(self._jobs)]
+            done, _ = wait(workers, return_when=FIRST_EXCEPTION)
+            if any(worker.exception() for worker in done):
+                self._stopping.set()
+        for worker in workers:
+            worker.result()
+
+    def _work(self) -> None:
+        while not self._stopping.is_set() and self._has_turn():
+            claimed = self._claim()
+            if claimed is None:
+                return
+            try:
+                state = self._runner.run(claimed)
+            except StoppedError:
+                return
+            rows = write_results(self._directory, self._study)
+            if state is TrialState.FAIL and len(rows) >= MOST_FAILURES and all(row.state == "fail" for row in rows):
+                last = self._directory.place_of(claimed.trial.number)
+                raise ChildFailedError(f"all of {len(rows)} trials failed; the output of the last one is in {last}")
+
+    def _claim(self) -> Claimed | None:
+        deadline = Deadline(GRACE_SECONDS)
+        while (claimed := self._study.claim()) is None and self._study.is_to_wait() and not deadline.passed():
+            if self._stopping.wait(LOOK_SECONDS):
+                return None
+        return claimed
+
+    def _has_turn(self) -> bool:
+        with self._lock:
+            return next(self._turns, None) is not None

@@ -1,1 +1,0 @@
-"""Training of reward classifiers on labelled pictures."""

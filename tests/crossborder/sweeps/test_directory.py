@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from common.config.run_config import load_config
+from common.errors import ConfigError, RunDirectoryError
+from crossborder.sweeps.directory import SweepDirectory
+from crossborder.sweeps.sweep_config import load_sweep
+from tests.crossborder.sweeps.worth import make_sweep
+
+
+def test_the_directory_keeps_the_sweep_and_the_configuration_as_they_were_when_it_began(tmp_path: Path) -> None:
+    sweep = make_sweep(tmp_path, fixed={"trainer.max_opts": 77})
+    SweepDirectory(tmp_path / "sweep", sweep)
+    (tmp_path / "counting.yaml").unlink()
+    found = SweepDirectory(tmp_path / "sweep", sweep)
+    assert load_config(found.base).trainer.max_opts == 77
+    assert load_sweep(tmp_path / "sweep" / "sweep.yaml") == sweep
+
+
+def test_a_sweep_goes_on_with_more_trials_and_not_with_other_settings(tmp_path: Path) -> None:
+    for trials in (5, 50):
+        SweepDirectory(tmp_path / "sweep", make_sweep(tmp_path, trials=trials))
+    assert load_sweep(tmp_path / "sweep" / "sweep.yaml").trials == 50
+    with pytest.raises(
+        ConfigError, match=r"expected the sweep that began there, found another fixed, seeds; .*\(--dir\)"
+    ):
+        SweepDirectory(tmp_path / "sweep", make_sweep(tmp_path, seeds=[3], fixed={"seed": 2}))
+
+
+def test_a_trial_is_locked_until_all_that_hold_it_have_let_go(tmp_path: Path) -> None:
+    directory = SweepDirectory(tmp_path / "sweep", make_sweep(tmp_path))
+    lock = directory.claim(3)
+    assert lock is not None
+    heir = os.dup(lock)
+    assert directory.claim(3) is None
+    other = directory.claim(4)
+    assert other is not None
+    os.close(other)
+    os.close(lock)
+    assert directory.claim(3) is None, "a child that inherited the lock still runs"
+    os.close(heir)
+    again = directory.claim(3)
+    assert again is not None
+    os.close(again)
+
+
+def test_a_trial_is_abandoned_when_its_process_has_died_and_its_run_still_stops(tmp_path: Path) -> None:
+    directory = SweepDirectory(tmp_path / "sweep", make_sweep(tmp_path))
+    assert directory.is_abandoned(0), "its process was killed before it could lock the trial"
+    lock = directory.claim(0)
+    assert lock is not None
+    assert not directory.is_abandoned(0)
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    (directory.place_of(0) / "lock").write_text(f"{socket.gethostname()} {dead.pid}")
+    assert directory.is_abandoned(0)
+    (directory.place_of(0) / "lock").write_text(f"another-host {dead.pid}")
+    assert not directory.is_abandoned(0)
+    os.close(lock)
+
+
+def test_a_directory_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(RunDirectoryError, match="file/sweep: cannot be written: Not a directory"):
+        SweepDirectory(tmp_path / "file" / "sweep", make_sweep(tmp_path))

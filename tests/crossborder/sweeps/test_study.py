@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common.errors import ConfigError, PluginError
+from crossborder.sweeps import crossborder_sweep
+from crossborder.sweeps.directory import SweepDirectory
+from crossborder.sweeps.study import SweepStudy
+from tests.crossborder.sweeps.worth import WORTH, make_sweep, write_sweep
+
+LR = {"lr": {"log": [1e-5, 1e-1]}}
+STORAGES = [None, "sqlite:///{}/study.db"]
+
+
+def open_study(directory: Path, storage: str | None = None, **changes: Any) -> SweepStudy:
+    return SweepStudy(
+        SweepDirectory(directory / "sweep", make_sweep(directory, **changes)), storage and storage.format(directory)
+    )
+
+
+def finish(study: SweepStudy, n: int) -> list[Any]:
+    """Claim and finish trials; their values."""
+    chosen = []
+    for _ in range(n):
+        claimed = study.claim()
+        assert claimed is not None
+        chosen.append(claimed.values)
+        study.optuna.tell(claimed.trial, float(claimed.trial.number))
+        os.close(claimed.lock)
+    return chosen
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+def test_a_grid_has_every_combination_once_for_all_processes_together(tmp_path: Path, storage: str | None) -> None:
+    space = {"a": [1, 2], "b": [[8], [8, 8]]}
+    one, two = (open_study(tmp_path, storage, space=space) for _ in range(2))
+    found = finish(one, 1) + finish(two, 2) + finish(one, 1)
+    assert sorted(map(str, found)) == sorted(str({"a": a, "b": b}) for a in (1, 2) for b in ([8], [8, 8]))
+    assert one.claim() is two.claim() is None
+
+
+def test_sweeps_in_directories_of_one_name_have_trials_of_their_own_in_one_database(tmp_path: Path) -> None:
+    storage = f"sqlite:///{tmp_path}/study.db"
+    for name, values in (("one", [1, 2]), ("two", [3, 4])):
+        (tmp_path / name).mkdir()
+        study = open_study(tmp_path / name, storage, space={"a": values})
+        assert finish(study, 2) == [{"a": value} for value in values]
+        assert open_study(tmp_path / name, storage, space={"a": values}).claim() is None
+
+
+def test_a_sweep_goes_on_in_a_directory_that_was_moved(tmp_path: Path) -> None:
+    finish(open_study(tmp_path, space={"a": [1, 2]}), 1)
+    moved = (tmp_path / "sweep").rename(tmp_path / "moved")
+    study = SweepStudy(SweepDirectory(moved, make_sweep(tmp_path, space={"a": [1, 2]})))
+    assert [trial.number for trial in study.finished()] == [0]
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "random"])
+def test_the_same_sweep_makes_the_same_choices_also_when_it_goes_on(tmp_path: Path, sampler: str) -> None:
+    for name in "ab":
+        (tmp_path / name).mkdir()
+    whole = finish(open_study(tmp_path / "a", space=LR, sampler=sampler, trials=14), 14)
+    parts = [finish(open_study(tmp_path / "b", space=LR, sampler=sampler, trials=14), 7) for _ in range(2)]
+    assert whole == parts[0] + parts[1]
+    assert len({values["lr"] for values in whole}) == 14
+    assert open_study(tmp_path / "b", space=LR, sampler=sampler, trials=14).claim() is None
+
+
+def test_a_trial_that_a_process_left_is_taken_up_first_with_its_values(tmp_path: Path) -> None:
+    study = open_study(tmp_path, space=LR, sampler="tpe", trials=3)
+    left, held = study.claim(), study.claim()
+    assert left is not None
+    assert held is not None
+    os.close(left.lock)  # As the kernel does when the process is killed.
+    again = open_study(tmp_path, space=LR, sampler="tpe", trials=3).claim()
+    assert again is not None
+    assert (again.trial.number, again.values) == (left.trial.number, left.values)
+    new = study.claim()
+    assert new is not None
+    assert new.trial.number == 2
+    assert study.claim() is None, "three trials have begun, and all have a process"
+    for claimed in (held, again, new):
+        os.close(claimed.lock)
+
+
+def test_seeds_alone_are_a_grid(tmp_path: Path) -> None:
+    study = open_study(tmp_path, space={}, seeds=[3, 5])
+    assert finish(study, 2) == [{"seed": 3}, {"seed": 5}]
+    assert [trial.number for trial in study.finished()] == [0, 1]
+
+
+def test_choices_of_the_example_are_values_of_its_lists(tmp_path: Path) -> None:
+    study = open_study(tmp_path, space={WORTH: [1.0, None]}, sampler="random", trials=12)
+    assert {values[WORTH] for values in finish(study, 12)} == {1.0, None}
+
+
+@pytest.mark.parametrize("url", ["study.db", "nosuch://optuna:secret@db/sweeps", "sqlite:///{}/missing/study.db"])
+def test_a_database_that_cannot_be_opened_is_told_without_its_password(tmp_path: Path, url: str) -> None:
+    with pytest.raises(ConfigError, match=r"--study: expected the URL of a database that can be opened") as error:
+        open_study(tmp_path, url)
+    assert "secret" not in str(error.value)
+
+
+def test_without_optuna_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    for name in [
+        name for name in sys.modules if name.split(".")[0] == "optuna" or name.startswith("crossborder.sweeps.")
+    ]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    code = crossborder_sweep.main([str(write_sweep(tmp_path)), "--dir", str(tmp_path / "sweep")])
+    assert code == PluginError.exit_code
+    assert "pip install 'crossborder[sweep]'" in capsys.readouterr().err

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import csv
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from optuna.trial import TrialState
+
+from crossborder.curves.reading import read_points
+from crossborder.sweeps.directory import SweepDirectory
+from crossborder.sweeps.progress import Board
+from crossborder.sweeps.study import Claimed, SweepStudy
+from crossborder.sweeps.trial import StoppedError, TrialRunner
+from tests.conftest import wait_for
+from tests.crossborder.sweeps.worth import WORTH, make_sweep
+
+
+class Sweep:
+    """A sweep in a directory, and one runner of its trials."""
+
+    def __init__(self, directory: Path, **changes: Any) -> None:
+        self.stopping = threading.Event()
+        self.directory = SweepDirectory(directory / "sweep", make_sweep(directory, **changes))
+        self.study = SweepStudy(self.directory)
+        self._runner = TrialRunner(self.directory, self.study, Board(1, 0, None), self.stopping)
+
+    def claim(self) -> Claimed:
+        claimed = self.study.claim()
+        assert claimed is not None
+        return claimed
+
+    def run(self) -> TrialState:
+        return self._runner.run(self.claim())
+
+    def run_of(self, number: int, seed: int = 0) -> Path:
+        return self.directory.place_of(number) / f"seed-{seed}"
+
+
+def test_a_trial_trains_with_each_seed_and_its_score_is_their_interquartile_mean(tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path, seeds=[3, 4])
+    assert sweep.run() is TrialState.COMPLETE
+    (trial,) = sweep.study.finished()
+    assert (trial.value, trial.user_attrs["scores"]) == (30.0, [30.0, 30.0])
+    assert trial.intermediate_values == {10: 10, 20: 20, 30: 30, 40: 10, 50: 20, 60: 30}
+    for seed in (3, 4):
+        run = sweep.run_of(0, seed)
+        assert f"seed: {seed}\n" in (run / "config.yaml").read_text()
+        assert {"best", "final", "metrics.csv", "run.json"} <= {path.name for path in run.iterdir()}
+        assert "run directory:" in run.with_name(f"output-{seed}.log").read_text()
+
+
+def test_a_run_that_misses_its_target_has_a_score(tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path, fixed={"trainer.target_score": 1000.0})
+    assert (sweep.run(), sweep.study.finished()[0].value) == (TrialState.COMPLETE, 30.0)
+
+
+def test_a_run_that_fails_ends_the_trial_and_its_last_words_are_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    sweep = Sweep(tmp_path, arguments=["--no-such-option"])
+    with caplog.at_level("INFO"):
+        assert sweep.run() is TrialState.FAIL
+    assert "failed with exit code 2" in caplog.text
+    assert "unknown option --no-such-option" in caplog.text
+
+
+def test_values_that_do_not_fit_each_other_fail_the_trial_before_it_trains(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    sweep = Sweep(tmp_path, space={"replay.capacity": [1]}, fixed={"trainer.warmup_period": 99})
+    with caplog.at_level("INFO"):
+        assert sweep.run() is TrialState.FAIL
+    assert "trial 0: failed: " in caplog.text
+    assert "trainer.warmup_period (99) is above replay.capacity (1)" in caplog.text
+    assert not sweep.run_of(0).exists()
+
+
+def test_a_trial_that_is_worse_than_the_median_is_ended_early(tmp_path: Path) -> None:
+    slowly = {"trainer.max_opts": 1000, "evaluator.params.seconds": 0.2}
+    sweep = Sweep(tmp_path, space={WORTH: [1.0, 0.5]}, fixed=slowly, prune={"startup_trials": 1})
+    first = sweep.claim()
+    for step in range(10, 1001, 10):
+        first.trial.report(float(step), step)
+    sweep.study.optuna.tell(first.trial, 1000.0)
+    assert sweep.run() is TrialState.PRUNED
+    points = read_points(sweep.run_of(1))
+    assert 1 <= len(points) < 100
+    assert sweep.study.finished()[1].value == pytest.approx(max(points.values()))
+    assert (sweep.run_of(1) / "final").exists(), "it was stopped in order, and can be resumed by hand"
+
+
+def test_a_trial_that_is_stopped_goes_on_where_it_was(tmp_path: Path) -> None:
+    slowly = {"trainer.max_opts": 100, "evaluator.params.seconds": 0.4}  # The stop has four seconds to reach it.
+    sweep = Sweep(tmp_path, space={WORTH: [1.0]}, fixed=slowly)
+    ended: list[type[BaseException]] = []
+
+    def run() -> None:
+        try:
+            sweep.run()
+        except StoppedError as error:
+            ended.append(type(error))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    wait_for(lambda: read_points(sweep.run_of(0)), "an evaluation")
+    sweep.stopping.set()
+    thread.join()
+    assert ended == [StoppedError]
+    assert sweep.study.finished() == []
+    assert max(read_points(sweep.run_of(0))) < 100
+
+    sweep.stopping.clear()
+    assert sweep.run() is TrialState.COMPLETE
+    assert sweep.study.finished()[0].number == 0
+    assert json.loads((sweep.run_of(0) / "run.json").read_text())["incarnation"] > 1
+    with (sweep.run_of(0) / "metrics.csv").open(newline="") as file:
+        steps = [int(row["opt_steps"]) for row in csv.DictReader(file)]
+    assert steps == [*range(10, 101, 10)]
