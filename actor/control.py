@@ -27,7 +27,6 @@ from common.data import Model
 from common.interfaces import Agent
 from common.lanes.pace import Pace
 from common.lanes.plain_lanes import PlainLanes
-from common.process.signals import put_signals_back
 
 log = logging.getLogger(__name__)
 SWITCH_SECONDS: Final = 0.0005
@@ -102,7 +101,6 @@ class Control:
             try:
                 while not ends():
                     self._act(ends)
-                    put_signals_back()
             finally:
                 self._stop_safely()
 

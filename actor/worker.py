@@ -44,7 +44,7 @@ from common.process.child import read_boot, say, say_error
 from common.process.kept_memory import keep_buffers
 from common.process.log import setup_logging
 from common.process.restarts import RestartPolicy
-from common.process.signals import StopSignals, put_signals_back
+from common.process.signals import StopSignals
 from common.settings import validate
 from common.wire.trust import Trust
 
@@ -270,7 +270,6 @@ class Actor:
                     agent.sync_model(model)
                     proxy.version, sampler.version = model.version, model.version.opt_steps
                 sampler.act_for(LOOK_SECONDS, agent, proxy)
-                put_signals_back()
         finally:
             stop_safely(lanes_of(parts), config.env)
         sampler.flush(agent, proxy)

@@ -62,13 +62,13 @@ def describe_misfit(space: gymnasium.Space[Any], value: Any, lanes: tuple[int, .
         try:
             found = _at(value, path)
         except (IndexError, KeyError, TypeError, ValueError):
-            return f"{expected} no such leaf in {_describe(value)}"
+            return f"{expected} no such leaf in {describe(value)}"
         try:
             fits = spaces.convert(found, leaf.dtype).shape == shape
         except (OverflowError, TypeError, ValueError):
             fits = False
         if not fits:
-            return f"{expected} {_describe(found)}"
+            return f"{expected} {describe(found)}"
     return None
 
 
@@ -78,7 +78,7 @@ def _at(value: Any, path: str) -> Any:
     return value
 
 
-def _describe(value: Any) -> str:
+def describe(value: Any) -> str:
     """The dtype, shape and range of a value, for messages; of other objects the type."""
     if isinstance(value, Mapping):
         return f"a mapping with the keys {', '.join(map(str, value))}"

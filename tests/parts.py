@@ -69,6 +69,23 @@ class PacedEnv(CountingEnv):
         return super().step(action)
 
 
+class SignalTakingEnv(PacedEnv):
+    """Ignores a signal from each reset on; the signal comes once, in the middle of the fifth episode."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self._number = number
+
+    def reset(self, **given: Any) -> tuple[Array, dict[str, Any]]:
+        signal.signal(self._number, signal.SIG_IGN)
+        return super().reset(**given)
+
+    def step(self, action: int) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+        if self._step == 27:
+            os.kill(os.getpid(), self._number)
+        return super().step(action)
+
+
 class NanEnv(CountingEnv):
     """Its fifth reward is not a number."""
 

@@ -129,10 +129,16 @@ def picks_of(config: EnvConfig) -> Picks:
 
 
 def spec_of(env: AnyEnv, *, float64: bool = False) -> EnvSpec:
-    """The spaces of one lane as they are recorded: float64 as float32, unless ``float64`` keeps it."""
-    if is_vector(env):
-        return narrowed(EnvSpec(env.single_observation_space, env.single_action_space), float64=float64)
-    return narrowed(EnvSpec(env.observation_space, env.action_space), float64=float64)
+    """The spaces of one lane as they are recorded: float64 as float32, unless ``float64`` keeps it.
+
+    Raises:
+        ConfigError: a space cannot be recorded.
+    """
+    prefix = "single_" if is_vector(env) else ""
+    spec = EnvSpec(*(getattr(env, f"{prefix}{name}") for name in ("observation_space", "action_space")))
+    for space in (spec.observation_space, spec.action_space):
+        spaces.leaves_of(space)  # Before anybody else looks at them: the error names spaces of another package.
+    return narrowed(spec, float64=float64)
 
 
 def narrowed(spec: EnvSpec, *, float64: bool = False) -> EnvSpec:

@@ -28,7 +28,9 @@ from common.data import Array, Column, Items, Leaves
 from common.errors import PluginError
 from common.hints import nearest
 from common.interfaces import EnvSpec
+from common.lanes.interface_faults import Call, require_interface
 from common.leaves import describe_misfit
+from common.process.signals import put_signals_back
 
 log = logging.getLogger(__name__)
 CLOSE_SECONDS: Final = 10.0
@@ -222,6 +224,15 @@ class Lanes(abc.ABC):
             f"{self.name}: observation: {found}; correct the space or the values, in the environment or in a wrapper "
             "(env.wrappers)"
         )
+
+    def _end_call(self) -> None:
+        """Note that no environment is busy any more, and put back the signals that one may have taken."""
+        self.busy.since = math.inf
+        put_signals_back()
+
+    def _require_interface(self, call: Call, error: BaseException) -> None:
+        """Raise PluginError if an exception of a call shows that the environment has another interface."""
+        require_interface(self.name, call, error, self.spec.action_space, Lanes)
 
     def keep(self, keeper: Keeper) -> None:
         """Have ``keeper`` replace environments that raise: their lanes lose their episodes, and begin others.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
 from typing import Any
@@ -13,6 +12,7 @@ from common import spaces
 from common.data import Leaves
 from common.errors import PluginError
 from common.interfaces import EnvSpec
+from common.lanes.interface_faults import require_info, require_pair
 from common.lanes.lanes import SEEDS, SUCCESS, AnyEnv, KeyWatch, Lanes, Picks, Round, close_env
 from common.leaves import as_shape, copy_leaves, describe_misfit, empty_leaves, pick_lanes, put_leaves
 
@@ -96,11 +96,15 @@ class PlainLanes(Lanes):
                 busy.since = monotonic()
                 try:
                     # A seed may have led to the error: the next environment is reset without one, and draws its own.
-                    return self.envs[j].reset(seed=seed)[0]
+                    found = self.envs[j].reset(seed=seed)
                 except (Exception, SystemExit) as error:  # noqa: BLE001 - the keeper logs it, or it is raised
+                    self._require_interface("reset", error)
                     self._replace(j, error)
+                else:
+                    require_pair(self.name, found)
+                    return found[0]
         finally:
-            busy.since = math.inf
+            self._end_call()
 
     def step(self, actions: Leaves) -> Round:
         outcome = self._round
@@ -117,6 +121,7 @@ class PlainLanes(Lanes):
             try:
                 obs, reward, terminated, truncated, info = env.step(action)
             except (Exception, SystemExit) as error:  # noqa: BLE001 - the keeper logs it, or it is raised
+                self._require_interface("step", error)
                 self._lose(j, error)
                 continue
             try:
@@ -130,6 +135,8 @@ class PlainLanes(Lanes):
                 kept[j] = obs  # type: ignore[index]
             else:
                 self._put(j, obs)
+            if type(info) is not dict:
+                require_info(self.name, info)
             if self._picks_any:
                 self._pick(j, info, actions)
             if is_end:
@@ -137,7 +144,7 @@ class PlainLanes(Lanes):
                 outcome.terminated[j], outcome.truncated[j] = terminated, truncated
                 self._note_end(j, info.get(SUCCESS))
                 ended.append(j)
-        busy.since = math.inf
+        self._end_call()
         if ended:
             outcome.ended = np.array(ended)
             outcome.final_obs = pick_lanes(kept, outcome.ended)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from time import monotonic
 from typing import Any
@@ -14,6 +13,7 @@ from common import spaces
 from common.data import Array, Leaves
 from common.errors import PluginError
 from common.interfaces import EnvSpec
+from common.lanes.interface_faults import require_info, require_pair
 from common.lanes.lanes import MAX_LANES, SEEDS, SUCCESS, AnyEnv, KeyWatch, Lanes, Picks, Round, close_env
 from common.leaves import as_shape, copy_leaves, describe_misfit, empty_leaves, on_host, pick_lanes, put_leaves
 
@@ -82,27 +82,30 @@ class VectorLanes(Lanes):
                 arguments = seeded if lanes is None else {"options": {"reset_mask": lanes.copy()}}
                 busy.since = monotonic()
                 try:
-                    obs, _ = self._env.reset(**arguments)
+                    found = self._env.reset(**arguments)
                 except (Exception, SystemExit) as error:  # noqa: BLE001 - the keeper logs it, or it is raised
+                    self._require_interface("reset", error)
                     self._replace(error)
                     lanes, self.begins = None, np.ones(self.n, bool)
                 else:
-                    return self._batch(obs)
+                    require_pair(self.name, found)
+                    return self._batch(found[0])
         finally:
-            busy.since = math.inf
+            self._end_call()
 
     def step(self, actions: Leaves) -> Round:
         idle = self._done  # With autoreset at the next step, this step resets these lanes.
-        busy = self.busy
-        busy.since = monotonic()
+        self.busy.since = monotonic()
         try:
             obs, reward, terminated, truncated, infos = self._env.step(
                 spaces.unflatten(self.spec.action_space, copy_leaves(actions))  # It may change them in place.
             )
         except (Exception, SystemExit) as error:  # noqa: BLE001 - the keeper logs it, or it is raised
+            self._require_interface("step", error)
             return self._lose(error)
         finally:
-            busy.since = math.inf
+            self._end_call()
+        require_info(self.name, infos)
         self._obs, self._reset_now, self._done = self._batch(obs), idle, None
         outcome = Round(
             self._per_lane("reward", reward),

@@ -5,6 +5,7 @@ Children then end too: they notice that their stdin is closed.
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import threading
@@ -17,11 +18,12 @@ from common.process.streams import hurry
 
 STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PUT_BACK_SECONDS: Final = 0.1
-"""The least time between two times that handlers are put back, which takes 20 us."""
+"""The least time between two times that handlers are put back, which takes 10 us, as long as nobody has taken them."""
 _handlers: dict[signal.Signals, Any] = {}
 """By signal, the handler that this process needs."""
 _next_put_back = 0.0
-"""The monotonic time from which on handlers are put back again; only the main thread uses it."""
+"""The monotonic time from which on handlers are put back again; infinitely early once somebody has taken one. Only the
+main thread uses it."""
 
 
 def _handle(number: signal.Signals, handler: Any) -> None:
@@ -33,16 +35,20 @@ def _handle(number: signal.Signals, handler: Any) -> None:
 def put_signals_back() -> None:
     """Set this process's handlers again, which a library under an environment may have replaced.
 
-    Call this often in the main thread, which alone can set handlers: most calls take 0.1 us and do nothing. It does
-    not look at the present handlers, since Python does not see a handler that a library has set from C.
+    Call this after each call into an environment: most calls take 0.1 us and do nothing. Handlers are put back at most
+    every ``PUT_BACK_SECONDS``, also where they seem unchanged: Python does not see a handler that a library has set
+    from C. But if Python sees that a handler was taken, it may be taken again at each reset, so from then on each call
+    puts the handlers back. Only the main thread can set handlers; in other threads, calls do nothing.
     """
     global _next_put_back  # noqa: PLW0603 - see there
     now = time.monotonic()
     if now < _next_put_back or threading.current_thread() is not threading.main_thread():
         return
-    _next_put_back = now + PUT_BACK_SECONDS
-    for number, handler in _handlers.items():
-        signal.signal(number, handler)
+    was_taken = [signal.signal(number, handler) != handler for number, handler in _handlers.items()]
+    if any(was_taken):
+        _next_put_back = -math.inf
+    elif _next_put_back > -math.inf:
+        _next_put_back = now + PUT_BACK_SECONDS
 
 
 def leave_to_parent() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import gymnasium
@@ -11,6 +11,7 @@ import numpy as np
 
 from common.data import Array, Leaves
 from common.lanes.building import Env, spec_of
+from common.lanes.interface_faults import Call, require_interface
 from common.lanes.vector_lanes import is_vector
 from common.spaces import flatten, leaves_of, to_columns, unflatten
 from common.testing.play import Policy, explaining, play, record_leaves
@@ -46,8 +47,7 @@ def check_env(env: Any, *, steps: int = 300, policy: Policy | None = None) -> No
 
 
 def _check_reset(env: Env) -> None:
-    with explaining("reset(seed=…) failed: define reset(self, *, seed=None, options=None)"):
-        found = env.reset(seed=7)
+    found = _call(env, "reset", lambda: env.reset(seed=7, options=None))
     is_pair = isinstance(found, tuple) and len(found) == 2
     assert is_pair, f"reset() gave {found!r}: return observation, info"
     _check_observation(env, found[0], "reset()")
@@ -56,16 +56,27 @@ def _check_reset(env: Env) -> None:
     )
 
 
+def _call(env: Env, call: Call, act: Callable[[], Any]) -> Any:
+    """The result of a call; an exception of it is raised again, or explained if it shows another interface."""
+    try:
+        return act()
+    except Exception as error:
+        with explaining(f"{call}() failed"):
+            require_interface("env", call, error, env.action_space)
+        raise
+
+
 def _check_step(env: Env, policy: Policy | None) -> None:
     obs, _ = env.reset(seed=7)
     if policy is None:
-        found = env.step(env.action_space.sample())
+        action = env.action_space.sample()
     else:
-        action = policy(record_leaves(spec_of(env).observation_space, obs))
-        found = env.step(unflatten(env.action_space, action))
+        action = unflatten(env.action_space, policy(record_leaves(spec_of(env).observation_space, obs)))
+    found = _call(env, "step", lambda: env.step(action))
     is_five = isinstance(found, tuple) and len(found) == 5
     assert is_five, f"step() gave {found!r}: return observation, reward, terminated, truncated, info"
-    obs, reward, terminated, truncated, _ = found
+    obs, reward, terminated, truncated, info = found
+    assert isinstance(info, dict), f"step() gave an info of {type(info).__name__}: return a dict, even if it is empty"
     _check_observation(env, obs, "step()")
     with explaining(f"step() gave a reward of {reward!r}: return a number"):
         assert not np.shape(np.asarray(reward)), "it has dimensions"

@@ -85,9 +85,6 @@ def _call(lanes: Lanes, call: Any) -> Any:
         return call()
     except PluginError:
         raise
-    except (Exception, SystemExit) as error:
-        hint = ""
-        if isinstance(error, TypeError):
-            hint = "; env.wrappers: [{target: common.envs.wrappers:PythonActions}] gives it numbers of Python's types"
-        log.warning("%s: it raised in a trial with random actions%s", lanes.name, hint, exc_info=True)
+    except (Exception, SystemExit):
+        log.warning("%s: it raised in a trial with random actions", lanes.name, exc_info=True)
         return None

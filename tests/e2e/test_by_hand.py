@@ -95,6 +95,16 @@ def test_a_worker_that_is_told_to_end_hands_over_what_it_has(
     assert row["items"] == row["env_steps"] > 0
 
 
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_worker_whose_environment_takes_a_signal_at_each_reset_gets_the_signal(
+    start: Start, write_config: WriteConfig, tmp_path: Path, number: int, code: int
+) -> None:
+    env = {"target": "tests.parts:SignalTakingEnv", "params": {"number": int(number)}}
+    start("learner-server", "--config", str(write_config(**CALM | {"env": env})))
+    worker = start("actor-worker", "--learner", endpoints(tmp_path / "run")["learner"])
+    assert worker.wait() == code, worker.output()
+
+
 def test_several_workers_of_one_command_are_restarted_and_end_with_the_learner(
     start: Start, write_config: WriteConfig, tmp_path: Path
 ) -> None:

@@ -27,6 +27,15 @@ def step_with(**changes: Any) -> Any:
     return step
 
 
+def only_int(self: Walk, action: int) -> Any:
+    if not isinstance(action, int):
+        raise TypeError(f"expected an int, found {type(action)}")
+    return Walk.step(self, action)
+
+
+RESET = "expected reset(self, *, seed=None, options=None)"
+
+
 BROKEN_ENVS: dict[str, Broken] = {
     "a space of many parts": (
         {"action_space": property(lambda self: gymnasium.spaces.Text(3), lambda self, value: None)},
@@ -36,9 +45,10 @@ BROKEN_ENVS: dict[str, Broken] = {
         {"action_space": property(lambda self: None, lambda self, value: None)},
         "action_space is None: set it to a gymnasium.Space",
     ),
-    "an old reset": ({"reset": lambda self: (self.obs(), {})}, "define reset(self, *, seed=None, options=None)"),
-    "no info": ({"reset": lambda self, seed=None: self.obs()}, "return observation, info"),
-    "an info of another kind": ({"reset": lambda self, seed=None: (self.obs(), None)}, "even if it is empty"),
+    "an old reset": ({"reset": lambda self: (self.obs(), {})}, RESET),
+    "no options": ({"reset": lambda self, seed=None: (self.obs(), {})}, RESET),
+    "no info": ({"reset": lambda self, **_: self.obs()}, "return observation, info"),
+    "an info of another kind": ({"reset": lambda self, **_: (self.obs(), None)}, "even if it is empty"),
     "a dtype of its own": (
         {"obs": lambda self: np.array([self.at])},
         "reset() gave an observation of float64, its space wants float32: return np.array(…, np.float32)",
@@ -62,9 +72,11 @@ BROKEN_ENVS: dict[str, Broken] = {
     ),
     "a reward that is none": ({"step": step_with(reward=None)}, "step() gave a reward of None: return a number"),
     "an infinite reward": ({"step": step_with(reward=np.inf)}, "step() gave a reward of inf: rows must be finite"),
+    "no info of a step": ({"step": step_with(info=None)}, "step() gave an info of NoneType: return a dict"),
+    "no actions of numpy": ({"step": only_int}, "common.envs.wrappers:PythonActions"),
     "a flag that is none": ({"step": step_with(terminated=0)}, "step() gave terminated = 0: return a bool"),
     "a reset that ignores its seed": (
-        {"reset": lambda self, seed=None: Walk.reset(self)},
+        {"reset": lambda self, **_: Walk.reset(self)},
         "reset(seed=…) twice gave different observations: pass the seed to super().reset(seed=seed)",
     ),
     "steps of another generator": (
