@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from crossborder.certificates.crossborder_certs import main as certs
 from dashboards import DASHBOARDS
 from dashboards.dashboard import Dashboard
 from dashboards.fleet import FLEET
 from dashboards.panels import Graph, Stat, Table
-from learner.commands.crossborder_certs import main as certs
 from tests.conftest import PATIENCE, Command, endpoints, wait_for
 from tests.dashboards.stack import SHIPPED, Prometheus, needs, prometheus
 
