@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from common.errors import CheckpointError
-from common.process.command import Parser, run_command
+from common.process.command import Parser, as_path, run_command
 from common.process.streams import answers
 
 EXAMPLES = """\
@@ -22,7 +22,7 @@ score has ended it (trainer.target_score), --resume goes on. audit.jsonl of the 
 def parser() -> Parser:
     """The command's options."""
     made = Parser("learner-server set-best-aside", __doc__, EXAMPLES, level="WARNING")
-    made.add_argument("--run", type=Path, required=True, metavar="DIR", help="the run's directory, on this host")
+    made.add_argument("--run", type=as_path, required=True, metavar="DIR", help="the run's directory, on this host")
     return made
 
 
