@@ -11,6 +11,7 @@ from common.settings import Settings
 Interval = Annotated[int | None, Field(ge=0)]
 Precision = Literal["float32", "bfloat16"]
 ComputingPrecision = Literal["float32", "rounded_products", "bfloat16"]
+ProductChoice = Literal["measured", "torch", "onednn"]
 
 
 class TrainerConfig(Settings):
@@ -96,3 +97,9 @@ class TrainerConfig(Settings):
         "They must be more than the longest opt step, checkpoint or step of an evaluation takes.",
     )
     torch_threads: PositiveInt = Field(1, description="The number of CPU threads that torch uses in the trainer.")
+    products: ProductChoice = Field(
+        "measured",
+        description="The library that multiplies matrices of float32 on the learner's CPU. torch: the one that torch "
+        "uses by itself, on x86 MKL; onednn: oneDNN, for all but small products; measured: for each shape the faster "
+        "one, measured once on a host. Actors measure.",
+    )
