@@ -89,7 +89,7 @@ def test_a_draft_becomes_the_checkpoint_with_what_is_known_of_it_by_then(tmp_pat
     assert load_agent(tmp_path / "best")[2]["opt_steps"] == 1
     checkpoints.keep(draft, "best", score=2.0)
     loaded, _, meta = load_agent(tmp_path / "best")
-    assert meta == {"run_id": "run", "opt_steps": 2, "score": 2.0}
+    assert meta == {"run_id": "run", "opt_steps": 2, "score": 2.0, "products": choices().describe()}
     np.testing.assert_array_equal(loaded.sample(OBS), dqn(seed=2).sample(OBS))
     assert [p.name for p in tmp_path.iterdir()] == ["best"]
 
