@@ -69,11 +69,15 @@ class Product(NamedTuple):
         """Matrices of this shape, and the bias; no random generator is used."""
         left = _make_matrix(self.m, self.k, transposed=self.left_transposed)
         right = _make_matrix(self.k, self.n, transposed=self.right_transposed)
-        return left, right, torch.full((self.n,), 0.5) if self.bias else None
+        return left, right, _make_values(self.n) if self.bias else None
 
 
 def _make_matrix(rows: int, columns: int, *, transposed: bool) -> torch.Tensor:
-    return torch.full((columns, rows), 0.5).t() if transposed else torch.full((rows, columns), 0.5)
+    return _make_values(columns, rows).t() if transposed else _make_values(rows, columns)
+
+
+def _make_values(*shape: int) -> torch.Tensor:
+    return torch.full(shape, 0.5, dtype=torch.float32, device="cpu")  # The user's defaults may be others.
 
 
 class Times(NamedTuple):
@@ -309,6 +313,8 @@ class Choices:
 
     def __str__(self) -> str:
         libraries = [by for _, by in self._measured()]
+        if not libraries:
+            return f"none is large so far (trainer.products: {self.setting})"
         found = f"oneDNN computes {libraries.count('onednn')} of {len(libraries)} large products, torch the others"
         return f"{found} (trainer.products: {self.setting})"
 
@@ -402,7 +408,8 @@ def linear(features: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | No
     rows = features if features.dim() == 2 else features.flatten(0, -2)
     (m, k), n = rows.shape, weight.shape[0]
     needed = [Product.of(rows, weight.t(), bias)]
-    is_learning = torch.is_grad_enabled() and (features.requires_grad or weight.requires_grad)
+    given = (features, weight) if bias is None else (features, weight, bias)
+    is_learning = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in given)
     if is_learning:
         needed.append(Product(n, m, k, left_transposed=min(m, n) > 1))
         if features.requires_grad:
@@ -422,5 +429,11 @@ def _is_plain(features: torch.Tensor, weight: torch.Tensor) -> bool:
         and not torch.is_autocast_enabled("cpu")
         and not torch._C._are_functorch_transforms_active()
         and not torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
-        and torch.backends.mkldnn.matmul.fp32_precision in ("none", "ieee")  # type: ignore[attr-defined]
+        and not _rounds_products()
     )
+
+
+def _rounds_products() -> bool:
+    """Whether torch rounds the inputs of products, as with ``trainer.precision: rounded_products``."""
+    matmul = getattr(torch.backends.mkldnn, "matmul", None)
+    return getattr(matmul, "fp32_precision", "none") not in ("none", "ieee")  # torch 2.8 may not round.

@@ -26,6 +26,7 @@ from common.agents.products import ChoiceFile, Choices, Product, Times, choices,
 from common.agents.sac import SAC
 from common.config.trainer_config import ProductChoice
 from common.testing import ItemMemory
+from learner.loop.precision import computing_in
 from tests.common.agents.machinery.test_update import BOX, DISCRETE, OBS, Kind, items, learn
 
 ONEDNN = "mkldnn._linear_pointwise.default"
@@ -160,6 +161,33 @@ def test_torch_computes_what_onednn_cannot(monkeypatch: pytest.MonkeyPatch) -> N
     assert per_row(torch.randn(4096, 128)).shape == (4096, 64)
     exported = torch.export.export(layer, (features,), dynamic_shapes=({0: torch.export.Dim("batch")},), strict=False)
     assert exported.module()(torch.randn(3, 128)).shape == (3, 64)
+
+
+def test_a_bias_learns_alone() -> None:
+    choose_products("onednn")
+    layer = Linear(128, 64)
+    layer.weight.requires_grad_(False)
+    layer(torch.randn(64, 128)).sum().backward()
+    assert layer.weight.grad is None
+    assert layer.bias.grad is not None
+    assert layer.bias.grad.tolist() == [64.0] * 64
+
+
+def test_the_dtype_that_a_user_has_made_the_default_changes_nothing() -> None:
+    torch.set_default_dtype(torch.float64)
+    try:
+        choose_products("onednn")
+        _, calls = compute(Linear(128, 64).float(), torch.randn(64, 128, dtype=torch.float32))
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert calls[ONEDNN] == 3
+
+
+def test_rounded_products_stay_with_torch() -> None:
+    choose_products("onednn")
+    with computing_in("rounded_products", "cpu"):
+        _, calls = compute(Linear(128, 64), torch.randn(64, 128))
+    assert ONEDNN not in calls
 
 
 def test_a_gradient_has_a_gradient() -> None:
