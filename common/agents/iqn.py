@@ -16,7 +16,7 @@ from common.agents.losses.values import td_target, weighted_mean
 from common.agents.network_agent import Batch, discount_of
 from common.agents.networks.encoders import LeafSpaces
 from common.agents.networks.heads import join_dueling
-from common.agents.networks.layers import Head, Observed
+from common.agents.networks.layers import Head, Linear, Observed
 from common.agents.q_agent import QAgent, QLoss
 from common.interfaces import EnvSpec
 from common.spaces import from_columns
@@ -72,8 +72,8 @@ class QuantileNet(nn.Module):
         super().__init__()
         self._dueling = dueling
         self.psi = nn.Sequential(network, nn.ReLU())
-        self.phi = nn.Sequential(nn.Linear(embed_dim, feature_dim), nn.ReLU(inplace=True))
-        hidden = nn.Linear(feature_dim, feature_dim)
+        self.phi = nn.Sequential(Linear(embed_dim, feature_dim), nn.ReLU(inplace=True))
+        hidden = Linear(feature_dim, feature_dim)
         self.f = nn.Sequential(hidden, nn.ReLU(inplace=True), Head(feature_dim, n_actions + dueling))
         levels = (torch.arange(n_levels)[:, None] + 0.5) / n_levels
         self.register_buffer("levels", levels, persistent=False)

@@ -12,6 +12,7 @@ from common.settings import Settings
 Interval = Annotated[int | None, Field(ge=0)]
 Precision = Literal["float32", "bfloat16"]
 ComputingPrecision = Literal["float32", "rounded_products", "bfloat16"]
+ProductChoice = Literal["measured", "torch", "onednn"]
 
 
 class TrainerConfig(Settings):
@@ -102,6 +103,12 @@ class TrainerConfig(Settings):
         description="The cores that trainer, ingest and a child that evaluates use, listed as Linux lists them, such "
         "as 0-3,8. The other cores that the command may use are divided among local actors. null: all processes use "
         "all cores.",
+    )
+    products: ProductChoice = Field(
+        "measured",
+        description="The library that multiplies matrices of float32 on the learner's CPU. torch: the one that torch "
+        "uses by itself, on x86 MKL; onednn: oneDNN, for all but small products; measured: for each shape the faster "
+        "one, measured once on a host. Actors measure.",
     )
 
     @model_validator(mode="after")

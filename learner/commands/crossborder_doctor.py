@@ -96,6 +96,15 @@ class Host:
         free, total = torch.cuda.mem_get_info(wanted)
         return f"{torch.cuda.get_device_name(wanted)}, {free / 1e9:.1f} of {total / 1e9:.1f} GB are free"
 
+    def products(self) -> str:
+        import torch
+
+        from common.agents.products import describe_products
+
+        trainer = self._config.trainer
+        torch.set_num_threads(trainer.torch_threads)
+        return f"trainer.products is {trainer.products}; {describe_products()}"
+
     def parts(self) -> str:
         from learner.loop.learner_parts import build_learner_parts
 
@@ -235,6 +244,7 @@ CHECKS: Final = (
     Check("release", Host.release, "install crossborder and torch again"),
     Check("cores", Host.cores, "name cores of this host by trainer.cores, or leave it out"),
     Check("device", Host.device, "set trainer.device: cpu, or install a build of torch for this GPU's driver"),
+    Check("products", Host.products, "install crossborder and torch again"),
     Check("parts", Host.parts, "read what learner-server --check says; install what the configuration names"),
     Check("disk", Host.disk, "name a larger disk by --run-dir, or lower replay.capacity"),
     Check("mapped files", Host.mapped_files, "name a directory on a local disk by --run-dir"),

@@ -23,6 +23,7 @@ from pathlib import Path
 import torch
 
 from actor.sampling.guard import Watchdog
+from common.agents.products import choose_products
 from common.config.run_config import RunConfig
 from common.errors import CrossborderError, EnvHungError
 from common.evaluators import open_evaluator
@@ -61,6 +62,7 @@ def serve(boot: EvaluatorBoot, trainer_gone: threading.Event) -> None:
         CrossborderError: a part cannot be built.
     """
     torch.set_num_threads(boot.config.trainer.torch_threads)
+    choose_products(boot.config.trainer.products)
     parts = build_parts(boot.config, seed=boot.config.seed, n_envs=0)
     parts.agent.eval()
     busy, seconds = Busy(), boot.config.env.timeout_seconds

@@ -12,6 +12,7 @@ from typing import Self
 import torch
 from rich.console import Console
 
+from common.agents.products import choose_products
 from common.config.run_config import RunConfig, dump_config
 from common.cores import bound_to
 from common.process.kept_memory import keep_buffers
@@ -168,10 +169,12 @@ class Run:
             self.cores_left = stack.enter_context(bound_to(config.trainer.cores, "trainer.cores"))
             """The cores that trainer.cores leaves to local actors; empty without trainer.cores."""
             torch.set_num_threads(config.trainer.torch_threads)
+            self.products = choose_products(config.trainer.products)
             keep_buffers()  # An opt step of Nature's CNN takes 7 % less time: its tensors need no new pages.
             self.parts = build_learner_parts(config, epsilon=epsilon, n_envs=n_envs)
             stack.callback(self.parts.close)
             try_opt(config, self.parts, quick=True)
+            log.info("products: %s", self.products)
             guard, run_id = directory.require_in_place, directory.identity.run_id
             self.checkpoints = Checkpoints(directory.path, config.actor_part(), run_id, guard=guard)
             self.states = StateFiles(

@@ -22,6 +22,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from common.agents.products import choices
 from common.config.actor_config import ActorConfig
 from common.errors import CheckpointError, ConfigError
 from common.hints import nearest_path
@@ -106,7 +107,8 @@ class Checkpoints:
             save_file(
                 {k: v.detach().cpu().contiguous() for k, v in agent.save_params().items()}, draft / "model.safetensors"
             )
-            _write_meta(draft, {"run_id": self.run_id, **meta, "config": self.config.model_dump(mode="json")})
+            made = {"products": choices().describe(), "config": self.config.model_dump(mode="json")}
+            _write_meta(draft, {"run_id": self.run_id, **meta, **made})
         return draft
 
     def keep(self, draft: Path, name: str, **meta: Any) -> Path:

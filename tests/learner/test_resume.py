@@ -123,6 +123,25 @@ def test_where_the_replay_cannot_go_back_rows_stay_episodes_begin_anew_and_it_is
     assert abs((result.samples_total - steps) * RATIO - 100 * BATCH) <= 2 * BATCH, "and without a burst"
 
 
+def test_a_policy_names_the_libraries_of_its_products_and_a_resumed_run_warns_if_another_one_multiplies(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    wide = changed(
+        cartpole(tmp_path / "run", seed=3),
+        agent={"params": {"units": [256, 256]}},
+        trainer={"max_opts": 10, "products": "onednn"},
+    )
+    train_in_turns(wide)
+    before = load_params(tmp_path / "run" / "final")[1]["products"]
+    assert (before["setting"], before["torch"]) == ("onednn", [])
+    assert "64x256 by 256x256^T plus bias" in before["onednn"]
+    train_in_turns(changed(wide, trainer={"max_opts": 12}), resume=True)
+    assert "another library" not in caplog.text
+    train_in_turns(changed(wide, trainer={"max_opts": 14, "products": "torch"}), resume=True)
+    assert "products are computed by another library than before" in caplog.text
+    assert load_params(tmp_path / "run" / "final")[1]["products"]["onednn"] == []
+
+
 def test_after_a_power_cut_the_run_goes_on_from_its_checkpoint_as_if_nothing_had_been(
     ended: RunConfig, once: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

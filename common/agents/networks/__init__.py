@@ -4,6 +4,6 @@ A configuration names the networks of this list as ``common.agents.networks:Natu
 """
 
 from common.agents.networks.convolutions import ConvNet, ImpalaCnn, NatureCnn
-from common.agents.networks.layers import Head, Mlp, Observed
+from common.agents.networks.layers import Head, Linear, Mlp, Observed
 
-__all__ = ["ConvNet", "Head", "ImpalaCnn", "Mlp", "NatureCnn", "Observed"]
+__all__ = ["ConvNet", "Head", "ImpalaCnn", "Linear", "Mlp", "NatureCnn", "Observed"]

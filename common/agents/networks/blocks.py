@@ -9,7 +9,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import nn
 
-from common.agents.networks.layers import ACTIVATIONS, Activation, Head, Mlp, Normalization
+from common.agents.networks.layers import ACTIVATIONS, Activation, Head, Linear, Mlp, Normalization
 from common.settings import Settings
 
 
@@ -61,7 +61,7 @@ class ResidualBlock(nn.Module):
 
     def __init__(self, width: int, activation: Activation = "relu") -> None:
         super().__init__()
-        wide, narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        wide, narrow = Linear(width, 4 * width), Linear(4 * width, width)
         for layer in (wide, narrow):
             nn.init.kaiming_normal_(layer.weight)
             nn.init.zeros_(layer.bias)
@@ -87,7 +87,7 @@ class Simba(nn.Module):
     def __init__(self, n_inputs: int, n_outputs: int, units: Sequence[int], *, activation: Activation = "relu") -> None:
         super().__init__()
         width = units[0]
-        first = nn.Linear(n_inputs, width)
+        first = Linear(n_inputs, width)
         nn.init.orthogonal_(first.weight)
         nn.init.zeros_(first.bias)
         blocks = [ResidualBlock(width, activation) for _ in units]

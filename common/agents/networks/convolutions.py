@@ -9,7 +9,7 @@ from itertools import pairwise
 import torch
 from torch import nn
 
-from common.agents.networks.layers import Head
+from common.agents.networks.layers import Head, Linear
 from common.agents.networks.pictures import to_images
 from common.agents.networks.spectral import SpectralConv2d
 from common.errors import ConfigError
@@ -41,7 +41,7 @@ class Cnn(nn.Module):
             n_features = maps(images).numel()
         except RuntimeError as error:
             raise ConfigError(f"{name}: expected larger images [C, H, W], found {found}: {error}") from error
-        dense = () if hidden is None else (nn.Linear(n_features, hidden), nn.ReLU(inplace=True))
+        dense = () if hidden is None else (Linear(n_features, hidden), nn.ReLU(inplace=True))
         self.layers = nn.Sequential(maps, nn.Flatten(), *dense, Head(hidden or n_features, out_dim))
 
     def forward(self, obs: torch.Tensor) -> torch.Tensor:

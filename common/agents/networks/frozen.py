@@ -17,6 +17,7 @@ from gymnasium import Space
 from pydantic import Field
 from torch import nn
 
+from common.agents.networks.layers import Linear
 from common.agents.networks.pictures import is_picture
 from common.errors import CheckpointError, ConfigError, PluginError
 from common.hints import nearest
@@ -93,7 +94,7 @@ class FrozenEncoder(nn.Module):
         super().__init__()
         self._frozen, self._path = frozen, path
         self.register_buffer("sha256", frozen.sha256.clone())
-        self.head = nn.Sequential(nn.Linear(frozen.n_features, out_dim), nn.LayerNorm(out_dim), nn.Tanh())
+        self.head = nn.Sequential(Linear(frozen.n_features, out_dim), nn.LayerNorm(out_dim), nn.Tanh())
 
     def forward(self, pictures: torch.Tensor) -> torch.Tensor:
         """``[B, *shape]`` to ``[B, out_dim]``."""

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from common.agents.networks.batch_norm import BatchRenorm
+from common.agents.products import linear
 
 Observed = torch.Tensor | dict[str, torch.Tensor]
 """Observations of B rows: one tensor ``[B, *shape]``, or one for each leaf by path."""
@@ -37,7 +38,15 @@ def undecayed(values: torch.Tensor) -> nn.Parameter:
     return parameter
 
 
-class Head(nn.Linear):
+class Linear(nn.Linear):
+    """torch's linear layer, computed by the library that is faster on this host; see ``trainer.products``."""
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        """``[..., in_features]`` to ``[..., out_features]``."""
+        return linear(features, self.weight, self.bias)
+
+
+class Head(Linear):
     """A network's last layer: its outputs are float32 even under autocast, where bfloat16 rounds 100.3 to 100.5."""
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
@@ -86,7 +95,7 @@ class Mlp(nn.Module):
 def _hidden_layer(
     n_inputs: int, n_outputs: int, activation: Activation, normalization: Normalization
 ) -> Iterator[nn.Module]:
-    yield nn.Linear(n_inputs, n_outputs)
+    yield Linear(n_inputs, n_outputs)
     if normalization == "layer":
         yield nn.LayerNorm(n_outputs)
     yield ACTIVATIONS[activation]()

@@ -39,7 +39,8 @@ def test_every_check_passes_on_a_host_on_which_a_learner_works(
 ) -> None:
     code, lines = examine()
     assert (code, [re.split("  +", line)[:2] for line in lines]) == (0, [["pass", check.name] for check in CHECKS])
-    assert "tests.parts:CountingEnv and tests.parts:CheckingAgent make rows of" in lines[3]
+    assert "µs by torch, " in lines[3], "how long a product of matrices takes"
+    assert "tests.parts:CountingEnv and tests.parts:CheckingAgent make rows of" in lines[4]
     assert [path.name for path in tmp_path.iterdir()] == ["counting.yaml"], "nothing is left behind"
 
 

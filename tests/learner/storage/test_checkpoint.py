@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from common.agents.products import choices
 from common.config.actor_config import ActorConfig
 from common.errors import CheckpointError
 from common.interfaces import Agent
@@ -46,7 +47,7 @@ def test_a_saved_policy_is_loaded_without_the_configuration_and_acts_the_same(tm
     np.testing.assert_array_equal(loaded.sample(OBS), agent.sample(OBS))
     assert (dqn(seed=6).sample(OBS) != agent.sample(OBS)).any(), "another policy would act otherwise"
     assert config == CONFIG
-    assert meta == {"run_id": "run", "opt_steps": 12, "score": 3.5}
+    assert meta == {"run_id": "run", "opt_steps": 12, "score": 3.5, "products": choices().describe()}
 
 
 def test_saving_again_replaces_the_whole_checkpoint_and_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -88,7 +89,7 @@ def test_a_draft_becomes_the_checkpoint_with_what_is_known_of_it_by_then(tmp_pat
     assert load_agent(tmp_path / "best")[2]["opt_steps"] == 1
     checkpoints.keep(draft, "best", score=2.0)
     loaded, _, meta = load_agent(tmp_path / "best")
-    assert meta == {"run_id": "run", "opt_steps": 2, "score": 2.0}
+    assert meta == {"run_id": "run", "opt_steps": 2, "score": 2.0, "products": choices().describe()}
     np.testing.assert_array_equal(loaded.sample(OBS), dqn(seed=2).sample(OBS))
     assert [p.name for p in tmp_path.iterdir()] == ["best"]
 

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 from common.agents.networks.blocks import LayersConfig, ResidualBlock, Simba
-from common.agents.networks.layers import Mlp
+from common.agents.networks.layers import Linear, Mlp
 from common.errors import ConfigError
 from common.settings import validate
 
@@ -43,10 +43,10 @@ def test_its_output_is_linear_in_normalised_features() -> None:
 def test_settings_make_the_network_that_they_name() -> None:
     plain = LayersConfig().build(3, 2, (8,))
     assert isinstance(plain, Mlp)
-    assert [type(layer) for layer in list(plain.layers)[1:-1]] == [nn.Linear, nn.ReLU]
+    assert [type(layer) for layer in list(plain.layers)[1:-1]] == [Linear, nn.ReLU]
     fast = validate(LayersConfig, {"activation": "silu", "normalization": "layer"}).build(3, 2, (8,))
     assert isinstance(fast, Mlp)
-    assert [type(layer) for layer in list(fast.layers)[1:-1]] == [nn.Linear, nn.LayerNorm, nn.SiLU]
+    assert [type(layer) for layer in list(fast.layers)[1:-1]] == [Linear, nn.LayerNorm, nn.SiLU]
     assert isinstance(validate(LayersConfig, {"architecture": "simba"}).build(3, 2, (8,)), Simba)
 
 

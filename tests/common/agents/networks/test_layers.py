@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn import functional
 
 from common.agents.networks.batch_norm import BatchRenorm
-from common.agents.networks.layers import ACTIVATIONS, Activation, Head, Mlp
+from common.agents.networks.layers import ACTIVATIONS, Activation, Head, Linear, Mlp
 
 
 @pytest.mark.parametrize("in_shape", [(3,), (2, 4), (1, 2, 3)])
@@ -63,7 +63,7 @@ def test_the_last_layer_is_an_ordinary_one_outside_of_autocast() -> None:
 
 def test_batch_normalisation_comes_before_the_first_layer_and_after_each_activation() -> None:
     net = Mlp((3,), 2, (4, 5), activation="tanh", normalization="batch")
-    kinds = [nn.Flatten, BatchRenorm, nn.Linear, nn.Tanh, BatchRenorm, nn.Linear, nn.Tanh, BatchRenorm, Head]
+    kinds = [nn.Flatten, BatchRenorm, Linear, nn.Tanh, BatchRenorm, Linear, nn.Tanh, BatchRenorm, Head]
     assert [type(layer) for layer in net.layers] == kinds
 
 
