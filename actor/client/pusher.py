@@ -212,7 +212,8 @@ class Pusher:
             lost_at = time.monotonic()
             if lost_at - opened_at >= STEADY_SECONDS:
                 backoff.reset()
-            self._stopped.wait(backoff.next_delay())
+            # A request to stop ends the present wait, but not those after it, while the last rows are handed over.
+            (self._given_up if self._stopped.is_set() else self._stopped).wait(backoff.next_delay())
             if is_clone:
                 self._part_from_clone()
             joined = self._join_again()

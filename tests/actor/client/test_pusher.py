@@ -191,6 +191,20 @@ def test_all_rows_arrive_once_and_in_order_through_every_fault(serve: Serve, way
     assert (learner.streams, learner.goodbyes) == (4, 1)
 
 
+def test_an_actor_that_has_been_told_to_stop_waits_between_its_tries_too(serve: Serve) -> None:
+    learner, stopped = BreakingLearner(breaks=[(0, "lost")] * 10_000), threading.Event()
+    connector = Connector(f"127.0.0.1:{serve(learner)}", 5, PATIENCE, stopped)
+    joined = connector.join()
+    fetcher = ModelFetcher(connector.get_model, stopped)
+    pusher = Pusher(connector, joined, fetcher, ActorCounters(), stopped)
+    pusher.send(buffer(joined.schema, {"n": np.arange(1)}, 1), NO_MODEL)
+    stopped.set()
+    assert pusher.finish(2.0) == 1
+    assert learner.streams < 40, "the waits double, so ten tries or so fit into this time"
+    fetcher.end(5)
+    connector.close()
+
+
 def test_a_learner_that_breaks_each_stream_at_once_hears_of_the_actor_less_and_less_often(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
