@@ -116,10 +116,10 @@ def test_a_test_on_a_page_exists(test: str) -> None:
     assert re.search(rf"^def {name}\(", (ROOT / path).read_text(), re.MULTILINE)
 
 
-@pytest.mark.parametrize("target", on_pages(r"(?:common|actor|learner|examples)\.[\w.]+:[\w.]+"))
+@pytest.mark.parametrize("target", on_pages(rf"(?:{'|'.join(OWN_PACKAGES)}|examples)\.[\w.]+:[\w.]+"))
 def test_a_part_on_a_page_exists(target: str) -> None:
     module, _, path = target.partition(":")
-    operator.attrgetter(path)(importlib.import_module(module))
+    assert callable(operator.attrgetter(path)(importlib.import_module(module)))
 
 
 @pytest.mark.parametrize("path", on_pages(r"\w[\w.-]*/[\w./-]+\.(?:py|md|mjs|yaml|proto)"))

@@ -5,8 +5,8 @@
     PATH=SITE/bin:$PATH PYTHONPATH=$PWD:SITE python3 -m benchmarks.gpu_host
 
 The host is expected to have torch with CUDA, JAX, and the usual packages of the field. ``wheels.txt`` has one name a
-line; of a package that is not installed here, the newest is taken. crossborder's own wheel comes too, since its version
-is read from what is installed.
+line; of a package that is not installed here, the newest is taken. crossborder's own wheel is among them, since
+crossborder looks for its version among the installed packages.
 """
 
 from __future__ import annotations

@@ -73,8 +73,8 @@ def make_learner(
     window = RecordWindow(rank)
     told = {"identity": run.dir.identity, "config": mask_secrets(config.model_dump(mode="json"))}
     callbacks = Callbacks.build(config.callbacks, told | {"run_dir": run.dir.path})
-    parts: dict[str, Resumable] = {"buffer": run.buffer, WINDOW: window, "callbacks": callbacks}
-    parts["products"] = run.products
+    parts: dict[str, Resumable]
+    parts = {"buffer": run.buffer, WINDOW: window, "callbacks": callbacks, "products": run.products}
     if actor_in_turns is not None:
         parts[ACTING] = actor_in_turns
     kept = rank.kept(run.parts.agent)
