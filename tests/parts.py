@@ -113,10 +113,17 @@ class FailingEnv(CountingEnv):
         raise ValueError("once only")
 
     def step(self, action: int) -> tuple[Array, float, bool, bool, dict[str, Any]]:
-        if self._step == self._at and not self._marker.exists():
-            self._marker.write_text("failed")
+        if self._step == self._at and self._is_first():
             self.fail()
         return super().step(action)
+
+    def _is_first(self) -> bool:
+        # Two actors may reach the step in the same instant: the one that makes the file fails, the other goes on.
+        try:
+            self._marker.open("x").close()
+        except FileExistsError:
+            return False
+        return True
 
 
 class DyingEnv(FailingEnv):
