@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import errno
 import fcntl
 import gc
 import importlib
@@ -109,7 +110,11 @@ class Forked:
     def _is_running(self) -> bool:
         try:
             watched = os.pidfd_open(self.pid)
-        except ProcessLookupError:
+        except OSError as error:
+            # The fork server has waited for it. Its number may be that of another process's thread since: ENOENT, or
+            # EINVAL on an older Linux.
+            if error.errno not in (errno.ESRCH, errno.ENOENT, errno.EINVAL):
+                raise
             return False
         try:
             end = select.poll()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import PATIENCE
-from tests.fork_server import ForkServer
+from tests.fork_server import Forked, ForkServer
 
 REQUEST = {"module": "platform", "arguments": [], "environment": {}, "cwd": "/", "descriptors": [], "is_child": False}
 
@@ -26,3 +27,17 @@ def test_the_fork_server_outlives_a_process_that_dies(tmp_path: Path, message: b
     next_one = server.start("platform", [], log=tmp_path / "log", cwd=tmp_path, environment={})
     assert next_one.wait(PATIENCE) == 0
     assert (tmp_path / "log").read_text().startswith("Linux")
+
+
+def test_a_process_has_ended_if_its_number_is_that_of_a_thread_by_now() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    over = threading.Event()
+    thread = threading.Thread(target=over.wait, args=(PATIENCE,))
+    thread.start()
+    with theirs:
+        theirs.send(str(thread.native_id).encode())
+        process = Forked(ours)
+        theirs.send(b"3")
+        assert process.poll() == 3
+    over.set()
+    thread.join(PATIENCE)
