@@ -59,22 +59,19 @@ class Name:
     """True if an entry of ``--allow`` for the module suffices; False if it must be the whole text."""
 
 
-def check_names(
-    config: ActorConfig, trust: Trust, address: str, *, relayed: bool = False, evaluates: bool = False
-) -> None:
-    """Check that an actor may build the parts that the learner at HOST:PORT names, before it imports any of them.
+def check_names(config: ActorConfig, trust: Trust, *, is_own_host: bool, evaluates: bool = False) -> None:
+    """Check that an actor may build the parts that its learner names, before it imports any of them.
 
     Args:
         config: the learner's.
         trust: says what is allowed.
-        address: the learner's, or with ``relayed`` that of a relay of a learner elsewhere.
-        relayed: see ``Trust.allows_anything``.
+        is_own_host: whether the learner is on this host, and this user's or root's.
         evaluates: whether the actor builds the evaluator too.
 
     Raises:
         PluginError: it may not build one of them.
     """
-    if not trust.allows_anything(address, relayed=relayed):
+    if not trust.allows_anything(is_own_host=is_own_host):
         Allowance(trust.allow).check(config, evaluates=evaluates)
 
 

@@ -152,8 +152,7 @@ class Actor:
         with ExitStack() as stack:
             try:
                 # An actor that refuses the learner's code has joined already, so it says goodbye as any other actor.
-                place = self._connector.endpoint.named
-                check_names(own.config, self._trust, place, relayed=own.relayed, evaluates=self._evaluates)
+                check_names(own.config, self._trust, is_own_host=own.is_own_host, evaluates=self._evaluates)
                 work = self._build_and_evaluate if self._evaluates else self._build_and_act
                 work(own, pusher, fetcher, counters, stack)
             finally:

@@ -21,6 +21,7 @@ from common.process.log import identify
 from common.wire.address import split_address
 from common.wire.channel import get_model, name_proxy, open_channel, push_items, watch_credentials
 from common.wire.endpoints import Endpoint, find_endpoints, split_addresses
+from common.wire.owners import is_listening, is_own_host
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.pb import crossborder_pb2_grpc as pb_grpc
 from common.wire.rpc import PROTOCOL_VERSION, StoppingError, describe, typed_error
@@ -140,6 +141,8 @@ class Connector:
                 self._go_to(endpoint)
                 try:
                     return self._join_here(deadline)
+                except ConnectionResetError as error:
+                    reason = str(error)
                 except grpc.RpcError as error:
                     self._require_retry(error)
                     reason = describe(error) + name_proxy(endpoint.address)
@@ -170,18 +173,21 @@ class Connector:
         return any(endpoint != self.endpoint for endpoint in self._found)
 
     def _join_here(self, deadline: Deadline) -> JoinAnswer:
-        """Join this learner, or the learner to which it leads the actor; try once."""
-        self._trust.require_own_learner(self.endpoint.named)
+        """Join this learner, or the learner to which it leads the actor; try once.
+
+        Raises:
+            ConnectionResetError: it has ended since it answered, so that nobody knows whose it was.
+        """
         leads = not (self._has_joined or self._former or self._wanted_id is not None)
-        response = self._ask(deadline, takes_elsewhere=leads)
+        response, is_own_host = self._ask(deadline, takes_elsewhere=leads)
         if leads and response.elsewhere:
-            response = self._ask_elsewhere(response.elsewhere, deadline)
-        answer = read_join(response)
+            response, is_own_host = self._ask_elsewhere(response.elsewhere, deadline)
+        answer = read_join(response, is_own_host=is_own_host)
         self._has_joined = True
         identify(run_id=answer.run_id, actor_id=answer.actor_id)
         return answer
 
-    def _ask_elsewhere(self, elsewhere: str, deadline: Deadline) -> pb.JoinResponse:
+    def _ask_elsewhere(self, elsewhere: str, deadline: Deadline) -> tuple[pb.JoinResponse, bool]:
         """Join the learner to which this one leads; if the actor may not or cannot, join this learner after all.
 
         An actor that evaluates can join only the other learner.
@@ -189,9 +195,8 @@ class Connector:
         here, listed = self.endpoint, [split_address(address)[0] for address in self._addresses]
         try:
             self._go_to(follow(here, elsewhere, self._trust, listed))
-            self._trust.require_own_learner(self.endpoint.named)
             return self._ask(deadline, takes_elsewhere=False)
-        except (grpc.RpcError, CrossborderError) as error:
+        except (ConnectionResetError, grpc.RpcError, CrossborderError) as error:
             if self._evaluates:
                 raise
             reason = describe(error) if isinstance(error, grpc.RpcError) else str(error)
@@ -199,7 +204,10 @@ class Connector:
             self._go_to(here)
             return self._ask(deadline, takes_elsewhere=False)
 
-    def _ask(self, deadline: Deadline, *, takes_elsewhere: bool) -> pb.JoinResponse:
+    def _ask(self, deadline: Deadline, *, takes_elsewhere: bool) -> tuple[pb.JoinResponse, bool]:
+        """The learner's answer, and whether the learner is on this host, and this user's or root's."""
+        self._trust.require_own_learner(self.endpoint.named)
+        listened = is_listening(self.endpoint.named)
         request = pb.JoinRequest(
             protocol_version=PROTOCOL_VERSION,
             incarnation=self.incarnation,
@@ -213,7 +221,7 @@ class Connector:
         )
         timeout = min(JOIN_SECONDS, max(LEAST_JOIN_SECONDS, deadline.remaining()))
         response: pb.JoinResponse = self.stub.Join(request, timeout=timeout)
-        return response
+        return response, is_own_host(self.endpoint.named, listened=listened)
 
     def _require_retry(self, error: grpc.RpcError) -> None:
         """Raise the error of a call if no retry can help; if there are several learners, name the learner."""

@@ -54,8 +54,8 @@ class JoinAnswer:
     """Bytes of one message."""
     takes_zstd: bool
     """Whether the learner takes compressed payloads."""
-    relayed: bool
-    """Whether a relay has passed the answer on from a learner on another host."""
+    is_own_host: bool
+    """Whether the learner is on this host, in a process of this user or of root."""
 
     @property
     def max_batch_rows(self) -> int:
@@ -78,8 +78,13 @@ class JoinAnswer:
         return {**flatten(self.config.model_dump(mode="json")), "exploration epsilon": self.epsilon}
 
 
-def read_join(response: pb.JoinResponse) -> JoinAnswer:
+def read_join(response: pb.JoinResponse, *, is_own_host: bool = False) -> JoinAnswer:
     """Check and read an answer to ``Join``.
+
+    Args:
+        response: the answer.
+        is_own_host: whether whoever gave it is on this host, and this user's or root's; a relay may have passed it on
+            from another host.
 
     Raises:
         ProtocolMismatchError: a number or a column is out of bounds.
@@ -104,7 +109,7 @@ def read_join(response: pb.JoinResponse) -> JoinAnswer:
         max_rows=limits.max_rows,
         max_message_bytes=limits.max_message_bytes,
         takes_zstd=pb.COMPRESSION_ZSTD in limits.compressions,
-        relayed=response.relayed,
+        is_own_host=is_own_host and not response.relayed,
     )
 
 

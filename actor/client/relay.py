@@ -22,7 +22,7 @@ from common.errors import AddressError, ConfigError
 from common.settings import HomePath, Settings
 from common.wire.address import is_loopback, join_address, split_address
 from common.wire.channel import channel_options, path_of, read_certificates
-from common.wire.owners import is_own_host, is_strangers_peer
+from common.wire.owners import is_listening, is_own_host, is_strangers_peer
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.rpc import ERROR_KEY, WINDOW_BYTES, version_from_pb
 from common.wire.tls import read_authorities, read_pair
@@ -132,22 +132,26 @@ class Relay(grpc.GenericRpcHandler):
             if is_join:
                 await self._require_own_user(context)
                 request = _stay_here(request)
+            listened = is_listening(self._settings.learner)
             ask: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = self._channel.unary_unary(method)
             answer = await ask(request, metadata=_metadata_to_pass(context), timeout=context.time_remaining())
-            return self._read(method, answer)
+            return self._read(method, answer, listened)
         except grpc.aio.AioRpcError as error:
             await _refuse(context, error)
+        except ConnectionResetError as error:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
         except DecodeError as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"{method}: {error}")
         raise AssertionError("abort returned")
 
-    def _read(self, method: str, answer: bytes) -> bytes:
+    def _read(self, method: str, answer: bytes, listened: bool) -> bytes:
         """The learner's answer, which says whether that learner is on another host, or another user's on this host.
 
         The relay reads the whole answer and writes it anew. Bytes that it only appended could become part of a field
         that the learner has not finished.
 
         Raises:
+            ConnectionResetError: the learner has ended since; ``listened`` says whether it listened before the call.
             DecodeError: the answer is no message of this method.
         """
         kind = _ANSWERS.get(method)
@@ -156,7 +160,7 @@ class Relay(grpc.GenericRpcHandler):
         read = kind.FromString(answer)
         if isinstance(read, pb.JoinResponse):
             self._models.note_run(read.run_id)
-        read.relayed |= not is_own_host(self._settings.learner)
+        read.relayed |= not is_own_host(self._settings.learner, listened=listened)
         written: bytes = read.SerializeToString()
         return written
 

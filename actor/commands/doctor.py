@@ -23,6 +23,7 @@ from common.evaluators import open_evaluator
 from common.lanes.watched_envs import Watch
 from common.process.log import escape, escape_lines
 from common.wire.address import split_address
+from common.wire.owners import is_own_host
 from common.wire.trust import Trust
 
 QUESTIONS: Final = 20
@@ -81,7 +82,8 @@ class Visit:
         config = read_config(answer.config_json)
         if self._actor_id is not None and not self._evaluates:
             config = config.model_copy(update={"env": config.env.for_actor(self._actor_id)})
-        check_names(config, self._trust, self._address, relayed=answer.relayed, evaluates=self._evaluates)
+        is_own = is_own_host(self._address) and not answer.relayed
+        check_names(config, self._trust, is_own_host=is_own, evaluates=self._evaluates)
         try:
             self._build(config, answer.schema)
         except CrossborderError:

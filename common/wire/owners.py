@@ -38,14 +38,29 @@ def find_listeners(address: str) -> frozenset[int]:
     return frozenset(socket.uid for socket in found if socket.host in hosts or socket.host.is_unspecified)
 
 
-def is_own_host(address: str) -> bool:
+def is_listening(address: str) -> bool:
+    """Whether HOST:PORT is on loopback, and Linux shows that somebody listens there."""
+    return is_loopback(split_address(address)[0]) and bool(find_listeners(address))
+
+
+def is_own_host(address: str, *, listened: bool = False) -> bool:
     """Whether HOST:PORT is on loopback, and this user or root listens there: such a learner could run any code anyway.
 
     An address at which Linux shows no listener may lead anywhere, for example into a container.
+
+    Args:
+        address: of a learner that has answered.
+        listened: whether somebody listened there before it answered.
+
+    Raises:
+        ConnectionResetError: somebody did, and nobody listens there any more. The learner has ended since it answered,
+            and whose it was can no longer be known.
     """
     if not is_loopback(split_address(address)[0]):
         return False
     uids = find_listeners(address)
+    if listened and not uids:
+        raise ConnectionResetError(f"{address}: the learner has answered, and nobody listens there since")
     return bool(uids) and not find_strangers(uids)
 
 

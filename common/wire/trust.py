@@ -12,7 +12,7 @@ from common.process.command import Parser, as_path
 from common.settings import PathElsewhere, Settings
 from common.wire.address import is_loopback, split_address
 from common.wire.endpoints import split_addresses
-from common.wire.owners import find_listeners, find_strangers, is_own_host
+from common.wire.owners import find_listeners, find_strangers
 from common.wire.tokens import ACTOR_VARIABLE, Tokens
 
 ANY: Final = "any"
@@ -61,14 +61,13 @@ class Trust(Settings):
         """
         return Tokens.find(self.token_file, ACTOR_VARIABLE)
 
-    def allows_anything(self, address: str, *, relayed: bool = False) -> bool:
-        """Whether the learner that answers at HOST:PORT may name any code.
+    def allows_anything(self, *, is_own_host: bool) -> bool:
+        """Whether a learner may name any code.
 
         This user's or root's learner on this host may, unless ``allow`` names some code: it could run any code itself.
-        Another learner may only if ``allow`` says ``any``. With ``relayed``, a relay at ``address`` answers for a
-        learner on another host.
+        Another learner may only if ``allow`` says ``any``.
         """
-        return ANY in self.allow or (not self.allow and not relayed and is_own_host(address))
+        return ANY in self.allow or (not self.allow and is_own_host)
 
     def require_own_learner(self, address: str) -> None:
         """Check that no other user of this host listens at HOST:PORT, if the actor would speak to it without TLS.

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +19,7 @@ from actor.client.connector import (
 from common.config.run_config import RunConfig
 from common.data import NO_MODEL, Column, ModelVersion, Schema
 from common.errors import AuthenticationError, LearnerUnreachableError, RefusedError
+from common.wire import owners
 from common.wire.codec import schema_to_pb
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.rpc import StoppingError
@@ -254,3 +256,15 @@ def test_an_actor_joins_no_learner_of_another_user_in_the_clear(serve: Serve) ->
     with pytest.raises(AuthenticationError, match="expected a learner of this user or of root, found one of uid"):
         connector.join()
     connector.close()
+
+
+def test_a_learner_that_ends_as_it_answers_is_asked_again(
+    serve: Serve, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whose it was can no longer be known, so the actor would allow none of its parts, and would end."""
+    port, listeners = serve(ScriptedLearner(JOINED, [])), [{os.geteuid()}, set[int]()]
+    monkeypatch.setattr(
+        owners, "find_listeners", lambda _: frozenset(listeners.pop(0) if listeners else {os.geteuid()})
+    )
+    assert connect(f"127.0.0.1:{port}").join().is_own_host
+    assert not listeners

@@ -33,6 +33,8 @@ def test_a_port_of_this_user_on_loopback_is_its_own(listens: str, asked: str) ->
     with listening(listens) as port:
         assert is_own_host(f"{asked}:{port}")
     assert not is_own_host(f"{asked}:{port}"), "nobody listens there, so who would answer is not known"
+    with pytest.raises(ConnectionResetError, match="has answered, and nobody listens there since"):
+        is_own_host(f"{asked}:{port}", listened=True)
 
 
 def test_an_address_beyond_loopback_is_not_its_own() -> None:
