@@ -41,8 +41,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 ROOT = Path(__file__).parent.parent
 PATIENCE = 300.0
 """Seconds until a wait is given up; far more than it takes, also on a machine that does much else."""
-SIGNALS = {number: signal.getsignal(number) for number in signals.STOP_SIGNALS}
-"""The handling that this process began with."""
+SIGNALS = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+"""How a process handles them that was started in the foreground: a shell's job in the background ignores SIGINT."""
 MakeConfig = Callable[..., RunConfig]
 
 

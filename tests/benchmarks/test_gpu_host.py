@@ -27,18 +27,20 @@ DMON = """\
 
 
 def rehearse(directory: Path, *parts: str, minutes: float) -> dict[str, list[dict[str, Any]]]:
-    """The results of a rehearsal, by part."""
-    out = directory / "trial.jsonl"
-    options = ["--share", "64", "--device", "cpu", "--minutes", str(minutes), "--out", str(out)]
-    command = [sys.executable, "-m", "benchmarks.gpu_host", *parts, *options]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
-    assert done.returncode == 0, done.stdout + done.stderr
-    found: dict[str, list[dict[str, Any]]] = {}
-    for result in page.read_results(out):
-        found.setdefault(result["part"], []).append(result)
-    assert found.keys() == set(parts)
-    assert all(results[-1]["ended"] == "complete" for results in found.values()), done.stdout
-    return found
+    """The results of a rehearsal, by part; ``minutes`` suffice on a machine that does nothing else."""
+    for factor in (1, 3, 9):
+        out = directory / f"trial-{factor}.jsonl"
+        options = ["--share", "64", "--device", "cpu", "--minutes", str(factor * minutes), "--out", str(out)]
+        command = [sys.executable, "-m", "benchmarks.gpu_host", *parts, *options]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=900)
+        assert done.returncode == 0, done.stdout + done.stderr
+        found: dict[str, list[dict[str, Any]]] = {}
+        for result in page.read_results(out):
+            found.setdefault(result["part"], []).append(result)
+        assert found.keys() == set(parts)
+        if all(results[-1]["ended"] == "complete" and len(results) > 1 for results in found.values()):
+            return found
+    raise AssertionError(done.stdout)
 
 
 @pytest.mark.parametrize("task", ["pong", "humanoid"])
