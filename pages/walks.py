@@ -111,7 +111,7 @@ WALKS: Final = (
         ("training process", "ingest", "actors"),
         (
             Step(0, 0, "Ctrl-C: a thread asks the loop to stop", "common/process/signals.py"),
-            Step(0, 0, "the present opt step ends the loop", "learner/loop/learner.py"),
+            Step(0, 0, "the present opt step ends the loop", "learner/loop/loop.py"),
             Step(0, 1, "the word 'stopping', and the bell", "learner/ingest/ingest_process.py"),
             Step(1, 2, "stop, on every open stream", "learner/ingest/service.py"),
             Step(0, 0, "last model; final/; last checkpoint", "learner/storage/checkpointer.py"),
@@ -136,7 +136,7 @@ WALKS: Final = (
             Step(1, 2, "the answer: the last batch that is stored", "learner/ingest/joining.py"),
             Step(2, 1, "later batches are sent again", "actor/client/pusher.py"),
             Step(1, 1, "batches that are stored are not stored twice", "learner/ingest/pushing.py"),
-            Step(0, 0, "opt steps go on from the checkpoint", "learner/loop/learner.py"),
+            Step(0, 0, "opt steps go on from the checkpoint", "learner/loop/loop.py"),
         ),
     ),
 )

@@ -1,4 +1,4 @@
-"""How the training process learns whether it may draw, and how it waits for new steps without spinning."""
+"""The trainer's side of ingest: whether it may draw, what it tells of opt steps, and how it waits without spinning."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Intake:
         ratio: the replay ratio and the warm-up.
         control: shared with ingest.
         bell: ingest rings it after it has stored rows, if the training process waits.
-        release_held: makes ingest release the actors that it holds back; called when the training process waits.
+        release_held: makes ingest release the actors that it holds back, if enough has been drawn or the trainer waits.
         starvation_seconds: a wait raises an error after this time without a new step; None lets it wait forever.
         clock: seconds, monotonic.
     """
@@ -48,10 +48,19 @@ class Intake:
         """The number of inserted steps at the last call of ``may_sample``."""
         self._seen_steps, self._seen_at = -1, clock()
 
+    def show_life(self) -> None:
+        """Let ingest see that training goes on."""
+        self._control.show_life()
+
     def may_sample(self) -> bool:
         """Whether the warm-up is over and the replay ratio allows another batch."""
         self._considered = self._buffer.inserted
         return self._ratio.limiter().may_sample(self._considered, self._buffer.sampled)
+
+    def note_step(self, opt_steps: int) -> None:
+        """Tell ingest of an opt step that was taken, the last of ``opt_steps``."""
+        self._control.sampled, self._control.opt_steps = self._buffer.sampled, opt_steps
+        self._release_held()
 
     def wait(self) -> None:
         """Wait until there are more steps than at the last call of ``may_sample``, at most ``WAIT_SECONDS``.

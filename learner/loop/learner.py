@@ -12,20 +12,19 @@ import enum
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Protocol
 
 from common.config.trainer_config import TrainerConfig
-from common.errors import CrossborderError, DivergedError, RankLostError
-from common.interfaces import Agent, Recorder, ReplayBuffer
+from common.errors import CrossborderError, RankLostError
 from common.process.clocks import Every
 from common.process.signals import put_signals_back
-from learner.callbacks.calling import Callbacks
 from learner.evaluation.scoring import FinishedEvaluation, Scoring
-from learner.loop.window import RecordWindow
-from learner.replay.reader import NothingToDrawError
+from learner.loop.life import Life
+from learner.loop.opt_step import OptStep, do_nothing
+from learner.loop.run_records import RunRecords
 from learner.shared.durable import WITHOUT_CHECKPOINT, logging_write_errors
 from learner.storage.checkpoint import Checkpoints
 from learner.storage.checkpointer import Checkpointer
@@ -79,95 +78,69 @@ def publish_to_nobody(opt_steps: int, /, *, wait: bool = False) -> None:
     """A ``Publish`` for training without actors: it publishes nothing."""
 
 
-def do_nothing() -> None:
-    """Do nothing: the default of a callable that a caller may leave out."""
-
-
 class Learner:
     """Takes opt steps and counts them. After each, it evaluates, records, saves and publishes if these are due.
 
     Args:
-        agent: learns.
-        buffer: the agent draws from it.
-        scoring: scores the agent, and keeps the best policy.
-        recorders: take the records.
-        checkpoints: saves policies.
+        opt: takes an opt step.
         config: intervals and limits.
-        publish: makes the agent's present policy the newest model.
-        began: the moment at which this life of the run begins; None for a new run.
-        best_score: of the earlier lives of the run; minus infinity if there is none.
+        scoring: scores the agent, and keeps the best policy.
+        records: the values of opt steps and evaluations.
+        checkpoints: saves policies.
         checkpointer: takes checkpoints to resume from; None takes none.
-        window: collects values for records; None makes one.
-        computing: a context in which each ``opt`` runs, such as a precision.
-        explain: when ``opt`` has raised, says which rows it had drawn; None says nothing.
-        episodes: means of the newest training episodes by key, for each record; None records none.
-        callbacks: see evaluations and records, and may end training; None: there are none.
-        elsewhere: steps that other ranks have stored; None: there are no other ranks.
-        after_opt: called after each ``opt``, before the agent is scored, saved or published.
-        clock: seconds, monotonic.
+        publish: makes the agent's present policy the newest model.
+        life: this life of the run.
     """
 
     def __init__(
         self,
-        *,
-        agent: Agent,
-        buffer: ReplayBuffer,
-        scoring: Scoring,
-        recorders: Sequence[Recorder],
-        checkpoints: Checkpoints,
+        opt: OptStep,
         config: TrainerConfig,
-        publish: Publish = publish_to_nobody,
-        began: Moment | None = None,
-        best_score: float = -math.inf,
+        *,
+        scoring: Scoring,
+        records: RunRecords,
+        checkpoints: Checkpoints,
         checkpointer: Checkpointer | None = None,
-        window: RecordWindow | None = None,
-        computing: AbstractContextManager[object] | None = None,
-        explain: Callable[[], str] | None = None,
-        episodes: Callable[[], dict[str, float]] | None = None,
-        callbacks: Callbacks | None = None,
-        elsewhere: Callable[[], int] | None = None,
-        after_opt: Callable[[], None] = do_nothing,
-        clock: Callable[[], float] = time.monotonic,
+        publish: Publish = publish_to_nobody,
+        life: Life,
     ) -> None:
-        self.agent = agent
-        self.buffer = buffer
+        self.agent, self.buffer = opt.agent, opt.buffer
         self.scoring = scoring
         self.publish = publish
-        began = began or Moment(0, 0, 0.0)
-        self.opt_steps = began.opt_steps
-        self.opt_seconds = 0.0
-        """Seconds spent in the agent's ``opt`` in this life of the run."""
+        self.opt_steps = life.began.opt_steps
         self.evaluations = EvaluationCounts()
-        self.best_score = best_score
-        self._has_best = math.isfinite(best_score)
-        self.last_record: dict[str, float] = {}
+        self.best_score = life.best_score
+        self._has_best = math.isfinite(life.best_score)
         self.outcome: Outcome | None = None
-        self._recorders, self._checkpoints = recorders, checkpoints
-        self._config, self._checkpointer = config, checkpointer
-        self._computing = computing or nullcontext()
-        self._explain = explain
-        self._episodes = episodes or dict
-        self._callbacks = callbacks or Callbacks()
-        self._elsewhere = elsewhere or int
-        self._after_opt = after_opt
-        self._clock = clock
+        self.life = life
+        self._opt, self._records, self._window = opt, records, records.window
+        self._config, self._checkpoints, self._checkpointer = config, checkpoints, checkpointer
         self._eval, self._record = Every(config.eval_interval), Every(config.record_interval)
         self._save, self._sync = Every(config.save_interval), Every(config.sync_interval)
-        self._window = window or RecordWindow(buffer, clock)
-        self._diverged = False
         self._is_scored = True  # Without an opt step in this life of the run, nothing is scored at its end.
-        self._seconds_before = began.seconds
-        self._last_opt_at: float | None = None
-        self._ended: float | None = None
-        self._started = clock() - began.seconds
-        if self._reaches_target(best_score):
+        if self._reaches_target(life.best_score):
             self.outcome = Outcome.TARGET  # The run reached its target in an earlier life.
+
+    @property
+    def opt_seconds(self) -> float:
+        """Seconds spent in the agent's ``opt`` in this life of the run."""
+        return self._opt.seconds
+
+    @property
+    def inserted(self) -> int:
+        """Steps stored so far, by all ranks."""
+        return self.buffer.inserted + self.life.elsewhere()
+
+    @property
+    def last_record(self) -> dict[str, float]:
+        """The newest value of each recorded key."""
+        return self._records.newest
 
     def start(self) -> None:
         """Publish the first model and start the clocks, before actors take their first step."""
         self.agent.train()
         self.publish(self.opt_steps, wait=True)
-        self._started = self._window.start() - self._seconds_before
+        self.life.start(self._window.start())
         self._check_budget()
 
     @contextmanager
@@ -175,20 +148,25 @@ class Learner:
         """The context of the loop that trains. It calls ``finish`` when the loop ends, unless another rank is lost.
 
         Args:
-            announce_stop: tells the actors that training is over.
+            announce_stop: tells the actors that training is over; not called if another life of the run follows.
 
         Raises:
-            CrossborderError: see ``finish``. An exception of the loop itself has precedence.
+            CrossborderError: a part of the system has failed (``fail``); see also ``finish``. An exception of the loop
+                itself has precedence.
         """
         try:
             yield
-        except RankLostError:  # The rank may have been lost in the middle of an opt step, so nothing is saved.
+            if self.life.failure is not None:
+                raise self.life.failure
+        except RankLostError as cause:  # It may have been lost in the middle of an opt step, so nothing is saved.
+            self.life.break_off(cause)
             self.request_stop()
             raise
-        except BaseException:
+        except BaseException as cause:
+            self.life.break_off(cause)
             self.request_stop()
             try:
-                self.finish(announce_stop)
+                self.finish(do_nothing if self.life.is_followed else announce_stop)
             except CrossborderError as error:
                 log.error("%s", error)
             raise
@@ -196,11 +174,18 @@ class Learner:
 
     def seconds(self) -> float:
         """Seconds from ``start`` until now, or until ``finish`` began, and those of the run's earlier lives."""
-        return (self._clock() if self._ended is None else self._ended) - self._started
+        return self.life.seconds()
 
     def seconds_since_opt(self) -> float | None:
         """Seconds since the last opt step ended; None before the first."""
-        return None if self._last_opt_at is None else self._clock() - self._last_opt_at
+        return self._opt.seconds_since()
+
+    def fail(self, error: CrossborderError) -> None:
+        """End training because a part of the system cannot go on; from any thread."""
+        log.error("%s", error)
+        if self.outcome is None:
+            self.life.failure = error
+            self.request_stop()
 
     def request_stop(self) -> None:
         """End training after the present opt step, and a running evaluation without a score; from any thread."""
@@ -217,35 +202,18 @@ class Learner:
             DivergedError: a value to be recorded is not finite.
             Exception: from the agent's ``opt``, with a note that names the rows it had drawn.
         """
-        began = self._clock()
-        try:
-            with self._computing:
-                losses = self.agent.opt(self.buffer)
-        except NothingToDrawError:  # The view needs more rows than the replay holds so far.
-            return False
-        except RankLostError:  # The rows of the batch are not its cause.
-            raise
-        except Exception as error:
-            if self._explain is not None:
-                explanation = self._explain()
-                failed = self.opt_steps + 1
-                log.error("opt step %d failed (%s: %s): %s", failed, type(error).__name__, error, explanation)
-                error.add_note(explanation)
-            raise
+        losses = self._opt.take(self.opt_steps + 1)
         if losses is None:
             return False
-        self._after_opt()
-        self._last_opt_at = self._clock()
-        self.opt_seconds += self._last_opt_at - began
         self.opt_steps += 1
         self._is_scored = False
         self._window.add(losses)
         moment = self._moment()
         record = self._evaluate(moment) if self._eval.due(self.opt_steps) else {}
         if self._record.due(self.opt_steps):
-            record |= self._window.rates() | self._episodes()
+            record |= self._records.rates()
         if record:
-            self._write(moment, record | self._window.means())
+            self._records.write(moment, record | self._window.means())
         self._check_callbacks()
         if self._save.due(self.opt_steps):
             with logging_write_errors(WITHOUT_CHECKPOINT):
@@ -270,7 +238,7 @@ class Learner:
 
     def _check_callbacks(self) -> None:
         """End training if a callback asks for it."""
-        if self._callbacks.ended_because is not None:
+        if self._records.ends_run:
             self.outcome = self.outcome or Outcome.CALLBACK
 
     def _check_budget(self) -> None:
@@ -279,8 +247,7 @@ class Learner:
             self.outcome = self.outcome or Outcome.MAX_OPTS
         if self._config.max_seconds is not None and self.seconds() >= self._config.max_seconds:
             self.outcome = self.outcome or Outcome.MAX_SECONDS
-        env_steps = self.buffer.inserted + self._elsewhere()
-        if self._config.max_env_steps is not None and env_steps >= self._config.max_env_steps:
+        if self._config.max_env_steps is not None and self.inserted >= self._config.max_env_steps:
             self.outcome = self.outcome or Outcome.MAX_ENV_STEPS
 
     def finish(self, announce_stop: Callable[[], None]) -> None:
@@ -295,33 +262,31 @@ class Learner:
             CheckpointError: ``final/`` could not be saved.
             CrossborderError: the evaluator failed, or its last score is not finite.
         """
-        self._ended = self._clock()
+        self.life.end()
         try:
-            self._require_finite(self.opt_steps, self._window.state().values["sums"])  # No record will show them.
+            self._records.require_finite(self.opt_steps)
             if self.scoring.needs_actors:
                 self._score_last()
         finally:
             announce_stop()
-            if not self._diverged:
+            if not self._records.has_diverged:
                 self._save_last()
 
     def _save_last(self) -> None:
         """Publish, flush and save for the last time; score the last policy, unless actors score it."""
         self.publish(self.opt_steps, wait=True)
-        for recorder in self._recorders:
-            with logging_write_errors("the last records are missing"):
-                recorder.flush()
+        self._records.finish()
         try:
             self._save_as("final")
             if not self.scoring.needs_actors:
                 self._score_last()
         finally:
-            if self._checkpointer is not None and not self._diverged:
+            if self._checkpointer is not None and not self._records.has_diverged:
                 self._checkpointer.finish(self._moment())
 
     def _score_last(self) -> None:
         """Wait for the evaluation that still runs; score the last policy, unless it has been scored or has diverged."""
-        if self._diverged:
+        if self._records.has_diverged:
             return
         self._collect(wait=True)
         if self._is_scored or self.outcome is Outcome.STOPPED or not self._config.eval_interval:
@@ -329,27 +294,27 @@ class Learner:
         moment = self._moment()
         record = self._evaluate(moment)
         if record:
-            self._write(moment, record)  # The window keeps its means for a longer run that resumes here.
+            self._records.write(moment, record)  # The window keeps its means for a longer run that resumes here.
         self._collect(wait=True)
 
     def _moment(self) -> Moment:
-        return Moment(self.opt_steps, self.buffer.inserted, self.seconds(), self._elsewhere())
+        return self.life.moment(self.opt_steps, self.buffer.inserted)
 
     def _evaluate(self, moment: Moment) -> dict[str, float]:
-        started = self._clock()
+        started = self.life.clock()
         scored = self.scoring.begin(self.agent, moment)
-        self._window.leave_out(self._clock() - started)
+        self._window.leave_out(self.life.clock() - started)
         return self._credit(scored) if scored else {}
 
     def _collect(self, *, wait: bool) -> None:
         scored = self.scoring.poll(wait=wait)
         if scored:
-            self._write(scored.moment, self._credit(scored))
+            self._records.write(scored.moment, self._credit(scored))
 
     def _credit(self, scored: FinishedEvaluation) -> dict[str, float]:
         """Keep the policy if its score is the best, see whether the score reaches the target; return its record."""
         score = scored.evaluation.score
-        self._callbacks.on_evaluation(scored.moment.opt_steps, scored.evaluation)
+        self._records.take_evaluation(scored.moment.opt_steps, scored.evaluation)
         self.evaluations.add(scored.seconds)
         self._look_for_best()
         self._is_scored = scored.moment.opt_steps == self.opt_steps
@@ -373,26 +338,6 @@ class Learner:
 
     def _reaches_target(self, score: float) -> bool:
         return self._config.target_score is not None and score >= self._config.target_score
-
-    def _write(self, moment: Moment, record: dict[str, float]) -> None:
-        samples = moment.samples_total + moment.samples_elsewhere
-        record = {"seconds": moment.seconds, "samples_total": float(samples), **record}
-        self.last_record = {**self.last_record, **record}
-        for recorder in self._recorders:
-            with logging_write_errors("training goes on without this record"):
-                recorder.write(moment.opt_steps, record)
-                recorder.flush()
-        self._require_finite(moment.opt_steps, record)
-        self._callbacks.on_record(moment.opt_steps, record)
-
-    def _require_finite(self, opt_steps: int, values: Mapping[str, float]) -> None:
-        bad = [f"{key} {value}" for key, value in values.items() if not math.isfinite(value)]
-        if bad:
-            self._diverged = True
-            raise DivergedError(
-                f"opt step {opt_steps}: expected finite values, found {', '.join(bad)}; "
-                "--resume goes on from the checkpoint before"
-            )
 
     def _save_as(self, name: str) -> None:
         self._checkpoints.save(name, self.agent, **asdict(self._moment()))

@@ -250,7 +250,7 @@ class Run:
             outcome=learner.outcome,
             best_score=learner.best_score,
             opt_steps=learner.opt_steps,
-            samples_total=self.buffer.inserted,
+            samples_total=learner.inserted,
             seconds=learner.seconds(),
             run_dir=self.dir.path,
         )

@@ -30,16 +30,17 @@ from actor.stat import ActorStat
 from common.config.run_config import FREE_PORTS, RunConfig
 from common.config.server_config import ServerConfig
 from common.cores import divide_cores, write_cores
-from common.errors import ConfigError, CrossborderError, DivergedError, RankLostError
+from common.errors import ConfigError, CrossborderError, DivergedError
 from common.process.spare import Spare
 from common.wire.held_port import listen_at_first
 from common.wire.trust import ANY, Trust
 from learner.evaluation.actor_scoring import CANDIDATES, ActorScoring
 from learner.ingest.ingest_process import ComingIngest, IngestProcess
 from learner.loop.intake import Intake
-from learner.loop.learner import do_nothing
+from learner.loop.learner import Learner
+from learner.loop.loop import train
+from learner.loop.opt_step import do_nothing
 from learner.loop.opt_traces import OptTraces
-from learner.loop.rank import Rank
 from learner.loop.run import Result, Run, open_rank
 from learner.loop.summaries import actor_stats
 from learner.loop.together import Together
@@ -55,6 +56,7 @@ from learner.replay.ratio import LiveRatio
 from learner.shared.actor_table import map_actor_table
 from learner.shared.control import ControlBlock
 from learner.storage.origin import Origin
+from learner.storage.resume import ResumePoint
 
 log = logging.getLogger(__name__)
 LEAVE_SECONDS = 2.0
@@ -100,55 +102,39 @@ class LearnerServer:
         place: Place | None = None,
         when_met: Callable[[], None] = do_nothing,
     ) -> None:
-        self.config = config
-        self.place = place or Place()
-        self.failure: CrossborderError | None = None
-        """Why a part of the system cannot go on; None while all parts can."""
+        self.config, self.place = config, place or Place()
         self.local_actors: ActorManager | None = None
         with ExitStack() as stack:
+            # 1. The run directory; several ranks meet before.
             self._coming_ingest = coming_ingest or stack.enter_context(ComingIngest())
-            group = self._open_group(stack)
-            if group is not None:
-                when_met()
+            group = self._open_group(stack, when_met)
             directory, earlier, beginning = open_rank(config, stack, group, resume=resume, origin=origin)
+            # 2. The agent, the schema of its rows and the replay.
             origin = origin if self.place.leads else None
             self.run = run = stack.enter_context(Run(config, directory, earlier, origin=origin, place=self.place))
-            self.buffer, shared = run.buffer, directory.shared
-            # The files of a resumed run are there already, unless the run was in turns or from a dataset until now.
-            self.control = ControlBlock.open(shared, create=not (shared / "control").exists())
-            self.control.start(directory.identity.incarnation, self.buffer.sampled)
-            self.ratio = LiveRatio(self.control, run.limiter())
-            self.actor_table = map_actor_table(shared, create=not (shared / "actors").exists())
-            self.publisher = _make_publisher(run, "models")
-            run.models = self.publisher.slots
-            self.publisher.incarnation = max(self.publisher.incarnation, self.control.acting_incarnation + 1)
-            self.rank = self._make_rank(group, beginning)
-            self.learner = make_learner(
-                run,
-                earlier,
-                stack,
-                publish=self.publisher.publish,
-                scoring=self._make_actor_scoring(stack),
-                episodes=self.control.episode_record,
-                rank=self.rank,
-            )
+            self.buffer = run.buffer
+            # 3. The memory that ingest shares.
+            self._share_memory()
+            self.ranks = self._make_ranks(group, beginning)
+            # 4. The learner, in the state of a resumed run.
+            self.learner = self._make_learner(earlier, stack)
+            self._traces = OptTraces(directory.shared, self.learner, self.buffer, self.publisher.slots.newest)
             self.control.opt_steps = self.learner.opt_steps
-            self._traces = OptTraces(shared, self.learner, self.buffer, self.publisher.slots.newest)
             self.ratio.begin(self.buffer.inserted, self.buffer.sampled)
+            # 5. The first model, ingest, /metrics and endpoints.json. Parts end in the reverse order of these lines.
+            # Local actors start last but end after ingest, which takes their last rows.
             self.learner.start()
-            # Parts end in the reverse order of these lines. Local actors start last but end after ingest, which takes
-            # their last rows.
             ending_local_actors = stack.enter_context(ExitStack())
             self.ingest = self._start_ingest()
-            self._goes_on = not self.place.is_alone  # A rank may lose another rank in ``listen``; see ``_train``.
-            stack.callback(self._end_ingest)
+            stack.push(self._end_ingest)
             self.intake = self._make_intake()
             self._metrics = self._serve_metrics()
             stack.callback(self._metrics.close)
             self.ingest.when_moved = self._write_endpoints_again
             self._write_endpoints()
-            self.rank.listen(self.learner, self.ingest.address, shared)
-            self._goes_on = False
+            if self.ranks is not None:
+                self.ranks.listen(self.learner, self.ingest.address, directory.shared)
+            # 6. Local actors.
             if local_actors:
                 self.local_actors = self._start_local_actors(local_actors, coming_actors)
                 ending_local_actors.callback(self.local_actors.stop_and_join, LEAVE_SECONDS)
@@ -174,28 +160,54 @@ class LearnerServer:
             )
         trust, models = local_trust(self.config.server), self.run.dir.shared / "models"
         cores = divide_cores(self.run.cores_left, self.place.n_local)[self.place.local_rank]
-        return ActorManager(self.ingest.local_address, n, self.fail, trust, models=models, cores=cores, spares=spares)
+        address, fail = self.ingest.local_address, self.learner.fail
+        return ActorManager(address, n, fail, trust, models=models, cores=cores, spares=spares)
 
-    def _open_group(self, stack: ExitStack) -> Group | None:
+    def _open_group(self, stack: ExitStack, when_met: Callable[[], None]) -> Group | None:
         if self.place.is_alone:
             return None
-        return stack.enter_context(Group(self.place, self.config.trainer.rank_seconds, self.config.trainer.device))
+        group = Group(self.place, self.config.trainer.rank_seconds, self.config.trainer.device)
+        stack.enter_context(group)
+        when_met()
+        return group
 
-    def _make_rank(self, group: Group | None, beginning: Beginning | None) -> Rank:
+    def _share_memory(self) -> None:
+        """Make or open the control block, the table of actors and the model slots, beside the replay."""
+        run, shared = self.run, self.run.dir.shared
+        # The files of a resumed run are there already, unless the run was in turns or from a dataset until now.
+        self.control = ControlBlock.open(shared, create=not (shared / "control").exists())
+        self.control.start(run.dir.identity.incarnation, self.buffer.sampled)
+        self.ratio = LiveRatio(self.control, run.limiter())
+        self.actor_table = map_actor_table(shared, create=not (shared / "actors").exists())
+        self.publisher = _make_publisher(run, "models", lambda: self.control.acting_incarnation)
+        run.models = self.publisher.slots
+
+    def _make_ranks(self, group: Group | None, beginning: Beginning | None) -> Together | None:
         if group is None or beginning is None:
-            return Rank(self.buffer, self._show_life)
-        return Together(
-            group,
-            beginning,
-            self.buffer,
-            gives_tensors=self.config.replay.resident,
-            beat=self._show_life,
-            control=self.control,
+            return None
+        return Together(group, beginning, self.buffer, gives_tensors=self.config.replay.resident, control=self.control)
+
+    def _make_learner(self, earlier: ResumePoint | None, stack: ExitStack) -> Learner:
+        return make_learner(
+            self.run,
+            earlier,
+            stack,
+            publish=self.publisher.publish,
+            scoring=self._make_actor_scoring(stack),
+            episodes=self.control.episode_record,
+            show_life=self.control.show_life if self.ranks is None else self.ranks.show_life,
+            ranks=self.ranks,
         )
 
-    def _end_ingest(self) -> None:
-        """End ingest: if the ranks are started again, its actors are not told to stop."""
-        if self._goes_on:
+    def _end_ingest(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        """End ingest: if another life of the run follows, its actors are not told to stop.
+
+        Args:
+            error: has ended the start of this learner; None if it has started.
+        """
+        if error is not None:
+            self.learner.life.break_off(error)
+        if self.learner.life.is_followed:
             self.ingest.leave()
         else:
             self.ingest.end(self.config.server.grace_seconds)
@@ -229,7 +241,7 @@ class LearnerServer:
             "rank": self.place.rank,
             "n_ranks": self.place.n_ranks,
         }
-        return IngestProcess(self._coming_ingest, boot, self.control, self.fail, config.server.hung_seconds)
+        return IngestProcess(self._coming_ingest, boot, self.control, self.learner.fail, config.server.hung_seconds)
 
     def _make_intake(self) -> Intake:
         return Intake(
@@ -277,13 +289,6 @@ class LearnerServer:
         except (OSError, CrossborderError) as error:
             log.error("endpoints.json keeps the former port of ingest's metrics: %s", error)
 
-    def fail(self, error: CrossborderError) -> None:
-        """End training because a part of the system cannot go on; from any thread."""
-        log.error("%s", error)
-        if self.learner.outcome is None:
-            self.failure = error
-            self.learner.request_stop()
-
     def train(self) -> AsyncResult:
         """Train until the run ends. After every kind of end, save ``final/`` and end all other processes in order.
 
@@ -293,8 +298,11 @@ class LearnerServer:
         """
         learner = self.learner
         try:
-            with learner.training(self._announce_stop):
-                self._train()
+            with learner.training(self.ingest.announce_stop):
+                if self.ranks is None:
+                    train(learner, self.intake, self.publisher, self._traces)
+                else:
+                    self.ranks.train(learner, self.intake, self.publisher, self._traces)
             if learner.outcome is not None and learner.outcome.is_finish:
                 self._metrics.show_last()  # Prometheus has to know that the run has finished, and did not break off.
         except DivergedError:
@@ -302,41 +310,8 @@ class LearnerServer:
             raise
         finally:
             self._stack.close()
-        result = {**vars(self.run.make_result(learner)), "samples_total": self.rank.inserted}
-        return AsyncResult(**result, actors=actor_stats(self.actor_table))
-
-    def _train(self) -> None:
-        """Train until the run ends.
-
-        A rank that has lost another rank, or that torchrun will start again, does not tell its actors to stop.
-        """
-        settle = partial(self.publisher.settle, wait=True)
-        try:
-            self.rank.train(self.intake, self._count_step, settle, lambda: self.failure is not None)
-            if self.failure is not None:
-                raise self.failure
-        except Exception as error:
-            self._goes_on = self.place.restarts_left > 0 or isinstance(error, RankLostError)
-            raise
-
-    def _announce_stop(self) -> None:
-        if not self._goes_on:
-            self.ingest.announce_stop()
-
-    def _count_step(self) -> None:
-        """Tell ingest of an opt step that was taken."""
-        self.control.sampled, self.control.opt_steps = self.buffer.sampled, self.learner.opt_steps
-        self.ingest.release_held()
-        # A life that this directory does not know of may have begun at a later time by its clock, and actors may still
-        # have a model of that life. They take only greater versions.
-        if self.control.acting_incarnation > self.publisher.incarnation:
-            self.publisher.incarnation = self.control.acting_incarnation + 1
-        self.publisher.settle()
-        self._traces.note_opt()
-
-    def _show_life(self) -> None:
-        """Let ingest see that training goes on; called for each opt step, wait and step of an evaluation."""
-        self.control.trainer_beats += 1
+        result = self.run.make_result(learner)
+        return AsyncResult(**vars(result), actors=actor_stats(self.actor_table))
 
     def status(self) -> Status:
         """The present figures of the run, from any thread."""
@@ -349,12 +324,13 @@ class LearnerServer:
         )
 
 
-def _make_publisher(run: Run, name: str) -> ModelPublisher:
+def _make_publisher(run: Run, name: str, acting: Callable[[], int] | None = None) -> ModelPublisher:
     """A publisher with new slots: nobody reads the models of an earlier life."""
     path, config = run.dir.shared / name, run.config
     run_id, incarnation = run.dir.identity.run_id, run.dir.identity.incarnation
     path.unlink(missing_ok=True)
-    return ModelPublisher(path, run.parts.agent.model_info(), incarnation, config.trainer.model_precision, run_id)
+    tensors, precision = run.parts.agent.model_info(), config.trainer.model_precision
+    return ModelPublisher(path, tensors, incarnation, precision, run_id, acting=acting)
 
 
 def local_trust(config: ServerConfig) -> Trust:

@@ -20,11 +20,15 @@ from learner.callbacks.calling import Callbacks
 from learner.evaluation.evaluator_process import EvaluatorProcess
 from learner.evaluation.scoring import InlineScoring, NoScoring, Scoring
 from learner.loop.learner import Learner, Publish, publish_to_nobody
+from learner.loop.life import Life
+from learner.loop.opt_step import OptStep, do_nothing
 from learner.loop.precision import computing_in
-from learner.loop.rank import Rank
 from learner.loop.replay_opening import place_on_device
 from learner.loop.run import Run
+from learner.loop.run_records import RunRecords
+from learner.loop.together import Together
 from learner.loop.window import RecordWindow
+from learner.ranks.agent_state import RandomState
 from learner.records.beside import BesideRecorder, close_all
 from learner.records.csv_recorder import CsvRecorder
 from learner.records.curve import plot_learning_curve
@@ -51,7 +55,8 @@ def make_learner(
     actor_in_turns: Resumable | None = None,
     scoring: Scoring | None = None,
     episodes: Callable[[], dict[str, float]] | None = None,
-    rank: Rank | None = None,
+    show_life: Callable[[], None] = do_nothing,
+    ranks: Together | None = None,
 ) -> Learner:
     """Make the learner of a run: restore a resumed run from its checkpoint, write the first checkpoint of a new run.
 
@@ -63,54 +68,85 @@ def make_learner(
         actor_in_turns: the part that acts in training in turns, whose state checkpoints keep too.
         scoring: scores the agent; None: as the configuration says, in this process or in a child.
         episodes: means of the newest training episodes by key, for each record.
-        rank: this process among the ranks of the run; None: it is the only rank.
+        show_life: called often during an evaluation in this process.
+        ranks: what this process shares with the other ranks of the run; None: there are no other ranks.
 
     Raises:
         CrossborderError: a part cannot be built, or the checkpoint does not fit.
     """
-    config, trainer = run.config, run.config.trainer
-    rank = rank or Rank(run.buffer)
-    window = RecordWindow(rank)
+    config, agent, leads = run.config, run.parts.agent, run.place.leads
+    # 1. The parts whose state checkpoints keep. The agent of rank 0 is that of all ranks.
+    window = RecordWindow(ranks or run.buffer)
     told = {"identity": run.dir.identity, "config": mask_secrets(config.model_dump(mode="json"))}
     callbacks = Callbacks.build(config.callbacks, told | {"run_dir": run.dir.path})
     parts: dict[str, Resumable]
     parts = {"buffer": run.buffer, WINDOW: window, "callbacks": callbacks, "products": run.products}
     if actor_in_turns is not None:
         parts[ACTING] = actor_in_turns
-    kept = rank.kept(run.parts.agent)
-    began = _restore(run, earlier, kept, parts) if earlier is not None else Moment(0, run.memory.steps, 0.0)
-    began = rank.begin(run.parts.agent, began)
-    checkpointer = _make_checkpointer(run, kept, parts, began)
+    trained = agent if leads else RandomState(agent)
+    # 2. The moment at which this life of the run begins.
+    began = _restore(run, earlier, trained, parts) if earlier is not None else Moment(0, run.memory.steps, 0.0)
+    if ranks is not None:
+        began = ranks.share_beginning(agent, began)
+    # 3. Checkpoints, scores and records; only rank 0 draws the curve, records and saves policies.
+    checkpointer = _make_checkpointer(run, trained, parts, began)
     run.dir.write_text("config.yaml", dump_config(config))
-    if rank.leads:
+    if leads:
         stack.callback(logging_write_errors("the run ends without its learning curve")(_draw_curve), run)
+    opt = _make_opt_step(run, ranks)
+    scoring = scoring or _make_scoring(run, stack, show_life)
+    recorders = _make_recorders(run, stack, began.opt_steps, told) if leads else ()
+    all_episodes = episodes and (lambda: {**episodes(), **record_interventions(run.memory)})
+    # 4. The learner.
     learner = Learner(
-        agent=run.parts.agent,
-        buffer=rank.share_draws(place_on_device(run.buffer, config)),
-        scoring=scoring or _make_scoring(run, stack, rank.show_life),
-        recorders=_make_recorders(run, stack, began.opt_steps, told) if rank.leads else (),
-        checkpoints=run.checkpoints if rank.leads else NoCheckpoints.like(run.checkpoints),
-        config=trainer,
-        publish=publish,
-        began=began,
-        best_score=earlier.take_best_score(config) if earlier is not None else -math.inf,
+        opt,
+        config.trainer,
+        scoring=scoring,
+        records=RunRecords(recorders, window, callbacks, all_episodes),
+        checkpoints=run.checkpoints if leads else NoCheckpoints.like(run.checkpoints),
         checkpointer=checkpointer,
-        window=window,
+        publish=publish,
+        life=_make_life(run, earlier, began, ranks),
+    )
+    # 5. The first checkpoint and ``run.json``: from now on the run can be resumed.
+    _begin_run(run, checkpointer, ranks, is_resumable=earlier is not None and leads)
+    return learner
+
+
+def _make_opt_step(run: Run, ranks: Together | None) -> OptStep:
+    """The opt step of the run's agent; with other ranks, it draws this rank's share of each batch."""
+    trainer, buffer = run.config.trainer, place_on_device(run.buffer, run.config)
+    return OptStep(
+        run.parts.agent,
+        buffer if ranks is None else ranks.share_draws(buffer),
         computing=computing_in(trainer.precision, trainer.device),
         explain=lambda: report_suspects(run.memory, run.buffer.last_drawn, run.find_actor, run.quarantine),
-        episodes=episodes and (lambda: {**episodes(), **record_interventions(run.memory)}),
-        callbacks=callbacks,
-        elsewhere=lambda: rank.inserted_elsewhere,
-        after_opt=rank.after_opt,
+        after=do_nothing if ranks is None else ranks.after_opt,
     )
 
+
+def _make_life(run: Run, earlier: ResumePoint | None, began: Moment, ranks: Together | None) -> Life:
+    """This life of the run, which begins at ``began``."""
+    return Life(
+        began,
+        earlier.take_best_score(run.config) if earlier is not None else -math.inf,
+        elsewhere=None if ranks is None else lambda: ranks.inserted_elsewhere,
+        is_restarted=run.place.restarts_left > 0,
+    )
+
+
+def _begin_run(run: Run, checkpointer: Checkpointer, ranks: Together | None, *, is_resumable: bool) -> None:
+    """Write ``run.json``, and before it the first checkpoint unless the run can be resumed already."""
+
     def begin() -> None:
-        if earlier is None or not rank.leads:
+        if not is_resumable:
             checkpointer.write_first()
         run.dir.begin()
 
-    rank.begin_run(begin, run.dir.note_ranks)
-    return learner
+    if ranks is None:
+        begin()
+    else:
+        ranks.begin_in_order(begin, run.dir.note_ranks)
 
 
 def _make_checkpointer(run: Run, agent: Trained, parts: dict[str, Resumable], began: Moment) -> Checkpointer:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -26,9 +26,12 @@ class ModelPublisher:
     Args:
         path: the file of the slots, made here.
         tensors: the agent's ``model_info``.
-        incarnation: of the run, the first part of every version; the attribute may be raised.
+        incarnation: of the run, the first part of every version.
         precision: of floating-point tensors in the slots: rounded to bfloat16, or unchanged.
         run_id: of the run, for readers of the file that may have joined another run.
+        acting: gives the highest incarnation whose models have acted. A life that this directory does not know of may
+            have begun at a later time by its clock, and actors may still have a model of that life. They take only
+            greater versions, so the incarnation of coming models is raised above it. None: no model has acted.
 
     Raises:
         ConfigError: a tensor has a dtype that cannot be sent.
@@ -41,6 +44,8 @@ class ModelPublisher:
         incarnation: int,
         precision: Precision = "float32",
         run_id: str | None = None,
+        *,
+        acting: Callable[[], int] | None = None,
     ) -> None:
         sent = {name: _as_sent(name, tensor, precision) for name, tensor in tensors.items()}
         blank = save({name: tensor.contiguous() for name, tensor in sent.items()})
@@ -48,7 +53,8 @@ class ModelPublisher:
         self.slots = ModelSlots(path, len(blank), create=True, run_id=run_id)
         self.seconds = 0.0
         """Seconds spent on publishing so far."""
-        self.incarnation = incarnation
+        self._acting = acting
+        self._incarnation = incarnation if acting is None else max(incarnation, acting() + 1)
         self._source = make_source(list(tensors.values()), list(sent.values()))
         self._targets = [_lay_out(data, blank, sent) for data in self.slots.data]
         self._pending: int | None = None
@@ -80,7 +86,10 @@ class ModelPublisher:
 
     @torch.no_grad()
     def _write(self, opt_steps: int) -> None:
-        version = ModelVersion(self.incarnation, opt_steps)
+        acting = self._acting() if self._acting is not None else 0
+        if acting > self._incarnation:
+            self._incarnation = acting + 1
+        version = ModelVersion(self._incarnation, opt_steps)
         self.slots.write(version, lambda i: torch._foreach_copy_(self._targets[i], self._source.tensors))
 
 

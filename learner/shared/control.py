@@ -108,6 +108,10 @@ class ControlBlock(Words):
         returns = {"train_return": self.return_mean, "train_length": self.length_mean} if self.episodes else {}
         return returns | ({"train_success": self.success_mean} if self.success_episodes else {})
 
+    def show_life(self) -> None:
+        """Let ingest see that training goes on; called for each opt step, wait and step of an evaluation."""
+        self.trainer_beats += 1
+
     def start(self, incarnation: int, sampled: int) -> None:
         """Set the trainer's words to their first values; an earlier trainer may have left other values."""
         self.incarnation, self.sampled = incarnation, sampled

@@ -21,6 +21,10 @@ from common.plugins.part_config import EnvConfig, PluginConfig
 from learner.callbacks.calling import Callbacks
 from learner.evaluation.scoring import FinishedEvaluation, InlineScoring, Scoring
 from learner.loop.learner import Learner, Outcome, publish_to_nobody
+from learner.loop.life import BIRTH, Life
+from learner.loop.opt_step import OptStep
+from learner.loop.run_records import RunRecords
+from learner.loop.window import RecordWindow
 from learner.storage.checkpoint import Checkpoints, load_params
 from learner.storage.checkpointer import Checkpointer
 from learner.storage.moment import Moment
@@ -138,7 +142,7 @@ def make(
     directory: Path,
     scoring: Scoring | None = None,
     *,
-    began: Moment | None = None,
+    began: Moment = BIRTH,
     best_score: float = -math.inf,
     callbacks: Callbacks | None = None,
     checkpointer: Checkpointer | None = None,
@@ -149,18 +153,14 @@ def make(
     object.__setattr__(checkpoints, "diary", diary)
     intervals = {"eval_interval": 0, "record_interval": 0, "sync_interval": 0, **settings}
     learner = Learner(
-        agent=diary.agent,
-        buffer=diary,
+        OptStep(diary.agent, diary, clock=diary.clock),
+        TrainerConfig(**{"max_opts": 1000, **intervals}),
         scoring=scoring or InlineScoring(diary, checkpoints, threading.Event()),
-        recorders=[diary],
+        records=RunRecords([diary], RecordWindow(diary, diary.clock), callbacks),
         checkpoints=checkpoints,
-        publish=diary.publish,
-        began=began,
-        best_score=best_score,
-        callbacks=callbacks,
         checkpointer=checkpointer,
-        config=TrainerConfig(**{"max_opts": 1000, **intervals}),
-        clock=diary.clock,
+        publish=diary.publish,
+        life=Life(began, best_score, clock=diary.clock),
     )
     learner.start()
     return learner

@@ -17,7 +17,6 @@ from common.errors import AddressError, CheckpointError, CrossborderError, RankL
 from common.wire.codec import encode
 from common.wire.pb import crossborder_pb2 as pb
 from learner.loop.learner import Outcome
-from learner.loop.rank import Rank
 from learner.loop.server import LearnerServer, train_async
 from learner.ranks.place import Place
 from learner.shared.control import ControlBlock
@@ -71,7 +70,7 @@ def test_a_learner_takes_free_ports_where_others_have_the_usual_ones(
 
 def test_a_part_that_cannot_go_on_ends_training_with_its_error_after_final_is_saved(make_config: MakeConfig) -> None:
     with LearnerServer(make_config(server={"grace_seconds": 0.5})) as server:
-        server.fail(CrossborderError("a part has failed for good"))
+        server.learner.fail(CrossborderError("a part has failed for good"))
         with pytest.raises(CrossborderError, match="a part has failed for good"):
             server.train()
         assert server.learner.outcome is Outcome.STOPPED
@@ -84,17 +83,44 @@ def test_actors_are_told_to_stop_also_where_training_never_began(make_config: Ma
     assert server.control.stopping
 
 
-def test_a_rank_that_loses_another_rank_before_training_begins_does_not_tell_actors_to_stop(
-    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("error", "restarts_left", "told"),
+    [
+        (RankLostError("another rank has ended"), 0, False),
+        (AddressError("the port is taken"), 1, False),
+        (AddressError("the port is taken"), 0, True),
+    ],
+    ids=["a rank was lost", "torchrun starts again", "nobody starts again"],
+)
+def test_actors_are_told_to_stop_at_a_failed_start_unless_another_life_follows(
+    make_config: MakeConfig,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    error: CrossborderError,
+    restarts_left: int,
+    *,
+    told: bool,
 ) -> None:
-    def lose(*_: object) -> NoReturn:
-        raise RankLostError("another rank has ended")
+    def fail(*_: object) -> NoReturn:
+        raise error
 
-    monkeypatch.setattr(Rank, "listen", lose)
-    monkeypatch.setattr(LearnerServer, "_open_group", lambda *_: None)
-    with pytest.raises(RankLostError):
-        LearnerServer(make_config(server={"grace_seconds": 0.5}), place=Place(n_ranks=2))
-    assert not ControlBlock.open(tmp_path / "run" / "shared").stopping
+    monkeypatch.setattr(LearnerServer, "_write_endpoints", fail)
+    with pytest.raises(type(error)):
+        LearnerServer(make_config(server={"grace_seconds": 0.5}), place=Place(restarts_left=restarts_left))
+    assert ControlBlock.open(tmp_path / "run" / "shared").stopping == told
+
+
+@pytest.mark.parametrize("restarts_left", [0, 1])
+def test_actors_are_told_to_stop_after_training_failed_unless_another_life_follows(
+    make_config: MakeConfig, restarts_left: int
+) -> None:
+    place = Place(restarts_left=restarts_left)
+    with LearnerServer(make_config(server={"grace_seconds": 0.5}), place=place) as server:
+        server.learner.fail(CrossborderError("a part has failed for good"))
+        with pytest.raises(CrossborderError, match="a part has failed for good"):
+            server.train()
+        assert server.control.stopping == (restarts_left == 0)
+        assert (server.run.dir.path / "final" / "meta.json").exists()
 
 
 def test_an_error_of_the_loop_goes_before_an_error_at_the_end(
