@@ -80,6 +80,8 @@ def count_at_once(spec: EnvSpec, batch_size: int, updates: int) -> int:
 
 def split_batches(batches: Batch, n: int) -> list[dict[str, torch.Tensor]]:
     """Split columns of n batches that were drawn at once, ``[n * B, …]``, into the batches."""
+    if n == 1:
+        return [dict(batches)]
     parts = [column.tensor_split(n) for column in batches.values()]
     return [dict(zip(batches, columns, strict=True)) for columns in zip(*parts, strict=True)]
 

@@ -177,14 +177,21 @@ def double(batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {"twice": batch["x"] * 2}
 
 
+class Watched(TorchDispatchMode):
+    """Keeps the names of the operations that are computed."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.computed: list[str] = []
+
+    def __torch_dispatch__(self, operation: Any, _: object, args: Any = (), kwargs: Any = None) -> Any:
+        self.computed.append(operation._opname)
+        return operation(*args, **kwargs or {})
+
+
 @pytest.mark.parametrize("captured", [False, True])
 def test_a_call_that_is_not_for_the_record_learns_the_same_and_returns_no_scalars(captured: bool) -> None:
-    learnt, computed = torch.zeros(3), list[str]()
-
-    class Watched(TorchDispatchMode):
-        def __torch_dispatch__(self, operation: Any, _: object, args: Any = (), kwargs: Any = None) -> Any:
-            computed.append(operation._opname)
-            return operation(*args, **kwargs or {})
+    learnt = torch.zeros(3)
 
     def learn(batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         learnt.add_(batch["x"])
@@ -193,11 +200,30 @@ def test_a_call_that_is_not_for_the_record_learns_the_same_and_returns_no_scalar
     update, x = Update(learn, {}, captured=captured), torch.tensor([1.0, -2.0, 3.0])
     for _ in range(3):
         assert update({"x": x}, recorded=False).keys() == {"td_error"}
-    with Watched():  # type: ignore[no-untyped-call]
+    with Watched() as watched:
         assert update({"x": x}, recorded=False)["td_error"].tolist() == [1, 2, 3]
     assert learnt.tolist() == [4, -8, 12]
-    assert ("mean" in computed) == (not captured)
+    assert ("mean" in watched.computed) == (not captured)
     assert update({"x": x}).keys() == {"mean", "td_error"}
+
+
+def test_a_loss_that_no_record_shows_is_not_computed() -> None:
+    weight = torch.ones(3, requires_grad=True)
+
+    def learn(batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        loss = nn.functional.smooth_l1_loss(weight * batch["x"], batch["y"])
+        (gradient,) = torch.autograd.grad(loss, weight)
+        with torch.no_grad():
+            weight.sub_(gradient)
+        return {"loss": loss.detach()}
+
+    update, batch = Update(learn, {}, captured=True), {"x": torch.ones(3), "y": torch.zeros(3)}
+    for _ in range(2):
+        update(batch, recorded=False)
+    with Watched() as watched:
+        update(batch, recorded=False)
+    assert "smooth_l1_loss_backward" in watched.computed
+    assert "smooth_l1_loss" not in watched.computed
 
 
 def test_an_update_without_results_whose_capture_fails_at_the_end_learns_once(monkeypatch: pytest.MonkeyPatch) -> None:
