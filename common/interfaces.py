@@ -103,6 +103,14 @@ class ReplayBuffer(Protocol):
     def sampled(self) -> int:
         """Steps drawn so far; a sequence counts as one for each of its steps."""
 
+    @property
+    def is_uniform(self) -> bool:
+        """Whether a draw depends on no earlier draw or update, so that an agent may draw several batches as one.
+
+        Only a buffer of which this is true overrides this property.
+        """
+        return False
+
     def __len__(self) -> int:
         """Steps that can be drawn now."""
 

@@ -7,6 +7,7 @@ target networks follow both slowly.
 from __future__ import annotations
 
 import abc
+from collections.abc import Sequence
 from copy import deepcopy
 from typing import Annotated, Any, ClassVar, Final
 
@@ -23,8 +24,10 @@ from common.agents.network_agent import (
     Results,
     Update,
     build_optimizer,
+    count_at_once,
     draw_transitions,
     report_td_error,
+    split_batches,
 )
 from common.agents.networks.blocks import LayersConfig
 from common.agents.networks.critics import Critics
@@ -182,6 +185,7 @@ class ActorCritic(NetworkAgent):
         shared = () if self.encoder is None else self.encoder.parameters()
         self._critics_optimizer = build_optimizer([*self.critics.parameters(), *shared], config.lr, config.optimizer)
         self._generator = torch.Generator(self.device).manual_seed(seed)
+        self._n_at_once = count_at_once(spec, config.batch_size, config.n_updates_per_opt)
         captured = self.captures(config)
         self._update_critics = Update(self._improve_critics, self.nets, captured=captured)
         self._update_actor = Update(self._improve_actor, self.nets, captured=captured)
@@ -242,18 +246,26 @@ class ActorCritic(NetworkAgent):
         if len(buffer) == 0:
             return None
         record: Record = {}
-        for _ in range(self.config.n_updates_per_opt):
-            drawn = draw_transitions(type(self).__name__, buffer, self.config.batch_size, self.device)
-            batch = self._normalize(self._shift(drawn))
-            batch["action"] = self.action_scale.from_env(batch["action"])  # [B, A], in [-1, 1] from here on.
-            results = self._update_critics(batch)
-            report_td_error(buffer, batch, results)
-            if FEATURES in results:
-                batch[FEATURES] = results.pop(FEATURES)
-            record |= results
-            if self._is_actors_turn():
-                record |= self._update_actor(batch)
+        left = self.config.n_updates_per_opt
+        while left:
+            for batch in self._draw_batches(buffer):
+                left -= 1
+                results = self._update_critics(batch, recorded=left == 0)
+                report_td_error(buffer, batch, results)
+                if FEATURES in results:
+                    batch[FEATURES] = results.pop(FEATURES)
+                record |= results
+                if self._is_actors_turn():
+                    record |= self._update_actor(batch)
         return record
+
+    def _draw_batches(self, buffer: ReplayBuffer) -> Sequence[dict[str, torch.Tensor]]:
+        """Draw the next batches of this opt step, several at once from a uniform buffer; actions are in [-1, 1]."""
+        n = self._n_at_once if buffer.is_uniform else 1
+        drawn = draw_transitions(type(self).__name__, buffer, n * self.config.batch_size, self.device)
+        batches = self._normalize(self._shift(drawn))
+        batches["action"] = self.action_scale.from_env(batches["action"])  # [n * B, A]
+        return split_batches(batches, n)
 
     def _encode(self, obs: Observed) -> Observed:
         """The inputs of actor and critics: the observations of B rows, or the shared encoder's features ``[B, F]``."""

@@ -158,11 +158,11 @@ class DiscreteSAC(NetworkAgent):
         if len(buffer) == 0:
             return None
         results: Results = {}
-        for _ in range(self.config.n_updates_per_opt):
+        for left in reversed(range(self.config.n_updates_per_opt)):
             drawn = draw_transitions(type(self).__name__, buffer, self.config.batch_size, self.device)
             batch = self._normalize(self._shift(drawn))
             batch["action"] = self.actions.from_env(batch["action"])  # [B], numbers from here on.
-            results = self._update(batch)
+            results = self._update(batch, recorded=left == 0)
             report_td_error(buffer, batch, results)
         return {**results}
 

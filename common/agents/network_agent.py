@@ -27,6 +27,7 @@ from torch import nn
 from common.agents.exploring.noise import LaneNoise
 from common.agents.machinery.batches import (
     Batch,
+    count_at_once,
     discount_of,
     draw,
     draw_transitions,
@@ -34,6 +35,7 @@ from common.agents.machinery.batches import (
     n_rows,
     name_td_error,
     report_td_error,
+    split_batches,
     to_tensors,
 )
 from common.agents.machinery.inference import Inference
@@ -64,6 +66,7 @@ __all__ = [
     "UpdateConfig",
     "adam",
     "build_optimizer",
+    "count_at_once",
     "descend",
     "discount_of",
     "draw",
@@ -73,6 +76,7 @@ __all__ = [
     "n_rows",
     "name_td_error",
     "report_td_error",
+    "split_batches",
     "to_tensors",
     "track",
 ]

@@ -7,7 +7,7 @@ et al. 2015) are settings of all four: double (arXiv:1509.06461), dueling (arXiv
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
@@ -220,18 +220,24 @@ class QAgent(NetworkAgent):
         if len(buffer) == 0:
             return None
         results: Results = {}
-        for _ in range(self.config.n_updates_per_opt):
-            batch = self._draw(buffer)
-            results = self.learn(batch)
-            report_td_error(buffer, batch, results)
+        left = self.config.n_updates_per_opt
+        while left:
+            for batch in self._draw_batches(buffer):
+                left -= 1
+                results = self.learn(batch, recorded=left == 0)
+                report_td_error(buffer, batch, results)
         self._opt_steps += 1
         if self._opt_steps % self.config.soft_update_interval == 0:
             track(self.qnet_tgt, self.qnet, self.config.tau)
         return {**results}
 
-    def _draw(self, buffer: ReplayBuffer) -> Batch:
-        """Draw a batch, shift its pictures and normalise it."""
-        batch = draw_transitions(type(self).__name__, buffer, self.config.batch_size, self.device)
+    def _draw_batches(self, buffer: ReplayBuffer) -> Sequence[Batch]:
+        """Draw the next batches of this opt step: one, or as many as divide the number of its updates."""
+        return (self._draw(buffer),)
+
+    def _draw(self, buffer: ReplayBuffer, n: int = 1) -> Batch:
+        """Draw ``n`` batches as one, shift their pictures and normalise them."""
+        batch = draw_transitions(type(self).__name__, buffer, n * self.config.batch_size, self.device)
         return self._normalize(self._shift(batch))
 
     def _learn_from(self, batch: Batch) -> Results:

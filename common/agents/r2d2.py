@@ -11,6 +11,7 @@ not know it while it acts. And gradients pass through the burn-in, so that warmi
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -113,10 +114,10 @@ class R2D2(RecurrentAgent, QAgent):
         self._remember(memory, index[:, None] + 1)
         return self.actions.to_env(index)
 
-    def _draw(self, buffer: ReplayBuffer) -> Batch:
+    def _draw_batches(self, buffer: ReplayBuffer) -> Sequence[Batch]:
         batch = self._normalize(draw(buffer, self.config.batch_size, self.device))
         require_sequences(type(self).__name__, batch)
-        return batch
+        return (batch,)
 
     def _loss(self, batch: Batch, target_net: nn.Module) -> QLoss:
         """The loss of a batch; predictions and targets are ``[B, L]``, rescaled if the settings say so."""

@@ -194,10 +194,10 @@ class RecurrentSAC(RecurrentAgent):
         if len(buffer) == 0:
             return None
         results: Results = {}
-        for _ in range(self.config.n_updates_per_opt):
+        for left in reversed(range(self.config.n_updates_per_opt)):
             batch = draw(buffer, self.config.batch_size, self.device)
             require_sequences(type(self).__name__, batch)
-            results = self.learn(self._normalize(batch))
+            results = self.learn(self._normalize(batch), recorded=left == 0)
             report_td_error(buffer, batch, results)
         self._opt_steps += 1
         return {**results}

@@ -28,6 +28,7 @@ class ItemMemory(ReplayBuffer):
         seed: of the random rows.
     """
 
+    is_uniform = True
     inserted = sampled = 0  # Attributes instead of the interface's properties.
 
     def __init__(self, items: Items, seed: int = 0) -> None:

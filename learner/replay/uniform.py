@@ -27,6 +27,7 @@ class UniformReplay(SharedReplay):
     """
 
     _ahead: _Ahead[Any] | None = None
+    is_uniform = True
     _draw_bytes = 0
     """Bytes of one draw; 0 before the first draw."""
 

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Final
 
+import numpy as np
 import torch
 
 from common.data import Items, Leaves
 from common.errors import ConfigError
-from common.interfaces import ReplayBuffer
+from common.interfaces import EnvSpec, ReplayBuffer
+from common.spaces import leaves_of
 
 Batch = Mapping[str, torch.Tensor]
 """Columns ``[B, *shape]`` by name, all on the agent's device."""
 
 TD_ERROR: Final = "td_error"
 """The result of an update that holds the TD errors ``[B]``; it is for the buffer and does not reach the record."""
+
+AT_ONCE: Final = 8
+"""The most batches that are drawn at once: with more, what a network of 2x256 computes of them leaves the cache."""
+AT_ONCE_BYTES: Final = 512 << 10
+"""The most bytes of several batches that are drawn at once."""
 
 
 def to_tensors(items: Items, device: torch.device) -> dict[str, torch.Tensor]:
@@ -57,6 +65,25 @@ def draw_transitions(agent: str, buffer: ReplayBuffer, size: int, device: torch.
             "or use an agent with a memory"
         )
     return batch
+
+
+def count_at_once(spec: EnvSpec, batch_size: int, updates: int) -> int:
+    """How many of an opt step's batches of transitions a uniform buffer may draw at once.
+
+    It is a divisor of ``updates``, the number of these batches, so that all draws of a run have the same size.
+    """
+    leaves = leaves_of(spec.observation_space).values()
+    obs_bytes = sum(math.prod(leaf.shape or ()) * np.dtype(leaf.dtype).itemsize for leaf in leaves)
+    most = max(1, min(AT_ONCE, AT_ONCE_BYTES // (2 * batch_size * obs_bytes)))
+    return max(n for n in range(1, most + 1) if updates % n == 0)
+
+
+def split_batches(batches: Batch, n: int) -> list[dict[str, torch.Tensor]]:
+    """Split columns of n batches that were drawn at once, ``[n * B, …]``, into the batches."""
+    if n == 1:
+        return [dict(batches)]
+    parts = [column.tensor_split(n) for column in batches.values()]
+    return [dict(zip(batches, columns, strict=True)) for columns in zip(*parts, strict=True)]
 
 
 def discount_of(batch: Batch, discount_factor: float) -> torch.Tensor | float:

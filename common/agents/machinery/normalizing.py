@@ -31,6 +31,6 @@ class NormalizeBatch(Update):
         super().__init__(learn, {}, captured=captured)
         self._normalizer = normalizer
 
-    def __call__(self, batch: Batch) -> dict[str, torch.Tensor]:
+    def __call__(self, batch: Batch, *, recorded: bool = True) -> dict[str, torch.Tensor]:
         columns = {name: column for name, column in batch.items() if name in self._normalizer.columns}
-        return {**batch, **super().__call__(columns)} if self._normalizer.columns else dict(batch)
+        return {**batch, **super().__call__(columns, recorded=recorded)} if self._normalizer.columns else dict(batch)

@@ -96,5 +96,6 @@ def _lift_constants(graph: fx.Graph, outside: Mapping[fx.Node, Any]) -> list[Any
         node.replace_all_uses_with(arguments[id(value)], lambda user: user not in known)
     for node in reversed(known):
         graph.erase_node(node)
+    graph.eliminate_dead_code()  # Of a loss whose value no one asks for, only the shape was needed.
     graph.lint()
     return constants

@@ -63,6 +63,8 @@ class Update:
     was during tracing, so capture only Python that does the same in each call; ``common.testing.check_agent`` compares
     captured updates with eager ones.
 
+    A call that is not for the record returns no scalars, and a captured one does not compute them either.
+
     Args:
         function: changes networks and optimisers in place.
         nets: the agent's networks by name; the name of a target network ends in ``_tgt``.
@@ -80,42 +82,43 @@ class Update:
         self._is_warm = False
         self._replays: dict[tuple[object, ...], Callable[[Batch], Results]] = {}
 
-    def __call__(self, batch: Batch) -> Results:
+    def __call__(self, batch: Batch, *, recorded: bool = True) -> Results:
         torch.set_flush_denormal(True)  # On Intel's processors denormal numbers make Adam's step nine times as long.
         try:
-            return self._compute(batch)
+            return self._compute(batch, recorded)
         finally:
             torch.set_flush_denormal(False)
 
-    def _compute(self, batch: Batch) -> Results:
+    def _compute(self, batch: Batch, recorded: bool) -> Results:
         if not self.captured or not self._is_warm or not can_be_captured():
             self._is_warm = True
-            return self._run(batch)
-        kind = (*batch, *((column.shape, column.dtype) for column in batch.values()))
+            return self._run(batch, recorded)
+        kind = (recorded, *batch, *((column.shape, column.dtype) for column in batch.values()))
         replay = self._replays.get(kind)
         if replay is not None:
             return replay(batch)
-        results, self._replays[kind] = self._trace(batch)
+        results, self._replays[kind] = self._trace(batch, recorded)
         return results
 
-    def _run(self, batch: Batch) -> Results:
-        """Call the function, its networks in train mode."""
+    def _run(self, batch: Batch, recorded: bool) -> Results:
+        """Call the function, its networks in train mode; without ``recorded``, leave scalars out of its results."""
         learning = [net for name, net in self._nets.items() if not name.endswith("_tgt")]
         for net in learning:
             net.train()
         try:
-            return self._function(batch)
+            results = self._function(batch)
         finally:
             for net in learning:
                 net.eval()
+        return results if recorded else {name: result for name, result in results.items() if result.dim()}
 
-    def _trace(self, batch: Batch) -> tuple[Results, Callable[[Batch], Results]]:
+    def _trace(self, batch: Batch, recorded: bool) -> tuple[Results, Callable[[Batch], Results]]:
         """Compute the results for this batch, and make the function that replays them for others of its kind."""
-        results: Results = {}
+        computed: list[Results] = []
 
         def run(*columns: torch.Tensor) -> list[torch.Tensor]:
-            results.update(self._run(dict(zip(batch, columns, strict=True))))
-            return list(results.values())
+            computed.append(self._run(dict(zip(batch, columns, strict=True)), recorded))
+            return list(computed[0].values())
 
         try:
             replay: Traced = trace(run, list(batch.values()))
@@ -124,6 +127,7 @@ class Update:
         except Exception:
             log.warning("updates stay eager, as they cannot be captured:", exc_info=True)
             # With results, tracing failed after the update was computed: computing it again would learn twice.
-            return results or self._run(batch), self._run
-        names = tuple(results)
-        return results, lambda again: dict(zip(names, replay(*again.values()), strict=True))
+            results = computed[0] if computed else self._run(batch, recorded)
+            return results, lambda again: self._run(again, recorded)
+        names = tuple(computed[0])
+        return computed[0], lambda again: dict(zip(names, replay(*again.values()), strict=True))

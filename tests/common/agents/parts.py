@@ -46,6 +46,8 @@ def holding(rows: Sequence[Row], action_dtype: type = np.int64, **more: Array) -
 class WeightedMemory(ItemMemory):
     """A prioritised buffer that gives all of its items, numbered from 70, with these weights; keeps what it is told."""
 
+    is_uniform = False
+
     def __init__(self, items: Items, weights: Sequence[float]) -> None:
         super().__init__(items)
         self._weights = np.array(weights, np.float32)

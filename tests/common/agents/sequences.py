@@ -33,6 +33,8 @@ def played_by(agent: NetworkAgent, spec: Any, env: gymnasium.Env[Any, Any], step
 class Prioritized(ItemMemory):
     """Gives all of its sequences at once, with indices and weights, and keeps the errors that it is told."""
 
+    is_uniform = False
+
     def __init__(self, items: Items, weights: Array) -> None:
         super().__init__(items)
         self._weights = weights

@@ -11,10 +11,11 @@ import torch
 from common.agents.dqn import DQN, DQNConfig
 from common.agents.networks.heads import DuelingNetwork
 from common.agents.networks.layers import Mlp
-from common.data import Array, Model, ModelVersion
+from common.data import Array, Items, Model, ModelVersion
 from common.errors import CheckpointError, ConfigError, PluginError
 from common.interfaces import EnvSpec
 from common.settings import validate
+from common.testing import ItemMemory
 from examples import own_network
 from tests.common.agents.parts import Row, WeightedMemory, copies, holding, items_of, same
 
@@ -134,6 +135,39 @@ def test_an_opt_step_draws_one_batch_for_each_of_its_updates() -> None:
     memory = holding(TOY)
     make(batch_size=5, n_updates_per_opt=3).opt(memory)
     assert memory.sampled == 15
+
+
+class Counted(ItemMemory):
+    """Keeps the sizes of its draws."""
+
+    def __init__(self, items: Items, *, is_uniform: bool) -> None:
+        super().__init__(items)
+        self.is_uniform = is_uniform
+        self.sizes: list[int] = []
+
+    def batch(self, size: int) -> Items:
+        self.sizes.append(size)
+        return super().batch(size)
+
+
+@pytest.mark.parametrize("settings", [{}, {"double_dqn": False}, {"munchausen": {}}], ids=str)
+def test_batches_that_are_drawn_at_once_teach_the_same_as_one_after_another(settings: dict[str, Any]) -> None:
+    learnt = []
+    for is_uniform, sizes in ((True, [30] * 4), (False, [5] * 24)):  # Six is the largest divisor of 12 up to eight.
+        memory = Counted(items_of(TOY), is_uniform=is_uniform)
+        agent = make(batch_size=5, n_updates_per_opt=12, soft_update_interval=1, tau=0.5, **settings)
+        for _ in range(2):
+            agent.opt(memory)
+        assert memory.sizes == sizes
+        learnt.append(copies(agent.qnet))
+    torch.testing.assert_close(*learnt)
+
+
+def test_noisy_networks_and_large_observations_draw_one_batch_after_another() -> None:
+    memory = Counted(items_of(TOY), is_uniform=True)
+    make(batch_size=5, n_updates_per_opt=4, noisy=0.5).opt(memory)
+    make(batch_size=40_000, n_updates_per_opt=2).opt(memory)
+    assert memory.sizes == [5] * 4 + [40_000] * 2
 
 
 def test_gradients_are_clipped_to_the_norm_asked_for() -> None:

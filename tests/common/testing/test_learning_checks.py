@@ -104,6 +104,8 @@ def test_a_buffer_is_refused_that_has(what: str) -> None:
 class PrioritizedMemory(ItemMemory):
     """A prioritised buffer as plain as can be; batches are made by ``items_at``, so that they can be spoilt."""
 
+    is_uniform = False
+
     def __init__(self, items: Items) -> None:
         super().__init__(items)
         self._priority = np.ones(len(self))

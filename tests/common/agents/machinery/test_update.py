@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from common.agents.averaging import average, average_by
 from common.agents.awac import AWAC
@@ -50,6 +51,8 @@ KINDS: dict[str, Kind] = {
         DISCRETE,
         OBS,
     ),
+    "double DQN in a burst": (partial(DQN, **SMALL, n_updates_per_opt=4), DISCRETE, OBS),
+    "Munchausen DQN in a burst": (partial(DQN, **SMALL, n_updates_per_opt=3, munchausen={}), DISCRETE, OBS),
     "DQN of pictures": (partial(DQN, **CNN, batch_size=4), DISCRETE, PICTURES),
     "IQN": (partial(IQN, **SMALL, feature_dim=8), DISCRETE, OBS),
     "noisy, dueling Munchausen IQN": (
@@ -80,6 +83,8 @@ KINDS: dict[str, Kind] = {
 
 class WeightedMemory(ItemMemory):
     """Gives weights as a prioritised replay does, and keeps what it is told."""
+
+    is_uniform = False
 
     def __init__(self, items: Items) -> None:
         super().__init__(items)
@@ -170,6 +175,72 @@ def test_an_agent_that_has_learnt_takes_over_a_restored_state() -> None:
 
 def double(batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {"twice": batch["x"] * 2}
+
+
+class Watched(TorchDispatchMode):
+    """Keeps the names of the operations that are computed."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.computed: list[str] = []
+
+    def __torch_dispatch__(self, operation: Any, _: object, args: Any = (), kwargs: Any = None) -> Any:
+        self.computed.append(operation._opname)
+        return operation(*args, **kwargs or {})
+
+
+@pytest.mark.parametrize("captured", [False, True])
+def test_a_call_that_is_not_for_the_record_learns_the_same_and_returns_no_scalars(captured: bool) -> None:
+    learnt = torch.zeros(3)
+
+    def learn(batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        learnt.add_(batch["x"])
+        return {"mean": batch["x"].mean(), "td_error": batch["x"].abs()}
+
+    update, x = Update(learn, {}, captured=captured), torch.tensor([1.0, -2.0, 3.0])
+    for _ in range(3):
+        assert update({"x": x}, recorded=False).keys() == {"td_error"}
+    with Watched() as watched:
+        assert update({"x": x}, recorded=False)["td_error"].tolist() == [1, 2, 3]
+    assert learnt.tolist() == [4, -8, 12]
+    assert ("mean" in watched.computed) == (not captured)
+    assert update({"x": x}).keys() == {"mean", "td_error"}
+
+
+def test_a_loss_that_no_record_shows_is_not_computed() -> None:
+    weight = torch.ones(3, requires_grad=True)
+
+    def learn(batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        loss = nn.functional.smooth_l1_loss(weight * batch["x"], batch["y"])
+        (gradient,) = torch.autograd.grad(loss, weight)
+        with torch.no_grad():
+            weight.sub_(gradient)
+        return {"loss": loss.detach()}
+
+    update, batch = Update(learn, {}, captured=True), {"x": torch.ones(3), "y": torch.zeros(3)}
+    for _ in range(2):
+        update(batch, recorded=False)
+    with Watched() as watched:
+        update(batch, recorded=False)
+    assert "smooth_l1_loss_backward" in watched.computed
+    assert "smooth_l1_loss" not in watched.computed
+
+
+def test_an_update_without_results_whose_capture_fails_at_the_end_learns_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    learnt = torch.zeros(())
+
+    def learn(batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        learnt.add_(batch["x"])
+        return {"loss": batch["x"].sum()}
+
+    def fail(_: object) -> None:
+        raise RuntimeError("the graph cannot be simplified")
+
+    monkeypatch.setattr("common.agents.machinery.tracing.simplify", fail)
+    update = Update(learn, {}, captured=True)
+    for _ in range(3):
+        assert update({"x": torch.ones(())}, recorded=False) == {}
+    assert float(learnt) == 3
 
 
 def test_a_batch_of_another_size_or_dtype_is_traced_anew() -> None:
