@@ -408,8 +408,8 @@ class Recurrent(Complete):
         super().__init__(spec, **given)
         self.memory = LaneMemory(4)
 
-    def begin(self, lanes: Array) -> None:
-        self.memory.begin(lanes, is_train=self.is_train)
+    def begin(self, begins: Array, lanes: Array | None = None) -> None:
+        self.memory.begin(begins, lanes, is_train=self.is_train)
 
     def sample(self, obs: Array) -> Array:
         self.before = self.memory.read(is_train=self.is_train)
@@ -444,7 +444,7 @@ def begin_for_both_modes(self: Recurrent, lanes: Array) -> None:
 BROKEN_MEMORIES: dict[str, Broken] = {
     "a memory that is never cleared": (
         {"begin": begin_never},
-        "although begin() said that an episode begins: an agent with a memory overrides begin(lanes)",
+        "although begin() said that an episode begins: an agent with a memory overrides begin(begins)",
     ),
     "a memory that other lanes clear": (
         {"begin": begin_everywhere},

@@ -69,8 +69,8 @@ class Remembering(CheckingAgent):
 
     steps = 0
 
-    def begin(self, lanes: Array) -> None:
-        assert lanes.tolist() == [True]
+    def begin(self, begins: Array, lanes: Array | None = None) -> None:
+        assert begins.tolist() == [True]
         self.steps = 0
 
     def sample(self, obs: Array) -> Array:
