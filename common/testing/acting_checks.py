@@ -103,7 +103,8 @@ def _act_for_lanes(
             actions = several.sample(seen, lanes)
         _check_space(actions, len(lanes), space)
         mine = lanes == lane
-        found = pick_lanes({**to_columns("action", actions), **beside.extras()}, mine)
+        answer = {**to_columns("action", actions), **beside.extras()}
+        found = {name: column[mine] for name, column in answer.items()}
         single.begin(begins[mine], lane)
         expected = {**to_columns("action", single.sample(pick_lanes(seen, mine), lane)), **alone.extras()}
         yield found, {name: column.copy() for name, column in expected.items()}

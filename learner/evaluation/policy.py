@@ -89,7 +89,7 @@ def _join(rows: Sequence[Leaves]) -> Leaves:
     first = rows[0]
     if isinstance(first, dict):
         return {path: np.stack([row[path] for row in rows]) for path in first}  # type: ignore[call-overload]
-    return np.stack(rows)  # type: ignore[arg-type]
+    return np.stack(rows)
 
 
 def load_policy(directory: Path) -> Policy:
