@@ -88,8 +88,8 @@ def _join(rows: Sequence[Leaves]) -> Leaves:
     """Single observations as observations of n lanes."""
     first = rows[0]
     if isinstance(first, dict):
-        return {path: np.stack([row[path] for row in rows]) for path in first}  # type: ignore[call-overload]
-    return np.stack(rows)
+        return {path: np.stack([row[path] for row in rows]) for path in first}
+    return np.stack(rows)  # type: ignore[arg-type] # no row is a dict
 
 
 def load_policy(directory: Path) -> Policy:

@@ -29,8 +29,10 @@ def make(kind: type[Agent], **given: Any) -> Agent:
 
 @pytest.mark.parametrize("kind", [DQN, TakesLanes])
 def test_an_agent_that_takes_lanes_can_act_for_some_of_them(kind: type[Agent]) -> None:
-    agent = make(kind)
-    assert acting_for_lanes(agent) is agent
+    agent: object = make(kind)
+    assert isinstance(agent, Agent)
+    found: object = acting_for_lanes(agent)
+    assert found is agent
 
 
 @pytest.mark.parametrize(("kind", "method"), [(CheckingAgent, "sample"), (BeginsEverywhere, "begin")])

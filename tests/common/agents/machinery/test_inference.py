@@ -73,7 +73,7 @@ def test_any_number_of_lanes_has_one_of_a_few_traces() -> None:
     act = Inference(double, CPU, captured=True, noise=lambda lanes: lanes[:, None].astype(np.float32))
     for k in [*range(1, 18), *range(17, 0, -1)]:
         obs, lanes = np.random.default_rng(k).random((k, 1), np.float32), np.arange(k)[::-1]
-        np.testing.assert_array_equal(act(obs, lanes), 2 * obs + lanes[:, None])
+        np.testing.assert_array_equal(act(obs, lanes), 2 * obs + lanes[:, None].astype(np.float32))
     assert rows == [1, 2, 4, 8, 16, 32]
 
 
