@@ -288,12 +288,11 @@ def acting_for_lanes(agent: Agent) -> LaneAgent:
     Raises:
         PluginError: it acts for all lanes at once only.
     """
-    for method in (agent.sample, agent.begin):
-        if "lanes" not in list(inspect.signature(method).parameters)[1:]:
-            name = f"{type(agent).__name__}.{method.__name__}"
+    for method in ("sample", "begin"):
+        if "lanes" not in list(inspect.signature(getattr(agent, method)).parameters)[1:]:  # First, it would be a mask.
             raise PluginError(
-                f"{name} acts for all lanes at once: expected a parameter 'lanes', [k] int64, by which the agent acts "
-                'for some lanes; the page "Agents of your own" says how'
+                f"{type(agent).__name__}.{method} acts for all lanes at once: expected a parameter 'lanes', [k] int64, "
+                'by which the agent acts for some lanes; the page "Agents of your own" says how'
             )
     return cast("LaneAgent", agent)
 

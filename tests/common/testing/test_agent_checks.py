@@ -525,11 +525,18 @@ def sample_for_all_or_none(self: OfLanes, obs: Array, lanes: Array | None = None
     return actions if lanes is None else np.repeat(actions, 2)
 
 
+def begin_beside(self: OfLanes, begins: Array, lanes: Array | None = None) -> None:
+    """Begin an episode in all of five lanes as soon as one begins."""
+    if lanes is not None and begins.any():
+        begins, lanes = np.ones(5, np.bool_), np.arange(5)
+    self.memory.begin(begins, lanes, is_train=self.is_train)
+
+
 ACTING_FOR_SOME = "sample(obs, lanes) gave lane 2 other actions or extras beside the lanes [4, 0] than alone"
 BROKEN_FOR_LANES: dict[str, Broken] = {
     "a memory by the place in the call": ({"sample": read_the_first}, ACTING_FOR_SOME),
     "a memory that other lanes clear": (
-        {"begin": lambda self, begins, lanes=None: Recurrent.begin(self, begins | (lanes is not None), lanes)},
+        {"begin": begin_beside},
         ACTING_FOR_SOME,
     ),
     "one random generator for all lanes": (
