@@ -23,9 +23,10 @@ To use your own part, implement its interface and name the part in the configura
 from __future__ import annotations
 
 import abc
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
 
 from common.data import Array, Column, Items, Leaves, Model, Record, Schema
 from common.errors import PluginError
@@ -168,12 +169,14 @@ class Agent(abc.ABC):
         """Act greedily from now on."""
         self.is_train = False
 
-    def begin(self, lanes: Array) -> None:  # noqa: B027 - an agent without a memory has nothing to do
+    def begin(self, begins: Array, lanes: Array | None = None) -> None:  # noqa: B027 - no memory, nothing to do
         """Take note in which of n lanes the observation of the next ``sample`` begins an episode, ``[n]`` bool.
 
         An agent with a memory clears the memory of these lanes. All lanes are True in the first call, and in the first
         call with another n. Train mode and eval mode need separate memories: in training in turns, an evaluation comes
         between two steps of an episode. ``common.agents.network_agent:LaneMemory`` is such a memory.
+
+        Only an agent whose ``sample`` takes ``lanes`` is given them, see ``LaneAgent``.
         """
 
     @abc.abstractmethod
@@ -182,6 +185,9 @@ class Agent(abc.ABC):
 
         Both are ``Leaves``: for a Dict or Tuple space, one array for each leaf, by path. An agent that supports only
         other spaces may declare that it takes and returns arrays.
+
+        The rows are those of all n lanes. An agent that takes ``lanes`` too can act for some of them, see
+        ``LaneAgent``; all agents of crossborder do.
         """
 
     def extra_columns(self) -> Sequence[Column]:
@@ -258,6 +264,45 @@ class Agent(abc.ABC):
             PluginError: the agent has no such module.
         """
         raise PluginError(f"{type(self).__name__} offers no policy(): return its greedy policy as a torch.nn.Module")
+
+
+class LaneAgent(Protocol):
+    """An agent that can act for some of its lanes, those that wait for an action; ``acting_for_lanes`` gives it.
+
+    ``lanes`` names the lane of each row of a call, ``[k]`` int64 in any order, all different and at least one. Without
+    ``lanes``, rows are those of all n lanes, in their order.
+
+    Lanes are counted from 0, and nobody need know beforehand how many there will be: ``begin`` with a new number adds a
+    lane. An agent holds memory for all numbers up to the greatest one, so give the number of a lane that has left to
+    the next lane, and say with ``begin`` that an episode begins there.
+
+    A lane acts the same whichever lanes act beside it. So random numbers of a call with ``lanes`` come from a sequence
+    for each lane (``common.agents.network_agent:LaneRandom``), and not from the generator that serves all lanes.
+    """
+
+    def begin(self, begins: Array, lanes: Array | None = None) -> None:
+        """As ``Agent.begin``, for these lanes; the other ones go on."""
+
+    def sample(self, obs: Any, lanes: Array | None = None) -> Any:
+        """As ``Agent.sample``, for these lanes; the other ones stay as they are."""
+
+    def extras(self) -> Items:
+        """As ``Agent.extras``: the rows of the last ``sample``."""
+
+
+def acting_for_lanes(agent: Agent) -> LaneAgent:
+    """The agent, which can act for some of its lanes.
+
+    Raises:
+        PluginError: it acts for all lanes at once only.
+    """
+    for method in ("sample", "begin"):
+        if "lanes" not in list(inspect.signature(getattr(agent, method)).parameters)[1:]:  # First, it would be a mask.
+            raise PluginError(
+                f"{type(agent).__name__}.{method} acts for all lanes at once: expected a parameter 'lanes', [k] int64, "
+                'by which the agent acts for some lanes; the page "Agents of your own" says how'
+            )
+    return cast("LaneAgent", agent)
 
 
 @dataclass(frozen=True)

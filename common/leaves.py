@@ -93,6 +93,15 @@ def describe(value: Any) -> str:
     return f"{found.dtype} {list(found.shape)} from {found.min():g} to {found.max():g}"
 
 
+def capacity_for(lanes: Array, n: int) -> int:
+    """The number of lanes to hold so that these, ``[k]`` int64, are among them.
+
+    It is n if they are among n lanes, and otherwise a power of two, so that it grows seldom.
+    """
+    greatest = int(lanes.max())
+    return n if greatest < n else 1 << greatest.bit_length()
+
+
 def copy_leaves(leaves: Leaves) -> Leaves:
     return {path: leaf.copy() for path, leaf in leaves.items()} if isinstance(leaves, dict) else leaves.copy()
 

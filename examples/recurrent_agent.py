@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from common.agents.exploring.lane_random import LaneRandom
 from common.agents.exploring.over_values import EpsilonGreedy
 from common.agents.losses.sequences import masked_mean, n_step_target, rescale, undo_rescaling
 from common.agents.network_agent import Batch, LaneMemory, NetworkAgent, Results, Update, adam, descend, draw, track
@@ -41,7 +42,8 @@ class LstmDqn(NetworkAgent):
     def __init__(self, spec: EnvSpec, *, seed: int, epsilon: float, device: str, discount_factor: float = 0.99) -> None:
         torch.manual_seed(seed)
         (n_inputs,), n_actions = self.require_box(spec).shape, int(spec.action_space.n)  # type: ignore[attr-defined]
-        self.device, self.rung, self.rng = torch.device(device), epsilon, np.random.default_rng(seed)
+        self.device, self.rung = torch.device(device), epsilon
+        self.rng, self.lane_random = np.random.default_rng(seed), LaneRandom(seed)
         self.gamma = discount_factor
         self.qnet, self.qnet_tgt = (QLstm(n_inputs, n_actions).to(device) for _ in range(2))
         self.qnet_tgt.load_state_dict(self.qnet.state_dict())
@@ -51,16 +53,17 @@ class LstmDqn(NetworkAgent):
         self.explorer, self.opt_steps = EpsilonGreedy(final_step=4000), 0
         self.memory = LaneMemory(2, WIDTH, device=device)
 
-    def begin(self, lanes: Array) -> None:
-        self.memory.begin(lanes, is_train=self.is_train)
+    def begin(self, begins: Array, lanes: Array | None = None) -> None:
+        self.memory.begin(begins, lanes, is_train=self.is_train)
 
     @torch.inference_mode()
-    def sample(self, obs: Array) -> Array:
-        self.before = self.memory.read(is_train=self.is_train)  # [n, 2, WIDTH]
+    def sample(self, obs: Array, lanes: Array | None = None) -> Array:
+        self.before = self.memory.read(lanes, is_train=self.is_train)  # [n, 2, WIDTH]
         outputs, after = self.qnet(torch.from_numpy(obs)[:, None].to(self.device), self.before)
-        self.memory.write(after, is_train=self.is_train)
+        self.memory.write(after, lanes, is_train=self.is_train)
         values = outputs[:, 0].numpy(force=True)  # [n, A]
-        return self.explorer.choose(values, self.opt_steps, self.rung, self.rng) if self.is_train else values.argmax(1)
+        rng = self.rng if lanes is None else self.lane_random.of(lanes)
+        return self.explorer.choose(values, self.opt_steps, self.rung, rng) if self.is_train else values.argmax(1)
 
     def extra_columns(self) -> Sequence[Column]:
         return [Column.of("state", np.float32, (2, WIDTH))]

@@ -13,7 +13,6 @@ GENERATED = Path("common/wire/pb")
 TESTED_ELSEWHERE: dict[str, str] = {
     "common/config/evaluator_config.py": "common/test_evaluation.py",
     "common/agents/averaging.py": "learner/ranks/test_averaging.py",
-    "common/interfaces.py": "test_conformance.py",
     "common/testing/acting_checks.py": "common/testing/test_agent_checks.py",
     "common/wire/large_field.py": "common/wire/test_chunk.py",
     "learner/commands/server_cordon.py": "learner/commands/test_server_drain.py",

@@ -19,6 +19,7 @@ from common.agents.actions import ActionScale
 from common.agents.network_agent import (
     Batch,
     Inference,
+    LaneRandom,
     NetworkAgent,
     NormalizeBatch,
     Results,
@@ -184,7 +185,7 @@ class ActorCritic(NetworkAgent):
         self._actor_optimizer = build_optimizer(self.actor.parameters(), config.lr, config.optimizer)
         shared = () if self.encoder is None else self.encoder.parameters()
         self._critics_optimizer = build_optimizer([*self.critics.parameters(), *shared], config.lr, config.optimizer)
-        self._generator = torch.Generator(self.device).manual_seed(seed)
+        self._generator, self._lane_random = torch.Generator(self.device).manual_seed(seed), LaneRandom(seed)
         self._n_at_once = count_at_once(spec, config.batch_size, config.n_updates_per_opt)
         captured = self.captures(config)
         self._update_critics = Update(self._improve_critics, self.nets, captured=captured)
@@ -192,9 +193,10 @@ class ActorCritic(NetworkAgent):
         self._normalize = NormalizeBatch(self.normalizer, captured=captured)
         self._act_greedily = Inference(self._policy, self.device, captured=captured)
         self._act_exploring = Inference(
-            lambda obs: self.action_scale.to_env(self._explore(self._encode(self.normalizer(obs)))),
+            lambda obs, *noise: self.action_scale.to_env(self._explore(self._encode(self.normalizer(obs)), *noise)),
             self.device,
             captured=captured,
+            noise=self._draw_noise,
         )
 
     def _shares_encoder(self) -> bool:
@@ -224,8 +226,15 @@ class ActorCritic(NetworkAgent):
         return Critics(config.n_critics, encoder, n_features, n_dims, config.units_of_critics, layers=config)
 
     @abc.abstractmethod
-    def _explore(self, obs: Observed) -> torch.Tensor:
-        """Exploring actions ``[n, A]`` in ``[-1, 1]``, for n observations that ``normalizer`` has normalised."""
+    def _explore(self, obs: Observed, noise: torch.Tensor | None = None) -> torch.Tensor:
+        """Exploring actions ``[n, A]`` in ``[-1, 1]``, for n observations that ``normalizer`` has normalised.
+
+        ``noise`` is that of ``_draw_noise``; None: this function draws the noise of all lanes.
+        """
+
+    def _draw_noise(self, lanes: Array) -> Array:
+        """Draw the noise of ``_explore`` for these lanes, ``[n]``: by default standard normal, ``[n, A]`` float32."""
+        return self._lane_random.of(lanes).standard_normal(self.action_scale.size)
 
     @abc.abstractmethod
     def _improve_critics(self, batch: Batch) -> Results:
@@ -239,8 +248,8 @@ class ActorCritic(NetworkAgent):
         """Whether the actor learns after this update of the critics; asked once after each."""
         return True
 
-    def sample(self, obs: Leaves) -> Array:
-        return self._act_exploring(obs) if self.is_train else self._act_greedily(obs)
+    def sample(self, obs: Leaves, lanes: Array | None = None) -> Array:
+        return self._act_exploring(obs, lanes) if self.is_train else self._act_greedily(obs, lanes)
 
     def opt(self, buffer: ReplayBuffer) -> Record | None:
         if len(buffer) == 0:

@@ -61,8 +61,8 @@ class AdvantageWeighted(ActorCritic):
     def _make_actor(self, n_dims: int) -> GaussianPolicy:
         return GaussianPolicy(self._make_network(self._actor_leaves, n_dims), n_dims, self.config)
 
-    def _explore(self, obs: Observed) -> torch.Tensor:
-        return self.actor.sample(obs, self._generator)
+    def _explore(self, obs: Observed, noise: torch.Tensor | None = None) -> torch.Tensor:
+        return self.actor.sample(obs, self._generator, noise)
 
     def _improve_critics(self, batch: Batch) -> Results:
         config = self.config

@@ -15,6 +15,7 @@ from common.agents.losses.values import weighted_mean
 from common.agents.network_agent import (
     Batch,
     Inference,
+    LaneRandom,
     NetworkAgent,
     NormalizeBatch,
     Results,
@@ -83,8 +84,10 @@ class BC(NetworkAgent):
         self.config = config = BCConfig(**params)
         self.device = torch.device(device)
         torch.manual_seed(seed)
-        # The network, the greedy policy, and the maps from the environment's actions to the network's and back.
+        # The network, the greedy policy, the maps from the environment's actions to the network's and back, and the
+        # noise of the policy for some lanes.
         self.imitator: CategoricalPolicy | GaussianPolicy
+        self._draw_noise: Callable[[Array], Array]
         if isinstance(actions, gymnasium.spaces.Box):
             scale = ActionScale("BC", actions, self.device)
             mean = build_mlp(observations, scale.size, config.units, config.feature_dim)
@@ -92,6 +95,7 @@ class BC(NetworkAgent):
             self._greedy: nn.Module = GreedyActor(self.imitator, scale)
             self._from_env: Mapped = scale.from_env
             self._to_env: Mapped = scale.to_env
+            self._draw_noise = lambda lanes: self._lane_random.of(lanes).standard_normal(scale.size)
         else:
             index = ActionIndex("BC", actions, self.device)
             table = torch.from_numpy(index.table).to(self.device)
@@ -99,23 +103,24 @@ class BC(NetworkAgent):
             self.imitator = CategoricalPolicy(logits).to(self.device)
             self._greedy = GreedyQ(self.imitator, table)
             self._from_env, self._to_env = index.from_env, table.__getitem__
+            self._draw_noise = lambda lanes: self._lane_random.of(lanes).standard_exponential(index.size)
         self.normalizer = build_normalizer(observations, enabled=config.normalize_observations).to(self.device)
         self.nets = {"policy": self.imitator, "normalizer": self.normalizer}
         self._optimizer = build_optimizer(self.imitator.parameters(), config.lr, config.optimizer)
-        self._generator = torch.Generator(self.device).manual_seed(seed)
+        self._generator, self._lane_random = torch.Generator(self.device).manual_seed(seed), LaneRandom(seed)
         captured = self.captures(config)
         self._learn = Update(self._learn_from, self.nets, captured=captured)
         self._normalize = NormalizeBatch(self.normalizer, captured=captured)
         self._policy = nn.Sequential(self.normalizer, self._greedy)
         self._act_greedily = Inference(self._policy, self.device, captured=captured)
-        self._act_exploring = Inference(self._explore, self.device, captured=captured)
+        self._act_exploring = Inference(self._explore, self.device, captured=captured, noise=self._draw_noise)
 
-    def sample(self, obs: Leaves) -> Array:
-        return self._act_exploring(obs) if self.is_train else self._act_greedily(obs)
+    def sample(self, obs: Leaves, lanes: Array | None = None) -> Array:
+        return self._act_exploring(obs, lanes) if self.is_train else self._act_greedily(obs, lanes)
 
-    def _explore(self, obs: Observed) -> torch.Tensor:
+    def _explore(self, obs: Observed, noise: torch.Tensor | None = None) -> torch.Tensor:
         """Random actions of the policy, as the environment takes them, for n observations."""
-        return self._to_env(self.imitator.sample(self.normalizer(obs), self._generator))
+        return self._to_env(self.imitator.sample(self.normalizer(obs), self._generator, noise))
 
     def opt(self, buffer: ReplayBuffer) -> Record | None:
         if len(buffer) == 0:

@@ -20,6 +20,7 @@ from common.agents.losses.values import critic_loss, td_target
 from common.agents.network_agent import (
     Batch,
     Inference,
+    LaneRandom,
     NetworkAgent,
     NormalizeBatch,
     Results,
@@ -138,21 +139,26 @@ class DiscreteSAC(NetworkAgent):
             build_optimizer(net.parameters(), config.lr, config.optimizer)
             for net in (self.actor, self.critics, self.ent_coef)
         )
-        self._generator = torch.Generator(self.device).manual_seed(seed)
+        self._generator, self._lane_random = torch.Generator(self.device).manual_seed(seed), LaneRandom(seed)
         captured = self.captures(config)
         self._normalize = NormalizeBatch(self.normalizer, captured=captured)
         self._update = Update(self._learn_from, self.nets, captured=captured)
         greedy = GreedyQ(self.actor, torch.from_numpy(self.actions.table).to(self.device))
         self._policy = nn.Sequential(self.normalizer, greedy)
         self._act_greedily = Inference(self._policy, self.device, captured=captured)
-        self._act_exploring = Inference(self._explore, self.device, captured=captured)
+        self._act_exploring = Inference(
+            self._explore,
+            self.device,
+            captured=captured,
+            noise=lambda lanes: self._lane_random.of(lanes).standard_exponential(self.actions.size),
+        )
 
-    def _explore(self, obs: Observed) -> torch.Tensor:
+    def _explore(self, obs: Observed, noise: torch.Tensor | None = None) -> torch.Tensor:
         """Random actions of the policy, as their numbers ``[n]``, for n observations."""
-        return self.actor.sample(self.normalizer(obs), self._generator)
+        return self.actor.sample(self.normalizer(obs), self._generator, noise)
 
-    def sample(self, obs: Leaves) -> Array:
-        return self.actions.to_env(self._act_exploring(obs)) if self.is_train else self._act_greedily(obs)
+    def sample(self, obs: Leaves, lanes: Array | None = None) -> Array:
+        return self.actions.to_env(self._act_exploring(obs, lanes)) if self.is_train else self._act_greedily(obs, lanes)
 
     def opt(self, buffer: ReplayBuffer) -> Record | None:
         if len(buffer) == 0:

@@ -19,6 +19,7 @@ from common.agents.losses.vtrace import baseline_loss, policy_gradient_loss, vtr
 from common.agents.network_agent import (
     Batch,
     Inference,
+    LaneRandom,
     NetworkAgent,
     NormalizeBatch,
     Results,
@@ -136,17 +137,22 @@ class IMPALA(NetworkAgent):
         self.normalizer = build_normalizer(leaves, enabled=config.normalize_observations).to(self.device)
         self.nets = {"policy": self.policy_net, "normalizer": self.normalizer}
         self._optimizer = build_optimizer(self.policy_net.parameters(), config.lr, config.optimizer)
-        self._generator = torch.Generator(self.device).manual_seed(seed)
+        self._generator, self._lane_random = torch.Generator(self.device).manual_seed(seed), LaneRandom(seed)
         captured = self.captures(config)
         self._learn = Update(self._learn_from, self.nets, captured=captured)
         self._normalize = NormalizeBatch(self.normalizer, captured=captured)
         self._act_greedily = Inference(lambda obs: self._act(obs, greedily=True), self.device, captured=captured)
-        self._act_exploring = Inference(lambda obs: self._act(obs, greedily=False), self.device, captured=captured)
+        self._act_exploring = Inference(
+            lambda obs, *noise: self._act(obs, *noise, greedily=False),
+            self.device,
+            captured=captured,
+            noise=lambda lanes: self.actions.draw(self._lane_random.of(lanes)),
+        )
         self._extras: Items = {}
         self._opt_steps = 0
 
-    def sample(self, obs: Leaves) -> Array:
-        found = self._act_exploring(obs) if self.is_train else self._act_greedily(obs)
+    def sample(self, obs: Leaves, lanes: Array | None = None) -> Array:
+        found = self._act_exploring(obs, lanes) if self.is_train else self._act_greedily(obs, lanes)
         choice = found[:, :-1]
         self._extras = {LOG_PROB.name: found[:, -1]}
         if not isinstance(self.actions, Categoricals):
@@ -154,10 +160,10 @@ class IMPALA(NetworkAgent):
         with torch.inference_mode():
             return self.actions.to_env(torch.from_numpy(choice).to(self.device)).numpy(force=True)
 
-    def _act(self, obs: Observed, *, greedily: bool) -> torch.Tensor:
+    def _act(self, obs: Observed, noise: torch.Tensor | None = None, *, greedily: bool) -> torch.Tensor:
         """Choices for n observations and, as the last of ``[n, D + 1]``, their log-probabilities; float32."""
         outputs, _ = self.policy_net(self.normalizer(obs))
-        choice = self.actions.likeliest(outputs) if greedily else self.actions.sample(outputs, self._generator)
+        choice = self.actions.likeliest(outputs) if greedily else self.actions.sample(outputs, self._generator, noise)
         return torch.cat((choice.float(), self.actions.log_prob(outputs, choice)[:, None]), dim=1)
 
     def extra_columns(self) -> Sequence[Column]:

@@ -24,6 +24,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from common.agents.exploring.lane_random import LaneRandom
 from common.agents.exploring.noise import LaneNoise
 from common.agents.machinery.batches import (
     Batch,
@@ -58,6 +59,7 @@ __all__ = [
     "Batch",
     "Inference",
     "LaneMemory",
+    "LaneRandom",
     "NetworkAgent",
     "NormalizeBatch",
     "OptimizerConfig",
@@ -88,9 +90,9 @@ class NetworkAgent(Agent):
     """An agent that learns by networks. This class handles its model, its checkpoints and its state of training.
 
     A subclass sets ``nets`` in its ``__init__`` and, if it counts anything that a resumed run must know, ``counters``.
-    Optimisers, ``LaneMemory``, ``LaneNoise``, ``torch.Generator`` and ``numpy.random.Generator`` are found among its
-    attributes, also in lists, tuples and dicts, as ``nn.Module`` finds parameters. They are saved under the names of
-    their attributes: a renamed attribute no longer finds its part of an older checkpoint.
+    Optimisers, ``LaneMemory``, ``LaneNoise``, ``LaneRandom``, ``torch.Generator`` and ``numpy.random.Generator`` are
+    found among its attributes, also in lists, tuples and dicts, as ``nn.Module`` finds parameters. They are saved under
+    the names of their attributes: a renamed attribute no longer finds its part of an older checkpoint.
     """
 
     nets: dict[str, nn.Module]
@@ -198,9 +200,10 @@ class NetworkAgent(Agent):
             raise ConfigError(f"{type(self).__name__}: expected Box observations, found {space}")
         return space
 
-    def _find_lane_states(self) -> Iterator[tuple[str, LaneMemory | LaneNoise]]:
+    def _find_lane_states(self) -> Iterator[tuple[str, LaneMemory | LaneNoise | LaneRandom]]:
         yield from self._find(LaneMemory)
         yield from self._find(LaneNoise)
+        yield from self._find(LaneRandom)
 
     def _find(self, kind: type[KindT]) -> Iterator[tuple[str, KindT]]:
         return find_objects(kind, vars(self).items())

@@ -20,6 +20,7 @@ from common.agents.exploring.over_values import EpsilonGreedy, EvaluationEpsilon
 from common.agents.network_agent import (
     Batch,
     Inference,
+    LaneRandom,
     NetworkAgent,
     NormalizeBatch,
     Results,
@@ -33,7 +34,7 @@ from common.agents.network_agent import (
     track,
 )
 from common.agents.networks.encoders import LeafSpaces, select_leaves
-from common.agents.networks.noisy import add_noise, drawn_noise
+from common.agents.networks.noisy import add_noise, drawn_noise, given_noise, noisy_layers
 from common.agents.networks.normalization import build_normalizer
 from common.agents.networks.pictures import RandomShift
 from common.agents.networks.policies import GreedyQ
@@ -168,9 +169,9 @@ class QAgent(NetworkAgent):
         self.learn = Update(learn, self.nets, captured=captured)
         act = nn.Sequential(self.normalizer, self.qnet)
         self._action_values = Inference(act, self.device, captured=captured)  # [n, A]
-        self._noisy_values = Inference(self._noisily(act, self.qnet), self.device, captured=captured)
+        self._noisy_values = self._infer_noisily(act, captured=captured)
         self._opt_steps = 0
-        self._rng = np.random.default_rng(seed)
+        self._rng, self._lane_random = np.random.default_rng(seed), LaneRandom(seed)
         self._epsilon = epsilon
         self._evaluation = EvaluationEpsilon(config.eval_epsilon)
 
@@ -191,30 +192,38 @@ class QAgent(NetworkAgent):
         return add_noise(net, self.config.noisy) if self.config.noisy else net
 
     def _noisily(self, function: Callable[[Any], ResultT], *nets: nn.Module) -> Callable[[Any], ResultT]:
-        """The function, with new noise in ``nets`` in each call if they are noisy."""
+        """The function, with new noise in ``nets`` in each call if they are noisy; ``noise`` has that of each row."""
         generator = self._noise_generator
         if generator is None:
             return function
 
-        def compute(argument: Any) -> ResultT:
-            with drawn_noise(generator, *nets):
+        def compute(argument: Any, noise: torch.Tensor | None = None) -> ResultT:
+            with drawn_noise(generator, *nets) if noise is None else given_noise(noise, *nets):
                 return function(argument)
 
         return compute
+
+    def _infer_noisily(self, function: Callable[[Any], torch.Tensor], *, captured: bool) -> Inference:
+        """An inference with new noise in ``qnet`` in each call, if it is noisy."""
+        n_numbers = sum(layer.n_numbers for layer in noisy_layers(self.qnet))
+        noise = (lambda lanes: self._lane_random.of(lanes).standard_normal(n_numbers)) if n_numbers else None
+        return Inference(self._noisily(function, self.qnet), self.device, captured=captured, noise=noise)
 
     def eval(self) -> None:
         super().eval()
         self._evaluation.begin()
 
-    def sample(self, obs: Leaves) -> Array:
+    def sample(self, obs: Leaves, lanes: Array | None = None) -> Array:
         is_noisy = self.is_train and self.config.noisy
-        return self.actions.to_env(self._choose((self._noisy_values if is_noisy else self._action_values)(obs)))
+        values = (self._noisy_values if is_noisy else self._action_values)(obs, lanes)
+        return self.actions.to_env(self._choose(values, lanes))
 
-    def _choose(self, values: Array) -> Array:
+    def _choose(self, values: Array, lanes: Array | None) -> Array:
         """The numbers ``[n]`` of the actions to take, for action values ``[n, A]``."""
         if not self.is_train:
-            return self._evaluation.choose(values)
-        return self.config.explorer.choose(values, self._opt_steps, self._epsilon, self._rng)
+            return self._evaluation.choose(values, lanes)
+        rng = self._rng if lanes is None else self._lane_random.of(lanes)
+        return self.config.explorer.choose(values, self._opt_steps, self._epsilon, rng)
 
     def opt(self, buffer: ReplayBuffer) -> Record | None:
         if len(buffer) == 0:

@@ -86,7 +86,7 @@ class R2D2(RecurrentAgent, QAgent):
         super().__init__(spec, **given)
         captured = self.captures(self.config)
         self._action_values = Inference(self._step, self.device, captured=captured)  # [n, A + M]
-        self._noisy_values = Inference(self._noisily(self._step, self.qnet), self.device, captured=captured)
+        self._noisy_values = self._infer_noisily(self._step, captured=captured)
         self._numbers = torch.arange(1, self.actions.size + 1, device=self.device)
         # The previous action is kept as its number, counted from 1; 0 says that there was none.
         self.lane_memory = LaneMemory(self.config.memory.state_dim + 1)
@@ -106,12 +106,12 @@ class R2D2(RecurrentAgent, QAgent):
         values, after = self.qnet(obs, self._one_hot(before), state)
         return torch.cat((values[:, 0], after), dim=1)
 
-    def sample(self, obs: Leaves) -> Array:
+    def sample(self, obs: Leaves, lanes: Array | None = None) -> Array:
         compute = self._noisy_values if self.is_train and self.config.noisy else self._action_values
-        found = compute({**to_columns("obs", obs), "state": self._recall()})
+        found = compute({**to_columns("obs", obs), "state": self._recall(lanes)}, lanes)
         values, memory = found[:, : self.actions.size], found[:, self.actions.size :]
-        index = self._choose(values)
-        self._remember(memory, index[:, None] + 1)
+        index = self._choose(values, lanes)
+        self._remember(memory, index[:, None] + 1, lanes)
         return self.actions.to_env(index)
 
     def _draw_batches(self, buffer: ReplayBuffer) -> Sequence[Batch]:

@@ -30,8 +30,8 @@ class RecurrentAgent(NetworkAgent):
     td_error = Agent.td_error
     policy = Agent.policy
 
-    def begin(self, lanes: Array) -> None:
-        self.lane_memory.begin(lanes, is_train=self.is_train)
+    def begin(self, begins: Array, lanes: Array | None = None) -> None:
+        self.lane_memory.begin(begins, lanes, is_train=self.is_train)
 
     def extra_columns(self) -> Sequence[Column]:
         return [Column.of("state", np.float32, self.lane_memory.shape)]
@@ -39,15 +39,15 @@ class RecurrentAgent(NetworkAgent):
     def extras(self) -> Items:
         return {"state": self._before}
 
-    def _recall(self) -> Array:
+    def _recall(self, lanes: Array | None) -> Array:
         """The state of each lane before the action that is to be chosen, ``[n, S]``."""
-        self._before = self.lane_memory.read(is_train=self.is_train).numpy()
+        self._before = self.lane_memory.read(lanes, is_train=self.is_train).numpy()
         return self._before
 
-    def _remember(self, memory: Array, action: Array) -> None:
+    def _remember(self, memory: Array, action: Array, lanes: Array | None) -> None:
         """Keep the state of the memory ``[n, M]`` and the action that was chosen ``[n, S - M]`` for the next step."""
         state = np.concatenate((memory, action), axis=1, dtype=np.float32)
-        self.lane_memory.write(torch.from_numpy(state), is_train=self.is_train)
+        self.lane_memory.write(torch.from_numpy(state), lanes, is_train=self.is_train)
 
 
 def require_sequences(agent: str, batch: Mapping[str, torch.Tensor]) -> None:

@@ -21,6 +21,7 @@ from common.agents.network_agent import (
     Batch,
     Inference,
     LaneMemory,
+    LaneRandom,
     NormalizeBatch,
     Results,
     Update,
@@ -142,12 +143,17 @@ class RecurrentSAC(RecurrentAgent):
             build_optimizer(net.parameters(), config.lr, config.optimizer)
             for net in (self.actor, self.critics, self.ent_coef)
         )
-        self._generator = torch.Generator(self.device).manual_seed(seed)
+        self._generator, self._lane_random = torch.Generator(self.device).manual_seed(seed), LaneRandom(seed)
         captured = self.captures(config)
         self.learn = Update(self._learn_from, self.nets, captured=captured)
         self._normalize = NormalizeBatch(self.normalizer, captured=captured)
         self._act_greedily = Inference(self._step_greedily, self.device, captured=captured)  # [n, A + M]
-        self._act_exploring = Inference(self._step_exploring, self.device, captured=captured)
+        self._act_exploring = Inference(
+            self._step_exploring,
+            self.device,
+            captured=captured,
+            noise=lambda lanes: self._lane_random.of(lanes).standard_normal(n_dims),
+        )
         self.lane_memory = LaneMemory(config.memory.state_dim + n_dims)
         self._opt_steps = 0
 
@@ -157,13 +163,17 @@ class RecurrentSAC(RecurrentAgent):
         below, n_features = build_encoder(config.network, observations, config.feature_dim)
         return RecurrentEncoder(below, n_features, self._size, config.memory)
 
-    def sample(self, obs: Leaves) -> Array:
+    def sample(self, obs: Leaves, lanes: Array | None = None) -> Array:
         act = self._act_exploring if self.is_train else self._act_greedily
-        found = act({**to_columns("obs", obs), "state": self._recall()})
+        found = act({**to_columns("obs", obs), "state": self._recall(lanes)}, lanes)
         unit, memory = torch.from_numpy(found[:, : self._size]), found[:, self._size :]
         if self.is_train and self._opt_steps < self.config.random_opts:
-            unit = 2 * torch.rand(unit.shape, generator=self._generator, device=self.device).cpu() - 1
-        self._remember(memory, unit.numpy())
+            if lanes is None:
+                share = torch.rand(unit.shape, generator=self._generator, device=self.device).cpu()
+            else:
+                share = torch.from_numpy(self._lane_random.of(lanes).random(self._size)).float()
+            unit = 2 * share - 1
+        self._remember(memory, unit.numpy(), lanes)
         actions: Array = self.action_scale.to_env(unit.to(self.device)).numpy(force=True)
         return actions
 
@@ -172,10 +182,10 @@ class RecurrentSAC(RecurrentAgent):
         outputs, after = self._run_actor(given)
         return torch.cat((outputs[:, : self._size].tanh(), after), dim=1)
 
-    def _step_exploring(self, given: Batch) -> torch.Tensor:
-        """As ``_step_greedily``, with random actions of the policy."""
+    def _step_exploring(self, given: Batch, noise: torch.Tensor | None = None) -> torch.Tensor:
+        """As ``_step_greedily``, with random actions of the policy; ``noise`` ``[n, A]`` is standard normal."""
         outputs, after = self._run_actor(given)
-        return torch.cat((self._sample_policy(outputs)[0], after), dim=1)
+        return torch.cat((self._sample_policy(outputs, noise)[0], after), dim=1)
 
     def _run_actor(self, given: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         """The outputs of the actor ``[n, 2 A]`` and its next states ``[n, M]``, for one step of n lanes."""
@@ -184,10 +194,13 @@ class RecurrentSAC(RecurrentAgent):
         outputs, after = self.actor(obs, before[:, None], memory)
         return outputs[:, 0], after
 
-    def _sample_policy(self, outputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def _sample_policy(
+        self, outputs: torch.Tensor, noise: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Random actions ``[N, A]`` of the policy and their log-probabilities ``[N]``."""
         mean, log_std = outputs.chunk(2, dim=1)
-        noise = torch.randn(mean.shape, generator=self._generator, device=self.device)
+        if noise is None:
+            noise = torch.randn(mean.shape, generator=self._generator, device=self.device)
         return squashed_gaussian(mean, log_std.clamp(*LSTD_LIMITS), noise)
 
     def opt(self, buffer: ReplayBuffer) -> Record | None:

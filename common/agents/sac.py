@@ -81,9 +81,9 @@ class SAC(Bootstrapping):
             noise, size = config.state_dependent_noise.process(), self.actor.lstd.numel()
         self._action_noise = None if noise is None else LaneNoise(noise, size, self._generator, self.device)
 
-    def begin(self, lanes: Array) -> None:
+    def begin(self, begins: Array, lanes: Array | None = None) -> None:
         if self.is_train and self._action_noise is not None:
-            self._action_noise.begin(lanes)
+            self._action_noise.begin(begins, lanes)
 
     def _make_actor(self, n_dims: int) -> nn.Module:
         gsde = self.config.state_dependent_noise
@@ -102,9 +102,16 @@ class SAC(Bootstrapping):
         mean, log_std = self._policy_at(obs)
         return squashed_gaussian(mean, log_std, self._noise(mean))
 
-    def _explore(self, obs: Observed) -> torch.Tensor:
+    def _draw_noise(self, lanes: Array) -> Array:
+        if self._action_noise is None:
+            return super()._draw_noise(lanes)
+        noise: Array = self._action_noise.draw(len(lanes), lanes).numpy(force=True)
+        return noise
+
+    def _explore(self, obs: Observed, noise: torch.Tensor | None = None) -> torch.Tensor:
         mean, log_std = self._policy_at(obs)
-        noise = self._noise(mean) if self._action_noise is None else self._action_noise.draw(len(mean))
+        if noise is None:
+            noise = self._noise(mean) if self._action_noise is None else self._action_noise.draw(len(mean))
         if isinstance(self.actor, StateDependentActor):
             noise = self.actor.noise(obs, noise)
         return squashed_gaussian(mean, log_std, noise)[0]

@@ -60,16 +60,20 @@ class TD3(Bootstrapping):
         size = self.action_scale.size
         self._action_noise = LaneNoise(self.config.exploration_noise, size, self._generator, self.device)
 
-    def begin(self, lanes: Array) -> None:
+    def begin(self, begins: Array, lanes: Array | None = None) -> None:
         if self.is_train:
-            self._action_noise.begin(lanes)
+            self._action_noise.begin(begins, lanes)
 
     def _make_actor(self, n_dims: int) -> nn.Module:
         return self._make_network(self._actor_leaves, n_dims)
 
-    def _explore(self, obs: Observed) -> torch.Tensor:
+    def _draw_noise(self, lanes: Array) -> Array:
+        noise: Array = self._action_noise.draw(len(lanes), lanes).numpy(force=True)
+        return noise
+
+    def _explore(self, obs: Observed, noise: torch.Tensor | None = None) -> torch.Tensor:
         action: torch.Tensor = self.actor(obs).tanh()
-        return (action + self._action_noise.draw(len(action))).clamp(-1, 1)
+        return (action + (self._action_noise.draw(len(action)) if noise is None else noise)).clamp(-1, 1)
 
     def _next_action(self, next_obs: Observed) -> tuple[torch.Tensor, torch.Tensor | None]:
         action = self.actor_tgt(next_obs).tanh()

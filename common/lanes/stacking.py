@@ -6,7 +6,7 @@ import numpy as np
 
 from common.data import Array, Leaves
 from common.interfaces import EnvSpec
-from common.leaves import copy_leaves, empty_leaves
+from common.leaves import capacity_for, copy_leaves, empty_leaves
 from common.spaces import LEAF_SPACES
 
 
@@ -24,19 +24,21 @@ class Stacker:
         self._is_leaf = isinstance(spec.observation_space, LEAF_SPACES)
         self._windows = {path: _Window(leaf, k) for path, leaf in _by_path(frames).items()} if k > 1 else {}
 
-    def add(self, obs: Leaves, begins: Array | None) -> Leaves:
+    def add(self, obs: Leaves, begins: Array | None, lanes: Array | None = None) -> Leaves:
         """The stacks that end with these observations, ``[n, k, *shape]``, valid until the next call.
 
         Args:
             obs: the newest frames, ``[n, *shape]``.
-            begins: the lanes whose episodes begin with them, ``[n]`` bool; None: none.
+            begins: where episodes begin with them, ``[n]`` bool; None: nowhere.
+            lanes: the lanes of the rows, ``[n]`` int64, all different; a new number adds a lane, whose episode must
+                begin. None: all lanes.
         """
         if not self._windows:
             return obs
         if self._is_leaf:  # The usual case; the code below takes 2 µs more.
-            return self._windows[""].add(obs, begins)  # type: ignore[arg-type]
+            return self._windows[""].add(obs, begins, lanes)  # type: ignore[arg-type]
         found = _by_path(obs)
-        return self._leaves({path: window.add(found[path], begins) for path, window in self._windows.items()})
+        return self._leaves({path: window.add(found[path], begins, lanes) for path, window in self._windows.items()})
 
     def peek(self, obs: Leaves) -> Leaves:
         """A copy of the stacks that would end with these observations, ``[n, k, *shape]``; nothing is added.
@@ -80,7 +82,9 @@ class _Window:
     def stacks(self) -> Array:
         return self._frames[:, self._end - self._k : self._end]
 
-    def add(self, frames: Array, begins: Array | None) -> Array:
+    def add(self, frames: Array, begins: Array | None, lanes: Array | None) -> Array:
+        if lanes is not None:
+            return self._add_for(frames, begins, lanes)
         k = self._k
         if self._end == 2 * k:
             self._frames[:, : k - 1] = self._frames[:, k + 1 :]
@@ -90,6 +94,17 @@ class _Window:
         if begins is not None:
             self._frames[begins, self._end - k : self._end - 1] = frames[begins][:, None]
         return self.stacks
+
+    def _add_for(self, frames: Array, begins: Array | None, lanes: Array) -> Array:
+        """Move the frames of these lanes instead of the window, which serves all lanes."""
+        n = len(self._frames)
+        if (more := capacity_for(lanes, n) - n) > 0:
+            self._frames = np.concatenate((self._frames, np.zeros((more, *self._frames.shape[1:]), self._frames.dtype)))
+        stacks = np.concatenate([self.stacks[lanes, 1:], frames[:, None]], axis=1)
+        if begins is not None:
+            stacks[begins] = frames[begins][:, None]
+        self.stacks[lanes] = stacks
+        return stacks
 
     def peek(self, frames: Array) -> Array:
         return np.concatenate([self.stacks[:, 1:], frames[:, None]], axis=1)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import inspect
+from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -11,12 +12,14 @@ import numpy as np
 
 from common.agents.network_agent import n_rows
 from common.data import Array, Items, Leaves
-from common.interfaces import Agent, TrainingState
+from common.interfaces import Agent, TrainingState, acting_for_lanes
 from common.leaves import copy_leaves, pick_lanes
 from common.spaces import leaves_of, to_columns
 from common.testing.play import explaining
 
-FORGET = "lanes is True where an episode begins, and these lanes forget (common.agents.network_agent has LaneMemory)"
+FORGET = "begins is True where an episode begins, and these lanes forget (common.agents.network_agent has LaneMemory)"
+SOME_LANES = np.array([4, 0, 2])
+"""The lanes for which an agent acts together; the last of them also acts alone."""
 
 
 def check_acting(agents: Sequence[Agent], obs: Leaves, space: gymnasium.Space[Any]) -> None:
@@ -35,6 +38,7 @@ def check_acting(agents: Sequence[Agent], obs: Leaves, space: gymnasium.Space[An
     _check_begin(agents, obs)
     _check_modes(agents[0], obs)
     _check_evaluation_between(agents[0], obs)
+    _check_lanes(agents[1], agents[2], obs, space)
 
 
 def switch(agent: Agent, *, train: bool) -> None:
@@ -56,6 +60,56 @@ def _answer(agent: Agent, obs: Leaves) -> Items:
     """The agent's actions for observations, and the recurrent state that it records before them."""
     actions = to_columns("action", agent.sample(obs))
     return actions | {name: column.copy() for name, column in agent.extras().items() if is_state(name)}
+
+
+def _check_lanes(beside: Agent, alone: Agent, obs: Leaves, space: gymnasium.Space[Any]) -> None:
+    """Check that a lane acts the same beside other lanes as alone, if the agent can act for some of its lanes.
+
+    Args:
+        beside: acts for several lanes.
+        alone: has the same seed, and acts for one of these lanes.
+        obs: observations of n lanes.
+        space: of the actions.
+    """
+    if "lanes" not in inspect.signature(beside.sample).parameters:
+        return
+    for train in (False, True):
+        for agent in (beside, alone):
+            switch(agent, train=train)
+        for step, (found, expected) in enumerate(_act_for_lanes(beside, alone, obs, space)):
+            if not alike(found, expected):
+                mode = "train" if train else "eval"
+                raise AssertionError(
+                    f"at step {step} of {mode} mode, sample(obs, lanes) gave lane {SOME_LANES[-1]} other actions or "
+                    f"extras beside the lanes {SOME_LANES[:-1].tolist()} than alone: keep the memory of each lane by "
+                    "its number, and draw its random numbers from a sequence of its own (LaneMemory and LaneRandom of "
+                    "common.agents.network_agent do so)"
+                )
+
+
+def _act_for_lanes(
+    beside: Agent, alone: Agent, obs: Leaves, space: gymnasium.Space[Any]
+) -> Iterator[tuple[Items, Items]]:
+    """The answers of the two agents for the lane in which both act; other lanes begin episodes and act in between."""
+    with explaining("sample() takes lanes"):
+        several, single = (acting_for_lanes(agent) for agent in (beside, alone))
+    lane = SOME_LANES[-1:]
+    for step in range(5):
+        lanes = np.roll(SOME_LANES, step)
+        begins = (lanes == 0) & (step == 2) | (step == 0)  # Lane 0 begins again while the other ones go on.
+        seen = pick_lanes(obs, (3 * step + lanes) % n_rows(obs))
+        with explaining(f"begin(begins, lanes) or sample(obs, lanes) failed for the lanes {lanes.tolist()}"):
+            several.begin(begins, lanes)
+            actions = several.sample(seen, lanes)
+        _check_space(actions, len(lanes), space)
+        mine = lanes == lane
+        answer = {**to_columns("action", actions), **beside.extras()}
+        found = {name: column[mine] for name, column in answer.items()}
+        single.begin(begins[mine], lane)
+        expected = {**to_columns("action", single.sample(pick_lanes(seen, mine), lane)), **alone.extras()}
+        yield found, {name: column.copy() for name, column in expected.items()}
+        if step % 2:  # The other lanes act once more.
+            several.sample(pick_lanes(seen, ~mine), lanes[~mine])
 
 
 def is_state(name: str) -> bool:
@@ -92,7 +146,7 @@ def _check_begin(agents: Sequence[Agent], obs: Leaves) -> None:
     one, same, other = (_answer(agent, obs) for agent in agents)
     assert not alike(one, same) or alike(one, other), (
         "sample() gave other actions if earlier observations differed, although begin() said that an episode begins: "
-        f"an agent with a memory overrides begin(lanes); {FORGET}"
+        f"an agent with a memory overrides begin(begins); {FORGET}"
     )
     begins = lanes % 2 == 0
     begin(agents[0], turned)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from common.data import Leaves
-from common.interfaces import Agent, EnvSpec
+from common.data import Array, Leaves
+from common.errors import PluginError
+from common.interfaces import Agent, EnvSpec, acting_for_lanes
 from common.lanes.building import read_spec
 from common.lanes.stacking import Stacker
+from common.leaves import pick_lanes
 from common.spaces import flatten, unflatten
 from learner.storage.checkpoint import load_agent
 
@@ -20,6 +23,9 @@ class Policy:
 
     The policy may remember the present episode, as an agent with a memory or with stacks of frames does. So call
     ``begin`` before each further episode; the first episode needs no call.
+
+    A program that plays several episodes at the same time numbers them, and names in each call the ``lanes`` that its
+    observations belong to. Without ``lanes``, the only lane is lane 0.
 
     Args:
         agent: in eval mode.
@@ -31,29 +37,59 @@ class Policy:
         self.agent = agent
         self._spec = frames
         self._stacker = Stacker(frames, 1, frame_stack) if frame_stack > 1 else None
-        self._begins = True
+        self._begun: set[int] = set()  # The lanes whose episodes go on.
+        self._has_lanes = False
 
-    def begin(self) -> None:
-        """Note that the next observation begins an episode."""
-        self._begins = True
+    def begin(self, lanes: Sequence[int] | None = None) -> None:
+        """Note that the next observation begins an episode, in these lanes or in all."""
+        self._begun = set() if lanes is None else self._begun.difference(lanes)
 
-    def __call__(self, observation: Any) -> Any:
-        """Choose an action for one observation; it can be passed to the environment's ``step``."""
-        obs = _with_axis(flatten(self._spec.observation_space, observation))
-        begins = np.array([True]) if self._begins else None
-        if begins is not None:
+    def __call__(self, observation: Any, lanes: Sequence[int] | None = None) -> Any:
+        """Choose an action for one observation; it can be passed to the environment's ``step``.
+
+        With ``lanes``, choose a list of actions for a sequence of as many observations; all lanes are different.
+
+        Raises:
+            PluginError: the agent cannot act for some of its lanes; or there are not as many observations as lanes.
+        """
+        self._has_lanes = self._has_lanes or lanes is not None
+        if lanes is not None:
+            return self._choose(observation, lanes)
+        return self._choose([observation], [0])[0]
+
+    def _choose(self, observations: Sequence[Any], lanes: Sequence[int]) -> list[Any]:
+        if len(observations) != len(lanes):
+            raise PluginError(
+                f"policy: expected an observation for each of {len(lanes)} lanes, found {len(observations)}"
+            )
+        obs = _join([flatten(self._spec.observation_space, observation) for observation in observations])
+        begins = np.array([lane not in self._begun for lane in lanes])
+        self._begun.update(lanes)
+        named = np.array(lanes, np.int64) if self._has_lanes else None
+        seen = self._stacker.add(obs, begins, named) if self._stacker is not None else obs
+        actions = self._sample(seen, begins) if named is None else self._sample_for(seen, begins, named)
+        return [unflatten(self._spec.action_space, pick_lanes(actions, i)) for i in range(len(lanes))]
+
+    def _sample(self, seen: Leaves, begins: Array) -> Leaves:
+        if begins.any():
             self.agent.begin(begins)
-        self._begins = False
-        seen = self._stacker.add(obs, begins) if self._stacker is not None else obs
-        return unflatten(self._spec.action_space, _without_axis(self.agent.sample(seen)))
+        actions: Leaves = self.agent.sample(seen)
+        return actions
+
+    def _sample_for(self, seen: Leaves, begins: Array, lanes: Array) -> Leaves:
+        agent = acting_for_lanes(self.agent)
+        if begins.any():
+            agent.begin(begins, lanes)
+        actions: Leaves = agent.sample(seen, lanes)
+        return actions
 
 
-def _with_axis(leaves: Leaves) -> Leaves:
-    return {path: leaf[None] for path, leaf in leaves.items()} if isinstance(leaves, dict) else leaves[None]
-
-
-def _without_axis(leaves: Leaves) -> Leaves:
-    return {path: leaf[0] for path, leaf in leaves.items()} if isinstance(leaves, dict) else leaves[0]
+def _join(rows: Sequence[Leaves]) -> Leaves:
+    """Single observations as observations of n lanes."""
+    first = rows[0]
+    if isinstance(first, dict):
+        return {path: np.stack([row[path] for row in rows]) for path in first}
+    return np.stack(rows)  # type: ignore[arg-type] # no row is a dict
 
 
 def load_policy(directory: Path) -> Policy:

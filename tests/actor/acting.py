@@ -63,8 +63,8 @@ class Acts(CheckingAgent):
         self._function = function
         self.begun: list[list[bool]] = []
 
-    def begin(self, lanes: Array) -> None:
-        self.begun.append(lanes.tolist())
+    def begin(self, begins: Array, lanes: Array | None = None) -> None:
+        self.begun.append(begins.tolist())
 
     def sample(self, obs: Any) -> Any:
         return self._function(obs)

@@ -102,8 +102,8 @@ class Noting(Idle):
         self.begun: list[list[bool]] = []
         self.lanes: list[int] = []
 
-    def begin(self, lanes: Array) -> None:
-        self.begun.append(lanes.tolist())
+    def begin(self, begins: Array, lanes: Array | None = None) -> None:
+        self.begun.append(begins.tolist())
 
     def sample(self, obs: Array) -> Array:
         self.lanes.append(len(obs))

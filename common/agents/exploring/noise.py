@@ -11,11 +11,14 @@ import math
 from collections.abc import Mapping
 from typing import Annotated, Final, Literal, NamedTuple
 
+import numpy as np
 import torch
 from pydantic import BeforeValidator, Field, NonNegativeFloat, PositiveInt, model_validator
 
+from common.agents.exploring.lane_random import LaneRandom, RowRandom
 from common.data import Array
 from common.errors import ConfigError
+from common.leaves import capacity_for
 from common.settings import Settings
 
 RATIO: Final = 4.0
@@ -108,10 +111,13 @@ class LaneNoise:
     The state is in tensors that are changed in place, so that captured actions go on with it. A process begins in its
     steady state, where all steps have the same distribution. ``NetworkAgent`` saves and restores the state.
 
+    ``lanes`` names the lanes that the rows of a call belong to, ``[k]`` int64, all different; None: all n lanes. A lane
+    with a new number is added, and its noise begins. With ``lanes``, each lane has its own sequence of random numbers.
+
     Args:
         config: the kind and the sizes of the noise.
         size: dimensions of an action, A.
-        generator: the source of all randomness, on ``device``.
+        generator: the source of all randomness, on ``device``; of its seed are the sequences of single lanes.
         device: where the noise is drawn.
     """
 
@@ -128,25 +134,32 @@ class LaneNoise:
         self._is_lasting = bool(len(decays)) or config.max_std is not None
         self._states: dict[int, LaneState] = {}  # By the number of lanes, since captured actions hold on to them.
         self._n = 0
+        self._random = LaneRandom(generator.initial_seed(), use=1)
 
-    def begin(self, lanes: Array) -> None:
-        """Begin new noise in the lanes ``[n]`` bool, or in all lanes if n has changed."""
-        n = len(lanes)
+    def begin(self, begins: Array, lanes: Array | None = None) -> None:
+        """Begin new noise where ``begins``, ``[n]`` bool, is True; in all lanes if n has changed."""
+        n = len(begins)
         if not self._is_lasting:
+            return
+        if lanes is not None:
+            if begins.any():
+                self._renew(self._reach(lanes), lanes[begins])
             return
         fresh = LaneState(self._randn(n, self._size, len(self._decays)), self._draw_sizes(n))
         state = self._states.setdefault(n, fresh)
-        begins = torch.from_numpy(lanes | (n != self._n)).to(self._device)
+        where = torch.from_numpy(begins | (n != self._n)).to(self._device)
         self._n = n
         for old, new in zip(state, fresh, strict=True):
-            old.copy_(torch.where(begins.view(n, *(1 for _ in old.shape[1:])), new, old))
+            old.copy_(torch.where(where.view(n, *(1 for _ in old.shape[1:])), new, old))
 
-    def draw(self, n: int) -> torch.Tensor:
+    def draw(self, n: int, lanes: Array | None = None) -> torch.Tensor:
         """The noise of the next step, ``[n, A]`` float32.
 
         Raises:
             ConfigError: ``begin`` has not been called for n lanes.
         """
+        if lanes is not None:
+            return self._draw_for(lanes)
         if not self._is_lasting:
             return self._randn(n, self._size) * self._config.std
         if n not in self._states:
@@ -158,9 +171,53 @@ class LaneNoise:
         processes.mul_(self._decays).add_(self._randn(*processes.shape) * self._fresh)
         return processes.sum(dim=2) * (sizes / math.sqrt(n_processes))
 
+    def _draw_for(self, lanes: Array) -> torch.Tensor:
+        """The noise of the next step of these lanes, ``[k, A]`` float32."""
+        rows, n_processes = self._random.of(lanes), len(self._decays)
+        if not self._is_lasting:
+            return self._normal(rows, self._size) * self._config.std
+        state, index = self._reach(lanes), torch.from_numpy(lanes)
+        sizes = state.sizes[index]
+        if not n_processes:
+            return self._normal(rows, self._size) * sizes
+        fresh = self._normal(rows, self._size * n_processes).view(-1, self._size, n_processes) * self._fresh
+        processes = state.processes[index] * self._decays + fresh
+        state.processes[index] = processes
+        return processes.sum(dim=2) * (sizes / math.sqrt(n_processes))
+
+    def _reach(self, lanes: Array) -> LaneState:
+        """The state of all lanes, in which the noise of new ones among ``lanes`` has begun."""
+        before, n = self._n, capacity_for(lanes, self._n)
+        if n > before:
+            shapes = (n, self._size, len(self._decays)), (n, 1)
+            grown = LaneState(*(torch.zeros(shape, device=self._device) for shape in shapes))
+            if before:
+                for new, old in zip(grown, self._states[before], strict=True):
+                    new[:before] = old
+            self._keep(grown)
+            self._renew(self._states[n], np.arange(before, n))
+        return self._states[n]
+
+    def _renew(self, state: LaneState, lanes: Array) -> None:
+        """Begin new noise in these lanes, ``[k]``, by their own random numbers."""
+        rows, index = self._random.of(lanes), torch.from_numpy(lanes)
+        processes = self._normal(rows, state.processes[0].numel())
+        state.processes[index] = processes.view(len(lanes), *state.processes.shape[1:])
+        state.sizes[index] = self._size_at(torch.from_numpy(rows.random(1)).float().to(self._device))
+
+    def _normal(self, rows: RowRandom, m: int) -> torch.Tensor:
+        return torch.from_numpy(rows.standard_normal(m)).to(self._device)
+
+    def _keep(self, state: LaneState) -> None:
+        """Go on with this state, in the tensors that captured actions hold on to."""
+        self._n = len(state.sizes)
+        for old, new in zip(self._states.setdefault(self._n, state), state, strict=True):
+            old.copy_(new)
+
     def collect(self) -> dict[str, torch.Tensor]:
         """The state of the lanes, for a resumed run; empty if there is none."""
-        return self._states[self._n]._asdict() if self._n in self._states else {}
+        state = self._states[self._n]._asdict() if self._n in self._states else {}
+        return state | self._random.collect()
 
     def load(self, tensors: Mapping[str, torch.Tensor], prefix: str) -> None:
         """Take the state that ``collect`` gave, found under ``prefix``.
@@ -168,6 +225,7 @@ class LaneNoise:
         Raises:
             ValueError: the state is that of another noise.
         """
+        self._random.load(tensors, prefix)
         names = [f"{prefix}{name}" for name in LaneState._fields]
         if not all(name in tensors for name in names):
             return
@@ -175,16 +233,18 @@ class LaneNoise:
         shape = (len(saved.sizes), self._size, len(self._decays))
         if saved.processes.shape != shape:
             raise ValueError(f"{prefix}processes: expected {list(shape)}, found {list(saved.processes.shape)}")
-        self._n = shape[0]
-        for old, new in zip(self._states.setdefault(self._n, saved), saved, strict=True):
-            old.copy_(new)
+        self._keep(saved)
 
     def _draw_sizes(self, n: int) -> torch.Tensor:
         """The standard deviation in each of n lanes, ``[n, 1]``."""
+        if self._config.max_std is None:
+            return torch.full((n, 1), self._config.std, device=self._device)
+        return self._size_at(torch.rand((n, 1), generator=self._generator, device=self._device))
+
+    def _size_at(self, share: torch.Tensor) -> torch.Tensor:
+        """The standard deviations at these shares of the way from the least to the greatest one, ``[n, 1]``."""
         least, greatest = self._config.std, self._config.max_std
-        if greatest is None:
-            return torch.full((n, 1), least, device=self._device)
-        return least + (greatest - least) * torch.rand((n, 1), generator=self._generator, device=self._device)
+        return least + ((least if greatest is None else greatest) - least) * share
 
     def _randn(self, *shape: int) -> torch.Tensor:
         return torch.randn(shape, generator=self._generator, device=self._device)

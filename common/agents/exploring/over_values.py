@@ -7,9 +7,13 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field, NonNegativeInt, PositiveFloat
 
+from common.agents.exploring.lane_random import LaneRandom, RowRandom
 from common.config.replay_config import Unit
 from common.data import Array
 from common.settings import Settings
+
+Random = np.random.Generator | RowRandom
+"""Where explorers draw from: one stream for all lanes, or for each row the sequence of its lane."""
 
 
 class EpsilonGreedy(Settings):
@@ -33,7 +37,7 @@ class EpsilonGreedy(Settings):
             return rung
         return self.start + (rung - self.start) * opt_steps / self.final_step
 
-    def choose(self, values: Array, opt_steps: int, rung: float, rng: np.random.Generator) -> Array:
+    def choose(self, values: Array, opt_steps: int, rung: float, rng: Random) -> Array:
         """Actions ``[n]`` for values ``[n, A]``."""
         return choose_mostly_best(values, self.at(opt_steps, rung), rng)
 
@@ -55,10 +59,11 @@ class Softmax(Settings):
         values: Array,
         opt_steps: int,  # noqa: ARG002 - there is no schedule
         rung: float,  # noqa: ARG002 - and no ladder
-        rng: np.random.Generator,
+        rng: Random,
     ) -> Array:
         """Actions ``[n]`` for values ``[n, A]``, drawn as the maximum of values and Gumbel noise."""
-        actions: Array = (values / self.temperature + rng.gumbel(size=values.shape)).argmax(axis=1)
+        noise = rng.gumbel(values.shape[1]) if isinstance(rng, RowRandom) else rng.gumbel(size=values.shape)
+        actions: Array = (values / self.temperature + noise).argmax(axis=1)
         return actions
 
 
@@ -74,7 +79,7 @@ class Greedy(Settings):
         values: Array,
         opt_steps: int,  # noqa: ARG002 - there is no schedule
         rung: float,  # noqa: ARG002 - and no ladder
-        rng: np.random.Generator,  # noqa: ARG002 - and no chance
+        rng: Random,  # noqa: ARG002 - and no chance
     ) -> Array:
         """Actions ``[n]`` for values ``[n, A]``."""
         actions: Array = values.argmax(axis=1)
@@ -94,20 +99,25 @@ class EvaluationEpsilon:
 
     def begin(self) -> None:
         """Begin an evaluation; all evaluations have the same draws, so that the same model has the same score."""
-        self._rng = np.random.default_rng(0)
+        self._rng, self._lane_random = np.random.default_rng(0), LaneRandom(0)
 
-    def choose(self, values: Array) -> Array:
-        """Actions ``[n]`` for values ``[n, A]``."""
+    def choose(self, values: Array, lanes: Array | None = None) -> Array:
+        """Actions ``[n]`` for values ``[n, A]``, of all lanes or of ``lanes`` ``[n]``."""
         if self._epsilon:
-            return choose_mostly_best(values, self._epsilon, self._rng)
+            return choose_mostly_best(
+                values, self._epsilon, self._rng if lanes is None else self._lane_random.of(lanes)
+            )
         actions: Array = values.argmax(axis=1)
         return actions
 
 
-def choose_mostly_best(values: Array, epsilon: float, rng: np.random.Generator) -> Array:
+def choose_mostly_best(values: Array, epsilon: float, rng: Random) -> Array:
     """Choose the best action in each row of ``[n, A]``, or with probability ``epsilon`` a random action; ``[n]``."""
     n, n_actions = values.shape
     actions: Array = values.argmax(axis=1)
+    if isinstance(rng, RowRandom):
+        chance, place = rng.random(2).T
+        return np.where(chance < epsilon, (place * n_actions).astype(actions.dtype), actions)
     explorers = (rng.random(n) < epsilon).nonzero()[0]
     if len(explorers) == 1:  # numpy draws one number in a quarter of the time of an array of one.
         actions[explorers[0]] = rng.integers(n_actions)

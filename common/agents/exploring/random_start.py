@@ -44,12 +44,15 @@ class RandomStart(ActorCritic):
         super().__init__(spec, **given)
         self._opt_steps = 0
 
-    def sample(self, obs: Leaves) -> Array:
+    def sample(self, obs: Leaves, lanes: Array | None = None) -> Array:
         if not self.is_train or self._opt_steps >= self.config.random_opts:
-            return super().sample(obs)
-        shape = (n_rows(obs), self.action_scale.size)
-        unit = 2 * torch.rand(shape, generator=self._generator, device=self.device) - 1  # [n, A], uniform in [-1, 1]
-        actions: Array = self.action_scale.to_env(unit).numpy(force=True)
+            return super().sample(obs, lanes)
+        if lanes is None:
+            shape = (n_rows(obs), self.action_scale.size)
+            share = torch.rand(shape, generator=self._generator, device=self.device)
+        else:
+            share = torch.from_numpy(self._lane_random.of(lanes).random(self.action_scale.size)).to(self.device)
+        actions: Array = self.action_scale.to_env(2 * share - 1).numpy(force=True)  # From [n, A], uniform in [-1, 1].
         return actions
 
     def opt(self, buffer: ReplayBuffer) -> Record | None:

@@ -16,16 +16,21 @@ import torch
 from torch import nn
 
 from common.agents.actions import ActionScale
+from common.agents.exploring.lane_random import RowRandom
+from common.data import Array
 from common.errors import ConfigError
 
 
-def sample_softmax(logits: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+def sample_softmax(logits: torch.Tensor, generator: torch.Generator, noise: torch.Tensor | None = None) -> torch.Tensor:
     """Draw from the softmax of logits ``[n, A]`` by the Gumbel-max trick (arXiv:1611.00712): numbers ``[n]``.
+
+    ``noise`` ``[n, A]`` is exponential with mean 1; None: drawn from the generator.
 
     ``torch.multinomial`` raises an error at logits that are NaN. This function does not, so a run whose policy has
     diverged goes on to its next record, and the learner's check of the record names the losses that are not finite.
     """
-    noise = torch.empty(logits.shape, device=logits.device).exponential_(generator=generator)
+    if noise is None:
+        noise = torch.empty(logits.shape, device=logits.device).exponential_(generator=generator)
     return (logits - noise.log()).argmax(dim=1)
 
 
@@ -38,8 +43,14 @@ class ActionDistribution(nn.Module, abc.ABC):
     """D, the number of elements of a choice."""
 
     @abc.abstractmethod
-    def sample(self, outputs: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-        """Random choices: ``[n, K]`` to ``[n, D]``."""
+    def sample(
+        self, outputs: torch.Tensor, generator: torch.Generator, noise: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Random choices: ``[n, K]`` to ``[n, D]``; ``noise`` is that of ``draw``, or None: the generator's."""
+
+    @abc.abstractmethod
+    def draw(self, rows: RowRandom) -> Array:
+        """Draw the noise of random choices for n rows, ``[n, K]``."""
 
     @abc.abstractmethod
     def likeliest(self, outputs: torch.Tensor) -> torch.Tensor:
@@ -78,8 +89,16 @@ class Categoricals(ActionDistribution):
         self._shape: tuple[int, ...] = space.shape or ()
         self.n_outputs, self.n_dims = sum(self._sizes), len(self._sizes)
 
-    def sample(self, outputs: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-        return torch.stack([sample_softmax(part, generator) for part in self._split(outputs)], dim=1)
+    def sample(
+        self, outputs: torch.Tensor, generator: torch.Generator, noise: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        parts = self._split(outputs)
+        noises = [None] * len(parts) if noise is None else self._split(noise)
+        drawn = [sample_softmax(part, generator, each) for part, each in zip(parts, noises, strict=True)]
+        return torch.stack(drawn, dim=1)
+
+    def draw(self, rows: RowRandom) -> Array:
+        return rows.standard_exponential(self.n_outputs)
 
     def likeliest(self, outputs: torch.Tensor) -> torch.Tensor:
         return torch.stack([part.argmax(dim=1) for part in self._split(outputs)], dim=1)
@@ -123,9 +142,15 @@ class Gaussians(ActionDistribution):
         self.n_outputs = self.n_dims = scale.size
         self.lstd = nn.Parameter(torch.zeros(scale.size))
 
-    def sample(self, outputs: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-        noise = torch.randn(outputs.shape, generator=generator, device=outputs.device)
+    def sample(
+        self, outputs: torch.Tensor, generator: torch.Generator, noise: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        if noise is None:
+            noise = torch.randn(outputs.shape, generator=generator, device=outputs.device)
         return outputs + self._lstd().exp() * noise
+
+    def draw(self, rows: RowRandom) -> Array:
+        return rows.standard_normal(self.n_dims)
 
     def likeliest(self, outputs: torch.Tensor) -> torch.Tensor:
         return outputs

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 from torch.func import functional_call
+from torch.nn import functional
 
 from common.agents.networks.layers import undecayed
 
@@ -32,23 +33,34 @@ class NoisyLinear(nn.Module):
         self.bias_sigma = nn.Parameter(torch.full_like(layer.weight[:, 0], first)) if layer.bias is not None else None
         self._noise: tuple[torch.Tensor, torch.Tensor] | None = None
 
+    @property
+    def n_numbers(self) -> int:
+        """How many normal numbers make the noise: as many as the layer has inputs and outputs."""
+        return sum(self.layer.weight.shape)
+
     def draw(self, generator: torch.Generator) -> None:
         """Draw the noise of the next calls."""
         weight = self.layer.weight
-        n_out, n_in = weight.shape
-        normal = torch.randn(n_out + n_in, generator=generator, device=weight.device, dtype=weight.dtype)
+        self.take(torch.randn(self.n_numbers, generator=generator, device=weight.device, dtype=weight.dtype))
+
+    def take(self, normal: torch.Tensor) -> None:
+        """Make the noise of the next calls of normal numbers: ``[n_numbers]``, or ``[B, n_numbers]`` for each row."""
         noise = normal.sign() * normal.abs().sqrt()
-        self._noise = noise[:n_out], noise[n_out:]
+        n_out = self.layer.weight.shape[0]
+        self._noise = noise[..., :n_out], noise[..., n_out:]
 
     def rest(self) -> None:
         """Have no noise from now on."""
         self._noise = None
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
-        """``[..., in_features]`` to ``[..., out_features]``."""
+        """``[..., in_features]`` to ``[..., out_features]``; noise of B rows needs ``[..., B, in_features]``."""
         if self._noise is None:
             return self.layer(features)  # type: ignore[no-any-return]
         out, in_ = self._noise
+        if out.dim() == 2:  # (S * e_out e_in^T) x is e_out * S (e_in * x), which needs no matrix for each row.
+            noise = functional.linear(features * in_, self.sigma, self.bias_sigma)
+            return self.layer(features) + out * noise  # type: ignore[no-any-return]
         noisy = {"weight": self.layer.weight + self.sigma * torch.outer(out, in_)}
         if self.bias_sigma is not None:
             noisy["bias"] = self.layer.bias + self.bias_sigma * out
@@ -68,7 +80,7 @@ def add_noise(net: nn.Module, sigma: float) -> nn.Module:
 @contextmanager
 def drawn_noise(generator: torch.Generator, *nets: nn.Module) -> Iterator[None]:
     """Draw noise for every noisy layer of some networks; they have it until the block ends."""
-    layers = [layer for net in nets for layer in net.modules() if isinstance(layer, NoisyLinear)]
+    layers = noisy_layers(*nets)
     for layer in layers:
         layer.draw(generator)
     try:
@@ -76,3 +88,22 @@ def drawn_noise(generator: torch.Generator, *nets: nn.Module) -> Iterator[None]:
     finally:
         for layer in layers:
             layer.rest()
+
+
+@contextmanager
+def given_noise(normal: torch.Tensor, *nets: nn.Module) -> Iterator[None]:
+    """As ``drawn_noise``, with noise of its own in each row, made of normal numbers ``[B, M]``, M of all layers."""
+    layers = noisy_layers(*nets)
+    parts = torch.split(normal, [layer.n_numbers for layer in layers], dim=1)
+    for layer, numbers in zip(layers, parts, strict=True):
+        layer.take(numbers)
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.rest()
+
+
+def noisy_layers(*nets: nn.Module) -> list[NoisyLinear]:
+    """The noisy layers of some networks."""
+    return [layer for net in nets for layer in net.modules() if isinstance(layer, NoisyLinear)]

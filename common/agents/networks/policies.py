@@ -99,10 +99,11 @@ class GaussianPolicy(nn.Module):
         """The likeliest actions: B observations to ``[B, A]`` in ``[-1, 1]``."""
         return self.forward(obs).tanh()
 
-    def sample(self, obs: Observed, generator: torch.Generator) -> torch.Tensor:
-        """Random actions: B observations to ``[B, A]`` in ``[-1, 1]``."""
+    def sample(self, obs: Observed, generator: torch.Generator, noise: torch.Tensor | None = None) -> torch.Tensor:
+        """Random actions: B observations to ``[B, A]`` in ``[-1, 1]``; ``noise`` ``[B, A]`` is standard normal."""
         mean = self.greedy(obs)
-        noise = torch.randn(mean.shape, generator=generator, device=mean.device)
+        if noise is None:
+            noise = torch.randn(mean.shape, generator=generator, device=mean.device)
         return (mean + self._lstd().exp() * noise).clamp(-1, 1)
 
     def log_prob(self, obs: Observed, action: torch.Tensor) -> torch.Tensor:
@@ -130,9 +131,9 @@ class CategoricalPolicy(nn.Module):
         """Logits: B observations to ``[B, A]``."""
         return self.logits(obs)  # type: ignore[no-any-return]
 
-    def sample(self, obs: Observed, generator: torch.Generator) -> torch.Tensor:
-        """Random actions: B observations to ``[B]``, counted from 0."""
-        return sample_softmax(self.forward(obs), generator)
+    def sample(self, obs: Observed, generator: torch.Generator, noise: torch.Tensor | None = None) -> torch.Tensor:
+        """Random actions: B observations to ``[B]``, counted from 0; ``noise`` is that of ``sample_softmax``."""
+        return sample_softmax(self.forward(obs), generator, noise)
 
     def log_prob(self, obs: Observed, action: torch.Tensor) -> torch.Tensor:
         """Logarithm of the probability of actions ``[B]``, ``[B]``."""

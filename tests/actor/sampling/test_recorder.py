@@ -177,8 +177,8 @@ class Remembering(CheckingAgent):
 
     _memory = np.zeros(0, np.float32)
 
-    def begin(self, lanes: Array) -> None:
-        self._memory = np.where(lanes, 0, self._memory if len(self._memory) else np.zeros(len(lanes))).astype("f4")
+    def begin(self, begins: Array, lanes: Array | None = None) -> None:
+        self._memory = np.where(begins, 0, self._memory if len(self._memory) else np.zeros(len(begins))).astype("f4")
 
     def sample(self, obs: Array) -> Array:
         self._before, self._memory = self._memory, self._memory + obs[:, 1]

@@ -36,8 +36,8 @@ class Random(CheckingAgent):
         self._space.seed(0)
         self.begun: list[list[bool]] = []
 
-    def begin(self, lanes: Array) -> None:
-        self.begun.append(lanes.tolist())
+    def begin(self, begins: Array, lanes: Array | None = None) -> None:
+        self.begun.append(begins.tolist())
 
     def sample(self, obs: Any) -> Any:
         n = len(next(iter(to_columns("", obs).values())))

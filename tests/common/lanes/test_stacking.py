@@ -10,6 +10,7 @@ from gymnasium.wrappers import FrameStackObservation
 from common.data import Array, Leaves
 from common.lanes.building import lanes_of, spec_of, stacked_spec
 from common.lanes.stacking import Stacker
+from common.leaves import empty_leaves, pick_lanes
 from tests.frame_parts import filmed_counting_env
 from tests.parts import CountingEnv, Goals
 
@@ -97,3 +98,21 @@ def test_stacks_can_be_restored() -> None:
     other.restore({path: stacks.copy() for path, stacks in one.stacks().items()})
     following = np.full((2, 3), 9, np.float32)
     np.testing.assert_array_equal(array(other.add(following, None)), array(one.add(following, None)))
+
+
+@pytest.mark.parametrize("space", ["leaf", "dict"])
+def test_a_lane_has_the_same_stacks_alone_and_beside_others_that_come_begin_and_pause(space: str) -> None:
+    spec = spec_of(CountingEnv() if space == "leaf" else Goals())
+    beside, alone = Stacker(spec, 1, 3), Stacker(spec, 1, 3)
+    for step, lanes in enumerate((np.array([5]), np.array([0, 5]), np.array([1, 5, 0]), np.array([20, 5]))):
+        obs = empty_leaves(spec.observation_space, len(lanes))
+        for leaf in obs.values() if isinstance(obs, dict) else [obs]:
+            leaf[:] = (10 * step + lanes).reshape(-1, *(1 for _ in leaf.shape[1:]))
+        begins = (lanes != 5) | (step == 0)
+        found = pick_lanes(beside.add(obs, begins, lanes), lanes == 5)
+        expected = alone.add(pick_lanes(obs, lanes == 5), np.array([step == 0]))
+        if step % 2:
+            beside.add(pick_lanes(obs, lanes != 5), None, lanes[lanes != 5])
+        paths = found if isinstance(found, dict) else {"": found}
+        for path, leaf in paths.items():
+            np.testing.assert_array_equal(leaf, expected[path] if isinstance(expected, dict) else expected)

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from common.agents.dqn import DQN
-from common.agents.network_agent import LaneMemory, NetworkAgent
+from common.agents.network_agent import LaneMemory, LaneRandom, NetworkAgent
 from common.data import Array, Column, Items, Model, Record
 from common.interfaces import Agent, EnvSpec, ReplayBuffer, TrainingState
 from common.testing import check_agent
@@ -408,8 +408,8 @@ class Recurrent(Complete):
         super().__init__(spec, **given)
         self.memory = LaneMemory(4)
 
-    def begin(self, lanes: Array) -> None:
-        self.memory.begin(lanes, is_train=self.is_train)
+    def begin(self, begins: Array, lanes: Array | None = None) -> None:
+        self.memory.begin(begins, lanes, is_train=self.is_train)
 
     def sample(self, obs: Array) -> Array:
         self.before = self.memory.read(is_train=self.is_train)
@@ -444,7 +444,7 @@ def begin_for_both_modes(self: Recurrent, lanes: Array) -> None:
 BROKEN_MEMORIES: dict[str, Broken] = {
     "a memory that is never cleared": (
         {"begin": begin_never},
-        "although begin() said that an episode begins: an agent with a memory overrides begin(lanes)",
+        "although begin() said that an episode begins: an agent with a memory overrides begin(begins)",
     ),
     "a memory that other lanes clear": (
         {"begin": begin_everywhere},
@@ -492,6 +492,74 @@ def test_an_agent_with_a_memory_is_refused_that_has(what: str) -> None:
     attributes, message = BROKEN_MEMORIES[what]
     with fails_saying(message):
         check_agent(broken(Recurrent, attributes), cartpole())
+
+
+# Of agents that act for some of their lanes.
+
+
+class OfLanes(Recurrent):
+    """Acts for some of its lanes too, and explores with the random numbers of each lane."""
+
+    def __init__(self, spec: EnvSpec, *, seed: int, **given: Any) -> None:
+        super().__init__(spec, seed=seed, **given)
+        self.rng, self.lane_random = np.random.default_rng(seed), LaneRandom(seed)
+
+    def sample(self, obs: Array, lanes: Array | None = None) -> Array:
+        self.before = self.memory.read(lanes, is_train=self.is_train)
+        after = torch.from_numpy(obs) + 0.9 * self.before
+        self.memory.write(after, lanes, is_train=self.is_train)
+        explores = self.draw(len(obs), lanes) < (0.8 if self.is_train else 0.0)
+        return np.where(explores, 1, Linear.sample(self, after.numpy()))
+
+    def draw(self, n: int, lanes: Array | None) -> Array:
+        return self.rng.random(n) if lanes is None else self.lane_random.of(lanes).random(1)[:, 0]
+
+
+def read_the_first(self: OfLanes, obs: Array, lanes: Array | None = None) -> Array:
+    """Keep the memory by the place in the call."""
+    return OfLanes.sample(self, obs, None if lanes is None else np.arange(len(lanes)))
+
+
+def sample_for_all_or_none(self: OfLanes, obs: Array, lanes: Array | None = None) -> Array:
+    actions = OfLanes.sample(self, obs, lanes)
+    return actions if lanes is None else np.repeat(actions, 2)
+
+
+def begin_beside(self: OfLanes, begins: Array, lanes: Array | None = None) -> None:
+    """Begin an episode in all of five lanes as soon as one begins."""
+    if lanes is not None and begins.any():
+        begins, lanes = np.ones(5, np.bool_), np.arange(5)
+    self.memory.begin(begins, lanes, is_train=self.is_train)
+
+
+ACTING_FOR_SOME = "sample(obs, lanes) gave lane 2 other actions or extras beside the lanes [4, 0] than alone"
+BROKEN_FOR_LANES: dict[str, Broken] = {
+    "a memory by the place in the call": ({"sample": read_the_first}, ACTING_FOR_SOME),
+    "a memory that other lanes clear": (
+        {"begin": begin_beside},
+        ACTING_FOR_SOME,
+    ),
+    "one random generator for all lanes": (
+        {"draw": lambda self, n, lanes: self.rng.random(n)},
+        f"of train mode, {ACTING_FOR_SOME}",
+    ),
+    "a begin without lanes": (
+        {"begin": lambda self, begins: self.memory.begin(begins, is_train=self.is_train)},
+        "Broken.begin acts for all lanes at once: expected a parameter 'lanes'",
+    ),
+    "more actions than lanes": ({"sample": sample_for_all_or_none}, "returned [6], expected [3]: one action a row"),
+}
+
+
+def test_an_agent_that_acts_for_some_of_its_lanes_passes() -> None:
+    check_agent(OfLanes, cartpole())
+
+
+@pytest.mark.parametrize("what", BROKEN_FOR_LANES)
+def test_an_agent_that_acts_for_some_of_its_lanes_is_refused_that_has(what: str) -> None:
+    attributes, message = BROKEN_FOR_LANES[what]
+    with fails_saying(message):
+        check_agent(broken(OfLanes, attributes), cartpole())
 
 
 # Of structured spaces.

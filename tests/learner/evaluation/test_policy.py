@@ -9,6 +9,8 @@ import pytest
 
 from common.config.actor_config import ActorConfig
 from common.data import Array
+from common.errors import PluginError
+from common.interfaces import EnvSpec
 from common.lanes.building import spec_of, stacked_spec
 from common.parts import build_parts
 from common.plugins.part_config import EnvConfig, PluginConfig
@@ -69,8 +71,8 @@ class Remembering(CheckingAgent):
 
     steps = 0
 
-    def begin(self, lanes: Array) -> None:
-        assert lanes.tolist() == [True]
+    def begin(self, begins: Array, lanes: Array | None = None) -> None:
+        assert begins.tolist() == [True]
         self.steps = 0
 
     def sample(self, obs: Array) -> Array:
@@ -97,3 +99,57 @@ def test_a_policy_of_stacked_frames_takes_single_frames() -> None:
         while not done:
             obs, _, terminated, truncated, _ = env.step(policy(obs))  # It asserts that the action is right.
             done = terminated or truncated
+
+
+# Of several episodes at a time.
+
+MEMORY: dict[str, Any] = {"units": [8], "memory": {"width": 8}}
+
+
+@pytest.mark.parametrize("frame_stack", [1, 3])
+@pytest.mark.parametrize("agent", ["common.agents.r2d2:R2D2", "common.agents.dqn:DQN"])
+def test_a_policy_plays_each_of_several_episodes_as_if_it_played_it_alone(agent: str, frame_stack: int) -> None:
+    config = ActorConfig(
+        env=EnvConfig(target="tests.parts:CountingEnv", frame_stack=frame_stack),
+        agent=PluginConfig(target=agent, params=MEMORY if agent.endswith("R2D2") else {"units": [8]}),
+    )
+    parts = build_parts(config, seed=1)
+    parts.agent.eval()
+    several, single = (Policy(parts.agent, parts.frames, frame_stack) for _ in range(2))
+    alone = Policy(build_parts(config, seed=1).agent, parts.frames, frame_stack)
+    rng = np.random.default_rng(0)
+    for step, lanes in enumerate(([3], [0, 3], [7, 3, 0], [3, 7])):
+        observations = [rng.normal(size=3).astype(np.float32) for _ in lanes]
+        if step == 3:
+            several.begin([7])
+        actions = several(observations, lanes)
+        assert actions[lanes.index(3)] == alone(observations[lanes.index(3)])
+        assert len(actions) == len(lanes)
+    with pytest.raises(PluginError, match="expected an observation for each of 2 lanes, found 1"):
+        single(observations[:1], [0, 1])
+
+
+def test_a_policy_goes_on_in_its_first_episode_when_others_join() -> None:
+    env = filmed_counting_env()
+    frames = spec_of(env)
+    agent = OfLanes(stacked_spec(frames, 4), seed=0, epsilon=0.0, device="cpu")
+    policy, first, second = Policy(agent, frames, frame_stack=4), env.reset()[0], filmed_counting_env().reset()[0]
+    obs, *_ = env.step(policy(first))
+    obs, *_ = env.step(policy(obs))
+    seen = agent.seen[-1]
+    policy([second, obs], [1, 0])
+    np.testing.assert_array_equal(agent.seen[-1][1, :-1], seen[0, 1:])
+    policy(obs)
+    assert agent.seen[-1].shape == seen.shape, "without lanes, it is lane 0"
+
+
+class OfLanes(FilmCritic):
+    """Takes lanes, and keeps the stacks that it has seen."""
+
+    def __init__(self, spec: EnvSpec, **given: Any) -> None:
+        super().__init__(spec, **given)
+        self.seen: list[Array] = []
+
+    def sample(self, obs: Any, lanes: Array | None = None) -> Array:
+        self.seen.append(obs.copy())
+        return super().sample(obs)

@@ -171,6 +171,56 @@ def test_a_run_in_the_midst_of_an_episode_does_not_go_on_with_another_noise() ->
         ou.draw(1)
 
 
+# Of some lanes.
+
+
+def lanes(*numbers: int) -> Array:
+    return np.array(numbers, np.int64)
+
+
+@pytest.mark.parametrize("noise", [0.3, *KINDS.values()], ids=["white", *KINDS])
+def test_a_lane_has_the_same_noise_alone_and_beside_others_that_come_begin_and_pause(noise: Any) -> None:
+    beside, alone, found = make(noise), make(noise), []
+    alone.begin(all_begin(1), lanes(3))
+    for step, others in enumerate((lanes(3, 0), lanes(1, 3), lanes(3), lanes(90, 3, 0))):
+        beside.begin((others != 3) | (step == 0), others)
+        found.append(beside.draw(len(others), others)[torch.from_numpy(others == 3)])
+        if step % 2:
+            beside.draw(1, lanes(0))
+    assert torch.equal(torch.cat(found), torch.cat([alone.draw(1, lanes(3)) for _ in range(4)]))
+
+
+@pytest.mark.parametrize("noise", [0.3, *KINDS.values()], ids=["white", *KINDS])
+def test_noise_of_some_lanes_has_the_deviation_and_the_memory_of_that_of_all(noise: Any) -> None:
+    every, some, n = make(noise), make(noise), 20_000
+    every.begin(all_begin(n))
+    some.begin(all_begin(n), np.arange(n))
+    expected = draw_many(every, n, 3)
+    found = torch.stack([some.draw(n, np.arange(n)) for _ in range(3)]).numpy()
+    assert found.std() == pytest.approx(expected.std(), rel=0.02)
+    shared = [np.corrcoef(noise[0].ravel(), noise[2].ravel())[0, 1] for noise in (found, expected)]
+    assert shared[0] == pytest.approx(shared[1], abs=0.02)
+
+
+@pytest.mark.parametrize("noise", KINDS.values(), ids=KINDS)
+def test_lanes_that_are_added_leave_the_noise_of_the_former_ones(noise: Any) -> None:
+    grown, same = make(noise), make(noise)
+    for source in (grown, same):
+        source.begin(all_begin(3))
+    grown.begin(all_begin(1), lanes(40))
+    former = np.arange(3)
+    assert torch.equal(grown.draw(3, former), same.draw(3, former))
+
+
+@pytest.mark.parametrize("noise", KINDS.values(), ids=KINDS)
+def test_restored_noise_of_some_lanes_goes_on_as_if_it_had_never_stopped(noise: Any) -> None:
+    source, again = make(noise), make(noise)
+    source.begin(all_begin(2), lanes(1, 4))
+    source.draw(2, lanes(4, 1))
+    again.load({f"noise.{name}": tensor.clone() for name, tensor in source.collect().items()}, "noise.")
+    assert torch.equal(again.draw(2, lanes(4, 2)), source.draw(2, lanes(4, 2)))
+
+
 # Agents that explore by it.
 
 SMALL: dict[str, Any] = {"units": (8,), "batch_size": 8, "random_opts": 0}

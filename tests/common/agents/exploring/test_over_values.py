@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from common.agents.exploring.lane_random import LaneRandom
 from common.agents.exploring.over_values import (
     EpsilonGreedy,
     EvaluationEpsilon,
@@ -111,6 +112,26 @@ def test_an_explorer_by_itself_draws_the_number_that_it_draws_among_others() -> 
         assert choose_mostly_best(values, 0.3, chances).tolist() == expected.tolist()
 
 
+# Of some lanes.
+
+
+@pytest.mark.parametrize("explorer", [EpsilonGreedy(final_step=0), Softmax(temperature=2.0), Greedy()])
+def test_some_lanes_explore_with_the_same_shares(explorer: EpsilonGreedy | Softmax | Greedy) -> None:
+    lanes = np.arange(20_000)
+    actions = explorer.choose(VALUES.repeat(len(lanes), axis=0), 0, 0.4, LaneRandom(0).of(lanes))
+    expected = shares(explorer, rung=0.4)
+    np.testing.assert_allclose(np.bincount(actions, minlength=4) / len(lanes), expected, atol=0.015)
+
+
+@pytest.mark.parametrize("explorer", [EpsilonGreedy(final_step=0), Softmax(temperature=2.0)])
+def test_a_lane_explores_the_same_alone_and_beside_others(explorer: EpsilonGreedy | Softmax) -> None:
+    beside, alone = LaneRandom(0), LaneRandom(0)
+    for k in (1, 3, 8) * 10:
+        lanes = np.roll(np.arange(k), k // 2)
+        actions = explorer.choose(VALUES.repeat(k, axis=0), 0, 0.9, beside.of(lanes))
+        assert actions[lanes == 0] == explorer.choose(VALUES, 0, 0.9, alone.of(lanes[lanes == 0]))
+
+
 # Greedy, and evaluations.
 
 
@@ -131,3 +152,13 @@ def test_evaluations_have_the_same_chances_and_their_episodes_others() -> None:
         found.append([evaluation.choose(values).tolist() for _ in range(2)])
     assert found[0] == found[1]
     assert found[0][0] != found[0][1]
+
+
+def test_evaluations_have_the_same_chances_in_a_lane_alone_and_beside_others() -> None:
+    values, evaluation, found = VALUES.repeat(3, axis=0), EvaluationEpsilon(0.5), []
+    for lanes in (np.array([4, 1, 2]), np.array([1])):
+        evaluation.begin()
+        rows = [evaluation.choose(values[: len(lanes)], lanes)[lanes == 1] for _ in range(20)]
+        found.append(np.concatenate(rows).tolist())
+    assert found[0] == found[1]
+    assert len(set(found[0])) > 1

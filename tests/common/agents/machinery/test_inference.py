@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import cast
 
 import numpy as np
 import pytest
@@ -11,7 +12,8 @@ from torch import nn
 
 from common.agents.machinery.inference import Inference
 from common.data import Array, Model, ModelVersion
-from common.interfaces import Agent, EnvSpec
+from common.errors import PluginError
+from common.interfaces import Agent, EnvSpec, acting_for_lanes
 from tests.common.agents.machinery.test_update import KINDS
 
 CPU = torch.device("cpu")
@@ -38,6 +40,46 @@ def test_replayed_actions_are_the_eager_ones_bit_for_bit_also_after_another_mode
         for agent in (replayed, eager):
             agent.sync_model(model)
     assert not caplog.records, "they were replayed"
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_replayed_actions_for_some_lanes_are_the_eager_ones_bit_for_bit(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    make, actions, space = KINDS[name]
+    spec = EnvSpec(space, actions)
+    replayed, eager = (
+        acting_for_lanes(make(spec=spec, seed=0, epsilon=0.5, update=update)) for update in ("captured", "eager")
+    )
+    space.seed(0)
+    for switch in (Agent.train, Agent.eval):
+        for agent in (replayed, eager):
+            switch(cast("Agent", agent))
+        for lanes in (np.array([4]), np.array([2, 4, 0]), np.array([0, 1, 2, 7]), np.array([7, 4, 2])):
+            obs = np.stack([space.sample() for _ in lanes])
+            for agent in (replayed, eager):
+                agent.begin(lanes == 7, lanes)
+            np.testing.assert_array_equal(replayed.sample(obs, lanes), eager.sample(obs, lanes), strict=True)
+    assert not caplog.records, "they were replayed"
+
+
+def test_any_number_of_lanes_has_one_of_a_few_traces() -> None:
+    rows: list[int] = []
+
+    def double(obs: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
+        rows.append(len(obs))
+        return 2 * obs + noise
+
+    act = Inference(double, CPU, captured=True, noise=lambda lanes: lanes[:, None].astype(np.float32))
+    for k in [*range(1, 18), *range(17, 0, -1)]:
+        obs, lanes = np.random.default_rng(k).random((k, 1), np.float32), np.arange(k)[::-1]
+        np.testing.assert_array_equal(act(obs, lanes), 2 * obs + lanes[:, None].astype(np.float32))
+    assert rows == [1, 2, 4, 8, 16, 32]
+
+
+def test_observations_of_another_number_of_lanes_are_refused() -> None:
+    with pytest.raises(PluginError, match="expected observations for 3 lanes, one row each, found 2 rows"):
+        Inference(nn.Identity(), CPU)(np.zeros((2, 1), np.float32), np.arange(3))
 
 
 def test_actions_follow_from_the_parameters_loaded_last() -> None:

@@ -54,3 +54,39 @@ def test_the_states_of_train_mode_survive_a_restart(began: bool) -> None:
     resumed.load(tensors, "memory.")
     resumed.begin(lanes(0, 0), is_train=True)
     assert resumed.read(is_train=True)[:, 0].tolist() == ([1.0, 2.0] if began else [0.0, 0.0])
+
+
+# Of some lanes.
+
+
+def numbers(*lanes: int) -> Array:
+    return np.array(lanes, np.int64)
+
+
+def test_some_lanes_are_read_and_written_by_their_numbers_and_others_stay() -> None:
+    memory = remembering(1.0, 2.0, 3.0)
+    assert memory.read(numbers(2, 0), is_train=True)[:, 0].tolist() == [3.0, 1.0]
+    memory.write(torch.tensor([[7.0, 7.0], [8.0, 8.0]]), numbers(2, 0), is_train=True)
+    assert memory.read(is_train=True)[:, 0].tolist() == [8.0, 2.0, 7.0]
+
+
+def test_only_those_of_some_lanes_forget_whose_episodes_begin() -> None:
+    memory = remembering(1.0, 2.0, 3.0)
+    memory.begin(lanes(1, 0), numbers(2, 0), is_train=True)
+    assert memory.read(is_train=True)[:, 0].tolist() == [1.0, 2.0, 0.0]
+
+
+def test_a_lane_with_a_new_number_is_added_with_zeros() -> None:
+    memory = LaneMemory(2)
+    memory.begin(lanes(1), numbers(5), is_train=True)
+    memory.write(torch.ones(1, 2), numbers(5), is_train=True)
+    memory.begin(lanes(1, 0), numbers(70, 5), is_train=True)
+    assert memory.read(numbers(5, 70, 0), is_train=True)[:, 0].tolist() == [1.0, 0.0, 0.0]
+
+
+def test_states_that_were_written_in_inference_mode_can_be_cleared_outside() -> None:
+    memory = LaneMemory(2)
+    with torch.inference_mode():
+        memory.write(torch.ones(3, 2), is_train=True)
+    memory.begin(lanes(1), numbers(1), is_train=True)
+    assert memory.read(is_train=True)[:, 0].tolist() == [1.0, 0.0, 1.0]

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from common.agents.networks.layers import Head, Mlp
-from common.agents.networks.noisy import NoisyLinear, add_noise, drawn_noise
+from common.agents.networks.noisy import NoisyLinear, add_noise, drawn_noise, given_noise, noisy_layers
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -29,6 +29,21 @@ def test_a_noisy_layer_is_that_of_the_slow_formula() -> None:
             weights = [float(layer.layer.weight[i, j] + layer.sigma[i, j] * out[i] * in_[j]) for j in range(3)]
             bias = float(layer.layer.bias[i] + layer.bias_sigma[i] * out[i])
             assert outputs[i] == pytest.approx(sum(w * x for w, x in zip(weights, row, strict=True)) + bias, abs=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(4, 3), (5, 4, 3)], ids=["rows", "quantiles of rows"])
+def test_noise_of_each_row_is_that_of_the_layer_for_this_row_alone(shape: tuple[int, ...]) -> None:
+    net = add_noise(nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2)), 0.5)
+    obs, normal = torch.rand(shape), torch.randn(4, 21)
+    assert [layer.n_numbers for layer in noisy_layers(net)] == [11, 10]
+    with given_noise(normal, net):
+        found = net(obs)
+    for row in range(4):
+        for layer, numbers in zip(noisy_layers(net), torch.split(normal[row], [11, 10]), strict=True):
+            layer.take(numbers)
+        torch.testing.assert_close(found[..., row, :], net(obs[..., row, :]))
+        for layer in noisy_layers(net):
+            layer.rest()
 
 
 def test_sigma_begins_at_its_share_of_the_inputs() -> None:
