@@ -54,11 +54,6 @@ WRONG: dict[str, tuple[dict[str, Any], int, str]] = {
         2,
         r"server\.limits\.max_calls: this is no setting any more, and is always four for each of server\.max_actors",
     ),
-    "a step processor that is gone": (
-        {"step_processor": {"target": "common.processors:NStep", "params": {"n": 3}}},
-        2,
-        r"common\.processors:NStep is gone: .* set replay\.view\.params\.n",
-    ),
     "evaluations by a learner that does not build the environment": (
         {"env": {"spaces": "tests.parts:counting_schema"}, "trainer": {"eval_interval": 10}},
         2,
