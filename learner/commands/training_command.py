@@ -19,7 +19,7 @@ from common.hints import nearest
 from common.process.command import Parser, as_path, run_until_signal
 from common.process.log import setup_logging
 from common.process.signals import StopSignals
-from common.process.streams import answers, own_streams
+from common.process.standard_streams import answers, own_streams
 from learner.records.status import format_return
 from learner.storage.rundir import has_rows, require_free, require_readable
 
