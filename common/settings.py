@@ -23,7 +23,7 @@ class Constant(NamedTuple):
     """What has become of a setting that users can no longer choose."""
 
     default: Any
-    """The former default, with which the setting worked as the constant does."""
+    """The former default. Files of earlier runs name it, and it asks for nothing else than the constant."""
     now: str
     """What it always is now; ends the sentence "is always"."""
 

@@ -1,8 +1,9 @@
 """How much one caller may take while others need the learner too. Decisions without I/O; the caller passes the clock.
 
 ``CallLimits`` and ``AddressIds`` refuse calls and joins. They count by account: a named token, or the address of
-callers without a name (``Caller.account``). One account may take less than all accounts together, so a single account
-always leaves room for others. Calls without a valid token are counted by address and cost no other caller anything.
+callers without a name (``Caller.account``). Unless all actors may share one, an account may take less than all accounts
+together, so it always leaves room for others. Calls without a valid token are counted by address and cost no other
+caller anything.
 
 ``Shares`` and ``ModelRepeats`` are quotas. A quota refuses nothing: an actor over its quota only waits longer for
 its own acknowledgement or model.
