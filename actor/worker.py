@@ -21,10 +21,10 @@ from actor.client.fetcher import ModelFetcher
 from actor.client.join_answer import JoinAnswer
 from actor.client.pusher import Pusher, RunChangedError, SettingsChangedError
 from actor.client.shared_models import SharedModels, find_shared_models
-from actor.control import Control
+from actor.episode_recording import EpisodeRecording
 from actor.evaluating import CandidateScorer
+from actor.fixed_rate import Control
 from actor.proxy import ReplayBufferProxy
-from actor.recording import EpisodeRecording
 from actor.sampling.guard import Guard, Watchdog
 from actor.sampling.sampler import Sampler, lanes_of
 from actor.stat import ActorCounters, ActorStat

@@ -24,7 +24,7 @@ from common.lanes.building import spec_of
 from common.parts import row_schema
 from common.testing import play
 from common.testing.agent_checks import MakeAgent
-from common.testing.memory import rows_of
+from common.testing.row_memory import rows_of
 from learner.replay.memory import ReplayMemory
 from learner.replay.uniform import UniformReplay
 from learner.replay.writer import ReplayWriter

@@ -37,11 +37,8 @@ USUAL_PACES: Final = ("ten a second", "flat out")
 
 def settings_for(actors: int) -> tuple[str, ...]:
     """Settings of a learner host that takes this many actors from one address."""
-    limits = {"max_address_actors": actors, "address_joins_per_second": 2 * actors, "joins_per_second": 2 * actors}
-    return (
-        f"server.max_actors={max(256, actors)}",
-        *(f"server.limits.{name}={value}" for name, value in limits.items()),
-    )
+    most = max(256, actors)
+    return (f"server.max_actors={most}", f"server.limits.max_address_actors={most}")
 
 
 def figures(fleet: Fleet, pace: str, pid: int) -> dict[str, float]:

@@ -83,7 +83,7 @@ class Column:
 
     @staticmethod
     def from_json(column: dict[str, Any]) -> Column:
-        """The column that ``to_json`` wrote; an earlier release wrote no ``domain``."""
+        """The column that ``to_json`` wrote; columns of a message have no ``domain``."""
         domain, dtype = column.get("domain"), column["dtype"]
         return Column(
             column["name"],

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, TypeVar, get_args, get_origin
+from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar, get_args, get_origin
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, model_validator
 
 from common.errors import ConfigError
 from common.hints import nearest
@@ -19,11 +19,20 @@ PathElsewhere = Annotated[Path, "``~`` is kept"]
 """A path on another host, whose command replaces ``~`` when it gets the path as an option."""
 
 
+class Constant(NamedTuple):
+    """What has become of a setting that users can no longer choose."""
+
+    default: Any
+    """The former default. Files of earlier runs name it, and it asks for nothing else than the constant."""
+    now: str
+    """What it always is now; ends the sentence "is always"."""
+
+
 class Settings(BaseModel):
     """Base of all settings: immutable, refuses unknown keys. Every field has a sentence as its description."""
 
-    GONE: ClassVar[Mapping[str, str]] = {}
-    """Keys of earlier releases, each with the text that says what to write now."""
+    GONE: ClassVar[Mapping[str, Constant]] = {}
+    """Settings that are constants now. A key with its former default is ignored: files of runs name all keys."""
 
     LATER: ClassVar[frozenset[str]] = frozenset()
     """Fields of actors' settings that actors of the previous release do not know; see ``unknown_before``."""
@@ -35,6 +44,13 @@ class Settings(BaseModel):
         allow_inf_nan=False,
         ser_json_inf_nan="constants",  # By default pydantic writes null for infinite parameters and bounds of spaces.
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_constants(cls, values: Any) -> Any:
+        if not cls.GONE or not isinstance(values, Mapping):
+            return values
+        return {key: value for key, value in values.items() if key not in cls.GONE or value != cls.GONE[key].default}
 
     def refuse_beside(self, setting: str, *keys: str, reason: str) -> None:
         """Refuse fields that are given although they have no effect beside another setting.
@@ -103,7 +119,9 @@ def _locate(model: type[Settings], path: tuple[int | str, ...]) -> tuple[list[st
 def _explain_unknown(key: str, owner: type[Settings] | None) -> str:
     if owner is None:
         return "unknown key"
-    return owner.GONE.get(key) or f"unknown key{nearest(key, owner.model_fields)}"
+    if key in owner.GONE:
+        return f"this is no setting any more, and is always {owner.GONE[key].now}; remove the key"
+    return f"unknown key{nearest(key, owner.model_fields)}"
 
 
 def validate(model: type[SettingsT], values: object, where: str = "") -> SettingsT:

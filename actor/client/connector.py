@@ -13,8 +13,8 @@ from importlib.metadata import version
 
 import grpc
 
+from actor.client.following import follow
 from actor.client.join_answer import JoinAnswer, read_join
-from actor.client.leading import follow
 from common.errors import CrossborderError, LearnerUnreachableError
 from common.process.clocks import Backoff, Deadline
 from common.process.log import identify

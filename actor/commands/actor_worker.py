@@ -13,7 +13,7 @@ from common.errors import ConfigError, CrossborderError
 from common.process.command import Parser, as_cores, as_path, at_least, positive, run_service, tell_error
 from common.process.log import quiet_grpc
 from common.process.signals import StopSignals
-from common.process.streams import answers
+from common.process.standard_streams import answers
 from common.wire.endpoints import split_addresses
 from common.wire.trust import Trust, add_learner_options, read_trust
 
@@ -155,7 +155,7 @@ def _prepare_recording(arguments: argparse.Namespace) -> None:
     Raises:
         ConfigError: no file can be written there, or the actor evaluates.
     """
-    from actor.recording import make_directory
+    from actor.episode_recording import make_directory
 
     if arguments.evaluate:
         raise ConfigError("--record: expected an actor that records steps, found --evaluate")

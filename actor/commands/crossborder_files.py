@@ -11,7 +11,7 @@ from typing import Final
 
 from common.errors import ConfigError
 from common.process.command import Parser, as_path, run_command
-from common.process.streams import answers
+from common.process.standard_streams import answers
 
 EXAMPLES = """\
   crossborder-files --list               what there is

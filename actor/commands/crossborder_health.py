@@ -10,7 +10,7 @@ from actor.client.health import check_health
 from common.errors import LearnerUnreachableError
 from common.process.clocks import Backoff, Deadline
 from common.process.command import Parser, positive, run_command
-from common.process.streams import answers
+from common.process.standard_streams import answers
 from common.wire.trust import Trust, add_learner_options, read_trust
 
 EXAMPLES = """\

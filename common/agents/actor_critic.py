@@ -36,7 +36,7 @@ from common.agents.networks.encoders import LeafSpaces, build_encoder, is_own_ne
 from common.agents.networks.frozen import FrozenEncoderConfig, load_frozen_networks
 from common.agents.networks.layers import Observed
 from common.agents.networks.normalization import build_normalizer
-from common.agents.networks.pictures import RandomShift
+from common.agents.networks.picture_leaves import RandomShift
 from common.agents.networks.policies import GreedyActor
 from common.agents.shared_settings import (
     BatchItems,

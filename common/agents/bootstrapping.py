@@ -21,7 +21,7 @@ from common.agents.networks.critics import Critics
 from common.agents.networks.layers import Observed
 from common.agents.networks.returns import CriticReturn, Returns, ScalarReturn
 from common.errors import ConfigError
-from common.interfaces import EnvSpec, TrainingState
+from common.interfaces import EnvSpec
 from common.spaces import from_columns
 
 
@@ -175,10 +175,6 @@ class Bootstrapping(RandomStart):
     def _is_actors_turn(self) -> bool:
         self._n_updates += 1
         return self._n_updates % self.config.policy_delay == 0
-
-    def load_training_state(self, state: TrainingState) -> None:
-        # A checkpoint of release 0.1 has no count of SAC's updates, as its actor learnt in each.
-        super().load_training_state(TrainingState(state.tensors, {"_n_updates": 0, **state.values}))
 
 
 def _join(obs: Observed, next_obs: Observed) -> Observed:

@@ -37,7 +37,7 @@ from common.agents.networks.critics import EntropyCoef, QNetworks
 from common.agents.networks.encoders import select_leaves
 from common.agents.networks.layers import Observed
 from common.agents.networks.normalization import build_normalizer
-from common.agents.networks.pictures import RandomShift
+from common.agents.networks.picture_leaves import RandomShift
 from common.agents.networks.policies import CategoricalPolicy, GreedyQ
 from common.agents.shared_settings import (
     BatchItems,

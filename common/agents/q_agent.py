@@ -36,7 +36,7 @@ from common.agents.network_agent import (
 from common.agents.networks.encoders import LeafSpaces, select_leaves
 from common.agents.networks.noisy import add_noise, drawn_noise, given_noise, noisy_layers
 from common.agents.networks.normalization import build_normalizer
-from common.agents.networks.pictures import RandomShift
+from common.agents.networks.picture_leaves import RandomShift
 from common.agents.networks.policies import GreedyQ
 from common.agents.shared_settings import (
     BatchItems,

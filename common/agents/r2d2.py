@@ -33,7 +33,7 @@ from common.agents.networks.heads import DuelingNetwork
 from common.agents.networks.layers import Mlp
 from common.agents.networks.recurrent import MemoryConfig, RecurrentEncoder, RecurrentNetwork
 from common.agents.q_agent import QAgent, QAgentConfig, QLoss
-from common.agents.recurrent import RecurrentAgent, add_time, require_sequences
+from common.agents.recurrent_agent import RecurrentAgent, add_time, require_sequences
 from common.agents.shared_settings import BatchSequences, Dueling, LossOfCritics, MaxShare, TargetSteps
 from common.data import Array, Leaves
 from common.interfaces import EnvSpec, ReplayBuffer

@@ -37,7 +37,7 @@ from common.agents.networks.encoders import LeafSpaces, build_encoder, select_le
 from common.agents.networks.layers import Mlp
 from common.agents.networks.normalization import build_normalizer
 from common.agents.networks.recurrent import MemoryConfig, RecurrentCritics, RecurrentEncoder, RecurrentNetwork
-from common.agents.recurrent import RecurrentAgent, add_time, require_sequences
+from common.agents.recurrent_agent import RecurrentAgent, add_time, require_sequences
 from common.agents.shared_settings import (
     BatchSequences,
     CriticCount,

@@ -7,7 +7,7 @@ import math
 import re
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, PositiveFloat, field_validator, model_validator
+from pydantic import Field, PositiveFloat, model_validator
 
 from common.config.evaluator_config import EvaluatorConfig
 from common.errors import ConfigError
@@ -24,13 +24,6 @@ MAX_WINDOW: Final = 1 << 16
 MAX_SPOOL_BYTES: Final = 16 << 30
 """The largest values of settings that a learner sends to actors. An actor allocates memory according to them, so a
 learner that is not trusted must not choose them freely."""
-
-
-FORMER_PROCESSORS: Final = {
-    "common.processors:OneStep": "Remove step_processor",
-    "common.processors:NStep": "Remove step_processor and set replay.view.params.n",
-}
-"""The step processors of release 0.1, and the change to a configuration that names them."""
 
 
 class PushConfig(Settings):
@@ -121,13 +114,6 @@ class ActorConfig(Settings):
                 "start an actor for each robot"
             )
         return self
-
-    @field_validator("step_processor")
-    @classmethod
-    def _is_no_former_processor(cls, processor: PluginConfig | None) -> PluginConfig | None:
-        if processor is not None and (instead := FORMER_PROCESSORS.get(processor.target)):
-            raise ValueError(f"{processor.target} is gone: the learner makes transitions of rows. {instead}")
-        return processor
 
 
 def _with_infinities(value: Any) -> Any:

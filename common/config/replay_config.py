@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
@@ -97,8 +97,6 @@ class SourceConfig(Settings):
 
 class ReplayConfig(Settings):
     """The replay memory and the ratio at which it is used."""
-
-    GONE: ClassVar = {"frames_per_item": "each frame is stored once now, as a separate row; remove the key"}
 
     capacity: PositiveInt = Field(
         100_000,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
 from common.errors import ConfigError
-from common.settings import HomePath, Settings
+from common.settings import Constant, HomePath, Settings
 from common.wire.address import is_loopback, split_address
 from common.wire.tls import read_authorities, read_pair
 from common.wire.tokens import ACTOR_VARIABLE, ADMIN_VARIABLE, TokenSource
@@ -18,6 +18,8 @@ MAX_GRPC_NUMBER: Final = (1 << 31) - 1
 """The largest number in an option of gRPC."""
 MAX_GRPC_SECONDS: Final = MAX_GRPC_NUMBER // 1000
 """The longest time in an option of gRPC, which counts milliseconds: 24 days."""
+
+_SHARED: Final = "; with max_address_actors of max_actors or more, that of all addresses together"
 
 OnOutOfBounds = Literal["count", "refuse"]
 
@@ -49,26 +51,22 @@ class TlsConfig(Settings):
 class LimitsConfig(Settings):
     """Limits for callers; a call beyond them is answered RESOURCE_EXHAUSTED. Here, max_actors counts as at least 16."""
 
-    max_connections: PositiveInt | None = Field(
-        None,
-        le=MAX_GRPC_NUMBER,
-        description="The most connections at one time; further ones are closed. null: two for each of max_actors.",
-    )
+    GONE: ClassVar = {
+        "max_connections": Constant(None, "two for each of server.max_actors"),
+        "max_calls": Constant(None, "four for each of server.max_actors"),
+        "max_address_calls": Constant(None, f"three for each of server.max_actors{_SHARED}"),
+        "max_health_calls": Constant(32, "32"),
+        "max_admin_calls": Constant(16, "16"),
+        "joins_per_second": Constant(100.0, "100"),
+        "address_joins_per_second": Constant(50.0, f"50{_SHARED}"),
+        "address_failures_per_second": Constant(10.0, "10"),
+    }
+
     max_connection_calls: PositiveInt = Field(
         16,
         le=MAX_GRPC_NUMBER,
         description="The most calls at one time on one connection (SETTINGS_MAX_CONCURRENT_STREAMS of HTTP/2); "
         "further ones wait.",
-    )
-    max_calls: PositiveInt | None = Field(
-        None,
-        description="The most calls at one time. Each can hold max_message_bytes in the learner's memory. null: four "
-        "for each of max_actors.",
-    )
-    max_address_calls: PositiveInt | None = Field(
-        None,
-        description="The most calls at one time with the token of one name, or with unnamed tokens from one address "
-        "(IPv6: from one /64). null: three for each of max_actors.",
     )
     max_waiting_bytes: PositiveInt | None = Field(
         None,
@@ -76,33 +74,12 @@ class LimitsConfig(Settings):
         "Beyond this, it ends connections of the name or address that makes it keep most. null: 8 MiB for each of "
         "max_actors, but at least two messages of max_message_bytes.",
     )
-    max_health_calls: PositiveInt = Field(
-        32,
-        description="The most health checks at one time, counted apart from other calls. When one more comes, the "
-        "learner ends the oldest check of the address that has the most checks.",
-    )
-    max_admin_calls: PositiveInt = Field(
-        16,
-        description="The most calls of admins at one time, counted apart from other calls. When one more comes, the "
-        "learner ends the oldest call of the admin who has the most calls.",
-    )
-    joins_per_second: PositiveFloat = Field(
-        100.0, description="The most joins per second in the long run; 2 * max_actors joins may come at once."
-    )
-    address_joins_per_second: PositiveFloat = Field(
-        50.0,
-        description="The most joins per second with the token of one name, or with unnamed tokens from one address; "
-        "max_actors joins may come at once.",
-    )
     max_address_actors: PositiveInt | None = Field(
         None,
-        description="The most actors from one address at one time; null: seven eighths of max_actors, but at least 16.",
-    )
-    address_failures_per_second: PositiveFloat = Field(
-        10.0,
-        description="The most wrong tokens per second from one address that are answered UNAUTHENTICATED; ten times "
-        "as many may come at once. Further ones are answered RESOURCE_EXHAUSTED. Calls with a valid token are not "
-        "slowed down.",
+        description="The most actors with the token of one name, or with unnamed tokens from one address (IPv6: from "
+        "one /64), at one time. With max_actors or more, one name or address may also use all calls and joins that the "
+        "learner allows; otherwise three quarters of the calls and half of the joins. null: seven eighths of "
+        "max_actors, but at least 16.",
     )
     handshake_seconds: Annotated[float, Field(ge=1, le=MAX_GRPC_SECONDS)] = Field(
         10.0, description="Seconds that a connection has for its handshakes, and a call for its first message."
@@ -111,6 +88,8 @@ class LimitsConfig(Settings):
 
 class ServerConfig(Settings):
     """The gRPC server on the learner host."""
+
+    GONE: ClassVar = {"reflection": Constant(False, "true if the learner answers admins (server.admin)")}
 
     listen: str = Field(
         "127.0.0.1:50051",
@@ -140,9 +119,6 @@ class ServerConfig(Settings):
         "It always does if there are tokens of admins.",
     )
     open_health: bool = Field(True, description="Whether health checks are answered without a token.")
-    reflection: bool = Field(
-        False, description="Whether callers with an admin's token may list the services (gRPC reflection)."
-    )
     max_actors: Annotated[int, Field(ge=1, le=4096)] = Field(256, description="The most actors at one time.")
     evaluating_names: list[str] | None = Field(
         None,
@@ -210,6 +186,11 @@ class ServerConfig(Settings):
     def address_actors(self) -> int:
         """The most actors from one address at one time."""
         return self.limits.max_address_actors or max(16, self.max_actors - self.max_actors // 8)
+
+    @property
+    def may_share_address(self) -> bool:
+        """Whether all actors may come from one address or with one name, such as from behind a front or a relay."""
+        return (self.limits.max_address_actors or 0) >= self.max_actors
 
     @property
     def waiting_bytes(self) -> int:

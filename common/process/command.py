@@ -18,7 +18,7 @@ from common.hints import nearest
 from common.home import expand_home
 from common.process.log import LogFormat, escape_lines, setup_logging
 from common.process.signals import StopSignals
-from common.process.streams import own_streams
+from common.process.standard_streams import own_streams
 
 log = logging.getLogger(__name__)
 SHELLS: Final = ("bash", "zsh", "tcsh", "fish", "powershell")

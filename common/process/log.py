@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Literal
 
 from common.process.clocks import Bucket
-from common.process.streams import unblock_stderr
+from common.process.standard_streams import unblock_stderr
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -77,7 +77,7 @@ class JsonFormatter(logging.Formatter):
 def setup_logging(level: str = "INFO", form: LogFormat = "text", console: Console | None = None) -> None:
     """Log to stderr. If ``form`` is json, uncaught exceptions and warnings are logged as JSON too.
 
-    A log that nobody reads stops no thread; see ``common.process.streams``.
+    A log that nobody reads stops no thread; see ``common.process.standard_streams``.
 
     Args:
         level: the lowest level that is logged.

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, Final
 
-from common.process.streams import hurry
+from common.process.standard_streams import hurry
 
 STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PUT_BACK_SECONDS: Final = 0.1

@@ -12,9 +12,9 @@ from common.testing.agent_checks import check_agent
 from common.testing.callback_checks import check_callback
 from common.testing.env_checks import check_env
 from common.testing.learning_checks import check_evaluator, check_recorder, check_replay_buffer
-from common.testing.memory import RowMemory, rows_of, transitions, transitions_of
 from common.testing.play import ItemMemory, Policy, items_of, play
 from common.testing.processor_checks import check_row_map, check_step_processor
+from common.testing.row_memory import RowMemory, rows_of, transitions, transitions_of
 from common.testing.view_checks import check_view
 
 __all__ = [

@@ -18,8 +18,8 @@ from common.interfaces import Agent, EnvSpec, ReplayBuffer, Step, StepProcessor,
 from common.lanes.building import Env, spec_of
 from common.parts import row_schema
 from common.testing.acting_checks import alike, begin, by_path, check_acting, check_actions, stack, switch
-from common.testing.memory import RowMemory, rows_of, transitions_of
 from common.testing.play import ItemMemory, Policy, check_record, explaining, items_of, play
+from common.testing.row_memory import RowMemory, rows_of, transitions_of
 
 if TYPE_CHECKING:
     from learner.replay.view import View

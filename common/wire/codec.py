@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from common.bad_values import REFUSE_ALL, Rules, has_extreme
 from common.data import Array, BufferedItems, Column, Items, Schema
 from common.errors import RefusedError
-from common.values import REFUSE_ALL, Rules, has_extreme
 from common.wire.pb import crossborder_pb2 as pb
 
 

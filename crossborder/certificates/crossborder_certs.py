@@ -7,7 +7,7 @@ import sys
 
 from common.errors import ConfigError, PluginError
 from common.process.command import Parser, as_path, at_least, run_command
-from common.process.streams import answers
+from common.process.standard_streams import answers
 
 EXAMPLES = """\
   crossborder-certs --out certs --host gpu-host --host 10.0.0.5     once

@@ -8,7 +8,7 @@ import sys
 
 from common.process.command import Parser, as_path, run_service
 from common.process.signals import StopSignals
-from common.process.streams import answers
+from common.process.standard_streams import answers
 from crossborder.launching.hosts_config import load_hosts
 from crossborder.launching.launcher import Launcher
 

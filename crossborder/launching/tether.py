@@ -24,7 +24,7 @@ from typing import Final
 from common.errors import ConfigError
 from common.process.clocks import Deadline
 from common.process.command import tell_error
-from common.process.streams import answers
+from common.process.standard_streams import answers
 from crossborder import commands
 
 BEAT: Final = b"."

@@ -11,7 +11,7 @@ from common.errors import ConfigError
 from common.plugins.part_config import EnvConfig
 from common.process.command import Parser, as_path, at_least, run_service
 from common.process.signals import StopSignals
-from common.process.streams import answers
+from common.process.standard_streams import answers
 from common.settings import validate
 
 EXAMPLES = """\
@@ -68,7 +68,7 @@ def _read_env(path: Path, overrides: list[str]) -> EnvConfig:
 
 
 def _record(arguments: argparse.Namespace, signals: StopSignals) -> None:
-    from actor.recording import make_directory
+    from actor.episode_recording import make_directory
     from crossborder.people.teleoperating import record_demonstrations
 
     stopped = threading.Event()

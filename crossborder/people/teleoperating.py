@@ -12,7 +12,7 @@ import gymnasium
 import numpy as np
 import torch
 
-from actor.recording import EpisodeRecording
+from actor.episode_recording import EpisodeRecording
 from actor.sampling.sampler import Sampler
 from actor.stat import ActorCounters
 from common import spaces

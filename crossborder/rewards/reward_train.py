@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from common.process.command import Parser, as_path, at_least, positive, run_command
-from common.process.streams import answers
+from common.process.standard_streams import answers
 
 EXAMPLES = """\
   reward-train --dataset labelled/ --output reward.safetensors

@@ -15,7 +15,7 @@ from common.errors import PluginError
 from common.process.command import Parser, as_path, at_least, run_until_signal
 from common.process.log import setup_logging
 from common.process.signals import StopSignals
-from common.process.streams import answers, own_streams
+from common.process.standard_streams import answers, own_streams
 
 log = logging.getLogger(__name__)
 EXAMPLES = """\
@@ -62,11 +62,11 @@ def _sweep(arguments: argparse.Namespace, console: Console | None, signals: Stop
         from crossborder.sweeps.study import SweepStudy
     except ImportError as error:
         raise PluginError(str(error)) from error
+    from crossborder.sweeps.board import Board
     from crossborder.sweeps.directory import SweepDirectory
-    from crossborder.sweeps.progress import Board
     from crossborder.sweeps.results import over_seeds, table, write_results
     from crossborder.sweeps.sweeping import Sweeper
-    from crossborder.sweeps.trial import TrialRunner
+    from crossborder.sweeps.trial_runner import TrialRunner
 
     stopping = threading.Event()
     directory = SweepDirectory(arguments.dir or Path("sweeps") / arguments.sweep.stem, sweep)

@@ -14,7 +14,7 @@ from common.process.clocks import Deadline
 from crossborder.sweeps.directory import SweepDirectory
 from crossborder.sweeps.results import write_results
 from crossborder.sweeps.study import Claimed, SweepStudy
-from crossborder.sweeps.trial import GRACE_SECONDS, LOOK_SECONDS, StoppedError, TrialRunner
+from crossborder.sweeps.trial_runner import GRACE_SECONDS, LOOK_SECONDS, StoppedError, TrialRunner
 
 MOST_FAILURES: Final = 3
 """A sweep ends after this many trials if all of them have failed: later ones would fail as well."""

@@ -25,7 +25,7 @@ from common.config.run_config import RunConfig, load_config
 from common.cores import require_usable, usable_cores
 from common.errors import AddressError, ConfigError, CrossborderError, RunDirectoryError
 from common.process.command import Parser, as_path, run_command
-from common.process.streams import answers
+from common.process.standard_streams import answers
 from common.wire.address import split_address
 from learner.commands.training_command import add_override
 

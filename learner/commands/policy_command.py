@@ -10,7 +10,7 @@ from pathlib import Path
 
 from common.errors import ConfigError
 from common.process.command import Parser, as_path, run_command
-from common.process.streams import answers
+from common.process.standard_streams import answers
 from learner.shared.durable import has_file, locate
 from learner.storage.rundir import require_readable
 

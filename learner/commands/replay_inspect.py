@@ -19,7 +19,7 @@ from rich.text import Text
 from common.errors import RunDirectoryError
 from common.hints import nearest_path
 from common.process.command import Parser, as_path, at_least, run_command
-from common.process.streams import answers
+from common.process.standard_streams import answers
 from learner.storage.rundir import require_readable
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from common.process.command import Parser, run_command
-from common.process.streams import answers
+from common.process.standard_streams import answers
 from learner.commands.selection import count_actors, make_selecting_parser, open_admin_clients, selection_of
 
 EXAMPLES = """\

@@ -12,7 +12,7 @@ from common.errors import CrossborderError
 from common.process.clocks import Deadline
 from common.process.command import Parser, positive, run_service
 from common.process.signals import StopSignals
-from common.process.streams import answers
+from common.process.standard_streams import answers
 from learner.commands.fleet_table import PRESENT, ActorView
 from learner.commands.selection import count_actors, make_selecting_parser, open_admin_clients, selection_of
 

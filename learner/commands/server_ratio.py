@@ -7,7 +7,7 @@ import sys
 from contextlib import closing
 
 from common.process.command import Parser, positive, run_command
-from common.process.streams import answers
+from common.process.standard_streams import answers
 from common.wire.trust import add_learner_options, read_trust
 from learner.replay.ratio import format_ratio
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from common.errors import CheckpointError
 from common.process.command import Parser, as_path, run_command
-from common.process.streams import answers
+from common.process.standard_streams import answers
 
 EXAMPLES = """\
   learner-server set-best-aside --run runs/cartpole-20250101-120000-1a2b

@@ -16,7 +16,7 @@ from rich.live import Live
 
 from common.process.command import Parser, at_least, positive, run_service
 from common.process.signals import StopSignals
-from common.process.streams import answers
+from common.process.standard_streams import answers
 from common.wire.trust import add_learner_options, read_trust
 from learner.commands.fleet_table import PRESENT, SORTS, STATES, Choice, FleetTable
 

@@ -19,7 +19,7 @@ from common.hints import nearest
 from common.process.command import Parser, as_path, run_until_signal
 from common.process.log import setup_logging
 from common.process.signals import StopSignals
-from common.process.streams import answers, own_streams
+from common.process.standard_streams import answers, own_streams
 from learner.records.status import format_return
 from learner.storage.rundir import has_rows, require_free, require_readable
 
@@ -130,30 +130,16 @@ def load_run(arguments: argparse.Namespace) -> RunConfig:
     """Load the configuration that the options name.
 
     Raises:
-        CrossborderError: it cannot be loaded, or the run in the directory is one of another release or user.
+        CrossborderError: it cannot be loaded, or the run in the directory is one of another user.
     """
     resume = arguments.resume
     if isinstance(resume, Path):
         require_readable(resume)
-        _require_this_release(resume)
         return load_config(resume / "config.yaml", [*arguments.overrides, f"run_dir={quote(str(resume))}"])
     config = load_config(arguments.config, arguments.overrides)
     if resume and config.run_dir is None:
         raise ConfigError("--resume: expected a run directory, found none: say --resume DIR or --run-dir DIR")
     return config
-
-
-def _require_this_release(directory: Path) -> None:
-    """Check that this release wrote a run's replay. Otherwise keys of its configuration would be refused first.
-
-    Raises:
-        RunDirectoryError: an earlier release wrote it; the error names the release.
-    """
-    from learner.replay.layout import Layout
-
-    replay = directory / "shared" / "replay"
-    if replay.exists():
-        Layout.read(replay)
 
 
 def add_override(parser: argparse.ArgumentParser, option: str, key: str, metavar: str, text: str) -> None:

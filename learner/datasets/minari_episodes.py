@@ -22,7 +22,7 @@ from common.spaces import columns_of, to_columns
 from common.spaces import flatten as leaves_of_value
 from learner.datasets.episode_dataset import EpisodeDataset
 from learner.datasets.episode_rows import check_arrays
-from learner.datasets.links import check_links
+from learner.datasets.symlinks import check_links
 
 try:
     import minari  # type: ignore[import-untyped]

@@ -88,7 +88,8 @@ async def serve(boot: IngestBoot) -> None:
     hold_until_exit(boot.directory)
     descriptors = raise_descriptor_limit()
     config, core, audit = boot.config.server, IngestCore(boot), AuditLog(boot.directory.parent / "audit.jsonl")
-    limits, bell = CallLimits(config.limits, config.fleet, core.counts), Bell(boot.bell_fds[1], -1)
+    limits = CallLimits(config.fleet, core.counts, may_share_address=config.may_share_address)
+    bell = Bell(boot.bell_fds[1], -1)
     servicer = LearnerServicer(core, bell, limits, audit)
     waiting = WaitingBytes(config.waiting_bytes)
     seconds = config.limits.handshake_seconds
@@ -149,8 +150,7 @@ async def _start(
     name, admin = (pb.DESCRIPTOR.services_by_name[service].full_name for service in ("LearnerService", "AdminService"))
     if config.answers_admins:
         pb_grpc.add_AdminServiceServicer_to_server(admin_servicer, server)
-    if config.reflection:
-        names = (name, *[admin] * config.answers_admins, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        names = (name, admin, health.SERVICE_NAME, reflection.SERVICE_NAME)  # The gate asks for an admin's token.
         reflection.enable_server_reflection(names, server)
 
     def listen(address: str) -> tuple[str, int]:

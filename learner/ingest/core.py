@@ -19,6 +19,7 @@ from common.wire.rpc import NotJoinedError
 from learner.ingest.batch_limits import BatchLimits, present_limits
 from learner.ingest.batch_traces import BatchTraces
 from learner.ingest.cordons import Cordons
+from learner.ingest.fair_turns import Turns
 from learner.ingest.fleet_rates import FleetRates
 from learner.ingest.leading import Leading
 from learner.ingest.limits import AddressIds, ModelRepeats, Shares
@@ -27,7 +28,6 @@ from learner.ingest.refusals import IngestCounts
 from learner.ingest.registry import Registry
 from learner.ingest.scores import CandidateScores, largest_return
 from learner.ingest.trainer_watch import TrainerWatch
-from learner.ingest.turns import Turns
 from learner.replay.ages import RowAges
 from learner.replay.limiter import RatioLimiter
 from learner.replay.memory import ReplayMemory

@@ -1,8 +1,9 @@
 """How much one caller may take while others need the learner too. Decisions without I/O; the caller passes the clock.
 
 ``CallLimits`` and ``AddressIds`` refuse calls and joins. They count by account: a named token, or the address of
-callers without a name (``Caller.account``). One account may take less than all accounts together, so a single account
-always leaves room for others. Calls without a valid token are counted by address and cost no other caller anything.
+callers without a name (``Caller.account``). Unless all actors may share one, an account may take less than all accounts
+together, so it always leaves room for others. Calls without a valid token are counted by address and cost no other
+caller anything.
 
 ``Shares`` and ``ModelRepeats`` are quotas. A quota refuses nothing: an actor over its quota only waits longer for
 its own acknowledgement or model.
@@ -16,7 +17,6 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 
-from common.config.server_config import LimitsConfig
 from common.data import ModelVersion
 from common.process.clocks import Bucket
 from common.wire.tokens import UNNAMED
@@ -31,8 +31,17 @@ RENEWAL_SECONDS = 60.0
 """An actor beyond its share needs at least this long to replace the whole replay."""
 REPEATS_PER_SECOND, REPEATS_AT_ONCE = 1.0, 5.0
 """Requests of one connection for a model, or a candidate, that the connection has received already."""
+CALLS_PER_ACTOR, ACCOUNT_CALLS_PER_ACTOR = 4, 3
+"""Open calls for each of ``server.max_actors``: an actor has a stream and asks for a model or joins; one account leaves
+a quarter to others."""
+HEALTH_CALLS, ADMIN_CALLS = 32, 16
+"""Places for short calls. A call beyond them ends an older one, so a larger number would let no more callers in."""
+JOINS_PER_SECOND, ACCOUNT_JOINS_PER_SECOND = 100.0, 50.0
+"""In the long run; a fleet that comes back joins at once. A join takes ingest a millisecond."""
+FAILURES_PER_SECOND, FAILURES_AT_ONCE = 10.0, 100.0
+"""Wrong tokens from one address that are told apart from other refusals: a host's own mistakes, but no guessing."""
 MAX_CONNECTIONS = 8192
-"""Connections that are remembered; ``server.limits.max_connections`` is at most this by default."""
+"""Connections that are remembered: as many as there may be for 4,096 actors."""
 
 
 class _YieldingPlaces:
@@ -62,23 +71,33 @@ class _YieldingPlaces:
 
 
 class CallLimits:
-    """Limits on open calls and on joins (``server.limits``); each refusal is counted.
+    """Limits on open calls and on joins; each refusal is counted.
 
     Args:
-        config: the limits.
-        fleet: how many actors there may be; limits that the configuration leaves open are multiples of this number.
+        fleet: how many actors there may be, of which the limits are multiples.
+        may_share_address: whether one account may have as many calls and joins as all accounts together.
         counts: of open calls and of refusals.
         clock: seconds, monotonic.
     """
 
     def __init__(
-        self, config: LimitsConfig, fleet: int, counts: IngestCounts, clock: Callable[[], float] = time.monotonic
+        self,
+        fleet: int,
+        counts: IngestCounts,
+        *,
+        may_share_address: bool,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._config, self._fleet, self._counts, self._clock = config, fleet, counts, clock
-        self._max_calls, self._max_account_calls = config.max_calls or 4 * fleet, config.max_address_calls or 3 * fleet
-        self._health_places = _YieldingPlaces(config.max_health_calls)
-        self._admin_places = _YieldingPlaces(config.max_admin_calls)
-        self._joins = Bucket(config.joins_per_second, 2 * fleet, clock)
+        self._counts, self._clock = counts, clock
+        self._max_calls, joins_at_once = CALLS_PER_ACTOR * fleet, 2 * fleet
+        self._joins = Bucket(JOINS_PER_SECOND, joins_at_once, clock)
+        if may_share_address:
+            self._max_account_calls = self._max_calls
+            self._account_rate = JOINS_PER_SECOND, joins_at_once
+        else:
+            self._max_account_calls = ACCOUNT_CALLS_PER_ACTOR * fleet
+            self._account_rate = ACCOUNT_JOINS_PER_SECOND, fleet
+        self._health_places, self._admin_places = _YieldingPlaces(HEALTH_CALLS), _YieldingPlaces(ADMIN_CALLS)
         self._open = Counter[str]()
         """By account, its open calls; without accounts that have none."""
         self._account_joins, self._failures = OrderedDict[str, Bucket](), OrderedDict[str, Bucket]()
@@ -123,8 +142,7 @@ class CallLimits:
         Raises:
             OverLimitError: there are too many joins, of this account or of all accounts.
         """
-        rate = self._config.address_joins_per_second
-        bucket = self._find_bucket(self._account_joins, caller.account, rate, self._fleet)
+        bucket = self._find_bucket(self._account_joins, caller.account, *self._account_rate)
         self._require(bucket.take(), "address_joins")
         self._require(self._joins.take(), "joins")
 
@@ -134,8 +152,7 @@ class CallLimits:
         Raises:
             OverLimitError: there are too many such calls from the peer's address.
         """
-        rate = self._config.address_failures_per_second
-        bucket = self._find_bucket(self._failures, peer_address(peer), rate, max(1.0, 10 * rate))
+        bucket = self._find_bucket(self._failures, peer_address(peer), FAILURES_PER_SECOND, FAILURES_AT_ONCE)
         self._require(bucket.take(), "address_failures")
 
     def count_refusal(self, limit: str) -> OverLimitError:

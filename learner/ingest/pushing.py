@@ -10,11 +10,11 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
+from common.bad_values import KEEP_ALL
 from common.data import FINAL, MAX_ENV_ERROR, MAX_EPISODES, VERSION, Items, ModelVersion, Schema
 from common.errors import RefusedError, SchemaMismatchError
 from common.process.log import quote
 from common.shared.mapped import fence
-from common.values import KEEP_ALL
 from common.wire.batch import Request
 from common.wire.codec import decode
 from common.wire.compression import decompress

@@ -35,7 +35,7 @@ CALL_LIMITS = (
     "address_failures",
     "handshake_seconds",
 )
-"""The limits of ``server.limits`` for which a call can be refused."""
+"""The limits for which a call can be refused."""
 
 
 class OverLimitError(CrossborderError):

@@ -66,7 +66,6 @@ class Registry:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._table = table
-        table["state"][-1] = ActorState.UNUSED  # Until release 0.3 this row was an actor's too.
         self._state, self._last_seen, self._items = table["state"], table["last_seen"], table["items"]
         self._behaviour_opt_steps, self._names = table["behaviour_opt_steps"], table["name"]
         self._reported = table[list(REPORTED)]
@@ -80,7 +79,6 @@ class Registry:
         # Their streams ended with the ingest process before this one. They get the full time to come back.
         away = np.isin(table["state"], (*WORKING, ActorState.BUILDING))
         table["state"][away], table["last_seen"][away] = ActorState.AWAY, clock()
-        self._heal()
         highest = np.max([table[name] for name in REPORTED], axis=0)  # [N_ROWS]
         self._growing_since: list[float] = (clock() - UNSEEN_SECONDS - highest / MAX_RATE).tolist()
         """For each row, the second on the clock at which its figures would have begun at 0, growing at ``MAX_RATE``."""
@@ -88,17 +86,6 @@ class Registry:
         self._returns: deque[float] = deque(maxlen=100)
         self._lengths: deque[int] = deque(maxlen=100)
         self._successes: deque[bool] = deque(maxlen=100)
-
-    def _heal(self) -> None:
-        """Set figures that cannot be true to 0: earlier releases kept every figure that an actor reported."""
-        for name in (*REPORTED, "items", "episodes", "behaviour_opt_steps"):
-            column = self._table[name]
-            impossible = ~((column >= 0) & (column <= MAX_TOTAL))  # True of NaN too.
-            if impossible.any():
-                log.warning("actor table: %d impossible values of %s are set to 0", impossible.sum(), name)
-                column[impossible] = 0
-        returns = self._table["last_return"]
-        returns[~(np.abs(returns) <= MAX_RETURN)] = 0.0
 
     def join(
         self,

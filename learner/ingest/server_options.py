@@ -26,7 +26,8 @@ def server_options(config: ServerConfig) -> list[tuple[str, int]]:
         # Messages that gRPC itself has compressed are refused: payloads have their own compression, and the bytes of a
         # message say how many were received for it (``WaitingBytes``).
         ("grpc.compression_enabled_algorithms_bitset", 1),
-        (MAX_CONNECTIONS_OPTION, limits.max_connections or 2 * config.fleet),
+        # An actor keeps one connection, and opens another before it lets go of one that has failed.
+        (MAX_CONNECTIONS_OPTION, 2 * config.fleet),
         ("grpc.max_concurrent_streams", limits.max_connection_calls),
         ("grpc.server_handshake_timeout_ms", int(1000 * limits.handshake_seconds)),
         ("grpc.max_connection_idle_ms", int(1000 * config.lost_seconds)),

@@ -12,8 +12,6 @@ from common.errors import RunDirectoryError, SchemaMismatchError
 from learner.shared.durable import replace_text
 
 LAYOUT_VERSION: Final = 4
-_RELEASES: Final = {1: "release 0.1", 2: "release 0.1", 3: "release 0.2"}
-"""The release that wrote each older layout."""
 
 
 @dataclass(frozen=True)
@@ -71,11 +69,10 @@ class Layout:
 
 
 def _require_version(version: object, directory: Path) -> None:
-    """Raise a RunDirectoryError that names the release which wrote files of another version."""
+    """Raise a RunDirectoryError for files of another version."""
     if version == LAYOUT_VERSION:
         return
-    writer = _RELEASES.get(version, "a later release") if isinstance(version, int) else "an unknown program"
     raise RunDirectoryError(
-        f"{directory}: expected a replay of layout {LAYOUT_VERSION}, found layout {version!r}, which {writer} wrote; "
-        "its runs can be resumed only by that release"
+        f"{directory}: expected a replay of layout {LAYOUT_VERSION}, found layout {version!r}, which another "
+        "release wrote; only that release can resume its runs"
     )

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from common.bad_values import ANY_FINITE, REFUSE_ALL, first_extreme, first_outside, has_extreme, is_extreme
 from common.config.server_config import OnOutOfBounds, ServerConfig
 from common.data import Array, Column, Items, Schema
 from common.errors import BadValue, RefusedError
-from common.values import ANY_FINITE, REFUSE_ALL, first_extreme, first_outside, has_extreme, is_extreme
 
 COUNTED_BY_DEFAULT = ("obs", "next_obs")
 """Columns of floats with these names (``obs``, or ``obs/…``) count and keep values outside the domain, unless the

@@ -182,7 +182,7 @@ def read_best(run: Path) -> Best | None:
     try:
         meta = read_whole(run / "best", _read_meta)
         score, opt_steps = float(meta["score"]), int(meta["opt_steps"])
-        return Best(opt_steps, score, describe_scoring(validate(ActorConfig, _as_now(meta))))
+        return Best(opt_steps, score, describe_scoring(validate(ActorConfig, meta.pop("config"))))
     except (OSError, LookupError, TypeError, ValueError, ConfigError):
         return None
 
@@ -257,15 +257,6 @@ def _read_policy(directory: Path) -> tuple[dict[str, torch.Tensor], dict[str, An
     return params, meta
 
 
-def _as_now(meta: dict[str, Any]) -> dict[str, Any]:
-    """The configuration in the meta data of a policy, without the step processor, which a policy does not need.
-
-    Releases before 0.3 had step processors of other kinds, and kept the evaluator beside the configuration.
-    """
-    config: dict[str, Any] = meta.pop("config") | ({"evaluator": meta.pop("evaluator")} if "evaluator" in meta else {})
-    return {key: value for key, value in config.items() if key != "step_processor"}
-
-
 def load_agent(directory: Path) -> tuple[Agent, ActorConfig, dict[str, Any]]:
     """Build the agent of a policy, in eval mode; return it with the configuration and the meta data of the policy.
 
@@ -273,7 +264,7 @@ def load_agent(directory: Path) -> tuple[Agent, ActorConfig, dict[str, Any]]:
         CheckpointError: the directory holds no readable checkpoint.
     """
     params, meta = load_params(directory)
-    config = validate(ActorConfig, _as_now(meta))
+    config = validate(ActorConfig, meta.pop("config"))
     parts = build_parts(config, seed=0, n_envs=0)
     parts.agent.load_params(params)
     parts.agent.eval()

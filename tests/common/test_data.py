@@ -166,7 +166,7 @@ def test_a_domain_changes_neither_a_column_nor_the_wire_and_travels_with_the_sch
     assert str(column.domain) == "0 to 1"
 
 
-def test_a_schema_of_an_earlier_release_has_no_domains() -> None:
+def test_a_schema_of_a_message_has_no_domains() -> None:
     (column,) = Schema.from_json([{"name": "action", "dtype": "<i8", "shape": [], "frames": False}]).columns
     assert column.domain is None
 

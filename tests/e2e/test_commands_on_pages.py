@@ -100,7 +100,6 @@ def write_files(place: Path, changes: Settings, port: int) -> None:
     (online,) = (block for block in blocks("demonstrations.md", "yaml") if block.startswith("# online.yaml"))
     write_yaml(place / "online.yaml", online, changes, ports)
     shutil.copy(ROOT / "deploy" / "ssh" / "hosts.yaml", place)
-    shutil.copytree(Path(__file__).with_name("of-0.2"), place / "runs" / "of-0.2")
     write_robot(place, ports)
 
 

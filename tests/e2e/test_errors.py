@@ -50,14 +50,9 @@ WRONG: dict[str, tuple[dict[str, Any], int, str]] = {
         r"push\.n_buffer: 5000 rows of 34 bytes take messages of up to \d+ bytes, above server\.max_message_bytes",
     ),
     "a key that is gone": (
-        {"replay": {"frames_per_item": 2}},
+        {"server": {"limits": {"max_calls": 2}}},
         2,
-        r"replay\.frames_per_item: each frame is stored once now",
-    ),
-    "a step processor that is gone": (
-        {"step_processor": {"target": "common.processors:NStep", "params": {"n": 3}}},
-        2,
-        r"common\.processors:NStep is gone: .* set replay\.view\.params\.n",
+        r"server\.limits\.max_calls: this is no setting any more, and is always four for each of server\.max_actors",
     ),
     "evaluations by a learner that does not build the environment": (
         {"env": {"spaces": "tests.parts:counting_schema"}, "trainer": {"eval_interval": 10}},

@@ -67,7 +67,7 @@ def write(path: Path, *lines: str) -> Path:
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     """One for all tests of a file; each leaves it as it was."""
-    made = Secured(tmp_path_factory.mktemp("secured"), reflection=True)
+    made = Secured(tmp_path_factory.mktemp("secured"))
     with made.server:
         yield made
 

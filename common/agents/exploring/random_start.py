@@ -10,7 +10,7 @@ from pydantic import Field, NonNegativeInt
 from common.agents.actor_critic import ActorCritic, ActorCriticConfig
 from common.agents.network_agent import n_rows
 from common.data import Array, Leaves, Model, Record
-from common.interfaces import EnvSpec, ReplayBuffer, TrainingState
+from common.interfaces import EnvSpec, ReplayBuffer
 
 
 class RandomStartConfig(ActorCriticConfig):
@@ -63,8 +63,3 @@ class RandomStart(ActorCritic):
     def sync_model(self, model: Model) -> None:
         super().sync_model(model)
         self._opt_steps = model.version.opt_steps
-
-    def load_training_state(self, state: TrainingState) -> None:
-        # A checkpoint of release 0.1 has no count of opt steps; its policy was past the random actions.
-        values = {"_opt_steps": self.config.random_opts, **state.values}
-        super().load_training_state(TrainingState(state.tensors, values))

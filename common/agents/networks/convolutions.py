@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from common.agents.networks.layers import Head, Linear
-from common.agents.networks.pictures import to_images
+from common.agents.networks.picture_leaves import to_images
 from common.agents.networks.spectral import SpectralConv2d
 from common.errors import ConfigError
 
@@ -20,7 +20,7 @@ class Cnn(nn.Module):
 
     Args:
         convs: takes C and makes the layers that turn images ``[B, C, H, W]`` into maps.
-        in_shape: of pictures as ``common.agents.networks.pictures`` takes them, such as ``[C, H, W]``.
+        in_shape: of pictures as ``common.agents.networks.picture_leaves`` takes them, such as ``[C, H, W]``.
         out_dim: number of outputs.
         hidden: width of the hidden layer; None: there is none.
 
@@ -62,7 +62,7 @@ class NatureCnn(Cnn):
     may all become 0: then the outputs are the same for every image. Use ``ConvNet`` with smaller strides for them.
 
     Args:
-        in_shape: ``[C, H, W]``, or of another picture (``common.agents.networks.pictures``).
+        in_shape: ``[C, H, W]``, or of another picture (``common.agents.networks.picture_leaves``).
         out_dim: number of outputs.
         hidden: width of the hidden layer.
 
@@ -87,7 +87,7 @@ class ConvNet(Cnn):
     The default is the network of MinAtar's authors for its 10 x 10 cells (arXiv:1903.03176).
 
     Args:
-        in_shape: ``[C, H, W]``, or of another picture (``common.agents.networks.pictures``).
+        in_shape: ``[C, H, W]``, or of another picture (``common.agents.networks.picture_leaves``).
         out_dim: number of outputs.
         layers: channels, kernel size and stride of each layer.
         hidden: width of the hidden layer; None: there is none, and the outputs follow on the convolutions.
@@ -124,7 +124,7 @@ class ImpalaCnn(Cnn):
     Beyond The Rainbow (arXiv:2411.03820) uses ``width=2``, ``max_pool=6`` and ``spectral_norm``.
 
     Args:
-        in_shape: ``[C, H, W]``, or of another picture (``common.agents.networks.pictures``).
+        in_shape: ``[C, H, W]``, or of another picture (``common.agents.networks.picture_leaves``).
         out_dim: number of outputs.
         sections: channels of each section, which halves height and width.
         hidden: width of the hidden layer; None: there is none, and the outputs follow on the convolutions.

@@ -32,7 +32,7 @@ from common.interfaces import Agent, EnvSpec, TrainingState
 from common.lanes.building import spec_of
 from common.testing import ItemMemory, check_agent
 from common.testing.agent_checks import MakeAgent
-from common.testing.memory import transitions
+from common.testing.row_memory import transitions
 from tests.common.agents import parts
 
 SMALL: dict[str, Any] = {"units": (8,), "batch_size": 8}

@@ -22,12 +22,6 @@ def test_infinities_and_texts_survive_the_wire() -> None:
         assert ActorConfig.from_json(each, "config").agent.params == params
 
 
-@pytest.mark.parametrize(("name", "instead"), [("OneStep", "Remove step_processor"), ("NStep", "replay.view.params.n")])
-def test_a_step_processor_of_release_0_1_is_refused_with_what_stands_in_its_place(name: str, instead: str) -> None:
-    with pytest.raises(ConfigError, match=rf"common\.processors:{name} is gone.*{instead}"):
-        validate(ActorConfig, MINIMAL | {"step_processor": {"target": f"common.processors:{name}"}})
-
-
 @pytest.mark.parametrize(
     ("section", "key", "value"), [("push", "n_buffer", 0), ("push", "window", 1 << 17), ("push", "spool_bytes", 0)]
 )

@@ -47,11 +47,6 @@ def test_more_rows_than_links_can_reach_are_refused() -> None:
         validate(ReplayConfig, {"capacity": (1 << 32) + 1})
 
 
-def test_a_key_that_is_gone_is_explained() -> None:
-    with pytest.raises(ConfigError, match=r"frames_per_item.*each frame is stored once now"):
-        validate(ReplayConfig, {"frames_per_item": 1.5})
-
-
 def test_a_source_is_not_called_actors() -> None:
     with pytest.raises(ConfigError, match=r"sources\.actors: expected another name"):
         validate(ReplayConfig, {"sources": {"actors": {"interventions": True, "share": 0.5}}})

@@ -166,21 +166,25 @@ def test_a_value_out_of_range_is_refused_with_its_place(section: str, key: str, 
         build(**{section: {**MINIMAL.get(section, {}), key: value}})
 
 
-@pytest.mark.parametrize("key", ["max_connections", "max_connection_calls", "handshake_seconds"])
+@pytest.mark.parametrize("key", ["max_connection_calls", "handshake_seconds"])
 def test_a_limit_that_grpc_cannot_count_is_refused(key: str) -> None:
     with pytest.raises(ConfigError, match=rf"^server\.limits\.{key}: Input should be less than or equal to \d+, found"):
         build(server={"limits": {key: 1 << 31}})
 
 
 def test_the_largest_limits_fit_the_options_of_grpc() -> None:
-    limits = {
-        "max_connections": MAX_GRPC_NUMBER,
-        "max_connection_calls": MAX_GRPC_NUMBER,
-        "handshake_seconds": MAX_GRPC_SECONDS,
-    }
+    limits = {"max_connection_calls": MAX_GRPC_NUMBER, "handshake_seconds": MAX_GRPC_SECONDS}
     config = build(server={"limits": limits, "lost_seconds": MAX_GRPC_SECONDS}).server
     with ThreadPoolExecutor(1) as pool:
         grpc.server(pool, options=server_options(config)).stop(None)  # One more would raise OverflowError.
+
+
+def test_a_setting_that_is_a_constant_now_may_be_named_with_its_former_default_and_with_no_other_value() -> None:
+    limits = {"max_calls": None, "joins_per_second": 100, "max_health_calls": 32}
+    assert build(server={"limits": limits, "reflection": False}) == build(), "as config.yaml of an earlier run"
+    said = r"^server\.limits\.max_calls: this is no setting any more, and is always four for .*; remove the key$"
+    with pytest.raises(ConfigError, match=said):
+        build(server={"limits": {"max_calls": 1}})
 
 
 def test_a_seed_beyond_those_that_actors_take_is_refused() -> None:

@@ -12,7 +12,7 @@ import torch
 from common.data import Array, Items
 from common.interfaces import Agent, EnvSpec, Evaluation, Evaluator, Recorder
 from common.testing import ItemMemory, check_evaluator, check_recorder, check_replay_buffer
-from common.testing.memory import transitions
+from common.testing.row_memory import transitions
 from examples.own_parts import Corridor, TabularQ
 from tests.common.testing.parts import Broken, Walk, broken, fails_saying
 

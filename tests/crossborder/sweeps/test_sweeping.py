@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from common.errors import ChildFailedError
+from crossborder.sweeps.board import Board
 from crossborder.sweeps.directory import SweepDirectory
-from crossborder.sweeps.progress import Board
 from crossborder.sweeps.study import SweepStudy
 from crossborder.sweeps.sweeping import Sweeper
-from crossborder.sweeps.trial import TrialRunner
+from crossborder.sweeps.trial_runner import TrialRunner
 from tests.crossborder.sweeps.worth import make_sweep
 
 

@@ -9,7 +9,6 @@ import grpc
 import pytest
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from common.config.server_config import LimitsConfig
 from learner.ingest import admission as admission_module
 from learner.ingest.admission import Admission
 from learner.ingest.audit import AuditLog
@@ -26,7 +25,7 @@ SECONDS = PATIENCE
 async def health_channel(directory: Path) -> AsyncIterator[grpc.aio.Channel]:
     """A channel to a server on this host that asks for no token."""
     counts = IngestCounts()
-    limits, audit = CallLimits(LimitsConfig(), 16, counts), AuditLog(directory / "audit.jsonl")
+    limits, audit = CallLimits(16, counts, may_share_address=False), AuditLog(directory / "audit.jsonl")
     gate, waiting = Gate({}, open_health=True), WaitingBytes(1 << 30)
     admission = Admission(gate, limits, counts, audit, handshake_seconds=SECONDS, waiting=waiting)
     server = grpc.aio.server(interceptors=[admission])

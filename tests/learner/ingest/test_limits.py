@@ -1,16 +1,18 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import Any
 
 import pytest
 
-from common.config.server_config import LimitsConfig
 from common.data import ModelVersion
 from common.wire.tokens import UNNAMED
 from learner.ingest.gate import Caller, Role, peer_address
 from learner.ingest.limits import (
     ACTIVE_SECONDS,
+    ADMIN_CALLS,
+    FAILURES_AT_ONCE,
+    FAILURES_PER_SECOND,
+    HEALTH_CALLS,
     MAX_ACCOUNTS,
     AddressIds,
     CallLimits,
@@ -41,11 +43,11 @@ def peer(host: int, port: int = 50000) -> str:
 class Limited(CallLimits):
     """With a clock that is set by hand, and counts to look at."""
 
-    def __init__(self, **config: Any) -> None:
+    def __init__(self, fleet: int = FLEET, *, may_share_address: bool = False) -> None:
         self.clock, self.counts = Clock(), IngestCounts()
         self.ended = list[Caller]()
         """Calls that were told to make room."""
-        super().__init__(LimitsConfig(**config), FLEET, self.counts, self.clock)
+        super().__init__(fleet, self.counts, may_share_address=may_share_address, clock=self.clock)
 
     def joins(self, times: int, host: int = 1, name: str = "") -> int:
         """How many of so many joins are let in."""
@@ -64,9 +66,9 @@ class Limited(CallLimits):
 
 
 def test_a_whole_fleet_may_join_at_once_and_then_a_limited_number_a_second() -> None:
-    limits = Limited(address_joins_per_second=5.0)
+    limits = Limited()
     assert limits.joins(100) == FLEET
-    limits.clock.now += 2.0
+    limits.clock.now += 0.2
     assert limits.joins(100) == 10
     assert limits.counts.over_limit["address_joins"] == 174
 
@@ -78,7 +80,7 @@ def test_one_address_leaves_joins_for_others_and_all_together_are_limited_too() 
 
 
 def test_calls_are_limited_while_they_are_open() -> None:
-    limits = Limited(max_calls=4, max_address_calls=3)
+    limits = Limited(fleet=1)
     with ExitStack() as held:
         limits.hold(held, host=1, times=3)
         with pytest.raises(OverLimitError, match="address calls"):
@@ -92,11 +94,21 @@ def test_calls_are_limited_while_they_are_open() -> None:
         limits.hold(held, host=1, times=3)
 
 
-def test_a_named_token_has_limits_of_its_own_whatever_others_at_its_address_do() -> None:
-    limits = Limited(max_calls=8, max_address_calls=3)
+def test_with_one_address_for_all_actors_its_calls_and_joins_are_limited_as_those_of_all_addresses() -> None:
+    limits = Limited(may_share_address=True)
+    assert limits.joins(100) == 2 * FLEET
     with ExitStack() as held:
-        limits.hold(held, host=1, times=3)
-        limits.hold(held, host=1, times=3, name="alice")
+        limits.hold(held, host=1, times=4 * FLEET)
+        with pytest.raises(OverLimitError, match="limit of calls"):
+            limits.hold(held, host=1)
+    assert limits.counts.over_limit["address_joins"] + limits.counts.over_limit["address_calls"] == 68
+
+
+def test_a_named_token_has_limits_of_its_own_whatever_others_at_its_address_do() -> None:
+    limits, most = Limited(FLEET), 3 * FLEET
+    with ExitStack() as held:
+        limits.hold(held, host=1, times=FLEET - 1)
+        limits.hold(held, host=1, times=most, name="alice")
         with pytest.raises(OverLimitError, match="address calls"):
             limits.hold(held, host=2, name="alice")
     assert limits.joins(100) == FLEET
@@ -110,11 +122,11 @@ def test_a_token_without_a_name_is_limited_by_address_as_its_many_holders_cannot
 
 @pytest.mark.parametrize(("method", "limit"), [(HEALTH, "health_calls"), (STATUS, "admin_calls")])
 def test_a_short_call_always_gets_a_place_from_the_account_that_holds_most(method: str, limit: str) -> None:
-    limits = Limited(max_calls=1, **{f"max_{limit}": 4})
+    limits, places = Limited(fleet=1), HEALTH_CALLS if method == HEALTH else ADMIN_CALLS
     with ExitStack() as held:
         limits.hold(held, host=1)
         limits.hold(held, host=2, method=method)
-        limits.hold(held, host=3, times=3, method=method)
+        limits.hold(held, host=3, times=places - 1, method=method)
         assert limits.ended == []
         limits.hold(held, host=1, times=2, method=method)
         assert [peer_address(of.peer) for of in limits.ended] == ["10.0.0.3", "10.0.0.3"]
@@ -123,8 +135,8 @@ def test_a_short_call_always_gets_a_place_from_the_account_that_holds_most(metho
 
 
 def test_wrong_tokens_hold_up_no_call_that_has_a_right_one() -> None:
-    limits = Limited(address_failures_per_second=1.0)
-    for _ in range(10):
+    limits = Limited()
+    for _ in range(int(FAILURES_AT_ONCE)):
         limits.count_failure(peer(1))
     with pytest.raises(OverLimitError, match="address failures"):
         limits.count_failure(peer(1))
@@ -133,7 +145,7 @@ def test_wrong_tokens_hold_up_no_call_that_has_a_right_one() -> None:
         limits.hold(held, host=1)
         limits.hold(held, host=1, method=STATUS)
         limits.hold(held, host=1, method=HEALTH)
-    limits.clock.now += 1.0
+    limits.clock.now += 2 / FAILURES_PER_SECOND
     limits.count_failure(peer(1))
 
 
@@ -145,10 +157,10 @@ def test_only_a_limited_number_of_accounts_is_remembered() -> None:
 
 
 def test_failures_of_many_addresses_give_nobody_more_calls_or_joins() -> None:
-    limits = Limited(max_address_calls=1)
+    limits = Limited(fleet=1)
     with ExitStack() as held:
-        limits.hold(held, host=1)
-        assert limits.joins(100) == FLEET
+        limits.hold(held, host=1, times=3)
+        assert limits.joins(100) == 1
         for host in range(MAX_ACCOUNTS):
             limits.count_failure(peer(host))
         with pytest.raises(OverLimitError, match="address calls"):

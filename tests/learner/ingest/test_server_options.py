@@ -26,9 +26,9 @@ def test_a_port_that_another_server_has_is_not_shared() -> None:
     assert options()["grpc.so_reuseport"] == 0
 
 
-def test_connections_are_twice_the_fleet_unless_they_are_configured() -> None:
-    assert options()[MAX_CONNECTIONS_OPTION] == 2 * ServerConfig().fleet
-    assert options(limits={"max_connections": 7})[MAX_CONNECTIONS_OPTION] == 7
+def test_connections_are_twice_the_fleet() -> None:
+    assert options()[MAX_CONNECTIONS_OPTION] == 2 * 256
+    assert options(max_actors=1)[MAX_CONNECTIONS_OPTION] == 2 * 16
 
 
 def test_times_and_sizes_are_those_of_the_configuration() -> None:

@@ -27,23 +27,14 @@ def test_another_capacity_is_refused(tmp_path: Path) -> None:
         ReplayMemory(tmp_path / "replay", SCHEMA, 11, create=False)
 
 
-@pytest.mark.parametrize(
-    ("version", "writer"),
-    [
-        (1, "release 0.1"),
-        (2, "release 0.1"),
-        (3, "release 0.2"),
-        (5, "a later release"),
-        ("four", "an unknown program"),
-    ],
-)
-def test_another_layout_is_refused_by_its_version_and_the_release_that_wrote_it(
-    tmp_path: Path, version: object, writer: str
-) -> None:
+@pytest.mark.parametrize("version", [3, 5, "four"])
+def test_another_layout_is_refused_by_its_version(tmp_path: Path, version: object) -> None:
     make(tmp_path)
     layout = tmp_path / "replay" / "layout.json"
     layout.write_text(json.dumps({"version": version, "schema": [{"frames": True}]}))
-    message = f"replay: expected a replay of layout 4, found layout {re.escape(repr(version))}, which {writer} wrote"
+    message = (
+        f"replay: expected a replay of layout 4, found layout {re.escape(repr(version))}, which another release wrote"
+    )
     with pytest.raises(RunDirectoryError, match=message):
         ReplayMemory.open_saved(tmp_path / "replay")
     with pytest.raises(RunDirectoryError, match=message):

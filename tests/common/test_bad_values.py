@@ -3,10 +3,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from common.bad_values import KEEP_ALL, REFUSE_ALL, first_extreme, first_outside
 from common.data import Column
 from common.domain import Domain
 from common.errors import RefusedError
-from common.values import KEEP_ALL, REFUSE_ALL, first_extreme, first_outside
 
 BOUNDED = Column("action", "<i8", (2,), domain=Domain.between([0, 0], [1, 5], np.int64))
 VALUES = np.array([1, 5, 0, 6, 2, 0])

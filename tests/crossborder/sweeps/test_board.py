@@ -6,7 +6,7 @@ import logging
 import pytest
 from rich.console import Console
 
-from crossborder.sweeps.progress import Board
+from crossborder.sweeps.board import Board
 
 
 def show(board: Board) -> None:

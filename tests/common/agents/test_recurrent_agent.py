@@ -15,7 +15,7 @@ import safetensors.torch
 import torch
 
 from common.agents.r2d2 import R2D2
-from common.agents.recurrent import require_sequences
+from common.agents.recurrent_agent import require_sequences
 from common.agents.recurrent_sac import RecurrentSAC
 from common.config.run_config import load_config
 from common.config.trainer_config import Precision
@@ -25,7 +25,7 @@ from common.interfaces import Agent, TrainingState
 from common.lanes.building import spec_of
 from common.parts import row_schema
 from common.testing import ItemMemory, RowMemory, play, rows_of
-from common.testing.memory import transitions
+from common.testing.row_memory import transitions
 from learner.loop.in_turns import train_in_turns
 from learner.loop.precision import computing_in
 from learner.storage.checkpoint import load_params

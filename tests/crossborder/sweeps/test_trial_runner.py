@@ -10,10 +10,10 @@ import pytest
 from optuna.trial import TrialState
 
 from crossborder.curves.reading import read_points
+from crossborder.sweeps.board import Board
 from crossborder.sweeps.directory import SweepDirectory
-from crossborder.sweeps.progress import Board
 from crossborder.sweeps.study import Claimed, SweepStudy
-from crossborder.sweeps.trial import StoppedError, TrialRunner
+from crossborder.sweeps.trial_runner import StoppedError, TrialRunner
 from tests.conftest import wait_for
 from tests.crossborder.sweeps.worth import WORTH, make_sweep
 

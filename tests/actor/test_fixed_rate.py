@@ -15,7 +15,7 @@ from typing import Any, cast
 import pytest
 
 from actor.client.fetcher import ModelFetcher
-from actor.control import SWITCH_SECONDS, Control, acting_first
+from actor.fixed_rate import SWITCH_SECONDS, Control, acting_first
 from actor.manager import ActorManager
 from actor.proxy import ReplayBufferProxy
 from actor.sampling.sampler import Sampler

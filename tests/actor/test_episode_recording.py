@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from actor import recording
-from actor.recording import EpisodeRecording, make_directory
+from actor import episode_recording
+from actor.episode_recording import EpisodeRecording, make_directory
 from actor.sampling.sampler import Sampler
 from actor.stat import ActorCounters
 from common.data import Array, Column, Items
@@ -95,7 +95,7 @@ def test_recordings_into_one_directory_do_not_overwrite_each_other(tmp_path: Pat
 def test_episodes_whose_rows_had_no_room_are_not_recorded_and_are_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(recording, "MAX_WAITING_BYTES", recording.LEAST_BLOCK_BYTES + 1)
+    monkeypatch.setattr(episode_recording, "MAX_WAITING_BYTES", episode_recording.LEAST_BLOCK_BYTES + 1)
     rows = expected_rows(3, 400)
     begin = int(np.flatnonzero(rows["first"])[2])
     made = EpisodeRecording(tmp_path, counting_schema())
@@ -111,7 +111,7 @@ def test_episodes_whose_rows_had_no_room_are_not_recorded_and_are_counted(
 def test_an_episode_that_is_too_long_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     long = rows_of_whole_episodes(3, 10)[0]
     short = {name: column[[0, -1]] for name, column in long.items()}
-    monkeypatch.setattr(recording, "MAX_EPISODE_BYTES", sum(column.nbytes for column in short.values()))
+    monkeypatch.setattr(episode_recording, "MAX_EPISODE_BYTES", sum(column.nbytes for column in short.values()))
     made = EpisodeRecording(tmp_path, counting_schema())
     for episode in (short, long, short):
         made.add(episode)
@@ -170,7 +170,7 @@ def test_an_episode_that_cannot_be_written_harms_no_other_episode(
 
 
 def test_rows_that_were_dropped_last_are_counted_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recording, "MAX_WAITING_BYTES", recording.LEAST_BLOCK_BYTES - 1)
+    monkeypatch.setattr(episode_recording, "MAX_WAITING_BYTES", episode_recording.LEAST_BLOCK_BYTES - 1)
     rows = expected_rows(3, 60)
     made = EpisodeRecording(tmp_path, counting_schema())
     made.add(rows)

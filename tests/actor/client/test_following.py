@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from actor.client.leading import follow
+from actor.client.following import follow
 from common.errors import ConfigError, RefusedError
 from common.wire.endpoints import Endpoint
 from common.wire.trust import Trust

@@ -15,8 +15,8 @@ from common.errors import BudgetExhaustedError, ConfigError, DivergedError
 from common.process.child import Child
 from crossborder.curves.reading import read_points
 from crossborder.curves.statistics import interquartile_mean
+from crossborder.sweeps.board import Board
 from crossborder.sweeps.directory import SweepDirectory
-from crossborder.sweeps.progress import Board
 from crossborder.sweeps.study import Claimed, SweepStudy
 from crossborder.sweeps.sweep_config import configure
 from learner.shared.durable import replace_text

@@ -8,7 +8,7 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete
 
-from common.agents.networks.pictures import RandomShift, is_picture, shift, size_of, to_images
+from common.agents.networks.picture_leaves import RandomShift, is_picture, shift, size_of, to_images
 from common.errors import ConfigError
 
 

@@ -16,7 +16,7 @@ COMMAND = """
 import ctypes, subprocess, sys
 from pathlib import Path
 from common.process.command import Parser, run_command
-from common.process.streams import answers
+from common.process.standard_streams import answers
 
 def act(arguments):
     print("from Python")

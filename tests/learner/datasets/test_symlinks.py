@@ -7,8 +7,8 @@ import pytest
 
 from common.episode_files import write_episode
 from common.errors import DatasetError
-from learner.datasets.links import check_links
 from learner.datasets.opening import open_dataset
+from learner.datasets.symlinks import check_links
 from tests.learner.datasets.robots import make_episode
 from tests.learner.datasets.saved import save_replay
 

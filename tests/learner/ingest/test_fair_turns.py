@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner.ingest.turns import Turns
+from learner.ingest.fair_turns import Turns
 
 GREEDY, HONEST, OTHER = 0, 1, 2
 
