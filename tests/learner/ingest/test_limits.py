@@ -7,8 +7,9 @@ import pytest
 
 from common.config.server_config import LimitsConfig
 from common.data import ModelVersion
+from common.wire.address import peer_address
 from common.wire.tokens import UNNAMED
-from learner.ingest.gate import Caller, Role, peer_address
+from learner.ingest.gate import Caller, Role
 from learner.ingest.limits import (
     ACTIVE_SECONDS,
     MAX_ACCOUNTS,
