@@ -24,7 +24,7 @@ TESTED_ELSEWHERE: dict[str, str] = {
     "learner/loop/opt_step.py": "learner/loop/test_learner.py",
     "learner/loop/run_records.py": "learner/loop/test_learner.py",
     "learner/replay/view.py": "common/testing/test_view_checks.py",
-    "learner/ingest/waiting.py": "security/test_hostile.py",
+    "common/wire/waiting.py": "security/test_hostile.py",
     "learner/shared/followed_batch.py": "learner/ingest/test_batch_traces.py",
     "learner/storage/moment.py": "learner/storage/test_training_state.py",
     "learner/views/columns.py": "learner/views/test_transitions.py",

@@ -16,10 +16,9 @@ from common.errors import AuthenticationError, LearnerUnreachableError
 from common.process.clocks import Backoff, Deadline
 from common.wire.channel import GetModel
 from common.wire.pb import crossborder_pb2 as pb
-from common.wire.rpc import describe, typed_error, version_to_pb
+from common.wire.rpc import describe, transfer_seconds, typed_error, version_to_pb
 
 log = logging.getLogger(__name__)
-FETCH_SECONDS = 60.0
 LOOK_SECONDS = 0.5
 """A thread that waits for the first model looks this often whether the actor has to end: no signal would wake it."""
 
@@ -57,6 +56,7 @@ class ModelFetcher:
         self._announced, self._announced_at = NO_MODEL, -math.inf
         self._asked_at = -math.inf
         """When this actor asked the learner for its last model, or heard of that model if a neighbour asked for it."""
+        self._is_fetching = False
         self._model: Model | None = None
         self._confirmed_at = -math.inf
         """When the learner last said that ``_model`` is its newest."""
@@ -104,13 +104,17 @@ class ModelFetcher:
     def first(self, seconds: float) -> Model | None:
         """Wait for the first model; None if the actor was stopped during the wait.
 
+        A fetch that has begun is waited for, since a model may travel for longer over a slow link.
+
         Raises:
-            LearnerUnreachableError: no model came in time.
+            LearnerUnreachableError: ``seconds`` have passed, and no model came and none is on its way.
         """
         deadline = Deadline(seconds)
         with self._changed:
-            while self._model is None and not (self._stopped.is_set() or deadline.passed()):
-                self._changed.wait(min(LOOK_SECONDS, deadline.remaining()))
+            while self._model is None and not self._stopped.is_set():
+                if deadline.passed() and not self._is_fetching:
+                    break
+                self._changed.wait(min(LOOK_SECONDS, deadline.remaining() or LOOK_SECONDS))
         if self._model is None and not self._stopped.is_set():
             raise LearnerUnreachableError(f"no model came within {seconds:g} s")
         return self._model
@@ -148,21 +152,26 @@ class ModelFetcher:
                     continue
             if self._is_over():
                 return
+            delay, self._is_fetching = 0.0, True
             try:
-                file = self._fetch()
+                self._adopt(self._fetch())
+                backoff.reset()
             except (grpc.RpcError, ValueError, OSError, MemoryError) as error:
                 if self._ends_trust(error):
                     return
                 reason = describe(error) if isinstance(error, grpc.RpcError) else repr(error)
                 log.warning("a model could not be fetched and is tried again: %s", reason)
-                self._stopped.wait(backoff.next_delay())
-                continue
-            backoff.reset()
-            if file is not None and file.model.version > self._version():
-                with self._changed:
-                    self._model, self._base, self._confirmed_at = file.model, file, self._asked_at
-                    self._changed.notify_all()
-                    self._heard.notify_all()
+                delay = backoff.next_delay()
+            finally:
+                self._is_fetching = False
+            self._stopped.wait(delay)
+
+    def _adopt(self, file: ModelFile | None) -> None:
+        if file is not None and file.model.version > self._version():
+            with self._changed:
+                self._model, self._base, self._confirmed_at = file.model, file, self._asked_at
+                self._changed.notify_all()
+                self._heard.notify_all()
 
     def _is_over(self) -> bool:
         return self._has_ended or self._stopped.is_set()
@@ -187,7 +196,7 @@ class ModelFetcher:
             request.have.CopyFrom(version_to_pb(base.model.version))
             request.takes_delta = True
         try:
-            return assemble(self.get_model(request, timeout=FETCH_SECONDS), base, self._max_bytes)
+            return assemble(self.get_model(request, timeout=transfer_seconds(self._max_bytes)), base, self._max_bytes)
         except ValueError:
             self._base = None
             raise

@@ -17,13 +17,13 @@ from common.errors import LearnerUnreachableError, ProtocolMismatchError, Refuse
 from common.wire.channel import get_model, name_proxy, open_channel, watch_credentials
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.pb import crossborder_pb2_grpc as pb_grpc
-from common.wire.rpc import PROTOCOL_VERSION, describe, typed_error
+from common.wire.rpc import PROTOCOL_VERSION, describe, transfer_seconds, typed_error
 from common.wire.trust import Trust
 
 ANSWER_SECONDS: Final = 5.0
-TRANSFER_SECONDS: Final = 60.0
 PAYLOADS: Final = 8
 PAYLOAD_BYTES: Final = 1 << 20
+TRANSFER_SECONDS: Final = transfer_seconds(PAYLOADS * PAYLOAD_BYTES)
 
 
 @dataclass(frozen=True)

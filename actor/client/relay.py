@@ -1,7 +1,8 @@
 """A relay: it stands between a learner and actors that are near each other, and fetches each model once for them.
 
 Everything but models passes as bytes, with the caller's token, on one connection to the learner. So the learner alone
-decides about callers and batches, and the relay keeps nothing that has to survive.
+decides about callers and batches, and the relay keeps nothing that has to survive. It cannot tell callers from
+strangers, so it bounds what all of them together can make it keep (``WaitingBytes``).
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from typing import Any, Final, TypeAlias
 
@@ -20,17 +21,23 @@ from actor.client.relayed_models import AcceptedTokens, Metadata, RelayedModels
 from common.config.server_config import MOST_MESSAGE_BYTES
 from common.errors import AddressError, ConfigError
 from common.settings import HomePath, Settings
-from common.wire.address import is_loopback, join_address, split_address
+from common.wire.address import is_loopback, join_address, peer_address, split_address
 from common.wire.channel import channel_options, path_of, read_certificates
 from common.wire.owners import is_listening, is_own_host, is_strangers_peer
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.rpc import ERROR_KEY, WINDOW_BYTES, version_from_pb
 from common.wire.tls import read_authorities, read_pair
 from common.wire.trust import Trust
+from common.wire.waiting import Connection, WaitingBytes
 
 log = logging.getLogger(__name__)
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 CHECK_SECONDS: Final = 10.0
+TICK_SECONDS: Final = 0.2
+MESSAGE_SECONDS: Final = 60.0
+"""The message of a call that has one must have come within this time."""
+MAX_WAITING_BYTES: Final = 1 << 30
+"""Of all callers' unfinished messages, and of messages that are being passed on in either direction."""
 MAX_CONNECTIONS, MAX_CALLS = 1024, 1024
 """Limits for callers: connections, and calls at one time on one connection."""
 _ANSWERS: Final[dict[str, type[pb.JoinResponse | pb.CheckResponse]]] = {
@@ -47,6 +54,7 @@ _OPTIONS: Final = (
     # The relay receives no more bytes of a stream in advance than the learner does.
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.lookahead_bytes", WINDOW_BYTES),
+    ("grpc.compression_enabled_algorithms_bitset", 1),  # The learner takes no messages that gRPC has compressed either.
     ("grpc.max_allowed_incoming_connections", MAX_CONNECTIONS),
     ("grpc.max_concurrent_streams", MAX_CALLS),
     ("grpc.server_handshake_timeout_ms", 10_000),
@@ -111,22 +119,70 @@ class Relay(grpc.GenericRpcHandler):
         self.port: int | None = None
         """Where the relay listens."""
         self._models = RelayedModels(channel, AcceptedTokens(self._check))
+        self._waiting = WaitingBytes(MAX_WAITING_BYTES, "a relay's bound")
+        self._methods: dict[str, Callable[[AsyncIterator[bytes], Context, Connection], Awaitable[None]]] = {
+            path_of("PushItems"): self._push,
+            path_of("GetModel"): partial(self._with_message, self._give_model),
+            **{
+                method: partial(self._with_message, partial(self._ask, method))
+                for method in (path_of("Join"), path_of("Check"), _HEALTH)
+            },
+        }
+
+    def listens_on(self, port: int) -> None:
+        """Take note of the port on which the relay listens."""
+        self.port = port
+        self._waiting.serve_on(port)
+
+    def tick(self) -> None:
+        """Hang up connections while too many bytes wait; called a few times a second."""
+        self._waiting.tick()
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[Any, Any] | None:
-        method = handler_call_details.method
-        if method == path_of("GetModel"):
-            return grpc.unary_stream_rpc_method_handler(self._give_model)
-        if method == path_of("PushItems"):
-            return grpc.stream_stream_rpc_method_handler(self._push)
-        if method in (path_of("Join"), path_of("Check"), _HEALTH):
-            return grpc.unary_unary_rpc_method_handler(partial(self._ask, method))
-        return None
+        """Serve each method as a stream, which is the same on the wire: so the relay knows whose message it reads."""
+        serve = self._methods.get(handler_call_details.method)
+        if serve is None:
+            return None
+        connection: Connection | None = None
+
+        def note(message: bytes) -> bytes:
+            assert connection is not None, "a message is read after its call has begun"
+            connection.note_read(len(message))
+            return message
+
+        async def serve_stream(requests: AsyncIterator[bytes], context: Context) -> None:
+            nonlocal connection
+            connection = self._waiting.connection(context.peer(), peer_address(context.peer()), is_named=False)
+            await serve(requests, context, connection)
+
+        return grpc.stream_stream_rpc_method_handler(serve_stream, note)
+
+    async def _with_message(
+        self,
+        serve: Callable[[bytes, Context], AsyncIterator[bytes]],
+        requests: AsyncIterator[bytes],
+        context: Context,
+        connection: Connection,
+    ) -> None:
+        """Serve a call that has one message; the message waits until the answer has come."""
+        try:
+            async with asyncio.timeout(MESSAGE_SECONDS):
+                request = await anext(aiter(requests), None)
+        except TimeoutError:
+            reason = f"expected the call's message within {MESSAGE_SECONDS:g} s"
+            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, reason)
+        if request is None:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "expected a message, found the end of the call")
+        with connection.writing(len(request)):
+            async for answer in serve(request, context):
+                with connection.writing(len(answer)):
+                    await context.write(answer)
 
     async def _check(self, metadata: Metadata) -> bytes:
         ask: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = self._channel.unary_unary(path_of("Check"))
         return await ask(pb.CheckRequest().SerializeToString(), metadata=metadata, timeout=CHECK_SECONDS)
 
-    async def _ask(self, method: str, request: bytes, context: Context) -> bytes:
+    async def _ask(self, method: str, request: bytes, context: Context) -> AsyncIterator[bytes]:
         is_join = method == path_of("Join")
         try:
             if is_join:
@@ -135,14 +191,14 @@ class Relay(grpc.GenericRpcHandler):
             listened = is_listening(self._settings.learner)
             ask: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = self._channel.unary_unary(method)
             answer = await ask(request, metadata=_metadata_to_pass(context), timeout=context.time_remaining())
-            return self._read(method, answer, listened)
+            passed = self._read(method, answer, listened)
         except grpc.aio.AioRpcError as error:
             await _refuse(context, error)
         except ConnectionResetError as error:
             await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
         except DecodeError as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"{method}: {error}")
-        raise AssertionError("abort returned")
+        yield passed
 
     def _read(self, method: str, answer: bytes, listened: bool) -> bytes:
         """The learner's answer, which says whether that learner is on another host, or another user's on this host.
@@ -192,7 +248,7 @@ class Relay(grpc.GenericRpcHandler):
         for message in messages:
             yield message
 
-    async def _push(self, requests: AsyncIterator[bytes], context: Context) -> None:
+    async def _push(self, requests: AsyncIterator[bytes], context: Context, connection: Connection) -> None:
         """Pass the messages of a stream in both directions.
 
         The relay reads a message only after the other connection has taken the previous message, so backpressure
@@ -200,7 +256,7 @@ class Relay(grpc.GenericRpcHandler):
         """
         push: grpc.aio.StreamStreamMultiCallable[bytes, bytes] = self._channel.stream_stream(path_of("PushItems"))
         call = push(metadata=_metadata_to_pass(context))
-        sending = asyncio.create_task(_send(requests, call))
+        sending = asyncio.create_task(_send(requests, call, connection))
         try:
             async for answer in call:
                 self._models.note_newest(version_from_pb(pb.PushItemsResponse.FromString(answer).newest))
@@ -212,11 +268,14 @@ class Relay(grpc.GenericRpcHandler):
             call.cancel()
 
 
-async def _send(requests: AsyncIterator[bytes], call: grpc.aio.StreamStreamCall[bytes, bytes]) -> None:
+async def _send(
+    requests: AsyncIterator[bytes], call: grpc.aio.StreamStreamCall[bytes, bytes], connection: Connection
+) -> None:
     """Pass a caller's messages on, and its end. If the learner ends the call first, ``Relay._push`` hears of it."""
     with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
         async for request in requests:
-            await call.write(request)
+            with connection.writing(len(request)):
+                await call.write(request)
         await call.done_writing()
 
 
@@ -274,8 +333,13 @@ async def relay(settings: RelaySettings, stopped: asyncio.Event, tell: Callable[
         server = grpc.aio.server(options=_OPTIONS)
         served = Relay(channel, settings)
         server.add_generic_rpc_handlers((served,))
-        port = served.port = _listen(server, settings)
+        port = _listen(server, settings)
+        served.listens_on(port)
         await server.start()
         tell(join_address(split_address(settings.listen)[0], port))
-        await stopped.wait()
+        while not stopped.is_set():
+            served.tick()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(TICK_SECONDS):
+                    await stopped.wait()
         await server.stop(None)

@@ -17,13 +17,12 @@ from actor.client.assembly import MAX_MODEL_BYTES, assemble
 from common.data import NO_MODEL, ModelVersion
 from common.wire.channel import path_of
 from common.wire.pb import crossborder_pb2 as pb
-from common.wire.rpc import version_from_pb, version_to_pb
+from common.wire.rpc import transfer_seconds, version_from_pb, version_to_pb
 
 log = logging.getLogger(__name__)
 TOKEN_SECONDS: Final = 0.5
 """For this time, the relay trusts a token that the learner has accepted; then it asks the learner again."""
 MAX_TOKENS: Final = 4096
-FETCH_SECONDS: Final = 60.0
 Metadata = Sequence[tuple[str, str | bytes]]
 
 
@@ -136,7 +135,8 @@ class RelayedModels:
         if copy is not None:
             request.have.CopyFrom(version_to_pb(copy.version))
         messages, n_bytes = list[bytes](), 0
-        async for message in self._get(request.SerializeToString(), metadata=metadata, timeout=FETCH_SECONDS):
+        timeout = transfer_seconds(MAX_MODEL_BYTES)  # The deadline of the caller, who knows the size, ends it earlier.
+        async for message in self._get(request.SerializeToString(), metadata=metadata, timeout=timeout):
             messages.append(message)
             n_bytes += len(message)
             if n_bytes > MAX_MODEL_BYTES:

@@ -23,11 +23,10 @@ from common.data import Array, Model, ModelVersion
 from common.errors import RunDirectoryError
 from common.process.clocks import Deadline
 from common.shared.slots import Blob, ModelSlots, key_of
+from common.wire.rpc import transfer_seconds
 from common.wire.tensor_file import read_tensors
 
 log = logging.getLogger(__name__)
-LOCK_SECONDS: Final = 60.0
-"""A worker whose neighbour holds the lock for longer, such as a stopped process, fetches a model for itself."""
 LOOK_SECONDS: Final = 0.002
 """A worker looks this often whether its neighbour has fetched the model, since flock(2) cannot wait with a deadline."""
 Fetch = Callable[[], ModelFile | None]
@@ -138,21 +137,22 @@ class NeighbourModels:
         self._reader = SlotReader(self._path, run_id, writable=True)
         self._fetches_alone = False
         """Whether the workers cannot share models any longer."""
-        self._seconds = LOCK_SECONDS
-        """The longest wait for a neighbour's fetch; 0 after a neighbour that held the lock for too long."""
+        self._waits = True
+        """Whether to wait for a neighbour's fetch; not after a neighbour, such as a stopped process, that held the lock
+        for longer than any fetch takes."""
 
     def get(self, at_least: ModelVersion, max_bytes: int, fetch: Fetch) -> ModelFile | None:
-        deadline = Deadline(self._seconds)
+        deadline = Deadline(transfer_seconds(max_bytes) if self._waits else 0.0)
         while not self._fetches_alone:
             file = self._reader.read(at_least, max_bytes)
             if file is not None or self._stopped.is_set():
                 return file
             with self._lock() as is_ours:
                 if is_ours:
-                    self._seconds = LOCK_SECONDS
+                    self._waits = True
                     return self._reader.read(at_least, max_bytes) or self._fetch_for_all(fetch)
             if deadline.passed():
-                self._seconds = 0.0
+                self._waits = False
                 break
             self._stopped.wait(LOOK_SECONDS)
         return fetch()

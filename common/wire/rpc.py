@@ -27,6 +27,9 @@ UNARY_BYTES = 4 << 20
 """A model up to this size travels in one message, a larger one in chunks: beyond 4 MiB one message was slower."""
 WINDOW_BYTES = 4 << 20
 """The bytes that the learner receives of a stream before it reads them."""
+ANSWER_SECONDS = 60.0
+SLOWEST_LINK = 32 << 10
+"""Bytes a second: a model that travels more slowly is given up. Pings notice a broken connection long before."""
 
 CLIENT_OPTIONS = (
     (ChannelOptions.SingleThreadedUnaryStream, 1),  # A fifth less processor time: no hand-overs between threads.
@@ -45,6 +48,11 @@ CLIENT_OPTIONS = (
     ("grpc.min_reconnect_backoff_ms", 5_000),
     ("grpc.max_receive_message_length", UNARY_BYTES + CHUNK_BYTES),
 )
+
+
+def transfer_seconds(n_bytes: int) -> float:
+    """The longest time that an answer of up to ``n_bytes`` may take: a minute, and the time over the slowest link."""
+    return ANSWER_SECONDS + n_bytes / SLOWEST_LINK
 
 
 class NotJoinedError(CrossborderError):

@@ -28,6 +28,7 @@ from common.wire.address import join_address, split_address
 from common.wire.held_port import listen_at_first
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.pb import crossborder_pb2_grpc as pb_grpc
+from common.wire.waiting import WaitingBytes
 from learner.ingest.admin import AdminServicer
 from learner.ingest.admission import Admission
 from learner.ingest.audit import AuditLog
@@ -38,7 +39,6 @@ from learner.ingest.ingest_metrics import IngestCollector
 from learner.ingest.limits import CallLimits
 from learner.ingest.server_options import MAX_CONNECTIONS_OPTION, server_credentials, server_options
 from learner.ingest.service import LearnerServicer
-from learner.ingest.waiting import WaitingBytes
 from learner.records.exposition import MetricsServer
 from learner.shared.bell import Bell
 
@@ -91,7 +91,7 @@ async def serve(boot: IngestBoot) -> None:
     limits = CallLimits(config.fleet, core.counts, may_share_address=config.may_share_address)
     bell = Bell(boot.bell_fds[1], -1)
     servicer = LearnerServicer(core, bell, limits, audit)
-    waiting = WaitingBytes(config.waiting_bytes)
+    waiting = WaitingBytes(config.waiting_bytes, "server.limits.max_waiting_bytes")
     seconds = config.limits.handshake_seconds
     gate = Gate.of(config)
     admission = Admission(gate, limits, core.counts, audit, handshake_seconds=seconds, waiting=waiting)

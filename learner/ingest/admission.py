@@ -16,15 +16,16 @@ from google.protobuf.message import DecodeError
 
 from common.errors import CrossborderError, RefusedError
 from common.process.log import LogThrottle
+from common.wire.address import peer_address
 from common.wire.batch import Request
 from common.wire.channel import path_of
 from common.wire.rpc import ERROR_KEY
+from common.wire.waiting import Connection, WaitingBytes
 from learner.ingest.audit import STRANGER, AuditLog
 from learner.ingest.cordons import CordonedError
-from learner.ingest.gate import HEALTH_METHODS, Caller, Gate, current_caller, peer_address
+from learner.ingest.gate import HEALTH_METHODS, Caller, Gate, current_caller
 from learner.ingest.limits import CallLimits
 from learner.ingest.refusals import Context, IngestCounts, OverLimitError, UnauthenticatedError, refuse, status_of
-from learner.ingest.waiting import Connection, WaitingBytes
 
 log = logging.getLogger(__name__)
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
@@ -122,7 +123,7 @@ class Admission(grpc.aio.ServerInterceptor):
             except UnauthenticatedError as error:
                 await self._refuse_stranger("unknown" if handler is _UNKNOWN else method, context, error)
             else:
-                connection = self._waiting.connection(caller)
+                connection = self._waiting.connection(caller.peer, caller.account, is_named=bool(caller.name))
                 await self._serve_caller(handler, caller, connection, requests, context)
 
         return grpc.stream_stream_rpc_method_handler(serve, deserialize, _serializer_of(handler.response_serializer))

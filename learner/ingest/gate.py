@@ -9,13 +9,12 @@ import time
 from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from dataclasses import dataclass
-from ipaddress import IPv6Address, ip_network
 from pathlib import Path
 from typing import Final
 
 from common.config.server_config import ServerConfig
 from common.errors import ConfigError, CrossborderError
-from common.wire.address import split_peer
+from common.wire.address import peer_address, peer_host
 from common.wire.channel import path_of
 from common.wire.owners import is_strangers_peer
 from common.wire.pb import crossborder_pb2 as pb
@@ -80,24 +79,6 @@ class Caller:
 
 current_caller: ContextVar[Caller] = ContextVar("current_caller")
 """The caller of the call that is being served."""
-
-
-def peer_host(peer: str) -> str:
-    """The host in gRPC's name of a peer, without port, brackets and zone."""
-    return split_peer(peer)[0]
-
-
-def peer_address(peer: str) -> str:
-    """The address in gRPC's name of a peer; for IPv6 the /64, within which one host may choose any address.
-
-    >>> peer_address("ipv4:10.0.0.5:50123"), peer_address("ipv6:%5B2001:db8::7:1%5D:50123")
-    ('10.0.0.5', '2001:db8::/64')
-    """
-    host = peer_host(peer)
-    if not peer.startswith("ipv6"):
-        return host
-    mapped = IPv6Address(host).ipv4_mapped  # A socket that listens on [::] sees IPv4 peers under mapped addresses.
-    return str(mapped or ip_network((host, 64), strict=False))
 
 
 def digest_of(secret: str) -> bytes:

@@ -19,8 +19,9 @@ from contextlib import contextmanager
 
 from common.data import ModelVersion
 from common.process.clocks import Bucket
+from common.wire.address import peer_address
 from common.wire.tokens import UNNAMED
-from learner.ingest.gate import ACTOR_METHODS, HEALTH_METHODS, Caller, peer_address
+from learner.ingest.gate import ACTOR_METHODS, HEALTH_METHODS, Caller
 from learner.ingest.refusals import IngestCounts, OverLimitError
 
 MAX_ACCOUNTS = 4096

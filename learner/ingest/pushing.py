@@ -55,7 +55,7 @@ def push(core: IngestCore, row: int, request: Request) -> int | None:
         return _take(core, row, request.head, payload)
     except (RefusedError, SchemaMismatchError) as error:
         core.counts.batches_refused[_reason_of(error)] += 1
-        if core.quarantine.has_room():
+        if core.quarantine.has_room(core.registry.name(row)):
             core.quarantine.add(_record_refusal(core, row, request.head, payload, error))
         raise type(error)(f"actor {core.registry.actor_id(row)}: {error}") from error
 
@@ -262,6 +262,7 @@ def _record_refusal(
         message=str(error),
         actor_id=core.registry.actor_id(row),
         host=core.registry.host(row),
+        sender=core.registry.name(row),
         incarnation=f"{request.incarnation:016x}",
         seq=request.seq,
     )

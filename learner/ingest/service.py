@@ -26,7 +26,7 @@ from learner.ingest.gate import current_caller
 from learner.ingest.joining import check, join, require_open
 from learner.ingest.limits import CallLimits
 from learner.ingest.pushing import push
-from learner.ingest.refusals import Context, status_of
+from learner.ingest.refusals import Context, OverLimitError, status_of
 from learner.shared.actor_table import ActorState, host_of
 from learner.shared.bell import Bell
 
@@ -189,6 +189,7 @@ class LearnerServicer(pb_grpc.LearnerServiceServicer):
                 arrived = time.monotonic()
                 if row is None:
                     row = stream.row = self._core.row_of(request.head.incarnation)
+                    self._require_not_held(row, request)
                     self._newest[row], stream.evaluates = stream, self._core.evaluates(row)
                     self._core.registry.set_state(row, ActorState.ONLINE)
                 elif self._newest.get(row) is not stream:
@@ -247,6 +248,22 @@ class LearnerServicer(pb_grpc.LearnerServiceServicer):
 
     def _share_wait(self, row: int) -> float:
         return self._core.shares.seconds_to_wait(row, self._core.registry.name(row))
+
+    def _require_not_held(self, row: int, request: Request) -> None:
+        """Check that the first request of a stream has no batch while the actor is held back.
+
+        An actor is held back after its batch. If it could open another stream with another batch meanwhile, neither the
+        replay ratio nor its share would bound it. The batch is refused and does not wait, so it takes no memory.
+
+        Raises:
+            OverLimitError: it has one.
+        """
+        is_held = self._core.turns.holds(row) or self._share_wait(row) > 0
+        if request.head.seq and is_held and not self._core.control.stopping:
+            raise OverLimitError(
+                f"actor {self._core.registry.actor_id(row)}: expected a heartbeat (seq 0) at the beginning of a stream "
+                f"while acknowledgements are held back, found batch {request.head.seq}; try again later"
+            )
 
     async def _hold_for_turn(self, stream: ActorStream, row: int) -> None:
         core = self._core

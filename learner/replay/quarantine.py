@@ -2,7 +2,8 @@
 
 Ingest and the trainer write separate files in ``shared/``, so no file has two writers. A file holds ``MAX_RECORDS``
 records of ``MAX_VALUE_BYTES`` and a few hundred bytes each, and is written whole, at most once in ``WRITE_SECONDS``. So
-a flood of refusals or a long run cannot fill the disk.
+a flood of refusals or a long run cannot fill the disk. Each sender has a limit of its own, and the records of the
+sender that has most of them make room for new ones. So even if one sender makes very many, those of others stay.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections import deque
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -26,10 +27,12 @@ log = logging.getLogger(__name__)
 Writer = Literal["ingest", "trainer"]
 WRITERS: Final[tuple[Writer, ...]] = ("ingest", "trainer")
 MAX_RECORDS: Final = 100
+MAX_SENDERS: Final = 4096
+"""The most senders that are remembered; then the sender that was refused longest ago is forgotten."""
 MAX_VALUE_BYTES: Final = 2048
 MAX_TEXT: Final = 500
 RATE: Final = 1.0
-"""Records a second in the long run, after ``MAX_RECORDS`` at once; further records are counted only."""
+"""Records of one sender a second in the long run, after ``MAX_RECORDS`` at once; further records are counted only."""
 WRITE_SECONDS: Final = 1.0
 RETRY_SECONDS: Final = 60.0
 """The time after which records that could not be written are written again."""
@@ -49,6 +52,8 @@ class Record:
     message: str
     actor_id: int | None = None
     host: str | None = None
+    sender: str = ""
+    """The name of the actor's token; empty without one, and for rows of the replay."""
     incarnation: str | None = None
     """16 hexadecimal digits."""
     seq: int | None = None
@@ -79,18 +84,22 @@ class Quarantine:
 
     def __init__(self, shared: Path, writer: Writer, clock: Callable[[], float] = time.monotonic) -> None:
         self._path, self._writer, self._clock = _path(shared, writer), writer, clock
-        self._records = deque(read_records(shared, writer), maxlen=MAX_RECORDS)
-        self._bucket, self._missed = Bucket(RATE, MAX_RECORDS, clock), 0
+        self._records = read_records(shared, writer)[-MAX_RECORDS:]
+        self._buckets, self._missed = OrderedDict[str, Bucket](), 0
         self._is_new, self._next_write = False, clock()
 
-    def has_room(self) -> bool:
-        """Whether one more record may be added now; if not, that record is counted as missed."""
-        may_add = self._bucket.take()
+    def has_room(self, sender: str) -> bool:
+        """Whether one more record of a sender may be added now; if not, that record is counted as missed."""
+        if sender not in self._buckets and len(self._buckets) >= MAX_SENDERS:
+            self._buckets.popitem(last=False)
+        bucket = self._buckets.setdefault(sender, Bucket(RATE, MAX_RECORDS, self._clock))
+        self._buckets.move_to_end(sender)
+        may_add = bucket.take()
         self._missed += not may_add
         return may_add
 
     def add(self, record: Record) -> None:
-        """Keep a record, for which there was room; the next ``tick`` or ``write`` puts it into the file."""
+        """Keep a record of a sender that has room; the next ``tick`` or ``write`` puts it into the file."""
         kept = replace(
             record,
             writer=self._writer,
@@ -99,6 +108,9 @@ class Quarantine:
             message=record.message[:MAX_TEXT],
             values=record.values if len(json.dumps(record.values)) <= MAX_VALUE_BYTES else {},
         )
+        if len(self._records) >= MAX_RECORDS:
+            senders = [old.sender for old in self._records]
+            del self._records[senders.index(Counter(senders).most_common(1)[0][0])]
         self._records.append(kept)
         self._missed, self._is_new = 0, True
 

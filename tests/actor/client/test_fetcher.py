@@ -7,13 +7,14 @@ from typing import Any, cast
 import grpc
 import pytest
 
+from actor.client.assembly import MAX_MODEL_BYTES
 from actor.client.fetcher import ModelFetcher
 from common.data import NO_MODEL, ModelVersion
 from common.errors import LearnerUnreachableError
 from common.wire.channel import get_model
 from common.wire.delta import make_delta
 from common.wire.pb import crossborder_pb2 as pb
-from common.wire.rpc import CLIENT_OPTIONS, version_to_pb
+from common.wire.rpc import CLIENT_OPTIONS, SLOWEST_LINK, version_to_pb
 from tests.actor.client.conftest import ScriptedLearner, Serve
 from tests.actor.client.test_assembly import NEXT, NEXT_DATA, VERSION, assert_is_the_model, chunks, delta_chunks
 from tests.conftest import PATIENCE, wait_for
@@ -123,6 +124,44 @@ def test_after_a_delta_that_makes_another_model_the_next_is_fetched_whole_and_th
 def test_waiting_for_a_first_model_that_is_never_announced_ends_with_an_error(fetch: Fetch) -> None:
     with pytest.raises(LearnerUnreachableError, match=r"no model came within 0\.05 s"):
         fetch(scripted(chunks())).first(0.05)
+
+
+class SlowLearner(ScriptedLearner):
+    """Sends the first chunk of a model, and the rest when ``rest`` is set."""
+
+    def __init__(self) -> None:
+        super().__init__(pb.JoinResponse(), [])
+        self.rest, self.asked = threading.Event(), threading.Event()
+        self.seconds = 0.0
+        """The time that the actor gives the transfer."""
+
+    def GetModel(  # noqa: N802
+        self, request: pb.GetModelRequest, context: grpc.ServicerContext
+    ) -> Iterator[pb.GetModelResponse]:
+        first, *others = chunks()
+        self.seconds = context.time_remaining()
+        self.asked.set()
+        yield first
+        assert self.rest.wait(PATIENCE)
+        yield from others
+
+
+def test_a_first_model_that_is_on_its_way_is_waited_for_longer(fetch: Fetch) -> None:
+    learner = SlowLearner()
+    fetcher = fetch(learner)
+    fetcher.announce(VERSION)
+    assert learner.asked.wait(PATIENCE)
+    threading.Timer(0.2, learner.rest.set).start()
+    assert_is_the_model(fetcher.first(0.0))
+
+
+def test_a_larger_model_may_travel_for_longer(fetch: Fetch) -> None:
+    learner = SlowLearner()
+    learner.rest.set()
+    fetcher = fetch(learner)  # Of up to ``MAX_MODEL_BYTES``.
+    fetcher.announce(VERSION)
+    assert_is_the_model(fetcher.first(PATIENCE))
+    assert learner.seconds > MAX_MODEL_BYTES / SLOWEST_LINK
 
 
 def test_a_model_is_confirmed_whenever_the_learner_names_no_newer_one(fetch: Fetch) -> None:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 
+from actor.client import relay as relay_module
 from actor.client.connector import Connector
 from actor.client.probe import Probe
 from actor.client.relay import RelaySettings
 from actor.manager import ActorManager
 from common.errors import AuthenticationError, ConfigError, RefusedError
+from common.wire import waiting
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.pb import crossborder_pb2_grpc as pb_grpc
 from common.wire.rpc import PROTOCOL_VERSION
@@ -25,7 +29,10 @@ from tests.actor.client.conftest import ScriptedLearner, Serve
 from tests.actor.client.relays import relaying
 from tests.conftest import PATIENCE, free_port, wait_for
 from tests.security.conftest import Secured
+from tests.security.hostile import DATA, SERVICE, Hostile, frame, message
 from tests.users import as_nobody, needs_root
+
+HEALTH = "/grpc.health.v1.Health/Check"
 
 
 def acting(host: LearnerServer) -> int:
@@ -125,6 +132,49 @@ def test_tls_and_tokens_hold_on_both_sides(tmp_path: Path) -> None:
             stranger.chmod(0o600)
             with pytest.raises(AuthenticationError):
                 join(address, secured.trust(token_file=str(stranger)))
+
+
+@pytest.fixture
+def besieged(tmp_path: Path) -> Iterator[tuple[Secured, Callable[[], AbstractContextManager[str]]]]:
+    """A learner, and a function that starts a relay for it."""
+    secured = Secured(tmp_path)
+    files: dict[str, Any] = {"certificate": Path(secured.path("server.pem")), "key": Path(secured.path("server.key"))}
+    upstream = Trust.model_validate({"ca": secured.path("ca.pem")})
+    with secured.server:
+        yield secured, lambda: relaying(secured.address, trust=upstream, **files)
+
+
+@pytest.mark.parametrize("path", [f"{SERVICE}/Join", f"{SERVICE}/PushItems", HEALTH])
+def test_connections_that_make_a_relay_keep_too_many_unfinished_messages_are_ended(
+    besieged: tuple[Secured, Callable[[], AbstractContextManager[str]]], path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secured, relays = besieged
+    monkeypatch.setattr(relay_module, "MAX_WAITING_BYTES", 1 << 20)
+    used = count(step=1 << 30)  # The relay shares this process with the tests, whose memory says nothing.
+    monkeypatch.setattr(waiting._OwnMemory, "bytes", lambda _: next(used))
+    with relays() as address, closing(Hostile(address, secured.certs)) as hostile:
+        wires = [hostile.http2(token="0" * 43, source=f"127.0.0.{2 + i}") for i in range(40)]
+        for wire in wires:
+            stream = wire.begin(path)
+            wire.send(frame(DATA, 0, stream, message(bytes(16_000), announced=200 << 20)))
+            for _ in range(2):
+                wire.send(frame(DATA, 0, stream, bytes(16_000)))
+        wait_for(lambda: any(wire.has_ended() for wire in wires), "a connection is ended")
+        assert join(address, secured.trust()) == secured.server.run.dir.identity.run_id
+        assert not all(wire.has_ended() for wire in wires), "no more than needed"
+
+
+@pytest.mark.parametrize("path", [f"{SERVICE}/Join", f"{SERVICE}/GetModel", HEALTH])
+def test_a_call_that_never_finishes_its_message_is_ended_by_a_relay(
+    besieged: tuple[Secured, Callable[[], AbstractContextManager[str]]], path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secured, relays = besieged
+    monkeypatch.setattr(relay_module, "MESSAGE_SECONDS", 0.1)
+    with relays() as address, closing(Hostile(address, secured.certs)) as hostile:
+        wire = hostile.http2()
+        stream = wire.begin(path)
+        wire.send(frame(DATA, 0, stream, message(b"slow", announced=1 << 19)))
+        wire.await_end(stream)
 
 
 def join(address: str, trust: Trust) -> str:

@@ -166,7 +166,7 @@ def test_a_worker_that_is_killed_while_it_writes_leaves_the_model_before_and_the
 def test_a_neighbour_that_holds_the_lock_for_too_long_is_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("actor.client.shared_models.LOCK_SECONDS", 0.05)
+    monkeypatch.setattr("actor.client.shared_models.transfer_seconds", lambda n_bytes: 0.05)
     command = [sys.executable, "-c", HOLDER, str(tmp_path)]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None

@@ -9,13 +9,13 @@ import grpc
 import pytest
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
+from common.wire.waiting import WaitingBytes
 from learner.ingest import admission as admission_module
 from learner.ingest.admission import Admission
 from learner.ingest.audit import AuditLog
 from learner.ingest.gate import Gate
 from learner.ingest.limits import CallLimits
 from learner.ingest.refusals import IngestCounts
-from learner.ingest.waiting import WaitingBytes
 from tests.conftest import PATIENCE
 
 SECONDS = PATIENCE
@@ -26,7 +26,7 @@ async def health_channel(directory: Path) -> AsyncIterator[grpc.aio.Channel]:
     """A channel to a server on this host that asks for no token."""
     counts = IngestCounts()
     limits, audit = CallLimits(16, counts, may_share_address=False), AuditLog(directory / "audit.jsonl")
-    gate, waiting = Gate({}, open_health=True), WaitingBytes(1 << 30)
+    gate, waiting = Gate({}, open_health=True), WaitingBytes(1 << 30, "the test's bound")
     admission = Admission(gate, limits, counts, audit, handshake_seconds=SECONDS, waiting=waiting)
     server = grpc.aio.server(interceptors=[admission])
     health_pb2_grpc.add_HealthServicer_to_server(health.aio.HealthServicer(), server)

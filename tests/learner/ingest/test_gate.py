@@ -6,6 +6,7 @@ import pytest
 
 from common.config.server_config import ServerConfig
 from common.errors import ConfigError
+from common.wire.address import peer_address
 from common.wire.tokens import UNNAMED, TokenSource, authorization
 from learner.ingest.gate import (
     ACTOR_METHODS,
@@ -16,7 +17,6 @@ from learner.ingest.gate import (
     KnownTokens,
     Role,
     digest_of,
-    peer_address,
 )
 from learner.ingest.refusals import TokenReplacedError, UnauthenticatedError
 from tests.common.process.test_clocks import Clock

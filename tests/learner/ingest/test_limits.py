@@ -5,8 +5,9 @@ from contextlib import ExitStack
 import pytest
 
 from common.data import ModelVersion
+from common.wire.address import peer_address
 from common.wire.tokens import UNNAMED
-from learner.ingest.gate import Caller, Role, peer_address
+from learner.ingest.gate import Caller, Role
 from learner.ingest.limits import (
     ACTIVE_SECONDS,
     ADMIN_CALLS,

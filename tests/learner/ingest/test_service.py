@@ -140,6 +140,31 @@ def test_acknowledgements_are_held_back_to_keep_the_replay_ratio(make_config: Ma
         assert server.control.actor_hold_seconds > 0
 
 
+@pytest.mark.parametrize(
+    "held_by", [{"samples_per_insert": 2.0, "error_buffer": 10.0}, {"capacity": 1000}], ids=["ratio", "share"]
+)
+def test_an_actor_that_is_held_back_stores_no_batch_on_another_stream(
+    make_config: MakeConfig, held_by: dict[str, float]
+) -> None:
+    with LearnerServer(make_config(replay=held_by, push={"n_buffer": 500})) as server:
+        greedy, honest = Client(server, 1), Client(server, 2)
+        greedy.join(), honest.join()
+        small, talk, seq = Talk(honest.stub), Talk(greedy.stub), 1
+        small.say(honest.batch(1))
+        server.control.sampled = 1
+        while talk.say(greedy.batch(seq, count=500)).acked_seq == seq:
+            seq += 1
+        before = len(greedy.stored())
+        with pytest.raises(grpc.RpcError) as error:
+            Talk(greedy.stub).say(greedy.batch(seq + 1, count=500))
+        code, name, message = refusal(error)
+        assert (code, name) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "over_limit")
+        assert f"while acknowledgements are held back, found batch {seq + 1}; try again later" in message
+        assert len(greedy.stored()) == before
+        again = Talk(greedy.stub)
+        assert again.say(greedy.batch(0, rows=0, payload=b"")).acked_seq == 0, "a sign of life"
+
+
 @pytest.mark.parametrize("ratio", [None, 2.0])
 def test_acknowledgements_say_whether_a_replay_ratio_is_in_force(make_config: MakeConfig, ratio: float | None) -> None:
     with LearnerServer(make_config(replay={"samples_per_insert": ratio}, server={"grace_seconds": 0.5})) as server:

@@ -24,10 +24,10 @@ class Clock:
         return self.now
 
 
-def add(quarantine: Quarantine, message: str) -> bool:
-    if not quarantine.has_room():
+def add(quarantine: Quarantine, message: str, sender: str = "") -> bool:
+    if not quarantine.has_room(sender):
         return False
-    quarantine.add(Record(reason="bounds", message=message))
+    quarantine.add(Record(reason="bounds", message=message, sender=sender))
     return True
 
 
@@ -61,6 +61,21 @@ def test_a_flood_is_counted_and_neither_kept_nor_written(tmp_path: Path) -> None
     quarantine.tick()
     newest = read_records(tmp_path, "ingest")[-1]
     assert (newest.message, newest.missed) == ("later", 9 * MAX_RECORDS + 1)
+
+
+def test_a_flood_of_one_sender_costs_others_no_record(tmp_path: Path) -> None:
+    clock = Clock()
+    quarantine = Quarantine(tmp_path, "ingest", clock)
+    add(quarantine, "before", "robot-7")
+    for _ in range(3 * MAX_RECORDS):
+        clock.now += 1.0
+        assert add(quarantine, "flood", "robot-8")
+    assert sum(add(quarantine, "flood", "robot-8") for _ in range(2 * MAX_RECORDS)) < MAX_RECORDS
+    assert add(quarantine, "after", "robot-7")
+    quarantine.write()
+    kept = read_records(tmp_path, "ingest")
+    assert len(kept) == MAX_RECORDS
+    assert [record.message for record in kept if record.sender == "robot-7"] == ["before", "after"]
 
 
 def test_a_record_is_small_whatever_a_row_holds(tmp_path: Path) -> None:

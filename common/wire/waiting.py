@@ -1,9 +1,9 @@
 """Bytes that wait inside gRPC: of messages that are not complete yet, and of answers that their callers do not read.
 
 gRPC for Python bounds these bytes for each call, but not their sum, and some of them belong to callers who have not
-shown a token yet. So ingest works out what each connection makes it keep: the bytes that the kernel has handed over
-for the connection, less the bytes of the messages that were read, plus the bytes of the answers that are being written.
-Beyond the bound, ingest hangs up connections of the account that makes it keep most, the largest connection first.
+shown a token yet. So a server (ingest, a relay) works out what each connection makes it keep: the bytes that the kernel
+has handed over for the connection, less the bytes of the messages that were read, plus the bytes that are being
+written. Beyond the bound, it hangs up connections of the account that makes it keep most, the largest connection first.
 An actor whose connection was ended joins again, and sends again what was not acknowledged.
 """
 
@@ -17,14 +17,13 @@ import stat
 import struct
 import termios
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote
 
 from common.process.log import LogThrottle
-from learner.ingest.gate import Caller
 
 log = logging.getLogger(__name__)
 LOGGED_EVERY: Final = 10.0
@@ -39,7 +38,7 @@ _OPEN: Final = Path("/proc/self/fd")
 
 
 class Connection:
-    """What ingest has read from one connection and is writing to it."""
+    """What a server has read from one connection, and is writing to it or passing on for it."""
 
     def __init__(self, account: str) -> None:
         self.account = account
@@ -52,7 +51,7 @@ class Connection:
 
     @contextmanager
     def writing(self, n_bytes: int) -> Iterator[None]:
-        """Count an answer as waiting while it is being written."""
+        """Count a message as waiting while it is being written."""
         self.writing_bytes += n_bytes
         try:
             yield
@@ -73,12 +72,12 @@ class WaitingBytes:
 
     Args:
         most: bytes that may wait.
-        used_bytes: of memory that is this process's own; None: as the kernel says.
+        name: of the bound, for the log.
     """
 
-    def __init__(self, most: int, used_bytes: Callable[[], int] | None = None) -> None:
-        self._most, self._used_bytes = most, used_bytes or _OwnMemory().bytes
-        self._used_at_start = self._used_bytes()
+    def __init__(self, most: int, name: str) -> None:
+        self._most, self._name, self._memory = most, name, _OwnMemory()
+        self._used_at_start = self._memory.bytes()
         self._known = dict[str, Connection]()
         """By the other end of the connection. Those that have ended are dropped whenever the dictionary has doubled."""
         self._prune_at = FIRST_PRUNE
@@ -91,18 +90,24 @@ class WaitingBytes:
         """Watch the connections to this port."""
         self._port = port
 
-    def connection(self, caller: Caller) -> Connection:
-        """The connection of a call."""
-        end = _end_of(caller.peer)
+    def connection(self, peer: str, account: str, *, is_named: bool) -> Connection:
+        """The connection of a call.
+
+        Args:
+            peer: gRPC's name of the other end.
+            account: under which the connection counts.
+            is_named: whether the account has proved its name. Health checks on the same connection may come without.
+        """
+        end = _end_of(peer)
         known = self._known.get(end)
         if known is None:
             if len(self._known) >= self._prune_at:
                 live = {end for end, _ in _connections(self._port)}
                 self._known = {end: one for end, one in self._known.items() if end in live}
                 self._prune_at = max(FIRST_PRUNE, 2 * len(self._known))
-            known = self._known[end] = Connection(caller.account)
-        elif caller.name:  # Health checks may come without one, on the same connection.
-            known.account = caller.account
+            known = self._known[end] = Connection(account)
+        elif is_named:
+            known.account = account
         return known
 
     def tick(self) -> None:
@@ -111,7 +116,7 @@ class WaitingBytes:
         The look at the process's memory costs little, and only when it has grown beyond the bound are the connections
         looked at. Freed memory may stay with the process, so its size alone ends no connection.
         """
-        if self._used_bytes() - self._used_at_start < self._most:
+        if self._memory.bytes() - self._used_at_start < self._most:
             return
         waiting = {end: self._of(end).waiting(received) for end, received in _received(self._port)}
         accounts = Counter[str]()
@@ -141,9 +146,10 @@ class WaitingBytes:
         if (missed := self._hang_ups.due()) is not None:
             end = max(ended, key=ended.__getitem__)
             log.warning(
-                "more than %d MiB of unfinished messages and unread answers wait (server.limits.max_waiting_bytes): %d "
+                "more than %d MiB of unfinished messages and unread answers wait (%s): %d "
                 "connections are ended, such as that of '%s' from %s, for which %d MiB wait (%d times more before)",
                 self._most >> 20,
+                self._name,
                 len(ended),
                 self._of(end).account,
                 end,
