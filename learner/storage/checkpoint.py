@@ -12,7 +12,7 @@ import shutil
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +22,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from actor.allowance import Allowance
 from common.agents.products import choices
 from common.config.actor_config import ActorConfig
 from common.errors import CheckpointError, ConfigError
@@ -29,6 +30,7 @@ from common.hints import nearest_path
 from common.interfaces import Agent
 from common.parts import build_parts
 from common.settings import validate
+from common.wire.trust import ANY
 from learner.shared.durable import locate, put_in_place, read_whole, removing_unfinished, sync
 
 _EVERY_META: Final = {"config": dict, "opt_steps": int, "run_id": str}
@@ -266,14 +268,24 @@ def _as_now(meta: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in config.items() if key != "step_processor"}
 
 
-def load_agent(directory: Path) -> tuple[Agent, ActorConfig, dict[str, Any]]:
+def load_agent(directory: Path, allow: Sequence[str] = ()) -> tuple[Agent, ActorConfig, dict[str, Any]]:
     """Build the agent of a policy, in eval mode; return it with the configuration and the meta data of the policy.
+
+    Of the parts that ``meta.json`` names, only those are imported that come with crossborder or that ``allow`` names,
+    so a stranger's policy runs none of its author's code.
+
+    Args:
+        directory: of the policy, such as ``RUN/best``.
+        allow: your own parts and packages that the policy may name, as ``module:attr`` or ``module``; or ``any``.
 
     Raises:
         CheckpointError: the directory holds no readable checkpoint.
+        PluginError: the policy names a part that is not allowed, or a part cannot be built.
     """
     params, meta = load_params(directory)
     config = validate(ActorConfig, _as_now(meta))
+    if ANY not in allow:
+        Allowance(allow, f"the policy in {directory}").check(config, evaluates=True)
     parts = build_parts(config, seed=0, n_envs=0)
     parts.agent.load_params(params)
     parts.agent.eval()

@@ -59,7 +59,7 @@ def test_parts_that_differ_on_this_host_fail_alone_and_end_the_command_with_thei
     lines, error = lines_and_error(host.ingest.address, Trust(allow=("elsewhere",)))
     assert [line[:4] for line in lines if line[0] != " "] == ["pass"] * 6 + ["FAIL"] + ["pass"] * 3
     assert lines[6].startswith(
-        "FAIL  schema      the learner names code that this actor does not allow: env.target: 'tests.parts:"
+        "FAIL  schema      the learner names code that is not allowed: env.target: 'tests.parts:"
     )
     assert lines[7].lstrip().startswith("to do: install the code that the learner names here too")
     assert isinstance(error, PluginError)
