@@ -25,6 +25,7 @@ from safetensors.torch import load_file, save_file
 from actor.allowance import Allowance
 from common.agents.products import choices
 from common.config.actor_config import ActorConfig
+from common.depth import parse_json
 from common.errors import CheckpointError, ConfigError
 from common.hints import nearest_path
 from common.interfaces import Agent
@@ -225,7 +226,7 @@ def _write_meta(directory: Path, meta: dict[str, Any]) -> None:
 
 
 def _read_meta(directory: Path) -> dict[str, Any]:
-    meta: dict[str, Any] = json.loads((directory / "meta.json").read_text())
+    meta: dict[str, Any] = parse_json((directory / "meta.json").read_text())
     return meta
 
 
