@@ -6,7 +6,6 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Iterator
 
 import grpc
 
@@ -14,12 +13,13 @@ from actor.client.assembly import MAX_MODEL_BYTES, ModelFile, assemble
 from actor.client.shared_models import SharedModels
 from common.data import NO_MODEL, Model, ModelVersion
 from common.errors import AuthenticationError, LearnerUnreachableError
-from common.process.clocks import Backoff
-from common.wire.channel import GetModel, receive_model
+from common.process.clocks import Backoff, Deadline
+from common.wire.channel import GetModel
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.rpc import describe, typed_error, version_to_pb
 
 log = logging.getLogger(__name__)
+FETCH_SECONDS = 60.0
 LOOK_SECONDS = 0.5
 """A thread that waits for the first model looks this often whether the actor has to end: no signal would wake it."""
 
@@ -57,8 +57,6 @@ class ModelFetcher:
         self._announced, self._announced_at = NO_MODEL, -math.inf
         self._asked_at = -math.inf
         """When this actor asked the learner for its last model, or heard of that model if a neighbour asked for it."""
-        self._arrived_at = -math.inf
-        """When the last bytes of a model came, to this actor or to the neighbour that fetches for it."""
         self._model: Model | None = None
         self._confirmed_at = -math.inf
         """When the learner last said that ``_model`` is its newest."""
@@ -104,18 +102,17 @@ class ModelFetcher:
             self._heard.wait(seconds)
 
     def first(self, seconds: float) -> Model | None:
-        """Wait for the first model, as long as bytes of it come; None if the actor was stopped during the wait.
+        """Wait for the first model; None if the actor was stopped during the wait.
 
         Raises:
-            LearnerUnreachableError: nothing of a model came for ``seconds``.
+            LearnerUnreachableError: no model came in time.
         """
-        began = time.monotonic()
+        deadline = Deadline(seconds)
         with self._changed:
-            while self._model is None and not self._stopped.is_set():
-                remaining = max(began, self._arrived_at) + seconds - time.monotonic()
-                if remaining <= 0:
-                    raise LearnerUnreachableError(f"nothing of a model came for {seconds:g} s")
-                self._changed.wait(min(LOOK_SECONDS, remaining))
+            while self._model is None and not (self._stopped.is_set() or deadline.passed()):
+                self._changed.wait(min(LOOK_SECONDS, deadline.remaining()))
+        if self._model is None and not self._stopped.is_set():
+            raise LearnerUnreachableError(f"no model came within {seconds:g} s")
         return self._model
 
     def wait_newer(self, version: ModelVersion, seconds: float) -> Model | None:
@@ -180,7 +177,7 @@ class ModelFetcher:
             announced, self._asked_at = self._announced, self._announced_at
         if self._shared is None:
             return self._fetch_over_grpc()
-        return self._shared.get(announced, self._max_bytes, self._fetch_over_grpc, self._note_arrival)
+        return self._shared.get(announced, self._max_bytes, self._fetch_over_grpc)
 
     def _fetch_over_grpc(self) -> ModelFile | None:
         assert self._max_bytes is not None
@@ -190,20 +187,10 @@ class ModelFetcher:
             request.have.CopyFrom(version_to_pb(base.model.version))
             request.takes_delta = True
         try:
-            return assemble(self._receive(request), base, self._max_bytes)
+            return assemble(self.get_model(request, timeout=FETCH_SECONDS), base, self._max_bytes)
         except ValueError:
             self._base = None
             raise
-
-    def _receive(self, request: pb.GetModelRequest) -> Iterator[bytes]:
-        for message in receive_model(self.get_model, request):
-            self._note_arrival()
-            if self._shared is not None:
-                self._shared.note_arrival()
-            yield message
-
-    def _note_arrival(self) -> None:
-        self._arrived_at = time.monotonic()
 
     def _ends_trust(self, error: Exception) -> bool:
         """Whether an error says that the learner no longer trusts this actor; if so the actor stops."""

@@ -14,7 +14,7 @@ from actor.client.assembly import assemble
 from actor.client.join_answer import read_schema
 from common.data import Schema
 from common.errors import LearnerUnreachableError, ProtocolMismatchError, RefusedError
-from common.wire.channel import get_model, name_proxy, open_channel, receive_model, watch_credentials
+from common.wire.channel import get_model, name_proxy, open_channel, watch_credentials
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.pb import crossborder_pb2_grpc as pb_grpc
 from common.wire.rpc import PROTOCOL_VERSION, describe, typed_error
@@ -126,10 +126,10 @@ class Probe:
             CrossborderError: as ``ask``.
         """
         began = time.perf_counter()
-        messages = receive_model(get_model(self._channel), pb.GetModelRequest())
+        messages = self._call(lambda: get_model(self._channel)(pb.GetModelRequest(), timeout=TRANSFER_SECONDS))
         try:
             file = self._call(lambda: assemble(messages))  # ``assemble`` pulls the messages, so the call may fail here.
-        except (TimeoutError, ValueError) as error:
+        except ValueError as error:
             raise RefusedError(str(error)) from error
         if file is None:
             raise RefusedError("the learner has no model yet")

@@ -15,7 +15,7 @@ import grpc
 
 from actor.client.assembly import MAX_MODEL_BYTES, assemble
 from common.data import NO_MODEL, ModelVersion
-from common.wire.channel import SILENT_SECONDS, path_of
+from common.wire.channel import path_of
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.rpc import version_from_pb, version_to_pb
 
@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 TOKEN_SECONDS: Final = 0.5
 """For this time, the relay trusts a token that the learner has accepted; then it asks the learner again."""
 MAX_TOKENS: Final = 4096
+FETCH_SECONDS: Final = 60.0
 Metadata = Sequence[tuple[str, str | bytes]]
 
 
@@ -135,16 +136,11 @@ class RelayedModels:
         if copy is not None:
             request.have.CopyFrom(version_to_pb(copy.version))
         messages, n_bytes = list[bytes](), 0
-        try:
-            async with asyncio.timeout(SILENT_SECONDS) as silence:
-                async for message in self._get(request.SerializeToString(), metadata=metadata):
-                    silence.reschedule(asyncio.get_running_loop().time() + SILENT_SECONDS)
-                    messages.append(message)
-                    n_bytes += len(message)
-                    if n_bytes > MAX_MODEL_BYTES:
-                        raise ValueError(f"model: expected up to {MAX_MODEL_BYTES} bytes, found more")
-        except TimeoutError as error:
-            raise ValueError(f"nothing of a model came for {SILENT_SECONDS:g} s") from error
+        async for message in self._get(request.SerializeToString(), metadata=metadata, timeout=FETCH_SECONDS):
+            messages.append(message)
+            n_bytes += len(message)
+            if n_bytes > MAX_MODEL_BYTES:
+                raise ValueError(f"model: expected up to {MAX_MODEL_BYTES} bytes, found more")
         self._tokens.note(metadata, asked_at)
         file = await asyncio.to_thread(assemble, messages)
         if file is None:

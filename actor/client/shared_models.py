@@ -12,7 +12,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -27,7 +27,7 @@ from common.wire.tensor_file import read_tensors
 
 log = logging.getLogger(__name__)
 LOCK_SECONDS: Final = 60.0
-"""A worker fetches a model for itself if its neighbour holds the lock and gets no bytes for longer, as when stopped."""
+"""A worker whose neighbour holds the lock for longer, such as a stopped process, fetches a model for itself."""
 LOOK_SECONDS: Final = 0.002
 """A worker looks this often whether its neighbour has fetched the model, since flock(2) cannot wait with a deadline."""
 Fetch = Callable[[], ModelFile | None]
@@ -36,24 +36,18 @@ Fetch = Callable[[], ModelFile | None]
 class SharedModels(Protocol):
     """Models that another process of this host may have already."""
 
-    def get(
-        self, at_least: ModelVersion, max_bytes: int, fetch: Fetch, arriving: Callable[[], None] = lambda: None
-    ) -> ModelFile | None:
+    def get(self, at_least: ModelVersion, max_bytes: int, fetch: Fetch) -> ModelFile | None:
         """A model of this version or a newer one.
 
         Args:
             at_least: the version that the learner has announced.
             max_bytes: a model whose file is larger is refused.
             fetch: fetches the newest model over gRPC; None: the learner has none that is newer than this actor's.
-            arriving: called when bytes of a model have come to another process that fetches it for this one.
 
         Raises:
             ValueError: the model is too large or damaged.
             grpc.RpcError: ``fetch`` failed.
         """
-
-    def note_arrival(self) -> None:
-        """Let the processes that wait for this one's fetch know that bytes of it have come."""
 
 
 class SlotReader:
@@ -121,17 +115,8 @@ class TrainerModels:
     def __init__(self, path: Path, run_id: str) -> None:
         self._reader = SlotReader(path, run_id)
 
-    def get(
-        self,
-        at_least: ModelVersion,
-        max_bytes: int,
-        fetch: Fetch,
-        arriving: Callable[[], None] = lambda: None,  # noqa: ARG002 - the trainer's slots are read at once
-    ) -> ModelFile | None:
+    def get(self, at_least: ModelVersion, max_bytes: int, fetch: Fetch) -> ModelFile | None:
         return self._reader.read(at_least, max_bytes) or fetch()
-
-    def note_arrival(self) -> None:
-        pass  # Nobody waits for this process.
 
 
 class NeighbourModels:
@@ -149,7 +134,6 @@ class NeighbourModels:
 
     def __init__(self, directory: Path, run_id: str, stopped: threading.Event, *, candidates: bool) -> None:
         self._path = directory / f"{key_of(run_id):016x}{'-candidates' if candidates else ''}"
-        self._lock_path = self._path.with_suffix(".lock")
         self._run_id, self._stopped = run_id, stopped
         self._reader = SlotReader(self._path, run_id, writable=True)
         self._fetches_alone = False
@@ -157,10 +141,8 @@ class NeighbourModels:
         self._seconds = LOCK_SECONDS
         """The longest wait for a neighbour's fetch; 0 after a neighbour that held the lock for too long."""
 
-    def get(
-        self, at_least: ModelVersion, max_bytes: int, fetch: Fetch, arriving: Callable[[], None] = lambda: None
-    ) -> ModelFile | None:
-        deadline, arrived = Deadline(self._seconds), self._arrived_at()
+    def get(self, at_least: ModelVersion, max_bytes: int, fetch: Fetch) -> ModelFile | None:
+        deadline = Deadline(self._seconds)
         while not self._fetches_alone:
             file = self._reader.read(at_least, max_bytes)
             if file is not None or self._stopped.is_set():
@@ -169,31 +151,17 @@ class NeighbourModels:
                 if is_ours:
                     self._seconds = LOCK_SECONDS
                     return self._reader.read(at_least, max_bytes) or self._fetch_for_all(fetch)
-            if (now := self._arrived_at()) != arrived:
-                deadline, arrived = Deadline(self._seconds), now
-                arriving()
             if deadline.passed():
                 self._seconds = 0.0
                 break
             self._stopped.wait(LOOK_SECONDS)
         return fetch()
 
-    def note_arrival(self) -> None:
-        with suppress(OSError):  # Without the directory, no worker waits either.
-            os.utime(self._lock_path)
-
-    def _arrived_at(self) -> int:
-        """When the neighbour that holds the lock has received bytes, as the time of the lock's file; 0: never."""
-        try:
-            return self._lock_path.stat().st_mtime_ns
-        except OSError:
-            return 0
-
     @contextmanager
     def _lock(self) -> Iterator[bool]:
         """A context in which this worker is the only one that fetches, if the value is True."""
         try:
-            fd = os.open(self._lock_path, os.O_RDWR | os.O_CREAT, 0o600)
+            fd = os.open(self._path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o600)
         except OSError:  # The directory is gone, or there is no room.
             self._fetches_alone = True
             yield False

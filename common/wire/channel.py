@@ -1,10 +1,8 @@
-"""The channel to a learner: encrypted and with a token on every call, or plain on loopback. Also calls on it."""
+"""The channel to a learner: encrypted and with a token on every call, or plain on loopback. Also two calls on it."""
 
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Iterator
 from typing import Any, Final, TypeAlias
 
 import grpc
@@ -106,8 +104,6 @@ def name_proxy(address: str) -> str:
 PushItems: TypeAlias = "grpc.StreamStreamMultiCallable[Request, pb.PushItemsResponse]"
 GetModel: TypeAlias = "grpc.UnaryStreamMultiCallable[pb.GetModelRequest, bytes]"
 """Yields serialised ``GetModelResponse`` messages, for ``chunk.parse_chunk``."""
-SILENT_SECONDS: Final = 60.0
-"""A fetch of a model of which no message comes for this long has failed."""
 
 
 def get_model(channel: grpc.Channel) -> GetModel:
@@ -116,38 +112,6 @@ def get_model(channel: grpc.Channel) -> GetModel:
     The generated stub would parse each message, with copies of its data; this callable leaves the messages as they are.
     """
     return channel.unary_stream(path_of("GetModel"), pb.GetModelRequest.SerializeToString)
-
-
-def receive_model(get_model: GetModel, request: pb.GetModelRequest) -> Iterator[bytes]:
-    """The messages of one answer to ``GetModel``, for as long as they come.
-
-    A large model needs minutes over a thin link, so the call has no deadline; only a silent learner ends it.
-
-    Raises:
-        grpc.RpcError: the call fails.
-        TimeoutError: no message came for ``SILENT_SECONDS``.
-    """
-    call, is_silent = get_model(request), threading.Event()
-
-    def give_up() -> None:
-        is_silent.set()
-        call.cancel()
-
-    while True:
-        timer = threading.Timer(SILENT_SECONDS, give_up)
-        timer.daemon = True
-        timer.start()
-        try:
-            message = next(call)
-        except StopIteration:
-            return
-        except grpc.RpcError as error:
-            if is_silent.is_set():
-                raise TimeoutError(f"nothing of a model came for {SILENT_SECONDS:g} s") from error
-            raise
-        finally:
-            timer.cancel()
-        yield message
 
 
 def push_items(channel: grpc.Channel) -> PushItems:

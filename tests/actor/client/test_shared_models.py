@@ -12,7 +12,6 @@ import pytest
 import torch
 from safetensors.numpy import save
 
-from actor.client import shared_models
 from actor.client.assembly import ModelFile
 from actor.client.shared_models import NeighbourModels, TrainerModels, find_shared_models
 from common.data import Model, ModelVersion
@@ -102,29 +101,6 @@ def test_four_workers_fetch_each_model_once(tmp_path: Path) -> None:
         worker.join(PATIENCE)
     assert found == [(NEW, 9)] * 4
     assert learner.fetches == 1
-
-
-def test_a_worker_waits_for_its_neighbour_as_long_as_bytes_come(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(shared_models, "LOCK_SECONDS", 1.0)
-    fetching, waiting = neighbour(tmp_path), neighbour(tmp_path)
-    learner, other, began, arrivals = Learner(NEW), Learner(NEW), threading.Event(), list[None]()
-
-    def fetch_slowly() -> ModelFile | None:
-        began.set()
-        for _ in range(8):
-            threading.Event().wait(0.25)
-            fetching.note_arrival()
-        return learner.fetch()
-
-    worker = threading.Thread(target=fetching.get, args=(NEW, ROOM, fetch_slowly))
-    worker.start()
-    assert began.wait(PATIENCE)
-    assert weights(waiting.get(NEW, ROOM, other.fetch, lambda: arrivals.append(None))) == (NEW, 9)
-    worker.join(PATIENCE)
-    assert (learner.fetches, other.fetches) == (1, 0)
-    assert arrivals
 
 
 def test_runs_and_candidates_do_not_mix(tmp_path: Path) -> None:
