@@ -1,4 +1,4 @@
-"""Which code a learner may have this actor import and call, decided before anything is imported or called.
+"""Which code a learner or a saved policy may have imported and called, decided before anything is imported or called.
 
 A configuration names code in these places: the environment, its wrappers and its safe stop, the device by which a
 person takes over, the agent, the step processor, the agent's network and its frozen encoders, the ``id`` of
@@ -80,10 +80,11 @@ class Allowance:
 
     Args:
         entries: each is ``module:attr``, or a module, which allows the classes in it and in the modules below it.
+        namer: what names the parts, a noun for messages.
     """
 
-    def __init__(self, entries: Sequence[str]) -> None:
-        self._entries = tuple(entries)
+    def __init__(self, entries: Sequence[str], namer: str = "the learner") -> None:
+        self._entries, self._namer = tuple(entries), namer
 
     def check(self, config: ActorConfig, *, evaluates: bool = False) -> None:
         """Check that every name in ``config`` is allowed and is a part of the right kind. Nothing is called.
@@ -94,7 +95,7 @@ class Allowance:
         names = [*_part_names(config, evaluates), *_other_names(config, evaluates)]
         refused = [name for name in names if not self._covers(name)]
         if refused:
-            raise _refusal(refused)
+            raise self._refusal(refused)
         for name in names:
             if name.role is not None and not self._is_shipped(name):
                 self._check_kind(name, name.role)
@@ -110,17 +111,20 @@ class Allowance:
         return name.text in self._entries or (name.by_module and any(_within(module, entry) for entry in self._entries))
 
     def _is_shipped(self, name: Name) -> bool:
-        return name.role is not None and name.text in SHIPPED[name.role]
+        return name.role is not None and part_loading.find_present_place(name.text) in SHIPPED[name.role]
 
     def _check_kind(self, name: Name, role: Role) -> None:
         """Check that a target is a class of its role, or a function that is allowed by its whole name."""
-        target = part_loading.load_part(name.text)
+        try:
+            target = part_loading.load_part(name.text)
+        except PluginError:
+            return  # It cannot be called either. The code that needs it says why; a policy may be used without its env.
         if isinstance(target, type):
             _check_class(name, role, target)
         elif name.text not in self._entries:
             raise PluginError(
                 f"{name.place}: '{name.text}' is no class, and functions are allowed by their whole names only; "
-                f"if you trust it, start the actor with --allow {name.text}"
+                f"if you trust it, say --allow {name.text}"
             )
 
     def _check_gymnasium_id(self, place: str, env_id: object, target: str) -> None:
@@ -145,27 +149,26 @@ class Allowance:
             home = _module_of(spec)
             if not any(_within(home, package) for package in (*GYMNASIUM_PACKAGES, *self._entries)):
                 raise PluginError(
-                    f"{place}: '{env_id}' is an environment of {home}, which this actor does not allow; if you "
-                    f"trust it, start the actor with --allow {home}"
+                    f"{place}: '{env_id}' is an environment of {home}, which is not allowed; if you trust it, say "
+                    f"--allow {home}"
                 )
 
-
-def _refusal(refused: Sequence[Name]) -> PluginError:
-    """The error that names all texts that are not allowed, and the option that would allow them."""
-    found = "; ".join(f"{name.place}: {name.text!r}" for name in refused)
-    ours = [name.text for name in refused if _is_ours(name.text)]
-    if ours:
+    def _refusal(self, refused: Sequence[Name]) -> PluginError:
+        """The error that names all texts that are not allowed, and the option that would allow them."""
+        found = "; ".join(f"{name.place}: {name.text!r}" for name in refused)
+        ours = [name.text for name in refused if _is_ours(name.text)]
+        if ours:
+            return PluginError(
+                f"{self._namer} names code that cannot be a part of a configuration: {found}; "
+                f"{', '.join(ours)} belongs to crossborder itself and is none of its environments, agents, networks or "
+                "evaluators, so --allow cannot cover it"
+            )
+        # Quoted, so that the user can copy a stranger's text into a shell without harm.
+        wanted = " ".join(dict.fromkeys(shlex.quote(repr(name.text)[1:-1]) for name in refused))
         return PluginError(
-            f"the learner names code that cannot be a part of a configuration: {found}; "
-            f"{', '.join(ours)} belongs to crossborder itself and is none of its environments, agents, networks or "
-            "evaluators, so --allow cannot cover it"
+            f"{self._namer} names code that is not allowed: {found}; if you trust it, say --allow {wanted} "
+            f"(or --allow any, if you trust {self._namer} with everything)"
         )
-    # Quoted, so that the user can copy the learner's text into a shell without harm.
-    wanted = " ".join(dict.fromkeys(shlex.quote(repr(name.text)[1:-1]) for name in refused))
-    return PluginError(
-        f"the learner names code that this actor does not allow: {found}; if you trust it, start the actor with "
-        f"--allow {wanted} (or with --allow any, if you trust the learner with everything)"
-    )
 
 
 def _part_names(config: ActorConfig, evaluates: bool) -> Iterator[Name]:

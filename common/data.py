@@ -83,14 +83,17 @@ class Column:
 
     @staticmethod
     def from_json(column: dict[str, Any]) -> Column:
-        """The column that ``to_json`` wrote; columns of a message have no ``domain``."""
-        domain, dtype = column.get("domain"), column["dtype"]
-        return Column(
-            column["name"],
-            dtype,
-            tuple(column["shape"]),
-            Domain.from_json(domain, dtype) if domain else None,
-        )
+        """The column that ``to_json`` wrote; columns of a message have no ``domain``.
+
+        Raises:
+            ValueError: the name, the dtype or the shape is none.
+            LookupError, TypeError: an entry is missing, or is of another kind.
+        """
+        name, dtype, shape, domain = column["name"], column["dtype"], tuple(column["shape"]), column.get("domain")
+        is_shape = all(type(size) is int and size >= 0 for size in shape)
+        if not isinstance(name, str) or np.dtype(dtype).kind not in "fiub" or not is_shape:
+            raise ValueError(f"expected the name, the dtype and the shape of a column, found {column}")
+        return Column(name, dtype, shape, Domain.from_json(domain, dtype) if domain else None)
 
 
 VERSION: Final = Column.of("version", np.uint32)

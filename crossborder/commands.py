@@ -59,6 +59,10 @@ def _advice(needs: Sequence[str]) -> tuple[str, str] | None:
     return None
 
 
+COMMANDS: Final[dict[str, Main]] = {}
+"""By name, the commands below."""
+
+
 def _command(name: str, module: str, needs: Sequence[str] = ()) -> Main:
     """The command ``name``, which is ``main`` of a module that imports the packages ``needs``."""
 
@@ -71,6 +75,7 @@ def _command(name: str, module: str, needs: Sequence[str] = ()) -> Main:
         sys.stderr.write("".join(f"{name}: {line}\n" for line in lines))
         return EXIT_CODE
 
+    COMMANDS[name] = main
     return main
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ssl
 import statistics
 import threading
 import time
@@ -18,7 +19,14 @@ from actor.client.probe import CheckAnswer, Probe
 from actor.worker import build_agreed_parts
 from common.config.actor_config import ActorConfig
 from common.data import Schema
-from common.errors import ConfigError, CrossborderError, PluginError, ProtocolMismatchError, RefusedError
+from common.errors import (
+    AuthenticationError,
+    ConfigError,
+    CrossborderError,
+    PluginError,
+    ProtocolMismatchError,
+    RefusedError,
+)
 from common.evaluators import open_evaluator
 from common.lanes.watched_envs import Watch
 from common.process.log import escape, escape_lines
@@ -57,7 +65,23 @@ class Visit:
         self._trust.require_own_learner(self._address)
         if not self._trust.uses_tls(self._host):
             return "not used: " + ("--insecure" if self._trust.insecure else "the learner is on this host")
-        return inspect_certificate(self._host, self._port, self._trust)
+        try:
+            return inspect_certificate(self._host, self._port, self._trust)
+        except AuthenticationError as error:
+            # Python looks closer than gRPC, by which an actor connects, such as at an address among the DNS names.
+            if not isinstance(error.__cause__, ssl.SSLCertVerificationError) or not self._connects():
+                raise
+            return f"an actor accepts the certificate, though other programs may refuse it: {error}"
+
+    def _connects(self) -> bool:
+        """Whether the learner answers on an actor's own connection."""
+        try:
+            self._probe.ask()
+        except ProtocolMismatchError:
+            return True
+        except CrossborderError:
+            return False
+        return True
 
     def token(self) -> str:
         with contextlib.suppress(ProtocolMismatchError):  # The next check, ``protocol``, reports this error.

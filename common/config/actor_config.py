@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from typing import Annotated, Any, Final, Literal
@@ -10,6 +9,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field, PositiveFloat, model_validator
 
 from common.config.evaluator_config import EvaluatorConfig
+from common.depth import parse_json
 from common.errors import ConfigError
 from common.plugins.part_config import EnvConfig, PluginConfig
 from common.settings import Settings, unknown_before, validate
@@ -101,8 +101,8 @@ class ActorConfig(Settings):
             ConfigError: the text is no JSON, or no such configuration.
         """
         try:
-            values = _with_infinities(json.loads(text))
-        except (ValueError, RecursionError) as error:  # ValueError: broken JSON, or an integer of too many digits.
+            values = _with_infinities(parse_json(text))
+        except ValueError as error:  # Also for an integer of too many digits.
             raise ConfigError(f"{where}: expected JSON, found {len(text)} characters of other text: {error}") from error
         return validate(cls, values, where)
 

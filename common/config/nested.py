@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from common.depth import bound_depth
 from common.errors import ConfigError
 from common.hints import nearest_path
 
@@ -61,11 +62,12 @@ def parse_yaml(text: str) -> Any:
 
     Raises:
         yaml.YAMLError: it is no YAML.
-        ValueError: a key stands twice in a mapping, a text has NUL, or a value cannot be, such as the date 2024-13-01.
+        ValueError: a key stands twice in a mapping, a text has NUL, a value cannot be, such as the date 2024-13-01, or
+            lists and mappings are nested too deep.
     """
     loader = _Loader(text)
     try:
-        return loader.get_single_data()
+        return bound_depth(loader.get_single_data)
     finally:
         loader.dispose()
 

@@ -71,7 +71,10 @@ def require_interface(
         PluginError: it does, so another environment like this one would not help.
     """
     text = f"{type(error).__name__}: {error}"
-    if isinstance(error, TypeError | ValueError) and "unpack" in text and _is_raised_in(error, holder):
+    # A vector environment takes an observation of two numbers for an observation and an info, and asks for its items.
+    is_unpacking = isinstance(error, TypeError | ValueError) and "unpack" in text
+    is_number_as_info = isinstance(error, AttributeError) and text.endswith("has no attribute 'items'")
+    if (is_unpacking or is_number_as_info) and _is_raised_in(error, holder):
         fault = f"expected {_RESULTS[call]}, found another result: {text}{_at(error)}; {_FORMER[call]}"
     elif isinstance(error, TypeError) and re.search("unexpected keyword argument '(seed|options)'", text):
         fault = (

@@ -5,10 +5,10 @@ The format is that of github.com/huggingface/safetensors, section 'Format'.
 
 from __future__ import annotations
 
-import json
 from typing import Any, Final, NoReturn
 
 from common.data import Array
+from common.depth import parse_json
 
 _DTYPES: Final = {
     "BOOL": "?",
@@ -67,7 +67,7 @@ def _split(file: Array) -> tuple[dict[str, Any], Array]:
     text = file[8:begin].tobytes().decode("utf-8")
     if not text.startswith("{"):
         raise ValueError("expected a header that begins with '{'")
-    header: dict[str, Any] = json.loads(
+    header: dict[str, Any] = parse_json(
         text, object_pairs_hook=_make_object, parse_int=_parse_count, parse_float=_refuse, parse_constant=_refuse
     )
     if not all(isinstance(value, str) for value in header.get("__metadata__", {}).values()):

@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 import yaml
 
-from common.config.nested import flatten
+from common.config.nested import flatten, parse_yaml
 from common.data import Array
 from common.errors import ConfigError
 from common.hints import nearest, nearest_path
@@ -107,7 +107,7 @@ def _settings(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
-        values = yaml.safe_load(path.read_text())
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        values = parse_yaml(path.read_text())
+    except (OSError, ValueError, yaml.YAMLError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from error
     return flatten(values) if isinstance(values, dict) else {}

@@ -99,7 +99,7 @@ def _end_at_once(number: int, _frame: FrameType | None) -> None:
 
 def run(directory: str, name: str, words: Sequence[str]) -> int:
     """Run a command in a directory; return its exit code."""
-    command = getattr(commands, name.replace("-", "_"), None)
+    command = commands.COMMANDS.get(name)
     if command is None:
         return tell_error(name, ConfigError(f"expected a command of crossborder, found '{name}'"), "json")
     try:

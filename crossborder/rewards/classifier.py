@@ -5,7 +5,6 @@ The file is a safetensors file. Its meta data have one entry ``reward_classifier
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Final
@@ -19,6 +18,7 @@ from common.agents.networks import ConvNet
 from common.agents.networks.layers import Head
 from common.agents.networks.picture_leaves import size_of
 from common.data import Array
+from common.depth import parse_json
 from common.errors import CheckpointError, ConfigError
 from common.hints import nearest_path
 from common.settings import Settings, validate
@@ -115,7 +115,7 @@ def load_classifier(path: Path) -> Classifier:
         tensors, metadata = read_tensors(file), read_metadata(file)
         if METADATA not in metadata:
             raise CheckpointError(f"{path}: expected a reward classifier, found a safetensors file of something else")
-        facts = validate(ClassifierFacts, json.loads(metadata[METADATA]), METADATA)
+        facts = validate(ClassifierFacts, parse_json(metadata[METADATA]), METADATA)
         net = SuccessNet(facts.pictures)
         net.load_state_dict({name: torch.from_numpy(tensor) for name, tensor in tensors.items()})
     except (OSError, ValueError, RuntimeError, ConfigError) as error:

@@ -71,7 +71,8 @@ def measure(run: Path) -> dict[str, Any]:
     with (run / "metrics.csv").open(newline="") as file:
         rows = [{key: float(value) for key, value in row.items() if value} for row in csv.DictReader(file)]
     scored = sorted((row["seconds"], row["opt_steps"], row["eval_reward"]) for row in rows if "eval_reward" in row)
-    played = ["--run", str(run), "--checkpoint", "final", "--episodes", "50", "--seed", "5000", "--json"]
+    which = ["--run", str(run), "--checkpoint", "final", "--allow", "examples"]
+    played = [*which, "--episodes", "50", "--seed", "5000", "--json"]
     answer = subprocess.run([BIN / "policy-eval", *played], check=True, capture_output=True, text=True).stdout
     return {
         "steps": int(max(row["samples_total"] for row in rows)),

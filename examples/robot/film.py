@@ -37,7 +37,7 @@ def play(agent: Agent, arm: PressButton, seed: int) -> Iterator[Array]:
 
 def film(checkpoint: Path, to: Path, episodes: int) -> None:
     """Write the first episodes that evaluations play as one GIF, in real time."""
-    agent, _, _ = load_agent(checkpoint)
+    agent, _, _ = load_agent(checkpoint, ["examples"])
     agent.eval()
     arm = PressButton()
     frames = [frame for seed in range(episodes) for frame in play(agent, arm, 1000 + seed)]

@@ -65,7 +65,8 @@ def has_ended(process: subprocess.Popen[bytes], seconds: float) -> bool:
 def show(folder: Path) -> None:
     """Score the best policy, draw its learning curve and film it."""
     run = str(folder / "run")
-    subprocess.run([BIN / "policy-eval", "--run", run, "--episodes", "50", "--seed", "5000"], check=True)
+    episodes = ["--episodes", "50", "--seed", "5000"]
+    subprocess.run([BIN / "policy-eval", "--run", run, "--allow", "examples", *episodes], check=True)
     curve = ["--over", "seconds", "--title", "success in evaluations", "--output", str(folder / "curve.png")]
     subprocess.run([BIN / "crossborder-plot", run, *curve], check=True)
     film(folder / "run" / "best", folder / "policy.gif", episodes=4)

@@ -25,8 +25,16 @@ def make_policy_parser(name: str, description: str, examples: str) -> Parser:
         required=True,
         type=as_path,
         metavar="DIR",
-        help="the run's directory, or a checkpoint in it: "
-        "RUN/best; the code that its meta.json names is run, so name only runs and policies that you trust",
+        help="the run's directory, or a checkpoint in it: RUN/best",
+    )
+    parser.add_argument(
+        "--allow",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="TARGET",
+        help="the code that the policy may name besides crossborder's own parts: module:attr, or a module for the "
+        "classes in it and below it; any: all code (default: none)",
     )
     which = parser.add_mutually_exclusive_group()
     which.add_argument(

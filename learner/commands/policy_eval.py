@@ -22,7 +22,8 @@ EXAMPLES = """\
   policy-eval --run runs/cartpole-20261121-085026-3f2a                     the best policy, scored as in training
   policy-eval --run runs/cartpole-20261121-085026-3f2a --checkpoint final --episodes 100 --json
   policy-eval --run runs/cartpole-20261121-085026-3f2a --episodes 3 --record-video
-  policy-eval --run runs/drone-20261121-085026-3f2a --set env.params.wind=2.0           the same policy in another wind
+  policy-eval --run runs/drone-20261121-085026-3f2a --allow drone                       a run with your own environment
+  policy-eval --run runs/drone-20261121-085026-3f2a --allow drone --set env.params.wind=2.0    the same in another wind
 """
 
 
@@ -65,7 +66,7 @@ def _evaluate(arguments: argparse.Namespace) -> Mapping[str, object]:
     from common.lanes.watched_envs import Watch
     from learner.storage.checkpoint import load_agent
 
-    agent, parts, meta = load_agent(arguments.run / arguments.checkpoint)
+    agent, parts, meta = load_agent(arguments.run / arguments.checkpoint, arguments.allow)
     parts = _change(parts, arguments)
     film = None if arguments.record_video is None else partial(_film, arguments)
     with ExitStack() as stack:

@@ -35,7 +35,7 @@ def _export(arguments: argparse.Namespace) -> Mapping[str, object]:
     except ImportError as error:
         raise PluginError(f"{error}; for ONNX: pip install 'crossborder[export]'") from error
 
-    agent, parts, meta = load_agent(arguments.run / arguments.checkpoint)
+    agent, parts, meta = load_agent(arguments.run / arguments.checkpoint, arguments.allow)
     spec = stacked_spec(read_spec(parts.env), parts.env.frame_stack)
     metadata = {
         "run_id": meta["run_id"],

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from common.config.run_config import FREE_PORTS, RunConfig
+from common.depth import parse_json
 from common.errors import ConfigError, CrossborderError
 from common.plugins.part_loading import MOVED
 from common.plugins.shipped import OWN_PACKAGES
@@ -136,7 +137,7 @@ def find_ports(config: RunConfig, run_dir: Path) -> list[str]:
     Actors and Prometheus look for the learner at these ports. There are no options if it was killed before it listened.
     """
     try:
-        found = json.loads((run_dir / "endpoints.json").read_text())
+        found = parse_json((run_dir / "endpoints.json").read_text())
     except FileNotFoundError:
         return []
     options = []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -10,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from common.data import Column, Schema
+from common.depth import parse_json
 from common.episode_files import ArrayHeader
 from common.errors import DatasetError, SchemaMismatchError
 from learner.datasets.episode_rows import NOT_NEEDED, required_columns
@@ -30,7 +30,7 @@ def read_info(path: Path) -> dict[str, Any]:
         DatasetError: it cannot be read, or the dataset is of another version.
     """
     try:
-        info: dict[str, Any] = json.loads(path.read_text())
+        info: dict[str, Any] = parse_json(path.read_text())
         version = info["codebase_version"]
         _convert_values(info)
     except (AttributeError, LookupError, OSError, TypeError, ValueError) as error:

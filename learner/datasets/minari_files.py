@@ -7,7 +7,6 @@ files. It reads as many values as a file declares, and a few bytes can declare a
 from __future__ import annotations
 
 import io
-import json
 import math
 from collections.abc import Iterator, Mapping
 from itertools import groupby
@@ -18,6 +17,7 @@ import gymnasium
 import numpy as np
 from gymnasium.spaces import Dict, Tuple
 
+from common.depth import parse_json
 from common.episode_files import check_inflated
 from common.errors import DatasetError
 
@@ -47,7 +47,7 @@ def count_steps(directory: Path) -> int:
         AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError: a file is damaged.
     """
     about, path = directory / "metadata.json", directory / "main_data.hdf5"
-    metadata = json.loads(about.read_text())
+    metadata = parse_json(about.read_text())
     if metadata["data_format"] != "hdf5":
         raise DatasetError(f"{about}: data_format: expected hdf5, found {metadata['data_format']!r}")
     spaces = {f"{kind}s": _read_space(metadata, f"{kind}_space", about) for kind in ("observation", "action")}
@@ -73,7 +73,7 @@ def count_steps(directory: Path) -> int:
 def _read_space(metadata: Mapping[str, Any], name: str, about: Path) -> Space:
     if name not in metadata:  # The dataset names an environment instead, and to make it would run code.
         raise DatasetError(f"{about}: expected an entry '{name}', found none")
-    described = json.loads(metadata[name])
+    described = parse_json(metadata[name])
     _check_bounds(described, about)
     space: Space = deserialize_space(described)
     return space

@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 from typing import Final
 
+from common.depth import parse_json
 from common.errors import ConfigError, RunDirectoryError
 from common.parts import Parts
 from learner.datasets.loading import load_dataset
@@ -69,7 +70,7 @@ def _verify(path: Path, parts: Parts, capacity: int, dataset: str) -> None:
 def _read_note(note: Path) -> str:
     """The dataset of which a source is a copy."""
     try:
-        return str(json.loads(note.read_text())["dataset"])
+        return str(parse_json(note.read_text())["dataset"])
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise RunDirectoryError(f"{note}: expected the name of a dataset, found {error!r}") from error
 

@@ -7,12 +7,12 @@ goes on learning during the evaluation: if the score is the best so far, the tra
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from common.depth import parse_json
 from common.interfaces import Evaluation
 from common.process.clocks import Deadline
 from learner.evaluation.candidate import CandidateScoring
@@ -76,7 +76,7 @@ class ActorScoring(CandidateScoring):
         if written == self._seen or self._running is None:
             return None
         self._seen = written
-        score: dict[str, Any] = json.loads(self._score.read_text())
+        score: dict[str, Any] = parse_json(self._score.read_text())
         if (score["incarnation"], score["opt_steps"]) != (self._incarnation, self._running.opt_steps):
             return None
         moment, self._running = self._running, None

@@ -92,15 +92,18 @@ def _join(rows: Sequence[Leaves]) -> Leaves:
     return np.stack(rows)  # type: ignore[arg-type] # no row is a dict
 
 
-def load_policy(directory: Path) -> Policy:
-    """Load a saved policy. This runs the code that its ``meta.json`` names, so load only policies that you trust.
+def load_policy(directory: Path, allow: Sequence[str] = ()) -> Policy:
+    """Load a saved policy.
 
     Args:
         directory: of the policy, such as ``RUN/best``.
+        allow: your own parts and packages that the policy may name, as ``module:attr`` or ``module``, such as
+            ``["my_parts"]``; or ``any``. The parts that come with crossborder need no entry.
 
     Raises:
         CheckpointError: the directory holds no readable checkpoint.
-        PluginError: the agent, or the environment that knows the observation space, cannot be built.
+        PluginError: the policy names a part that is not allowed, or the agent or the environment that knows the
+            observation space cannot be built.
     """
-    agent, config, _ = load_agent(directory)
+    agent, config, _ = load_agent(directory, allow)
     return Policy(agent, read_spec(config.env), config.env.frame_stack)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from common.config.run_config import RunConfig
+from common.depth import parse_json
 from common.wire.pb import crossborder_pb2 as pb
 from learner.shared.durable import replace_text
 
@@ -62,7 +63,7 @@ def _read(path: Path) -> Mapping[str, int]:
     if not path.exists():
         return {}
     try:
-        found = json.loads(path.read_text())
+        found = parse_json(path.read_text())
         return {name: int(found[name]) for name in _KEPT}
     except (ValueError, LookupError, TypeError) as error:
         log.warning(

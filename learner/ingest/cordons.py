@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from common.depth import parse_json
 from common.errors import CrossborderError, RunDirectoryError
 from learner.shared.durable import replace_text
 
@@ -118,7 +119,7 @@ def _read(path: Path) -> tuple[Selection, Selection]:
     if not path.exists():
         return NOBODY, NOBODY
     try:
-        found = json.loads(path.read_text())
+        found = parse_json(path.read_text())
         return Selection.from_json(found["cordoned"]), Selection.from_json(found["drained"])
     except (ValueError, LookupError, TypeError) as error:
         log.error("%s is damaged (%s): no actor and no host is cordoned any more", path, error)

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from common.config.evaluator_config import EvaluatorConfig
 from common.data import NO_MODEL, ModelVersion
+from common.depth import parse_json
 from common.errors import RefusedError
 from common.process.log import LogThrottle
 from common.shared.slots import ModelSlots
@@ -51,7 +52,7 @@ class CandidateScores:
     def _read(self) -> ModelVersion:
         """The last candidate whose score an earlier ingest process has handed over."""
         try:
-            found = json.loads(self._path.read_text())
+            found = parse_json(self._path.read_text())
             self._keys.update(found["record"])
             return ModelVersion(int(found["incarnation"]), int(found["opt_steps"]))
         except FileNotFoundError:

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Final
 
 from common.data import Schema
+from common.depth import parse_json
 from common.errors import RunDirectoryError, SchemaMismatchError
 from learner.shared.durable import replace_text
 
 LAYOUT_VERSION: Final = 4
+_COUNTS: Final = ("capacity", "slack", "began", "steps_began")
 
 
 @dataclass(frozen=True)
@@ -50,10 +52,10 @@ class Layout:
             RunDirectoryError: the file is missing or cannot be read, or another release wrote it.
         """
         try:
-            found = json.loads((directory / "layout.json").read_text())
+            found = parse_json((directory / "layout.json").read_text())
             _require_version(found["version"], directory)
             schema = Schema.from_json(found["schema"])
-            return cls(schema, found["capacity"], found["slack"], found["began"], found["steps_began"])
+            return cls(schema, **{name: _as_count(name, found[name]) for name in _COUNTS})
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise RunDirectoryError(f"{directory}: no readable replay memory: layout.json: {error!r}") from error
 
@@ -66,6 +68,17 @@ class Layout:
         self.schema.require_equal(found.schema, "this run", f"replay in {directory}")
         if self.capacity != found.capacity:
             raise SchemaMismatchError(f"{directory}: expected capacity {self.capacity}, found {found.capacity}")
+
+
+def _as_count(name: str, value: object) -> int:
+    """A value of ``layout.json``.
+
+    Raises:
+        ValueError: it is no count, or a capacity of 0.
+    """
+    if type(value) is not int or value < (name == "capacity"):
+        raise ValueError(f"{name}: expected a whole number of rows, found {value!r}")
+    return value
 
 
 def _require_version(version: object, directory: Path) -> None:

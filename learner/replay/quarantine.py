@@ -20,6 +20,7 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from common.data import Array, Items
+from common.depth import parse_json
 from common.process.clocks import Bucket
 from learner.shared.durable import logging_write_errors
 
@@ -137,7 +138,7 @@ def read_records(shared: Path, writer: Writer) -> list[Record]:
     if not path.exists():
         return []
     try:
-        return [Record(**found) for found in json.loads(path.read_text())]
+        return [Record(**found) for found in parse_json(path.read_text())]
     except (OSError, ValueError, TypeError) as error:
         log.warning("%s: the quarantine cannot be read and begins empty: %s", path, error)
         return []

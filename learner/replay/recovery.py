@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from typing import Final
 
+from common.depth import parse_json
 from common.errors import CheckpointError
 from common.shared.mapped import fence, holding_alone
 from learner.replay.batch_log import Batch
@@ -104,7 +105,7 @@ class Watermark:
         Raises:
             ValueError, LookupError, TypeError: the text is not that of a watermark.
         """
-        values = json.loads(text)
+        values = parse_json(text)
         return cls(**{**values, "cursors": [_as_cursor(cursor) for cursor in values["cursors"]]})
 
 

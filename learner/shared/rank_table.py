@@ -11,6 +11,7 @@ from typing import Final, Self
 import numpy as np
 
 from common.data import Array
+from common.depth import parse_json
 from common.errors import RunDirectoryError
 from common.shared.mapped import map_file
 from learner.shared.durable import replace_text
@@ -57,7 +58,7 @@ class RankTable:
             RunDirectoryError: it is damaged, or its parts do not fit each other, since it is just being replaced.
         """
         try:
-            told = json.loads((shared / FILE).read_text())
+            told = parse_json((shared / FILE).read_text())
             rank, addresses = int(told["rank"]), [str(address) for address in told["addresses"]]
         except (ValueError, LookupError, TypeError) as error:
             raise RunDirectoryError(f"{shared / FILE}: expected a rank and addresses, found {error!r}") from error

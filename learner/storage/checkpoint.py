@@ -12,7 +12,7 @@ import shutil
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,13 +22,16 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from actor.allowance import Allowance
 from common.agents.products import choices
 from common.config.actor_config import ActorConfig
+from common.depth import parse_json
 from common.errors import CheckpointError, ConfigError
 from common.hints import nearest_path
 from common.interfaces import Agent
 from common.parts import build_parts
 from common.settings import validate
+from common.wire.trust import ANY
 from learner.shared.durable import locate, put_in_place, read_whole, removing_unfinished, sync
 
 _EVERY_META: Final = {"config": dict, "opt_steps": int, "run_id": str}
@@ -223,7 +226,7 @@ def _write_meta(directory: Path, meta: dict[str, Any]) -> None:
 
 
 def _read_meta(directory: Path) -> dict[str, Any]:
-    meta: dict[str, Any] = json.loads((directory / "meta.json").read_text())
+    meta: dict[str, Any] = parse_json((directory / "meta.json").read_text())
     return meta
 
 
@@ -257,14 +260,24 @@ def _read_policy(directory: Path) -> tuple[dict[str, torch.Tensor], dict[str, An
     return params, meta
 
 
-def load_agent(directory: Path) -> tuple[Agent, ActorConfig, dict[str, Any]]:
+def load_agent(directory: Path, allow: Sequence[str] = ()) -> tuple[Agent, ActorConfig, dict[str, Any]]:
     """Build the agent of a policy, in eval mode; return it with the configuration and the meta data of the policy.
+
+    Of the parts that ``meta.json`` names, only those are imported that come with crossborder or that ``allow`` names,
+    so a stranger's policy runs none of its author's code.
+
+    Args:
+        directory: of the policy, such as ``RUN/best``.
+        allow: your own parts and packages that the policy may name, as ``module:attr`` or ``module``; or ``any``.
 
     Raises:
         CheckpointError: the directory holds no readable checkpoint.
+        PluginError: the policy names a part that is not allowed, or a part cannot be built.
     """
     params, meta = load_params(directory)
-    config = validate(ActorConfig, meta.pop("config"))
+    config = validate(ActorConfig, meta.pop("config") | {"step_processor": None})  # It says only what is recorded.
+    if ANY not in allow:
+        Allowance(allow, f"the policy in {directory}").check(config, evaluates=True)
     parts = build_parts(config, seed=0, n_envs=0)
     parts.agent.load_params(params)
     parts.agent.eval()

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import yaml
 
+from common.config.nested import parse_yaml
 from common.config.run_config import RunConfig
 from common.errors import CheckpointError
 from common.hints import nearest_path
@@ -134,8 +135,8 @@ class Origin:
 def _read_config(run: Path) -> dict[str, Any]:
     """The configuration of a run as its file has it; empty if the file cannot be read."""
     try:
-        found = yaml.safe_load((run / "config.yaml").read_text())
-    except (OSError, UnicodeDecodeError, yaml.YAMLError):
+        found = parse_yaml((run / "config.yaml").read_text())
+    except (OSError, ValueError, yaml.YAMLError):
         return {}  # The configuration is used only to explain why two agents do not fit.
     return found if isinstance(found, dict) else {}
 

@@ -14,6 +14,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
+from common.depth import parse_json
 from common.errors import CheckpointError, RunDirectoryError
 from common.interfaces import RunIdentity
 from learner.shared.durable import clean_up, locate, replace_text, target_of
@@ -273,7 +274,7 @@ def read_identity(path: Path) -> RunIdentity:
     failure: Exception | None = None
     for source in sources:
         try:
-            found = json.loads(source.read_text())
+            found = parse_json(source.read_text())
             return RunIdentity(str(found["run_id"]), int(found["incarnation"]), found.get("origin"))
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             failure = failure or error
@@ -288,10 +289,13 @@ def _read_ranks(path: Path) -> int:
     """The most ranks with which a run has begun, from ``run.json``; 1 without the file, as for a run of one rank.
 
     Raises:
-        RunDirectoryError: the entry is not a number.
+        RunDirectoryError: the file cannot be read, or the entry is not a number.
     """
     file = path / "run.json"
-    found = json.loads(file.read_text()).get("n_ranks", 1) if file.exists() else 1
+    try:
+        found = parse_json(file.read_text()).get("n_ranks", 1) if file.exists() else 1
+    except (OSError, ValueError, AttributeError) as error:
+        raise RunDirectoryError(f"{file}: expected the entries of a run, found {error!r}") from error
     if not isinstance(found, int):
         raise RunDirectoryError(f"{file}: n_ranks: expected the number of ranks, found {found!r}")
     return found

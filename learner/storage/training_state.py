@@ -27,6 +27,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from common.data import Snapshot
+from common.depth import parse_json
 from common.errors import CheckpointError
 from common.interfaces import TrainingState
 from learner.replay.recovery import Watermark
@@ -86,7 +87,7 @@ class RunState:
 
     @cached_property
     def _parsed(self) -> dict[str, Any]:
-        parsed: dict[str, Any] = json.loads(self.values)
+        parsed: dict[str, Any] = parse_json(self.values)
         return parsed
 
     @property
@@ -239,7 +240,7 @@ def _read_state(path: Path, run_id: str, opt_steps: int) -> RunState:
 
 def _read_manifest(path: Path, run_id: str, opt_steps: int) -> dict[str, Any]:
     with _reading(path):
-        manifest: dict[str, Any] = json.loads((path / "manifest.json").read_text())
+        manifest: dict[str, Any] = parse_json((path / "manifest.json").read_text())
         expected = {"format": FORMAT, "run_id": run_id, "opt_steps": opt_steps}
         for key, value in expected.items():
             if manifest[key] != value:

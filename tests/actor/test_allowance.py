@@ -174,14 +174,14 @@ def test_within_an_allowed_module_only_parts_of_the_right_kind_may_be_named(
 def test_any_other_name_at_any_depth_is_refused_with_the_option_that_would_allow_it(
     changes: dict[str, Any], place: str
 ) -> None:
-    with pytest.raises(PluginError, match=f"{place}; if you trust it, start the actor with --allow "):
+    with pytest.raises(PluginError, match=f"{place}; if you trust it, say --allow "):
         Allowance(()).check(config(**changes))
     assert "this" not in sys.modules, "nothing is imported before it is allowed"
 
 
 def test_one_error_names_all_names_that_are_not_allowed_and_quotes_them_for_a_shell() -> None:
     changes = {"env": {"target": "a b:Game"}, "agent": {"target": "mind:$(id)"}}
-    with pytest.raises(PluginError, match=r"--allow 'a b:Game' 'mind:\$\(id\)' \(or with --allow any"):
+    with pytest.raises(PluginError, match=r"--allow 'a b:Game' 'mind:\$\(id\)' \(or --allow any"):
         Allowance(()).check(config(**changes))
 
 

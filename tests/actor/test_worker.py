@@ -134,6 +134,6 @@ def test_a_guarded_environment_is_rebuilt_from_its_configuration(tmp_path_factor
 
 def test_an_actor_that_refuses_the_learners_code_leaves_and_frees_its_id_at_once(host: LearnerServer) -> None:
     actor = Actor(host.ingest.address, PATIENCE, Trust(allow=("nothing.of.the.learners",)), no_end)
-    with pytest.raises(PluginError, match="the learner names code that this actor does not allow"):
+    with pytest.raises(PluginError, match="the learner names code that is not allowed"):
         actor.run()
     wait_for(lambda: host.actor_table["state"][0] == ActorState.LEFT, "it has said goodbye")

@@ -8,18 +8,29 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
+from cryptography import x509
 
 from actor.commands.doctor import CHECKS, examine
-from common.errors import ConfigError, CrossborderError, LearnerUnreachableError, PluginError, RefusedError
+from common.errors import (
+    AuthenticationError,
+    ConfigError,
+    CrossborderError,
+    LearnerUnreachableError,
+    PluginError,
+    RefusedError,
+)
 from common.wire.trust import Trust
+from crossborder.certificates import authority
 from learner.loop.server import LearnerServer
 from learner.shared.actor_table import ActorState
-from tests.conftest import Command, MakeConfig
+from tests.conftest import Command, MakeConfig, wait_for
 from tests.parts import CountingEnv
+from tests.security.conftest import Secured
 
 
 class NoDevice(CountingEnv):
@@ -55,11 +66,27 @@ def test_a_healthy_learner_passes_every_check_and_notices_no_actor(host: Learner
     assert (host.control.joins, host.buffer.inserted) == (0, 0)
 
 
+def test_the_certificate_passes_if_an_actor_would_accept_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(authority, "_host", x509.DNSName)  # As some authorities do, with addresses among the DNS names.
+    secured = Secured(tmp_path)
+    with secured.server:
+        lines, error = lines_and_error(secured.address, secured.trust())
+        assert error is None, lines
+        assert lines[2].startswith(
+            "pass  TLS         an actor accepts the certificate, though other programs may refuse"
+        )
+        secured.serve(secured.sign("elsewhere"))
+        wait_for(lambda: lines_and_error(secured.address, secured.trust())[1], "the other certificate")
+        lines, error = lines_and_error(secured.address, secured.trust())
+    assert lines[2].startswith("FAIL  TLS ")
+    assert isinstance(error, AuthenticationError)
+
+
 def test_parts_that_differ_on_this_host_fail_alone_and_end_the_command_with_their_error(host: LearnerServer) -> None:
     lines, error = lines_and_error(host.ingest.address, Trust(allow=("elsewhere",)))
     assert [line[:4] for line in lines if line[0] != " "] == ["pass"] * 6 + ["FAIL"] + ["pass"] * 3
     assert lines[6].startswith(
-        "FAIL  schema      the learner names code that this actor does not allow: env.target: 'tests.parts:"
+        "FAIL  schema      the learner names code that is not allowed: env.target: 'tests.parts:"
     )
     assert lines[7].lstrip().startswith("to do: install the code that the learner names here too")
     assert isinstance(error, PluginError)

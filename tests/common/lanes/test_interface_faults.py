@@ -102,7 +102,9 @@ def test_another_result_or_other_arguments_are_named(env: type[Two], message: st
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # Of gymnasium, about the error and about closing afterwards.
-@pytest.mark.parametrize(("env", "message"), [(OldStep, STEP), (OldResetOfThree, RESET), (NoSeed, ARGUMENTS)])
+@pytest.mark.parametrize(
+    ("env", "message"), [(OldStep, STEP), (OldReset, RESET), (OldResetOfThree, RESET), (NoSeed, ARGUMENTS)]
+)
 @pytest.mark.parametrize("make", [SyncVectorEnv, AsyncVectorEnv])
 def test_an_environment_inside_a_vector_environment_is_named(make: Any, env: type[Two], message: str) -> None:
     vector = make([env])

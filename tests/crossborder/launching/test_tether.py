@@ -112,6 +112,8 @@ def test_a_command_before_its_own_signal_handling_ends_as_by_sigterm(tmp_path: P
 def test_what_is_no_command_or_no_directory_is_named(tmp_path: Path) -> None:
     for done, found in (
         (run(tmp_path, "rm", "-r", "x"), "expected a command of crossborder, found 'rm'"),
+        (run(tmp_path, "sys"), "expected a command of crossborder, found 'sys'"),
+        (run(tmp_path, "__builtins__"), "expected a command of crossborder, found '__builtins__'"),
         (run(tmp_path / "gone", "crossborder-health"), str(tmp_path / "gone")),
     ):
         assert (done.returncode, found in done.stderr) == (ConfigError.exit_code, True)

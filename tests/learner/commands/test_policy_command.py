@@ -2,13 +2,20 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
+import gymnasium
 import pytest
 
-from common.errors import CheckpointError, ConfigError
+from common.errors import CheckpointError, ConfigError, PluginError
+from learner.commands import policy_eval, policy_export
 from learner.commands.policy_command import make_policy_parser, run_policy_command
+from learner.evaluation.policy import load_policy
+from learner.storage.checkpoint import Checkpoints
+from tests.learner.storage.test_checkpoint import CONFIG, dqn
 
 
 def name_of_checkpoint(arguments: argparse.Namespace) -> Mapping[str, object]:
@@ -76,3 +83,65 @@ def test_two_different_checkpoints_are_refused(tmp_path: Path, capsys: pytest.Ca
     (tmp_path / "final" / "meta.json").touch()
     assert run("--run", str(tmp_path / "final"), "--best") == ConfigError.exit_code
     assert "names the checkpoint final, --checkpoint best another" in capsys.readouterr().err
+
+
+THEIRS = """
+import gymnasium
+from pathlib import Path
+Path(__file__).with_suffix(".imported").touch()
+class Pole(gymnasium.Wrapper):
+    def __init__(self):
+        super().__init__(gymnasium.make("CartPole-v1"))
+gymnasium.register("Theirs-v0", Pole)
+"""
+"""A module that leaves a file where it is imported."""
+
+
+@pytest.fixture(
+    params=[("theirs:Pole", {}), ("gymnasium:make", {"id": "theirs:Theirs-v0"})], ids=["by its place", "by its id"]
+)
+def their_policy(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[Path, Path]]:
+    """The run of a stranger's policy that names the module ``theirs``, and the file that its import leaves."""
+    (tmp_path / "theirs.py").write_text(THEIRS)
+    monkeypatch.syspath_prepend(tmp_path)
+    target, params = request.param
+    env = CONFIG.env.model_copy(update={"target": target, "params": params})
+    Checkpoints(tmp_path, CONFIG.model_copy(update={"env": env}), "run").save("best", dqn(seed=1), opt_steps=12)
+    yield tmp_path, tmp_path / "theirs.imported"
+    sys.modules.pop("theirs", None)
+    gymnasium.registry.pop("Theirs-v0", None)
+
+
+def test_a_policy_brings_no_code_that_the_user_has_not_allowed(
+    their_policy: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, imported = their_policy
+    by_eval = partial(policy_eval.main, ["--run", str(run), "--episodes", "1"])
+    by_export = partial(policy_export.main, ["--run", str(run), "--output", str(run / "policy.onnx")])
+    for refused in (by_eval, by_export):
+        assert refused() == 3
+        told = capsys.readouterr().err
+        assert f"the policy in {run / 'best'} names code that is not allowed: env." in told
+        assert "if you trust it, say --allow theirs:" in told
+    with pytest.raises(PluginError, match="say --allow theirs:"):
+        load_policy(run / "best")
+    assert not imported.exists()
+
+
+@pytest.mark.parametrize("main", [policy_eval.main, policy_export.main])
+def test_a_policy_uses_the_code_that_the_user_allows(
+    their_policy: tuple[Path, Path], main: Callable[[list[str]], int]
+) -> None:
+    run, imported = their_policy
+    more = ["--output", str(run / "policy.onnx")] if main is policy_export.main else ["--episodes", "1"]
+    assert main(["--run", str(run), "--allow", "theirs", *more]) == 0
+    assert imported.exists()
+
+
+def test_a_policy_of_an_earlier_release_names_parts_by_their_former_places(tmp_path: Path) -> None:
+    evaluator = CONFIG.evaluator.model_copy(update={"target": "learner.evaluator:DefaultEvaluator"})
+    config = CONFIG.model_copy(update={"evaluator": evaluator})
+    Checkpoints(tmp_path, config, "run").save("best", dqn(seed=1), opt_steps=12)
+    assert policy_eval.main(["--run", str(tmp_path), "--episodes", "1"]) == 0

@@ -57,7 +57,7 @@ def test_a_run_whose_environment_only_actors_have_says_who_can_score_it(
     spaces = {"observation": box, "action": {"type": "Discrete", "n": 2}}
     env = CONFIG.env.model_copy(update={"target": "no_such_game:Game", "params": {}, "spaces": spaces})
     Checkpoints(tmp_path, CONFIG.model_copy(update={"env": env}), "run").save("best", dqn(seed=1), opt_steps=12)
-    assert policy_eval.main(["--run", str(tmp_path)]) == 3
+    assert policy_eval.main(["--run", str(tmp_path), "--allow", "no_such_game:Game"]) == 3
     assert "no_such_game" in (told := capsys.readouterr().err)
     assert "let an actor score policies" in told
 
@@ -90,7 +90,8 @@ def test_a_robot_plays_alone_and_is_stopped_at_the_end(tmp_path: Path, films: bo
     env = CONFIG.env.model_copy(update=robot)
     Checkpoints(tmp_path, CONFIG.model_copy(update={"env": env}), "run").save("best", dqn(seed=1), opt_steps=12)
     Braked.opened.clear()
-    assert policy_eval.main(["--run", str(tmp_path), "--episodes", "3", *(["--record-video"] if films else [])]) == 0
+    words = ["--run", str(tmp_path), "--allow", str(robot["target"]), "--episodes", "3"]
+    assert policy_eval.main([*words, *(["--record-video"] if films else [])]) == 0
     (played,) = [env.calls for env in Braked.opened if env.calls]
     assert played == ["step"] * (len(played) - 1) + ["halt"]
 
@@ -112,7 +113,8 @@ def test_a_policy_is_scored_by_the_evaluator_of_its_run(tmp_path: Path, capsys: 
     Checkpoints(tmp_path, CONFIG.model_copy(update={"evaluator": evaluator}), "run").save(
         "best", dqn(seed=1), opt_steps=12
     )
-    assert policy_eval.main(["--run", str(tmp_path), "--json"]) == 0
+    words = ["--run", str(tmp_path), "--allow", "tests", "--json"]
+    assert policy_eval.main(words) == 0
     found = json.loads(capsys.readouterr().out)
     assert found == {
         "checkpoint": str(tmp_path / "best"),
@@ -122,7 +124,7 @@ def test_a_policy_is_scored_by_the_evaluator_of_its_run(tmp_path: Path, capsys: 
         "score": 340.5,
         "own_key": 0.5,
     }
-    assert policy_eval.main(["--run", str(tmp_path), "--json", "--episodes", "7", "--seed", "1"]) == 0
+    assert policy_eval.main([*words, "--episodes", "7", "--seed", "1"]) == 0
     assert json.loads(capsys.readouterr().out)["score"] == 701.5
 
 
@@ -136,7 +138,7 @@ def test_an_environment_that_draws_no_pictures_cannot_be_filmed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     save_own_parts(tmp_path)
-    assert policy_eval.main(["--run", str(tmp_path), "--record-video"]) == 3
+    assert policy_eval.main(["--run", str(tmp_path), "--allow", "examples", "--record-video"]) == 3
     assert "a video needs an environment that takes render_mode 'rgb_array'" in capsys.readouterr().err
 
 

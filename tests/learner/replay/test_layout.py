@@ -49,3 +49,25 @@ def test_a_layout_that_cannot_be_read_is_an_error_with_its_place(tmp_path: Path,
         ReplayMemory.open_saved(tmp_path / "replay")
     with pytest.raises(RunDirectoryError, match="replay: no readable replay memory"):
         ReplayMemory(tmp_path / "replay", SCHEMA, 10, create=False)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("capacity", "9"),
+        ("capacity", 0),
+        ("slack", -1),
+        ("began", 1.5),
+        ("steps_began", True),
+        ("schema", {"n": "<i8"}),
+        ("schema", [{"name": "n", "dtype": "|O", "shape": []}]),
+        ("schema", [{"name": "n", "dtype": "<i8", "shape": [-1]}]),
+        ("schema", [{"name": 3, "dtype": "<i8", "shape": []}]),
+    ],
+)
+def test_values_of_another_kind_are_refused_where_the_file_is_read(tmp_path: Path, key: str, value: object) -> None:
+    make(tmp_path)
+    layout = tmp_path / "replay" / "layout.json"
+    layout.write_text(json.dumps({**json.loads(layout.read_text()), key: value}))
+    with pytest.raises(RunDirectoryError, match=r"no readable replay memory: layout\.json: .*(rows|column|indices)"):
+        ReplayMemory.open_saved(tmp_path / "replay")
