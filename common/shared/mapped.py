@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import hashlib
 import mmap
 import os
+import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -20,6 +22,11 @@ _fence_lock = threading.Lock()
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _MACHINE_ID: Final = Path("/etc/machine-id")
 _LOOK_SECONDS: Final = 0.01
+_AT_FDCWD: Final = -100
+_STATX_MNT_ID_UNIQUE: Final = 0x4000
+_STATX_BYTES: Final = 256
+_MASK: Final = slice(0, 4)
+_MOUNT: Final = slice(144, 152)
 
 
 def fence() -> None:
@@ -62,19 +69,22 @@ def identify(path: Path, *, this_boot: bool, beside: Iterable[Path] = ()) -> int
     The number depends on device, inode, and the time of the inode's last change, which no program can set: a restored
     file has another time even if it was written into the inode of the former file. rsync does not restore a file that
     nobody has written since the copy, and gives all others new inodes; so the inodes of the files beside it count too.
-    A renamed directory changes none of these. Within one boot of the host, a process sees all earlier writes of other
-    processes; after another boot, writes that were not synced may be missing.
+    A renamed directory changes none of these. While a file system stays mounted, a process sees all earlier writes of
+    other processes; after another boot, or on a disk that failed and was mounted again, writes that were not synced may
+    be missing.
 
     Args:
         path: of a file that nobody writes any more.
         beside: files that may be written, so the time of their last change does not count.
-        this_boot: whether the number also depends on the present boot of the host.
+        this_boot: whether the number also depends on the present boot of the host, and on the mount.
 
     Raises:
         OSError: there is no such file.
     """
     stat = path.stat()
-    host = [_read_id(file) for file in ((_MACHINE_ID, _BOOT_ID) if this_boot else (_MACHINE_ID,))]
+    host: list[object] = [_read_id(_MACHINE_ID)]
+    if this_boot:
+        host += [_read_id(_BOOT_ID), _find_mount(path)]
     inodes = [file.stat().st_ino for file in beside]
     text = repr((stat.st_dev, stat.st_ino, stat.st_ctime_ns, inodes, host))
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) >> 1 or 1
@@ -86,6 +96,14 @@ def _read_id(path: Path) -> str:
         return path.read_text()
     except OSError:
         return ""
+
+
+def _find_mount(path: Path) -> int:
+    """The number of the mount that holds a file, which no other mount of this boot gets; 0 before Linux 6.8."""
+    found = ctypes.create_string_buffer(_STATX_BYTES)
+    status = ctypes.CDLL(None).statx(_AT_FDCWD, os.fsencode(path), 0, _STATX_MNT_ID_UNIQUE, found)
+    knows = int.from_bytes(found[_MASK], sys.byteorder) & _STATX_MNT_ID_UNIQUE
+    return int.from_bytes(found[_MOUNT], sys.byteorder) if status == 0 and knows else 0
 
 
 def _allocate(path: Path, size: int) -> None:

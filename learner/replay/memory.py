@@ -62,7 +62,7 @@ class _Header(Words):
     batches = Word(5)
     """Batches ever stored; the number of the next batch."""
     place = Word(6)
-    """Which files these are, and in which boot of the host they are written, see ``ReplayMemory.is_settled``."""
+    """Which files these are, and in which boot of the host and mount they are written, see ``ReplayMemory.is_settled``."""
 
 
 class ReplayMemory:
@@ -283,8 +283,8 @@ class ReplayMemory:
         """Whether the bytes are those that were written: nobody copied the files, and no write can be missing.
 
         The header names the files by their inodes and by ``layout.json``, which is written once. So the header of a
-        copy names the files that it was copied from. A write can be missing if the host was restarted since, unless
-        the files were closed.
+        copy names the files that it was copied from. A write can be missing if the host was restarted or the disk
+        mounted again since, unless the files were closed.
         """
         return self.header.place in (self._identify(is_closed=True), self._identify(is_closed=False))
 

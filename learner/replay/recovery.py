@@ -133,7 +133,7 @@ def make_whole(memory: ReplayMemory, find_watermark: Callable[[], Watermark | No
         memory.settle()
         memory.recount()
         return
-    moved = "its files were copied, or the host was restarted"
+    moved = "its files were copied, the host was restarted, or the disk was mounted again"
     cause = moved if problem is None else f"its files contradict one another ({problem})"
     with holding_alone(memory.directory.parent):
         log.info("%s: %s: every batch is compared with its checksum", memory.directory, cause)

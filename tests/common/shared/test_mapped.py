@@ -87,3 +87,27 @@ def test_a_file_is_identified_alike_by_all_processes_and_its_copy_otherwise(tmp_
         assert 0 < identify(path, this_boot=this_boot) == int(other.stdout) < 2**63
         assert identify(copy, this_boot=this_boot) != identify(path, this_boot=this_boot)
     assert identify(path, this_boot=True) != identify(path, this_boot=False)
+
+
+MOUNTED_AGAIN = """
+import sys
+from pathlib import Path
+from common.shared.mapped import identify
+for path in sys.argv[1:]:
+    print(identify(Path(path), this_boot=False), identify(Path(path), this_boot=True))
+"""
+
+
+def test_a_mount_anew_may_have_lost_writes_as_another_boot(tmp_path: Path) -> None:
+    first, again = (tmp_path / name for name in ("first", "again"))
+    for directory in (first, again):
+        directory.mkdir()
+    (first / "file").write_text("x")
+    command = f'mount --bind {first} {again} && exec {sys.executable} -c "$0" {first}/file {again}/file'
+    words = ["unshare", "--mount", "sh", "-c", command, MOUNTED_AGAIN]
+    done = subprocess.run(words, capture_output=True, check=False, text=True)
+    if done.returncode != 0:
+        pytest.skip(f"this user mounts nothing here: {done.stderr}")
+    (closed, open_), (closed_again, open_again) = (line.split() for line in done.stdout.splitlines())
+    assert closed == closed_again
+    assert open_ != open_again

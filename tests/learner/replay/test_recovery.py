@@ -140,7 +140,7 @@ def test_after_a_power_cut_that_took_nothing_nothing_is_lost(tmp_path: Path, cap
     with caplog.at_level(logging.INFO):
         memory = recovered(tmp_path, None)
     assert (memory.first(), memory.committed) == (0, before)
-    assert f"its files were copied, or the host was restarted; all {before} rows are whole" in caplog.messages[-1]
+    assert f"the host was restarted, or the disk was mounted again; all {before} rows are whole" in caplog.messages[-1]
     assert "WARNING" not in {record.levelname for record in caplog.records}
 
 
