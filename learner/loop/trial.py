@@ -153,8 +153,8 @@ class _Trial:
             )
         if replay.samples_per_insert not in (None, 1):
             raise ConfigError(
-                f"replay.samples_per_insert: {target} learns from each step once: expected 1, with which actors wait for "
-                f"training, or null; found {replay.samples_per_insert:g}"
+                f"replay.samples_per_insert: {target} learns from each step once: expected 1, with which actors wait "
+                f"for training, or null; found {replay.samples_per_insert:g}"
             )
 
     def _explain(self, error: Exception, columns: dict[str, str]) -> None:
