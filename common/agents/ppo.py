@@ -85,7 +85,7 @@ class PPOConfig(PolicyGradientConfig):
     max_lag: NonNegativeInt | None = Field(
         None,
         description="The greatest policy lag, in opt steps, of steps from which the agent learns; older steps are left "
-        "out. null: it learns from all.",
+        "out. null: none is.",
     )
     max_grad_norm: GradNormLimit = 0.5
     lr: LearningRate = 3e-4
@@ -131,23 +131,29 @@ class PPO(PolicyGradientAgent):
         return net
 
     def opt(self, buffer: ReplayBuffer) -> Record | None:
-        if len(buffer) == 0:
+        left_out = torch.zeros((), device=self.device)
+        for _ in range(len(buffer)):  # The steps that actors took while the learner was busy may fill several batches.
+            batch = draw(buffer, self.config.batch_size, self.device)
+            self._require_rollouts(batch)
+            age = self._opt_steps - batch["version"].float()
+            is_used, is_all_old = self._choose(age)
+            left_out += (~is_used).float().sum()
+            if not is_all_old:
+                break
+        else:
             return None
-        config = self.config
-        batch = draw(buffer, config.batch_size, self.device)
-        self._require_rollouts(batch)
-        age = self._opt_steps - batch["version"].float()
-        steps = self._prepare(self._normalize(batch))
-        is_used = torch.ones_like(age, dtype=torch.bool) if config.max_lag is None else age <= config.max_lag
-        steps = {name: column.flatten(0, 1) for name, column in ({**steps, "is_used": is_used}).items()}
-        results = self._take_epochs(steps)
+        steps = {**self._prepare(self._normalize(batch)), "is_used": is_used}
+        results = self._take_epochs({name: column.flatten(0, 1) for name, column in steps.items()})
         self._opt_steps += 1
-        return {
-            **results,
-            "ratio_mean": steps["rho"].mean(),
-            "version_age": age.mean(),
-            "left_out_share": 1 - is_used.float().mean(),
-        }
+        ratio_mean, version_age = masked_mean(steps["rho"], is_used), masked_mean(age, is_used)
+        return {**results, "ratio_mean": ratio_mean, "version_age": version_age, "left_out": left_out}
+
+    def _choose(self, age: torch.Tensor) -> tuple[torch.Tensor, bool]:
+        """Which steps of these ages ``[B, L]`` are learnt from, and whether no rank has such a step."""
+        if self.config.max_lag is None:
+            return torch.ones_like(age, dtype=torch.bool), False
+        is_used = age <= self.config.max_lag
+        return is_used, not bool(average(is_used.float().mean()))
 
     def _require_rollouts(self, batch: Batch) -> None:
         """Check the columns and the number of steps of a batch.

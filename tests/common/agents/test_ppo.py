@@ -22,6 +22,7 @@ from common.parts import row_schema
 from common.plugins.part_config import EnvConfig
 from common.settings import validate
 from common.testing import ItemMemory, check_agent
+from learner.replay.reader import NothingToDrawError
 from learner.views.rollouts import Rollouts
 from tests.common.agents.parts import Structured, copies, same
 from tests.common.agents.test_network_agent import through_a_file
@@ -164,7 +165,7 @@ def test_the_gradients_of_one_minibatch_are_those_of_stable_baselines3() -> None
 
 @SPECS
 def test_it_fits_and_its_captured_updates_are_the_eager_ones(spec: EnvSpec) -> None:
-    for params in (SMALL, SMALL | {"share_layers": True, "clip_range_values": 0.2, "max_lag": 3, "target_kl": 0.5}):
+    for params in (SMALL, SMALL | {"share_layers": True, "clip_range_values": 0.2, "target_kl": 0.5}):
         check_agent(partial(PPO, **params), Structured(spec.observation_space, spec.action_space), view=VIEW)
     assert make(spec).is_captured
 
@@ -239,11 +240,41 @@ def test_steps_that_are_too_old_are_left_out_and_counted() -> None:
     items["version"][3] = 7
     twin = copy.deepcopy(agent)
     record = optimised(agent, items)
-    assert record["left_out_share"] == 0.25
-    assert record["version_age"] == pytest.approx(2.25)
+    assert record["left_out"] == 8, "of 32 steps"
+    assert record["version_age"] == pytest.approx(2.0), "of the steps that are learnt from"
     alone = optimised(twin, {name: column[:3] for name, column in items.items()})
     for name in ("loss_policy", "loss_baseline", "entropy", "grad_norm"):
         assert record[name] == pytest.approx(alone[name], rel=1e-4, abs=1e-6), name
+
+
+class OneAfterAnother(ItemMemory):
+    """Gives another batch in each draw, and then has nothing to draw from."""
+
+    def __init__(self, *batches: Items) -> None:
+        super().__init__(batches[0])
+        self.batches = list(batches)
+
+    def batch(self, size: int) -> Items:
+        if not self.batches:
+            raise NothingToDrawError
+        return self.batches.pop(0)
+
+
+def test_batches_of_which_every_step_is_too_old_are_passed_over() -> None:
+    agent = make(max_lag=2)
+    params = {name: tensor.numpy().copy() for name, tensor in agent.model_info().items()}
+    agent.sync_model(Model(ModelVersion(1, 10), params))
+    old = played(agent)
+    new = old | {"version": np.full_like(old["version"], 9)}
+    memory = OneAfterAnother(old, old, new, old)
+    record = agent.opt(memory)
+    assert record is not None
+    assert float(record["left_out"]) == 64
+    before = copies(agent.policy_net)
+    with pytest.raises(NothingToDrawError):
+        agent.opt(memory)
+    assert agent.opt(Whole(old)) is None, "a memory that would give them for ever is left alone"
+    assert same(copies(agent.policy_net), before)
 
 
 def test_an_opt_step_ends_when_the_policy_has_moved_too_far() -> None:
