@@ -12,8 +12,6 @@ import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
 from torch.nn import functional
 
-from common.agents.impala import IMPALA, IMPALAConfig
-from common.agents.network_agent import NetworkAgent
 from common.agents.ppo import PPO
 from common.data import Array, Items, Model, ModelVersion
 from common.errors import ConfigError
@@ -439,18 +437,3 @@ def test_its_rows_have_a_log_probability_and_for_continuous_actions_the_choice_b
     assert "choice" not in names
     columns = row_schema(LEVERS, make(LEVERS), EnvConfig(target="x:y")).by_name
     assert columns["choice"].shape == (2,)
-
-
-class SlowConfig(IMPALAConfig):
-    patience: int = 7
-
-
-class SlowIMPALA(IMPALA):
-    Config = SlowConfig
-
-
-def test_an_agent_that_derives_from_impala_has_the_settings_of_its_own_class() -> None:
-    agent = SlowIMPALA(CHOICES, seed=0, units=(8,), patience=9)
-    assert isinstance(agent, NetworkAgent)
-    assert isinstance(agent.config, SlowConfig)
-    assert agent.config.patience == 9
