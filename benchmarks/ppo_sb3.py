@@ -2,16 +2,19 @@
 
     PYTHON -m benchmarks.ppo_sb3     # an interpreter with crossborder and stable-baselines3
 
-Both learn from one rollout of CartPole by four environments, in five epochs of one minibatch. The greatest difference of
-their advantages and of their parameters afterwards is printed.
+Both learn from one rollout of CartPole by four environments, in five epochs of one minibatch. The command writes the
+greatest difference of their advantages, and of their parameters afterwards.
 """
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
+import stable_baselines3
 import torch
+from stable_baselines3.common.env_util import make_vec_env
 
 from common.agents.ppo import PPO
 from common.data import Array, Items
@@ -23,10 +26,7 @@ LENGTH, ENVS, EPOCHS = 64, 4, 5
 
 def collect() -> Any:
     """PPO of stable-baselines3 with one rollout in its buffer; CartPole's limit of 500 steps cuts no episode there."""
-    from stable_baselines3 import PPO as Peer  # A benchmark's interpreter has it.
-    from stable_baselines3.common.env_util import make_vec_env
-
-    peer = Peer(
+    peer = stable_baselines3.PPO(
         "MlpPolicy",
         make_vec_env("CartPole-v1", ENVS, seed=0),
         n_steps=LENGTH,
@@ -94,7 +94,8 @@ def main() -> None:
     pairs = list(zip(agent.policy_net.parameters(), parameters_of(peer), before, strict=True))
     differ = max(float((mine - theirs).detach().abs().max()) for mine, theirs, _ in pairs)
     moved = max(float((mine - first).detach().abs().max()) for mine, _, first in pairs)
-    print(f"advantages differ by at most {gap:.1e}, parameters by {differ:.1e}; they moved by up to {moved:.1e}")
+    text = "advantages differ by at most {:.1e}, parameters by {:.1e}; they moved by up to {:.1e}\n"
+    sys.stdout.write(text.format(gap, differ, moved))
 
 
 if __name__ == "__main__":
