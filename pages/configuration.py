@@ -20,6 +20,7 @@ from common.agents.dqn import DQNConfig
 from common.agents.impala import IMPALAConfig
 from common.agents.iql import IQLConfig
 from common.agents.iqn import IQNConfig
+from common.agents.ppo import PPOConfig
 from common.agents.qr_dqn import QRDQNConfig
 from common.agents.r2d2 import R2D2Config
 from common.agents.recurrent_sac import RecurrentSACConfig
@@ -30,6 +31,7 @@ from common.plugins.part_config import PluginConfig
 from common.settings import Settings, models_in
 from learner.replay.view import View
 from learner.views.hindsight import Hindsight
+from learner.views.rollouts import Rollouts
 from learner.views.sequences import Sequences
 from learner.views.transitions import Transitions
 
@@ -47,8 +49,9 @@ AGENTS: tuple[type[Settings], ...] = (
     AWACConfig,
     IQLConfig,
     IMPALAConfig,
+    PPOConfig,
 )
-VIEWS: tuple[type[View], ...] = (Transitions, Sequences, Hindsight)
+VIEWS: tuple[type[View], ...] = (Transitions, Sequences, Rollouts, Hindsight)
 HEAD = """\
 # Configuration
 

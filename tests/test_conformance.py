@@ -18,6 +18,7 @@ from common.agents.discrete_sac import DiscreteSAC
 from common.agents.dqn import DQN
 from common.agents.impala import IMPALA
 from common.agents.iql import IQL
+from common.agents.ppo import PPO
 from common.agents.qr_dqn import QRDQN
 from common.agents.r2d2 import R2D2
 from common.agents.recurrent_sac import RecurrentSAC
@@ -58,6 +59,7 @@ from learner.replay.memory import ReplayMemory
 from learner.replay.prioritized import PrioritizedReplay
 from learner.replay.uniform import UniformReplay
 from learner.replay.writer import ReplayWriter
+from learner.views.rollouts import Rollouts
 from learner.views.sequences import Sequences
 from learner.views.transitions import Transitions
 from tests.common.agents.parts import CRITICS, CROSSQ
@@ -145,10 +147,13 @@ def test_goal_environments_with_dict_observations_fit() -> None:
     check_agent(partial(DQN, units=(16,), batch_size=16), Goals())
 
 
-def test_an_actor_critic_that_learns_from_each_step_once_fits() -> None:
+def test_agents_that_draw_each_step_once_fit() -> None:
     make, view = partial(IMPALA, units=(16,), batch_size=8), partial(Sequences, length=5, period=5)
     check_agent(make, cart_pole(), view=view)
     check_agent(make, gymnasium.make("Pendulum-v1"), view=view)
+    learn_often = partial(PPO, units=(16,), batch_size=8, epochs=2)
+    check_agent(learn_often, cart_pole(), view=partial(Rollouts, length=5))
+    check_agent(learn_often, gymnasium.make("Pendulum-v1"), view=partial(Rollouts, length=5))
 
 
 def test_behaviour_cloning_of_discrete_actions_fits() -> None:

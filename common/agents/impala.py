@@ -6,56 +6,25 @@ from it. Actors record ``log mu(a|x)`` beside each action, and V-trace weighs ea
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
-import numpy as np
 import torch
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
-from torch import nn
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from common.agents.losses.sequences import masked_loss, masked_mean
 from common.agents.losses.vtrace import baseline_loss, policy_gradient_loss, vtrace
-from common.agents.network_agent import (
-    Batch,
-    Inference,
-    LaneRandom,
-    NetworkAgent,
-    NormalizeBatch,
-    Results,
-    Update,
-    build_optimizer,
-    descend,
-    draw,
-)
-from common.agents.networks.action_distributions import Categoricals, make_distribution
-from common.agents.networks.encoders import select_leaves
-from common.agents.networks.layers import Observed, flatten_time
-from common.agents.networks.normalization import build_normalizer
-from common.agents.networks.policies import GaussianConfig, LikeliestAction, PolicyAndBaseline
-from common.agents.shared_settings import (
-    BatchSequences,
-    DiscountFactor,
-    GradNormLimit,
-    LearningRate,
-    NormalizeObservations,
-    OneNetworkConfig,
-    PictureFeatures,
-    RewardScale,
-)
-from common.data import Array, Column, Items, Leaves, Model, Record
+from common.agents.network_agent import Batch, NormalizeBatch, Results, Update, descend, draw
+from common.agents.networks.layers import flatten_time
+from common.agents.policy_gradient import LOG_PROB, PolicyGradientAgent, PolicyGradientConfig
+from common.agents.shared_settings import BatchSequences, GradNormLimit, LearningRate
+from common.data import Record
 from common.errors import ConfigError
 from common.interfaces import EnvSpec, ReplayBuffer
 from common.plugins.part_config import PluginConfig
 from common.spaces import from_columns
 
-LOG_PROB = Column.of("log_prob", np.float32)
-"""Logarithm of the probability, or of its density, with which the policy that acted chose the action."""
-CHOICE = "choice"
-"""The column of a Gaussian policy's actions before they are clipped, ``[D]``, in units of half the space's width."""
 
-
-class IMPALAConfig(OneNetworkConfig, GaussianConfig):
+class IMPALAConfig(PolicyGradientConfig):
     """``agent.params`` of ``common.agents.impala:IMPALA``."""
 
     units: tuple[PositiveInt, ...] = Field((256, 256), description="The width of each hidden layer of the network.")
@@ -64,22 +33,11 @@ class IMPALAConfig(OneNetworkConfig, GaussianConfig):
         description="Your own network for policy and baseline together; it is called with in_shape, out_dim and "
         "params. null: a network with the layers of units, above convolutions for each picture.",
     )
-    feature_dim: PictureFeatures = 256
-    normalize_observations: NormalizeObservations = False
     lr: LearningRate = 6e-4
     batch_size: BatchSequences = 32
-    discount_factor: DiscountFactor = 0.99
-    reward_scale: RewardScale = 1.0
-    baseline_cost: PositiveFloat = Field(
-        0.5, description="The weight of the baseline's loss; the policy's loss has the weight 1."
-    )
-    entropy_cost: NonNegativeFloat = Field(0.01, description="The weight of the policy's entropy, which is rewarded.")
     correction: Literal["vtrace", "none"] = Field(
         "vtrace",
         description="Whether targets are corrected for changes of the policy since a step was taken: vtrace, or none.",
-    )
-    rho_bar: PositiveFloat = Field(
-        1.0, description="The greatest ratio of probabilities in each step's own error (rho-bar of V-trace)."
     )
     c_bar: PositiveFloat = Field(
         1.0,
@@ -95,84 +53,21 @@ class IMPALAConfig(OneNetworkConfig, GaussianConfig):
         return self
 
 
-class IMPALA(NetworkAgent):
+class IMPALA(PolicyGradientAgent):
     """A policy and a baseline in one network, learnt from sequences, each of which is drawn once.
 
     The replay is a queue (``learner.replay.queue:QueueReplay``) of ``learner.views.sequences:Sequences`` whose
-    ``period`` is their ``length``.
-
-    Args:
-        spec: observations of any space, see ``common.agents.networks.encoders``; ``Discrete`` or ``MultiDiscrete``
-            actions, whose components are independent of each other, or ``Box`` ones of any shape with finite bounds.
-        seed: of the initial weights and of random actions.
-        epsilon: not used; in train mode, actions are drawn from the policy.
-        device: where the network lives.
-        params: see ``IMPALAConfig``.
-
-    Raises:
-        ConfigError: a space has another type.
-        PluginError: the user's own network cannot be built, or has other outputs than ``[B, out_dim]``.
+    ``period`` is their ``length``. For arguments and errors see ``PolicyGradientAgent``.
     """
 
     Config = IMPALAConfig
-    counters: ClassVar = ("_opt_steps",)
-    draws_once: ClassVar = True
+    config: IMPALAConfig
 
-    def __init__(
-        self,
-        spec: EnvSpec,
-        *,
-        seed: int,
-        epsilon: float = 0.0,  # noqa: ARG002 - every agent is given one
-        device: str = "cpu",
-        **params: Any,
-    ) -> None:
-        self.config = config = IMPALAConfig(**params)
-        self.device = torch.device(device)
-        leaves = select_leaves(spec.observation_space)
-        torch.manual_seed(seed)
-        self.actions = make_distribution("IMPALA", spec.action_space, self.device, config.min_lstd, config.max_lstd)
-        net = config.build(leaves, self.actions.n_outputs + 1)
-        self.policy_net = PolicyAndBaseline(net, self.actions).to(self.device)
-        self.normalizer = build_normalizer(leaves, enabled=config.normalize_observations).to(self.device)
-        self.nets = {"policy": self.policy_net, "normalizer": self.normalizer}
-        self._optimizer = build_optimizer(self.policy_net.parameters(), config.lr, config.optimizer)
-        self._generator, self._lane_random = torch.Generator(self.device).manual_seed(seed), LaneRandom(seed)
-        captured = self.captures(config)
+    def __init__(self, spec: EnvSpec, **given: Any) -> None:
+        super().__init__(spec, **given)
+        captured = self.captures(self.config)
         self._learn = Update(self._learn_from, self.nets, captured=captured)
         self._normalize = NormalizeBatch(self.normalizer, captured=captured)
-        self._act_greedily = Inference(lambda obs: self._act(obs, greedily=True), self.device, captured=captured)
-        self._act_exploring = Inference(
-            lambda obs, *noise: self._act(obs, *noise, greedily=False),
-            self.device,
-            captured=captured,
-            noise=lambda lanes: self.actions.draw(self._lane_random.of(lanes)),
-        )
-        self._extras: Items = {}
-        self._opt_steps = 0
-
-    def sample(self, obs: Leaves, lanes: Array | None = None) -> Array:
-        found = self._act_exploring(obs, lanes) if self.is_train else self._act_greedily(obs, lanes)
-        choice = found[:, :-1]
-        self._extras = {LOG_PROB.name: found[:, -1]}
-        if not isinstance(self.actions, Categoricals):
-            self._extras[CHOICE] = choice
-        with torch.inference_mode():
-            return self.actions.to_env(torch.from_numpy(choice).to(self.device)).numpy(force=True)
-
-    def _act(self, obs: Observed, noise: torch.Tensor | None = None, *, greedily: bool) -> torch.Tensor:
-        """Choices for n observations and, as the last of ``[n, D + 1]``, their log-probabilities; float32."""
-        outputs, _ = self.policy_net(self.normalizer(obs))
-        choice = self.actions.likeliest(outputs) if greedily else self.actions.sample(outputs, self._generator, noise)
-        return torch.cat((choice.float(), self.actions.log_prob(outputs, choice)[:, None]), dim=1)
-
-    def extra_columns(self) -> Sequence[Column]:
-        if isinstance(self.actions, Categoricals):
-            return (LOG_PROB,)
-        return (LOG_PROB, Column.of(CHOICE, np.float32, (self.actions.n_dims,)))
-
-    def extras(self) -> Items:
-        return self._extras
 
     def opt(self, buffer: ReplayBuffer) -> Record | None:
         if len(buffer) == 0:
@@ -220,16 +115,3 @@ class IMPALA(NetworkAgent):
             "ratio_mean": masked_mean(log_ratio.exp().clamp(max=config.rho_bar), mask),
         }
         return results if grad_norm is None else results | {"grad_norm": grad_norm}
-
-    def _choice(self, batch: Batch) -> torch.Tensor:
-        """The choices that were made in B sequences of L steps, ``[B L, D]``."""
-        if isinstance(self.actions, Categoricals):
-            return self.actions.from_env(batch["action"].flatten(0, 1), batch["mask"].flatten())
-        return batch[CHOICE].flatten(0, 1)
-
-    def sync_model(self, model: Model) -> None:
-        super().sync_model(model)
-        self._opt_steps = model.version.opt_steps
-
-    def policy(self) -> nn.Module:
-        return nn.Sequential(self.normalizer, LikeliestAction(self.policy_net))

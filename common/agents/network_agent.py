@@ -48,7 +48,7 @@ from common.agents.machinery.named_tensors import (
     load_optimizer,
 )
 from common.agents.machinery.normalizing import NormalizeBatch
-from common.agents.machinery.optimization import OptimizerConfig, adam, build_optimizer, descend, track
+from common.agents.machinery.optimization import OptimizerConfig, ScheduleConfig, adam, build_optimizer, descend, track
 from common.agents.machinery.update import Results, Update, UpdateConfig
 from common.agents.networks.normalization import Normalizer
 from common.data import Model
@@ -64,6 +64,7 @@ __all__ = [
     "NormalizeBatch",
     "OptimizerConfig",
     "Results",
+    "ScheduleConfig",
     "Update",
     "UpdateConfig",
     "adam",

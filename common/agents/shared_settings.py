@@ -10,6 +10,7 @@ from torch import nn
 from common.agents.losses.values import CriticLoss
 from common.agents.network_agent import UpdateConfig
 from common.agents.networks.encoders import LeafSpaces, build_mlp, build_network, is_own_network
+from common.agents.networks.layers import Activation
 from common.config.replay_config import Unit
 from common.plugins.part_config import PluginConfig
 from common.settings import Settings
@@ -136,12 +137,14 @@ class OneNetworkConfig(NetworkConfig):
             raise ValueError("give units or network, not both: a network takes its widths as network.params")
         return self
 
-    def build(self, leaves: LeafSpaces, out_dim: int) -> nn.Module:
+    def build(self, leaves: LeafSpaces, out_dim: int, activation: Activation = "relu") -> nn.Module:
         """Make the user's own network, or one of ``units``, from the leaves of B observations to ``[B, out_dim]``.
+
+        ``activation`` is that of the layers of ``units``.
 
         Raises:
             PluginError, ConfigError: see ``build_network``.
         """
         if self.network is None:
-            return build_mlp(leaves, out_dim, self.units, self.feature_dim)
+            return build_mlp(leaves, out_dim, self.units, self.feature_dim, activation)
         return build_network(self.network, leaves, out_dim)

@@ -61,6 +61,7 @@ SHIPPED: Final[dict[Role, frozenset[str]]] = {
             "common.agents.discrete_sac:DiscreteSAC",
             "common.agents.dqn:DQN",
             "common.agents.impala:IMPALA",
+            "common.agents.ppo:PPO",
             "common.agents.iql:IQL",
             "common.agents.iqn:IQN",
             "common.agents.qr_dqn:QRDQN",

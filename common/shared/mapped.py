@@ -102,8 +102,8 @@ def _find_mount(path: Path) -> int:
     """The number of the mount that holds a file, which no other mount of this boot gets; 0 before Linux 6.8."""
     found = ctypes.create_string_buffer(_STATX_BYTES)
     status = ctypes.CDLL(None).statx(_AT_FDCWD, os.fsencode(path), 0, _STATX_MNT_ID_UNIQUE, found)
-    knows = int.from_bytes(found[_MASK], sys.byteorder) & _STATX_MNT_ID_UNIQUE
-    return int.from_bytes(found[_MOUNT], sys.byteorder) if status == 0 and knows else 0
+    mask, mount = (int.from_bytes(found.raw[part], sys.byteorder) for part in (_MASK, _MOUNT))
+    return mount if status == 0 and mask & _STATX_MNT_ID_UNIQUE else 0
 
 
 def _allocate(path: Path, size: int) -> None:

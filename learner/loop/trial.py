@@ -137,9 +137,10 @@ class _Trial:
         """Check that no step is drawn twice.
 
         Raises:
-            ConfigError: the replay draws steps again, or draws of the view overlap.
+            ConfigError: the replay draws steps again, draws of the view overlap, or the replay ratio is another.
         """
-        target, named = self._config.agent.target, self._config.replay.view
+        target, replay = self._config.agent.target, self._config.replay
+        named = replay.view
         if not isinstance(buffer, QueueReplay):
             raise ConfigError(
                 f"replay.target: {target} learns from each step once, so it needs learner.replay.queue:QueueReplay, "
@@ -149,6 +150,11 @@ class _Trial:
             raise ConfigError(
                 f"replay.view.params: {target} learns from each step once, so period must be the length of sequences, "
                 f"without across; found {named.params} of {named.target}, whose draws have steps in common"
+            )
+        if replay.samples_per_insert not in (None, 1):
+            raise ConfigError(
+                f"replay.samples_per_insert: {target} learns from each step once: expected 1, with which actors wait "
+                f"for training, or null; found {replay.samples_per_insert:g}"
             )
 
     def _explain(self, error: Exception, columns: dict[str, str]) -> None:

@@ -62,7 +62,7 @@ class _Header(Words):
     batches = Word(5)
     """Batches ever stored; the number of the next batch."""
     place = Word(6)
-    """Which files these are, and in which boot of the host and mount they are written, see ``ReplayMemory.is_settled``."""
+    """Which files these are, and in which boot and mount they are written, see ``ReplayMemory.is_settled``."""
 
 
 class ReplayMemory:

@@ -86,18 +86,21 @@ class QueueReplay(SharedReplay):
 
     def state(self) -> Snapshot:
         with self._alone:
-            values = {**super().state().values, "end": self._end, "lost": self.lost}
-            return Snapshot(values, {"ready": self._ready})
+            view = self._view.state()
+            values = {**super().state().values, "end": self._end, "lost": self.lost, "view": view.values}
+            return Snapshot(values, {"ready": self._ready, **{f"view.{name}": a for name, a in view.arrays.items()}})
 
     def restore(self, state: Snapshot) -> None:
         super().restore(state)
         try:
             self._end, self.lost = state.values["end"], state.values["lost"]
             self._ready = state.arrays["ready"].copy()
+            # A power cut may have taken the newest rows; then other rows get their indices.
+            self._end = min(self._end, self._memory.committed)
+            of_view = {n.removeprefix("view."): a for n, a in state.arrays.items() if n.startswith("view.")}
+            self._view.restore(Snapshot(state.values.get("view", {}), of_view), self._end)
         except KeyError as error:
             raise CheckpointError(f"replay.target: expected the state of a queue, found no {error} in it") from error
-        # A power cut may have taken the newest rows; then other rows get their indices.
-        self._end = min(self._end, self._memory.committed)
         self._ready = self._ready[self._ready < self._end]
 
     def _catch_up(self) -> None:

@@ -16,7 +16,7 @@ from typing import Protocol
 
 import numpy as np
 
-from common.data import Array, Items, Schema
+from common.data import Array, Items, Schema, Snapshot
 
 
 class Rows(Protocol):
@@ -134,3 +134,14 @@ class View(abc.ABC):
     def crosses_episodes(self) -> bool:
         """Whether a draw goes on in the next episode of its lane, and so needs ``reach`` rows in any case."""
         return False
+
+    def state(self) -> Snapshot:
+        """What decides where draws can begin, besides the rows; a queue's checkpoints keep it."""
+        return Snapshot({})
+
+    def restore(self, state: Snapshot, end: int) -> None:  # noqa: B027 - most views have no such state
+        """Go on as the view that gave ``state``, of which only rows before ``end`` are still there.
+
+        Raises:
+            KeyError: it is the state of another view.
+        """

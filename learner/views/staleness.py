@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from common.data import VERSION, Array, Items, Schema
+from common.data import VERSION, Array, Items, Schema, Snapshot
 from common.errors import ConfigError
 from learner.replay.view import Plan, Rows, View
 
@@ -78,6 +78,12 @@ class WeighedByAge(View):
     def choose(self, rows: Rows, tries: Array, size: int) -> tuple[Array, Plan]:
         index, plan = self._view.choose(rows, tries, size)
         return index, self._weigh(rows, index, plan)
+
+    def state(self) -> Snapshot:
+        return self._view.state()
+
+    def restore(self, state: Snapshot, end: int) -> None:
+        self._view.restore(state, end)
 
     def _weigh(self, rows: Rows, index: Array, plan: Plan) -> Plan:
         newest = rows.take(VERSION.name, np.arange(max(rows.first, rows.end - NEWEST), rows.end)).max(initial=0)

@@ -48,6 +48,19 @@ RUNS: dict[str, dict[str, Any]] = {
     "sac": PENDULUM,
     "prioritized": {"replay": {"prioritized": {"n_opts_final": 1000}}, "push": {"initial_priorities": True}},
     "three environments": {"envs_per_actor": 3},
+    "ppo": {
+        "agent": {
+            "target": "common.agents.ppo:PPO",
+            "params": {"units": [16], "batch_size": 3, "epochs": 2, "minibatches": 3, "normalize_observations": True},
+        },
+        "replay": {
+            "target": "learner.replay.queue:QueueReplay",
+            "samples_per_insert": 1,
+            "view": {"target": "learner.views.rollouts:Rollouts", "params": {"length": 6}},
+        },
+        "trainer": {"warmup_period": 1},
+        "envs_per_actor": 3,
+    },
     "without a ratio": {"replay": {"samples_per_insert": None}, "envs_per_actor": 2},
 }
 

@@ -21,12 +21,18 @@ class NormalizeBatch(Update):
     Args:
         normalizer: one of the agent's networks.
         captured: whether the operations are captured, as those of any update.
+        merges_first: whether the batch is normalised by statistics that include it. Otherwise an agent that learns from
+            the steps of its present policy sees the numbers that the policy saw.
     """
 
-    def __init__(self, normalizer: Normalizer, *, captured: bool = False) -> None:
+    def __init__(self, normalizer: Normalizer, *, captured: bool = False, merges_first: bool = True) -> None:
         def learn(columns: Batch) -> Results:
+            if merges_first:
+                normalizer.merge(columns)
+                return normalizer.normalize(columns)
+            normalized = normalizer.normalize(columns)
             normalizer.merge(columns)
-            return normalizer.normalize(columns)
+            return normalized
 
         super().__init__(learn, {}, captured=captured)
         self._normalizer = normalizer

@@ -115,10 +115,10 @@ class Categoricals(ActionDistribution):
     def to_env(self, choice: torch.Tensor) -> torch.Tensor:
         return (choice.to(self.starts.dtype) + self.starts).reshape(-1, *self._shape)
 
-    def from_env(self, actions: torch.Tensor, is_there: torch.Tensor) -> torch.Tensor:
+    def from_env(self, actions: torch.Tensor, is_there: torch.Tensor | None = None) -> torch.Tensor:
         """The choices ``[n, D]``, int64, of actions ``[n, *action_shape]``; 0 where ``is_there`` ``[n]`` is False."""
         choice = actions.reshape(len(actions), -1).long() - self.starts
-        return choice.masked_fill(~is_there[:, None], 0)
+        return choice if is_there is None else choice.masked_fill(~is_there[:, None], 0)
 
     def _split(self, outputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return torch.split(outputs, self._sizes, dim=1)

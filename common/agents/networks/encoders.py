@@ -23,7 +23,7 @@ from torch import nn
 
 from common.agents.networks.convolutions import ImpalaCnn, NatureCnn
 from common.agents.networks.frozen import FrozenEncoder, FrozenNetwork
-from common.agents.networks.layers import Mlp, Observed
+from common.agents.networks.layers import Activation, Mlp, Observed
 from common.agents.networks.picture_leaves import is_picture, size_of
 from common.data import Array
 from common.errors import ConfigError, PluginError
@@ -174,12 +174,14 @@ def build_encoder(
     return encoder, encoder.n_features
 
 
-def build_mlp(leaves: LeafSpaces, out_dim: int, units: Sequence[int], picture_dim: int) -> nn.Module:
+def build_mlp(
+    leaves: LeafSpaces, out_dim: int, units: Sequence[int], picture_dim: int, activation: Activation = "relu"
+) -> nn.Module:
     """Make a network of hidden layers, over the ``JointEncoder`` unless observations are a vector."""
     if _is_vector(leaves):
-        return Mlp(_only(leaves).shape or (), out_dim, units)
+        return Mlp(_only(leaves).shape or (), out_dim, units, activation=activation)
     encoder = JointEncoder(leaves, picture_dim)
-    return nn.Sequential(encoder, Mlp((encoder.n_features,), out_dim, units))
+    return nn.Sequential(encoder, Mlp((encoder.n_features,), out_dim, units, activation=activation))
 
 
 def _only(leaves: LeafSpaces) -> gymnasium.Space[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Final, Literal
@@ -36,6 +37,27 @@ def undecayed(values: torch.Tensor) -> nn.Parameter:
     parameter = nn.Parameter(values)
     parameter.decays = False  # type: ignore[attr-defined] # AdamW asks for it.
     return parameter
+
+
+def make_orthogonal(net: nn.Module, *gains: float) -> None:
+    """Give the layers of a network orthogonal weights (arXiv:1312.6120) of gain ``sqrt(2)``, and biases of 0.
+
+    A policy that is learnt by its gradient begins so (arXiv:2005.12729, section 3): by a small gain of its last layer,
+    all actions are about as likely.
+
+    Args:
+        net: changed in place.
+        gains: one for all outputs of the last layer, or a second one for the last output.
+    """
+    layers = [layer for layer in net.modules() if isinstance(layer, nn.Linear | nn.Conv2d)]
+    for layer in layers:
+        nn.init.orthogonal_(layer.weight, math.sqrt(2))
+        if layer.bias is not None:
+            nn.init.zeros_(layer.bias)
+    outputs = layers[-1].weight
+    sizes = [len(outputs)] if len(gains) == 1 else [len(outputs) - 1, 1]
+    for rows, gain in zip(torch.split(outputs.detach(), sizes), gains, strict=True):
+        nn.init.orthogonal_(rows, gain)
 
 
 class Linear(nn.Linear):

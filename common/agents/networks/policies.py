@@ -2,7 +2,7 @@
 
 ``GreedyQ``, ``GreedyActor`` and ``LikeliestAction`` give actions as the environment takes them, for acting and export.
 ``GaussianPolicy`` and ``CategoricalPolicy`` are random and give log-probabilities, for learning.
-``PolicyAndBaseline`` is a network that values observations too.
+``PolicyAndBaseline`` and ``PolicyBesideBaseline`` value observations too.
 """
 
 from __future__ import annotations
@@ -158,6 +158,24 @@ class PolicyAndBaseline(nn.Module):
         return outputs[:, :-1], outputs[:, -1]
 
 
+class PolicyBesideBaseline(nn.Module):
+    """As ``PolicyAndBaseline``, by two networks that share no layers.
+
+    Args:
+        policy: turns B observations into ``[B, K]``.
+        baseline: turns B observations into ``[B, 1]``.
+        actions: takes K outputs.
+    """
+
+    def __init__(self, policy: nn.Module, baseline: nn.Module, actions: ActionDistribution) -> None:
+        super().__init__()
+        self.policy, self.baseline, self.actions = policy, baseline, actions
+
+    def forward(self, obs: Observed) -> tuple[torch.Tensor, torch.Tensor]:
+        """Observations of B rows to the distribution's outputs ``[B, K]`` and values ``[B]``."""
+        return self.policy(obs), self.baseline(obs)[:, 0]
+
+
 class LikeliestAction(nn.Module):
     """Takes the likeliest action of a policy.
 
@@ -165,7 +183,7 @@ class LikeliestAction(nn.Module):
         policy: its values are not used.
     """
 
-    def __init__(self, policy: PolicyAndBaseline) -> None:
+    def __init__(self, policy: PolicyAndBaseline | PolicyBesideBaseline) -> None:
         super().__init__()
         self.policy = policy
 

@@ -18,6 +18,7 @@ from examples.own_view import WithReturn
 from learner.replay.view import Plan, Rows, View
 from learner.views.hindsight import Hindsight
 from learner.views.items import SelfContained
+from learner.views.rollouts import Rollouts
 from learner.views.sequences import Sequences
 from learner.views.transitions import Transitions
 from tests.common.testing.parts import Broken, broken, fails_saying
@@ -32,6 +33,7 @@ GOOD: dict[str, Callable[..., View]] = {
     "sequences": partial(Sequences, length=8),
     "burn-in and period": partial(Sequences, stack=2, length=10, burn_in=4, period=3),
     "across episodes": partial(Sequences, stack=2, length=20, across=True),
+    "rollouts": partial(Rollouts, stack=2, length=12),
 }
 
 

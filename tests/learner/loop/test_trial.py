@@ -113,6 +113,27 @@ def test_an_agent_that_learns_from_each_step_once_needs_a_queue(make_config: Mak
     view = {"target": "learner.views.sequences:Sequences", "params": {"length": 4, "period": 2}}
     with pytest.raises(ConfigError, match=r"OnPolicy learns from each step once, so period must be the length"):
         attempt(make_config(agent=agent("OnPolicy"), replay={**QUEUE, "view": view}), quick=quick)
+    attempt(make_config(agent=agent("OnPolicy"), replay={**QUEUE, "samples_per_insert": 1}), quick=quick)
+    for ratio in (0.5, 2):
+        with pytest.raises(ConfigError, match=rf"samples_per_insert: .* expected 1, .* or null; found {ratio:g}"):
+            attempt(make_config(agent=agent("OnPolicy"), replay={**QUEUE, "samples_per_insert": ratio}), quick=quick)
+
+
+@pytest.mark.parametrize("quick", [False, True])
+def test_what_ppo_cannot_learn_from_is_refused_by_name(quick: bool) -> None:
+    path = ROOT / "configs/ppo_cartpole.yaml"
+    attempt(load_config(path), quick=quick)
+    for change, message in (
+        ("replay.target=learner.replay.uniform:UniformReplay", r"PPO learns from each step once, so it needs .*Queue"),
+        ("replay.view={target: learner.views.transitions:Transitions}", r"replay\.view: PPO learns from rollouts"),
+        (
+            "agent.params.minibatches=7",
+            r"minibatches: expected a number that divides the 256 steps .*\(8 x 32",
+        ),
+        ("replay.samples_per_insert=4", r"samples_per_insert: .* expected 1, .*; found 4"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            attempt(load_config(path, [change]), quick=quick)
 
 
 @pytest.mark.parametrize("quick", [False, True])

@@ -1,0 +1,151 @@
+"""The base class of agents that learn a policy by its own gradient, from steps whose probabilities actors recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from pydantic import Field, NonNegativeFloat, PositiveFloat
+from torch import nn
+
+from common.agents.network_agent import Batch, Inference, LaneRandom, NetworkAgent, build_optimizer
+from common.agents.networks.action_distributions import Categoricals, make_distribution
+from common.agents.networks.encoders import LeafSpaces, select_leaves
+from common.agents.networks.layers import Observed
+from common.agents.networks.normalization import build_normalizer
+from common.agents.networks.policies import GaussianConfig, LikeliestAction, PolicyAndBaseline, PolicyBesideBaseline
+from common.agents.shared_settings import (
+    DiscountFactor,
+    LearningRate,
+    NormalizeObservations,
+    NormalizeRewards,
+    OneNetworkConfig,
+    PictureFeatures,
+    RewardScale,
+)
+from common.data import Array, Column, Items, Leaves, Model
+from common.interfaces import EnvSpec
+
+LOG_PROB = Column.of("log_prob", np.float32)
+"""Logarithm of the probability, or of its density, with which the policy that acted chose the action."""
+CHOICE = "choice"
+"""The column of a Gaussian policy's actions before they are clipped, ``[D]``, in units of half the space's width."""
+
+
+class PolicyGradientConfig(OneNetworkConfig, GaussianConfig):
+    """The settings that these agents share."""
+
+    feature_dim: PictureFeatures = 256
+    normalize_observations: NormalizeObservations = False
+    normalize_rewards: NormalizeRewards = False
+    lr: LearningRate
+    discount_factor: DiscountFactor = 0.99
+    reward_scale: RewardScale = 1.0
+    baseline_cost: PositiveFloat = Field(
+        0.5, description="The weight of the baseline's loss; the policy's loss has the weight 1."
+    )
+    entropy_cost: NonNegativeFloat = Field(0.01, description="The weight of the policy's entropy, which is rewarded.")
+    rho_bar: PositiveFloat = Field(
+        1.0, description="The greatest ratio of probabilities in each step's own error (rho-bar of V-trace)."
+    )
+
+
+class PolicyGradientAgent(NetworkAgent):
+    """A policy and a baseline that act, record the log-probability of each action, and learn from each step once.
+
+    A subclass sets ``Config`` and, in its ``__init__``, the updates; it learns in ``opt``.
+
+    Args:
+        spec: observations of any space, see ``common.agents.networks.encoders``; ``Discrete`` or ``MultiDiscrete``
+            actions, whose components are independent of each other, or ``Box`` ones of any shape with finite bounds.
+        seed: of the initial weights and of random actions.
+        epsilon: not used; in train mode, actions are drawn from the policy.
+        device: where the network lives.
+        params: see ``Config``.
+
+    Raises:
+        ConfigError: a space has another type.
+        PluginError: the user's own network cannot be built, or has other outputs than ``[B, out_dim]``.
+    """
+
+    Config: ClassVar[type[PolicyGradientConfig]]
+    config: PolicyGradientConfig
+    counters: ClassVar[tuple[str, ...]] = ("_opt_steps",)
+    draws_once: ClassVar = True
+
+    def __init__(
+        self,
+        spec: EnvSpec,
+        *,
+        seed: int,
+        epsilon: float = 0.0,  # noqa: ARG002 - every agent is given one
+        device: str = "cpu",
+        **params: Any,
+    ) -> None:
+        self.config = config = self.Config(**params)
+        self.device = torch.device(device)
+        leaves = select_leaves(spec.observation_space)
+        torch.manual_seed(seed)
+        self.actions = make_distribution(
+            type(self).__name__, spec.action_space, self.device, config.min_lstd, config.max_lstd
+        )
+        self.policy_net = self._build_policy(leaves).to(self.device)
+        self.normalizer = build_normalizer(
+            leaves, enabled=config.normalize_observations, rewards=config.normalize_rewards
+        ).to(self.device)
+        self.nets = {"policy": self.policy_net, "normalizer": self.normalizer}
+        self._optimizer = build_optimizer(self.policy_net.parameters(), config.lr, config.optimizer)
+        self._generator, self._lane_random = torch.Generator(self.device).manual_seed(seed), LaneRandom(seed)
+        captured = self.captures(config)
+        self._act_greedily = Inference(lambda obs: self._act(obs, greedily=True), self.device, captured=captured)
+        self._act_exploring = Inference(
+            lambda obs, *noise: self._act(obs, *noise, greedily=False),
+            self.device,
+            captured=captured,
+            noise=lambda lanes: self.actions.draw(self._lane_random.of(lanes)),
+        )
+        self._extras: Items = {}
+        self._opt_steps = 0
+
+    def _build_policy(self, leaves: LeafSpaces) -> PolicyAndBaseline | PolicyBesideBaseline:
+        """Make the networks, from the leaves of observations to the outputs of the policy and values."""
+        return PolicyAndBaseline(self.config.build(leaves, self.actions.n_outputs + 1), self.actions)
+
+    def sample(self, obs: Leaves, lanes: Array | None = None) -> Array:
+        found = self._act_exploring(obs, lanes) if self.is_train else self._act_greedily(obs, lanes)
+        choice = found[:, :-1]
+        self._extras = {LOG_PROB.name: found[:, -1]}
+        if not isinstance(self.actions, Categoricals):
+            self._extras[CHOICE] = choice
+        with torch.inference_mode():
+            return self.actions.to_env(torch.from_numpy(choice).to(self.device)).numpy(force=True)
+
+    def _act(self, obs: Observed, noise: torch.Tensor | None = None, *, greedily: bool) -> torch.Tensor:
+        """Choices for n observations and, as the last of ``[n, D + 1]``, their log-probabilities; float32."""
+        outputs, _ = self.policy_net(self.normalizer(obs))
+        choice = self.actions.likeliest(outputs) if greedily else self.actions.sample(outputs, self._generator, noise)
+        return torch.cat((choice.float(), self.actions.log_prob(outputs, choice)[:, None]), dim=1)
+
+    def extra_columns(self) -> Sequence[Column]:
+        if isinstance(self.actions, Categoricals):
+            return (LOG_PROB,)
+        return (LOG_PROB, Column.of(CHOICE, np.float32, (self.actions.n_dims,)))
+
+    def extras(self) -> Items:
+        return self._extras
+
+    def _choice(self, batch: Batch) -> torch.Tensor:
+        """The choices that were made in B sequences of L steps, ``[B L, D]``."""
+        if isinstance(self.actions, Categoricals):
+            is_there = batch["mask"].flatten() if "mask" in batch else None
+            return self.actions.from_env(batch["action"].flatten(0, 1), is_there)
+        return batch[CHOICE].flatten(0, 1)
+
+    def sync_model(self, model: Model) -> None:
+        super().sync_model(model)
+        self._opt_steps = model.version.opt_steps
+
+    def policy(self) -> nn.Module:
+        return nn.Sequential(self.normalizer, LikeliestAction(self.policy_net))

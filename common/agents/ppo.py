@@ -1,0 +1,263 @@
+"""PPO: an actor-critic that learns several times from the steps of its latest policy (arXiv:1707.06347).
+
+Three policies take part in an opt step: mu chose the actions, pi_0 is the policy when the opt step begins, and pi is
+learnt. PPO bounds how far pi moves from pi_0: it clips ``pi / pi_0``. In training in turns mu is pi_0.
+
+With actors mu is a little older than pi_0. Here the *decoupled objective* (arXiv:2110.00641) is used: the clipped
+surrogate is multiplied by ``rho = min(rho_bar, pi_0 / mu)``, and values and advantages come from V-trace
+(arXiv:1802.01561) with the same rho and lambda. Clipping ``pi / mu`` instead, as one would without the distinction,
+stops learning from steps of a lagging actor before the opt step has changed anything. In training in turns rho is 1,
+so that V-trace gives the generalised advantages of arXiv:1506.02438, and the objective is the one of the paper.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from torch import nn
+
+from common.agents.averaging import average, total
+from common.agents.losses.sequences import masked_loss, masked_mean
+from common.agents.losses.vtrace import corrected_advantages
+from common.agents.network_agent import Batch, NormalizeBatch, Results, ScheduleConfig, Update, descend, draw
+from common.agents.networks.encoders import LeafSpaces
+from common.agents.networks.layers import Activation, flatten_time, make_orthogonal
+from common.agents.networks.policies import PolicyAndBaseline, PolicyBesideBaseline
+from common.agents.policy_gradient import CHOICE, LOG_PROB, PolicyGradientAgent, PolicyGradientConfig
+from common.agents.shared_settings import GradNormLimit, LearningRate
+from common.config.replay_config import Unit
+from common.data import Record
+from common.errors import ConfigError
+from common.interfaces import EnvSpec, ReplayBuffer
+from common.plugins.part_config import PluginConfig
+from common.spaces import from_columns
+
+
+class PPOConfig(PolicyGradientConfig):
+    """``agent.params`` of ``common.agents.ppo:PPO``."""
+
+    units: tuple[PositiveInt, ...] = Field((64, 64), description="The width of each hidden layer of each network.")
+    activation: Activation = Field(
+        "tanh", description="The activation of the layers of units: relu, elu, gelu, leaky_relu, silu or tanh."
+    )
+    network: PluginConfig | None = Field(
+        None,
+        description="Your own network for policy and baseline, called with in_shape, out_dim and params; it is built "
+        "twice unless they share it. null: networks with the layers of units, above convolutions for each picture.",
+    )
+    share_layers: bool = Field(
+        False, description="Whether policy and baseline are one network that parts in its last layer only."
+    )
+    batch_size: PositiveInt = Field(
+        8, description="The number of rollouts in one opt step; in training in turns that of the environments."
+    )
+    epochs: PositiveInt = Field(4, description="The number of times that an opt step learns from each step.")
+    minibatches: PositiveInt = Field(
+        4, description="The number of gradient steps in an epoch, each from an equal share of the steps."
+    )
+    gae_lambda: Unit = Field(
+        0.95, description="Lambda: the weight of a later error in an advantage is multiplied by it for each step."
+    )
+    clip_range: PositiveFloat = Field(
+        0.2,
+        description="How far the ratio of the policy's probabilities after and before may be from 1 (PPO's epsilon).",
+    )
+    clip_schedule: ScheduleConfig | None = Field(
+        None, description="The schedule of clip_range, counted in gradient steps; null: it is constant."
+    )
+    clip_range_values: PositiveFloat | None = Field(
+        None, description="How far a value may move in an opt step before its loss stops counting; null: no limit."
+    )
+    target_kl: PositiveFloat | None = Field(
+        None,
+        description="An opt step ends after the epoch in which the mean KL divergence from the policy before it is "
+        "larger than this; null: it has all epochs.",
+    )
+    normalize_advantages: bool = Field(
+        True, description="Whether the advantages of each minibatch are scaled to mean 0 and variance 1."
+    )
+    baseline_cost: PositiveFloat = Field(
+        1.0, description="The weight of the baseline's loss, half the mean squared error; the policy's loss has 1."
+    )
+    entropy_cost: NonNegativeFloat = Field(0.0, description="The weight of the policy's entropy, which is rewarded.")
+    max_lag: NonNegativeInt | None = Field(
+        None,
+        description="The greatest policy lag, in opt steps, of steps from which the agent learns; older steps are left "
+        "out. null: none is.",
+    )
+    max_grad_norm: GradNormLimit = 0.5
+    lr: LearningRate = 3e-4
+
+    @model_validator(mode="after")
+    def _activation_fits(self) -> PPOConfig:
+        if self.network is not None:
+            self.refuse_beside("network", "activation", reason="a network has its own activations")
+        return self
+
+
+class PPO(PolicyGradientAgent):
+    """A policy and a baseline, learnt in several epochs of minibatches from rollouts, each of which is drawn once.
+
+    The replay is a queue (``learner.replay.queue:QueueReplay``) of ``learner.views.rollouts:Rollouts``. For arguments
+    and errors see ``PolicyGradientAgent``.
+    """
+
+    Config = PPOConfig
+    config: PPOConfig
+    counters = ("_opt_steps", "_gradient_steps")
+
+    def __init__(self, spec: EnvSpec, **given: Any) -> None:
+        super().__init__(spec, **given)
+        captured = self.captures(self.config)
+        self._normalize = NormalizeBatch(self.normalizer, captured=captured, merges_first=False)
+        self._prepare = Update(self._prepare_from, {}, captured=captured)
+        self._learn = Update(self._learn_from, self.nets, captured=captured)
+        self._gradient_steps = 0
+
+    def _build_policy(self, leaves: LeafSpaces) -> PolicyAndBaseline | PolicyBesideBaseline:
+        if self.config.share_layers:
+            net = self._build_net(leaves, self.actions.n_outputs + 1, 0.01, 1.0)
+            return PolicyAndBaseline(net, self.actions)
+        policy, baseline = self._build_net(leaves, self.actions.n_outputs, 0.01), self._build_net(leaves, 1, 1.0)
+        return PolicyBesideBaseline(policy, baseline, self.actions)
+
+    def _build_net(self, leaves: LeafSpaces, out_dim: int, *gains: float) -> nn.Module:
+        """Make a network from observations to ``[B, out_dim]``; its last layer has these gains if it is no user's."""
+        net = self.config.build(leaves, out_dim, self.config.activation)
+        if not self.config.has_own_network():
+            make_orthogonal(net, *gains)
+        return net
+
+    def opt(self, buffer: ReplayBuffer) -> Record | None:
+        left_out = torch.zeros((), device=self.device)
+        for _ in range(len(buffer)):  # The steps that actors took while the learner was busy may fill several batches.
+            batch = draw(buffer, self.config.batch_size, self.device)
+            self._require_rollouts(batch)
+            age = self._opt_steps - batch["version"].float()
+            is_used, is_all_old = self._choose(age)
+            left_out += (~is_used).float().sum()
+            if not is_all_old:
+                break
+        else:
+            return None
+        steps = {**self._prepare(self._normalize(batch)), "is_used": is_used}
+        results = self._take_epochs({name: column.flatten(0, 1) for name, column in steps.items()})
+        self._opt_steps += 1
+        ratio_mean, version_age = masked_mean(steps["rho"], is_used), masked_mean(age, is_used)
+        return {**results, "ratio_mean": ratio_mean, "version_age": version_age, "left_out": left_out}
+
+    def _choose(self, age: torch.Tensor) -> tuple[torch.Tensor, bool]:
+        """Which steps of these ages ``[B, L]`` are learnt from, and whether no rank has such a step."""
+        if self.config.max_lag is None:
+            return torch.ones_like(age, dtype=torch.bool), False
+        is_used = age <= self.config.max_lag
+        return is_used, not bool(average(is_used.float().mean()))
+
+    def _require_rollouts(self, batch: Batch) -> None:
+        """Check the columns and the number of steps of a batch.
+
+        Raises:
+            ConfigError: the view makes no rollouts, actors record no log-probabilities, or the minibatches differ.
+        """
+        names = ", ".join(sorted(batch))
+        if "mask" in batch or batch["reward"].dim() != 2:
+            raise ConfigError(
+                "replay.view: PPO learns from rollouts; set target: learner.views.rollouts:Rollouts, with a length; "
+                f"found the columns {names}"
+            )
+        missing = {column.name for column in self.extra_columns()} - batch.keys()
+        if missing:
+            raise ConfigError(
+                f"replay: PPO needs the columns {', '.join(sorted(missing))}, which its actors record beside each "
+                f"action; it cannot learn from rows of another agent; found the columns {names}"
+            )
+        n, minibatches = batch["reward"].numel(), self.config.minibatches
+        if n % minibatches:
+            raise ConfigError(
+                f"agent.params.minibatches: expected a number that divides the {n} steps of a batch "
+                f"({' x '.join(map(str, batch['reward'].shape))}: batch_size and the length of rollouts), "
+                f"found {minibatches}"
+            )
+
+    @torch.no_grad()
+    def _prepare_from(self, batch: Batch) -> Results:
+        """What the policy at the beginning of an opt step says about B rollouts of L steps, ``[B, L, …]``."""
+        config, shape = self.config, batch["reward"].shape
+        outputs, value = self.policy_net(flatten_time(from_columns("obs", batch)))
+        _, next_value = self.policy_net(flatten_time(from_columns("next_obs", batch)))
+        choice = self._choice(batch)
+        log_prob = self.actions.log_prob(outputs, choice).view(shape)
+        rho = (log_prob - batch[LOG_PROB.name]).exp().clamp(max=config.rho_bar)
+        goes_on = ~(batch["terminated"] | batch["truncated"])
+        goes_on[:, -1] = False
+        excess, advantage = corrected_advantages(
+            batch["reward"] * config.reward_scale,
+            config.discount_factor * (~batch["terminated"]).float(),
+            value.view(shape),
+            next_value.view(shape),
+            goes_on=goes_on,
+            rho=rho,
+            c=rho,
+            gae_lambda=config.gae_lambda,
+        )
+        found = {name: column for name, column in batch.items() if name == "obs" or name.startswith("obs/")}
+        found |= {CHOICE: choice.view(*shape, -1), LOG_PROB.name: log_prob, "rho": rho, "advantage": advantage}
+        return found | {"value": value.view(shape), "target": value.view(shape) + excess}
+
+    def _take_epochs(self, steps: Batch) -> Results:
+        """Learn from n steps, columns ``[n, …]``, in all epochs; the results are means over the gradient steps."""
+        config, n = self.config, len(steps["rho"])
+        taken, found = torch.tensor(float(self._gradient_steps)), list[Results]()
+        factor = torch.ones(()) if config.clip_schedule is None else config.clip_schedule.factor(taken)
+        clip = (config.clip_range * factor).to(self.device)
+        for _ in range(config.epochs):
+            order = torch.randperm(n, generator=self._generator, device=self.device)
+            for part in order.chunk(config.minibatches):
+                found.append(self._learn({name: column[part] for name, column in steps.items()} | {"clip_range": clip}))
+            kl = torch.stack([each["kl"] for each in found[-config.minibatches :]]).mean()
+            if config.target_kl is not None and float(average(kl)) > config.target_kl:  # All ranks stop together.
+                break
+        self._gradient_steps += len(found)
+        means = {name: torch.stack([each[name] for each in found]).mean() for name in found[0]}
+        return means | {"epochs": torch.tensor(len(found) / config.minibatches)}
+
+    def _learn_from(self, steps: Batch) -> Results:
+        """One gradient step on a minibatch of m steps, columns ``[m, …]``."""
+        config, used, clip = self.config, steps["is_used"], steps["clip_range"]
+        outputs, value = self.policy_net(from_columns("obs", steps))
+        advantage, target, old = steps["advantage"], steps["target"], steps["value"]
+        if config.normalize_advantages:
+            advantage = _normalize(advantage, used)
+        log_ratio = self.actions.log_prob(outputs, steps[CHOICE]) - steps[LOG_PROB.name]
+        ratio = log_ratio.exp()
+        bounded = torch.minimum(torch.maximum(ratio, 1 - clip), 1 + clip)
+        surrogate = torch.minimum(ratio * advantage, bounded * advantage)
+        policy_loss = -masked_loss(steps["rho"] * surrogate, used)
+        error = (target - value).square()
+        if config.clip_range_values is not None:
+            near = old + (value - old).clamp(-config.clip_range_values, config.clip_range_values)
+            error = torch.maximum(error, (target - near).square())
+        value_loss = 0.5 * masked_loss(error, used)
+        entropy = masked_loss(self.actions.entropy(outputs), used)
+        loss = policy_loss + config.baseline_cost * value_loss - config.entropy_cost * entropy
+        grad_norm = descend(loss, self._optimizer, config.max_grad_norm)
+        with torch.no_grad():
+            results = {
+                "loss_policy": policy_loss.detach(),
+                "loss_baseline": value_loss.detach(),
+                "entropy": entropy.detach(),
+                "value_mean": masked_mean(value.detach(), used),
+                "kl": masked_mean(ratio - 1 - log_ratio, used),
+                "clipped_share": masked_mean(((ratio - 1).abs() > clip).float(), used),
+            }
+        return results if grad_norm is None else results | {"grad_norm": grad_norm}
+
+
+def _normalize(advantage: torch.Tensor, used: torch.Tensor) -> torch.Tensor:
+    """Advantages ``[m]``; those that are used, on all ranks together, get mean 0 and variance 1."""
+    gap = advantage - average(masked_loss(advantage, used))
+    n = total(used.sum())
+    variance = average(masked_loss(gap.square(), used)) * n / (n - 1).clamp(min=1)
+    return gap / (variance.sqrt() + 1e-8)

@@ -1,0 +1,439 @@
+from __future__ import annotations
+
+import copy
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
+from torch.nn import functional
+
+from common.agents.ppo import PPO
+from common.data import Array, Items, Model, ModelVersion
+from common.errors import ConfigError
+from common.interfaces import EnvSpec
+from common.parts import row_schema
+from common.plugins.part_config import EnvConfig
+from common.settings import validate
+from common.testing import ItemMemory, check_agent
+from learner.replay.reader import NothingToDrawError
+from learner.views.rollouts import Rollouts
+from tests.common.agents.parts import Structured, copies, same
+from tests.common.agents.test_network_agent import through_a_file
+
+OBS = Box(-1, 1, (2,), np.float32)
+CHOICES = EnvSpec(OBS, Discrete(3, start=5))
+LEVERS = EnvSpec(OBS, Box(np.array([-2, 0], np.float32), np.array([2, 10], np.float32)))
+SWITCHES = EnvSpec(OBS, MultiDiscrete([2, 3], start=[0, 5]))
+SPECS = pytest.mark.parametrize("spec", [CHOICES, LEVERS, SWITCHES], ids=["Discrete", "Box", "MultiDiscrete"])
+SMALL: dict[str, Any] = {"units": (8,), "batch_size": 4, "minibatches": 2, "epochs": 2}
+VIEW = partial(Rollouts, length=6)
+GAMMA, LAMBDA = 0.99, 0.95
+
+
+def make(spec: EnvSpec = CHOICES, *, seed: int = 0, **params: Any) -> PPO:
+    return PPO(spec, seed=seed, **(SMALL | params))
+
+
+def played(agent: PPO, n: int = 4, length: int = 8, reward: Any = None, seed: int = 0) -> Items:
+    """Rollouts of n lanes that the agent plays in train mode; each fourth step ends an episode, in one of two ways."""
+    rng = np.random.default_rng(seed)
+    obs, beyond = (rng.uniform(-1, 1, (n, length + 1, 2)).astype(np.float32) for _ in range(2))
+    agent.train()
+    steps: list[Items] = []
+    for t in range(length):
+        actions = agent.sample(obs[:, t])
+        steps.append({"action": actions, **{name: column.copy() for name, column in agent.extras().items()}})
+    columns = {name: np.stack([step[name] for step in steps], axis=1) for name in steps[0]}
+    rewards = rng.normal(size=(n, length)) if reward is None else reward(columns["action"])
+    ends = (np.arange(length) + np.arange(n)[:, None]) % 4 == 3
+    is_cut = ends & (np.arange(n) % 2 == 1)[:, None]
+    return {
+        "obs": obs[:, :-1].copy(),
+        "next_obs": np.where(ends[..., None], beyond[:, :-1], obs[:, 1:]),
+        **columns,
+        "reward": rewards.astype(np.float32),
+        "terminated": ends & ~is_cut,
+        "truncated": is_cut,
+        "version": np.zeros((n, length), np.int64),
+    }
+
+
+class Whole(ItemMemory):
+    """A memory that gives all of its items in each batch."""
+
+    def batch(self, size: int) -> Items:
+        self.sampled += size
+        return self._items
+
+
+def optimised(agent: PPO, items: Items) -> dict[str, float]:
+    record = agent.opt(Whole(items))
+    assert record is not None
+    return {name: float(value) for name, value in record.items()}
+
+
+def values_of(agent: PPO, obs: Array) -> Array:
+    """The values of observations ``[B, L, 2]``, ``[B, L]``."""
+    with torch.no_grad():
+        values: Array = agent.policy_net(torch.from_numpy(obs.reshape(-1, 2)))[1].numpy().reshape(obs.shape[:2])
+    return values
+
+
+def advantages_of_sb3(agent: PPO, items: Items) -> tuple[Array, Array]:
+    """``OnPolicyAlgorithm.collect_rollouts`` and ``RolloutBuffer.compute_returns_and_advantage``, slowly."""
+    value, after = (values_of(agent, items[name]) for name in ("obs", "next_obs"))
+    n, length = value.shape
+    advantages = np.zeros((n, length))
+    for lane in range(n):
+        last = 0.0
+        for t in reversed(range(length)):
+            reward, is_end = (
+                float(items["reward"][lane, t]),
+                items["terminated"][lane, t] or items["truncated"][lane, t],
+            )
+            if items["truncated"][lane, t]:
+                reward += GAMMA * after[lane, t]  # TimeLimit.truncated: the terminal observation's value.
+            next_value = after[lane, t] if t == length - 1 else value[lane, t + 1]
+            delta = reward + GAMMA * next_value * (not is_end) - value[lane, t]
+            last = delta + GAMMA * LAMBDA * (not is_end) * last
+            advantages[lane, t] = last
+    return advantages, advantages + value
+
+
+def loss_of_sb3(agent: PPO, steps: dict[str, torch.Tensor], clip: float, entropy_cost: float) -> torch.Tensor:
+    """The loss of ``PPO.train`` of stable-baselines3, with its ``vf_coef`` of 0.5."""
+    outputs, values = agent.policy_net(steps["obs"])
+    log_prob, entropy = agent.actions.log_prob(outputs, steps["choice"]), agent.actions.entropy(outputs)
+    advantages = (steps["advantage"] - steps["advantage"].mean()) / (steps["advantage"].std() + 1e-8)
+    ratio = torch.exp(log_prob - steps["log_prob"])
+    unclipped, clipped = advantages * ratio, advantages * torch.clamp(ratio, 1 - clip, 1 + clip)
+    policy_loss = -torch.min(unclipped, clipped).mean()
+    return policy_loss + entropy_cost * -entropy.mean() + 0.5 * functional.mse_loss(steps["return"], values)
+
+
+@SPECS
+def test_an_opt_step_is_that_of_stable_baselines3(spec: EnvSpec) -> None:
+    """Advantages, losses and gradients of each minibatch: the parameters after all of them are the same."""
+    agent = make(spec, epochs=3, minibatches=4, entropy_cost=0.01, lr=0.01, optimizer={"eps": 1e-5}, update="eager")
+    items = played(agent)
+    peer = copy.deepcopy(agent)
+    advantages, returns = advantages_of_sb3(peer, items)
+    columns = {"obs": items["obs"], "log_prob": items["log_prob"], "advantage": advantages, "return": returns}
+    steps = {name: torch.from_numpy(column.astype(np.float32)).flatten(0, 1) for name, column in columns.items()}
+    with torch.no_grad():
+        steps["choice"] = peer._choice({name: torch.from_numpy(column) for name, column in items.items()})
+    optimizer = torch.optim.Adam(peer.policy_net.parameters(), lr=0.01, eps=1e-5)
+    generator = torch.Generator().manual_seed(0)
+    generator.set_state(agent._generator.get_state())
+    losses = []
+    for _ in range(3):
+        for part in torch.randperm(32, generator=generator).chunk(4):
+            loss = loss_of_sb3(peer, {name: column[part] for name, column in steps.items()}, 0.2, 0.01)
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            torch.nn.utils.clip_grad_norm_(peer.policy_net.parameters(), 0.5)
+            optimizer.step()
+            losses.append(loss.item())
+    record = optimised(agent, items)
+    found = record["loss_policy"] + record["loss_baseline"] - 0.01 * record["entropy"]
+    assert found == pytest.approx(np.mean(losses), abs=1e-6)
+    assert record["clipped_share"] > 0, "the case must clip"
+    for (name, mine), theirs in zip(agent.policy_net.named_parameters(), peer.policy_net.parameters(), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=2e-6, msg=name)
+
+
+def test_the_gradients_of_one_minibatch_are_those_of_stable_baselines3() -> None:
+    agent = make(epochs=1, minibatches=1, max_grad_norm=None, lr=1e-12, update="eager")
+    items = played(agent)
+    advantages, returns = advantages_of_sb3(agent, items)
+    columns = {"obs": items["obs"], "log_prob": items["log_prob"], "advantage": advantages, "return": returns}
+    steps = {name: torch.from_numpy(column.astype(np.float32)).flatten(0, 1) for name, column in columns.items()}
+    steps["choice"] = torch.from_numpy(items["action"].reshape(-1, 1) - 5)
+    expected = torch.autograd.grad(loss_of_sb3(agent, steps, 0.2, 0.0), list(agent.policy_net.parameters()))
+    optimised(agent, items)
+    for parameter, gradient in zip(agent.policy_net.parameters(), expected, strict=True):
+        assert parameter.grad is not None
+        torch.testing.assert_close(parameter.grad, gradient, rtol=0, atol=1e-6)
+
+
+@SPECS
+def test_it_fits_and_its_captured_updates_are_the_eager_ones(spec: EnvSpec) -> None:
+    for params in (SMALL, SMALL | {"share_layers": True, "clip_range_values": 0.2, "target_kl": 0.5}):
+        check_agent(partial(PPO, **params), Structured(spec.observation_space, spec.action_space), view=VIEW)
+    assert make(spec).is_captured
+
+
+def test_it_learns_from_structured_observations_and_pictures_and_normalises_them() -> None:
+    picture = Box(0, 255, (1, 12, 12), np.uint8)
+    space = Dict({"state": OBS, "gear": Discrete(4, start=2), "camera": picture})
+    make_agent = partial(PPO, **SMALL, normalize_observations=True, feature_dim=8)
+    check_agent(make_agent, Structured(space, Discrete(2)), view=VIEW)
+
+
+@SPECS
+@pytest.mark.parametrize("normalize", [False, True])
+def test_on_its_own_steps_every_ratio_is_1_when_an_opt_step_begins(spec: EnvSpec, normalize: bool) -> None:
+    """Also in the second opt step with normalised observations: the learner sees the numbers that the actor saw."""
+    agent = make(spec, normalize_observations=normalize, epochs=1, minibatches=1)
+    for seed in range(2):
+        record = optimised(agent, played(agent, seed=seed))
+        assert record["ratio_mean"] == pytest.approx(1.0, abs=1e-6)
+        assert record["kl"] == pytest.approx(0.0, abs=1e-6)
+        assert record["clipped_share"] == 0.0
+
+
+def test_it_learns_which_action_is_rewarded() -> None:
+    agent = make(units=(32,), lr=0.003, discount_factor=0.0)
+    for seed in range(60):
+        optimised(agent, played(agent, seed=seed, reward=lambda action: action == 6))
+    agent.eval()
+    assert (agent.sample(np.random.default_rng(1).uniform(-1, 1, (50, 2)).astype(np.float32)) == 6).all()
+
+
+def test_it_learns_which_continuous_action_is_rewarded() -> None:
+    agent = make(LEVERS, units=(32,), lr=0.003, epochs=4)
+    target = np.array([1.0, 3.0], np.float32)
+
+    def reward(action: Array) -> Array:
+        return np.asarray(-np.square((action - target) / [2, 5]).sum(axis=2))
+
+    for seed in range(300):
+        optimised(agent, played(agent, n=8, seed=seed, reward=reward))
+    agent.eval()
+    found = agent.sample(np.random.default_rng(1).uniform(-1, 1, (50, 2)).astype(np.float32))
+    np.testing.assert_allclose(found.mean(axis=0), target, atol=0.5)
+
+
+def test_a_step_that_the_policy_would_no_longer_take_teaches_nothing() -> None:
+    """Here the actor found every action all but certain, and the learner does not."""
+    agent = make(lr=1e-9, epochs=1, minibatches=1)
+    items = played(agent)
+    record = optimised(agent, items | {"log_prob": np.full_like(items["log_prob"], 50.0)})
+    assert record["ratio_mean"] == pytest.approx(0.0, abs=1e-6)
+    assert record["loss_policy"] == pytest.approx(0.0, abs=1e-6)
+    assert record["kl"] == pytest.approx(0.0, abs=1e-6), "the policy is compared with that at the opt step's beginning"
+
+
+def test_the_policy_is_clipped_against_the_one_that_begins_the_opt_step() -> None:
+    """An actor with half the present probability counts in full: the ratio to it is no reason to clip."""
+    agent = make(lr=1e-9, epochs=1, minibatches=1, rho_bar=2.0)
+    items = played(agent)
+    plain = optimised(agent, items)
+    half = optimised(agent, items | {"log_prob": items["log_prob"] - np.float32(np.log(2))})
+    assert half["ratio_mean"] == pytest.approx(2.0, rel=1e-5)
+    assert half["clipped_share"] == plain["clipped_share"] == 0.0
+
+
+def test_steps_that_are_too_old_are_left_out_and_counted() -> None:
+    agent = make(max_lag=2, epochs=1, minibatches=1, lr=1e-9)
+    params = {name: tensor.numpy().copy() for name, tensor in agent.model_info().items()}
+    agent.sync_model(Model(ModelVersion(1, 10), params))
+    items = played(agent)
+    items["version"][:] = 8
+    items["version"][3] = 7
+    twin = copy.deepcopy(agent)
+    record = optimised(agent, items)
+    assert record["left_out"] == 8, "of 32 steps"
+    assert record["version_age"] == pytest.approx(2.0), "of the steps that are learnt from"
+    alone = optimised(twin, {name: column[:3] for name, column in items.items()})
+    for name in ("loss_policy", "loss_baseline", "entropy", "grad_norm"):
+        assert record[name] == pytest.approx(alone[name], rel=1e-4, abs=1e-6), name
+
+
+class OneAfterAnother(ItemMemory):
+    """Gives another batch in each draw, and then has nothing to draw from."""
+
+    def __init__(self, *batches: Items) -> None:
+        super().__init__(batches[0])
+        self.batches = list(batches)
+
+    def batch(self, size: int) -> Items:
+        if not self.batches:
+            raise NothingToDrawError
+        return self.batches.pop(0)
+
+
+def test_batches_of_which_every_step_is_too_old_are_passed_over() -> None:
+    agent = make(max_lag=2)
+    params = {name: tensor.numpy().copy() for name, tensor in agent.model_info().items()}
+    agent.sync_model(Model(ModelVersion(1, 10), params))
+    old = played(agent)
+    new = old | {"version": np.full_like(old["version"], 9)}
+    memory = OneAfterAnother(old, old, new, old)
+    record = agent.opt(memory)
+    assert record is not None
+    assert float(record["left_out"]) == 64
+    before = copies(agent.policy_net)
+    with pytest.raises(NothingToDrawError):
+        agent.opt(memory)
+    assert agent.opt(Whole(old)) is None, "a memory that would give them for ever is left alone"
+    assert same(copies(agent.policy_net), before)
+
+
+def test_an_opt_step_ends_when_the_policy_has_moved_too_far() -> None:
+    far, near = (make(lr=0.05, epochs=6, target_kl=kl) for kl in (1e-6, 1e9))
+    assert optimised(far, played(far))["epochs"] == 1.0
+    assert optimised(near, played(near))["epochs"] == 6.0
+
+
+def test_the_clip_range_follows_its_schedule() -> None:
+    agent = make(
+        lr=0.05, epochs=4, minibatches=4, clip_schedule={"steps": 16, "final": 0.0}, normalize_advantages=False
+    )
+    first = optimised(agent, played(agent))
+    later = optimised(agent, played(agent))
+    assert first["clipped_share"] < 1.0
+    assert later["clipped_share"] > 0.9, "the range is 0 after 16 gradient steps"
+
+
+def test_a_value_that_has_moved_beyond_its_range_no_longer_counts() -> None:
+    losses = [optimised(make(lr=0.05, clip_range_values=limit), played(make())) for limit in (1e-3, None)]
+    assert losses[0]["loss_baseline"] > losses[1]["loss_baseline"]
+
+
+def test_entropy_is_rewarded() -> None:
+    entropies = []
+    for cost in (0.0, 1.0):
+        agent = make(lr=0.003, entropy_cost=cost)
+        for seed in range(40):
+            record = optimised(agent, played(agent, seed=seed, reward=lambda action: action == 6))
+        entropies.append(record["entropy"])
+    assert entropies[0] < 0.5
+    assert 0.8 < entropies[1] <= np.log(3) + 1e-6
+
+
+def test_a_resumed_agent_learns_and_acts_as_one_that_was_never_interrupted(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"normalize_observations": True, "clip_schedule": {"steps": 50}}
+    for spec in (CHOICES, LEVERS):
+        agent = make(spec, **settings)
+        memory = Whole(played(agent))
+        for _ in range(3):
+            agent.opt(memory)
+        state = through_a_file(agent.training_state(), tmp_path / "state")
+        resumed = make(spec, seed=9, **settings)
+        resumed.load_training_state(state)
+        resumed.train()
+        for each in (agent, resumed):
+            for _ in range(3):
+                each.opt(memory)
+        expected, found = agent.training_state(), resumed.training_state()
+        assert expected.tensors.keys() == found.tensors.keys()
+        for name, tensor in expected.tensors.items():
+            assert torch.equal(tensor, found.tensors[name]), name
+        assert json.dumps(expected.values) == json.dumps(found.values)
+        obs = played(copy.deepcopy(agent))["obs"][:, 0]
+        np.testing.assert_array_equal(agent.sample(obs), resumed.sample(obs))
+
+
+@pytest.mark.parametrize("change", ["transitions", "sequences"])
+def test_batches_that_are_no_rollouts_are_refused_by_name(change: str) -> None:
+    agent = make()
+    items = played(agent)
+    if change == "transitions":
+        items = {name: column[:, 0] for name, column in items.items()}
+    else:
+        items["mask"] = np.ones_like(items["terminated"])
+    with pytest.raises(ConfigError, match=r"replay\.view: PPO learns from rollouts; set target: .*Rollouts"):
+        agent.opt(Whole(items))
+
+
+def test_rows_without_log_probabilities_are_refused_by_name() -> None:
+    agent = make(LEVERS)
+    items = {name: column for name, column in played(agent).items() if name not in ("log_prob", "choice")}
+    with pytest.raises(ConfigError, match=r"replay: PPO needs the columns choice, log_prob, which its actors record"):
+        agent.opt(Whole(items))
+
+
+def test_minibatches_that_do_not_divide_a_batch_are_refused_by_name() -> None:
+    agent = make(minibatches=5)
+    with pytest.raises(ConfigError, match=r"minibatches: expected a number that divides the 32 steps .* found 5"):
+        agent.opt(Whole(played(agent)))
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"target_kl": 0.0}, "target_kl"),
+        ({"target_kl": -0.1}, "target_kl"),
+        ({"clip_range": 0.0}, "clip_range"),
+        ({"gae_lambda": 1.5}, "gae_lambda"),
+        ({"network": {"target": "common.agents.networks:ConvNet"}, "activation": "relu"}, "activation"),
+        ({"network": {"target": "common.agents.networks:ConvNet"}, "units": (8,)}, "give units or network, not both"),
+    ],
+)
+def test_settings_that_mean_nothing_are_refused(params: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        validate(PPO.Config, params, "agent.params")
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        (EnvSpec(OBS, Box(-np.inf, np.inf, (2,))), r"PPO: .*finite bounds"),
+        (EnvSpec(OBS, MultiBinary(4)), r"PPO: expected a Discrete, MultiDiscrete or Box action space"),
+    ],
+)
+def test_spaces_it_cannot_act_in_are_refused(spec: EnvSpec, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        make(spec)
+
+
+def test_an_empty_memory_changes_nothing() -> None:
+    agent = make()
+    before = copies(agent.policy_net)
+    empty: Array = np.empty(0, np.float32)
+    assert agent.opt(ItemMemory({"obs": empty})) is None
+    assert same(copies(agent.policy_net), before)
+
+
+@pytest.mark.parametrize("share_layers", [False, True])
+def test_it_begins_with_actions_that_are_about_as_likely_and_values_of_size_1(share_layers: bool) -> None:
+    agent = make(units=(64, 64), share_layers=share_layers)
+    obs = torch.from_numpy(np.random.default_rng(0).uniform(-1, 1, (200, 2)).astype(np.float32))
+    with torch.no_grad():
+        outputs, value = agent.policy_net(obs)
+    assert float(outputs.abs().max()) < 0.1
+    assert float(value.std()) > 0.1
+
+
+def test_a_network_of_the_users_own_keeps_its_first_weights() -> None:
+    spec = EnvSpec(Box(0, 255, (1, 12, 12), np.uint8), Discrete(2))
+    own = PPO(spec, seed=0, network={"target": "tests.common.agents.test_ppo:OwnNetwork"})
+    assert not own.is_captured
+    assert all(
+        bool((parameter == 3).all()) for name, parameter in own.policy_net.named_parameters() if "lstd" not in name
+    )
+
+
+class OwnNetwork(torch.nn.Linear):
+    """A network whose weights are all 3."""
+
+    def __init__(self, in_shape: tuple[int, ...], out_dim: int) -> None:
+        super().__init__(int(np.prod(in_shape)), out_dim)
+        for parameter in self.parameters():
+            torch.nn.init.constant_(parameter, 3.0)
+
+    def forward(self, obs: torch.Tensor) -> torch.Tensor:
+        return super().forward(obs.float().flatten(1))
+
+
+def test_the_exported_policy_takes_the_likeliest_action() -> None:
+    for share_layers in (False, True):
+        agent = make(SWITCHES, normalize_observations=True, share_layers=share_layers)
+        agent.opt(Whole(played(agent)))
+        obs = np.random.default_rng(1).uniform(-1, 1, (20, 2)).astype(np.float32)
+        agent.eval()
+        np.testing.assert_array_equal(agent.policy()(torch.from_numpy(obs)).numpy(), agent.sample(obs))
+
+
+def test_its_rows_have_a_log_probability_and_for_continuous_actions_the_choice_before_it_was_clipped() -> None:
+    names = {c.name for c in row_schema(CHOICES, make(), EnvConfig(target="x:y")).columns}
+    assert "log_prob" in names
+    assert "choice" not in names
+    columns = row_schema(LEVERS, make(LEVERS), EnvConfig(target="x:y")).by_name
+    assert columns["choice"].shape == (2,)
