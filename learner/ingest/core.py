@@ -173,11 +173,11 @@ class IngestCore:
     def excess(self, sampled: int) -> float:
         """Stored steps beyond the number that the replay ratio allows for ``sampled`` drawn steps.
 
-        Before the first draw the result is 0, so no actor is held back: an agent may have its own warm-up. It is 0 also
-        while the trainer waits for steps. The ratio may allow the trainer's next draw, but a queue or a view may need
-        more rows for it than the replay holds: if actors waited too, neither side could go on.
+        While the trainer waits for steps the result is 0, so no actor is held back. The ratio may allow the trainer's
+        next draw, but a queue or a view may need more rows for it than the replay holds, or an agent may have its own
+        warm-up: if actors waited too, neither side could go on.
         """
-        if self.control.stopping or self.control.trainer_waits or not sampled:
+        if self.control.stopping or self.control.trainer_waits:
             return 0.0
         return self.ratio.limiter().excess(self.memory.steps, sampled)
 

@@ -77,10 +77,15 @@ class RatioLimiter:
         return round(counted * (self.samples_per_insert or 0.0))
 
     def excess(self, inserted: int, sampled: int) -> float:
-        """How many more steps were inserted than the ratio allows; while it is above 0, actors wait."""
+        """How many more steps were inserted than the ratio allows; while it is above 0, actors wait.
+
+        Args:
+            inserted: steps ever inserted.
+            sampled: steps ever drawn; 0 before the first draw since the start of a process.
+        """
         if self.samples_per_insert is None or inserted <= self._first():
             return 0.0
-        draws_behind = self._due(inserted, self.samples_per_insert) - self._error() - sampled
+        draws_behind = self._due(inserted, self.samples_per_insert) - self._error() - max(sampled, self.sampled_before)
         return max(0.0, draws_behind / self.samples_per_insert)
 
     def draws_for(self, steps: float) -> int:

@@ -14,10 +14,8 @@ from common.wire.rpc import PROTOCOL_VERSION, NotJoinedError
 from learner.ingest.core import IngestCore
 from learner.ingest.joining import join
 from learner.ingest.pushing import push
-from learner.loop.server import LearnerServer
 from learner.shared.actor_table import ActorState
-from tests.conftest import MakeConfig, counting_config
-from tests.learner.ingest.by_hand import Client, Talk
+from tests.conftest import counting_config
 from tests.learner.ingest.cores import LoneCore
 from tests.parts import counting_schema, expected_rows
 
@@ -83,8 +81,7 @@ def test_an_actor_is_held_until_the_trainer_has_drawn_the_number_that_settling_a
     core = lone.core
     row = enter(core)
     push(core, row, batch(1))
-    assert core.settle_turns() == 0, "nothing has been drawn: the agent may have a warm-up of its own"
-    core.control.sampled = 1
+    assert core.settle_turns() == 0, "the ratio allows these steps"
     push(core, row, batch(2))
     push(core, row, batch(3))
     assert core.turns.holds(row)
@@ -140,11 +137,19 @@ def test_the_trainers_bell_rings_for_a_batch_only_while_the_trainer_waits(lone: 
     assert lone.bell.wait(0)
 
 
-def test_nobody_is_held_back_before_the_first_draw(make_config: MakeConfig) -> None:
-    """The agent may have a warm-up of its own, of which the replay ratio knows nothing."""
-    with LearnerServer(make_config(replay={"samples_per_insert": 2.0, "error_buffer": 1.0})) as server:
-        client = Client(server)
-        client.join()
-        talk = Talk(client.stub)
-        assert [talk.say(client.batch(seq, count=50)).acked_seq for seq in range(1, 20)] == list(range(1, 20))
-        talk.end()
+def test_actors_are_held_back_from_the_end_of_the_warm_up_on_also_before_the_first_draw(lone: LoneCore) -> None:
+    """A trainer that is slow to take its first opt step would find too many steps."""
+    core = lone.core
+    row = enter(core)
+    push(core, row, batch(1))
+    assert not core.turns.holds(row)
+    push(core, row, batch(2))
+    assert core.turns.holds(row)
+
+
+def test_a_resumed_run_counts_what_it_had_drawn_before_its_first_draw(lone: LoneCore) -> None:
+    core = lone.core
+    core.ratio.begin(inserted=0, sampled=1_000_000)
+    row = enter(core)
+    push(core, row, batch(1))
+    assert not core.turns.holds(row)
