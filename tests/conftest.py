@@ -166,6 +166,7 @@ def host(make_config: MakeConfig) -> Iterator[LearnerServer]:
     from learner.loop.server import LearnerServer  # It imports torch, which most helpers of this module do not need.
 
     with LearnerServer(make_config(server={"grace_seconds": 0.5})) as server:
+        server.control.trainer_waits = 1  # So that the replay ratio holds no actor back.
         yield server
 
 
