@@ -21,7 +21,7 @@ def test_the_first_value_that_is_not_finite_is_named_with_its_row(value: float, 
 
 @pytest.mark.filterwarnings("error")
 def test_a_signalling_nan_is_found_as_any_other() -> None:
-    values = np.frombuffer(np.uint32([0x3F800000, 0x7F800001]).tobytes(), np.float32)
+    values = np.array([0x3F800000, 0x7F800001], np.uint32).view(np.float32)
     assert is_extreme(values, 10.0).tolist() == [False, True]
 
 
