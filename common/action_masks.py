@@ -1,0 +1,110 @@
+"""Action masks: the leaf ``action_mask`` of an observation says which actions are allowed, 1 for each that is.
+
+A mask has an element for each action of a Discrete space. For a MultiDiscrete space it has the elements of all
+components, one component after another; it may also be a Tuple with a leaf for each component. PettingZoo has such
+observations; ``common.envs.wrappers:MaskFromInfo`` makes them where gymnasium's convention is ``info["action_mask"]``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from common.data import Array, Leaves
+from common.errors import ConfigError
+from common.interfaces import EnvSpec
+from common.spaces import leaves_of
+
+MASK: Final = "action_mask"
+"""The key of masks in Dict observations, and in ``info``."""
+
+
+class ActionMasks:
+    """The masks in the observations of one environment.
+
+    Args:
+        paths: of their leaves.
+        sizes: the number of actions of each component.
+        starts: the least action of each component.
+    """
+
+    def __init__(self, paths: Sequence[str], sizes: Sequence[int], starts: Array) -> None:
+        self.paths, self.sizes, self._starts = tuple(paths), tuple(sizes), starts
+
+    def read(self, obs: Mapping[str, Array]) -> Array:
+        """The masks in observations of n lanes: whether each action is allowed, ``[n, sum of sizes]`` bool."""
+        allowed: Array = np.concatenate([obs[path] for path in self.paths], axis=1) != 0
+        return allowed
+
+    def find_dead_ends(self, obs: Leaves) -> Array:
+        """The lanes ``[k]`` of observations in which no action is allowed, of any component."""
+        assert isinstance(obs, dict), "observations with a mask are structured"
+        allowed = self.read(obs)
+        if allowed.all():  # The usual case of many environments.
+            return np.zeros(0, np.int64)
+        counts = np.add.reduceat(allowed, self._offsets, axis=1, dtype=np.int64)
+        return np.flatnonzero((counts == 0).any(axis=1))
+
+    def draw(self, obs: Leaves, rng: np.random.Generator) -> Array:
+        """Uniformly random actions ``[n, k]`` of k components that the masks allow, int64."""
+        assert isinstance(obs, dict), "observations with a mask are structured"
+        parts = np.split(self.read(obs), self._offsets[1:], axis=1)
+        chosen = [np.where(part, rng.random(part.shape), -1.0).argmax(axis=1) for part in parts]
+        drawn: Array = np.stack(chosen, axis=1) + self._starts
+        return drawn
+
+    @property
+    def _offsets(self) -> Array:
+        return np.cumsum([0, *self.sizes[:-1]])
+
+
+def find_masks(spec: EnvSpec) -> ActionMasks | None:
+    """The masks in observations of these spaces; None if they have none.
+
+    Observations with stacked frames have a mask for each frame, ``[k, n]``.
+
+    Raises:
+        ConfigError: the leaf ``action_mask`` has another size than the action space or is no mask, or it is the whole
+            observation.
+    """
+    space, actions = spec.observation_space, spec.action_space
+    if not isinstance(actions, spaces.Discrete | spaces.MultiDiscrete):
+        return None
+    if not (isinstance(space, spaces.Dict) and MASK in space.spaces):
+        return None
+    sizes = [int(n) for n in ([actions.n] if isinstance(actions, spaces.Discrete) else actions.nvec.flat)]
+    masks = leaves_of(space.spaces[MASK], MASK)
+    for path, leaf in masks.items():
+        _require_flags(path, leaf)
+    found = [(leaf.shape or ())[-1] for leaf in masks.values()]
+    expected = [sum(sizes)] if list(masks) == [MASK] else sizes
+    if found != expected:
+        raise ConfigError(
+            f"observation: leaf '{MASK}': expected {_in_words(expected)}, one element for each action of {actions}, "
+            f"found {_in_words(found)}"
+        )
+    if len(leaves_of(space)) == len(masks):
+        raise ConfigError(f"observation: expected another leaf beside '{MASK}', which agents do not see; found {space}")
+    return ActionMasks(tuple(masks), sizes, np.asarray(actions.start, np.int64).reshape(-1))
+
+
+def _require_flags(path: str, leaf: gymnasium.Space[Any]) -> None:
+    """Check that a leaf has one axis of zeros and ones, or two axes with stacked frames.
+
+    Raises:
+        ConfigError: it has other axes or values.
+    """
+    is_box = isinstance(leaf, spaces.Box) and bool((leaf.low >= 0).all() and (leaf.high <= 1).all())
+    if not (is_box or isinstance(leaf, spaces.MultiBinary)) or len(leaf.shape or ()) not in (1, 2):
+        raise ConfigError(
+            f"observation: leaf '{path}': expected a mask of actions, MultiBinary or a Box from 0 to 1 with one axis, "
+            f"found {leaf}"
+        )
+
+
+def _in_words(sizes: Sequence[int]) -> str:
+    return " and ".join(map(str, sizes)) + (" elements" if sum(sizes) != 1 else " element")
