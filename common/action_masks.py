@@ -7,20 +7,23 @@ observations; ``common.envs.wrappers:MaskFromInfo`` makes them where gymnasium's
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+from gymnasium.vector.utils import batch_space
 
 from common.data import Array, Leaves
 from common.errors import ConfigError
 from common.interfaces import EnvSpec
-from common.spaces import leaves_of
+from common.spaces import flatten, leaves_of
 
 MASK: Final = "action_mask"
 """The key of masks in Dict observations, and in ``info``."""
+OBEY: Final = "to have it obeyed, add {target: common.envs.wrappers:MaskFromInfo} to env.wrappers"
+"""What to do about masks in ``info``, for messages."""
 
 
 class ActionMasks:
@@ -28,21 +31,24 @@ class ActionMasks:
 
     Args:
         paths: of their leaves.
-        sizes: the number of actions of each component.
-        starts: the least action of each component.
+        sizes: the number of values of each component of an action.
+        actions: the action space.
     """
 
-    def __init__(self, paths: Sequence[str], sizes: Sequence[int], starts: Array) -> None:
-        self.paths, self.sizes, self._starts = tuple(paths), tuple(sizes), starts
+    def __init__(
+        self, paths: Sequence[str], sizes: Sequence[int], actions: spaces.Discrete | spaces.MultiDiscrete
+    ) -> None:
+        self.paths, self.sizes, self._actions = tuple(paths), tuple(sizes), actions
+        self._offsets = np.cumsum([0, *self.sizes[:-1]])
 
-    def read(self, obs: Mapping[str, Array]) -> Array:
+    def read(self, obs: Leaves) -> Array:
         """The masks in observations of n lanes: whether each action is allowed, ``[n, sum of sizes]`` bool."""
+        assert isinstance(obs, dict), "observations with a mask are structured"
         allowed: Array = np.concatenate([obs[path] for path in self.paths], axis=1) != 0
         return allowed
 
     def find_dead_ends(self, obs: Leaves) -> Array:
         """The lanes ``[k]`` of observations in which no action is allowed, of any component."""
-        assert isinstance(obs, dict), "observations with a mask are structured"
         allowed = self.read(obs)
         if allowed.all():  # The usual case of many environments.
             return np.zeros(0, np.int64)
@@ -50,16 +56,32 @@ class ActionMasks:
         return np.flatnonzero((counts == 0).any(axis=1))
 
     def draw(self, obs: Leaves, rng: np.random.Generator) -> Array:
-        """Uniformly random actions ``[n, k]`` of k components that the masks allow, int64."""
-        assert isinstance(obs, dict), "observations with a mask are structured"
+        """Uniformly random actions that the masks allow, ``[n, *action_shape]``."""
         parts = np.split(self.read(obs), self._offsets[1:], axis=1)
         chosen = [np.where(part, rng.random(part.shape), -1.0).argmax(axis=1) for part in parts]
-        drawn: Array = np.stack(chosen, axis=1) + self._starts
-        return drawn
+        drawn = np.stack(chosen, axis=1).reshape(-1, *self._actions.shape) + self._actions.start
+        return drawn.astype(self._actions.dtype)
 
-    @property
-    def _offsets(self) -> Array:
-        return np.cumsum([0, *self.sizes[:-1]])
+
+class RandomActions:
+    """Uniformly random actions for n lanes, of those that are allowed if there are masks.
+
+    Args:
+        spec: of one lane.
+        n: the number of lanes.
+        seed: of the actions.
+    """
+
+    def __init__(self, spec: EnvSpec, n: int, seed: int) -> None:
+        self.masks, self._rng = find_masks(spec), np.random.default_rng(seed)
+        self._spec, self._space = spec, batch_space(spec.action_space, n)
+        self._space.seed(seed)
+
+    def draw(self, obs: Leaves) -> Leaves:
+        """Actions ``[n, *action_shape]`` for observations of all lanes, as leaves."""
+        if self.masks is not None:
+            return self.masks.draw(obs, self._rng)
+        return flatten(self._spec.action_space, self._space.sample())
 
 
 def find_masks(spec: EnvSpec) -> ActionMasks | None:
@@ -89,7 +111,7 @@ def find_masks(spec: EnvSpec) -> ActionMasks | None:
         )
     if len(leaves_of(space)) == len(masks):
         raise ConfigError(f"observation: expected another leaf beside '{MASK}', which agents do not see; found {space}")
-    return ActionMasks(tuple(masks), sizes, np.asarray(actions.start, np.int64).reshape(-1))
+    return ActionMasks(tuple(masks), sizes, actions)
 
 
 def _require_flags(path: str, leaf: gymnasium.Space[Any]) -> None:

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
-from common.action_masks import MASK, find_masks
+from common.action_masks import MASK, OBEY, find_masks
 from common.data import Array, Column, Items, Leaves
 from common.errors import PluginError
 from common.hints import nearest
@@ -261,12 +261,7 @@ class Lanes(abc.ABC):
         """Warn once if masks are in ``info`` alone, where agents do not see them."""
         if MASK in info and self.masks is None and not self._is_told:
             self._is_told = True
-            log.warning(
-                "%s: info has an %s, which agents do not obey: to have it obeyed, add {target: "
-                "common.envs.wrappers:MaskFromInfo} to env.wrappers",
-                self.name,
-                MASK,
-            )
+            log.warning("%s: info has an %s, which agents do not obey: %s", self.name, MASK, OBEY)
 
     def _end_call(self) -> None:
         """Note that no environment is busy any more, and put back the signals that one may have taken."""
