@@ -44,7 +44,8 @@ class ActionMasks:
     def read(self, obs: Leaves) -> Array:
         """The masks in observations of n lanes: whether each action is allowed, ``[n, sum of sizes]`` bool."""
         assert isinstance(obs, dict), "observations with a mask are structured"
-        allowed: Array = np.concatenate([obs[path] for path in self.paths], axis=1) != 0
+        newest = [obs[path][:, -1] if obs[path].ndim == 3 else obs[path] for path in self.paths]
+        allowed: Array = np.concatenate(newest, axis=1) != 0
         return allowed
 
     def find_dead_ends(self, obs: Leaves) -> Array:
@@ -54,6 +55,12 @@ class ActionMasks:
             return np.zeros(0, np.int64)
         counts = np.add.reduceat(allowed, self._offsets, axis=1, dtype=np.int64)
         return np.flatnonzero((counts == 0).any(axis=1))
+
+    def are_allowed(self, obs: Leaves, actions: Array) -> Array:
+        """Whether actions ``[n, *action_shape]`` are allowed after observations of n lanes, ``[n]`` bool."""
+        values = (actions - self._actions.start).reshape(len(actions), -1)
+        allowed: Array = np.take_along_axis(self.read(obs), values + self._offsets, axis=1).all(axis=1)
+        return allowed
 
     def draw(self, obs: Leaves, rng: np.random.Generator) -> Array:
         """Uniformly random actions that the masks allow, ``[n, *action_shape]``."""

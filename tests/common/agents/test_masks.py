@@ -225,6 +225,16 @@ def test_the_whole_check_passes(name: str) -> None:
     check_agent(partial(kind, **usual), Doors(), view=view_of(kind), steps=60)
 
 
+class Blind(DQN):
+    def sample(self, obs: Any, lanes: Array | None = None) -> Array:
+        return super().sample({**obs, "action_mask": np.ones_like(obs["action_mask"])}, lanes)
+
+
+def test_the_check_names_an_agent_that_does_not_obey() -> None:
+    with pytest.raises(AssertionError, match=r"sample\(\) took an action that action_mask does not allow"):
+        check_agent(partial(Blind, **SMALL), Doors(), steps=60)
+
+
 def test_networks_do_not_see_the_mask() -> None:
     agent = make("DQN", spec_of())
     obs = {"observation": torch.zeros(2, 3), "action_mask": torch.tensor([[1] * N, [0] * N])}
