@@ -59,15 +59,17 @@ class ActionMasks:
     def are_allowed(self, obs: Leaves, actions: Array) -> Array:
         """Whether actions ``[n, *action_shape]`` are allowed after observations of n lanes, ``[n]`` bool."""
         values = (actions - self._actions.start).reshape(len(actions), -1)
-        allowed: Array = np.take_along_axis(self.read(obs), values + self._offsets, axis=1).all(axis=1)
+        taken: Array = np.take_along_axis(self.read(obs), values + self._offsets, axis=1)
+        allowed: Array = np.all(taken, axis=1)
         return allowed
 
     def draw(self, obs: Leaves, rng: np.random.Generator) -> Array:
         """Uniformly random actions that the masks allow, ``[n, *action_shape]``."""
         parts = np.split(self.read(obs), self._offsets[1:], axis=1)
         chosen = [np.where(part, rng.random(part.shape), -1.0).argmax(axis=1) for part in parts]
-        drawn = np.stack(chosen, axis=1).reshape(-1, *self._actions.shape) + self._actions.start
-        return drawn.astype(self._actions.dtype)
+        drawn = np.stack(chosen, axis=1).reshape(-1, *(self._actions.shape or ())) + self._actions.start
+        actions: Array = drawn.astype(self._actions.dtype)
+        return actions
 
 
 class RandomActions:

@@ -85,7 +85,9 @@ class DiscreteSACConfig(EntCoefConfig, OneNetworkConfig):
     tau: TauOfCritics = 0.005
     max_grad_norm: GradNormLimit = None
     target_entropy: Unit = Field(
-        0.98, description="The entropy that the policy keeps, as a share of the entropy of uniformly random actions."
+        0.98,
+        description="The entropy that the policy keeps, as a share of the entropy of uniformly random actions, of "
+        "those that are allowed.",
     )
 
 

@@ -40,7 +40,7 @@ def test_random_actions_are_allowed_elements_of_the_space(space: Any, seed: int)
     found = rng.integers(2, size=(20, 5), dtype=np.int8)
     found[:, 0] |= found[:, :3].max(axis=1) == 0
     found[:, 3] |= found[:, 3:].max(axis=1) == 0
-    obs = {"action_mask": found, "x": np.zeros((20, 2), np.float32)}
+    obs: Leaves = {"action_mask": found, "x": np.zeros((20, 2), np.float32)}
     actions = masks.draw(obs, rng)
     assert all(space.contains(action) for action in actions)
     assert masks.are_allowed(obs, actions).all()
@@ -106,9 +106,7 @@ def play_in(mode: AutoresetMode | None, after: int, *, is_terminated: bool) -> l
 @pytest.mark.parametrize("mode", MODES)
 def test_an_environment_that_allows_nothing_is_refused_by_leaf_and_lane(mode: AutoresetMode | None) -> None:
     for after, is_terminated in ((0, True), (1, True), (2, False)):
-        with pytest.raises(
-            PluginError, match=r"env: observation: leaf 'action_mask': expected .* in lane 1, found"
-        ):
+        with pytest.raises(PluginError, match=r"env: observation: leaf 'action_mask': expected .* in lane 1, found"):
             play_in(mode, after, is_terminated=is_terminated)
 
 
@@ -150,7 +148,16 @@ class Taking(Agent):
     def sync_model(self, model: Any) -> None:
         pass
 
-    save_params = training_state = load_params = load_training_state = model_info
+    save_params = model_info
+
+    def load_params(self, params: Any) -> None:
+        pass
+
+    def training_state(self) -> Any:
+        raise NotImplementedError
+
+    def load_training_state(self, state: Any) -> None:
+        raise NotImplementedError
 
 
 def test_evaluations_end_although_episodes_of_other_lanes_still_go_on() -> None:
@@ -166,6 +173,7 @@ class InInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def __init__(self, *, is_dict: bool = False, lacks: str = "") -> None:
         super().__init__(TakeAway())
+        assert isinstance(self.env.observation_space, Dict)
         parts = {"observation": self.env.observation_space["observation"]}
         self._is_dict, self._lacks = is_dict, lacks
         self.observation_space = Dict(parts) if is_dict else parts["observation"]

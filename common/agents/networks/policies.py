@@ -139,7 +139,8 @@ class CategoricalPolicy(nn.Module):
 
     def log_prob(self, obs: Observed, action: torch.Tensor) -> torch.Tensor:
         """Logarithm of the probability of actions ``[B]``, ``[B]``, among all actions: data may hold any of them."""
-        return self.logits(obs).log_softmax(dim=1).gather(1, action[:, None]).squeeze(1)
+        log_prob: torch.Tensor = self.logits(obs).log_softmax(dim=1).gather(1, action[:, None]).squeeze(1)
+        return log_prob
 
 
 class PolicyAndBaseline(nn.Module):
@@ -187,7 +188,7 @@ class PolicyBesideBaseline(nn.Module):
 
 
 def _obey(allowed: AllowedActions | None, outputs: torch.Tensor, obs: Observed) -> torch.Tensor:
-    return outputs if allowed is None else allowed(outputs, obs)  # type: ignore[no-any-return]
+    return outputs if allowed is None else allowed(outputs, obs)
 
 
 class LikeliestAction(nn.Module):

@@ -37,8 +37,8 @@ from learner.views.transitions import Transitions
 N = 4
 """Actions."""
 SMALL: dict[str, Any] = {"units": (8,), "update": "eager"}
-RAINBOW = {"noisy": 0.5, "dueling": True, "explorer": {"kind": "greedy"}}
-AGENTS: dict[str, partial[NetworkAgent]] = {
+RAINBOW: dict[str, Any] = {"noisy": 0.5, "dueling": True, "explorer": {"kind": "greedy"}}
+AGENTS: dict[str, Any] = {
     "DQN": partial(DQN, epsilon=1.0),
     "DQN, plain": partial(DQN, double_dqn=False, explorer={"start": 0.0}),
     "DQN, softmax": partial(DQN, explorer={"kind": "softmax"}, eval_epsilon=0.5),
@@ -71,7 +71,7 @@ def spec_of(actions: Any = MASKS["Discrete"][0], mask: Any = MASKS["Discrete"][1
     return EnvSpec(Dict(action_mask=mask, observation=OBSERVATION), actions)
 
 
-def make(name: str, spec: EnvSpec, **params: Any) -> NetworkAgent:
+def make(name: str, spec: EnvSpec, **params: Any) -> Any:
     return AGENTS[name](spec, seed=0, **(SMALL | params))
 
 
@@ -110,10 +110,10 @@ def test_an_action_that_is_not_allowed_is_never_taken(
         assert part[np.arange(16), taken[:, i]].all()
 
 
-MADE: dict[tuple[str, str], NetworkAgent] = {}
+MADE: dict[tuple[str, str], Any] = {}
 
 
-def made_once(name: str, kind: str) -> NetworkAgent:
+def made_once(name: str, kind: str) -> Any:
     """An agent whose outputs are large, so that it prefers some actions much."""
     if (name, kind) not in MADE:
         agent = MADE[name, kind] = make(name, spec_of(*MASKS[kind]))
@@ -158,6 +158,7 @@ def replay_of(agent: NetworkAgent, action: int | None = None) -> ReplayBuffer:
     for episode in episodes:
         recorded = []
         for step in episode:
+            assert isinstance(step.obs, dict)
             agent.begin(np.ones(1, bool))
             agent.sample({path: leaf[None] for path, leaf in step.obs.items()})
             recorded.append({key: column.copy() for key, column in agent.extras().items()})
