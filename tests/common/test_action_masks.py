@@ -244,13 +244,3 @@ def test_masks_in_info_alone_are_named_once_in_the_log(caplog: pytest.LogCapture
         "env: info has an action_mask, which agents do not obey: to have it obeyed, add {target: "
         "common.envs.wrappers:MaskFromInfo} to env.wrappers"
     ]
-
-
-def test_the_task_refuses_what_its_mask_does_not_allow() -> None:
-    env = TakeAway(stones=2)
-    obs, _ = env.reset()
-    assert obs["action_mask"].tolist() == [1, 1, 0]
-    with pytest.raises(ValueError, match="3 stones cannot be taken: 2 are left"):
-        env.step(np.int64(2))
-    with pytest.raises(ConfigError, match="at least 1"):
-        TakeAway(stones=0)

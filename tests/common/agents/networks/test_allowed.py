@@ -25,11 +25,10 @@ from common.agents.ppo import PPO
 from common.agents.qr_dqn import QRDQN
 from common.agents.r2d2 import R2D2
 from common.data import Array
-from common.envs.masked_tasks import TakeAway
 from common.errors import ConfigError
 from common.interfaces import EnvSpec, ReplayBuffer
 from common.parts import row_schema
-from common.testing import RowMemory, check_agent, check_env, play, rows_of
+from common.testing import RowMemory, check_agent, play, rows_of
 from learner.views.rollouts import Rollouts
 from learner.views.sequences import Sequences
 from learner.views.transitions import Transitions
@@ -287,7 +286,3 @@ def test_observations_of_a_mask_alone_are_refused() -> None:
 def test_continuous_actions_have_no_mask() -> None:
     agent = PPO(EnvSpec(Dict(action_mask=MultiBinary(3), x=OBSERVATION), Box(-1, 1, (2,), np.float32)), seed=0)
     assert set(agent.allowed.leaves) == {"action_mask", "x"}
-
-
-def test_the_shipped_task_passes_the_check() -> None:
-    check_env(TakeAway())
