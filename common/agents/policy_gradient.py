@@ -12,7 +12,8 @@ from torch import nn
 
 from common.agents.network_agent import Batch, Inference, LaneRandom, NetworkAgent, build_optimizer
 from common.agents.networks.action_distributions import Categoricals, make_distribution
-from common.agents.networks.encoders import LeafSpaces, select_leaves
+from common.agents.networks.allowed import AllowedActions
+from common.agents.networks.encoders import LeafSpaces
 from common.agents.networks.layers import Observed
 from common.agents.networks.normalization import build_normalizer
 from common.agents.networks.policies import GaussianConfig, LikeliestAction, PolicyAndBaseline, PolicyBesideBaseline
@@ -86,7 +87,8 @@ class PolicyGradientAgent(NetworkAgent):
     ) -> None:
         self.config = config = self.Config(**params)
         self.device = torch.device(device)
-        leaves = select_leaves(spec.observation_space)
+        self.allowed = AllowedActions(spec)
+        leaves = self.allowed.leaves
         torch.manual_seed(seed)
         self.actions = make_distribution(
             type(self).__name__, spec.action_space, self.device, config.min_lstd, config.max_lstd
@@ -111,7 +113,7 @@ class PolicyGradientAgent(NetworkAgent):
 
     def _build_policy(self, leaves: LeafSpaces) -> PolicyAndBaseline | PolicyBesideBaseline:
         """Make the networks, from the leaves of observations to the outputs of the policy and values."""
-        return PolicyAndBaseline(self.config.build(leaves, self.actions.n_outputs + 1), self.actions)
+        return PolicyAndBaseline(self.config.build(leaves, self.actions.n_outputs + 1), self.actions, self.allowed)
 
     def sample(self, obs: Leaves, lanes: Array | None = None) -> Array:
         found = self._act_exploring(obs, lanes) if self.is_train else self._act_greedily(obs, lanes)

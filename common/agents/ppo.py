@@ -119,9 +119,9 @@ class PPO(PolicyGradientAgent):
     def _build_policy(self, leaves: LeafSpaces) -> PolicyAndBaseline | PolicyBesideBaseline:
         if self.config.share_layers:
             net = self._build_net(leaves, self.actions.n_outputs + 1, 0.01, 1.0)
-            return PolicyAndBaseline(net, self.actions)
+            return PolicyAndBaseline(net, self.actions, self.allowed)
         policy, baseline = self._build_net(leaves, self.actions.n_outputs, 0.01), self._build_net(leaves, 1, 1.0)
-        return PolicyBesideBaseline(policy, baseline, self.actions)
+        return PolicyBesideBaseline(policy, baseline, self.actions, self.allowed)
 
     def _build_net(self, leaves: LeafSpaces, out_dim: int, *gains: float) -> nn.Module:
         """Make a network from observations to ``[B, out_dim]``; its last layer has these gains if it is no user's."""

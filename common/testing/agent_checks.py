@@ -17,7 +17,7 @@ from common.data import Items, Leaves, Model, ModelVersion, Schema
 from common.interfaces import Agent, EnvSpec, ReplayBuffer, Step, StepProcessor, TrainingState
 from common.lanes.building import Env, spec_of
 from common.parts import row_schema
-from common.testing.acting_checks import alike, begin, by_path, check_acting, check_actions, stack, switch
+from common.testing.acting_checks import alike, begin, by_path, check_acting, check_actions, check_masks, stack, switch
 from common.testing.play import ItemMemory, Policy, check_record, explaining, items_of, play
 from common.testing.row_memory import RowMemory, rows_of, transitions_of
 
@@ -85,6 +85,7 @@ def check_agent(
     actor = make_agent(make, spec, seed=1)
     _check_sync(actor, learner, obs)
     check_actions(actor, obs, spec.action_space, train=True)
+    check_masks(actor, obs, spec)
     _check_policy(learner, obs)
     _check_saving(make_agent(make, spec, seed=2), learner, obs, memory)
     _check_resuming(make_agent(make, spec, seed=3), learner)
