@@ -133,21 +133,21 @@ _OFF_POLICY = Row(
     (
         Graph(
             "From the policy that acted",
-            "Mean clipped ratio of an action's probability under the learner's policy to that under the policy that acted. "
-            "1: the same policies. Near 0.7 and below, most steps teach little: actors lag too far behind.",
+            "Mean clipped ratio of an action's probability under the learner's policy to that under the policy that "
+            "acted. 1: the same policies. Near 0.7 and below, steps teach little: actors lag too far behind.",
             "short",
             {"{{key}}": 'crossborder_record{key="ratio_mean"}'},
         ),
         Graph(
             "Moved in an opt step (PPO)",
-            "KL divergence from the policy before the opt step, and the share of steps whose ratio is clipped. Usual are "
-            "0.01 to 0.05, and below 0.3. If they are higher, lower the learning rate or the epochs.",
+            "KL divergence from the policy before the opt step, and the share of steps whose ratio is clipped. Usual "
+            "are 0.01 to 0.05, and below 0.3. If they are higher, lower the learning rate or the epochs.",
             "short",
             {"{{key}}": 'crossborder_record{key=~"kl|clipped_share"}'},
         ),
         Graph(
             "Age of steps",
-            "Mean opt steps from the model that acted to the model that learns, and, of PPO, the steps that an opt step "
+            "Mean opt steps from the model that acted to the model that learns; of PPO also the steps that an opt step "
             "left out because they were older than max_lag.",
             "short",
             {"{{key}}": 'crossborder_record{key=~"version_age|left_out"}'},
