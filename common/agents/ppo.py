@@ -163,16 +163,16 @@ class PPO(PolicyGradientAgent):
         Raises:
             ConfigError: the view makes no rollouts, actors record no log-probabilities, or the minibatches differ.
         """
-        names = ", ".join(sorted(batch))
+        agent, names = type(self).__name__, ", ".join(sorted(batch))
         if "mask" in batch or batch["reward"].dim() != 2:
             raise ConfigError(
-                "replay.view: PPO learns from rollouts; set target: learner.views.rollouts:Rollouts, with a length; "
-                f"found the columns {names}"
+                f"replay.view: {agent} learns from rollouts; set target: learner.views.rollouts:Rollouts, with a "
+                f"length; found the columns {names}"
             )
         missing = {column.name for column in self.extra_columns()} - batch.keys()
         if missing:
             raise ConfigError(
-                f"replay: PPO needs the columns {', '.join(sorted(missing))}, which its actors record beside each "
+                f"replay: {agent} needs the columns {', '.join(sorted(missing))}, which its actors record beside each "
                 f"action; it cannot learn from rows of another agent; found the columns {names}"
             )
         n, minibatches = len(self._part(batch["reward"])), self.config.minibatches
