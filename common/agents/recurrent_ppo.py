@@ -54,7 +54,7 @@ class RecurrentPPOConfig(PPOConfig):
         description="Whether policy and baseline also share the layers of units, and part in the last layer only.",
     )
     minibatches: PositiveInt = Field(
-        1, description="The number of gradient steps in an epoch, each from an equal share of the rollouts."
+        4, description="The number of gradient steps in an epoch, each from an equal share of the rollouts."
     )
 
     @model_validator(mode="after")
