@@ -93,12 +93,18 @@ class Memory(nn.Module):
         """The states after each of the inputs ``[B, T, I]``, ``[B, T, S]``; the first W of their numbers are outputs.
 
         Where ``begins``, ``[B, T]`` bool, an episode begins, and the state before the input is zeros instead of the
-        one that the input before has left. ``state`` ``[B, S]`` is the one before the first input.
+        one that the input before has left. ``state`` ``[B, S]`` is the one before the first input. torch's kernel of
+        whole sequences, which ``forward`` uses, is faster, but it can begin anew in no sequence.
         """
         states: list[torch.Tensor] = []
-        for t, begin in enumerate(begins.unbind(dim=1)):
-            _, state = self(inputs[:, t : t + 1], state.masked_fill(begin[:, None], 0.0))
-            states.append(state)
+        with torch.autocast(inputs.device.type, enabled=False):
+            for step, begin in zip(inputs.float().unbind(dim=1), begins.unbind(dim=1), strict=True):
+                state = state.masked_fill(begin[:, None], 0.0)
+                if self.is_lstm:
+                    state = torch.cat(torch.lstm_cell(step, state.chunk(2, dim=1), *self.net.all_weights[0]), dim=1)
+                else:
+                    state = torch.gru_cell(step, state, *self.net.all_weights[0])
+                states.append(state)
         return torch.stack(states, dim=1)
 
 
