@@ -16,7 +16,7 @@ from common.agents.networks.allowed import AllowedActions
 from common.agents.networks.encoders import LeafSpaces
 from common.agents.networks.layers import Observed
 from common.agents.networks.normalization import build_normalizer
-from common.agents.networks.policies import GaussianConfig, LikeliestAction, PolicyAndBaseline, PolicyBesideBaseline
+from common.agents.networks.policies import GaussianConfig, LikeliestAction, PolicyAndBaseline
 from common.agents.shared_settings import (
     DiscountFactor,
     LearningRate,
@@ -111,14 +111,21 @@ class PolicyGradientAgent(NetworkAgent):
         self._extras: Items = {}
         self._opt_steps = 0
 
-    def _build_policy(self, leaves: LeafSpaces) -> PolicyAndBaseline | PolicyBesideBaseline:
+    def _build_policy(self, leaves: LeafSpaces) -> nn.Module:
         """Make the networks, from the leaves of observations to the outputs of the policy and values."""
         return PolicyAndBaseline(self.config.build(leaves, self.actions.n_outputs + 1), self.actions, self.allowed)
 
     def sample(self, obs: Leaves, lanes: Array | None = None) -> Array:
-        found = self._act_exploring(obs, lanes) if self.is_train else self._act_greedily(obs, lanes)
-        choice = found[:, :-1]
-        self._extras = {LOG_PROB.name: found[:, -1]}
+        return self._record(self._infer(obs, lanes))
+
+    def _infer(self, obs: Leaves, lanes: Array | None) -> Array:
+        """What ``_act`` says about n observations, ``[n, …]``."""
+        return self._act_exploring(obs, lanes) if self.is_train else self._act_greedily(obs, lanes)
+
+    def _record(self, chosen: Array) -> Array:
+        """Keep choices and log-probabilities ``[n, D + 1]`` for ``extras``; give the actions ``[n, *action_shape]``."""
+        choice = chosen[:, :-1]
+        self._extras = {LOG_PROB.name: chosen[:, -1]}
         if not isinstance(self.actions, Categoricals):
             self._extras[CHOICE] = choice
         with torch.inference_mode():
@@ -127,6 +134,10 @@ class PolicyGradientAgent(NetworkAgent):
     def _act(self, obs: Observed, noise: torch.Tensor | None = None, *, greedily: bool) -> torch.Tensor:
         """Choices for n observations and, as the last of ``[n, D + 1]``, their log-probabilities; float32."""
         outputs, _ = self.policy_net(self.normalizer(obs))
+        return self._choose(outputs, noise, greedily=greedily)
+
+    def _choose(self, outputs: torch.Tensor, noise: torch.Tensor | None, *, greedily: bool) -> torch.Tensor:
+        """Choices from the policy's outputs ``[n, K]``, and their log-probabilities, as ``_act`` gives them."""
         choice = self.actions.likeliest(outputs) if greedily else self.actions.sample(outputs, self._generator, noise)
         return torch.cat((choice.float(), self.actions.log_prob(outputs, choice)[:, None]), dim=1)
 
@@ -150,4 +161,4 @@ class PolicyGradientAgent(NetworkAgent):
         self._opt_steps = model.version.opt_steps
 
     def policy(self) -> nn.Module:
-        return nn.Sequential(self.normalizer, LikeliestAction(self.policy_net))
+        return nn.Sequential(self.normalizer, LikeliestAction(self.policy_net, self.actions))

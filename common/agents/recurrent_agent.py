@@ -34,10 +34,10 @@ class RecurrentAgent(NetworkAgent):
         self.lane_memory.begin(begins, lanes, is_train=self.is_train)
 
     def extra_columns(self) -> Sequence[Column]:
-        return [Column.of("state", np.float32, self.lane_memory.shape)]
+        return [*super().extra_columns(), Column.of("state", np.float32, self.lane_memory.shape)]
 
     def extras(self) -> Items:
-        return {"state": self._before}
+        return {**super().extras(), "state": self._before}
 
     def _recall(self, lanes: Array | None) -> Array:
         """The state of each lane before the action that is to be chosen, ``[n, S]``."""

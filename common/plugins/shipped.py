@@ -68,6 +68,7 @@ SHIPPED: Final[dict[Role, frozenset[str]]] = {
             "common.agents.iqn:IQN",
             "common.agents.qr_dqn:QRDQN",
             "common.agents.r2d2:R2D2",
+            "common.agents.recurrent_ppo:RecurrentPPO",
             "common.agents.recurrent_sac:RecurrentSAC",
             "common.agents.sac:SAC",
             "common.agents.td3:TD3",

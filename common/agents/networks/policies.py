@@ -195,14 +195,14 @@ class LikeliestAction(nn.Module):
     """Takes the likeliest action of a policy.
 
     Args:
-        policy: its values are not used.
+        policy: a ``PolicyAndBaseline`` or ``PolicyBesideBaseline``, whose values are not used.
+        actions: takes the policy's outputs.
     """
 
-    def __init__(self, policy: PolicyAndBaseline | PolicyBesideBaseline) -> None:
+    def __init__(self, policy: nn.Module, actions: ActionDistribution) -> None:
         super().__init__()
-        self.policy = policy
+        self.policy, self.actions = policy, actions
 
     def forward(self, obs: Observed) -> torch.Tensor:
         """Observations of n rows to actions ``[n, *action_shape]``."""
-        actions = self.policy.actions
-        return actions.to_env(actions.likeliest(self.policy(obs)[0]))
+        return self.actions.to_env(self.actions.likeliest(self.policy(obs)[0]))
