@@ -88,9 +88,9 @@ class RecurrentPPO(RecurrentAgent, PPO):
         encoder = RecurrentEncoder(below, n_features, n_outputs, config.memory)
         if config.share_layers:
             both = self._build_head(below, n_outputs + 1, 0.01, 1.0)
-            return RecurrentPolicy(encoder, PolicyAndBaseline(both, self.actions))
+            return RecurrentPolicy(encoder, PolicyAndBaseline(both, self.actions), self.allowed)
         policy, baseline = self._build_head(below, n_outputs, 0.01), self._build_head(below, 1, 1.0)
-        return RecurrentPolicy(encoder, PolicyBesideBaseline(policy, baseline, self.actions))
+        return RecurrentPolicy(encoder, PolicyBesideBaseline(policy, baseline, self.actions), self.allowed)
 
     def _build_head(self, below: nn.Module, out_dim: int, *gains: float) -> nn.Module:
         """Make layers from features of the memory to ``[N, out_dim]``; they begin as those of ``PPO``."""

@@ -12,6 +12,7 @@ import torch
 from pydantic import Field, PositiveInt
 from torch import nn
 
+from common.agents.networks.allowed import AllowedActions
 from common.agents.networks.critics import Critics
 from common.agents.networks.layers import Observed, flatten_time
 from common.agents.networks.policies import PolicyAndBaseline, PolicyBesideBaseline
@@ -168,11 +169,14 @@ class RecurrentPolicy(nn.Module):
     Args:
         encoder: gives features ``[B, T, W]``.
         head: turns N rows of them, ``[N, W]``, into the policy's outputs ``[N, K]`` and values ``[N]``.
+        allowed: which of the K values are.
     """
 
-    def __init__(self, encoder: RecurrentEncoder, head: PolicyAndBaseline | PolicyBesideBaseline) -> None:
+    def __init__(
+        self, encoder: RecurrentEncoder, head: PolicyAndBaseline | PolicyBesideBaseline, allowed: AllowedActions
+    ) -> None:
         super().__init__()
-        self.encoder, self.head = encoder, head
+        self.encoder, self.head, self._allowed = encoder, head, allowed
 
     def forward(
         self, obs: Observed, action_before: torch.Tensor, state: torch.Tensor, begins: torch.Tensor
@@ -188,7 +192,7 @@ class RecurrentPolicy(nn.Module):
         inputs = self.encoder.join(obs, action_before.masked_fill(begins[..., None], 0.0))
         states = self.encoder.memory.unroll(inputs, state, begins)
         outputs, value = self.head(states[..., : self.encoder.memory.width].flatten(0, 1))
-        return outputs, value, states
+        return self._allowed(outputs, flatten_time(obs)), value, states
 
 
 class RecurrentCritics(nn.Module):

@@ -24,6 +24,7 @@ from common.agents.networks.layers import Head
 from common.agents.ppo import PPO
 from common.agents.qr_dqn import QRDQN
 from common.agents.r2d2 import R2D2
+from common.agents.recurrent_ppo import RecurrentPPO
 from common.data import Array
 from common.errors import ConfigError
 from common.interfaces import EnvSpec, ReplayBuffer
@@ -52,6 +53,9 @@ AGENTS: dict[str, Any] = {
     "R2D2, dueling": partial(R2D2, memory={"width": 8}),
     "PPO": partial(PPO, minibatches=1, epochs=1, batch_size=4),
     "PPO, one network": partial(PPO, minibatches=1, epochs=1, batch_size=4, share_layers=True, entropy_cost=0.1),
+    "recurrent PPO": partial(
+        RecurrentPPO, minibatches=1, epochs=1, batch_size=4, memory={"width": 8}, feature_dim=7, share_layers=True
+    ),
     "IMPALA": partial(IMPALA),
     "discrete SAC": partial(DiscreteSAC),
     "BC": partial(BC),
@@ -172,7 +176,7 @@ def view_of(kind: Any) -> Any:
     """What makes the view that an agent draws from."""
     if kind in (R2D2, IMPALA):
         return partial(Sequences, length=4, period=4)
-    return partial(Rollouts, length=4) if kind is PPO else Transitions
+    return partial(Rollouts, length=4) if issubclass(kind, PPO) else Transitions
 
 
 @torch.no_grad()
