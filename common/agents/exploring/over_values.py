@@ -126,12 +126,18 @@ def choose_mostly_best(values: Array, epsilon: float, rng: Random) -> Array:
         chance, place = rng.random(2).T
         return np.where(chance < epsilon, _pick_allowed(values, place), actions)
     explorers = (rng.random(n) < epsilon).nonzero()[0]
-    if len(explorers) and values.min() == NOT_ALLOWED:
-        actions[explorers] = _pick_allowed(values[explorers], rng.random(len(explorers)))
-    elif len(explorers) == 1:  # numpy draws one number in a quarter of the time of an array of one.
-        actions[explorers[0]] = rng.integers(n_actions)
+    if len(explorers) == 1:  # numpy draws one number in a quarter of the time of an array of one.
+        row = explorers[0]
+        actions[row] = drawn = rng.integers(n_actions)
+        is_refused = values[row, drawn] == NOT_ALLOWED
     elif len(explorers):
-        actions[explorers] = rng.integers(n_actions, size=len(explorers))
+        actions[explorers] = drawn = rng.integers(n_actions, size=len(explorers))
+        is_refused = (values[explorers, drawn] == NOT_ALLOWED).any()
+    else:
+        return actions
+    if is_refused:  # Drawn again among the allowed actions, which leaves all of them equally likely.
+        again = explorers[values[explorers, actions[explorers]] == NOT_ALLOWED]
+        actions[again] = _pick_allowed(values[again], rng.random(len(again)))
     return actions
 
 
