@@ -1,4 +1,4 @@
-"""The part that agents with a memory share: they keep it in each lane, record it, and learn from sequences."""
+"""What agents with a memory share: they keep it in each lane, record it, and learn from sequences or rollouts."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ class Memory(nn.Module):
 
         Where ``begins``, ``[B, T]`` bool, an episode begins, and the state before the input is zeros instead of the
         one that the input before has left. ``state`` ``[B, S]`` is the one before the first input. torch's kernel of
-        whole sequences, which ``forward`` uses, is faster, but it can begin anew in no sequence.
+        whole sequences, which ``forward`` uses, is faster, but cannot begin anew within a sequence.
         """
         states: list[torch.Tensor] = []
         with torch.autocast(inputs.device.type, enabled=False):

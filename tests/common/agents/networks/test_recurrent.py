@@ -72,11 +72,12 @@ def test_an_lstm_computes_by_its_equations() -> None:
 def test_a_memory_computes_in_float32_under_autocast() -> None:
     memory = Memory(3, MemoryConfig(width=4))
     inputs, state = torch.randn(2, 5, 3), torch.zeros(2, 8)
-    expected = memory(inputs, state)
+    begins = torch.zeros(2, 5, dtype=torch.bool)
+    expected = (*memory(inputs, state), memory.unroll(inputs, state, begins))
     with torch.autocast("cpu", torch.bfloat16):
-        found = memory(inputs, state)
-    assert [each.dtype for each in found] == [torch.float32] * 2
-    assert torch.equal(found[0], expected[0])
+        found = (*memory(inputs, state), memory.unroll(inputs, state, begins))
+    assert [each.dtype for each in found] == [torch.float32] * 3
+    assert all(map(torch.equal, found, expected))
 
 
 @pytest.mark.parametrize("kind", KINDS)
