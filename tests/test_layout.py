@@ -37,6 +37,7 @@ TESTED_ELSEWHERE: dict[str, str] = {
 ACROSS_MODULES: dict[str, str] = {
     "actor/client/test_hostile_learner.py": "what a learner may send that an actor must survive",
     "common/agents/test_recurrent_example.py": "the agent with a memory among the examples",
+    "common/agents/test_q_agent.py": "what holds for all agents of action values",
     "common/agents/test_shared_encoders.py": "what holds for SAC and TD3 with shared and with frozen encoders",
     "common/agents/test_structured.py": "what holds for all agents whose observations are structured",
     "learner/test_poison.py": "items at which training diverges",

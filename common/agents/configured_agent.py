@@ -1,17 +1,20 @@
-"""Settings that several families of agents have, each written once."""
+"""What crossborder's agents share: the beginning of their constructors, and settings, each written once."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any, ClassVar
 
+import torch
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 from torch import nn
 
 from common.agents.losses.values import CriticLoss
-from common.agents.network_agent import UpdateConfig
+from common.agents.network_agent import LaneRandom, NetworkAgent, NormalizeBatch, UpdateConfig
 from common.agents.networks.encoders import LeafSpaces, build_mlp, build_network, is_own_network
 from common.agents.networks.layers import Activation
+from common.agents.networks.normalization import build_normalizer
 from common.config.replay_config import Unit
+from common.data import Model
 from common.plugins.part_config import PluginConfig
 from common.settings import Settings
 
@@ -76,13 +79,6 @@ ShiftPixels = Annotated[
     NonNegativeInt,
     Field(description="The most pixels by which pictures are shifted at random in updates (DrQ takes 4); 0: no shift."),
 ]
-NormalizeObservations = Annotated[
-    bool,
-    Field(
-        description="Whether floats in observations are scaled to mean 0 and variance 1, by the mean and variance of "
-        "the observations drawn so far."
-    ),
-]
 NormalizeRewards = Annotated[
     bool,
     Field(
@@ -117,7 +113,17 @@ class EntCoefConfig(Settings):
         return self
 
 
-class NetworkConfig(UpdateConfig):
+class AgentConfig(UpdateConfig):
+    """The settings of every agent."""
+
+    normalize_observations: bool = Field(
+        False,
+        description="Whether floats in observations are scaled to mean 0 and variance 1, by the mean and variance of "
+        "the observations drawn so far.",
+    )
+
+
+class NetworkConfig(AgentConfig):
     """The settings of agents whose configuration may name a network; each agent describes them in its own words."""
 
     units: tuple[PositiveInt, ...] = (256, 256)
@@ -148,3 +154,42 @@ class OneNetworkConfig(NetworkConfig):
         if self.network is None:
             return build_mlp(leaves, out_dim, self.units, self.feature_dim, activation)
         return build_network(self.network, leaves, out_dim)
+
+
+class ConfiguredAgent(NetworkAgent):
+    """An agent with a ``Config``, the base of crossborder's agents; its constructor seeds torch for their networks.
+
+    Before these arguments, each agent takes ``spec``: observations of any space, see
+    ``common.agents.networks.encoders``, and the actions that its class names.
+
+    Args:
+        seed: of the initial weights and of all random numbers.
+        epsilon: this actor's rung of the exploration ladder; only agents of action values use it.
+        device: where the networks live.
+        params: see the agent's ``Config``.
+
+    Raises:
+        ConfigError: the agent does not take the action space; it has no finite bounds, or too many joint actions; or a
+            leaf of the observation space cannot be stored.
+        PluginError: the user's own network cannot be built, or has other outputs than the agent needs.
+    """
+
+    Config: ClassVar[type[AgentConfig]]
+    config: AgentConfig
+
+    def __init__(self, *, seed: int, epsilon: float = 0.0, device: str = "cpu", **params: Any) -> None:
+        self.config, self.device = self.Config(**params), torch.device(device)
+        self._epsilon, self._lane_random = epsilon, LaneRandom(seed)
+        self._captured = self.captures(self.config)
+        self._opt_steps = 0  # Those of the newest model; an agent that names it among its counters counts its own too.
+        torch.manual_seed(seed)
+
+    def sync_model(self, model: Model) -> None:
+        super().sync_model(model)
+        self._opt_steps = model.version.opt_steps
+
+    def _normalize_batches(self, leaves: LeafSpaces, *, rewards: bool = False, merges_first: bool = True) -> None:
+        """Make ``normalizer``, for these leaves of observations, and ``_normalize``; see ``NormalizeBatch``."""
+        enabled = self.config.normalize_observations
+        self.normalizer = build_normalizer(leaves, enabled=enabled, rewards=rewards).to(self.device)
+        self._normalize = NormalizeBatch(self.normalizer, captured=self._captured, merges_first=merges_first)
