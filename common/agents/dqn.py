@@ -34,8 +34,14 @@ from common.agents.configured_agent import (
     UpdatesPerOpt,
 )
 from common.agents.exploring.over_values import EpsilonGreedy, EvaluationEpsilon, Explorer
-from common.agents.losses.munchausen import munchausen_bonus, soft_value
-from common.agents.losses.values import critic_loss, double_q_value, greedy_value, td_target
+from common.agents.losses.values import (
+    critic_loss,
+    double_q_value,
+    greedy_value,
+    munchausen_bonus,
+    soft_value,
+    td_target,
+)
 from common.agents.network_agent import (
     Batch,
     Inference,

@@ -11,8 +11,7 @@ from torch import nn
 
 from common.agents.dqn import MunchausenConfig, QAgent, QLoss
 from common.agents.losses.distributions import quantile_huber_loss
-from common.agents.losses.munchausen import soft_value
-from common.agents.losses.values import td_target, weighted_mean
+from common.agents.losses.values import soft_value, td_target, weighted_mean
 from common.agents.network_agent import Batch, discount_of
 from common.agents.networks.encoders import LeafSpaces
 from common.agents.networks.heads import join_dueling
