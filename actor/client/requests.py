@@ -11,9 +11,9 @@ from actor.client.join_answer import JoinAnswer
 from actor.spool import ALONE, Group, Spool
 from actor.stat import ActorCounters, Episodes
 from common.data import MAX_EPISODES, BufferedItems, ModelVersion
-from common.wire.batch import Request
 from common.wire.codec import encode_together
 from common.wire.compression import compress_together
+from common.wire.large_field import Request
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.rpc import version_to_pb
 

@@ -11,8 +11,8 @@ import grpc
 
 from actor.client.requests import Requests, WaitingBatch
 from actor.spool import Spool
-from common.wire.batch import Request
 from common.wire.channel import PushItems
+from common.wire.large_field import Request
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.rpc import NotJoinedError, describe, typed_error
 

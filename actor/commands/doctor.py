@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from typing import Final, TextIO
 
 from actor.allowance import check_names
-from actor.client.handshake import connect, inspect_certificate, resolve
 from actor.client.join_answer import read_config
-from actor.client.probe import CheckAnswer, Probe
+from actor.client.probe import CheckAnswer, Probe, connect, inspect_certificate, resolve
 from actor.worker import build_agreed_parts
 from common.config.actor_config import ActorConfig
 from common.data import Schema
@@ -27,7 +26,7 @@ from common.errors import (
     ProtocolMismatchError,
     RefusedError,
 )
-from common.evaluators import open_evaluator
+from common.evaluation import open_evaluator
 from common.lanes.watched_envs import Watch
 from common.process.log import escape, escape_lines
 from common.wire.address import split_address

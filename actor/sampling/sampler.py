@@ -7,8 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from actor.sampling.item_maker import ItemMaker
-from actor.sampling.next_obs import next_of
+from actor.sampling.item_maker import ItemMaker, next_of
 from actor.sampling.priority import NEXT, SEEN, add_priority, add_priority_to_rows, noted_columns
 from actor.sampling.recorder import Recorder
 from actor.stat import ActorCounters

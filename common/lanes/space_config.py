@@ -22,7 +22,7 @@ from common.errors import ConfigError
 from common.hints import nearest
 from common.interfaces import EnvSpec
 from common.plugins import part_loading
-from common.process.shared_globals import keeping_globals
+from common.plugins.part_loading import keeping_globals
 
 _KEYS: Final[dict[str, tuple[set[str], set[str]]]] = {
     "Box": ({"low", "high"}, {"shape", "dtype"}),

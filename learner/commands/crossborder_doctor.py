@@ -85,7 +85,7 @@ class Host:
     def device(self) -> str:
         import torch
 
-        from learner.loop.devices import require_device
+        from learner.loop.learner_parts import require_device
 
         wanted = require_device(self._config.trainer.device)
         count = torch.cuda.device_count()

@@ -206,7 +206,7 @@ def _check(config: RunConfig, arguments: argparse.Namespace) -> None:
     Raises:
         CrossborderError: a part cannot be built, or does not fit the others.
     """
-    from common.evaluators import build_eval_env
+    from common.evaluation import build_eval_env
     from common.lanes.lanes import close_env
     from learner.datasets.opening import open_dataset
     from learner.loop.env_trial import try_env

@@ -21,8 +21,7 @@ from learner.datasets.episode_dataset import EpisodeDataset
 from learner.datasets.episode_rows import check_arrays
 from learner.datasets.lerobot_features import is_picture, match_features, picture_header, read_info
 from learner.datasets.lerobot_pictures import VideoFiles, decode_clip, decode_pictures
-from learner.datasets.parquet_episodes import name_episode
-from learner.datasets.step_table import Episode, StepTable
+from learner.datasets.parquet_episodes import Episode, StepTable, name_episode
 
 DONE: Final = "next.done"
 TRUNCATED: Final = "next.truncated"

@@ -15,8 +15,7 @@ from typing import Any, Final
 from common.depth import parse_json
 from common.interfaces import Evaluation
 from common.process.clocks import Deadline
-from learner.evaluation.candidate import CandidateScoring
-from learner.evaluation.scoring import FinishedEvaluation
+from learner.evaluation.scoring import CandidateScoring, FinishedEvaluation
 from learner.shared.control import ControlBlock
 from learner.storage.checkpoint import Checkpoints
 from learner.storage.moment import Moment

@@ -25,7 +25,7 @@ from common.process.signals import leave_to_parent
 from common.settings import validate
 from common.shared.mapped import hold_until_exit
 from common.wire.address import join_address, split_address
-from common.wire.held_port import listen_at_first
+from common.wire.endpoints import listen_at_first
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.pb import crossborder_pb2_grpc as pb_grpc
 from common.wire.waiting import WaitingBytes
@@ -33,11 +33,17 @@ from learner.ingest.admin import AdminServicer
 from learner.ingest.admission import Admission
 from learner.ingest.audit import AuditLog
 from learner.ingest.core import IngestBoot, IngestCore
-from learner.ingest.descriptors import DescriptorWatch, connections_within, raise_descriptor_limit
 from learner.ingest.gate import Gate
 from learner.ingest.ingest_metrics import IngestCollector
 from learner.ingest.limits import CallLimits
-from learner.ingest.server_options import MAX_CONNECTIONS_OPTION, server_credentials, server_options
+from learner.ingest.server_options import (
+    MAX_CONNECTIONS_OPTION,
+    DescriptorWatch,
+    connections_within,
+    raise_descriptor_limit,
+    server_credentials,
+    server_options,
+)
 from learner.ingest.service import LearnerServicer
 from learner.records.exposition import MetricsServer
 from learner.shared.bell import Bell

@@ -19,7 +19,7 @@ from common.process.spare import Spare
 from common.process.supervisor import Supervisor
 from common.shared.mapped import fence
 from common.wire.address import join_address, split_address
-from common.wire.held_port import hold_port
+from common.wire.endpoints import hold_port
 from learner.shared.bell import Bell
 from learner.shared.control import ControlBlock
 

@@ -3,13 +3,39 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
 
 from common.config.run_config import RunConfig
 from common.data import ENVELOPE_BYTES, INTERVENED, Schema
 from common.errors import ConfigError
 from common.hints import nearest
 from common.parts import Parts, build_parts
-from learner.loop.devices import require_device
+
+
+def require_device(text: str) -> torch.device:
+    """The device of this name.
+
+    Args:
+        text: ``trainer.device`` of the configuration.
+
+    Raises:
+        ConfigError: it names no device, or one that torch cannot use here.
+    """
+    try:
+        device = torch.device(text)
+    except RuntimeError as error:
+        raise ConfigError(f"trainer.device: expected a device such as cpu, cuda or cuda:1, found '{text}'") from error
+    count = torch.cuda.device_count()
+    if device.type == "cuda" and (device.index or 0) >= count:
+        raise ConfigError(f"trainer.device: expected one of {count} GPUs that torch finds here, found {device}")
+    try:
+        torch.empty(0, device=device)
+    except (AssertionError, ImportError, RuntimeError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ConfigError(
+            f"trainer.device: expected a device that torch can use here, found {device}: {reason}"
+        ) from error
+    return device
 
 
 def build_learner_parts(config: RunConfig, *, epsilon: float = 0.0, n_envs: int = 0) -> Parts:

@@ -9,8 +9,7 @@ from functools import partial
 
 import torch
 
-from common.config.discount import discount_of
-from common.config.replay_config import ReplayConfig, ViewConfig
+from common.config.replay_config import ReplayConfig, ViewConfig, discount_of
 from common.config.run_config import RunConfig
 from common.data import Schema
 from common.errors import PluginError

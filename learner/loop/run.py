@@ -15,7 +15,7 @@ from rich.console import Console
 from common.agents.products import choose_products
 from common.config.run_config import RunConfig, dump_config
 from common.cores import bound_to
-from common.process.kept_memory import keep_buffers
+from common.process.child import keep_buffers
 from common.shared.mapped import holding_alone
 from common.shared.slots import ModelSlots
 from learner.datasets.loading import load_dataset
@@ -38,8 +38,7 @@ from learner.replay.value_rules import ValueRules
 from learner.shared.actor_table import actor_of, map_actor_table
 from learner.shared.durable import logging_write_errors
 from learner.storage.checkpoint import Checkpoints
-from learner.storage.origin import Origin
-from learner.storage.origin_checks import act_by_policy
+from learner.storage.origin import Origin, act_by_policy
 from learner.storage.resume import ResumePoint
 from learner.storage.rundir import RunDir, default_run_dir
 from learner.storage.training_state import StateFiles

@@ -32,7 +32,7 @@ from common.config.server_config import ServerConfig
 from common.cores import divide_cores, write_cores
 from common.errors import ConfigError, CrossborderError, DivergedError
 from common.process.spare import Spare
-from common.wire.held_port import listen_at_first
+from common.wire.endpoints import listen_at_first
 from common.wire.trust import ANY, Trust
 from learner.evaluation.actor_scoring import CANDIDATES, ActorScoring
 from learner.ingest.ingest_process import ComingIngest, IngestProcess

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from common.config.run_config import dump_config
 from common.errors import ConfigError
-from common.evaluators import open_evaluator
+from common.evaluation import open_evaluator
 from common.interfaces import Recorder
 from common.lanes.lanes import Busy
 from common.lanes.watched_envs import Watch

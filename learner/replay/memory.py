@@ -30,13 +30,11 @@ import numpy as np
 
 from common.data import FINAL, Array, Items, Schema
 from common.errors import RunDirectoryError
-from common.shared.mapped import identify, map_file
-from common.shared.words import Word, Words
+from common.shared.mapped import Word, Words, identify, map_file
 from learner.replay.batch_log import RECORD, Batch, BatchLog, choose_length
-from learner.replay.checksum import compute_checksum
 from learner.replay.layout import Layout
 from learner.replay.links import Links
-from learner.replay.ring import fault_in, read_ring, view_as_ring
+from learner.replay.ring import compute_checksum, fault_in, read_ring, view_as_ring
 from learner.shared.durable import sync
 
 N_CURSORS: Final = 8192

@@ -10,9 +10,8 @@ import numpy as np
 from common.config.replay_config import PrioritizedConfig
 from common.data import PRIORITY, Array, Items, Schema, Snapshot
 from common.errors import CheckpointError, ConfigError
-from learner.replay.arrivals import find_arrivals
 from learner.replay.memory import ReplayMemory
-from learner.replay.reader import Draws, NothingToDrawError
+from learner.replay.reader import Draws, NothingToDrawError, find_arrivals
 from learner.replay.ring import read_ring
 from learner.replay.shared_buffer import SharedReplay
 from learner.replay.sum_tree import MinTree, SumTree

@@ -17,9 +17,9 @@ from actor.spool import Group, Spool
 from actor.stat import ActorCounters, ActorFigures
 from common.data import ENVELOPE_BYTES, MAX_EPISODES, NO_MODEL, BufferedItems, Column, ModelVersion, Schema
 from common.lanes.lanes import Round
-from common.wire.batch import Request
 from common.wire.codec import buffer, encode, schema_to_pb
 from common.wire.compression import compress
+from common.wire.large_field import Request
 from common.wire.pb import crossborder_pb2 as pb
 from tests.frames import SCHEMA as PICTURES
 from tests.frames import picture_rows

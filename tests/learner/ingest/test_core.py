@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from common.data import ModelVersion
-from common.wire.batch import Request
 from common.wire.codec import encode
+from common.wire.large_field import Request
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.rpc import PROTOCOL_VERSION, NotJoinedError
 from learner.ingest.core import IngestCore

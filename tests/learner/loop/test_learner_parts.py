@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from common.errors import ConfigError
-from learner.loop.devices import require_device
+from learner.loop.learner_parts import require_device
 
 
 def test_a_device_that_exists_is_returned() -> None:
