@@ -14,8 +14,6 @@ TESTED_ELSEWHERE: dict[str, str] = {
     "common/config/evaluator_config.py": "common/test_evaluation.py",
     "common/agents/averaging.py": "learner/ranks/test_averaging.py",
     "common/testing/acting_checks.py": "common/testing/test_agent_checks.py",
-    "learner/commands/server_cordon.py": "learner/commands/test_server_drain.py",
-    "learner/commands/server_uncordon.py": "learner/commands/test_server_drain.py",
     "learner/__main__.py": "e2e/test_ranks.py",
     "learner/loop/together.py": "e2e/test_ranks.py",
     "learner/loop/opt_step.py": "learner/loop/test_learner.py",

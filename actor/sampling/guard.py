@@ -27,7 +27,7 @@ cannot tell it from a process that was stopped itself, so it leaves room for a p
 
 
 class Guard:
-    """Rebuilds an environment when it raises: the ``Keeper`` of an actor's lanes.
+    """Rebuilds an environment when it raises: the ``EnvKeeper`` of an actor's lanes.
 
     Args:
         build: makes the next environment.

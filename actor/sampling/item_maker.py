@@ -27,7 +27,7 @@ def next_of(outcome: Round, stacker: Stacker | None) -> Leaves:
 
 
 class ItemMaker:
-    """Gathers the items that step processors make; the counterpart of ``Recorder``.
+    """Gathers the items that step processors make; the counterpart of ``RowRecorder``.
 
     Args:
         schema: of the items.
@@ -44,7 +44,7 @@ class ItemMaker:
         self.rows = 0
 
     def begin(self, obs: Leaves, begins: Array | None, actions: Leaves, extras: Mapping[str, Array] | None) -> None:  # noqa: ARG002 - items have no extras of the agent
-        """Take the observations and actions of a round before its step, see ``Recorder.begin``."""
+        """Take the observations and actions of a round before its step, see ``RowRecorder.begin``."""
         self._obs, self._actions = copy_leaves(obs), actions
         if begins is not None:
             for lane in np.flatnonzero(begins).tolist():

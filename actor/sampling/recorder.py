@@ -20,7 +20,7 @@ _ARRAY = np.ndarray  # A global name is found faster than an attribute.
 _FLAGS = ("terminated", "truncated", INTERVENED.name, FIRST.name, FINAL.name)
 
 
-class Recorder:
+class RowRecorder:
     """The rows of n lanes that have been recorded and not yet been taken.
 
     Args:

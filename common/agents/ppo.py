@@ -20,7 +20,7 @@ from torch import nn
 
 from common.agents.averaging import average, total
 from common.agents.configured_agent import GradNormLimit, LearningRate
-from common.agents.losses.sequences import masked_loss, masked_mean
+from common.agents.losses.sequence_losses import masked_loss, masked_mean
 from common.agents.losses.vtrace import corrected_advantages
 from common.agents.network_agent import Batch, Results, ScheduleConfig, Update, descend, draw
 from common.agents.networks.encoders import LeafSpaces

@@ -21,7 +21,7 @@ from torch.nn import functional
 
 from common.agents.configured_agent import BatchSequences, Dueling, LossOfCritics, MaxShare, TargetSteps
 from common.agents.dqn import QAgent, QAgentConfig, QLoss
-from common.agents.losses.sequences import (
+from common.agents.losses.sequence_losses import (
     masked_loss,
     masked_mean,
     n_step_target,

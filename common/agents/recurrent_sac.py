@@ -31,7 +31,7 @@ from common.agents.configured_agent import (
     UpdatesPerOpt,
 )
 from common.agents.losses.entropy import ent_coef_loss, soft_value, squashed_gaussian
-from common.agents.losses.sequences import masked_loss, masked_mean, n_step_target, sequence_priority
+from common.agents.losses.sequence_losses import masked_loss, masked_mean, n_step_target, sequence_priority
 from common.agents.network_agent import (
     Batch,
     Inference,

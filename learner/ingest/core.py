@@ -19,7 +19,7 @@ from common.wire.rpc import NotJoinedError
 from learner.ingest.batch_limits import BatchLimits, present_limits
 from learner.ingest.batch_traces import BatchTraces
 from learner.ingest.cordons import Cordons
-from learner.ingest.fair_turns import Turns
+from learner.ingest.fair_turns import FairTurns
 from learner.ingest.fleet_metrics import FleetRates
 from learner.ingest.leading import Leading
 from learner.ingest.limits import AddressIds, ModelRepeats, Shares
@@ -62,7 +62,7 @@ class IngestBoot(Settings):
     n_ranks: int = 1
 
 
-class Scoring:
+class ScoringActors:
     """The trainer's candidates, and the actors that score them."""
 
     def __init__(self, boot: IngestBoot, control: ControlBlock) -> None:
@@ -116,13 +116,13 @@ class IngestCore:
         self.env_error_log = LogThrottle(ENV_ERRORS_LOGGED_EVERY)
         self.unfinished_log = LogThrottle(UNFINISHED_LOGGED_EVERY)
         self.ratio = LiveRatio(self.control, RatioLimiter.of(config, self.memory.steps_began))
-        self.turns = Turns()
+        self.turns = FairTurns()
         self.shares = Shares(config.replay.capacity, config.server.replay_share)
         self.model_repeats = ModelRepeats()
         self.address_ids = AddressIds(config.server.address_actors, self.registry.is_present)
         self.fleet_rates = FleetRates()
         self.answers = ModelAnswers(self.models, config.trainer.model_deltas)
-        self.scoring = Scoring(boot, self.control) if config.is_scored_by_actors else None
+        self.scoring = ScoringActors(boot, self.control) if config.is_scored_by_actors else None
         """The candidates for evaluating actors; None if actors do not score the trainer's candidates."""
         self.leading = Leading(boot.directory, boot.rank, boot.n_ranks)
         self.traces = BatchTraces(boot.directory)

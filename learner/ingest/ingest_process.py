@@ -44,7 +44,7 @@ class ComingIngest:
     def __init__(self, *, is_urgent: bool = True) -> None:
         self.trainer_bell, self.ingest_bell = Bell.create(), Bell.create()
         self.fds = (self.trainer_bell.write_fd, self.ingest_bell.read_fd)
-        self.spare = Spare("ingest", "learner.ingest.__main__", self.fds, _ENVIRONMENT)
+        self.spare = Spare("ingest", "learner.ingest.ingest_child", self.fds, _ENVIRONMENT)
         self.spare.begin(is_urgent=is_urgent)
         self._stack = ExitStack()
 

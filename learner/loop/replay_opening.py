@@ -18,10 +18,10 @@ from common.lanes.building import build_env
 from learner.loop.resident import MixedResidentReplay, ResidentReplay
 from learner.replay.interventions import PrioritizedInterventions, UniformInterventions
 from learner.replay.memory import ReplayMemory
+from learner.replay.mixed_replay import MixedReplay, Source
 from learner.replay.prioritized import PrioritizedReplay
 from learner.replay.recovery import make_whole
 from learner.replay.shared_buffer import SharedReplay
-from learner.replay.sources import MixedReplay, Source
 from learner.replay.uniform import UniformReplay
 from learner.replay.view import View
 from learner.storage.resume import ResumePoint

@@ -14,9 +14,9 @@ from common.errors import ConfigError
 from common.interfaces import ReplayBuffer
 from common.shared.mapped import fence
 from learner.replay.memory import ReplayMemory
+from learner.replay.mixed_replay import SHIFT, SOURCE, MixedReplay
 from learner.replay.reader import Draws, Gatherer, MakeDraws, ReplayReader
 from learner.replay.shared_buffer import SharedReplay
-from learner.replay.sources import SHIFT, SOURCE, MixedReplay
 from learner.replay.view import Plan
 
 

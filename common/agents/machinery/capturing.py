@@ -4,9 +4,9 @@ On a CPU the list works as a CUDA graph does on a GPU (https://pytorch.org/blog/
 on a GPU the list becomes a CUDA graph. Values that are no tensors, such as a learning rate, stay as they were when the
 function was traced.
 
-The steps of ``trace``: a ``Recorder`` records the operations as a graph; ``simplify`` drops operations that change no
-result; ``_lift_constants`` turns results that are the same in each call into arguments; ``bind`` replaces torch's
-dispatch of an operation by name with the C function behind it. On a GPU ``cuda_graph`` does the rest.
+The steps of ``trace``: an ``OperationRecorder`` records the operations as a graph; ``simplify`` drops operations that
+change no result; ``_lift_constants`` turns results that are the same in each call into arguments; ``bind`` replaces
+torch's dispatch of an operation by name with the C function behind it. On a GPU ``cuda_graph`` does the rest.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch import fx
 from torch.utils._pytree import tree_map_only
 
 from common.agents.machinery import cuda_graph
-from common.agents.machinery.recording import Layout, Recorder, UncompiledMode, is_view
+from common.agents.machinery.recording import OperationRecorder, TensorLayout, UncompiledMode, is_view
 
 Traced = Callable[..., list[torch.Tensor]]
 
@@ -38,7 +38,7 @@ def trace(function: Traced, inputs: Sequence[torch.Tensor]) -> Traced:
     Raises:
         Exception: any exception of the function or torch; parts of the function may have been computed.
     """
-    recorder = Recorder(inputs)
+    recorder = OperationRecorder(inputs)
     with recorder:
         results = function(*inputs)
     recorder.end(results)
@@ -90,7 +90,7 @@ def _lift_constants(graph: fx.Graph, outside: Mapping[fx.Node, Any]) -> list[Any
             with graph.inserting_before(first):
                 arguments[id(value)] = graph.placeholder(f"constant_{len(constants)}")
             if isinstance(value, torch.Tensor):
-                arguments[id(value)].meta["layout"] = Layout.of(value)
+                arguments[id(value)].meta["layout"] = TensorLayout.of(value)
             # The graph has autograd's operations already; detached, parameters do not start autograd again.
             constants.append(value.detach() if isinstance(value, torch.Tensor) else value)
         node.replace_all_uses_with(arguments[id(value)], lambda user: user not in known)

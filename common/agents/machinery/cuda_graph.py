@@ -19,7 +19,7 @@ from torch import fx
 from common.agents.machinery.recording import is_view
 
 
-class Step(NamedTuple):
+class PlacedOperation(NamedTuple):
     """An operation that computes on the GPU.
 
     Args:
@@ -33,7 +33,7 @@ class Step(NamedTuple):
     waits: tuple[fx.Node, ...]
 
 
-def spread(graph: fx.Graph, values: Mapping[fx.Node, Any], n_streams: int) -> list[Step]:
+def spread(graph: fx.Graph, values: Mapping[fx.Node, Any], n_streams: int) -> list[PlacedOperation]:
     """Give each operation of a graph a stream, in the order of the graph.
 
     Two operations keep their order if one of them changes memory that the other one uses.
@@ -126,7 +126,7 @@ class _Lanes:
         self._seen: dict[fx.Node, list[int]] = {}
         """For each operation, how many operations of each stream have ended when it ends."""
 
-    def place(self, node: fx.Node, earlier: Iterable[fx.Node]) -> Step:
+    def place(self, node: fx.Node, earlier: Iterable[fx.Node]) -> PlacedOperation:
         """Choose a stream for an operation that begins after ``earlier`` operations."""
         others = sorted(earlier, key=self._numbers.__getitem__, reverse=True)  # The latest first.
         known = self._merge(others)
@@ -142,7 +142,7 @@ class _Lanes:
         self._numbers[node] = len(self._numbers)
         seen[stream] = len(mine)
         self._place[node], self._seen[node] = (stream, len(mine)), seen
-        return Step(node, stream, tuple(waits))
+        return PlacedOperation(node, stream, tuple(waits))
 
     def _merge(self, nodes: Sequence[fx.Node]) -> list[int]:
         """How many operations of each stream have ended when all of these have."""
@@ -264,7 +264,7 @@ def _copy(targets: list[torch.Tensor], sources: list[torch.Tensor]) -> None:
         torch._foreach_copy_(targets, sources)
 
 
-def plan(graph: fx.Graph, constants: Mapping[fx.Node, Any]) -> list[Step] | None:
+def plan(graph: fx.Graph, constants: Mapping[fx.Node, Any]) -> list[PlacedOperation] | None:
     """Spread the operations of a graph over streams; None if their results would take too much memory.
 
     Args:
@@ -276,7 +276,7 @@ def plan(graph: fx.Graph, constants: Mapping[fx.Node, Any]) -> list[Step] | None
     return spread(graph, constants, N_STREAMS) if n_bytes <= MAX_BYTES else None
 
 
-def on_streams(graph: fx.Graph, steps: Sequence[Step]) -> Compute:
+def on_streams(graph: fx.Graph, steps: Sequence[PlacedOperation]) -> Compute:
     """Make a function that computes a graph, its operations on the streams of ``steps``; only for ``record``.
 
     Args:

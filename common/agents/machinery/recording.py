@@ -24,7 +24,7 @@ def is_view(node: fx.Node) -> bool:
     return isinstance(node.target, torch._ops.OpOverload) and node.target.is_view
 
 
-class Layout(NamedTuple):
+class TensorLayout(NamedTuple):
     """The properties of a tensor without its values."""
 
     shape: torch.Size
@@ -33,7 +33,7 @@ class Layout(NamedTuple):
     device: torch.device
 
     @classmethod
-    def of(cls, tensor: torch.Tensor) -> Layout:
+    def of(cls, tensor: torch.Tensor) -> TensorLayout:
         """The layout of a tensor."""
         return cls(tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
 
@@ -50,12 +50,12 @@ class UncompiledMode(TorchDispatchMode):  # type: ignore[no-untyped-call] # its 
         return False  # torch asks this when a subclass is defined.
 
 
-class Recorder(UncompiledMode):
+class OperationRecorder(UncompiledMode):
     """Adds each operation that is called while the recorder is entered to a graph, those of autograd too.
 
     torch's own ``make_fx`` would import torch.compile; see ``optimizers``.
 
-    Each node has the ``Layout`` of its result in ``meta["layout"]``.
+    Each node has the ``TensorLayout`` of its result in ``meta["layout"]``.
 
     Args:
         inputs: the arguments of the function that is recorded.
@@ -103,7 +103,7 @@ class Recorder(UncompiledMode):
         self.graph.output([self._node_of(result) for result in results])
 
     def _note(self, tensor: torch.Tensor, node: fx.Node) -> None:
-        node.meta["layout"] = Layout.of(tensor)
+        node.meta["layout"] = TensorLayout.of(tensor)
         self._nodes[tensor] = node
 
     def _node_of(self, value: torch.Tensor | torch.Generator) -> fx.Node:

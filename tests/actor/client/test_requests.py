@@ -13,7 +13,7 @@ from actor.client.requests import (
     WaitingBatch,
     choose_group_rows,
 )
-from actor.spool import Group, Spool
+from actor.spool import MessageGroup, Spool
 from actor.stat import ActorCounters, ActorFigures
 from common.data import ENVELOPE_BYTES, MAX_EPISODES, NO_MODEL, BufferedItems, Column, ModelVersion, Schema
 from common.lanes.lanes import Round
@@ -72,7 +72,7 @@ class Sender:
         self.counters.env_steps += 1
 
     def message(self, *batches: WaitingBatch, seq: int = 1, after_drop: bool = False) -> pb.PushItemsRequest:
-        return received(self.requests.make_message(7, seq, Group([*batches], 0, 0.0, after_drop)))
+        return received(self.requests.make_message(7, seq, MessageGroup([*batches], 0, 0.0, after_drop)))
 
     def heartbeat(self, *, leaving: bool = False) -> pb.PushItemsRequest:
         return received(self.requests.make_heartbeat(5, leaving=leaving))

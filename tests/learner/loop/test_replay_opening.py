@@ -25,9 +25,9 @@ from learner.loop.resident import MixedResidentReplay
 from learner.loop.server import train_async
 from learner.loop.trainer_metrics import count_draws_by_source
 from learner.replay.memory import ReplayMemory
+from learner.replay.mixed_replay import MixedReplay
 from learner.replay.prioritized import PrioritizedReplay
 from learner.replay.queue import QueueReplay
-from learner.replay.sources import MixedReplay
 from learner.replay.uniform import UniformReplay
 from learner.views.items import SelfContained
 from tests.conftest import MakeConfig

@@ -16,10 +16,10 @@ from common.process.clocks import Deadline
 from learner.loop.resident import MixedResidentReplay, ResidentReplay
 from learner.replay.interventions import PrioritizedInterventions
 from learner.replay.memory import ReplayMemory
+from learner.replay.mixed_replay import MixedReplay, Source
 from learner.replay.prioritized import PrioritizedReplay
 from learner.replay.reader import NothingToDrawError
 from learner.replay.shared_buffer import SharedReplay
-from learner.replay.sources import MixedReplay, Source
 from learner.replay.uniform import UniformReplay
 from learner.replay.view import View
 from learner.views.items import SelfContained

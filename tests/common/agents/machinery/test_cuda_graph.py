@@ -12,8 +12,8 @@ import torch
 from torch import fx
 
 from common.agents.machinery import capturing, cuda_graph
-from common.agents.machinery.cuda_graph import Step, spread
-from common.agents.machinery.recording import Recorder
+from common.agents.machinery.cuda_graph import PlacedOperation, spread
+from common.agents.machinery.recording import OperationRecorder
 from common.agents.machinery.update import Update
 from common.config.trainer_config import ComputingPrecision
 from common.testing import ItemMemory
@@ -59,7 +59,7 @@ def test_an_update_on_a_gpu_that_cannot_be_captured_goes_on_to_draw_random_numbe
 def test_operations_whose_results_would_take_too_much_memory_stay_on_one_stream(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    recorder = Recorder([torch.ones(1000)])
+    recorder = OperationRecorder([torch.ones(1000)])
     with recorder:
         result = torch.zeros(1000).exp()
     recorder.end([result])
@@ -70,14 +70,14 @@ def test_operations_whose_results_would_take_too_much_memory_stay_on_one_stream(
 
 def record(function: Callable[..., torch.Tensor], *inputs: torch.Tensor) -> tuple[fx.Graph, dict[fx.Node, Any]]:
     """The operations of a function, and the values that it uses from outside."""
-    recorder = Recorder(inputs)
+    recorder = OperationRecorder(inputs)
     with recorder:
         result = function(*inputs)
     recorder.end([result])
     return recorder.graph, recorder.outside
 
 
-def summary(steps: Sequence[Step]) -> list[tuple[str, int, int]]:
+def summary(steps: Sequence[PlacedOperation]) -> list[tuple[str, int, int]]:
     """Each operation's name and stream, and for how many operations it waits."""
     return [(step.node.target._opname, step.stream, len(step.waits)) for step in steps]  # type: ignore[union-attr]
 
@@ -113,7 +113,7 @@ def test_memory_is_changed_after_it_has_been_read_and_read_after_it_has_been_cha
 def test_a_traced_function_reads_a_part_of_a_weight_after_the_weight_has_been_changed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    weights, kept = torch.ones(4), list[Step]()
+    weights, kept = torch.ones(4), list[PlacedOperation]()
 
     def compute(x: torch.Tensor) -> list[torch.Tensor]:
         _, part = weights.chunk(2)
@@ -133,7 +133,7 @@ def test_a_traced_function_reads_a_part_of_a_weight_after_the_weight_has_been_ch
 class AnyOrder:
     """Computes steps in a random order, as streams might: each only after those before it on its stream or awaited."""
 
-    def __init__(self, graph: fx.Graph, steps: Sequence[Step], rng: np.random.Generator) -> None:
+    def __init__(self, graph: fx.Graph, steps: Sequence[PlacedOperation], rng: np.random.Generator) -> None:
         self._graph, self._rng = graph, rng
         last: dict[int, fx.Node] = {}
         self._after: dict[fx.Node, set[fx.Node]] = {}

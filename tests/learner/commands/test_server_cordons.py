@@ -7,7 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
+from common.errors import ConfigError, LearnerUnreachableError
 from learner.commands.learner_server import main
+from learner.commands.server_cordons import cordon_parser, count_actors, open_admin_clients, selection_of
+from learner.ingest.cordons import Selection
 from learner.loop.server import LearnerServer
 from tests.conftest import Command, MakeConfig, wait_for
 from tests.e2e.test_by_hand import CALM
@@ -54,3 +57,33 @@ def test_actors_that_do_not_leave_in_time_are_named(
         assert main(["drain", "--learner", server.ingest.address, "--all", "--timeout", "0.1"]) == 1
         assert "1 of 1 actor have not left in time, and are to leave: 0 (here, online)" in capsys.readouterr().err
         talk.cancel()
+
+
+PARSER = cordon_parser()
+
+
+def chosen(*words: str) -> Selection:
+    return selection_of(PARSER.parse_args(["--learner", "a:1", *words]))
+
+
+def test_hosts_and_ids_may_be_given_together_and_again() -> None:
+    found = chosen("--host", "cpu-1", "cpu-2", "--actor", "3", "--host", "cpu-4")
+    assert found == Selection(frozenset({3}), frozenset({"cpu-1", "cpu-2", "cpu-4"}))
+    assert chosen("--all") == Selection(everybody=True)
+
+
+def test_a_command_that_names_no_actor_is_refused() -> None:
+    with pytest.raises(ConfigError, match="expected --host, --actor or --all, found none of them"):
+        chosen()
+
+
+def test_the_command_goes_to_every_rank_that_is_named() -> None:
+    arguments = PARSER.parse_args(["--learner", "127.0.0.1:1,127.0.0.1:2", "--all"])
+    with open_admin_clients(arguments) as clients:
+        for client, address in zip(clients, ("127.0.0.1:1", "127.0.0.1:2"), strict=True):
+            with pytest.raises(LearnerUnreachableError, match=address):
+                client.cordon(selection_of(arguments))
+
+
+def test_one_actor_is_counted_as_one() -> None:
+    assert [count_actors(count) for count in (0, 1, 2)] == ["0 actors", "1 actor", "2 actors"]

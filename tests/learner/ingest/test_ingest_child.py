@@ -27,5 +27,5 @@ def test_health_is_serving_and_reflection_is_off(client: Client) -> None:
 
 
 def test_ingest_carries_no_torch() -> None:
-    code = "import sys, learner.ingest.__main__; sys.exit('torch' in sys.modules or 'gymnasium' in sys.modules)"
+    code = "import sys, learner.ingest.ingest_child; sys.exit('torch' in sys.modules or 'gymnasium' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0

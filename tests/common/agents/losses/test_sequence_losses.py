@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from common.agents.losses.sequences import masked_mean, n_step_target, rescale, sequence_priority, undo_rescaling
+from common.agents.losses.sequence_losses import masked_mean, n_step_target, rescale, sequence_priority, undo_rescaling
 
 EPS = 1e-3
 

@@ -11,10 +11,10 @@ import pytest
 from common.config.replay_config import PrioritizedConfig
 from common.errors import CheckpointError, PluginError
 from learner.replay.interventions import PrioritizedInterventions, UniformInterventions
+from learner.replay.mixed_replay import SHIFT, MixedReplay, Source
 from learner.replay.prioritized import PrioritizedReplay
 from learner.replay.reader import NothingToDrawError
 from learner.replay.shared_buffer import SharedReplay
-from learner.replay.sources import SHIFT, MixedReplay, Source
 from learner.replay.uniform import UniformReplay
 from learner.views.transitions import Transitions
 from tests.learner.views.lanes import WITH_INTERVENTIONS, Lanes
