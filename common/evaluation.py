@@ -11,8 +11,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from common.config.actor_config import ActorConfig
-from common.config.evaluator_config import EvaluatorArguments, EvaluatorConfig
+from common.config.actor_config import ActorConfig, EvaluatorArguments, EvaluatorConfig
 from common.data import Array
 from common.errors import ConfigError
 from common.interfaces import Agent, EnvSpec, Evaluation, Evaluator

@@ -11,7 +11,6 @@ GENERATED = Path("common/wire/pb")
 
 # Modules without a test file of their name, and where their behaviour is tested instead.
 TESTED_ELSEWHERE: dict[str, str] = {
-    "common/config/evaluator_config.py": "common/test_evaluation.py",
     "common/agents/averaging.py": "learner/ranks/test_averaging.py",
     "common/testing/acting_checks.py": "common/testing/test_agent_checks.py",
     "learner/__main__.py": "e2e/test_ranks.py",
@@ -21,7 +20,6 @@ TESTED_ELSEWHERE: dict[str, str] = {
     "learner/replay/view.py": "common/testing/test_view_checks.py",
     "common/wire/waiting.py": "security/test_hostile.py",
     "learner/shared/followed_batch.py": "learner/ingest/test_batch_traces.py",
-    "learner/storage/moment.py": "learner/storage/test_training_state.py",
     "learner/views/columns.py": "learner/views/test_transitions.py",
     "learner/views/positions.py": "learner/views/test_sequences.py",
 }

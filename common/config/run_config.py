@@ -8,8 +8,7 @@ from typing import Annotated, Any, Final, TypeVar
 
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
-from common.config.actor_config import ActorConfig
-from common.config.evaluator_config import EVALUATOR_OPTIONAL, EvaluatorArguments
+from common.config.actor_config import EVALUATOR_OPTIONAL, ActorConfig, EvaluatorArguments
 from common.config.nested import assign, overlay, read_yaml, to_yaml
 from common.config.replay_config import DISCOUNT, ReplayConfig, Unit, discount_of
 from common.config.server_config import ServerConfig, TlsConfig

@@ -132,8 +132,8 @@ class _Training:
         self, config: RunConfig, arguments: argparse.Namespace, console: Console | None, signals: StopSignals
     ) -> None:
         """Train, and print the summary."""
+        from learner.loop.run import actor_stats_fmt
         from learner.loop.server import LearnerServer
-        from learner.loop.summaries import actor_stats_fmt
         from learner.records.progress import Progress
 
         resume, origin, coming = bool(arguments.resume), origin_of(arguments, config.run_dir), self._coming_ingest

@@ -18,7 +18,7 @@ from common.process.clocks import Deadline
 from learner.evaluation.scoring import CandidateScoring, FinishedEvaluation
 from learner.shared.control import ControlBlock
 from learner.storage.checkpoint import Checkpoints
-from learner.storage.moment import Moment
+from learner.storage.training_state import Moment
 
 CANDIDATES: Final = "candidates"
 """The file of the slots for candidates, in the run's shared directory."""

@@ -22,7 +22,7 @@ from common.process.supervisor import Supervisor
 from learner.evaluation.scoring import CANDIDATE, CandidateScoring, FinishedEvaluation
 from learner.shared.bell import Bell
 from learner.storage.checkpoint import Checkpoints
-from learner.storage.moment import Moment
+from learner.storage.training_state import Moment
 
 log = logging.getLogger(__name__)
 READY_SECONDS = 120.0

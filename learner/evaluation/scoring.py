@@ -21,7 +21,7 @@ from common.lanes.lanes import Busy
 from common.lanes.watched_envs import EvaluationAbandoned
 from common.process.clocks import Deadline
 from learner.storage.checkpoint import Checkpoints
-from learner.storage.moment import Moment
+from learner.storage.training_state import Moment
 
 log = logging.getLogger(__name__)
 CANDIDATE: Final = ".candidate"

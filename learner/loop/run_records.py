@@ -10,7 +10,7 @@ from common.interfaces import Evaluation, Recorder
 from learner.callbacks.calling import Callbacks
 from learner.loop.window import RecordWindow
 from learner.shared.durable import logging_write_errors
-from learner.storage.moment import Moment
+from learner.storage.training_state import Moment
 
 
 class RunRecords:

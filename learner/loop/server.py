@@ -41,8 +41,7 @@ from learner.loop.learner import Learner
 from learner.loop.loop import train
 from learner.loop.opt_step import do_nothing
 from learner.loop.opt_traces import OptTraces
-from learner.loop.run import Result, Run, open_rank
-from learner.loop.summaries import actor_stats
+from learner.loop.run import Result, Run, actor_stats, open_rank
 from learner.loop.together import Together
 from learner.loop.trainer_metrics import TrainerCollector
 from learner.loop.wiring import make_learner

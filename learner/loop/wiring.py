@@ -38,8 +38,8 @@ from learner.replay.screening import report_suspects
 from learner.shared.durable import logging_write_errors
 from learner.storage.checkpoint import NoCheckpoints
 from learner.storage.checkpointer import WINDOW, Checkpointer
-from learner.storage.moment import Moment
 from learner.storage.resume import Resumable, ResumePoint, Trained
+from learner.storage.training_state import Moment
 
 log = logging.getLogger(__name__)
 ACTING: Final = "acting"

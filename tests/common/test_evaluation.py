@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from common.config.evaluator_config import EvaluatorConfig
+from common.config.actor_config import EvaluatorConfig
 from common.data import Array, Model, Record
 from common.errors import ConfigError, PluginError
 from common.evaluation import DefaultEvaluator, RestingEnv, build_eval_env, build_evaluator, open_evaluator

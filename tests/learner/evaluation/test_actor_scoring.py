@@ -18,7 +18,7 @@ from learner.evaluation.scoring import CANDIDATE
 from learner.models.publisher import ModelPublisher
 from learner.shared.control import ControlBlock
 from learner.storage.checkpoint import Checkpoints, load_params
-from learner.storage.moment import Moment
+from learner.storage.training_state import Moment
 from tests.conftest import PATIENCE, wait_for
 from tests.learner.storage.test_checkpoint import CONFIG
 from tests.parts import CheckingAgent, CountingEnv

@@ -6,13 +6,13 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from common.config.evaluator_config import EvaluatorConfig
+from common.config.actor_config import EvaluatorConfig
 from common.data import Array
 from common.evaluation import DefaultEvaluator
 from common.lanes.watched_envs import Watch
 from learner.evaluation.scoring import InlineScoring
 from learner.storage.checkpoint import Checkpoints, load_params
-from learner.storage.moment import Moment
+from learner.storage.training_state import Moment
 from tests.common.test_evaluation import Idle, SeedEnv
 from tests.conftest import Command, wait_for
 from tests.learner.loop.test_in_turns import IN_TURNS

@@ -27,7 +27,7 @@ from learner.loop.run_records import RunRecords
 from learner.loop.window import RecordWindow
 from learner.storage.checkpoint import Checkpoints, load_params
 from learner.storage.checkpointer import Checkpointer
-from learner.storage.moment import Moment
+from learner.storage.training_state import Moment
 
 
 class Diary(ReplayBuffer):

@@ -26,8 +26,7 @@ from learner.replay.uniform import UniformReplay
 from learner.replay.writer import ReplayWriter
 from learner.storage.checkpoint import SaveCounts
 from learner.storage.checkpointer import WINDOW, Checkpointer
-from learner.storage.moment import Moment
-from learner.storage.training_state import RunState, StateFiles, read_newest_state, read_newest_watermark
+from learner.storage.training_state import Moment, RunState, StateFiles, read_newest_state, read_newest_watermark
 from learner.views.transitions import Transitions
 from tests.conftest import PATIENCE
 
