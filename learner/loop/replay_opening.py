@@ -15,7 +15,7 @@ from common.data import Schema
 from common.errors import PluginError
 from common.interfaces import ReplayBuffer
 from common.lanes.building import build_env
-from learner.loop.resident import MixedResidentReplay, ResidentReplay
+from learner.loop.resident import ResidentReplay
 from learner.replay.interventions import PrioritizedInterventions, UniformInterventions
 from learner.replay.memory import ReplayMemory
 from learner.replay.mixed_replay import MixedReplay, Source
@@ -168,5 +168,4 @@ def place_on_device(buffer: SharedReplay | MixedReplay, config: RunConfig) -> Re
     """
     if not config.replay.resident:
         return buffer
-    device = torch.device(config.trainer.device)
-    return MixedResidentReplay(buffer, device) if isinstance(buffer, MixedReplay) else ResidentReplay(buffer, device)
+    return ResidentReplay(buffer, torch.device(config.trainer.device))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -11,7 +11,7 @@ import numpy as np
 from common.data import Array, Items, Snapshot
 from common.errors import CheckpointError, PluginError
 from common.interfaces import ReplayBuffer
-from learner.replay.reader import NothingToDrawError
+from learner.replay.reader import ColumnT, NothingToDrawError
 from learner.replay.shared_buffer import SharedReplay
 
 SOURCE: Final = "source"
@@ -109,27 +109,33 @@ class MixedReplay(ReplayBuffer):
             NothingToDrawError: one of the replays has nothing to draw from.
             PluginError: the sources draw different columns; this can happen with a user's own buffer.
         """
-        counts, batches = self.draw_each(size, lambda i, n: self.parts[i].batch(n))
-        if different := [sorted(each) for each in batches if each.keys() != batches[0].keys()]:
-            raise PluginError(f"replay.sources: expected the columns {sorted(batches[0])}, found {different[0]}")
-        batch = {name: np.concatenate([each[name] for each in batches]) for name in batches[0]}
-        if "index" in batch:
-            batch["index"] = batch["index"] | (np.repeat(np.arange(len(counts)), counts) << SHIFT)
-        return {**batch, SOURCE: np.repeat(self.numbers, counts)}
+        return self.join(size, lambda i, n: self.parts[i].batch(n), np.concatenate, lambda column: column)
 
-    def draw_each(self, size: int, draw: Callable[[int, int], BatchT]) -> tuple[list[int], list[BatchT]]:
-        """Draw ``size`` times in all.
+    def join(
+        self,
+        size: int,
+        draw: Callable[[int, int], Mapping[str, ColumnT]],
+        concatenate: Callable[[list[ColumnT]], ColumnT],
+        place: Callable[[Array], ColumnT],
+    ) -> dict[str, ColumnT]:
+        """Draw as ``batch`` does, into columns of another kind.
 
         Args:
             size: draws.
             draw: draws this many times from the replay of this number, and returns the batch.
-
-        Returns:
-            The number of draws from each replay, and the batches of those with any.
-
-        Raises:
-            NothingToDrawError: one of the replays has nothing to draw from.
+            concatenate: puts columns one after another.
+            place: makes such a column of an array.
         """
+        counts, batches = self._draw_each(size, draw)
+        if different := [sorted(each) for each in batches if each.keys() != batches[0].keys()]:
+            raise PluginError(f"replay.sources: expected the columns {sorted(batches[0])}, found {different[0]}")
+        batch = {name: concatenate([each[name] for each in batches]) for name in batches[0]}
+        if "index" in batch:
+            batch["index"] = batch["index"] | place(np.repeat(np.arange(len(counts)), counts) << SHIFT)
+        return {**batch, SOURCE: place(np.repeat(self.numbers, counts))}
+
+    def _draw_each(self, size: int, draw: Callable[[int, int], BatchT]) -> tuple[list[int], list[BatchT]]:
+        """The number of draws from each replay, ``size`` in all, and the batches of those with any."""
         counts, batches = self.split(size), dict[int, BatchT]()
         for i in reversed(range(len(counts))):  # The rows of the actors come last: other shares may fall to them.
             if not counts[i]:

@@ -67,6 +67,8 @@ class Gathered(Protocol):
 
     def __setitem__(self, key: Any, value: Any, /) -> None: ...
 
+    def __or__(self, other: Any, /) -> Any: ...
+
 
 ColumnT = TypeVar("ColumnT", bound=Gathered)
 
