@@ -16,7 +16,6 @@ TESTED_ELSEWHERE: dict[str, str] = {
     "learner/__main__.py": "e2e/test_ranks.py",
     "learner/loop/together.py": "e2e/test_ranks.py",
     "learner/loop/opt_step.py": "learner/loop/test_learner.py",
-    "learner/loop/run_records.py": "learner/loop/test_learner.py",
     "learner/replay/view.py": "common/testing/test_view_checks.py",
     "common/wire/waiting.py": "security/test_hostile.py",
     "learner/shared/followed_batch.py": "learner/ingest/test_batch_traces.py",

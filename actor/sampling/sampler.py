@@ -8,8 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from actor.sampling.item_maker import ItemMaker, next_of
-from actor.sampling.priority import NEXT, SEEN, add_priority, add_priority_to_rows, noted_columns
-from actor.sampling.recorder import RowRecorder
+from actor.sampling.recorder import NEXT, SEEN, RowRecorder, add_priority, add_priority_to_rows, noted_columns
 from actor.stat import ActorCounters
 from common.data import PRIORITY, Array, Items, Schema
 from common.errors import PluginError

@@ -1,7 +1,7 @@
 """Evaluations during training: the interface that the learner calls, and evaluations that training waits for.
 
-Two other implementations score a copy of the agent while training goes on: ``evaluator_process.py`` by a child,
-``actor_scoring.py`` by an actor.
+Two other implementations score a copy of the agent while training goes on: ``ActorScoring`` by an actor, and
+``evaluator_process.py`` by a child.
 """
 
 from __future__ import annotations
@@ -10,16 +10,20 @@ import abc
 import logging
 import threading
 import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
-from typing import ClassVar, Final, Protocol
+from pathlib import Path
+from typing import Any, ClassVar, Final, Protocol
 
 from actor.sampling.guard import Watchdog
+from common.depth import parse_json
 from common.errors import CheckpointError
 from common.interfaces import Agent, Evaluation, Evaluator
 from common.lanes.lanes import Busy
 from common.lanes.watched_envs import EvaluationAbandoned
 from common.process.clocks import Deadline
+from learner.shared.control import ControlBlock
 from learner.storage.checkpoint import Checkpoints
 from learner.storage.training_state import Moment
 
@@ -240,3 +244,68 @@ class CandidateScoring(abc.ABC):
     def end(self) -> None:
         """Remove the candidate."""
         self._checkpoints.discard(CANDIDATE)
+
+
+CANDIDATES: Final = "candidates"
+"""The file of the slots for candidates, in the run's shared directory."""
+SCORE: Final = "score.json"
+"""The newest score, as ingest writes it in the run's shared directory."""
+LISTEN_SECONDS: Final = 0.05
+
+
+class ActorScoring(CandidateScoring):
+    """A ``Scoring`` by an actor which evaluates: ``actor-worker --evaluate``.
+
+    The trainer publishes the candidate's model in separate slots, where no newer model for acting replaces it. Ingest
+    hands it to the evaluating actor, and notes the score that the actor reports.
+
+    Args:
+        shared: the run's shared directory.
+        control: shared with ingest, which counts there the scores it has written.
+        publish: makes the agent's present policy, of this opt step, the newest candidate that actors can fetch.
+        incarnation: of the run; scores of earlier lives of the run do not count.
+        checkpoints: takes the candidates and ``best/``.
+        finish_seconds: at the end of training, the longest wait for the score that is still missing.
+    """
+
+    restarts = 0
+    needs_actors = True
+    still_runs = logging.WARNING, "the evaluation before has no score yet; is an actor-worker --evaluate online?"
+
+    def __init__(
+        self,
+        shared: Path,
+        control: ControlBlock,
+        publish: Callable[[int], None],
+        *,
+        incarnation: int,
+        checkpoints: Checkpoints,
+        finish_seconds: float,
+    ) -> None:
+        super().__init__(checkpoints, finish_seconds)
+        self._score, self._control, self._publish = shared / SCORE, control, publish
+        self._incarnation, self._seen = incarnation, control.scores
+
+    def _hand_over(self, moment: Moment) -> None:
+        self._publish(moment.opt_steps)
+
+    def _listen(self, deadline: Deadline) -> FinishedEvaluation | None:
+        finished = self._collect()
+        while finished is None and self._running is not None and not deadline.passed():
+            if self._abandoned.wait(LISTEN_SECONDS):
+                break
+            self._control.trainer_beats += 1  # Ingest sees that the trainer lives while it waits for the last score.
+            finished = self._collect()
+        return finished
+
+    def _collect(self) -> FinishedEvaluation | None:
+        """The score that is awaited, if ingest has written it since the last call."""
+        written = self._control.scores
+        if written == self._seen or self._running is None:
+            return None
+        self._seen = written
+        score: dict[str, Any] = parse_json(self._score.read_text())
+        if (score["incarnation"], score["opt_steps"]) != (self._incarnation, self._running.opt_steps):
+            return None
+        moment, self._running = self._running, None
+        return FinishedEvaluation(moment, Evaluation(score["score"], score["record"]), score["seconds"])

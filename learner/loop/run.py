@@ -22,9 +22,8 @@ from common.data import Array
 from common.process.child import keep_buffers
 from common.shared.mapped import holding_alone
 from common.shared.slots import ModelSlots
-from learner.datasets.loading import load_dataset
+from learner.datasets.loading import load_dataset, open_source
 from learner.datasets.opening import Dataset, open_dataset
-from learner.datasets.sources import open_source
 from learner.loop.learner import Learner, Outcome
 from learner.loop.learner_parts import build_learner_parts
 from learner.loop.replay_opening import build_buffer, open_memory

@@ -34,7 +34,7 @@ from common.errors import ConfigError, CrossborderError, DivergedError
 from common.process.spare import Spare
 from common.wire.endpoints import listen_at_first
 from common.wire.trust import ANY, Trust
-from learner.evaluation.actor_scoring import CANDIDATES, ActorScoring
+from learner.evaluation.scoring import CANDIDATES, ActorScoring
 from learner.ingest.ingest_process import ComingIngest, IngestProcess
 from learner.loop.intake import Intake
 from learner.loop.learner import Learner

@@ -33,7 +33,7 @@ from common.process.clocks import Deadline
 from common.spaces import columns_of, to_columns
 from learner.datasets.loading import FIRST_INCARNATION
 from learner.datasets.made_up import make_up_episodes
-from learner.loop.precision import computing_in
+from learner.loop.learner_parts import computing_in
 from learner.loop.replay_opening import build_buffer, build_view, place_on_device
 from learner.replay.memory import ReplayMemory
 from learner.replay.queue import QueueReplay

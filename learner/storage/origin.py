@@ -26,7 +26,7 @@ from common.parts import Parts
 from common.plugins.part_config import PluginConfig
 from common.plugins.part_loading import load_part
 from common.settings import Settings, validate
-from learner.replay.layout import Layout
+from learner.replay.memory import Layout
 from learner.shared.durable import has_file
 from learner.storage.checkpoint import load_params
 from learner.storage.rundir import list_states, read_identity

@@ -26,7 +26,7 @@ from common.agents.products import ChoiceFile, Choices, Product, Times, choices,
 from common.agents.sac import SAC
 from common.config.trainer_config import ProductChoice
 from common.testing import ItemMemory
-from learner.loop.precision import computing_in
+from learner.loop.learner_parts import computing_in
 from tests.common.agents.machinery.test_update import BOX, DISCRETE, OBS, Kind, items, learn
 
 ONEDNN = "mkldnn._linear_pointwise.default"

@@ -19,7 +19,7 @@ from common.parts import row_schema
 from common.testing.play import play
 from common.testing.row_memory import rows_of
 from examples.own_parts import Corridor, TabularQ
-from learner.loop.window import RecordWindow
+from learner.loop.run_records import RecordWindow
 from learner.replay.memory import ReplayMemory
 from learner.replay.recovery import Watermark
 from learner.replay.uniform import UniformReplay

@@ -23,7 +23,7 @@ from learner.commands.sync_train import main
 from learner.loop.in_turns import Trainer, train_in_turns
 from learner.loop.offline import OfflineTrainer
 from learner.loop.server import LearnerServer
-from learner.replay.layout import Layout
+from learner.replay.memory import Layout
 from learner.storage.checkpoint import load_params
 from learner.storage.origin import OPTIMISER, REPLAY, Origin, act_by_policy, find_differences, require_same_spaces
 from learner.storage.rundir import RunDir, list_states

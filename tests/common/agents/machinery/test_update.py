@@ -39,7 +39,7 @@ from common.settings import validate
 from common.testing import ItemMemory
 from common.testing.agent_checks import MakeAgent
 from learner.loop.in_turns import train_in_turns
-from learner.loop.precision import computing_in
+from learner.loop.learner_parts import computing_in
 from learner.loop.server import train_async
 from tests.common.agents.parts import CRITICS, CROSSQ
 
