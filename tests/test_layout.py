@@ -11,25 +11,15 @@ GENERATED = Path("common/wire/pb")
 
 # Modules without a test file of their name, and where their behaviour is tested instead.
 TESTED_ELSEWHERE: dict[str, str] = {
-    "common/config/evaluator_config.py": "common/test_evaluation.py",
     "common/agents/averaging.py": "learner/ranks/test_averaging.py",
     "common/testing/acting_checks.py": "common/testing/test_agent_checks.py",
-    "common/wire/large_field.py": "common/wire/test_chunk.py",
-    "learner/commands/server_cordon.py": "learner/commands/test_server_drain.py",
-    "learner/commands/server_uncordon.py": "learner/commands/test_server_drain.py",
     "learner/__main__.py": "e2e/test_ranks.py",
     "learner/loop/together.py": "e2e/test_ranks.py",
-    "learner/evaluation/candidate.py": "learner/evaluation/test_actor_scoring.py",
-    "learner/loop/learner_parts.py": "learner/loop/test_run.py",
     "learner/loop/opt_step.py": "learner/loop/test_learner.py",
-    "learner/loop/run_records.py": "learner/loop/test_learner.py",
     "learner/replay/view.py": "common/testing/test_view_checks.py",
     "common/wire/waiting.py": "security/test_hostile.py",
     "learner/shared/followed_batch.py": "learner/ingest/test_batch_traces.py",
-    "learner/storage/moment.py": "learner/storage/test_training_state.py",
     "learner/views/columns.py": "learner/views/test_transitions.py",
-    "learner/views/episodes.py": "learner/views/test_transitions.py",
-    "learner/views/path_view.py": "learner/views/test_transitions.py",
     "learner/views/positions.py": "learner/views/test_sequences.py",
 }
 
@@ -37,6 +27,7 @@ TESTED_ELSEWHERE: dict[str, str] = {
 ACROSS_MODULES: dict[str, str] = {
     "actor/client/test_hostile_learner.py": "what a learner may send that an actor must survive",
     "common/agents/test_recurrent_example.py": "the agent with a memory among the examples",
+    "common/agents/test_q_agent.py": "what holds for all agents of action values",
     "common/agents/test_shared_encoders.py": "what holds for SAC and TD3 with shared and with frozen encoders",
     "common/agents/test_structured.py": "what holds for all agents whose observations are structured",
     "learner/test_poison.py": "items at which training diverges",

@@ -7,10 +7,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from actor.sampling.item_maker import ItemMaker
-from actor.sampling.next_obs import next_of
-from actor.sampling.priority import NEXT, SEEN, add_priority, add_priority_to_rows, noted_columns
-from actor.sampling.recorder import Recorder
+from actor.sampling.item_maker import ItemMaker, next_of
+from actor.sampling.recorder import NEXT, SEEN, RowRecorder, add_priority, add_priority_to_rows, noted_columns
 from actor.stat import ActorCounters
 from common.data import PRIORITY, Array, Items, Schema
 from common.errors import PluginError
@@ -66,19 +64,19 @@ class Sampler:
         self._stacker = Stacker(parts.frames, self._lanes.n, parts.frame_stack) if parts.frame_stack > 1 else None
         self._agreed = parts.schema.without(PRIORITY) if parts.has_priorities else parts.schema
         self._records = self._make_recorder()
-        rows = self._records if isinstance(self._records, Recorder) else None
+        rows = self._records if isinstance(self._records, RowRecorder) else None
         self._noted = rows if parts.has_priorities else None  # Notes the agent's observations for priorities.
-        self._has_extras = bool(parts.agent.extra_columns()) and isinstance(self._records, Recorder)
+        self._has_extras = bool(parts.agent.extra_columns()) and isinstance(self._records, RowRecorder)
         self._makes_items = bool(parts.processors)
         self._unbegun: Array | None = np.ones(self._lanes.n, bool)  # Where the agent begins at the first round.
         self._ended: float | None = None  # When the last round ended; None: it was pushed, or there was none.
         self._lanes.reset(spread(seed) if self._lanes.is_vector else seed)
 
-    def _make_recorder(self) -> Recorder | ItemMaker:
+    def _make_recorder(self) -> RowRecorder | ItemMaker:
         parts = self._parts
         if parts.processors:
             return ItemMaker(self._agreed, parts.processors, self._stacker)
-        return Recorder(parts.rows, self._lanes.n, noted_columns(parts.spec) if parts.has_priorities else ())
+        return RowRecorder(parts.rows, self._lanes.n, noted_columns(parts.spec) if parts.has_priorities else ())
 
     @property
     def version(self) -> int:

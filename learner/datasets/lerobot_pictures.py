@@ -13,7 +13,7 @@ import numpy as np
 
 from common.data import Array
 from common.errors import DatasetError
-from learner.datasets.step_table import StepTable
+from learner.datasets.parquet_episodes import StepTable
 
 try:
     import av

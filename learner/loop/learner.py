@@ -28,7 +28,7 @@ from learner.loop.run_records import RunRecords
 from learner.shared.durable import WITHOUT_CHECKPOINT, logging_write_errors
 from learner.storage.checkpoint import Checkpoints
 from learner.storage.checkpointer import Checkpointer
-from learner.storage.moment import Moment
+from learner.storage.training_state import Moment
 
 log = logging.getLogger(__name__)
 
