@@ -279,3 +279,37 @@ def test_a_process_that_keeps_its_buffers_fills_freed_memory_without_page_faults
     command = [sys.executable, "-c", FREE_AND_FILL_AGAIN]
     done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=True)
     assert int(done.stdout) < 10 * (32 << 20) / 4096 / 2
+
+
+FILL_IN_TURN = """
+import sys, threading
+from pathlib import Path
+if sys.argv[1:]:
+    from common.process.child import keep_buffers
+    keep_buffers()
+
+def own_mib():
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon")) // 1024
+
+before, done = own_mib(), threading.Event()
+for _ in range(16):
+    filled = threading.Event()
+    def fill():
+        bytearray(b"x") * (16 << 20)
+        filled.set()
+        done.wait(60)
+    threading.Thread(target=fill, daemon=True).start()
+    filled.wait(60)
+print(own_mib() - before)
+done.set()
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
+@pytest.mark.parametrize("by", ["call", "environment"])
+def test_what_threads_have_freed_is_kept_for_two_of_them_and_not_for_each(by: str) -> None:
+    environment = {**os.environ, **KEEP_BUFFERS} if by == "environment" else dict(os.environ)
+    command = [sys.executable, "-c", FILL_IN_TURN, *(["call"] if by == "call" else [])]
+    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 4 * 16
