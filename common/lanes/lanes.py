@@ -265,8 +265,8 @@ class Lanes(abc.ABC):
 
     def _end_call(self) -> None:
         """Note that no environment is busy any more, and put back the signals that one may have taken."""
-        self.busy.since = math.inf
-        put_signals_back()
+        since, self.busy.since = self.busy.since, math.inf
+        put_signals_back(since)
 
     def _require_interface(self, call: Call, error: BaseException) -> None:
         """Raise PluginError if an exception of a call shows that the environment has another interface."""

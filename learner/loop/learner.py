@@ -229,7 +229,7 @@ class Learner:
         Raises:
             CrossborderError: the evaluator failed, or its score is not finite.
         """
-        put_signals_back()
+        put_signals_back(time.monotonic())
         self._collect(wait=False)
         self._check_callbacks()
         if self._checkpointer is not None:

@@ -141,7 +141,8 @@ class _Header(Words):
     batches = Word(5)
     """Batches ever stored; the number of the next batch."""
     place = Word(6)
-    """Which files these are, and in which boot and mount they are written, see ``ReplayMemory.is_settled``."""
+    """Which files these are, and in which boot and mount they are written, see ``ReplayMemory.is_settled``. 0: unknown,
+    so the next start compares all batches."""
 
 
 class ReplayMemory:
@@ -386,20 +387,30 @@ class ReplayMemory:
     def close(self) -> None:
         """Sync all files and note that no process writes them any more, so that a later boot finds them whole.
 
+        Nothing is noted if an earlier ``sync`` failed.
+
         Raises:
             OSError: they cannot be synced.
         """
         self.sync()
-        self.header.place = self._identify(is_closed=True)
-        sync(self.directory / "header")
+        if self.header.place:
+            self.header.place = self._identify(is_closed=True)
+            sync(self.directory / "header")
 
     def sync(self) -> None:
         """Wait until all that has been stored is on disk.
 
+        Linux reports a write that a disk has lost once only, so a later call may succeed. From the first failure on,
+        the header names no files, and the next start compares all batches with their checksums.
+
         Raises:
             OSError: it cannot be written there.
         """
-        for file in self.directory.iterdir():
-            sync(file)
-        for directory in (self.directory, self.directory.parent):
-            sync(directory)
+        try:
+            for file in self.directory.iterdir():
+                sync(file)
+            for directory in (self.directory, self.directory.parent):
+                sync(directory)
+        except OSError:
+            self.header.place = 0
+            raise
