@@ -19,6 +19,7 @@ from common.wire.rpc import WINDOW_BYTES
 from common.wire.tls import read_authorities, read_pair
 from common.wire.watched import Watched
 
+log = logging.getLogger(__name__)
 MAX_CONNECTIONS_OPTION = "grpc.max_allowed_incoming_connections"
 
 
@@ -72,7 +73,6 @@ def server_credentials(tls: TlsConfig) -> grpc.ServerCredentials:
     return grpc.dynamic_ssl_server_credentials(last, changed, require_client_authentication=tls.client_ca is not None)
 
 
-log = logging.getLogger(__name__)
 MAX_LIMIT: Final = 65_536
 """The limit is not raised beyond this number."""
 RESERVED: Final = 64

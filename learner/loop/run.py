@@ -46,6 +46,8 @@ from learner.storage.rundir import RunDir, default_run_dir
 from learner.storage.training_state import StateFiles
 from learner.views.staleness import any_version
 
+log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
 class AsyncTrainStat:
@@ -75,7 +77,6 @@ def actor_stats_fmt(stats: Sequence[ActorStat]) -> str:
     return "\n".join(lines) + "\n"
 
 
-log = logging.getLogger(__name__)
 FORMER_INGEST_SECONDS = 30.0
 """The ingest process of a trainer that was killed gets this long to end. It takes a moment, unless it is frozen."""
 

@@ -33,6 +33,7 @@ from common.errors import ConfigError, RankLostError
 from common.process.clocks import Deadline
 from learner.ranks.place import Place
 
+log = logging.getLogger(__name__)
 _LOOK: Final = timedelta(seconds=0.25)
 """Rank 0 looks this often whether a rank has written another name."""
 
@@ -105,7 +106,6 @@ def _read(store: Store, key: str, timeout: timedelta) -> str:
     return store.get(key).decode()
 
 
-log = logging.getLogger(__name__)
 START_SECONDS: Final = 600.0
 """The ranks wait this long for each other at the start, since a rank may have to load a dataset."""
 LIFE_SECONDS: Final = 0.25

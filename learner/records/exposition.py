@@ -33,6 +33,8 @@ from common.process.log import LogThrottle
 from common.wire.tls import read_authorities, read_pair
 from common.wire.watched import Watched
 
+log = logging.getLogger(__name__)
+
 
 def counter(name: str, text: str, value: float | None) -> Metric:
     """A counter; its name ends in ``_total``. For None it is exposed without a sample."""
@@ -73,7 +75,6 @@ def rank_info(run_id: str, rank: int, n_ranks: int) -> Metric:
     return info("crossborder_rank_info", "The rank of this process.", labels)
 
 
-log = logging.getLogger(__name__)
 MAX_CONNECTIONS: Final = 16
 SECONDS: Final = 5.0
 """The time for a whole connection, from its first byte to its last, with the handshake of TLS."""

@@ -32,6 +32,7 @@ from learner.storage.checkpoint import load_params
 from learner.storage.rundir import list_states, read_identity
 from learner.storage.training_state import read_newest_state
 
+log = logging.getLogger(__name__)
 RANDOM_START: Final = "random_opts"
 """The parameter of agents that act at random until they have taken this many opt steps."""
 
@@ -120,7 +121,6 @@ def _describe(columns: tuple[Column, ...]) -> str:
     return ", ".join(f"{column} ({column.domain})" if column.domain else str(column) for column in columns)
 
 
-log = logging.getLogger(__name__)
 OPTIMISER: Final = "optimiser"
 REPLAY: Final = "replay"
 OPTIONS: Final = {

@@ -35,6 +35,8 @@ from learner.shared.durable import READ_TRIES, locate, put_in_place, read_whole,
 from learner.storage.checkpoint import SaveCounts
 from learner.storage.rundir import list_numbered
 
+log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
 class Moment:
@@ -48,7 +50,6 @@ class Moment:
     """Steps that the other ranks have stored."""
 
 
-log = logging.getLogger(__name__)
 FORMAT: Final = 1
 AGENT: Final = "agent."
 """The names of the agent's tensors begin with this."""
