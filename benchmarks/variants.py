@@ -6,6 +6,7 @@ Each run is added to ``benchmarks/results/NAME.json`` as soon as it ends; a run 
 from __future__ import annotations
 
 import argparse
+import csv
 import json
 import os
 import statistics
@@ -35,10 +36,15 @@ class Variant:
     """By path, the settings that replace those of the file."""
     actors: int = 0
     """Local actors over the network; 0 trains in turns."""
+    config: Path | None = None
+    """The file; None: that of the benchmark."""
 
 
 def train(config: Path, variant: Variant, seed: int) -> dict[str, Any]:
-    """One run: its curve over environment steps, opt steps, seconds, and the load of the machine at its end."""
+    """One run: its curve over environment steps, opt steps, seconds, and the load of the machine at its end.
+
+    Of an agent that records ``version_age``, its mean is there too.
+    """
     with tempfile.TemporaryDirectory() as directory:
         settings = {
             "server.listen": "127.0.0.1:0",
@@ -48,15 +54,17 @@ def train(config: Path, variant: Variant, seed: int) -> dict[str, Any]:
             "run_dir": Path(directory) / "run",
             **variant.settings,
         }
-        loaded = load_config(config, [f"{key}={value}" for key, value in settings.items()])
+        loaded = load_config(variant.config or config, [f"{key}={value}" for key, value in settings.items()])
         result = train_async(loaded, local_actors=variant.actors) if variant.actors else train_in_turns(loaded)
         points = read_points(result.run_dir, "env-steps")
+        with (result.run_dir / "metrics.csv").open(newline="") as file:
+            ages = [float(row["version_age"]) for row in csv.DictReader(file) if row.get("version_age")]
     return {
         "opt_steps": result.opt_steps,
         "seconds": round(result.seconds, 1),
         "load": round(os.getloadavg()[0], 1),
         "curve": [[int(x), round(y, 2)] for x, y in points.items()],
-    }
+    } | ({"version_age": round(statistics.mean(ages), 1)} if ages else {})
 
 
 def runs_of(name: str) -> list[dict[str, Any]]:

@@ -41,7 +41,7 @@ def test_random_actions_are_allowed_elements_of_the_space(space: Any, seed: int)
     found[:, 0] |= found[:, :3].max(axis=1) == 0
     found[:, 3] |= found[:, 3:].max(axis=1) == 0
     obs: Leaves = {"action_mask": found, "x": np.zeros((20, 2), np.float32)}
-    actions = masks.draw(obs, rng)
+    actions = masks.draw(obs, np.zeros(0), rng)
     assert all(space.contains(action) for action in actions)
     assert masks.are_allowed(obs, actions).all()
     assert not len(masks.find_dead_ends(obs))
