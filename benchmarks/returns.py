@@ -18,7 +18,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -114,8 +114,11 @@ def load(name: str, settings: Sequence[str] = ()) -> RunConfig:
     return load_config(Path(f"configs/{task.config or name}.yaml"), [*task.settings, *settings])
 
 
-def configure(name: str, way: Way, seed: int, run_dir: Path) -> RunConfig:
-    """The task's configuration with its budget in place of its target; actors share the environments among them."""
+def configure(name: str, way: Way, seed: int, run_dir: Path, more: Mapping[str, Any] | None = None) -> RunConfig:
+    """The task's configuration with its budget in place of its target, and ``more`` settings.
+
+    Actors share the environments among them.
+    """
     plain, task = load(name), TASKS[name]
     ratio, batch = plain.replay.samples_per_insert, plain.agent.params["batch_size"]
     if ratio is None:
@@ -133,7 +136,7 @@ def configure(name: str, way: Way, seed: int, run_dir: Path) -> RunConfig:
         "seed": seed,
         "run_dir": run_dir,
     }
-    return load(name, [f"{key}={value}" for key, value in ours.items()])
+    return load(name, [f"{key}={value}" for key, value in (ours | dict(more or {})).items()])
 
 
 def train_ours(name: str, way: Way, seed: int) -> dict[str, Any]:
@@ -150,6 +153,13 @@ def train_ours(name: str, way: Way, seed: int) -> dict[str, Any]:
 
 def train_peer(name: str, package: str, seed: int, python: str) -> dict[str, Any]:
     """One run of stable-baselines3 or of its form in JAX, in a separate interpreter."""
+    found = ask_peer(name, package, seed, python, episodes=TASKS[name].episodes, evaluations=EVALUATIONS)
+    del found["eval_seconds"]  # The seconds of crossborder's runs include them too.
+    return found
+
+
+def ask_peer(name: str, package: str, seed: int, python: str, *, episodes: int, evaluations: int) -> dict[str, Any]:
+    """The answer of ``benchmarks/sb3.py`` about one run."""
     config, task = load(name), TASKS[name]
     if task.sb3 is None:
         raise SystemExit(f"{name}: expected a task that has a peer: {', '.join(n for n, t in TASKS.items() if t.sb3)}")
@@ -158,14 +168,13 @@ def train_peer(name: str, package: str, seed: int, python: str) -> dict[str, Any
         "env": task.sb3_env or config.env.params,
         "seed": seed,
         "env_steps": task.env_steps,
-        "episodes": task.episodes,
-        "evaluations": EVALUATIONS,
+        "episodes": episodes,
+        "evaluations": evaluations,
         "settings": task.sb3,
     }
     script = Path(__file__).parent / "sb3.py"
     done = subprocess.run([python, script, json.dumps(job)], stdout=subprocess.PIPE, text=True, check=True)
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    del found["eval_seconds"]  # The seconds of crossborder's runs include them too.
     return found
 
 

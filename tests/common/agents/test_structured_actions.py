@@ -25,6 +25,7 @@ from common.agents.recurrent_ppo import RecurrentPPO
 from common.agents.sac import SAC
 from common.agents.td3 import TD3
 from common.config.run_config import RunConfig
+from common.data import Leaves
 from common.errors import ConfigError
 from common.interfaces import EnvSpec
 from common.parts import row_schema
@@ -76,8 +77,8 @@ class Masked(Structured):
         return self._mask(obs), info
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        obs, *outcome, info = super().step(action)
-        return self._mask(obs), *outcome, info  # type: ignore[return-value]
+        obs, reward, terminated, truncated, info = super().step(action)
+        return self._mask(obs), reward, terminated, truncated, info
 
     def _mask(self, obs: Any) -> Any:
         gear, key, other = (np.eye(n, dtype=np.int8)[int(abs(obs["x"][0]) * n) % n] for n in (3, 2, 3))
@@ -95,12 +96,12 @@ def test_an_action_that_is_not_allowed_is_never_taken(name: str, seed: int, is_t
     allowed = rng.random((16, 8)) < 0.3
     for first, n in ((0, 3), (3, 2), (5, 3)):
         allowed[np.arange(16), first + rng.integers(n, size=16)] = True
-    obs = {"action_mask": allowed.astype(np.int8), "x": rng.uniform(-1, 1, (16, 2)).astype(np.float32)}
+    obs: Leaves = {"action_mask": allowed.astype(np.int8), "x": rng.uniform(-1, 1, (16, 2)).astype(np.float32)}
     agent.begin(np.ones(16, bool))
     taken = agent.sample(obs)
     assert masks.are_allowed(obs, taken).all()
     assert np.isfinite(agent.extras()["log_prob"]).all()
-    read = agent.allowed.read({path: torch.from_numpy(leaf) for path, leaf in obs.items()})
+    read = agent.allowed.read({"action_mask": torch.from_numpy(allowed)})
     assert read[:, :2].all(), "no mask is about a Box leaf"
 
 
