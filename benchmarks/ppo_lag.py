@@ -10,13 +10,20 @@ environment steps and learns from them ten times; one of IMPALA takes 320 and le
 
 from __future__ import annotations
 
+import statistics
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.variants import Variant, main
+import numpy as np
+
+from benchmarks.variants import Variant, main, runs_of, spread
 from common.agents.network_agent import Batch, Results
 from common.agents.policy_gradient import LOG_PROB
 from common.agents.ppo import PPO
+from crossborder.curves.bands import bring_together
+from crossborder.curves.picture import draw_picture
+from crossborder.curves.reading import Curve
 
 LAGS: Final = (1, 10, 50, 200)
 ENV_STEPS: Final = 200_000
@@ -51,5 +58,42 @@ def make_variants() -> dict[str, Variant]:
     return found
 
 
+def show(name: str, title: str) -> str:
+    """A row for each agent and figure, with a column for each lag; draw the mean of all evaluations against the lag."""
+    runs = {(run["way"], run["seed"]): run for run in runs_of(name)}
+    seeds = sorted({seed for _, seed in runs})
+    lines = [f"| | {' | '.join(f'a model every {lag}' for lag in LAGS)} |", "|---|" + "--:|" * len(LAGS)]
+    for figure, of in FIGURES.items():
+        for agent in AGENTS:
+            found = [[of(runs[f"{agent} {lag}", seed]) for seed in seeds] for lag in LAGS]
+            lines.append(f"| {agent}, {figure} | {' | '.join(map(spread, found))} |")
+    path = Path(f"docs/images/{name}.png")
+    draw_picture(
+        {agent: bring_together([_against_lag(runs, agent, seed) for seed in seeds]) for agent in AGENTS},
+        path,
+        title=title,
+        x_label="opt steps between two models",
+        y_label="mean score of a run's evaluations",
+    )
+    return "\n".join([*lines, str(path)])
+
+
+def _against_lag(runs: Mapping[tuple[str, int], dict[str, Any]], agent: str, seed: int) -> Curve:
+    means = [_mean_score(runs[f"{agent} {lag}", seed]) for lag in LAGS]
+    return Curve(Path(f"{agent}-{seed}"), np.array(LAGS, np.float64), np.array(means))
+
+
+def _mean_score(run: Mapping[str, Any]) -> float:
+    return float(statistics.mean(score for _, score in run["curve"]))
+
+
+AGENTS: Final = ("PPO", "PPO, no correction", "IMPALA")
+FIGURES: Final[dict[str, Callable[[Mapping[str, Any]], float]]] = {
+    "mean of all evaluations": _mean_score,
+    "last score": lambda run: float(run["curve"][-1][1]),
+    "mean age of steps, in opt steps": lambda run: float(run["version_age"]),
+}
+
+
 if __name__ == "__main__":
-    main("ppo_lag", "Return against lag", Path("configs/ppo_cartpole.yaml"), make_variants(), __doc__ or "")
+    main("ppo_lag", "Return against lag", Path("configs/ppo_cartpole.yaml"), make_variants(), __doc__ or "", show=show)

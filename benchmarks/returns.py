@@ -87,6 +87,9 @@ TASKS = {
     "ppo_cartpole": Task(100_320, 20, zoo.CARTPOLE_PPO, settings=PPO_CARTPOLE, draw=33),
     "ppo_acrobot": Task(205_600, 20, zoo.ACROBOT_PPO, config="ppo_cartpole", settings=PPO_ACROBOT, draw=257),
     "ppo_pendulum": Task(123_000, 20, zoo.PENDULUM_PPO, config="ppo_cartpole", settings=PPO_PENDULUM, draw=1025),
+    "ppo_pendulum_plain": Task(
+        123_000, 20, zoo.PENDULUM_PPO | {"use_sde": False}, config="ppo_cartpole", settings=PPO_PENDULUM, draw=1025
+    ),
     "cartpole": Task(50_000, 20, zoo.CARTPOLE_DQN),
     "acrobot": Task(50_000, 20, zoo.DQN),
     "lunarlander": Task(50_000, 20, zoo.DQN),
