@@ -172,7 +172,7 @@ def train_ours(name: str, way: Way, seed: int) -> dict[str, Any]:
 def train_peer(name: str, package: str, seed: int, python: str) -> dict[str, Any]:
     """One run of stable-baselines3 or of its form in JAX, in a separate interpreter."""
     found = ask_peer(name, package, seed, python, episodes=TASKS[name].episodes, evaluations=EVALUATIONS)
-    del found["eval_seconds"]  # The seconds of crossborder's runs include them too.
+    del found["eval_seconds"], found["cpu_seconds"]  # The seconds of crossborder's runs include evaluations too.
     return found
 
 

@@ -96,10 +96,11 @@ def main() -> None:
     algorithm = getattr(importlib.import_module(job.get("package", "stable_baselines3")), settings.pop("algorithm"))
     env = make_env(job, settings)
     model = algorithm("MlpPolicy", env, seed=job["seed"], device="cpu", **settings)
-    score, started = Score(gymnasium.make(**job["env"]), job), time.perf_counter()
+    score, started, cpu = Score(gymnasium.make(**job["env"]), job), time.perf_counter(), time.process_time()
     model.learn(job["env_steps"], callback=score)
     seconds = round(time.perf_counter() - started, 1)
     found = {"opt_steps": model._n_updates, "seconds": seconds, "curve": score.curve, "eval_seconds": score.seconds}
+    found["cpu_seconds"] = round(time.process_time() - cpu, 1)
     sys.stdout.write(json.dumps(found) + "\n")
 
 
