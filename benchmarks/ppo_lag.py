@@ -62,7 +62,7 @@ def show(name: str, title: str) -> str:
     """A row for each agent and figure, with a column for each lag; draw the mean of all evaluations against the lag."""
     runs = {(run["way"], run["seed"]): run for run in runs_of(name)}
     seeds = sorted({seed for _, seed in runs})
-    lines = [f"| | {' | '.join(f'a model every {lag}' for lag in LAGS)} |", "|---|" + "--:|" * len(LAGS)]
+    lines = [f"| opt steps to the next model: | {' | '.join(map(str, LAGS))} |", "|---|" + "--:|" * len(LAGS)]
     for figure, of in FIGURES.items():
         for agent in AGENTS:
             found = [[of(runs[f"{agent} {lag}", seed]) for seed in seeds] for lag in LAGS]

@@ -34,9 +34,12 @@ DRAWN: tuple[tuple[str, str, Way], ...] = (
 """The curves of each panel: name, colour and way."""
 COMPARED: dict[str, tuple[tuple[str, ...], Path]] = {
     "table": (("cartpole", "acrobot", "lunarlander", "pendulum"), Path("docs/images/results.png")),
-    "ppo": (("ppo_cartpole", "ppo_acrobot", "ppo_pendulum", "ppo_pendulum_plain"), Path("docs/images/ppo_results.png")),
+    "ppo": (
+        ("ppo_cartpole", "ppo_cartpole_16", "ppo_acrobot", "ppo_pendulum", "ppo_pendulum_plain"),
+        Path("docs/images/ppo_results.png"),
+    ),
 }
-"""The tasks of each table of the page, by its mark, and the picture of these tasks."""
+"""The tasks of each table of the page, by its mark, and the picture of those tasks that have runs in turns."""
 Run = dict[str, Any]
 
 
@@ -55,6 +58,7 @@ def table(tasks: Sequence[str]) -> str:
         "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
     for task in tasks:
+        in_turns = runs_of(task, "in turns")
         for way, name in WAYS.items():
             runs = runs_of(task, way)
             if runs:
@@ -62,7 +66,7 @@ def table(tasks: Sequence[str]) -> str:
                     _spread([run["curve"][-1][1] for run in runs]),
                     _spread([statistics.mean(score for _, score in run["curve"][-3:]) for run in runs]),
                     _spread(_means(runs)),
-                    "" if way == "in turns" else _difference(_means(runs), _means(runs_of(task, "in turns"))),
+                    _difference(_means(runs), _means(in_turns)) if in_turns and way != "in turns" else "",
                     f"{statistics.median(run['curve'][-1][0] for run in runs):,.0f}",
                     f"{statistics.median(run['opt_steps'] for run in runs):,.0f}",
                     _spread([run["seconds"] for run in runs]),
@@ -95,7 +99,7 @@ def plot(tasks: Sequence[str], picture: Path) -> None:
     panels = figure.subplots(1, len(tasks), squeeze=False)[0]
     for panel, task in zip(panels, tasks, strict=True):
         for name, colour, way in DRAWN:
-            if runs := runs_of(task, way):
+            if runs := runs_of(task, way):  # There are no runs of Acrobot's and Pendulum's PPO with actors.
                 draw_band(panel, bring_together([_curve(run) for run in runs]), name, colour)
         panel.set_title(task)
         panel.set_xlabel("environment steps")
@@ -114,7 +118,7 @@ def _curve(run: Run) -> Curve:
 def main() -> None:
     text = PAGE.read_text()
     for mark, (tasks, picture) in COMPARED.items():
-        plot(tasks, picture)
+        plot([task for task in tasks if runs_of(task, "in turns")], picture)
         text = re.sub(rf"(<!-- {mark} -->).*?(<!-- end -->)", rf"\g<1>\n{table(tasks)}\n\g<2>", text, flags=re.S)
     PAGE.write_text(text)
 
