@@ -18,7 +18,6 @@ from crossborder.curves.picture import draw_band
 from crossborder.curves.reading import Curve
 
 PAGE = Path("docs/results.md")
-PICTURE = Path("docs/images/results.png")
 WAYS: dict[Way, str] = {
     "1 actor": "1 actor",
     "4 actors": "4 actors",
@@ -33,8 +32,14 @@ DRAWN: tuple[tuple[str, str, Way], ...] = (
     ("stable-baselines3", "tab:orange", "sb3"),
 )
 """The curves of each panel: name, colour and way."""
-COMPARED = ("cartpole", "acrobot", "lunarlander", "pendulum")
-"""The tasks of the table and the picture."""
+COMPARED: dict[str, tuple[tuple[str, ...], Path]] = {
+    "table": (("cartpole", "acrobot", "lunarlander", "pendulum"), Path("docs/images/results.png")),
+    "ppo": (
+        ("ppo_cartpole", "ppo_cartpole_16", "ppo_acrobot", "ppo_pendulum", "ppo_pendulum_plain"),
+        Path("docs/images/ppo_results.png"),
+    ),
+}
+"""The tasks of each table of the page, by its mark, and the picture of those tasks that have runs in turns."""
 Run = dict[str, Any]
 
 
@@ -53,6 +58,7 @@ def table(tasks: Sequence[str]) -> str:
         "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
     for task in tasks:
+        in_turns = runs_of(task, "in turns")
         for way, name in WAYS.items():
             runs = runs_of(task, way)
             if runs:
@@ -60,7 +66,7 @@ def table(tasks: Sequence[str]) -> str:
                     _spread([run["curve"][-1][1] for run in runs]),
                     _spread([statistics.mean(score for _, score in run["curve"][-3:]) for run in runs]),
                     _spread(_means(runs)),
-                    "" if way == "in turns" else _difference(_means(runs), _means(runs_of(task, "in turns"))),
+                    _difference(_means(runs), _means(in_turns)) if in_turns and way != "in turns" else "",
                     f"{statistics.median(run['curve'][-1][0] for run in runs):,.0f}",
                     f"{statistics.median(run['opt_steps'] for run in runs):,.0f}",
                     _spread([run["seconds"] for run in runs]),
@@ -87,20 +93,21 @@ def _spread(values: Sequence[float]) -> str:
     return f"{statistics.median(values):,.0f} ({min(values):,.0f} to {max(values):,.0f})"
 
 
-def plot(tasks: Sequence[str]) -> None:
+def plot(tasks: Sequence[str], picture: Path) -> None:
     """Plot one panel for each task: of each way the interquartile mean of its curves and a bootstrap interval."""
     figure = Figure(figsize=(5 * len(tasks), 4.2), layout="constrained")
     panels = figure.subplots(1, len(tasks), squeeze=False)[0]
     for panel, task in zip(panels, tasks, strict=True):
         for name, colour, way in DRAWN:
-            draw_band(panel, bring_together([_curve(run) for run in runs_of(task, way)]), name, colour)
+            if runs := runs_of(task, way):  # There are no runs of Acrobot's and Pendulum's PPO with actors.
+                draw_band(panel, bring_together([_curve(run) for run in runs]), name, colour)
         panel.set_title(task)
         panel.set_xlabel("environment steps")
         panel.grid(alpha=0.3)
     panels[0].set_ylabel("return of greedy episodes")
     handles, _ = panels[0].get_legend_handles_labels()  # Its labels have numbers of runs, which differ by task.
     figure.legend(handles, [name for name, _, _ in DRAWN], loc="outside lower center", ncols=len(DRAWN))
-    figure.savefig(PICTURE, dpi=110)
+    figure.savefig(picture, dpi=110)
 
 
 def _curve(run: Run) -> Curve:
@@ -109,9 +116,10 @@ def _curve(run: Run) -> Curve:
 
 
 def main() -> None:
-    plot(COMPARED)
-    shown = rf"\g<1>\n{table(COMPARED)}\n\g<2>"
-    text = re.sub(r"(<!-- table -->).*?(<!-- end -->)", shown, PAGE.read_text(), flags=re.S)
+    text = PAGE.read_text()
+    for mark, (tasks, picture) in COMPARED.items():
+        plot([task for task in tasks if runs_of(task, "in turns")], picture)
+        text = re.sub(rf"(<!-- {mark} -->).*?(<!-- end -->)", rf"\g<1>\n{table(tasks)}\n\g<2>", text, flags=re.S)
     PAGE.write_text(text)
 
 

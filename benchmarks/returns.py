@@ -18,7 +18,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -52,9 +52,59 @@ class Task:
     """The name of the task's file in ``configs/``; None: the name of the task."""
     settings: tuple[str, ...] = ()
     """Settings that replace those of the file, in the form of ``--set``."""
+    draw: int = 1
+    """The steps of one draw: the length of a rollout, and its last observation."""
 
 
+PPO_ACROBOT = (
+    "env.params.id=Acrobot-v1",
+    "env.wrappers=[{target: common.envs.wrappers:discounted_return, params: {discount_factor: 0.99}}]",
+    "env.info={discounted_return: float32}",
+    "agent.params={normalize_observations: true, normalize_rewards: true, batch_size: 16, minibatches: 64, epochs: 4, "
+    "gae_lambda: 0.94, optimizer: {eps: 0.00001}}",
+    "envs_per_actor=16",
+    "replay.error_buffer=8224",
+    "replay.view.params.length=256",
+)
+"""The zoo's settings of Acrobot, for ``configs/ppo_cartpole.yaml``."""
+PPO_PENDULUM = (
+    "env.params.id=Pendulum-v1",
+    "agent.params={lr: 0.001, batch_size: 4, minibatches: 64, epochs: 10, discount_factor: 0.9, "
+    "optimizer: {eps: 0.00001}}",
+    "envs_per_actor=4",
+    "replay.error_buffer=8200",
+    "replay.view.params.length=1024",
+)
+"""The zoo's settings of Pendulum without its noise, which depends on the state."""
+PPO_CARTPOLE = (
+    "agent.params.epochs=20",
+    "agent.params.optimizer.schedule.steps=7600",
+    "agent.params.clip_schedule={steps: 7600}",
+    "trainer.max_env_steps=102000",
+)
+"""The zoo's settings of CartPole; schedules count gradient steps. Runs with actors may leave steps out."""
+SIXTEEN = (
+    "agent.params.batch_size=16",
+    "replay.error_buffer=1056",
+    "envs_per_actor=16",
+    "agent.params.optimizer.schedule.steps=3800",
+    "agent.params.clip_schedule.steps=3800",
+)
+"""Sixteen environments and as many rollouts in an opt step: half as many opt steps."""
 TASKS = {
+    "ppo_cartpole": Task(100_320, 20, zoo.CARTPOLE_PPO, settings=PPO_CARTPOLE, draw=33),
+    "ppo_cartpole_16": Task(
+        100_320,
+        20,
+        config="ppo_cartpole",
+        settings=(*PPO_CARTPOLE, *SIXTEEN),
+        draw=33,
+    ),
+    "ppo_acrobot": Task(205_600, 20, zoo.ACROBOT_PPO, config="ppo_cartpole", settings=PPO_ACROBOT, draw=257),
+    "ppo_pendulum": Task(123_000, 20, zoo.PENDULUM_PPO, config="ppo_cartpole", settings=PPO_PENDULUM, draw=1025),
+    "ppo_pendulum_plain": Task(
+        123_000, 20, zoo.PENDULUM_PPO | {"use_sde": False}, config="ppo_cartpole", settings=PPO_PENDULUM, draw=1025
+    ),
     "cartpole": Task(50_000, 20, zoo.CARTPOLE_DQN),
     "acrobot": Task(50_000, 20, zoo.DQN),
     "lunarlander": Task(50_000, 20, zoo.DQN),
@@ -82,16 +132,20 @@ def load(name: str, settings: Sequence[str] = ()) -> RunConfig:
     return load_config(Path(f"configs/{task.config or name}.yaml"), [*task.settings, *settings])
 
 
-def configure(name: str, seed: int, run_dir: Path) -> RunConfig:
-    """The task's configuration with its budget in place of its target."""
+def configure(name: str, way: Way, seed: int, run_dir: Path, more: Mapping[str, Any] | None = None) -> RunConfig:
+    """The task's configuration with its budget in place of its target, and ``more`` settings.
+
+    Actors share the environments among them.
+    """
     plain, task = load(name), TASKS[name]
     ratio, batch = plain.replay.samples_per_insert, plain.agent.params["batch_size"]
     if ratio is None:
         raise SystemExit(f"{name}: expected replay.samples_per_insert, found null")
-    opts = int((task.env_steps - plain.trainer.warmup_period) * ratio / batch)
+    opts = round((task.env_steps - plain.trainer.warmup_period) * ratio / (batch * task.draw))
     interval = opts // EVALUATIONS
     trainer = {"target_score": "null", "max_opts": interval * EVALUATIONS, "eval_interval": interval}
     ours = {f"trainer.{key}": value for key, value in trainer.items()} | {
+        "envs_per_actor": max(1, plain.envs_per_actor // ACTORS.get(way, 1)),
         "evaluator.episodes": task.episodes,
         "evaluator.seed": 1000,
         "server.listen": "127.0.0.1:0",
@@ -100,13 +154,13 @@ def configure(name: str, seed: int, run_dir: Path) -> RunConfig:
         "seed": seed,
         "run_dir": run_dir,
     }
-    return load(name, [f"{key}={value}" for key, value in ours.items()])
+    return load(name, [f"{key}={value}" for key, value in (ours | dict(more or {})).items()])
 
 
 def train_ours(name: str, way: Way, seed: int) -> dict[str, Any]:
     """One run of crossborder: its curve, opt steps and seconds."""
     with tempfile.TemporaryDirectory() as directory:
-        config = configure(name, seed, Path(directory) / "run")
+        config = configure(name, way, seed, Path(directory) / "run")
         actors = ACTORS.get(way)
         result: Result = train_in_turns(config) if actors is None else train_async(config, local_actors=actors)
         with (result.run_dir / "metrics.csv").open(newline="") as file:
@@ -117,6 +171,13 @@ def train_ours(name: str, way: Way, seed: int) -> dict[str, Any]:
 
 def train_peer(name: str, package: str, seed: int, python: str) -> dict[str, Any]:
     """One run of stable-baselines3 or of its form in JAX, in a separate interpreter."""
+    found = ask_peer(name, package, seed, python, episodes=TASKS[name].episodes, evaluations=EVALUATIONS)
+    del found["eval_seconds"], found["cpu_seconds"]  # The seconds of crossborder's runs include evaluations too.
+    return found
+
+
+def ask_peer(name: str, package: str, seed: int, python: str, *, episodes: int, evaluations: int) -> dict[str, Any]:
+    """The answer of ``benchmarks/sb3.py`` about one run."""
     config, task = load(name), TASKS[name]
     if task.sb3 is None:
         raise SystemExit(f"{name}: expected a task that has a peer: {', '.join(n for n, t in TASKS.items() if t.sb3)}")
@@ -125,14 +186,13 @@ def train_peer(name: str, package: str, seed: int, python: str) -> dict[str, Any
         "env": task.sb3_env or config.env.params,
         "seed": seed,
         "env_steps": task.env_steps,
-        "episodes": task.episodes,
-        "evaluations": EVALUATIONS,
+        "episodes": episodes,
+        "evaluations": evaluations,
         "settings": task.sb3,
     }
     script = Path(__file__).parent / "sb3.py"
     done = subprocess.run([python, script, json.dumps(job)], stdout=subprocess.PIPE, text=True, check=True)
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    del found["eval_seconds"]  # The seconds of crossborder's runs include them too.
     return found
 
 

@@ -15,7 +15,9 @@ import gymnasium
 import numpy as np
 import torch
 from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
+from stable_baselines3.common.vec_env import VecNormalize
 from torch import nn
 
 
@@ -39,7 +41,9 @@ def evaluate(model: Any, env: gymnasium.Env[Any, Any], episodes: int) -> float:
         obs, _ = env.reset(seed=1000 + i)
         total, done = 0.0, False
         while not done:
-            action, _ = model.predict(obs, deterministic=True)
+            normalizer = model.get_vec_normalize_env()
+            seen = obs if normalizer is None else normalizer.normalize_obs(obs)
+            action, _ = model.predict(seen, deterministic=True)
             obs, reward, terminated, truncated, _ = env.step(action)
             total += float(reward)
             done = terminated or truncated
@@ -66,20 +70,37 @@ class Score(BaseCallback):  # type: ignore[misc] # without the package it has no
         return bool(self.curve[-1][1] < self._target)
 
 
+def make_env(job: dict[str, Any], settings: dict[str, Any]) -> Any:
+    """The environments of a job; takes ``n_envs`` and ``normalize``, which the zoo has, out of the settings."""
+    n_envs, is_normalized = settings.pop("n_envs", 1), settings.pop("normalize", False)
+    env = make_vec_env(lambda: gymnasium.make(**job["env"]), n_envs, seed=job["seed"])
+    return VecNormalize(env, gamma=settings.get("gamma", 0.99)) if is_normalized else env
+
+
+def read_schedule(value: Any) -> Any:
+    """A setting of the zoo; ``lin_0.001`` falls from 0.001 to 0 with the share of the steps that is left."""
+    if not (isinstance(value, str) and value.startswith("lin_")):
+        return value
+    first = float(value.removeprefix("lin_"))
+    return lambda left: left * first
+
+
 def main() -> None:
     job = json.loads(sys.argv[1])
     torch.set_num_threads(1)
     if job["env"]["id"].startswith("MinAtar/"):
         importlib.import_module("minatar.gym").register_envs()
-    settings = dict(job["settings"])
+    settings = {name: read_schedule(value) for name, value in job["settings"].items()}
     if settings.pop("minatar_network", False):
         settings["policy_kwargs"] = {"features_extractor_class": MinAtarNetwork, "net_arch": []}
     algorithm = getattr(importlib.import_module(job.get("package", "stable_baselines3")), settings.pop("algorithm"))
-    model = algorithm("MlpPolicy", gymnasium.make(**job["env"]), seed=job["seed"], device="cpu", **settings)
-    score, started = Score(gymnasium.make(**job["env"]), job), time.perf_counter()
+    env = make_env(job, settings)
+    model = algorithm("MlpPolicy", env, seed=job["seed"], device="cpu", **settings)
+    score, started, cpu = Score(gymnasium.make(**job["env"]), job), time.perf_counter(), time.process_time()
     model.learn(job["env_steps"], callback=score)
     seconds = round(time.perf_counter() - started, 1)
     found = {"opt_steps": model._n_updates, "seconds": seconds, "curve": score.curve, "eval_seconds": score.seconds}
+    found["cpu_seconds"] = round(time.process_time() - cpu, 1)
     sys.stdout.write(json.dumps(found) + "\n")
 
 

@@ -6,12 +6,13 @@ Each run is added to ``benchmarks/results/NAME.json`` as soon as it ends; a run 
 from __future__ import annotations
 
 import argparse
+import csv
 import json
 import os
 import statistics
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,10 +36,15 @@ class Variant:
     """By path, the settings that replace those of the file."""
     actors: int = 0
     """Local actors over the network; 0 trains in turns."""
+    config: Path | None = None
+    """The file; None: that of the benchmark."""
 
 
 def train(config: Path, variant: Variant, seed: int) -> dict[str, Any]:
-    """One run: its curve over environment steps, opt steps, seconds, and the load of the machine at its end."""
+    """One run: its curve over environment steps, opt steps, seconds, and the load of the machine at its end.
+
+    Of an agent that records ``version_age``, its mean is there too.
+    """
     with tempfile.TemporaryDirectory() as directory:
         settings = {
             "server.listen": "127.0.0.1:0",
@@ -48,15 +54,17 @@ def train(config: Path, variant: Variant, seed: int) -> dict[str, Any]:
             "run_dir": Path(directory) / "run",
             **variant.settings,
         }
-        loaded = load_config(config, [f"{key}={value}" for key, value in settings.items()])
+        loaded = load_config(variant.config or config, [f"{key}={value}" for key, value in settings.items()])
         result = train_async(loaded, local_actors=variant.actors) if variant.actors else train_in_turns(loaded)
         points = read_points(result.run_dir, "env-steps")
+        with (result.run_dir / "metrics.csv").open(newline="") as file:
+            ages = [float(row["version_age"]) for row in csv.DictReader(file) if row.get("version_age")]
     return {
         "opt_steps": result.opt_steps,
         "seconds": round(result.seconds, 1),
         "load": round(os.getloadavg()[0], 1),
         "curve": [[int(x), round(y, 2)] for x, y in points.items()],
-    }
+    } | ({"version_age": round(statistics.mean(ages), 1)} if ages else {})
 
 
 def runs_of(name: str) -> list[dict[str, Any]]:
@@ -74,11 +82,11 @@ def table(name: str) -> str:
     ]
     for way, runs in _by_variant(name).items():
         cells = [
-            _spread([run["curve"][-1][1] for run in runs]),
-            _spread([max(score for _, score in run["curve"]) for run in runs]),
+            spread([run["curve"][-1][1] for run in runs]),
+            spread([max(score for _, score in run["curve"]) for run in runs]),
             f"{statistics.median(run['curve'][-1][0] for run in runs):,.0f}",
             f"{statistics.median(run['opt_steps'] for run in runs):,.0f}",
-            _spread([run["seconds"] for run in runs]),
+            spread([run["seconds"] for run in runs]),
             str(len(runs)),
         ]
         lines.append(f"| {way} | {' | '.join(cells)} |")
@@ -96,8 +104,21 @@ def draw(name: str, title: str) -> Path:
     return path
 
 
-def main(name: str, title: str, config: Path, variants: Mapping[str, Variant], description: str) -> None:
-    """Run the variants that are asked for, then write the table and draw the picture."""
+def show_curves(name: str, title: str) -> str:
+    """Draw the curves; return the table and the picture's path."""
+    return f"{table(name)}\n{draw(name, title)}"
+
+
+def main(
+    name: str,
+    title: str,
+    config: Path,
+    variants: Mapping[str, Variant],
+    description: str,
+    *,
+    show: Callable[[str, str], str] = show_curves,
+) -> None:
+    """Run the variants that are asked for, then draw the picture and write the table; ``show`` does both."""
     parser = argparse.ArgumentParser(f"benchmarks.{name}", description=description)
     parser.add_argument("--variants", nargs="*", default=list(variants), choices=list(variants), metavar="VARIANT")
     parser.add_argument("--seeds", type=int, default=5)
@@ -111,7 +132,7 @@ def main(name: str, title: str, config: Path, variants: Mapping[str, Variant], d
             keep(name, run)
             sys.stdout.write(json.dumps(run) + "\n")
             sys.stdout.flush()
-    sys.stdout.write(f"{table(name)}\n{draw(name, title)}\n")
+    sys.stdout.write(f"{show(name, title)}\n")
 
 
 def _by_variant(name: str) -> dict[str, Sequence[dict[str, Any]]]:
@@ -119,5 +140,6 @@ def _by_variant(name: str) -> dict[str, Sequence[dict[str, Any]]]:
     return {way: [run for run in runs if run["way"] == way] for way in dict.fromkeys(run["way"] for run in runs)}
 
 
-def _spread(values: Sequence[float]) -> str:
+def spread(values: Sequence[float]) -> str:
+    """The median, and the least and the greatest value in brackets."""
     return f"{statistics.median(values):,.1f} ({min(values):,.1f} to {max(values):,.1f})"

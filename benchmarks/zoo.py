@@ -86,3 +86,34 @@ MINATAR_A2C: Final[Settings] = {
 """The settings of ``configs/impala_minatar_breakout.yaml``; an update learns once from 640 steps of one environment."""
 MINATAR_PPO: Final[Settings] = {"algorithm": "PPO", "minatar_network": True}
 """The package's own defaults; ten passes over every 2,048 steps."""
+CARTPOLE_PPO: Final[Settings] = {
+    "algorithm": "PPO",
+    "n_envs": 8,
+    "n_steps": 32,
+    "batch_size": 256,
+    "n_epochs": 20,
+    "gamma": 0.98,
+    "gae_lambda": 0.8,
+    "learning_rate": "lin_0.001",
+    "clip_range": "lin_0.2",
+}
+"""Of CartPole, for 100,000 steps."""
+ACROBOT_PPO: Final[Settings] = {
+    "algorithm": "PPO",
+    "normalize": True,
+    "n_envs": 16,
+    "n_steps": 256,
+    "n_epochs": 4,
+    "gae_lambda": 0.94,
+}
+PENDULUM_PPO: Final[Settings] = {
+    "algorithm": "PPO",
+    "n_envs": 4,
+    "n_steps": 1024,
+    "n_epochs": 10,
+    "gamma": 0.9,
+    "learning_rate": 1e-3,
+    "use_sde": True,
+    "sde_sample_freq": 4,
+}
+"""Of Pendulum, for 100,000 steps."""

@@ -1,13 +1,15 @@
 """Action masks: the leaf ``action_mask`` of an observation says which actions are allowed, 1 for each that is.
 
 A mask has an element for each action of a Discrete space. For a MultiDiscrete space it has the elements of all
-components, one component after another; it may also be a Tuple with a leaf for each component. PettingZoo has such
-observations; ``common.envs.wrappers:MaskFromInfo`` makes them where gymnasium's convention is ``info["action_mask"]``.
+components, one component after another; it may also be a Tuple with a leaf for each component. For a Dict or Tuple
+space it has the elements of all discrete leaves, one leaf after another; it may also be a Dict or Tuple with a leaf for
+each discrete leaf, of the same path. Box leaves have no masks. PettingZoo has such observations;
+``common.envs.wrappers:MaskFromInfo`` makes them where gymnasium's convention is ``info["action_mask"]``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import gymnasium
@@ -18,7 +20,7 @@ from gymnasium.vector.utils import batch_space
 from common.data import Array, Leaves
 from common.errors import ConfigError
 from common.interfaces import EnvSpec
-from common.spaces import flatten, leaves_of
+from common.spaces import flatten, leaves_of, name_of
 
 MASK: Final = "action_mask"
 """The key of masks in Dict observations, and in ``info``."""
@@ -26,20 +28,35 @@ OBEY: Final = "to have it obeyed, add {target: common.envs.wrappers:MaskFromInfo
 """What to do about masks in ``info``, for messages."""
 
 
+DiscreteLeaves = Mapping[str, spaces.Discrete | spaces.MultiDiscrete]
+
+
+def discrete_leaves(actions: gymnasium.Space[Any]) -> DiscreteLeaves:
+    """The leaves of an action space that a mask is about, by path; ``{"": actions}`` if the space is such a leaf."""
+    leaves = leaves_of(actions).items()
+    return {path: leaf for path, leaf in leaves if isinstance(leaf, spaces.Discrete | spaces.MultiDiscrete)}
+
+
+def component_sizes(leaf: spaces.Discrete | spaces.MultiDiscrete) -> list[int]:
+    """The number of values of each component of a leaf."""
+    return [int(n) for n in ([leaf.n] if isinstance(leaf, spaces.Discrete) else leaf.nvec.flat)]
+
+
 class ActionMasks:
     """The masks in the observations of one environment.
 
     Args:
         paths: of their leaves.
-        sizes: the number of values of each component of an action.
-        actions: the action space.
+        actions: the discrete leaves of the action space.
     """
 
-    def __init__(
-        self, paths: Sequence[str], sizes: Sequence[int], actions: spaces.Discrete | spaces.MultiDiscrete
-    ) -> None:
-        self.paths, self.sizes, self._actions = tuple(paths), tuple(sizes), actions
+    def __init__(self, paths: Sequence[str], actions: DiscreteLeaves) -> None:
+        self.paths, self._actions = tuple(paths), actions
+        counts = [component_sizes(leaf) for leaf in actions.values()]
+        self.sizes = tuple(size for sizes in counts for size in sizes)
+        """The number of values of each component of an action."""
         self._offsets = np.cumsum([0, *self.sizes[:-1]])
+        self._ends = np.cumsum([len(sizes) for sizes in counts])  # The components of each leaf, one after another.
 
     def read(self, obs: Leaves) -> Array:
         """The masks in observations of n lanes: whether each action is allowed, ``[n, sum of sizes]`` bool."""
@@ -56,20 +73,25 @@ class ActionMasks:
         counts = np.add.reduceat(allowed, self._offsets, axis=1, dtype=np.int64)
         return np.flatnonzero((counts == 0).any(axis=1))
 
-    def are_allowed(self, obs: Leaves, actions: Array) -> Array:
+    def are_allowed(self, obs: Leaves, actions: Leaves) -> Array:
         """Whether actions ``[n, *action_shape]`` are allowed after observations of n lanes, ``[n]`` bool."""
-        values = (actions - self._actions.start).reshape(len(actions), -1)
-        taken: Array = np.take_along_axis(self.read(obs), values + self._offsets, axis=1)
+        given = actions if isinstance(actions, dict) else {"": actions}
+        parts = [(given[path] - leaf.start).reshape(len(given[path]), -1) for path, leaf in self._actions.items()]
+        taken: Array = np.take_along_axis(self.read(obs), np.concatenate(parts, axis=1) + self._offsets, axis=1)
         allowed: Array = np.all(taken, axis=1)
         return allowed
 
-    def draw(self, obs: Leaves, rng: np.random.Generator) -> Array:
-        """Uniformly random actions that the masks allow, ``[n, *action_shape]``."""
+    def draw(self, obs: Leaves, actions: Leaves, rng: np.random.Generator) -> Leaves:
+        """The actions ``[n, *action_shape]`` with uniformly random values that the masks allow in discrete leaves."""
         parts = np.split(self.read(obs), self._offsets[1:], axis=1)
-        chosen = [np.where(part, rng.random(part.shape), -1.0).argmax(axis=1) for part in parts]
-        drawn = np.stack(chosen, axis=1).reshape(-1, *(self._actions.shape or ())) + self._actions.start
-        actions: Array = drawn.astype(self._actions.dtype)
-        return actions
+        chosen = np.stack([np.where(part, rng.random(part.shape), -1.0).argmax(axis=1) for part in parts], axis=1)
+        drawn = {
+            path: (values.reshape(-1, *(leaf.shape or ())) + leaf.start).astype(leaf.dtype)
+            for (path, leaf), values in zip(
+                self._actions.items(), np.split(chosen, self._ends[:-1], axis=1), strict=True
+            )
+        }
+        return {**actions, **drawn} if isinstance(actions, dict) else drawn[""]
 
 
 class RandomActions:
@@ -88,9 +110,8 @@ class RandomActions:
 
     def draw(self, obs: Leaves) -> Leaves:
         """Actions ``[n, *action_shape]`` for observations of all lanes, as leaves."""
-        if self.masks is not None:
-            return self.masks.draw(obs, self._rng)
-        return flatten(self._spec.action_space, self._space.sample())
+        actions = flatten(self._spec.action_space, self._space.sample())
+        return actions if self.masks is None else self.masks.draw(obs, actions, self._rng)
 
 
 def find_masks(spec: EnvSpec) -> ActionMasks | None:
@@ -102,25 +123,27 @@ def find_masks(spec: EnvSpec) -> ActionMasks | None:
         ConfigError: the leaf ``action_mask`` has another size than the action space or is no mask, or it is the whole
             observation.
     """
-    space, actions = spec.observation_space, spec.action_space
-    if not isinstance(actions, spaces.Discrete | spaces.MultiDiscrete):
+    space, actions = spec.observation_space, discrete_leaves(spec.action_space)
+    if not (actions and isinstance(space, spaces.Dict) and MASK in space.spaces):
         return None
-    if not (isinstance(space, spaces.Dict) and MASK in space.spaces):
-        return None
-    sizes = [int(n) for n in ([actions.n] if isinstance(actions, spaces.Discrete) else actions.nvec.flat)]
     masks = leaves_of(space.spaces[MASK], MASK)
     for path, leaf in masks.items():
         _require_flags(path, leaf)
-    found = [(leaf.shape or ())[-1] for leaf in masks.values()]
-    expected = [sum(sizes)] if list(masks) == [MASK] else sizes
+    found = {path: (leaf.shape or ())[-1] for path, leaf in masks.items()}
+    sizes = {name_of(MASK, path): component_sizes(leaf) for path, leaf in actions.items()}
+    expected = {path: sum(each) for path, each in sizes.items()}
+    if list(masks) == [MASK]:
+        expected = {MASK: sum(expected.values())}
+    elif list(actions) == [""]:
+        expected = {f"{MASK}/{i}": size for i, size in enumerate(sizes[MASK])}
     if found != expected:
         raise ConfigError(
-            f"observation: leaf '{MASK}': expected {_in_words(expected)}, one element for each action of {actions}, "
-            f"found {_in_words(found)}"
+            f"observation: leaf '{MASK}': expected {_in_words(expected)}, one element for each action of "
+            f"{spec.action_space}, found {_in_words(found)}"
         )
     if len(leaves_of(space)) == len(masks):
         raise ConfigError(f"observation: expected another leaf beside '{MASK}', which agents do not see; found {space}")
-    return ActionMasks(tuple(masks), sizes, actions)
+    return ActionMasks(tuple(expected), actions)
 
 
 def _require_flags(path: str, leaf: gymnasium.Space[Any]) -> None:
@@ -137,5 +160,7 @@ def _require_flags(path: str, leaf: gymnasium.Space[Any]) -> None:
         )
 
 
-def _in_words(sizes: Sequence[int]) -> str:
-    return " and ".join(map(str, sizes)) + (" elements" if sum(sizes) != 1 else " element")
+def _in_words(sizes: Mapping[str, int]) -> str:
+    if list(sizes) == [MASK]:
+        return f"{sizes[MASK]} element{'s' if sizes[MASK] != 1 else ''}"
+    return ", ".join(f"{size} elements in '{path}'" for path, size in sizes.items())

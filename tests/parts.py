@@ -203,6 +203,35 @@ class Goals(gymnasium.Env[Any, Any]):
         return self._obs(), 0.0 if there else -1.0, there, self._steps == 10, {}
 
 
+class Throws(gymnasium.Env[Any, Any]):
+    """Throw with the hand on the side of the target, and so far: a step earns at most 1, with the other hand nothing.
+
+    Episodes have 10 steps. Of all policies that always throw with one hand, or always equally far, the best earns 5.
+    """
+
+    action_space = gymnasium.spaces.Dict(
+        {"hand": gymnasium.spaces.Discrete(2, start=1), "far": gymnasium.spaces.Box(0, 4, (1,), np.float32)}
+    )
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
+
+    def _obs(self) -> Array:
+        self._target = self.np_random.choice([-1.0, 1.0], 2).astype(np.float32)
+        return self._target
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._steps = 0
+        return self._obs(), {}
+
+    def step(self, action: Any) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+        assert self.action_space.contains(action), action
+        side, place = self._target
+        miss = abs(float(action["far"][0]) - (2 + place))
+        reward = max(0.0, 1 - miss) if action["hand"] == (2 if side > 0 else 1) else 0.0
+        self._steps += 1
+        return self._obs(), reward, self._steps == 10, False, {}
+
+
 def counting_schema(*extras: Column) -> Schema:
     """The schema of the rows of ``CountingEnv``, with further columns before the last four."""
     obs, action = columns_of("obs", CountingEnv.observation_space), columns_of("action", CountingEnv.action_space)

@@ -33,7 +33,7 @@ class ActionScale:
 
     def __init__(self, agent: str, space: gymnasium.Space[Any], device: torch.device) -> None:
         if not (isinstance(space, gymnasium.spaces.Box) and np.issubdtype(space.dtype, np.floating)):
-            raise ConfigError(f"{agent}: expected a Box action space of floats, found {space}")
+            raise ConfigError(f"{agent}: expected a Box action space of floats, found {space}{_advise(space)}")
         if not (np.isfinite(space.low) & np.isfinite(space.high) & (space.low < space.high)).all():
             raise ConfigError(f"{agent}: expected an action space with finite bounds, low below high, found {space}")
         self.size = int(np.prod(space.shape, dtype=np.int64))
@@ -77,7 +77,9 @@ class ActionIndex:
                     f"{agent}: expected at most {MAX_JOINT_ACTIONS} joint actions, found {math.prod(sizes)} in {space}"
                 )
         else:
-            raise ConfigError(f"{agent}: expected a Discrete or MultiDiscrete action space, found {space}")
+            raise ConfigError(
+                f"{agent}: expected a Discrete or MultiDiscrete action space, found {space}{_advise(space)}"
+            )
         self.size = math.prod(sizes)
         components = np.stack(np.unravel_index(np.arange(self.size), sizes), axis=1)  # [n, k]
         self.components = torch.from_numpy(components)
@@ -98,3 +100,9 @@ class ActionIndex:
         if self._are_numbers:
             return actions.reshape(-1).long()
         return ((actions.reshape(len(actions), -1).long() - self._starts) * self._strides).sum(dim=1)
+
+
+def _advise(space: gymnasium.Space[Any]) -> str:
+    """What to do about a structured space of actions, for messages."""
+    is_structured = isinstance(space, gymnasium.spaces.Dict | gymnasium.spaces.Tuple)
+    return "; PPO, RecurrentPPO and IMPALA act in Dict and Tuple spaces" if is_structured else ""

@@ -31,7 +31,8 @@ from common.interfaces import EnvSpec
 LOG_PROB = Column.of("log_prob", np.float32)
 """Logarithm of the probability, or of its density, with which the policy that acted chose the action."""
 CHOICE = "choice"
-"""The column of a Gaussian policy's actions before they are clipped, ``[D]``, in units of half the space's width."""
+"""The column of a policy's choices ``[D]``, if actions do not tell them: Gaussian actions before they are clipped, in
+units of half the space's width, and beside them the numbers of discrete values."""
 
 
 class PolicyGradientConfig(OneNetworkConfig, GaussianConfig):
@@ -56,8 +57,9 @@ class PolicyGradientAgent(ConfiguredAgent):
 
     A subclass sets ``Config`` and, in its ``__init__``, the updates; it learns in ``opt``.
 
-    It takes ``Discrete`` or ``MultiDiscrete`` actions, whose components are independent of each other, or ``Box`` ones
-    of any shape with finite bounds. Arguments and errors are those of ``ConfiguredAgent``.
+    It takes ``Discrete`` or ``MultiDiscrete`` actions, ``Box`` ones of any shape with finite bounds, or a ``Dict`` or
+    ``Tuple`` of such actions; components and leaves are independent of each other. Arguments and errors are those of
+    ``ConfiguredAgent``.
     """
 
     Config: ClassVar[type[PolicyGradientConfig]]
@@ -94,21 +96,24 @@ class PolicyGradientAgent(ConfiguredAgent):
         """Make the networks, from the leaves of observations to the outputs of the policy and values."""
         return PolicyAndBaseline(self.config.build(leaves, self.actions.n_outputs + 1), self.actions, self.allowed)
 
-    def sample(self, obs: Leaves, lanes: Array | None = None) -> Array:
+    def sample(self, obs: Leaves, lanes: Array | None = None) -> Any:
         return self._record(self._infer(obs, lanes))
 
     def _infer(self, obs: Leaves, lanes: Array | None) -> Array:
         """What ``_act`` says about n observations, ``[n, …]``."""
         return self._act_exploring(obs, lanes) if self.is_train else self._act_greedily(obs, lanes)
 
-    def _record(self, chosen: Array) -> Array:
+    def _record(self, chosen: Array) -> Leaves:
         """Keep choices and log-probabilities ``[n, D + 1]`` for ``extras``; give the actions ``[n, *action_shape]``."""
         choice = chosen[:, :-1]
         self._extras = {LOG_PROB.name: chosen[:, -1]}
         if not isinstance(self.actions, Categoricals):
             self._extras[CHOICE] = choice
         with torch.inference_mode():
-            return self.actions.to_env(torch.from_numpy(choice).to(self.device)).numpy(force=True)
+            actions = self.actions.to_env(torch.from_numpy(choice).to(self.device))
+        if isinstance(actions, dict):
+            return {path: leaf.numpy(force=True) for path, leaf in actions.items()}
+        return actions.numpy(force=True)
 
     def _act(self, obs: Observed, noise: torch.Tensor | None = None, *, greedily: bool) -> torch.Tensor:
         """Choices for n observations and, as the last of ``[n, D + 1]``, their log-probabilities; float32."""
@@ -123,17 +128,18 @@ class PolicyGradientAgent(ConfiguredAgent):
     def extra_columns(self) -> Sequence[Column]:
         if isinstance(self.actions, Categoricals):
             return (LOG_PROB,)
-        return (LOG_PROB, Column.of(CHOICE, np.float32, (self.actions.n_dims,)))
+        return (LOG_PROB, Column.of(CHOICE, np.float32, (self.actions.n_dims,), self.actions.domain))
 
     def extras(self) -> Items:
         return self._extras
 
     def _choice(self, batch: Batch) -> torch.Tensor:
         """The choices that were made in B sequences of L steps, ``[B L, D]``."""
+        is_there = batch["mask"].flatten() if "mask" in batch else None
         if isinstance(self.actions, Categoricals):
-            is_there = batch["mask"].flatten() if "mask" in batch else None
             return self.actions.from_env(batch["action"].flatten(0, 1), is_there)
-        return batch[CHOICE].flatten(0, 1)
+        choice = batch[CHOICE].flatten(0, 1)
+        return choice if is_there is None else choice.masked_fill(~is_there[:, None], 0)
 
     def policy(self) -> nn.Module:
         return nn.Sequential(self.normalizer, LikeliestAction(self.policy_net, self.actions))

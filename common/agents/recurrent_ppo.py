@@ -99,7 +99,7 @@ class RecurrentPPO(RecurrentAgent, PPO):
         make_orthogonal(head if config.network is not None else nn.ModuleList((below, head)), *gains)
         return head
 
-    def sample(self, obs: Leaves, lanes: Array | None = None) -> Array:
+    def sample(self, obs: Leaves, lanes: Array | None = None) -> Any:
         found = self._infer({**to_columns("obs", obs), "state": self._recall(lanes)}, lanes)
         n_chosen = self.actions.n_dims + 1
         chosen, memory, action = np.split(found, (n_chosen, n_chosen + self.config.memory.state_dim), axis=1)

@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from common.action_masks import MASK
+from common.action_masks import MASK, component_sizes, discrete_leaves
 from common.data import Array
 from common.errors import ConfigError, PluginError
 from common.lanes.vector_lanes import is_vector
@@ -39,12 +39,12 @@ class MaskFromInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Puts ``info["action_mask"]`` into observations, where agents obey it.
 
     A Dict observation gets the leaf ``action_mask``; any other becomes the leaf ``observation`` beside it. The mask has
-    an element for each action, 1 if it is allowed; of MultiDiscrete actions it has those of all components, and
-    ``info`` may have a tuple of them, as ``MultiDiscrete.sample`` takes it. The info of an episode's last step may lack
-    the mask: then everything is allowed.
+    an element for each action, 1 if it is allowed; of MultiDiscrete actions it has those of all components, and of Dict
+    and Tuple actions those of all discrete leaves. ``info`` may have them in the structure that ``sample(mask)`` of the
+    action space takes. The info of an episode's last step may lack the mask: then everything is allowed.
 
     Raises:
-        ConfigError: actions are neither Discrete nor MultiDiscrete, observations have a mask already, or the
+        ConfigError: actions have no Discrete or MultiDiscrete leaf, observations have a mask already, or the
             environment is a vector environment.
     """
 
@@ -56,14 +56,14 @@ class MaskFromInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
                 "envs_per_actor"
             )
         super().__init__(env)
-        space, actions = env.observation_space, env.action_space
-        if not isinstance(actions, spaces.Discrete | spaces.MultiDiscrete):
-            raise ConfigError(f"{where}: expected Discrete or MultiDiscrete actions, found {actions}")
+        space, leaves = env.observation_space, discrete_leaves(env.action_space)
+        if not leaves:
+            raise ConfigError(f"{where}: expected Discrete or MultiDiscrete actions, found {env.action_space}")
         parts = dict(space.spaces) if isinstance(space, spaces.Dict) else {"observation": space}
         if MASK in parts:
             raise ConfigError(f"{where}: observations have a leaf '{MASK}' already; remove this wrapper")
         self._is_dict = isinstance(space, spaces.Dict)
-        self._size = int(actions.n if isinstance(actions, spaces.Discrete) else actions.nvec.sum())
+        self._size = sum(sum(component_sizes(leaf)) for leaf in leaves.values())
         self.observation_space = spaces.Dict({**parts, MASK: spaces.Box(0, 1, (self._size,), np.int8)})
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -86,15 +86,27 @@ class MaskFromInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
                 f"common.envs.wrappers:MaskFromInfo: expected info['{MASK}'] after each reset and step, found "
                 f"{', '.join(map(str, info)) or 'an empty info'}"
             )
-        allowed = np.ones(self._size, np.int8) if mask is None else _as_one(mask)
+        allowed = np.ones(self._size, np.int8) if mask is None else _as_one(mask, self.action_space)
         return {**(obs if self._is_dict else {"observation": obs}), MASK: allowed}
 
 
-def _as_one(mask: Any) -> Array:
-    """The masks of all components, which may be nested tuples, one after another, as int8."""
-    if isinstance(mask, tuple | list) and np.ndim(mask[0]):
-        return np.concatenate([_as_one(part) for part in mask])
-    return np.asarray(mask).astype(np.int8).reshape(-1)
+def _as_one(mask: Any, actions: gymnasium.Space[Any]) -> Array:
+    """The masks of all components, one after another, as int8; ``mask`` may have the structure of the action space.
+
+    Raises:
+        PluginError: the mask lacks a part that has discrete leaves.
+    """
+    if isinstance(actions, spaces.Dict) and isinstance(mask, Mapping):
+        parts = [(mask.get(key), part) for key, part in actions.spaces.items() if discrete_leaves(part)]
+    elif isinstance(actions, spaces.Tuple) and isinstance(mask, tuple):
+        parts = [(each, part) for each, part in zip(mask, actions.spaces, strict=False) if discrete_leaves(part)]
+    elif isinstance(mask, tuple | list) and np.ndim(mask[0]):
+        parts = [(each, actions) for each in mask]
+    elif mask is None:
+        raise PluginError(f"common.envs.wrappers:MaskFromInfo: expected a mask for {actions}, found none")
+    else:
+        return np.asarray(mask).astype(np.int8).reshape(-1)
+    return np.concatenate([_as_one(each, part) for each, part in parts])
 
 
 def discounted_return(env: Any, discount_factor: float) -> DiscountedReturn | DiscountedReturns:

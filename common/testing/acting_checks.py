@@ -138,7 +138,6 @@ def check_masks(agent: Agent, obs: Leaves, spec: EnvSpec) -> None:
     for train in (True, False):
         switch(agent, train=train)
         taken = begin(agent, obs)
-        assert isinstance(taken, np.ndarray)  # ``check_actions`` has looked.
         assert masks.are_allowed(obs, taken).all(), (
             f"sample() took an action that {MASK} does not allow, in {'train' if train else 'eval'} mode: see "
             "AllowedActions of common.agents.networks"

@@ -15,7 +15,7 @@ from common.action_masks import find_masks
 from common.data import Array, Items, Leaves
 from common.interfaces import ReplayBuffer, Step, StepProcessor
 from common.lanes.building import Env, spec_of
-from common.leaves import copy_leaves
+from common.leaves import copy_leaves, pick_lanes
 
 Policy = Callable[[Any], Any]
 """An action for one observation: an array ``[*shape]``, or for a structured space one array for each leaf, by path."""
@@ -90,11 +90,17 @@ def random_policy(env: Env, seed: int) -> Policy:
     env.action_space.seed(seed)
 
     def choose(obs: Any) -> Any:
+        action = record_leaves(spec.action_space, env.action_space.sample())
         if masks is None:
-            return record_leaves(spec.action_space, env.action_space.sample())
-        return masks.draw({path: leaf[None] for path, leaf in obs.items()}, rng)[0]
+            return action
+        return pick_lanes(masks.draw(_as_lane(obs), _as_lane(action), rng), 0)
 
     return choose
+
+
+def _as_lane(leaves: Leaves) -> Leaves:
+    """The leaves of one element as those of one lane, ``[1, *shape]``."""
+    return {path: leaf[None] for path, leaf in leaves.items()} if isinstance(leaves, dict) else leaves[None]
 
 
 def record_leaves(space: gymnasium.Space[Any], value: Any) -> Leaves:

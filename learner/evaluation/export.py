@@ -27,7 +27,8 @@ def export_policy(
 ) -> dict[str, str]:
     """Write a policy as ONNX: input ``obs`` ``[batch, *shape]``, output ``action`` ``[batch, *action_shape]``.
 
-    Structured observations have an input for each leaf, ``obs/PATH``.
+    Structured observations have an input for each leaf, ``obs/PATH``, and structured actions an output,
+    ``action/PATH``.
 
     Args:
         policy: maps observations to actions, see ``Agent.policy``.
@@ -74,11 +75,14 @@ def _to_onnx(policy: torch.nn.Module, leaves: Mapping[str, torch.Tensor]) -> onn
     is_leaf = "" in leaves
     obs = leaves[""] if is_leaf else dict(leaves)
     shapes: Any = (batch if is_leaf else dict.fromkeys(leaves, batch),)
+    with torch.no_grad():
+        actions = policy(obs)
+    paths = list(actions) if isinstance(actions, dict) else [""]
     program = torch.export.export(policy, (obs,), dynamic_shapes=shapes, strict=False)
     exported = torch.onnx.export(
         program,
         input_names=[name_of("obs", path) for path in leaves],
-        output_names=["action"],
+        output_names=[name_of("action", path) for path in paths],
         dynamic_shapes=shapes,
         opset_version=OPSET,
         dynamo=True,

@@ -7,7 +7,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from hypothesis import given
 from hypothesis import strategies as st
@@ -41,7 +41,7 @@ def test_random_actions_are_allowed_elements_of_the_space(space: Any, seed: int)
     found[:, 0] |= found[:, :3].max(axis=1) == 0
     found[:, 3] |= found[:, 3:].max(axis=1) == 0
     obs: Leaves = {"action_mask": found, "x": np.zeros((20, 2), np.float32)}
-    actions = masks.draw(obs, rng)
+    actions = masks.draw(obs, np.zeros(0), rng)
     assert all(space.contains(action) for action in actions)
     assert masks.are_allowed(obs, actions).all()
     assert not len(masks.find_dead_ends(obs))
@@ -224,6 +224,46 @@ def test_a_tuple_of_masks_in_info_becomes_one_mask() -> None:
     obs, _ = MaskFromInfo(Parts()).reset()
     assert obs["action_mask"].tolist() == [1, 0, 0, 1, 1]
     assert obs["action_mask"].dtype == np.int8
+
+
+class Joined(gymnasium.Env[Any, Any]):
+    """Its info has the masks in this structure."""
+
+    observation_space = X
+
+    def __init__(self, action_space: gymnasium.Space[Any], mask: Any) -> None:
+        self.action_space, self._mask = action_space, mask
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return np.zeros(2, np.float32), {"action_mask": self._mask}
+
+
+def ones(*flags: int) -> Array:
+    return np.array(flags, np.int8)
+
+
+@pytest.mark.parametrize(
+    ("actions", "mask"),
+    [
+        (Dict({"go": Discrete(2), "keys": MultiDiscrete([1, 2]), "turn": X}), [1, 0, 1, 0, 1]),
+        (
+            Dict({"go": Discrete(2), "keys": MultiDiscrete([1, 2]), "turn": X}),
+            {"keys": (ones(1), ones(0, 1)), "go": ones(1, 0), "turn": None},
+        ),
+        (Tuple([Discrete(2), X, Tuple([Discrete(3)])]), (ones(1, 0), None, (ones(1, 0, 1),))),
+    ],
+)
+def test_the_masks_of_leaves_in_info_become_one_mask(actions: Any, mask: Any) -> None:
+    if not isinstance(mask, list):
+        actions.sample(mask)  # gymnasium takes it so.
+    obs, _ = MaskFromInfo(Joined(actions, mask)).reset()
+    assert obs["action_mask"].tolist() == [1, 0, 1, 0, 1]
+
+
+def test_masks_in_info_that_lack_a_leaf_are_refused() -> None:
+    env = MaskFromInfo(Joined(Dict({"go": Discrete(2), "keys": Discrete(3)}), {"go": ones(1, 1)}))
+    with pytest.raises(PluginError, match=r"expected a mask for Discrete\(3\), found none"):
+        env.reset()
 
 
 def test_what_cannot_have_masks_of_info_is_refused() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import abc
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium
@@ -17,8 +18,11 @@ from torch import nn
 
 from common.agents.actions import ActionScale
 from common.agents.exploring.lane_random import RowRandom
+from common.agents.networks.layers import Observed
 from common.data import Array
+from common.domain import Domain
 from common.errors import ConfigError
+from common.spaces import leaves_of
 
 
 def sample_softmax(logits: torch.Tensor, generator: torch.Generator, noise: torch.Tensor | None = None) -> torch.Tensor:
@@ -41,6 +45,8 @@ class ActionDistribution(nn.Module, abc.ABC):
     """K, the outputs of the network."""
     n_dims: int
     """D, the number of elements of a choice."""
+    domain: Domain | None = None
+    """The values of a recorded choice; None: any number."""
 
     @abc.abstractmethod
     def sample(
@@ -69,8 +75,11 @@ class ActionDistribution(nn.Module, abc.ABC):
         """Choices ``[n, D]`` as inputs of a network, ``[n, K]`` float32: one-hot, or in ``[-1, 1]``."""
 
     @abc.abstractmethod
-    def to_env(self, choice: torch.Tensor) -> torch.Tensor:
-        """The actions ``[n, *action_shape]`` of choices ``[n, D]``, in the dtype of the action space."""
+    def to_env(self, choice: torch.Tensor) -> Observed:
+        """The actions ``[n, *action_shape]`` of choices ``[n, D]``, in the dtypes of the action space.
+
+        For a Dict or Tuple space it gives a dict with the actions of each leaf by path.
+        """
 
 
 class Categoricals(ActionDistribution):
@@ -87,11 +96,11 @@ class Categoricals(ActionDistribution):
     def __init__(self, space: gymnasium.spaces.Discrete | gymnasium.spaces.MultiDiscrete) -> None:
         super().__init__()
         numbers = [space.n] if isinstance(space, gymnasium.spaces.Discrete) else space.nvec.flat
-        self._sizes = [int(n) for n in numbers]
+        self.sizes = [int(n) for n in numbers]
         starts = np.asarray(space.start, space.dtype).reshape(-1)
         self.register_buffer("starts", torch.from_numpy(starts.copy()), persistent=False)
         self._shape: tuple[int, ...] = space.shape or ()
-        self.n_outputs, self.n_dims = sum(self._sizes), len(self._sizes)
+        self.n_outputs, self.n_dims = sum(self.sizes), len(self.sizes)
 
     def sample(
         self, outputs: torch.Tensor, generator: torch.Generator, noise: torch.Tensor | None = None
@@ -117,7 +126,7 @@ class Categoricals(ActionDistribution):
         return torch.stack([-(log.exp() * log).sum(dim=1) for log in logs], dim=1).sum(dim=1)
 
     def features(self, choice: torch.Tensor) -> torch.Tensor:
-        numbers = [torch.arange(size, device=choice.device) for size in self._sizes]
+        numbers = [torch.arange(size, device=choice.device) for size in self.sizes]
         return torch.cat([choice[:, i : i + 1] == each for i, each in enumerate(numbers)], dim=1).float()
 
     def to_env(self, choice: torch.Tensor) -> torch.Tensor:
@@ -129,7 +138,7 @@ class Categoricals(ActionDistribution):
         return choice if is_there is None else choice.masked_fill(~is_there[:, None], 0)
 
     def _split(self, outputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return torch.split(outputs, self._sizes, dim=1)
+        return torch.split(outputs, self.sizes, dim=1)
 
 
 class Gaussians(ActionDistribution):
@@ -181,17 +190,97 @@ class Gaussians(ActionDistribution):
         return self.lstd.clamp(*self._limits)
 
 
+class LeafDistributions(ActionDistribution):
+    """Independent distributions of the leaves of a Dict or Tuple action.
+
+    Outputs, choices and noise are those of the leaves, one leaf after another. A choice is float32: it holds numbers of
+    discrete values beside numbers of any size, so an agent records it beside the action.
+
+    Args:
+        leaves: the distribution of each leaf by its path.
+    """
+
+    def __init__(self, leaves: Mapping[str, Categoricals | Gaussians]) -> None:
+        super().__init__()
+        self._leaves = dict(leaves)
+        self.leaves = nn.ModuleList(leaves.values())  # torch finds parameters here: the keys of its dicts have no dots.
+        self._n_outputs = [leaf.n_outputs for leaf in leaves.values()]
+        self._n_dims = [leaf.n_dims for leaf in leaves.values()]
+        self.n_outputs, self.n_dims = sum(self._n_outputs), sum(self._n_dims)
+        low, high = (np.concatenate(ends) for ends in zip(*map(_ends, leaves.values()), strict=True))
+        self.domain = Domain.between(low, high, np.float32)
+
+    def sample(
+        self, outputs: torch.Tensor, generator: torch.Generator, noise: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        parts = self._split(outputs)
+        noises = [None] * len(parts) if noise is None else self._split(noise)
+        each = zip(self._leaves.values(), parts, noises, strict=True)
+        return torch.cat([leaf.sample(part, generator, drawn).float() for leaf, part, drawn in each], dim=1)
+
+    def draw(self, rows: RowRandom) -> Array:
+        noise: Array = np.concatenate([leaf.draw(rows) for leaf in self._leaves.values()], axis=1)
+        return noise
+
+    def likeliest(self, outputs: torch.Tensor) -> torch.Tensor:
+        each = zip(self._leaves.values(), self._split(outputs), strict=True)
+        return torch.cat([leaf.likeliest(part).float() for leaf, part in each], dim=1)
+
+    def log_prob(self, outputs: torch.Tensor, choice: torch.Tensor) -> torch.Tensor:
+        each = zip(self._leaves.values(), self._split(outputs), self._choices(choice), strict=True)
+        return torch.stack([leaf.log_prob(part, chosen) for leaf, part, chosen in each], dim=1).sum(dim=1)
+
+    def entropy(self, outputs: torch.Tensor) -> torch.Tensor:
+        each = zip(self._leaves.values(), self._split(outputs), strict=True)
+        return torch.stack([leaf.entropy(part) for leaf, part in each], dim=1).sum(dim=1)
+
+    def features(self, choice: torch.Tensor) -> torch.Tensor:
+        each = zip(self._leaves.values(), self._choices(choice), strict=True)
+        return torch.cat([leaf.features(chosen) for leaf, chosen in each], dim=1)
+
+    def to_env(self, choice: torch.Tensor) -> dict[str, torch.Tensor]:
+        each = zip(self._leaves.items(), self._choices(choice), strict=True)
+        return {path: leaf.to_env(chosen) for (path, leaf), chosen in each}
+
+    def _split(self, outputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return torch.split(outputs, self._n_outputs, dim=1)
+
+    def _choices(self, choice: torch.Tensor) -> list[torch.Tensor]:
+        """The choices of each leaf, those of discrete leaves as int64."""
+        each = zip(self._leaves.values(), torch.split(choice, self._n_dims, dim=1), strict=True)
+        return [chosen.long() if isinstance(leaf, Categoricals) else chosen for leaf, chosen in each]
+
+
+def _ends(leaf: Categoricals | Gaussians) -> tuple[Array, Array]:
+    """The least and the greatest choice of each dimension of a leaf, ``[D]``."""
+    if isinstance(leaf, Categoricals):
+        return np.zeros(leaf.n_dims), np.array(leaf.sizes, np.float64) - 1
+    return np.full(leaf.n_dims, -np.inf), np.full(leaf.n_dims, np.inf)
+
+
 def make_distribution(
     agent: str, space: gymnasium.Space[Any], device: torch.device, min_lstd: float, max_lstd: float
-) -> Categoricals | Gaussians:
+) -> Categoricals | Gaussians | LeafDistributions:
     """Make the distribution of the actions of a space; the limits are those of ``Gaussians``.
 
     Raises:
-        ConfigError: the space is not Discrete, MultiDiscrete or a Box of floats with finite bounds; ``agent`` is the
-            agent's name, for the message.
+        ConfigError: the space, or a leaf of a Dict or Tuple space, is not Discrete, MultiDiscrete or a Box of floats
+            with finite bounds; ``agent`` is the agent's name, for the message.
     """
-    if isinstance(space, gymnasium.spaces.Discrete | gymnasium.spaces.MultiDiscrete):
-        return Categoricals(space).to(device)
-    if not isinstance(space, gymnasium.spaces.Box):
-        raise ConfigError(f"{agent}: expected a Discrete, MultiDiscrete or Box action space, found {space}")
-    return Gaussians(ActionScale(agent, space, device), min_lstd, max_lstd).to(device)
+
+    def make(where: str, leaf: gymnasium.Space[Any]) -> Categoricals | Gaussians:
+        if isinstance(leaf, gymnasium.spaces.Discrete | gymnasium.spaces.MultiDiscrete):
+            return Categoricals(leaf)
+        if not isinstance(leaf, gymnasium.spaces.Box):
+            raise ConfigError(
+                f"{where}: expected a Discrete, MultiDiscrete or Box action space, or a Dict or Tuple of them, found "
+                f"{leaf}"
+            )
+        return Gaussians(ActionScale(where, leaf, device), min_lstd, max_lstd)
+
+    if not isinstance(space, gymnasium.spaces.Dict | gymnasium.spaces.Tuple):
+        return make(agent, space).to(device)
+    leaves = {path: make(f"{agent}: action leaf '{path}'", leaf) for path, leaf in leaves_of(space).items()}
+    if not leaves:
+        raise ConfigError(f"{agent}: expected an action space with at least one leaf, found {space}")
+    return LeafDistributions(leaves).to(device)

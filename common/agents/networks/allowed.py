@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Final
+import math
+from typing import Any, Final
 
+import gymnasium
 import torch
 from torch import nn
 
-from common.action_masks import find_masks
+from common.action_masks import component_sizes, discrete_leaves, find_masks
 from common.agents.networks.encoders import LeafSpaces, select_leaves
 from common.agents.networks.layers import Observed
 from common.interfaces import EnvSpec
+from common.spaces import leaves_of
 
 NOT_ALLOWED: Final = -1e20
 """The output of an action that is not allowed. Its probability is exactly 0, and it is finite: 0 times it is 0."""
@@ -24,13 +27,17 @@ class AllowedActions(nn.Module):
     Args:
         spec: with a mask in its observations, or without: then it changes nothing.
         joint: the number of each component's value in each joint action of a MultiDiscrete space, ``[A, k]``, counted
-            from 0; None: there are outputs for the values of each component, one component after another.
+            from 0; None: there are outputs for the values of each component, one component after another, and of a Dict
+            or Tuple space for each element of a Box leaf in its place.
 
     Raises:
         ConfigError: the mask does not fit the action space.
     """
 
-    places: torch.Tensor | None  # [A, k], the elements of the mask that must all be 1 for each joint action.
+    places: torch.Tensor | None
+    """The elements of the mask that must all be 1 for each output, ``[A, k]``; None: element i is about output i."""
+    free: torch.Tensor | None
+    """The outputs to which no element of the mask belongs, those of Box leaves, ``[A]`` bool; None: there are none."""
 
     def __init__(self, spec: EnvSpec, joint: torch.Tensor | None = None) -> None:
         super().__init__()
@@ -39,10 +46,15 @@ class AllowedActions(nn.Module):
         leaves = select_leaves(spec.observation_space)
         self.leaves: LeafSpaces = {path: leaf for path, leaf in leaves.items() if path not in self._paths}
         """The leaves that networks see: all but the mask."""
-        places = None
+        places = free = None
         if masks is not None and joint is not None and len(masks.sizes) > 1:
             places = joint + torch.tensor([sum(masks.sizes[:i]) for i in range(len(masks.sizes))])
+        elif masks is not None and joint is None:
+            is_free = torch.tensor(_find_free(spec.action_space))
+            if is_free.any():
+                free, places = is_free, ((~is_free).cumsum(0) - 1).clamp(min=0)[:, None]
         self.register_buffer("places", places, persistent=False)
+        self.register_buffer("free", free, persistent=False)
         self._has_frames = any(len(leaves[path].shape or ()) == 2 for path in self._paths)
 
     @property
@@ -56,7 +68,8 @@ class AllowedActions(nn.Module):
         allowed = (torch.cat(parts, dim=-1) if len(parts) > 1 else parts[0]).bool()
         if self.places is not None:
             allowed = allowed[..., self.places].all(dim=-1)
-        return allowed | ~allowed.any(dim=-1, keepdim=True)
+        allowed = allowed | ~allowed.any(dim=-1, keepdim=True)
+        return allowed if self.free is None else allowed | self.free
 
     def forward(self, outputs: torch.Tensor, obs: Observed) -> torch.Tensor:
         """Outputs ``[..., A]`` for observations, those of actions that are not allowed replaced."""
@@ -65,6 +78,16 @@ class AllowedActions(nn.Module):
     def over(self, net: nn.Module) -> nn.Module:
         """The network that gives the outputs of ``net`` for observations, with those replaced."""
         return Obeying(net, self) if self._paths else net
+
+
+def _find_free(actions: gymnasium.Space[Any]) -> list[bool]:
+    """Whether each output of a policy belongs to a Box leaf of the action space, so that no mask is about it."""
+    discrete = discrete_leaves(actions)
+    found: list[bool] = []
+    for path, leaf in leaves_of(actions).items():
+        n = math.prod(leaf.shape or ()) if path not in discrete else sum(component_sizes(discrete[path]))
+        found += [path not in discrete] * n
+    return found
 
 
 class Obeying(nn.Module):

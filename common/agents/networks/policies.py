@@ -203,6 +203,6 @@ class LikeliestAction(nn.Module):
         super().__init__()
         self.policy, self.actions = policy, actions
 
-    def forward(self, obs: Observed) -> torch.Tensor:
-        """Observations of n rows to actions ``[n, *action_shape]``."""
+    def forward(self, obs: Observed) -> Observed:
+        """Observations of n rows to actions ``[n, *action_shape]``, of a Dict or Tuple space a dict by path."""
         return self.actions.to_env(self.actions.likeliest(self.policy(obs)[0]))

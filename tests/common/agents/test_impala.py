@@ -11,7 +11,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box, Discrete, MultiDiscrete
+from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
 
 from common.agents.impala import IMPALA
 from common.data import Array, Items, Model, ModelVersion
@@ -20,6 +20,7 @@ from common.interfaces import EnvSpec
 from common.parts import row_schema
 from common.plugins.part_config import EnvConfig
 from common.settings import validate
+from common.spaces import to_columns
 from common.testing import ItemMemory, check_agent
 from learner.views.sequences import Sequences
 from tests.common.agents.parts import Structured, copies, same
@@ -29,6 +30,7 @@ OBS = Box(-1, 1, (2,), np.float32)
 CHOICES = EnvSpec(OBS, Discrete(3, start=5))
 LEVERS = EnvSpec(OBS, Box(np.array([-2, 0], np.float32), np.array([2, 10], np.float32)))
 SWITCHES = EnvSpec(OBS, MultiDiscrete([2, 3], start=[0, 5]))
+BOTH = EnvSpec(OBS, Dict({"aim": Box(-2, 2, (2, 1), np.float32), "gear": MultiDiscrete([2, 3], start=[0, 5])}))
 SMALL: dict[str, Any] = {"units": (8,), "batch_size": 4}
 VIEW = partial(Sequences, length=5, period=5)
 
@@ -44,8 +46,8 @@ def played(agent: IMPALA, rounds: int = 12, length: int = 5, reward: Any = None)
     agent.train()
     steps: list[Items] = []
     for t in range(length):
-        actions = agent.sample(obs[:, t])
-        steps.append({"action": actions, **{name: column.copy() for name, column in agent.extras().items()}})
+        actions = to_columns("action", agent.sample(obs[:, t]))
+        steps.append(actions | {name: column.copy() for name, column in agent.extras().items()})
     columns = {name: np.stack([step[name] for step in steps], axis=1) for name in steps[0]}
     rewards = rng.normal(size=(rounds, length)) if reward is None else reward(columns["action"])
     nowhere = np.zeros((rounds, length), np.bool_)
@@ -97,7 +99,7 @@ def test_it_learns_across_episodes_and_from_rows_after_the_end_of_one() -> None:
     check_agent(partial(IMPALA, **SMALL), env, view=partial(Sequences, length=9, across=True))
 
 
-@pytest.mark.parametrize("spec", [CHOICES, LEVERS, SWITCHES], ids=["Discrete", "Box", "MultiDiscrete"])
+@pytest.mark.parametrize("spec", [CHOICES, LEVERS, SWITCHES, BOTH], ids=["Discrete", "Box", "MultiDiscrete", "Dict"])
 def test_the_learner_finds_the_log_probability_that_the_actor_recorded(spec: EnvSpec) -> None:
     """So without a change of the policy every ratio is 1."""
     agent = make(spec)

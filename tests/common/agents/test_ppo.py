@@ -19,6 +19,7 @@ from common.interfaces import EnvSpec
 from common.parts import row_schema
 from common.plugins.part_config import EnvConfig
 from common.settings import validate
+from common.spaces import to_columns
 from common.testing import ItemMemory, check_agent
 from learner.replay.reader import NothingToDrawError
 from learner.views.rollouts import Rollouts
@@ -29,7 +30,10 @@ OBS = Box(-1, 1, (2,), np.float32)
 CHOICES = EnvSpec(OBS, Discrete(3, start=5))
 LEVERS = EnvSpec(OBS, Box(np.array([-2, 0], np.float32), np.array([2, 10], np.float32)))
 SWITCHES = EnvSpec(OBS, MultiDiscrete([2, 3], start=[0, 5]))
-SPECS = pytest.mark.parametrize("spec", [CHOICES, LEVERS, SWITCHES], ids=["Discrete", "Box", "MultiDiscrete"])
+BOTH = EnvSpec(OBS, Dict({"aim": Box(-2, 2, (2, 1), np.float32), "gear": MultiDiscrete([2, 3], start=[0, 5])}))
+SPECS = pytest.mark.parametrize(
+    "spec", [CHOICES, LEVERS, SWITCHES, BOTH], ids=["Discrete", "Box", "MultiDiscrete", "Dict"]
+)
 SMALL: dict[str, Any] = {"units": (8,), "batch_size": 4, "minibatches": 2, "epochs": 2}
 VIEW = partial(Rollouts, length=6)
 GAMMA, LAMBDA = 0.99, 0.95
@@ -46,8 +50,8 @@ def played(agent: PPO, n: int = 4, length: int = 8, reward: Any = None, seed: in
     agent.train()
     steps: list[Items] = []
     for t in range(length):
-        actions = agent.sample(obs[:, t])
-        steps.append({"action": actions, **{name: column.copy() for name, column in agent.extras().items()}})
+        actions = to_columns("action", agent.sample(obs[:, t]))
+        steps.append(actions | {name: column.copy() for name, column in agent.extras().items()})
     columns = {name: np.stack([step[name] for step in steps], axis=1) for name in steps[0]}
     rewards = rng.normal(size=(n, length)) if reward is None else reward(columns["action"])
     ends = (np.arange(length) + np.arange(n)[:, None]) % 4 == 3

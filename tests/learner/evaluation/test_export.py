@@ -17,6 +17,7 @@ from common.agents.bc import BC
 from common.agents.c51 import C51
 from common.agents.discrete_sac import DiscreteSAC
 from common.agents.dqn import DQN
+from common.agents.impala import IMPALA
 from common.agents.iqn import IQN
 from common.agents.ppo import PPO
 from common.agents.sac import SAC
@@ -215,3 +216,27 @@ def test_an_exported_policy_obeys_masks_as_the_agent_does(tmp_path: Path, kind: 
     assert masks is not None
     assert masks.are_allowed({"action_mask": mask, **obs}, found).all()
     np.testing.assert_array_equal(found, agent.sample({"action_mask": mask, **obs}))
+
+
+@pytest.mark.parametrize("kind", [PPO, IMPALA])
+def test_structured_actions_have_an_output_for_each_leaf_which_obeys_masks(tmp_path: Path, kind: Any) -> None:
+    actions = Dict({"arm": Dict({"turn": Box(-2, 2, (2, 1), np.float32)}), "keys": MultiDiscrete([2, 3], start=[4, 0])})
+    spec = EnvSpec(Dict({"observation": FLOATS, "action_mask": Box(0, 1, (5,), np.int8)}), actions)
+    agent, masks = kind(spec, seed=7), find_masks(spec)
+    agent.eval()
+    session = exported(agent.policy(), spec, tmp_path / "policy.onnx")
+    ends = {end.name: (end.type, end.shape) for end in session.get_outputs()}
+    assert ends == {
+        "action/arm/turn": ("tensor(float)", ["batch", 2, 1]),
+        "action/keys": ("tensor(int64)", ["batch", 2]),
+    }
+    mask = np.array([[*first, *second] for first in ONE_OF_TWO for second in ONE_OF_THREE], np.int8)
+    obs = {"observation": np.random.default_rng(0).uniform(-3, 3, (len(mask), 4)).astype(np.float32)}
+    given = {"obs/action_mask": mask, "obs/observation": obs["observation"]}
+    names = ["arm/turn", "keys"]
+    found = dict(zip(names, session.run([f"action/{name}" for name in names], given), strict=True))
+    assert masks is not None
+    assert masks.are_allowed({"action_mask": mask, **obs}, found).all()
+    expected = agent.sample({"action_mask": mask, **obs})
+    np.testing.assert_array_equal(found["keys"], expected["keys"])
+    np.testing.assert_allclose(found["arm/turn"], expected["arm/turn"], rtol=1e-5, atol=1e-5)

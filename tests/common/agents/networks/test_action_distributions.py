@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
 
 from common.agents.networks.action_distributions import Categoricals, Gaussians, make_distribution
 from common.errors import ConfigError
@@ -121,3 +121,35 @@ def test_a_deviation_stays_within_its_limits() -> None:
 def test_other_spaces_are_refused(space: MultiBinary | Box) -> None:
     with pytest.raises(ConfigError, match=r"^X: expected"):
         make_distribution("X", space, CPU, -5, 2)
+
+
+def test_the_leaves_of_a_dict_are_independent_of_each_other() -> None:
+    """A log-probability by hand: a softmax of two, a Gaussian of two dimensions, and a softmax of three."""
+    space = Dict({"a": Discrete(2, start=1), "b": LEVERS, "c": Discrete(3)})
+    distribution = make_distribution("X", space, CPU, -5, 2)
+    assert (distribution.n_outputs, distribution.n_dims) == (7, 4)
+    with torch.no_grad():
+        next(distribution.parameters()).copy_(torch.tensor([0.5, -1.0]))
+    outputs = torch.tensor([[0.3, -0.2, 0.1, -0.4, 1.0, 0.0, -1.0]])
+    choice = torch.tensor([[1.0, 0.7, -1.5, 2.0]])
+    a, c = outputs[0, :2].softmax(0), outputs[0, 4:].softmax(0)
+    b = [(0.7, 0.1, 0.5), (-1.5, -0.4, -1.0)]
+    density = sum(-0.5 * ((x - mean) / math.exp(lstd)) ** 2 - lstd - 0.5 * math.log(2 * math.pi) for x, mean, lstd in b)
+    distribution.requires_grad_(False)
+    slow = math.log(a[1]) + density + math.log(c[2])
+    assert float(distribution.log_prob(outputs, choice)) == pytest.approx(slow, rel=1e-5)
+    entropy = sum(lstd + 0.5 * math.log(2 * math.pi * math.e) for _, _, lstd in b)
+    entropy -= sum(float(p) * math.log(p) for p in (*a, *c))
+    assert float(distribution.entropy(outputs)) == pytest.approx(entropy, rel=1e-5)
+    assert distribution.likeliest(outputs).tolist()[0] == pytest.approx([0, 0.1, -0.4, 0])
+    assert distribution.features(choice).tolist()[0] == pytest.approx([0, 1, 0.7, -1, 0, 0, 1])
+    actions = distribution.to_env(choice)
+    assert isinstance(actions, dict)
+    assert {path: leaf.tolist() for path, leaf in actions.items()} == {
+        "a": [2],
+        "b": [pytest.approx([1.4, 0.0])],
+        "c": [2],
+    }
+    assert [actions[path].dtype for path in "abc"] == [torch.int64, torch.float32, torch.int64]
+    drawn = distribution.sample(outputs.expand(4000, 7), generator())
+    assert drawn.mean(dim=0).tolist() == pytest.approx([float(a[1]), 0.1, -0.4, float(c[1] + 2 * c[2])], abs=0.06)
