@@ -31,11 +31,11 @@ class Policy:
         agent: in eval mode.
         frames: the spaces of the environment, as they are recorded.
         frame_stack: the number of frames that the agent sees in one observation.
+        opt_steps: the opt steps after which the policy was saved.
     """
 
-    def __init__(self, agent: Agent, frames: EnvSpec, frame_stack: int = 1) -> None:
-        self.agent = agent
-        self._spec = frames
+    def __init__(self, agent: Agent, frames: EnvSpec, frame_stack: int = 1, opt_steps: int = 0) -> None:
+        self.agent, self.spec, self.opt_steps = agent, frames, opt_steps
         self._stacker = Stacker(frames, 1, frame_stack) if frame_stack > 1 else None
         self._begun: set[int] = set()  # The lanes whose episodes go on.
         self._has_lanes = False
@@ -62,21 +62,35 @@ class Policy:
             raise PluginError(
                 f"policy: expected an observation for each of {len(lanes)} lanes, found {len(observations)}"
             )
-        obs = _join([flatten(self._spec.observation_space, observation) for observation in observations])
+        obs = _join([flatten(self.spec.observation_space, observation) for observation in observations])
         begins = np.array([lane not in self._begun for lane in lanes])
         self._begun.update(lanes)
         named = np.array(lanes, np.int64) if self._has_lanes else None
-        seen = self._stacker.add(obs, begins, named) if self._stacker is not None else obs
-        actions = self._sample(seen, begins) if named is None else self._sample_for(seen, begins, named)
-        return [unflatten(self._spec.action_space, pick_lanes(actions, i)) for i in range(len(lanes))]
+        actions = self._sample(obs, begins) if named is None else self.sample(obs, begins, named)
+        return [unflatten(self.spec.action_space, pick_lanes(actions, i)) for i in range(len(lanes))]
 
-    def _sample(self, seen: Leaves, begins: Array) -> Leaves:
+    def _sample(self, obs: Leaves, begins: Array) -> Leaves:
+        seen = self._stacker.add(obs, begins) if self._stacker is not None else obs
         if begins.any():
             self.agent.begin(begins)
         actions: Leaves = self.agent.sample(seen)
         return actions
 
-    def _sample_for(self, seen: Leaves, begins: Array, lanes: Array) -> Leaves:
+    def sample(self, obs: Leaves, begins: Array, lanes: Array) -> Leaves:
+        """Choose actions for arrays of observations, for a program that keeps the lanes' episodes itself.
+
+        Args:
+            obs: the observations, as the environment gives them, ``[k, *shape]``.
+            begins: where episodes begin with them, ``[k]`` bool.
+            lanes: the lane of each row, ``[k]`` int64, all different.
+
+        Returns:
+            The actions, ``[k, *shape]``.
+
+        Raises:
+            PluginError: the agent cannot act for some of its lanes.
+        """
+        seen = self._stacker.add(obs, begins, lanes) if self._stacker is not None else obs
         agent = acting_for_lanes(self.agent)
         if begins.any():
             agent.begin(begins, lanes)
@@ -105,5 +119,5 @@ def load_policy(directory: Path, allow: Sequence[str] = ()) -> Policy:
         PluginError: the policy names a part that is not allowed, or the agent or the environment that knows the
             observation space cannot be built.
     """
-    agent, config, _ = load_agent(directory, allow)
-    return Policy(agent, read_spec(config.env), config.env.frame_stack)
+    agent, config, meta = load_agent(directory, allow)
+    return Policy(agent, read_spec(config.env), config.env.frame_stack, meta["opt_steps"])

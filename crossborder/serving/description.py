@@ -1,0 +1,98 @@
+"""Observations and actions of a policy as bytes, and their description for people who write a client."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+
+from common.data import Array, Column, Leaves, Schema
+from common.errors import RefusedError
+from common.interfaces import EnvSpec
+from common.spaces import AnySpace, columns_of, from_columns, to_columns
+from common.wire.codec import decode, encode
+from common.wire.pb import acting_pb2 as pb
+from learner.ingest.refusals import BadMessageError
+
+VERSION: Final = 1
+"""The version of ``acting.proto``."""
+
+
+class Description:
+    """The spaces of one lane, as they travel; ``acting.proto`` has the rules.
+
+    Raises:
+        ConfigError: a leaf of a space cannot travel.
+    """
+
+    def __init__(self, spec: EnvSpec) -> None:
+        self.spec = spec
+        self._observation = Schema(tuple(map(_without_bounds, columns_of("observation", spec.observation_space))))
+        self._action = Schema(columns_of("action", spec.action_space))
+
+    def read_observation(self, payload: bytes, k: int) -> Leaves:
+        """The observations of k lanes, ``[k, *shape]``, as read-only views of the payload.
+
+        Raises:
+            BadMessageError: the payload has another size, or a value that observations cannot have.
+        """
+        return _read("observation", self._observation, payload, k)
+
+    def read_action(self, payload: bytes, k: int) -> Leaves:
+        """The actions of k lanes, ``[k, *shape]``, as read-only views of the payload.
+
+        Raises:
+            BadMessageError: the payload has another size, or a value that actions cannot have.
+        """
+        return _read("action", self._action, payload, k)
+
+    def write_action(self, actions: Leaves, k: int) -> bytes:
+        """The payload with the actions of k lanes."""
+        return _write("action", self._action, actions, k)
+
+    def write_observation(self, observations: Leaves, k: int) -> bytes:
+        """The payload with the observations of k lanes."""
+        return _write("observation", self._observation, observations, k)
+
+    def leaves(self) -> tuple[list[pb.Leaf], list[pb.Leaf]]:
+        """The leaves of one observation and of one action, for ``DescribeResponse``."""
+        spaces = self.spec.observation_space, self.spec.action_space
+        return list(_describe("observation", spaces[0])), list(_describe("action", spaces[1]))
+
+
+def _without_bounds(column: Column) -> Column:
+    """Floats may leave their bounds, as in the rows of actors: environments declare them carelessly."""
+    return replace(column, domain=None) if column.numpy_dtype.kind == "f" else column
+
+
+def _read(name: str, schema: Schema, payload: bytes, k: int) -> Leaves:
+    try:
+        columns = decode(schema, k, payload)
+    except RefusedError as error:
+        raise BadMessageError(f"{name}: {error}") from error
+    leaves: Leaves = from_columns(name, columns)
+    return leaves
+
+
+def _write(name: str, schema: Schema, leaves: Leaves, k: int) -> bytes:
+    found: dict[str, Any] = to_columns(name, leaves)
+    columns: dict[str, Array] = {
+        column.name: np.asarray(found[column.name], column.numpy_dtype).reshape(k, *column.shape)
+        for column in schema.columns
+    }
+    return encode(schema, columns, k)
+
+
+def _describe(name: str, space: AnySpace) -> Iterator[pb.Leaf]:
+    for column in columns_of(name, space):
+        path = column.name.removeprefix(name).removeprefix("/")
+        bounds = column.domain
+        yield pb.Leaf(
+            path=path,
+            dtype=column.dtype,
+            shape=column.shape,
+            low=bounds.low.tolist() if bounds else [],
+            high=bounds.high.tolist() if bounds else [],
+        )
