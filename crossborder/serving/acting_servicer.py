@@ -17,7 +17,6 @@ from learner.ingest.gate import current_caller
 from learner.ingest.refusals import BadMessageError, Context, OverLimitError, status_of
 
 
-
 def describe(sessions: Sessions, config: ServingConfig, opt_steps: int) -> pb.DescribeResponse:
     """All that a client must know."""
     observation, action = sessions.description.leaves()

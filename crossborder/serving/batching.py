@@ -104,7 +104,7 @@ class Batcher:
                 batch = self._take()
                 try:
                     choice = await loop.run_in_executor(thread, self._choose, batch)
-                except Exception as error:  # noqa: BLE001 - a user's agent may raise anything
+                except Exception as error:
                     raise PluginError(f"the policy failed: {type(error).__name__}: {error}") from error
                 _share(batch, choice)
 

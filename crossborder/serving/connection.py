@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 from common.wire.pb import acting_pb2 as pb
+from common.wire.rpc import StoppingError
 from crossborder.serving.session import Session
 from crossborder.serving.sessions import Sessions
 from learner.ingest.refusals import BadMessageError, SessionLostError
@@ -36,6 +37,8 @@ class Connection:
         Raises:
             CrossborderError: see ``Sessions``.
         """
+        if self._sessions.is_stopping:
+            raise StoppingError("the service is shutting down")
         kind = request.WhichOneof("request")
         if kind == "open":
             secret, session = self._sessions.open(request.open.lanes, self._owner)
@@ -46,9 +49,7 @@ class Connection:
         self._session, self._room = session, asyncio.Semaphore(len(session.lanes))
         self._hang_up = self._take_over  # One object: ``Sessions`` compares it.
         self._sessions.connect(session, self._hang_up)
-        opened = pb.SessionOpened(
-            secret=secret, lanes=len(session.lanes), seed=session.seed, last_seq=session.last_seq
-        )
+        opened = pb.SessionOpened(secret=secret, lanes=len(session.lanes), seed=session.seed, last_seq=session.last_seq)
         return pb.ActResponse(opened=opened)
 
     async def answers(self, requests: AsyncIterator[pb.ActRequest]) -> AsyncIterator[pb.ActResponse]:
@@ -64,6 +65,8 @@ class Connection:
             # A step belongs to its session: when this connection ends, another one may still ask for the answer.
             yield pb.ActResponse(action=await asyncio.shield(answer))
             self._room.release()
+        if self._sessions.is_stopping:
+            raise StoppingError("the service is shutting down")
         if self._was_taken_over:
             raise SessionLostError("this connection has lost its session: it ended, or another connection resumed it")
         await self._reader
@@ -72,6 +75,7 @@ class Connection:
         async for request in requests:
             kind = request.WhichOneof("request")
             if kind == "close":
+                self._sessions.disconnect(session, self._hang_up)
                 self._sessions.close(session)
                 return
             if kind != "step":
@@ -80,7 +84,7 @@ class Connection:
             self._answers.put_nowait(session.take(request.step))
 
     def _take_over(self) -> None:
-        """End this connection, whose session has ended or has another connection."""
+        """End this connection: its session has ended, or has another connection."""
         self._was_taken_over = True
         if self._reader is not None:
             self._reader.cancel()
@@ -89,5 +93,12 @@ class Connection:
         """The connection is gone; its session stays for ``resume_seconds``."""
         if self._reader is not None:
             self._reader.cancel()
+            self._reader.add_done_callback(_forget)
         if self._session is not None:
             self._sessions.disconnect(self._session, self._hang_up)
+
+
+def _forget(reader: asyncio.Task[None]) -> None:
+    """Take note of an error that nobody can be told any more: the client has gone before it was told."""
+    if not reader.cancelled():
+        reader.exception()

@@ -120,9 +120,7 @@ class Session:
         self._figures.episodes += int(moment.ends.sum())
         self._figures.return_sum += float(returns[moment.ends].sum())
 
-    async def _answer(
-        self, moment: Moment, acts: Array, choice: asyncio.Future[Choice] | None
-    ) -> pb.LaneActions:
+    async def _answer(self, moment: Moment, acts: Array, choice: asyncio.Future[Choice] | None) -> pb.LaneActions:
         k, began = len(moment.lanes), self._clock()
         actions, opt_steps = empty_leaves(self._description.spec.action_space, k), 0
         if choice is not None:

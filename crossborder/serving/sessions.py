@@ -41,6 +41,8 @@ class Sessions:
         self.connected_lanes = 0
         """Lanes whose sessions have a connection."""
         self.used_lanes = 0
+        self.is_stopping = False
+        """The service is shutting down: no session begins any more."""
         self._config, self._figures, self._clock = config, figures, clock
         self.batches = Batcher(
             player,
@@ -129,6 +131,12 @@ class Sessions:
         else:
             self._give_back(session.lanes)
 
+    def stop(self) -> None:
+        """Shut down: end all sessions."""
+        self.is_stopping = True
+        for session in tuple(self._by_secret.values()):
+            self.close(session)
+
     def tick(self) -> None:
         """End the sessions that are silent for too long; called a few times a second."""
         now, config = self._clock(), self._config
@@ -155,5 +163,3 @@ class Sessions:
         self.used_lanes -= len(lanes)
         for lane in lanes.tolist():
             heapq.heappush(self._free, lane)
-
-

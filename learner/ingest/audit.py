@@ -66,7 +66,9 @@ class AuditLog:
         clock: seconds, monotonic.
     """
 
-    def __init__(self, path: Path | None, max_bytes: int = MAX_BYTES, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, path: Path | None, max_bytes: int = MAX_BYTES, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._path, self._max_bytes, self._clock = path, max_bytes, clock
         self._lines = OrderedDict[Fact, _Lines]()
         """By name of the caller; events without a caller are under the empty name."""

@@ -1,0 +1,137 @@
+"""An acting service put together: its sessions, its doors, its metrics, and the order in which it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Final
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from common.config.run_config import MetricsConfig
+from common.errors import AddressError
+from common.wire.address import join_address, split_address
+from common.wire.pb import acting_pb2, acting_pb2_grpc
+from common.wire.waiting import WaitingBytes
+from crossborder.serving.acting_servicer import ActingServicer
+from crossborder.serving.batching import Player
+from crossborder.serving.figures import Figures
+from crossborder.serving.serving_config import ServingConfig
+from crossborder.serving.serving_metrics import ServingCollector
+from crossborder.serving.sessions import Sessions
+from learner.ingest.admission import Admission
+from learner.ingest.audit import AuditLog
+from learner.ingest.descriptors import connections_within, raise_descriptor_limit
+from learner.ingest.gate import Gate, KnownTokens, Role
+from learner.ingest.limits import CallLimits
+from learner.ingest.refusals import IngestCounts
+from learner.ingest.server_options import MAX_CONNECTIONS_OPTION, server_credentials, server_options
+from learner.records.exposition import MetricsServer
+
+log = logging.getLogger(__name__)
+NAME: Final = acting_pb2.DESCRIPTOR.services_by_name["ActingService"].full_name
+TICK_SECONDS: Final = 0.2
+STOP_SECONDS: Final = 0.5
+"""The time in which clients are told that the service ends."""
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where a service listens: HOST:PORT of its clients, and the port of its metrics or None."""
+
+    address: str
+    metrics_port: int | None
+
+
+async def serve(
+    player: Player, config: ServingConfig, stopped: asyncio.Event, on_listening: Callable[[Places], None]
+) -> None:
+    """Serve until ``stopped``.
+
+    Raises:
+        AddressError: an address is taken.
+        ConfigError: a file of ``config`` cannot be read.
+        PluginError: the policy failed.
+    """
+    figures, counts = Figures(), IngestCounts()
+    sessions = Sessions(player, config, figures)
+    gate = _make_gate(config)
+    server_config = config.as_server()
+    limits = CallLimits(server_config.fleet, counts, may_share_address=True)
+    waiting = WaitingBytes(server_config.waiting_bytes, "the sessions of this service")
+    seconds = server_config.limits.handshake_seconds
+    audit = AuditLog(config.audit_file)
+    admission = Admission(gate, limits, counts, audit, handshake_seconds=seconds, waiting=waiting)
+    options = dict(server_options(server_config))
+    options[MAX_CONNECTIONS_OPTION] = connections_within(options[MAX_CONNECTIONS_OPTION], raise_descriptor_limit())
+    server = grpc.aio.server(interceptors=[admission], options=[*options.items()])
+    servicer = ActingServicer(sessions, config, figures, player.opt_steps, seconds)
+    acting_pb2_grpc.add_ActingServiceServicer_to_server(servicer, server)
+    address, gate.port = _listen(server, config)
+    waiting.serve_on(gate.port)
+    with contextlib.closing(_serve_metrics(ServingCollector(sessions, figures, counts), config)) as metrics:
+        async with _answering(sessions) as answering, _started(server):
+            on_listening(Places(address, metrics.port))
+            ended = asyncio.create_task(stopped.wait())
+            while not (ended.done() or answering.done()):
+                sessions.tick()
+                admission.tick()
+                await asyncio.wait([ended, answering], timeout=TICK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            ended.cancel()
+            sessions.stop()
+            if answering.done():
+                answering.result()
+
+
+def _make_gate(config: ServingConfig) -> Gate:
+    tokens = config.tokens()
+    known = {Role.CLIENT: KnownTokens(tokens)} if tokens else {}
+    return Gate(known, open_health=True, is_open=config.insecure)
+
+
+def _listen(server: grpc.aio.Server, config: ServingConfig) -> tuple[str, int]:
+    """Listen; return HOST:PORT and the port alone."""
+    try:
+        if config.tls is None:
+            port = server.add_insecure_port(config.listen)
+        else:
+            port = server.add_secure_port(config.listen, server_credentials(config.tls))
+    except RuntimeError as error:
+        raise AddressError(f"{config.listen}: cannot listen there; name another port, or port 0") from error
+    return join_address(split_address(config.listen)[0], port), port
+
+
+def _serve_metrics(collector: ServingCollector, config: ServingConfig) -> MetricsServer:
+    host, port = split_address(config.metrics) if config.metrics is not None else ("127.0.0.1", None)
+    return MetricsServer(collector, MetricsConfig(host=host), port)
+
+
+@asynccontextmanager
+async def _answering(sessions: Sessions) -> AsyncIterator[asyncio.Task[object]]:
+    """A context in which steps are answered; its task ends only with an error."""
+    task: asyncio.Task[object] = asyncio.create_task(sessions.batches.run())
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+@asynccontextmanager
+async def _started(server: grpc.aio.Server) -> AsyncIterator[None]:
+    """A context in which the server answers calls, and says by its health that it does."""
+    health_servicer = health.aio.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
+    await server.start()
+    for service in ("", NAME):
+        await health_servicer.set(service, health_pb2.HealthCheckResponse.SERVING)
+    try:
+        yield
+    finally:
+        await health_servicer.enter_graceful_shutdown()
+        await server.stop(STOP_SECONDS)
