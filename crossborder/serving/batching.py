@@ -92,21 +92,22 @@ class Batcher:
         return choice
 
     async def run(self) -> NoReturn:
-        """Answer until cancelled.
+        """Answer until cancelled. Then steps that still wait are cancelled too.
 
         Raises:
             PluginError: the player failed.
         """
-        loop = asyncio.get_running_loop()
-        with ThreadPoolExecutor(1, "player") as thread:
-            while True:
-                await self._gather()
-                batch = self._take()
-                try:
-                    choice = await loop.run_in_executor(thread, self._choose, batch)
-                except Exception as error:
-                    raise PluginError(f"the policy failed: {type(error).__name__}: {error}") from error
-                _share(batch, choice)
+        batch = list[_Waiting]()
+        try:
+            with ThreadPoolExecutor(1, "player") as thread:
+                while True:
+                    await self._gather()
+                    batch = self._take()
+                    choice = await asyncio.get_running_loop().run_in_executor(thread, self._choose, batch)
+                    _share(batch, choice)
+        finally:
+            for one in (*batch, *self._waiting):
+                one.choice.cancel()
 
     async def _gather(self) -> None:
         """Wait until a batch may go."""
@@ -138,8 +139,11 @@ class Batcher:
     def _choose(self, batch: Sequence[_Waiting]) -> Choice:
         lanes = np.concatenate([one.lanes for one in batch])
         begins = np.concatenate([one.begins for one in batch])
-        version = self._player.opt_steps
-        return Choice(self._player.sample(_join([one.obs for one in batch]), begins, lanes), version)
+        obs, opt_steps = _join([one.obs for one in batch]), self._player.opt_steps
+        try:
+            return Choice(self._player.sample(obs, begins, lanes), opt_steps)
+        except Exception as error:  # A user's agent may raise anything.
+            raise PluginError(f"the policy failed: {type(error).__name__}: {error}") from error
 
 
 def _join(parts: Sequence[Leaves]) -> Leaves:

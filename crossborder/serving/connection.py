@@ -29,6 +29,7 @@ class Connection:
         self._reader: asyncio.Task[None] | None = None
         self._answers = asyncio.Queue[asyncio.Task[pb.LaneActions] | None]()
         """In the order of the steps; None: nothing more comes. ``_room`` bounds it."""
+        self._awaited: asyncio.Future[pb.LaneActions] | None = None
         self._was_taken_over = False
 
     def begin(self, request: pb.ActRequest) -> pb.ActResponse:
@@ -61,14 +62,18 @@ class Connection:
         assert self._session is not None, "a connection begins first"
         self._reader = asyncio.create_task(self._read(self._session, requests))
         self._reader.add_done_callback(lambda _: self._answers.put_nowait(None))
-        while (answer := await self._answers.get()) is not None:
+        while not self._was_taken_over and (answer := await self._answers.get()) is not None:
             # A step belongs to its session: when this connection ends, another one may still ask for the answer.
-            yield pb.ActResponse(action=await asyncio.shield(answer))
+            self._awaited = asyncio.shield(answer)
+            await asyncio.wait([self._awaited])
+            if self._awaited.cancelled():  # The session has ended, or the whole service.
+                break
+            yield pb.ActResponse(action=self._awaited.result())
             self._room.release()
-        if self._sessions.is_stopping:
-            raise StoppingError("the service is shutting down")
-        if self._was_taken_over:
+        if self._was_taken_over and not self._sessions.is_stopping:
             raise SessionLostError("this connection has lost its session: it ended, or another connection resumed it")
+        if self._was_taken_over or (self._awaited is not None and self._awaited.cancelled()):
+            raise StoppingError("the service is shutting down")
         await self._reader
 
     async def _read(self, session: Session, requests: AsyncIterator[pb.ActRequest]) -> None:
@@ -88,6 +93,8 @@ class Connection:
         self._was_taken_over = True
         if self._reader is not None:
             self._reader.cancel()
+        if self._awaited is not None:
+            self._awaited.cancel()
 
     def end(self) -> None:
         """The connection is gone; its session stays for ``resume_seconds``."""

@@ -12,6 +12,7 @@ import pytest
 
 from common.interfaces import EnvSpec
 from common.wire.pb import acting_pb2 as pb
+from tests.conftest import wait_for
 from tests.crossborder.serving.services import Caller, Counting, Service, Stream, refusal
 
 
@@ -171,16 +172,16 @@ def test_a_session_that_stays_away_ends() -> None:
         stream = caller.open()
         stream.actions(1)
         stream.cut()
-        for _ in range(100):
-            try:
-                back = caller.resume(stream.opened.secret)
-            except grpc.RpcError as error:
-                assert refusal(error)[1] == "session_lost"
-                break
-            back.finish()
-            assert [*back.call] == []
-        else:
-            pytest.fail("the session never ended")
+        wait_for(lambda: is_lost(caller, stream.opened.secret), "the session ends")
+
+
+def is_lost(caller: Caller, secret: str) -> bool:
+    try:
+        back = caller.resume(secret)
+    except grpc.RpcError as error:
+        return refusal(error)[1] == "session_lost"
+    back.finish()
+    return [*back.call] != []
 
 
 def test_clients_of_a_service_that_ends_are_told(service: Service, caller: Caller) -> None:
@@ -197,7 +198,9 @@ STRUCTURED = EnvSpec(
     gymnasium.spaces.Dict(
         {
             "camera": gymnasium.spaces.Box(0, 255, (2, 2, 3), np.uint8),
-            "arm": gymnasium.spaces.Tuple((gymnasium.spaces.Box(-1, 1, (3,), np.float32), gymnasium.spaces.Discrete(4))),
+            "arm": gymnasium.spaces.Tuple(
+                (gymnasium.spaces.Box(-1, 1, (3,), np.float32), gymnasium.spaces.Discrete(4))
+            ),
         }
     ),
     gymnasium.spaces.Dict(
@@ -239,5 +242,3 @@ def test_steps_of_several_lanes_may_wait_at_the_same_time(caller: Caller) -> Non
     for seq, lane in enumerate((0, 1), 1):
         stream.send(step=stream.make_step(seq, lanes=[lane]))
     assert [stream.read().seq, stream.read().seq] == [1, 2]
-
-

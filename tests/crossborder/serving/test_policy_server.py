@@ -1,0 +1,77 @@
+"""The command with saved policies, as a real process."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pytest
+
+from common.config.actor_config import ActorConfig
+from common.interfaces import Agent
+from common.lanes.building import read_spec
+from common.parts import build_parts
+from common.plugins.part_config import EnvConfig, PluginConfig
+from common.wire.pb import acting_pb2 as pb
+from learner.storage.checkpoint import Checkpoints
+from tests.conftest import Command, wait_for
+from tests.crossborder.serving.services import Caller, numbers
+
+Start = Callable[..., Command]
+CARTPOLE = EnvConfig(target="gymnasium:make", params={"id": "CartPole-v1"})
+
+
+def save(run: Path, env: EnvConfig = CARTPOLE, **params: object) -> Agent:
+    """Save the policy of an untrained DQN as ``best``, and return its agent."""
+    config = ActorConfig(env=env, agent=PluginConfig(target="common.agents.dqn:DQN", params={"units": [8], **params}))
+    agent = build_parts(config, seed=3).agent
+    Checkpoints(run, config, "run").save("best", agent, opt_steps=12)
+    agent.eval()
+    return agent
+
+
+def address_of(command: Command) -> str:
+    """Where the service says that it listens."""
+    wait_for(lambda: "acts for clients on" in command.output() or command.process.poll() is not None, "it listens")
+    found = re.search(r"acts for clients on (\S+)", command.output())
+    assert found, command.output()
+    return found[1]
+
+
+@pytest.mark.slow
+def test_a_client_gets_the_greedy_actions_of_the_saved_policy_and_ctrl_c_ends_the_service(
+    tmp_path: Path, start: Start
+) -> None:
+    agent = save(tmp_path / "run")
+    command = start("policy-server", "--run", str(tmp_path / "run" / "best"), "--listen", "127.0.0.1:0")
+    env = gymnasium.make("CartPole-v1")
+    with Caller(address_of(command), read_spec(CARTPOLE)) as caller:
+        assert caller.stub.Describe(pb.DescribeRequest()).version == 12
+        stream = caller.open(2)
+        for seq in range(1, 20):
+            observations = np.stack([env.observation_space.sample() % 1 for _ in range(2)]).astype(np.float32)
+            answer = stream.step(seq, observations, 2)
+            assert numbers(answer) == agent.sample(observations).tolist()
+            assert answer.version == 12
+        command.signal(signal.SIGINT)
+        assert command.wait() == 130
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["--listen", "0.0.0.0:0"], 2, "is reachable from other hosts; expected tls and token_file too"),
+        (["--set", "max_lane=3"], 2, "max_lanes"),
+        (["--checkpoint", "7"], 2, "names the checkpoint best, --checkpoint 7 another"),
+    ],
+)
+def test_what_cannot_be_served_is_said(tmp_path: Path, start: Start, words: list[str], code: int, message: str) -> None:
+    save(tmp_path / "run")
+    command = start("policy-server", "--run", str(tmp_path / "run" / "best"), *words)
+    assert command.wait() == code
+    assert message in command.output()
