@@ -20,6 +20,7 @@ TESTED_ELSEWHERE: dict[str, str] = {
     "crossborder/serving/connection.py": "crossborder/serving/test_acting_servicer.py",
     "crossborder/serving/figures.py": "crossborder/serving/test_serving_metrics.py",
     "crossborder/serving/reading.py": "crossborder/serving/test_acting_servicer.py",
+    "crossborder/serving/service.py": "crossborder/serving/test_acting_servicer.py",
     "crossborder/serving/session.py": "crossborder/serving/test_acting_servicer.py",
     "learner/__main__.py": "e2e/test_ranks.py",
     "learner/loop/together.py": "e2e/test_ranks.py",

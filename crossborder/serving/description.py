@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from common.bad_values import KEEP_ALL, REFUSE_ALL, Rules
 from common.data import Array, Column, Leaves, Schema
 from common.errors import RefusedError
 from common.interfaces import EnvSpec
@@ -31,6 +32,9 @@ class Description:
         self.spec = spec
         self._observation = Schema(tuple(map(_without_bounds, columns_of("observation", spec.observation_space))))
         self._action = Schema(columns_of("action", spec.action_space))
+        self.observation_columns = _by_path("observation", self._observation)
+        self.action_columns = _by_path("action", self._action)
+        """By path of the leaf, in the order of payloads; a space that is a leaf has the empty path."""
 
     def read_observation(self, payload: bytes, k: int) -> Leaves:
         """The observations of k lanes, ``[k, *shape]``, as read-only views of the payload.
@@ -40,13 +44,18 @@ class Description:
         """
         return _read("observation", self._observation, payload, k)
 
-    def read_action(self, payload: bytes, k: int) -> Leaves:
+    def read_action(self, payload: bytes, k: int, *, checked: bool = True) -> Leaves:
         """The actions of k lanes, ``[k, *shape]``, as read-only views of the payload.
+
+        Args:
+            payload: the actions as bytes.
+            k: lanes.
+            checked: whether values that actions cannot have are refused; the service's own are told as they are.
 
         Raises:
             BadMessageError: the payload has another size, or a value that actions cannot have.
         """
-        return _read("action", self._action, payload, k)
+        return _read("action", self._action, payload, k, REFUSE_ALL if checked else KEEP_ALL)
 
     def write_action(self, actions: Leaves, k: int) -> bytes:
         """The payload with the actions of k lanes."""
@@ -67,9 +76,13 @@ def _without_bounds(column: Column) -> Column:
     return replace(column, domain=None) if column.numpy_dtype.kind == "f" else column
 
 
-def _read(name: str, schema: Schema, payload: bytes, k: int) -> Leaves:
+def _by_path(name: str, schema: Schema) -> dict[str, Column]:
+    return {column.name.removeprefix(name).removeprefix("/"): column for column in schema.columns}
+
+
+def _read(name: str, schema: Schema, payload: bytes, k: int, rules: Rules = REFUSE_ALL) -> Leaves:
     try:
-        columns = decode(schema, k, payload)
+        columns = decode(schema, k, payload, rules)
     except RefusedError as error:
         raise BadMessageError(f"{name}: {error}") from error
     leaves: Leaves = from_columns(name, columns)
@@ -87,10 +100,9 @@ def _write(name: str, schema: Schema, leaves: Leaves, k: int) -> bytes:
 
 def _describe(name: str, space: AnySpace) -> Iterator[pb.Leaf]:
     for column in columns_of(name, space):
-        path = column.name.removeprefix(name).removeprefix("/")
         bounds = column.domain
         yield pb.Leaf(
-            path=path,
+            path=column.name.removeprefix(name).removeprefix("/"),
             dtype=column.dtype,
             shape=column.shape,
             low=bounds.low.tolist() if bounds else [],

@@ -35,6 +35,9 @@ def parser() -> Parser:
     add_policy_options(made)
     made.add_argument("--config", type=as_path, metavar="FILE", help="a YAML file with settings of the service")
     made.add_argument("--listen", metavar="HOST:PORT", help="where it listens for clients (default: 127.0.0.1:50060)")
+    made.add_argument(
+        "--websocket", metavar="HOST:PORT", help="where it listens for clients that speak WebSocket (default: nowhere)"
+    )
     files = {
         "--listen-certificate": "the service's certificate",
         "--listen-key": "the private key of that certificate",
@@ -70,7 +73,7 @@ def _read_config(arguments: argparse.Namespace) -> ServingConfig:
     from crossborder.serving.serving_config import ServingConfig
 
     values: dict[str, Any] = read_yaml(arguments.config) if arguments.config is not None else {}
-    for key in ("listen", "token_file", "metrics"):
+    for key in ("listen", "websocket", "token_file", "metrics"):
         if getattr(arguments, key) is not None:
             values[key] = str(getattr(arguments, key))
     for key in ("insecure", "explore"):
@@ -106,6 +109,8 @@ async def _serve(arguments: argparse.Namespace, config: ServingConfig, signals: 
 
     def tell(places: Places) -> None:
         log.info("%s acts for clients on %s", place, places.address)
+        if places.websocket is not None:
+            log.info("WebSocket on %s", places.websocket)
         if places.metrics_port is not None:
             log.info("metrics on port %d", places.metrics_port)
 

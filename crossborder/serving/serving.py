@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from common.config.run_config import MetricsConfig
-from common.errors import AddressError
+from common.errors import AddressError, PluginError
 from common.wire.address import join_address, split_address
 from common.wire.pb import acting_pb2, acting_pb2_grpc
 from common.wire.waiting import WaitingBytes
 from crossborder.serving.acting_servicer import ActingServicer
 from crossborder.serving.batching import Player
 from crossborder.serving.figures import Figures
+from crossborder.serving.service import Service
 from crossborder.serving.serving_config import ServingConfig
 from crossborder.serving.serving_metrics import ServingCollector
 from crossborder.serving.sessions import Sessions
@@ -33,6 +33,9 @@ from learner.ingest.refusals import IngestCounts
 from learner.ingest.server_options import MAX_CONNECTIONS_OPTION, server_credentials, server_options
 from learner.records.exposition import MetricsServer
 
+if TYPE_CHECKING:
+    from crossborder.serving.websocket_door import WebSocketDoor
+
 log = logging.getLogger(__name__)
 NAME: Final = acting_pb2.DESCRIPTOR.services_by_name["ActingService"].full_name
 TICK_SECONDS: Final = 0.2
@@ -42,9 +45,10 @@ STOP_SECONDS: Final = 0.5
 
 @dataclass(frozen=True)
 class Places:
-    """Where a service listens: HOST:PORT of its clients, and the port of its metrics or None."""
+    """Where a service listens: HOST:PORT for gRPC and for WebSocket, and the port of its metrics; None: nowhere."""
 
     address: str
+    websocket: str | None
     metrics_port: int | None
 
 
@@ -65,27 +69,48 @@ async def serve(
     limits = CallLimits(server_config.fleet, counts, may_share_address=True)
     waiting = WaitingBytes(server_config.waiting_bytes, "the sessions of this service")
     seconds = server_config.limits.handshake_seconds
-    audit = AuditLog(config.audit_file)
-    admission = Admission(gate, limits, counts, audit, handshake_seconds=seconds, waiting=waiting)
+    service = Service(player, config, sessions, figures, limits, AuditLog(config.audit_file), seconds)
+    admission = Admission(gate, limits, counts, service.audit, handshake_seconds=seconds, waiting=waiting)
     options = dict(server_options(server_config))
     options[MAX_CONNECTIONS_OPTION] = connections_within(options[MAX_CONNECTIONS_OPTION], raise_descriptor_limit())
     server = grpc.aio.server(interceptors=[admission], options=[*options.items()])
-    servicer = ActingServicer(sessions, config, figures, player.opt_steps, seconds)
-    acting_pb2_grpc.add_ActingServiceServicer_to_server(servicer, server)
+    acting_pb2_grpc.add_ActingServiceServicer_to_server(ActingServicer(service), server)
     address, gate.port = _listen(server, config)
     waiting.serve_on(gate.port)
-    with contextlib.closing(_serve_metrics(ServingCollector(sessions, figures, counts), config)) as metrics:
-        async with _answering(sessions) as answering, _started(server):
-            on_listening(Places(address, metrics.port))
-            ended = asyncio.create_task(stopped.wait())
-            while not (ended.done() or answering.done()):
-                sessions.tick()
-                admission.tick()
-                await asyncio.wait([ended, answering], timeout=TICK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-            ended.cancel()
-            sessions.stop()
-            if answering.done():
-                answering.result()
+    metrics = _serve_metrics(ServingCollector(sessions, figures, counts), config)
+    async with AsyncExitStack() as stack:
+        stack.callback(metrics.close)
+        answering = await stack.enter_async_context(_answering(sessions))
+        await stack.enter_async_context(_started(server))
+        ticks = [sessions.tick, admission.tick]
+        websocket = None
+        if config.websocket is not None:
+            door = _make_websocket_door(service)
+            websocket = await stack.enter_async_context(door.opened(config.websocket))
+            ticks.append(door.tick)
+        on_listening(Places(address, websocket, metrics.port))
+        ended = asyncio.create_task(stopped.wait())
+        while not (ended.done() or answering.done()):
+            for tick in ticks:
+                tick()
+            await asyncio.wait([ended, answering], timeout=TICK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        ended.cancel()
+        sessions.stop()
+        if answering.done():
+            answering.result()
+
+
+def _make_websocket_door(service: Service) -> WebSocketDoor:
+    """The door, which a service has only if it asks for it: it needs packages that others need not have.
+
+    Raises:
+        PluginError: they are missing.
+    """
+    try:
+        from crossborder.serving.websocket_door import WebSocketDoor  # noqa: PLC0415 - see above
+    except ModuleNotFoundError as error:
+        raise PluginError(f"websocket: {error}; pip install 'crossborder[serving]'") from error
+    return WebSocketDoor(service, _make_gate(service.config))  # A gate of its own: it knows one port.
 
 
 def _make_gate(config: ServingConfig) -> Gate:

@@ -27,6 +27,16 @@ class ServingConfig(Settings):
         "127.0.0.1:50060",
         description="The address on which the service listens for clients, HOST:PORT; port 0 takes a free port.",
     )
+    websocket: str | None = Field(
+        None,
+        description="The address on which the service listens for clients that speak WebSocket, HOST:PORT. null: "
+        "nowhere.",
+    )
+    origins: list[str] = Field(
+        [],
+        description="The web pages whose scripts may connect by WebSocket, as in a browser's Origin header: "
+        "`https://game.example`. Programs that are no browser send no Origin and need no entry.",
+    )
     insecure: bool = Field(False, description="Whether the service may listen beyond loopback without encryption.")
     tls: TlsConfig | None = Field(
         None,
@@ -59,7 +69,7 @@ class ServingConfig(Settings):
         "policy chooses. It waits no longer than until all connected lanes wait.",
     )
     max_message_bytes: Annotated[int, Field(ge=LEAST_MESSAGE_BYTES, le=MOST_MESSAGE_BYTES)] = Field(
-        16 << 20, description="The most bytes of one message from a client."
+        4 << 20, description="The most bytes of one message from a client."
     )
     resume_seconds: Annotated[float, Field(ge=0, le=86400)] = Field(
         60.0, description="Seconds for which the service keeps the session of a broken connection."
@@ -74,7 +84,7 @@ class ServingConfig(Settings):
         Raises:
             ConfigError: settings contradict each other, or a file cannot be read.
         """
-        host, _ = split_address(self.listen)
+        doors = {"listen": self.listen, **({"websocket": self.websocket} if self.websocket is not None else {})}
         if self.metrics is not None:
             split_address(self.metrics)
         tokens = self.tokens()
@@ -86,12 +96,13 @@ class ServingConfig(Settings):
             raise ConfigError("insecure (--insecure): expected neither tls nor tokens beside it")
         if tokens and self.tls is None:
             raise ConfigError("tls: expected a certificate and key beside tokens, which are sent over TLS only")
-        if not (is_loopback(host) or self.insecure or (self.tls and tokens)):
-            missing = " and ".join(name for name, given in {"tls": self.tls, "token_file": tokens}.items() if not given)
-            raise ConfigError(
-                f"listen: '{self.listen}' is reachable from other hosts; expected {missing} too (crossborder-certs "
-                "makes certificates and tokens), or --insecure if that network is yours alone"
-            )
+        missing = " and ".join(name for name, given in {"tls": self.tls, "token_file": tokens}.items() if not given)
+        for setting, address in doors.items():
+            if missing and not self.insecure and not is_loopback(split_address(address)[0]):
+                raise ConfigError(
+                    f"{setting}: '{address}' is reachable from other hosts; expected {missing} too (crossborder-certs "
+                    "makes certificates and tokens), or --insecure if that network is yours alone"
+                )
 
     def tokens(self) -> TokenSource | None:
         """The place of the clients' tokens; None: no client needs one."""
