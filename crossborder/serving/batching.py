@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple, NoReturn, Protocol
@@ -49,14 +48,14 @@ class _Waiting:
     obs: Leaves
     begins: Array
     came: float
-    choice: asyncio.Future[Choice]
+    tell: Callable[[Choice], None]
 
 
 class Batcher:
     """Gathers lanes that wait. A batch goes when all connected lanes wait, when it is full, or when the wait is over.
 
-    The event loop gathers, and a thread of its own chooses: while a large network computes, the loop reads further
-    steps, which make the next batch. The loop hands over arrays that it does not touch any more.
+    The player chooses in the event loop's thread: a thread of its own would wait for Python's lock longer than most
+    policies compute. Steps that arrive meanwhile wait in their sockets, and make the next batch.
 
     Args:
         player: chooses actions.
@@ -75,39 +74,30 @@ class Batcher:
         self._n_rows = 0
         self._changed = asyncio.Event()
 
-    def submit(self, lanes: Array, obs: Leaves, begins: Array) -> asyncio.Future[Choice]:
-        """Ask for actions.
+    def submit(self, lanes: Array, obs: Leaves, begins: Array, tell: Callable[[Choice], None]) -> None:
+        """Ask for actions. If the service ends before, nothing is told.
 
         Args:
             lanes: ``[k]`` int64, all different, at least one; none of them waits already.
             obs: their observations, ``[k, *shape]``.
             begins: where episodes begin, ``[k]`` bool.
+            tell: is called with the actions, later.
         """
-        loop = asyncio.get_running_loop()
-        choice: asyncio.Future[Choice] = loop.create_future()
-        self._waiting.append(_Waiting(lanes, obs, begins, loop.time(), choice))
+        self._waiting.append(_Waiting(lanes, obs, begins, asyncio.get_running_loop().time(), tell))
         self._n_rows += len(lanes)
         if len(self._waiting) == 1 or self._is_complete():
             self._changed.set()
-        return choice
 
     async def run(self) -> NoReturn:
-        """Answer until cancelled. Then steps that still wait are cancelled too.
+        """Answer until cancelled.
 
         Raises:
             PluginError: the player failed.
         """
-        batch = list[_Waiting]()
-        try:
-            with ThreadPoolExecutor(1, "player") as thread:
-                while True:
-                    await self._gather()
-                    batch = self._take()
-                    choice = await asyncio.get_running_loop().run_in_executor(thread, self._choose, batch)
-                    _share(batch, choice)
-        finally:
-            for one in (*batch, *self._waiting):
-                one.choice.cancel()
+        while True:
+            await self._gather()
+            batch = self._take()
+            _share(batch, self._choose(batch))
 
     async def _gather(self) -> None:
         """Wait until a batch may go."""
@@ -158,6 +148,5 @@ def _share(batch: Sequence[_Waiting], choice: Choice) -> None:
     begin = 0
     for one in batch:
         end = begin + len(one.lanes)
-        if not one.choice.done():
-            one.choice.set_result(Choice(pick_lanes(choice.actions, slice(begin, end)), choice.opt_steps))
+        one.tell(Choice(pick_lanes(choice.actions, slice(begin, end)), choice.opt_steps))
         begin = end

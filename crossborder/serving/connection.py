@@ -27,7 +27,7 @@ class Connection:
         self._sessions, self._owner = sessions, owner
         self._session: Session | None = None
         self._reader: asyncio.Task[None] | None = None
-        self._answers = asyncio.Queue[asyncio.Task[pb.LaneActions] | None]()
+        self._answers = asyncio.Queue[asyncio.Future[pb.LaneActions] | None]()
         """In the order of the steps; None: nothing more comes. ``_room`` bounds it."""
         self._awaited: asyncio.Future[pb.LaneActions] | None = None
         self._was_taken_over = False
@@ -72,7 +72,7 @@ class Connection:
             self._room.release()
         if self._was_taken_over and not self._sessions.is_stopping:
             raise SessionLostError("this connection has lost its session: it ended, or another connection resumed it")
-        if self._was_taken_over or (self._awaited is not None and self._awaited.cancelled()):
+        if self._was_taken_over:
             raise StoppingError("the service is shutting down")
         await self._reader
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -50,7 +51,7 @@ class Session:
         self.hang_up: Callable[[], None] | None = None
         """Ends the present connection; None while there is none."""
         self._description, self._batches, self._figures, self._clock = description, batches, figures, clock
-        self._answers = OrderedDict[int, asyncio.Task[pb.LaneActions]]()
+        self._answers = OrderedDict[int, asyncio.Future[pb.LaneActions]]()
         """By seq, the oldest first; those of the last n steps, and of one before them."""
         self._begins = np.ones(len(lanes), bool)
         """By lane: its next observation begins an episode."""
@@ -58,7 +59,7 @@ class Session:
         """By lane: it waits for an action."""
         self._returns = np.zeros(len(lanes))
 
-    def take(self, step: pb.LaneSteps) -> asyncio.Task[pb.LaneActions]:
+    def take(self, step: pb.LaneSteps) -> asyncio.Future[pb.LaneActions]:
         """Take a step; the same step again gets the same answer. A step that is refused changes nothing.
 
         Raises:
@@ -80,7 +81,7 @@ class Session:
             self._answers.popitem(last=False)
         return answer
 
-    def pending(self) -> list[asyncio.Task[pb.LaneActions]]:
+    def pending(self) -> list[asyncio.Future[pb.LaneActions]]:
         """The answers that are not there yet."""
         return [answer for answer in self._answers.values() if not answer.done()]
 
@@ -102,17 +103,20 @@ class Session:
                 "belong to the step before"
             )
 
-    def _act(self, moment: Moment) -> asyncio.Task[pb.LaneActions]:
+    def _act(self, moment: Moment) -> asyncio.Future[pb.LaneActions]:
         """Ask for the actions of all lanes whose episodes go on."""
         lanes, acts = moment.lanes, ~moment.ends
         begins = self._begins[lanes] | moment.restarted
         self._count_returns(moment, begins)
         self._begins[lanes] = moment.ends
-        choice: asyncio.Future[Choice] | None = None
+        answer: asyncio.Future[pb.LaneActions] = asyncio.get_running_loop().create_future()
+        tell = partial(self._tell, answer, moment, acts, self._clock())
         if acts.any():
             self._waits[lanes] = True
-            choice = self._batches.submit(self.lanes[lanes[acts]], pick_lanes(moment.obs, acts), begins[acts])
-        return asyncio.create_task(self._answer(moment, acts, choice))
+            self._batches.submit(self.lanes[lanes[acts]], pick_lanes(moment.obs, acts), begins[acts], tell)
+        else:
+            tell(None)
+        return answer
 
     def _count_returns(self, moment: Moment, begins: Array) -> None:
         returns = np.where(begins, 0.0, self._returns[moment.lanes]) + moment.reward
@@ -120,16 +124,19 @@ class Session:
         self._figures.episodes += int(moment.ends.sum())
         self._figures.return_sum += float(returns[moment.ends].sum())
 
-    async def _answer(self, moment: Moment, acts: Array, choice: asyncio.Future[Choice] | None) -> pb.LaneActions:
-        k, began = len(moment.lanes), self._clock()
-        actions, opt_steps = empty_leaves(self._description.spec.action_space, k), 0
-        if choice is not None:
-            chosen, opt_steps = await choice
-            if acts.all():
-                actions = chosen
-            else:
-                put_leaves(actions, acts, chosen)
-            self._waits[moment.lanes] = False
-        self._figures.answer_seconds.observe(self._clock() - began)
+    def _tell(
+        self, answer: asyncio.Future[pb.LaneActions], moment: Moment, acts: Array, came: float, choice: Choice | None
+    ) -> None:
+        """Answer a step. Lanes whose episode has ended get an action without meaning; None: all of them."""
+        k = len(moment.lanes)
+        if choice is not None and acts.all():
+            actions = choice.actions
+        else:
+            actions = empty_leaves(self._description.spec.action_space, k)
+            if choice is not None:
+                put_leaves(actions, acts, choice.actions)
+        self._waits[moment.lanes] = False
+        self._figures.answer_seconds.observe(self._clock() - came)
         self._figures.actions += int(acts.sum())
-        return pb.LaneActions(seq=moment.seq, action=self._description.write_action(actions, k), version=opt_steps)
+        payload, opt_steps = self._description.write_action(actions, k), choice.opt_steps if choice else 0
+        answer.set_result(pb.LaneActions(seq=moment.seq, action=payload, version=opt_steps))

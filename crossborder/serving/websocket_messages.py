@@ -61,9 +61,15 @@ def read_request(values: Values, description: Description) -> pb.ActRequest:
     if not isinstance(fields, dict):
         raise BadMessageError(f"{kind}: expected a mapping, found a {type(fields).__name__}")
     try:
-        if kind == "step":
-            return pb.ActRequest(step=_read_step(fields, description))
-        return pb.ActRequest(**{kind: fields})
+        match kind:
+            case "open":
+                return pb.ActRequest(open=pb.OpenSession(**fields))
+            case "resume":
+                return pb.ActRequest(resume=pb.ResumeSession(**fields))
+            case "step":
+                return pb.ActRequest(step=_read_step(fields, description))
+            case _:
+                return pb.ActRequest(close=pb.CloseSession(**fields))
     except (OverflowError, TypeError, ValueError) as error:
         raise BadMessageError(f"{kind}: {error}") from error
 
@@ -104,7 +110,7 @@ def tell_answer(answer: pb.ActResponse, description: Description) -> Values:
     columns = description.action_columns
     k = len(action.action) // sum(column.row_bytes for column in columns.values())
     leaves = description.read_action(action.action, k, checked=False)
-    told = {path: leaf.tolist() for path, leaf in leaves.items()} if isinstance(leaves, dict) else leaves.tolist()  # type: ignore[attr-defined]
+    told = {path: leaf.tolist() for path, leaf in leaves.items()} if isinstance(leaves, dict) else leaves.tolist()
     return {"action": {"seq": action.seq, "action": told, "version": action.version}}
 
 

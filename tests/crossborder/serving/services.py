@@ -36,7 +36,7 @@ class Counting:
         self.spec = spec
         self.batches: list[list[int]] = []
         """The lanes of each batch."""
-        self.seen: list[Leaves] = []
+        self.seen: list[Any] = []
         self._counts = Counter[int]()
 
     def sample(self, obs: Leaves, begins: Array, lanes: Array) -> Leaves:

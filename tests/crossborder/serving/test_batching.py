@@ -16,8 +16,9 @@ FOREVER = 3600.0
 
 
 def submit(batches: Batcher, *lanes: int) -> asyncio.Future[Choice]:
-    k = len(lanes)
-    return batches.submit(np.array(lanes, np.int64), np.zeros((k, 2), np.float32), np.ones(k, bool))
+    k, choice = len(lanes), asyncio.get_running_loop().create_future()
+    batches.submit(np.array(lanes, np.int64), np.zeros((k, 2), np.float32), np.ones(k, bool), choice.set_result)
+    return choice
 
 
 def run(player: Counting, act: Callable[[Batcher], Awaitable[None]], connected: int, **limits: Any) -> Figures:
