@@ -10,7 +10,7 @@ import numpy as np
 
 from common.bad_values import KEEP_ALL, REFUSE_ALL, Rules
 from common.data import Array, Column, Leaves, Schema
-from common.errors import RefusedError
+from common.errors import PluginError, RefusedError
 from common.interfaces import EnvSpec
 from common.spaces import AnySpace, columns_of, from_columns, to_columns
 from common.wire.codec import decode, encode
@@ -58,7 +58,17 @@ class Description:
         return _read("action", self._action, payload, k, REFUSE_ALL if checked else KEEP_ALL)
 
     def write_action(self, actions: Leaves, k: int) -> bytes:
-        """The payload with the actions of k lanes."""
+        """The payload with the actions of k lanes.
+
+        Raises:
+            PluginError: an action is NaN or infinite, which no client should execute.
+        """
+        for name, array in to_columns("action", actions).items():
+            found = np.asarray(array)
+            if found.dtype.kind == "f" and not np.isfinite(found).all():
+                raise PluginError(
+                    f"the policy: expected finite actions, found {found[~np.isfinite(found)][0]} in {name}"
+                )
         return _write("action", self._action, actions, k)
 
     def write_observation(self, observations: Leaves, k: int) -> bytes:

@@ -101,7 +101,7 @@ async def _serve(arguments: argparse.Namespace, config: ServingConfig, signals: 
     place = arguments.run / arguments.checkpoint
     policy = load_policy(place, arguments.allow)
     if config.explore:
-        policy.agent.train()
+        policy.explore()
     loop, stopped = asyncio.get_running_loop(), asyncio.Event()
 
     def stop() -> None:

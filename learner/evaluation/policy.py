@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from common.data import Array, Leaves
+from common.data import Array, Leaves, Model, ModelVersion
 from common.errors import PluginError
 from common.interfaces import Agent, EnvSpec, acting_for_lanes
 from common.lanes.building import read_spec
@@ -39,6 +39,12 @@ class Policy:
         self._stacker = Stacker(frames, 1, frame_stack) if frame_stack > 1 else None
         self._begun: set[int] = set()  # The lanes whose episodes go on.
         self._has_lanes = False
+
+    def explore(self) -> None:
+        """Explore from now on, as the run's actor with the least exploration did with this model."""
+        params = {name: tensor.numpy(force=True).copy() for name, tensor in self.agent.model_info().items()}
+        self.agent.sync_model(Model(ModelVersion(1, self.opt_steps), params))  # Schedules go by its opt steps.
+        self.agent.train()
 
     def begin(self, lanes: Sequence[int] | None = None) -> None:
         """Note that the next observation begins an episode, in these lanes or in all."""

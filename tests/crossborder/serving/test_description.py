@@ -4,6 +4,7 @@ import gymnasium
 import numpy as np
 import pytest
 
+from common.errors import PluginError
 from common.interfaces import EnvSpec
 from common.wire.pb import acting_pb2 as pb
 from crossborder.serving.description import Description
@@ -26,6 +27,12 @@ def test_actions_have_the_dtype_and_shape_of_their_space_whatever_the_agent_comp
     payload = description.write_action(np.array([[0.5, -0.5], [1, 0]], np.float64), 2)
     assert payload == np.array([0.5, -0.5, 1, 0], "<f4").tobytes()
     assert description.read_action(payload, 2).tolist() == [[0.5, -0.5], [1, 0]]  # type: ignore[union-attr]
+
+
+def test_an_action_that_is_not_finite_reaches_no_client() -> None:
+    description = Description(EnvSpec(DISCRETE(2), BOX(-1, 1, (2,), np.float32)))
+    with pytest.raises(PluginError, match="the policy: expected finite actions, found nan in action"):
+        description.write_action(np.array([[0.5, np.nan]]), 1)
 
 
 def test_floats_of_observations_may_leave_their_bounds_and_integers_may_not() -> None:
