@@ -17,6 +17,7 @@ from common.lanes.building import read_spec
 from common.parts import build_parts
 from common.plugins.part_config import EnvConfig, PluginConfig
 from common.wire.pb import acting_pb2 as pb
+from learner.evaluation.policy import load_policy
 from learner.storage.checkpoint import Checkpoints
 from tests.conftest import Command, wait_for
 from tests.crossborder.serving.services import Caller, numbers
@@ -75,3 +76,27 @@ def test_what_cannot_be_served_is_said(tmp_path: Path, start: Start, words: list
     command = start("policy-server", "--run", str(tmp_path / "run" / "best"), *words)
     assert command.wait() == code
     assert message in command.output()
+
+
+@pytest.mark.slow
+def test_a_policy_with_a_memory_goes_on_in_each_lane_after_a_broken_connection(tmp_path: Path, start: Start) -> None:
+    config = ActorConfig(
+        env=CARTPOLE,
+        agent=PluginConfig(target="common.agents.r2d2:R2D2", params={"units": [8], "memory": {"width": 8}}),
+    )
+    Checkpoints(tmp_path / "run", config, "run").save("best", build_parts(config, seed=3).agent, opt_steps=1)
+    command = start("policy-server", "--run", str(tmp_path / "run"), "--listen", "127.0.0.1:0")
+    policy = load_policy(tmp_path / "run" / "best")
+    observations = np.random.default_rng(0).normal(size=(40, 3, 4)).astype(np.float32)
+    with Caller(address_of(command), read_spec(CARTPOLE)) as caller:
+        stream = caller.open(3)
+        for seq, seen in enumerate(observations, 1):
+            if seq % 10 == 0:
+                stream.cut()
+                stream = caller.resume(stream.opened.secret)
+            ends = seq % 15 == 14
+            answer = numbers(stream.step(seq, seen, 3, truncated=[False, ends, False]))
+            lanes = [0, 2] if ends else [0, 1, 2]
+            if ends:
+                policy.begin([1])
+            assert [answer[lane] for lane in lanes] == policy([seen[lane] for lane in lanes], lanes)
