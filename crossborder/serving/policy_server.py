@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from common.process.command import Parser, as_path, run_service
-from common.process.log import quiet_grpc
+from common.process.log import RateFilter, quiet_grpc
 from common.process.signals import StopSignals
 from learner.commands.policy_command import add_policy_options, find_policy
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from crossborder.serving.serving_config import ServingConfig
 
 log = logging.getLogger(__name__)
+LOGGED_PER_SECOND, LOGGED_AT_ONCE = 10.0, 1000
+"""Lines of the log: a stranger cannot fill the disk."""
 EXAMPLES = """\
   policy-server --run runs/cartpole-20261121-085026-3f2a/best                  for programs of this user on this host
   policy-server --run runs/cartpole-20261121-085026-3f2a/best --listen 0.0.0.0:50060 \\
@@ -120,6 +122,7 @@ async def _serve(arguments: argparse.Namespace, config: ServingConfig, signals: 
 
 def _run(arguments: argparse.Namespace, signals: StopSignals) -> None:
     quiet_grpc(arguments.log_format)
+    logging.getLogger().handlers[0].addFilter(RateFilter(LOGGED_PER_SECOND, LOGGED_AT_ONCE))
     asyncio.run(_serve(arguments, _read_config(arguments), signals))
 
 

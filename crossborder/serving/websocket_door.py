@@ -77,6 +77,8 @@ class WebSocketDoor:
             ConfigError: a certificate cannot be read.
         """
         host, port = split_address(address)
+        connections = logging.getLogger(f"{__name__}.connections")
+        connections.setLevel(logging.WARNING)  # Clients come and go.
         origins: list[Origin | None] = [None, *map(Origin, self._config.origins)]
         try:
             server = await serve(
@@ -90,7 +92,7 @@ class WebSocketDoor:
                 max_size=self._config.max_message_bytes,
                 max_queue=1,
                 open_timeout=self._service.handshake_seconds,
-                logger=logging.getLogger(f"{__name__}.connections"),
+                logger=connections,
                 server_header=None,
             )
         except OSError as error:

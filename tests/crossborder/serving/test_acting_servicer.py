@@ -13,7 +13,7 @@ import pytest
 from common.interfaces import EnvSpec
 from common.wire.pb import acting_pb2 as pb
 from tests.conftest import wait_for
-from tests.crossborder.serving.services import Caller, Counting, Service, Stream, refusal
+from tests.crossborder.serving.services import Caller, Counting, Service, Stream, numbers, refusal
 
 
 @pytest.fixture
@@ -89,6 +89,19 @@ def test_a_session_goes_on_in_the_same_episode_after_its_connection_broke(caller
     assert (back.opened.lanes, back.opened.seed, back.opened.last_seq) == (2, 0, 2)
     assert back.actions(2, 2) == [2, 2]
     assert back.actions(3, 2) == [3, 3]
+
+
+def test_a_step_whose_connection_broke_before_the_answer_is_answered_once() -> None:
+    with Service(max_wait_ms=300) as service, Caller(service.places.address) as caller:
+        stream = caller.open(2)
+        step = stream.make_step(1, lanes=[0])
+        stream.send(step=step)  # It waits for lane 1.
+        stream.cut()
+        back = caller.resume(stream.opened.secret)
+        back.send(step=step)
+        assert numbers(back.read()) == [1]
+        assert back.actions(2, lanes=[0]) == [2]
+        assert service.player.batches == [[0], [0]]
 
 
 def test_a_resumed_session_leaves_the_connection_that_still_seems_open(caller: Caller) -> None:
