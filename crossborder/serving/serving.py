@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -36,7 +35,6 @@ from learner.records.exposition import MetricsServer
 if TYPE_CHECKING:
     from crossborder.serving.websocket_door import WebSocketDoor
 
-log = logging.getLogger(__name__)
 NAME: Final = acting_pb2.DESCRIPTOR.services_by_name["ActingService"].full_name
 TICK_SECONDS: Final = 0.2
 STOP_SECONDS: Final = 0.5

@@ -88,7 +88,12 @@ def _pack(columns: Mapping[str, Column], value: Any, name: str) -> bytes:
     if not isinstance(by_path, dict) or by_path.keys() != columns.keys():
         found = ", ".join(map(str, by_path)) if isinstance(by_path, dict) else f"a {type(value).__name__}"
         raise BadMessageError(f"{name}: expected the leaves {', '.join(columns)}, found {found}")
-    return b"".join(_pack_leaf(column, by_path[path], path or name) for path, column in columns.items())
+    packed = {path: _pack_leaf(column, by_path[path], path or name) for path, column in columns.items()}
+    rows = {path: len(leaf) / columns[path].row_bytes for path, leaf in packed.items()}
+    if len(set(rows.values())) > 1:
+        found = ", ".join(f"{path}: {k:g}" for path, k in rows.items())
+        raise BadMessageError(f"{name}: expected the same number of lanes in each leaf, found {found}")
+    return b"".join(packed.values())
 
 
 def _pack_leaf(column: Column, value: Any, name: str) -> bytes:

@@ -221,3 +221,13 @@ def test_pictures_are_bytes_in_messagepack_and_lists_in_json(talk_to: TalkTo) ->
             seen = service.player.seen[-1]
             assert seen["camera"].tolist() == pictures.tolist()
             assert seen["speed"].tolist() == [0.5, -0.5]
+
+
+def test_the_bytes_of_one_leaf_are_never_taken_for_those_of_another(talk_to: TalkTo) -> None:
+    with Service(Counting(PICTURES), websocket="127.0.0.1:0") as service:
+        talk = talk_to(service, packed=True)
+        talk.ask(open={"lanes": 2})
+        mixed = {"camera": bytes(20), "speed": [0.5, -0.5, 0.0]}  # Together as many bytes as those of two lanes.
+        name, message, _ = talk.refused(step={"seq": 1, "observation": mixed})
+    assert name == "bad_message"
+    assert "expected the same number of lanes in each leaf, found camera: 1.66667, speed: 3" in message
