@@ -6,6 +6,7 @@ import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from urllib.request import urlopen
 
 import gymnasium
 import numpy as np
@@ -19,7 +20,7 @@ from common.plugins.part_config import EnvConfig, PluginConfig
 from common.wire.pb import acting_pb2 as pb
 from learner.evaluation.policy import load_policy
 from learner.storage.checkpoint import Checkpoints
-from tests.conftest import Command, wait_for
+from tests.conftest import PATIENCE, ROOT, Command, wait_for
 from tests.crossborder.serving.services import Caller, numbers
 
 Start = Callable[..., Command]
@@ -100,3 +101,22 @@ def test_a_policy_with_a_memory_goes_on_in_each_lane_after_a_broken_connection(t
             if ends:
                 policy.begin([1])
             assert [answer[lane] for lane in lanes] == policy([seen[lane] for lane in lanes], lanes)
+
+
+@pytest.mark.slow
+def test_the_client_on_the_page_plays(tmp_path: Path, start: Start) -> None:
+    save(tmp_path / "run")
+    words = ["--listen", "127.0.0.1:0", "--websocket", "127.0.0.1:0", "--metrics", "127.0.0.1:0"]
+    command = start("policy-server", "--run", str(tmp_path / "run"), *words)
+    address_of(command)
+    wait_for(lambda: "metrics on port" in command.output(), "all doors are open")
+    websocket, metrics = re.findall(r"WebSocket on (\S+)|metrics on port (\d+)", command.output())
+    page = (ROOT / "docs" / "acting-service.md").read_text()
+    (client,) = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    exec(client.replace("127.0.0.1:50061", websocket[0]), {})  # noqa: S102 - our own page
+    with urlopen(f"http://127.0.0.1:{metrics[1]}/metrics", timeout=PATIENCE) as answer:
+        told = answer.read().decode()
+    (episodes,) = re.findall(r"^crossborder_serving_episodes_total (\S+)", told, re.MULTILINE)
+    (returns,) = re.findall(r"^crossborder_serving_returns_total (\S+)", told, re.MULTILINE)
+    assert float(episodes) > 5
+    assert 5 * float(episodes) < float(returns) < 1000, "an untrained policy keeps the pole up for some ten steps"
