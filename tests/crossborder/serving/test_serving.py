@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -122,3 +123,9 @@ def test_a_policy_that_fails_ends_the_service_and_its_clients_are_told() -> None
         service.stop()
         assert isinstance(service.error, PluginError)
         assert str(service.error) == "the policy failed: ValueError: bad weights"
+
+
+def test_a_door_whose_packages_are_missing_names_the_extra_that_brings_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "crossborder.serving.websocket_door", None)
+    with pytest.raises(PluginError, match=r"websocket: .*; pip install 'crossborder\[serving\]'"):
+        Service(websocket="127.0.0.1:0").__enter__()
