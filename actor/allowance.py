@@ -37,7 +37,11 @@ _BASES: Final[dict[Role, tuple[tuple[type, ...], str]]] = {
     "agent": ((Agent,), "common.interfaces.Agent"),
     "network": ((torch.nn.Module,), "torch.nn.Module"),
 }
-_WITHOUT_ID: Final = ("common.envs.goals:Reach", "common.envs.memory_tasks:Cue")
+_WITHOUT_ID: Final = (
+    "common.envs.goals:Reach",
+    "common.envs.masked_tasks:TakeAway",
+    "common.envs.memory_tasks:Cue",
+)
 """crossborder's own environments whose parameters name no code."""
 _TELEOPERATE: Final = "crossborder.people.teleoperation:Teleoperate"
 """The wrapper whose parameter ``device`` names code."""

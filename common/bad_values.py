@@ -19,7 +19,8 @@ ANY_FINITE: Final = float(np.finfo(np.float64).max)
 
 def is_extreme(values: Array, largest: float) -> Array:
     """For each float, whether it is NaN, infinite, or further from 0 than ``largest``; bool, shaped as ``values``."""
-    found: Array = ~(np.abs(values) <= np.float64(largest))  # No comparison with NaN is true.
+    with np.errstate(invalid="ignore"):  # A signalling NaN, which a stranger may send, is reported when it is widened.
+        found: Array = ~(np.abs(values) <= np.float64(largest))  # No comparison with NaN is true.
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 from typing import Any
 
 import gymnasium
@@ -110,22 +111,26 @@ class DefaultEvaluator:
 
 
 class RestingEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """An environment that plays one episode for each seed, and then rests until the next seed: its steps do nothing."""
+    """An environment that plays one episode for each seed, and then rests until the next seed: its steps do nothing.
+
+    While it rests, it shows the first observation of the episode: the last one may allow no action.
+    """
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
         super().__init__(env)
-        self._rests, self._last = False, None
+        self._rests, self._first = False, None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         if seed is None and self._rests:
-            return self._last, {}
+            return self._first, {}
         self._rests = False
-        return self.env.reset(seed=seed, options=options)
+        obs, info = self.env.reset(seed=seed, options=options)
+        self._first = deepcopy(obs)  # The environment may write its next observation into the same array.
+        return obs, info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         if self._rests:
-            return self._last, 0.0, False, False, {}
+            return self._first, 0.0, False, False, {}
         obs, reward, terminated, truncated, info = self.env.step(action)
-        if terminated or truncated:
-            self._rests, self._last = True, obs
+        self._rests = bool(terminated or truncated)
         return obs, reward, terminated, truncated, info

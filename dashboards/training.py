@@ -110,7 +110,7 @@ _UPDATES = Row(
             "Values",
             "Predicted and target values. If they grow far beyond any possible return, values are overestimated.",
             "short",
-            {"{{key}}": 'crossborder_record{key=~"pred_mean|tgt_mean|q_mean|adv_mean"}'},
+            {"{{key}}": 'crossborder_record{key=~"pred_mean|tgt_mean|q_mean|adv_mean|value_mean"}'},
         ),
         Graph(
             "Gradient norm",
@@ -120,10 +120,37 @@ _UPDATES = Row(
         ),
         Graph(
             "Policy entropy and likelihood",
-            "SAC: entropy (nats) and its coefficient; AWAC, IQL: log-likelihood of the data's actions. "
+            "SAC, IMPALA, PPO: entropy (nats), and SAC's coefficient; AWAC, IQL: log-likelihood of the data's actions. "
             "Entropy near its floor early shows too little exploration. Empty for other agents.",
             "short",
             {"{{key}}": 'crossborder_record{key=~"entropy|ent_coef|log_prob"}'},
+        ),
+    ),
+)
+
+_OFF_POLICY = Row(
+    "Distance between policies (IMPALA, PPO)",
+    (
+        Graph(
+            "From the policy that acted",
+            "Mean clipped ratio of an action's probability under the learner's policy to that under the policy that "
+            "acted. 1: the same policies. Near 0.7 and below, steps teach little: actors lag too far behind.",
+            "short",
+            {"{{key}}": 'crossborder_record{key="ratio_mean"}'},
+        ),
+        Graph(
+            "Moved in an opt step (PPO)",
+            "KL divergence from the policy before the opt step, and the share of steps whose ratio is clipped. Usual "
+            "are 0.01 to 0.05, and below 0.3. If they are higher, lower the learning rate or the epochs.",
+            "short",
+            {"{{key}}": 'crossborder_record{key=~"kl|clipped_share"}'},
+        ),
+        Graph(
+            "Age of steps",
+            "Mean opt steps from the model that acted to the model that learns; of PPO also the steps that an opt step "
+            "left out because they were older than max_lag.",
+            "short",
+            {"{{key}}": 'crossborder_record{key=~"version_age|left_out"}'},
         ),
     ),
 )
@@ -150,5 +177,5 @@ TRAINING = Dashboard(
     "crossborder-training",
     "Training",
     "Is it learning? Returns, losses, values, pace.",
-    (_AT_A_GLANCE, _RETURN, _UPDATES, _PACE),
+    (_AT_A_GLANCE, _RETURN, _UPDATES, _OFF_POLICY, _PACE),
 )

@@ -23,6 +23,7 @@ from common.agents.iqn import IQNConfig
 from common.agents.ppo import PPOConfig
 from common.agents.qr_dqn import QRDQNConfig
 from common.agents.r2d2 import R2D2Config
+from common.agents.recurrent_ppo import RecurrentPPOConfig
 from common.agents.recurrent_sac import RecurrentSACConfig
 from common.agents.sac import SACConfig
 from common.agents.td3 import TD3Config
@@ -50,6 +51,7 @@ AGENTS: tuple[type[Settings], ...] = (
     IQLConfig,
     IMPALAConfig,
     PPOConfig,
+    RecurrentPPOConfig,
 )
 VIEWS: tuple[type[View], ...] = (Transitions, Sequences, Rollouts, Hindsight)
 HEAD = """\

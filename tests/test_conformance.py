@@ -21,6 +21,7 @@ from common.agents.iql import IQL
 from common.agents.ppo import PPO
 from common.agents.qr_dqn import QRDQN
 from common.agents.r2d2 import R2D2
+from common.agents.recurrent_ppo import RecurrentPPO
 from common.agents.recurrent_sac import RecurrentSAC
 from common.agents.sac import SAC
 from common.agents.td3 import TD3
@@ -178,6 +179,8 @@ def test_agents_with_a_memory_fit(kind: str) -> None:
     settings: dict[str, Any] = {"units": (16,), "batch_size": 8, "memory": {"kind": kind, "width": 8}}
     check_agent(partial(R2D2, **settings), cart_pole(), view=view)
     check_agent(partial(RecurrentSAC, **settings), gymnasium.make("Pendulum-v1"), view=view)
+    for env in (cart_pole(), gymnasium.make("Pendulum-v1")):
+        check_agent(partial(RecurrentPPO, **settings), env, view=partial(Rollouts, length=6))
 
 
 @pytest.mark.parametrize("view", VIEWS)

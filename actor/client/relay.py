@@ -188,7 +188,7 @@ class Relay(grpc.GenericRpcHandler):
             if is_join:
                 await self._require_own_user(context)
                 request = _stay_here(request)
-            listened = is_listening(self._settings.learner)
+            listened = method in _ANSWERS and is_listening(self._settings.learner)
             ask: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = self._channel.unary_unary(method)
             answer = await ask(request, metadata=_metadata_to_pass(context), timeout=context.time_remaining())
             passed = self._read(method, answer, listened)

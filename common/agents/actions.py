@@ -80,6 +80,8 @@ class ActionIndex:
             raise ConfigError(f"{agent}: expected a Discrete or MultiDiscrete action space, found {space}")
         self.size = math.prod(sizes)
         components = np.stack(np.unravel_index(np.arange(self.size), sizes), axis=1)  # [n, k]
+        self.components = torch.from_numpy(components)
+        """The value of each component in each action, counted from 0, ``[n, k]``."""
         self.table: Array = (components.reshape(self.size, *starts.shape) + starts).astype(space.dtype)
         strides = [math.prod(sizes[i + 1 :]) for i in range(len(sizes))]
         self._are_numbers = len(sizes) == 1 and not starts.any()

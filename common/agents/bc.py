@@ -25,7 +25,8 @@ from common.agents.network_agent import (
     descend,
     draw_transitions,
 )
-from common.agents.networks.encoders import build_mlp, select_leaves
+from common.agents.networks.allowed import AllowedActions
+from common.agents.networks.encoders import build_mlp
 from common.agents.networks.layers import Observed
 from common.agents.networks.normalization import build_normalizer
 from common.agents.networks.policies import CategoricalPolicy, GaussianConfig, GaussianPolicy, GreedyActor, GreedyQ
@@ -80,7 +81,7 @@ class BC(NetworkAgent):
         device: str = "cpu",
         **params: Any,
     ) -> None:
-        observations, actions = select_leaves(spec.observation_space), spec.action_space
+        actions = spec.action_space
         self.config = config = BCConfig(**params)
         self.device = torch.device(device)
         torch.manual_seed(seed)
@@ -89,6 +90,7 @@ class BC(NetworkAgent):
         self.imitator: CategoricalPolicy | GaussianPolicy
         self._draw_noise: Callable[[Array], Array]
         if isinstance(actions, gymnasium.spaces.Box):
+            observations = AllowedActions(spec).leaves
             scale = ActionScale("BC", actions, self.device)
             mean = build_mlp(observations, scale.size, config.units, config.feature_dim)
             self.imitator = GaussianPolicy(mean, scale.size, config).to(self.device)
@@ -98,9 +100,11 @@ class BC(NetworkAgent):
             self._draw_noise = lambda lanes: self._lane_random.of(lanes).standard_normal(scale.size)
         else:
             index = ActionIndex("BC", actions, self.device)
+            allowed = AllowedActions(spec, index.components)
+            observations = allowed.leaves
             table = torch.from_numpy(index.table).to(self.device)
             logits = build_mlp(observations, index.size, config.units, config.feature_dim)
-            self.imitator = CategoricalPolicy(logits).to(self.device)
+            self.imitator = CategoricalPolicy(logits, allowed).to(self.device)
             self._greedy = GreedyQ(self.imitator, table)
             self._from_env, self._to_env = index.from_env, table.__getitem__
             self._draw_noise = lambda lanes: self._lane_random.of(lanes).standard_exponential(index.size)

@@ -33,8 +33,8 @@ from common.agents.network_agent import (
     report_td_error,
     track,
 )
+from common.agents.networks.allowed import AllowedActions
 from common.agents.networks.critics import EntropyCoef, QNetworks
-from common.agents.networks.encoders import select_leaves
 from common.agents.networks.layers import Observed
 from common.agents.networks.normalization import build_normalizer
 from common.agents.networks.picture_leaves import RandomShift
@@ -85,7 +85,9 @@ class DiscreteSACConfig(EntCoefConfig, OneNetworkConfig):
     tau: TauOfCritics = 0.005
     max_grad_norm: GradNormLimit = None
     target_entropy: Unit = Field(
-        0.98, description="The entropy that the policy keeps, as a share of the entropy of uniformly random actions."
+        0.98,
+        description="The entropy that the policy keeps, as a share of the entropy of uniformly random actions, of "
+        "those that are allowed.",
     )
 
 
@@ -120,16 +122,16 @@ class DiscreteSAC(NetworkAgent):
         self.config = config = DiscreteSACConfig(**params)
         self.device = torch.device(device)
         self.actions = ActionIndex("DiscreteSAC", spec.action_space, self.device)
-        observations = select_leaves(spec.observation_space)
+        self.allowed = AllowedActions(spec, self.actions.components).to(self.device)
+        observations = self.allowed.leaves
         self._shift = RandomShift(spec.observation_space, config.random_shift, seed, self.device)
         self._shift_generator = self._shift.generator
         torch.manual_seed(seed)
         actor, *critics = (config.build(observations, self.actions.size) for _ in range(1 + config.n_critics))
-        self.actor = CategoricalPolicy(actor).to(self.device)
+        self.actor = CategoricalPolicy(actor, self.allowed).to(self.device)
         self.critics = QNetworks(critics).to(self.device)
         self.critics_tgt = deepcopy(self.critics)
         self.ent_coef = EntropyCoef(config.ent_coef, learned=config.auto_ent_coef).to(self.device)
-        self.target_entropy = config.target_entropy * math.log(self.actions.size)
         self.normalizer = build_normalizer(
             observations, enabled=config.normalize_observations, rewards=config.normalize_rewards
         ).to(self.device)
@@ -202,8 +204,15 @@ class DiscreteSAC(NetworkAgent):
         descend(loss, self._actor_optimizer, self.config.max_grad_norm)
         expected = (log_prob.exp() * log_prob).sum(dim=1).detach()  # [B]
         if self.config.auto_ent_coef:
-            descend(ent_coef_loss(self.ent_coef.log, expected, self.target_entropy), self._ent_coef_optimizer)
+            descend(ent_coef_loss(self.ent_coef.log, expected, self._target_entropy(obs)), self._ent_coef_optimizer)
         return {"loss_actor": loss.detach(), "ent_coef": ent_coef, "entropy": -expected.mean()}
+
+    def _target_entropy(self, obs: Observed) -> float | torch.Tensor:
+        """The entropy that the policy keeps, in nats; with a mask ``[B]``, by the number of allowed actions."""
+        share = self.config.target_entropy
+        if not self.allowed.has_mask:
+            return share * math.log(self.actions.size)
+        return share * self.allowed.read(obs).sum(dim=1).log()
 
     def policy(self) -> nn.Module:
         return self._policy

@@ -120,12 +120,13 @@ class DQN(QAgent):
     def _target(self, batch: Batch, action: torch.Tensor, target_net: nn.Module) -> torch.Tensor:
         """``reward + discount * V(next_obs)``, ``[B]``."""
         next_obs, reward = from_columns("next_obs", batch), batch["reward"]
-        q_next = batch[NEXT_VALUES] if NEXT_VALUES in batch else target_net(next_obs)  # [B, A]
+        q_next = self.allowed(batch[NEXT_VALUES] if NEXT_VALUES in batch else target_net(next_obs), next_obs)  # [B, A]
         if self.config.munchausen is not None:
-            reward = reward + self.config.munchausen.bonus(target_net(from_columns("obs", batch)), action)
+            obs = from_columns("obs", batch)
+            reward = reward + self.config.munchausen.bonus(self.allowed(target_net(obs), obs), action)
             value = soft_value(q_next, q_next, self.config.munchausen.temperature)
         elif self.config.double_dqn:
-            value = double_q_value(self.qnet(next_obs), q_next)
+            value = double_q_value(self.allowed(self.qnet(next_obs), next_obs), q_next)
         else:
             value = greedy_value(q_next)
         return td_target(reward, batch["terminated"], value, discount_of(batch, self.config.discount_factor))

@@ -127,10 +127,12 @@ class IQN(QAgent):
         """Quantiles of the return from the next observation on, ``[N', B]``."""
         reward, munchausen = batch["reward"], self.config.munchausen
         levels = self._sample_levels(self.config.n_quantiles_tgt, len(action))  # [N', B]
-        quantiles = target_net.quantiles(from_columns("next_obs", batch), levels)  # [N', B, A]
+        next_obs = from_columns("next_obs", batch)
+        quantiles = target_net.quantiles(next_obs, levels)  # [N', B, A]
         if munchausen is not None:
-            reward = reward + munchausen.bonus(target_net(from_columns("obs", batch)), action)
-            returns = soft_value(quantiles, quantiles.mean(dim=0), munchausen.temperature)
+            obs = from_columns("obs", batch)
+            reward = reward + munchausen.bonus(self.allowed(target_net(obs), obs), action)
+            returns = soft_value(quantiles, self.allowed(quantiles.mean(dim=0), next_obs), munchausen.temperature)
         else:
             returns = _select(quantiles, self._choose_next(batch, target_net))  # [N', B]
         discount = discount_of(batch, self.config.discount_factor)

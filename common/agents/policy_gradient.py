@@ -12,10 +12,11 @@ from torch import nn
 
 from common.agents.network_agent import Batch, Inference, LaneRandom, NetworkAgent, build_optimizer
 from common.agents.networks.action_distributions import Categoricals, make_distribution
-from common.agents.networks.encoders import LeafSpaces, select_leaves
+from common.agents.networks.allowed import AllowedActions
+from common.agents.networks.encoders import LeafSpaces
 from common.agents.networks.layers import Observed
 from common.agents.networks.normalization import build_normalizer
-from common.agents.networks.policies import GaussianConfig, LikeliestAction, PolicyAndBaseline, PolicyBesideBaseline
+from common.agents.networks.policies import GaussianConfig, LikeliestAction, PolicyAndBaseline
 from common.agents.shared_settings import (
     DiscountFactor,
     LearningRate,
@@ -86,7 +87,8 @@ class PolicyGradientAgent(NetworkAgent):
     ) -> None:
         self.config = config = self.Config(**params)
         self.device = torch.device(device)
-        leaves = select_leaves(spec.observation_space)
+        self.allowed = AllowedActions(spec)
+        leaves = self.allowed.leaves
         torch.manual_seed(seed)
         self.actions = make_distribution(
             type(self).__name__, spec.action_space, self.device, config.min_lstd, config.max_lstd
@@ -109,14 +111,21 @@ class PolicyGradientAgent(NetworkAgent):
         self._extras: Items = {}
         self._opt_steps = 0
 
-    def _build_policy(self, leaves: LeafSpaces) -> PolicyAndBaseline | PolicyBesideBaseline:
+    def _build_policy(self, leaves: LeafSpaces) -> nn.Module:
         """Make the networks, from the leaves of observations to the outputs of the policy and values."""
-        return PolicyAndBaseline(self.config.build(leaves, self.actions.n_outputs + 1), self.actions)
+        return PolicyAndBaseline(self.config.build(leaves, self.actions.n_outputs + 1), self.actions, self.allowed)
 
     def sample(self, obs: Leaves, lanes: Array | None = None) -> Array:
-        found = self._act_exploring(obs, lanes) if self.is_train else self._act_greedily(obs, lanes)
-        choice = found[:, :-1]
-        self._extras = {LOG_PROB.name: found[:, -1]}
+        return self._record(self._infer(obs, lanes))
+
+    def _infer(self, obs: Leaves, lanes: Array | None) -> Array:
+        """What ``_act`` says about n observations, ``[n, …]``."""
+        return self._act_exploring(obs, lanes) if self.is_train else self._act_greedily(obs, lanes)
+
+    def _record(self, chosen: Array) -> Array:
+        """Keep choices and log-probabilities ``[n, D + 1]`` for ``extras``; give the actions ``[n, *action_shape]``."""
+        choice = chosen[:, :-1]
+        self._extras = {LOG_PROB.name: chosen[:, -1]}
         if not isinstance(self.actions, Categoricals):
             self._extras[CHOICE] = choice
         with torch.inference_mode():
@@ -125,6 +134,10 @@ class PolicyGradientAgent(NetworkAgent):
     def _act(self, obs: Observed, noise: torch.Tensor | None = None, *, greedily: bool) -> torch.Tensor:
         """Choices for n observations and, as the last of ``[n, D + 1]``, their log-probabilities; float32."""
         outputs, _ = self.policy_net(self.normalizer(obs))
+        return self._choose(outputs, noise, greedily=greedily)
+
+    def _choose(self, outputs: torch.Tensor, noise: torch.Tensor | None, *, greedily: bool) -> torch.Tensor:
+        """Choices from the policy's outputs ``[n, K]``, and their log-probabilities, as ``_act`` gives them."""
         choice = self.actions.likeliest(outputs) if greedily else self.actions.sample(outputs, self._generator, noise)
         return torch.cat((choice.float(), self.actions.log_prob(outputs, choice)[:, None]), dim=1)
 
@@ -148,4 +161,4 @@ class PolicyGradientAgent(NetworkAgent):
         self._opt_steps = model.version.opt_steps
 
     def policy(self) -> nn.Module:
-        return nn.Sequential(self.normalizer, LikeliestAction(self.policy_net))
+        return nn.Sequential(self.normalizer, LikeliestAction(self.policy_net, self.actions))

@@ -12,7 +12,7 @@ so that V-trace gives the generalised advantages of arXiv:1506.02438, and the ob
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
@@ -107,6 +107,8 @@ class PPO(PolicyGradientAgent):
     Config = PPOConfig
     config: PPOConfig
     counters = ("_opt_steps", "_gradient_steps")
+    parts: ClassVar = "steps"
+    """Of what an epoch's minibatches have equal shares."""
 
     def __init__(self, spec: EnvSpec, **given: Any) -> None:
         super().__init__(spec, **given)
@@ -116,12 +118,12 @@ class PPO(PolicyGradientAgent):
         self._learn = Update(self._learn_from, self.nets, captured=captured)
         self._gradient_steps = 0
 
-    def _build_policy(self, leaves: LeafSpaces) -> PolicyAndBaseline | PolicyBesideBaseline:
+    def _build_policy(self, leaves: LeafSpaces) -> nn.Module:
         if self.config.share_layers:
             net = self._build_net(leaves, self.actions.n_outputs + 1, 0.01, 1.0)
-            return PolicyAndBaseline(net, self.actions)
+            return PolicyAndBaseline(net, self.actions, self.allowed)
         policy, baseline = self._build_net(leaves, self.actions.n_outputs, 0.01), self._build_net(leaves, 1, 1.0)
-        return PolicyBesideBaseline(policy, baseline, self.actions)
+        return PolicyBesideBaseline(policy, baseline, self.actions, self.allowed)
 
     def _build_net(self, leaves: LeafSpaces, out_dim: int, *gains: float) -> nn.Module:
         """Make a network from observations to ``[B, out_dim]``; its last layer has these gains if it is no user's."""
@@ -136,19 +138,19 @@ class PPO(PolicyGradientAgent):
             batch = draw(buffer, self.config.batch_size, self.device)
             self._require_rollouts(batch)
             age = self._opt_steps - batch["version"].float()
-            is_used, is_all_old = self._choose(age)
+            is_used, is_all_old = self._select(age)
             left_out += (~is_used).float().sum()
             if not is_all_old:
                 break
         else:
             return None
         steps = {**self._prepare(self._normalize(batch)), "is_used": is_used}
-        results = self._take_epochs({name: column.flatten(0, 1) for name, column in steps.items()})
+        results = self._take_epochs({name: self._part(column) for name, column in steps.items()})
         self._opt_steps += 1
         ratio_mean, version_age = masked_mean(steps["rho"], is_used), masked_mean(age, is_used)
         return {**results, "ratio_mean": ratio_mean, "version_age": version_age, "left_out": left_out}
 
-    def _choose(self, age: torch.Tensor) -> tuple[torch.Tensor, bool]:
+    def _select(self, age: torch.Tensor) -> tuple[torch.Tensor, bool]:
         """Which steps of these ages ``[B, L]`` are learnt from, and whether no rank has such a step."""
         if self.config.max_lag is None:
             return torch.ones_like(age, dtype=torch.bool), False
@@ -161,32 +163,35 @@ class PPO(PolicyGradientAgent):
         Raises:
             ConfigError: the view makes no rollouts, actors record no log-probabilities, or the minibatches differ.
         """
-        names = ", ".join(sorted(batch))
+        agent, names = type(self).__name__, ", ".join(sorted(batch))
         if "mask" in batch or batch["reward"].dim() != 2:
             raise ConfigError(
-                "replay.view: PPO learns from rollouts; set target: learner.views.rollouts:Rollouts, with a length; "
-                f"found the columns {names}"
+                f"replay.view: {agent} learns from rollouts; set target: learner.views.rollouts:Rollouts, with a "
+                f"length; found the columns {names}"
             )
         missing = {column.name for column in self.extra_columns()} - batch.keys()
         if missing:
             raise ConfigError(
-                f"replay: PPO needs the columns {', '.join(sorted(missing))}, which its actors record beside each "
+                f"replay: {agent} needs the columns {', '.join(sorted(missing))}, which its actors record beside each "
                 f"action; it cannot learn from rows of another agent; found the columns {names}"
             )
-        n, minibatches = batch["reward"].numel(), self.config.minibatches
+        n, minibatches = len(self._part(batch["reward"])), self.config.minibatches
         if n % minibatches:
             raise ConfigError(
-                f"agent.params.minibatches: expected a number that divides the {n} steps of a batch "
+                f"agent.params.minibatches: expected a number that divides the {n} {self.parts} of a batch "
                 f"({' x '.join(map(str, batch['reward'].shape))}: batch_size and the length of rollouts), "
                 f"found {minibatches}"
             )
+
+    def _part(self, column: torch.Tensor) -> torch.Tensor:
+        """A column of B rollouts of L steps ``[B, L, …]`` as one of the n parts of which minibatches are made."""
+        return column.flatten(0, 1)
 
     @torch.no_grad()
     def _prepare_from(self, batch: Batch) -> Results:
         """What the policy at the beginning of an opt step says about B rollouts of L steps, ``[B, L, …]``."""
         config, shape = self.config, batch["reward"].shape
-        outputs, value = self.policy_net(flatten_time(from_columns("obs", batch)))
-        _, next_value = self.policy_net(flatten_time(from_columns("next_obs", batch)))
+        outputs, value, next_value = self._evaluate_batch(batch)
         choice = self._choice(batch)
         log_prob = self.actions.log_prob(outputs, choice).view(shape)
         rho = (log_prob - batch[LOG_PROB.name]).exp().clamp(max=config.rho_bar)
@@ -206,8 +211,19 @@ class PPO(PolicyGradientAgent):
         found |= {CHOICE: choice.view(*shape, -1), LOG_PROB.name: log_prob, "rho": rho, "advantage": advantage}
         return found | {"value": value.view(shape), "target": value.view(shape) + excess}
 
+    def _evaluate_batch(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """The policy's outputs for the steps of a batch ``[B L, K]``, the values before and after them, ``[B L]``."""
+        outputs, value = self.policy_net(flatten_time(from_columns("obs", batch)))
+        _, next_value = self.policy_net(flatten_time(from_columns("next_obs", batch)))
+        return outputs, value, next_value
+
+    def _evaluate(self, steps: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        """The outputs of the policy for the steps of a minibatch ``[m, K]``, and their values ``[m]``."""
+        outputs, value = self.policy_net(from_columns("obs", steps))
+        return outputs, value
+
     def _take_epochs(self, steps: Batch) -> Results:
-        """Learn from n steps, columns ``[n, …]``, in all epochs; the results are means over the gradient steps."""
+        """Learn from n parts, columns ``[n, …]``, in all epochs; the results are means over the gradient steps."""
         config, n = self.config, len(steps["rho"])
         taken, found = torch.tensor(float(self._gradient_steps)), list[Results]()
         factor = torch.ones(()) if config.clip_schedule is None else config.clip_schedule.factor(taken)
@@ -224,13 +240,15 @@ class PPO(PolicyGradientAgent):
         return means | {"epochs": torch.tensor(len(found) / config.minibatches)}
 
     def _learn_from(self, steps: Batch) -> Results:
-        """One gradient step on a minibatch of m steps, columns ``[m, …]``."""
+        """One gradient step on a minibatch of m parts, columns ``[m, …]``."""
         config, used, clip = self.config, steps["is_used"], steps["clip_range"]
-        outputs, value = self.policy_net(from_columns("obs", steps))
+        outputs, value = self._evaluate(steps)
+        value = value.view(used.shape)
         advantage, target, old = steps["advantage"], steps["target"], steps["value"]
         if config.normalize_advantages:
             advantage = _normalize(advantage, used)
-        log_ratio = self.actions.log_prob(outputs, steps[CHOICE]) - steps[LOG_PROB.name]
+        log_prob = self.actions.log_prob(outputs, steps[CHOICE].flatten(0, -2)).view(used.shape)
+        log_ratio = log_prob - steps[LOG_PROB.name]
         ratio = log_ratio.exp()
         bounded = torch.minimum(torch.maximum(ratio, 1 - clip), 1 + clip)
         surrogate = torch.minimum(ratio * advantage, bounded * advantage)
@@ -240,7 +258,7 @@ class PPO(PolicyGradientAgent):
             near = old + (value - old).clamp(-config.clip_range_values, config.clip_range_values)
             error = torch.maximum(error, (target - near).square())
         value_loss = 0.5 * masked_loss(error, used)
-        entropy = masked_loss(self.actions.entropy(outputs), used)
+        entropy = masked_loss(self.actions.entropy(outputs).view(used.shape), used)
         loss = policy_loss + config.baseline_cost * value_loss - config.entropy_cost * entropy
         grad_norm = descend(loss, self._optimizer, config.max_grad_norm)
         with torch.no_grad():
@@ -256,7 +274,7 @@ class PPO(PolicyGradientAgent):
 
 
 def _normalize(advantage: torch.Tensor, used: torch.Tensor) -> torch.Tensor:
-    """Advantages ``[m]``; those that are used, on all ranks together, get mean 0 and variance 1."""
+    """Advantages ``[m, …]``; those that are used, on all ranks together, get mean 0 and variance 1."""
     gap = advantage - average(masked_loss(advantage, used))
     n = total(used.sum())
     variance = average(masked_loss(gap.square(), used)) * n / (n - 1).clamp(min=1)

@@ -33,7 +33,8 @@ from common.agents.network_agent import (
     to_tensors,
     track,
 )
-from common.agents.networks.encoders import LeafSpaces, select_leaves
+from common.agents.networks.allowed import AllowedActions
+from common.agents.networks.encoders import LeafSpaces
 from common.agents.networks.noisy import add_noise, drawn_noise, given_noise, noisy_layers
 from common.agents.networks.normalization import build_normalizer
 from common.agents.networks.picture_leaves import RandomShift
@@ -153,7 +154,8 @@ class QAgent(NetworkAgent):
         self.actions = ActionIndex(type(self).__name__, spec.action_space, self.device)
         self._shift = RandomShift(spec.observation_space, config.random_shift, seed, self.device)
         self._shift_generator = self._shift.generator
-        observations = select_leaves(spec.observation_space)
+        self.allowed = AllowedActions(spec, self.actions.components).to(self.device)
+        observations = self.allowed.leaves
         torch.manual_seed(seed)
         self.qnet, self.qnet_tgt = (self._make_qnet(observations).to(self.device) for _ in range(2))
         self.qnet_tgt.load_state_dict(self.qnet.state_dict())
@@ -167,7 +169,7 @@ class QAgent(NetworkAgent):
         self._normalize = NormalizeBatch(self.normalizer, captured=captured)
         learn = self._noisily(self._learn_from, self.qnet, self.qnet_tgt)
         self.learn = Update(learn, self.nets, captured=captured)
-        act = nn.Sequential(self.normalizer, self.qnet)
+        act = nn.Sequential(self.normalizer, self.allowed.over(self.qnet))
         self._action_values = Inference(act, self.device, captured=captured)  # [n, A]
         self._noisy_values = self._infer_noisily(act, captured=captured)
         self._opt_steps = 0
@@ -261,7 +263,8 @@ class QAgent(NetworkAgent):
     def _choose_next(self, batch: Batch, target_net: nn.Module) -> torch.Tensor:
         """The best next actions ``[B]``: in double DQN by the online network, otherwise by the target network."""
         chooser = self.qnet if self.config.double_dqn else target_net
-        action: torch.Tensor = chooser(from_columns("next_obs", batch)).argmax(dim=1)
+        next_obs = from_columns("next_obs", batch)
+        action: torch.Tensor = self.allowed(chooser(next_obs), next_obs).argmax(dim=1)
         return action
 
     def td_error(self, items: Items) -> Array:
@@ -277,5 +280,5 @@ class QAgent(NetworkAgent):
         self._opt_steps = model.version.opt_steps
 
     def policy(self) -> nn.Module:
-        greedy = GreedyQ(self.qnet, torch.from_numpy(self.actions.table)).to(self.device)
+        greedy = GreedyQ(self.allowed.over(self.qnet), torch.from_numpy(self.actions.table)).to(self.device)
         return nn.Sequential(self.normalizer, greedy)

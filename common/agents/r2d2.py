@@ -104,7 +104,7 @@ class R2D2(RecurrentAgent, QAgent):
         obs, (state, before) = add_time(from_columns("obs", given)), self._split(given["state"])
         obs = self.normalizer(obs)
         values, after = self.qnet(obs, self._one_hot(before), state)
-        return torch.cat((values[:, 0], after), dim=1)
+        return torch.cat((self.allowed(values, obs)[:, 0], after), dim=1)
 
     def sample(self, obs: Leaves, lanes: Array | None = None) -> Array:
         compute = self._noisy_values if self.is_train and self.config.noisy else self._action_values
@@ -129,7 +129,7 @@ class R2D2(RecurrentAgent, QAgent):
         with torch.no_grad():
             values_tgt = target_net(obs, action_before, state)[0]
             chooser = values if self.config.double_dqn else values_tgt
-            best = chooser[:, 1:].argmax(dim=2, keepdim=True)
+            best = self.allowed(chooser, obs)[:, 1:].argmax(dim=2, keepdim=True)
             target = self._target(batch, values_tgt[:, 1:].gather(2, best).squeeze(2))
         kind = functional.smooth_l1_loss if self.config.critic_loss == "smooth_l1" else functional.mse_loss
         losses = kind(prediction, target, reduction="none")

@@ -1,4 +1,4 @@
-"""The part that agents with a memory share: they keep it in each lane, record it, and learn from sequences."""
+"""What agents with a memory share: they keep it in each lane, record it, and learn from sequences or rollouts."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class RecurrentAgent(NetworkAgent):
         self.lane_memory.begin(begins, lanes, is_train=self.is_train)
 
     def extra_columns(self) -> Sequence[Column]:
-        return [Column.of("state", np.float32, self.lane_memory.shape)]
+        return [*super().extra_columns(), Column.of("state", np.float32, self.lane_memory.shape)]
 
     def extras(self) -> Items:
-        return {"state": self._before}
+        return {**super().extras(), "state": self._before}
 
     def _recall(self, lanes: Array | None) -> Array:
         """The state of each lane before the action that is to be chosen, ``[n, S]``."""

@@ -7,7 +7,11 @@ from typing import Any, Final, SupportsFloat
 
 import gymnasium
 import numpy as np
+from gymnasium import spaces
 
+from common.action_masks import MASK
+from common.data import Array
+from common.errors import ConfigError, PluginError
 from common.lanes.vector_lanes import is_vector
 from common.leaves import on_host
 
@@ -29,6 +33,68 @@ def _to_python(action: Any) -> Any:
     if isinstance(action, Mapping):
         return {key: _to_python(part) for key, part in action.items()}
     return tuple(map(_to_python, action)) if isinstance(action, tuple) else action.tolist()
+
+
+class MaskFromInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Puts ``info["action_mask"]`` into observations, where agents obey it.
+
+    A Dict observation gets the leaf ``action_mask``; any other becomes the leaf ``observation`` beside it. The mask has
+    an element for each action, 1 if it is allowed; of MultiDiscrete actions it has those of all components, and
+    ``info`` may have a tuple of them, as ``MultiDiscrete.sample`` takes it. The info of an episode's last step may lack
+    the mask: then everything is allowed.
+
+    Raises:
+        ConfigError: actions are neither Discrete nor MultiDiscrete, observations have a mask already, or the
+            environment is a vector environment.
+    """
+
+    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+        where = "common.envs.wrappers:MaskFromInfo"
+        if is_vector(env):
+            raise ConfigError(
+                f"{where}: expected a plain environment, found a vector environment; wrap each of its copies, or set "
+                "envs_per_actor"
+            )
+        super().__init__(env)
+        space, actions = env.observation_space, env.action_space
+        if not isinstance(actions, spaces.Discrete | spaces.MultiDiscrete):
+            raise ConfigError(f"{where}: expected Discrete or MultiDiscrete actions, found {actions}")
+        parts = dict(space.spaces) if isinstance(space, spaces.Dict) else {"observation": space}
+        if MASK in parts:
+            raise ConfigError(f"{where}: observations have a leaf '{MASK}' already; remove this wrapper")
+        self._is_dict = isinstance(space, spaces.Dict)
+        self._size = int(actions.n if isinstance(actions, spaces.Discrete) else actions.nvec.sum())
+        self.observation_space = spaces.Dict({**parts, MASK: spaces.Box(0, 1, (self._size,), np.int8)})
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        obs, info = self.env.reset(seed=seed, options=options)
+        return self._join(obs, info, may_lack=False), info
+
+    def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        return self._join(obs, info, may_lack=terminated or truncated), reward, terminated, truncated, info
+
+    def _join(self, obs: Any, info: Mapping[str, Any], *, may_lack: bool) -> dict[str, Any]:
+        """The observation with its mask.
+
+        Raises:
+            PluginError: the info has no mask, and an action must be chosen.
+        """
+        mask = info.get(MASK)
+        if mask is None and not may_lack:
+            raise PluginError(
+                f"common.envs.wrappers:MaskFromInfo: expected info['{MASK}'] after each reset and step, found "
+                f"{', '.join(map(str, info)) or 'an empty info'}"
+            )
+        allowed = np.ones(self._size, np.int8) if mask is None else _as_one(mask)
+        return {**(obs if self._is_dict else {"observation": obs}), MASK: allowed}
+
+
+def _as_one(mask: Any) -> Array:
+    """The masks of all components, which may be nested tuples, one after another, as int8."""
+    if isinstance(mask, tuple | list) and np.ndim(mask[0]):
+        return np.concatenate([_as_one(part) for part in mask])
+    return np.asarray(mask).astype(np.int8).reshape(-1)
 
 
 def discounted_return(env: Any, discount_factor: float) -> DiscountedReturn | DiscountedReturns:

@@ -24,12 +24,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
+from common.action_masks import MASK, OBEY, find_masks
 from common.data import Array, Column, Items, Leaves
 from common.errors import PluginError
 from common.hints import nearest
 from common.interfaces import EnvSpec
 from common.lanes.interface_faults import Call, require_interface
-from common.leaves import describe_misfit
+from common.leaves import describe_misfit, pick_lanes
 from common.process.signals import put_signals_back
 
 log = logging.getLogger(__name__)
@@ -187,6 +188,9 @@ class Lanes(abc.ABC):
         spec: the spaces of one lane, with the dtypes that are recorded.
         n: the number of lanes.
         name: of the environment in messages.
+
+    Raises:
+        ConfigError: observations have an action mask that does not fit the actions.
     """
 
     is_vector = False
@@ -197,6 +201,9 @@ class Lanes(abc.ABC):
         """The lanes whose present observations begin an episode, ``[n]`` bool; None if none does."""
         self.keeper: Keeper | None = None
         self.busy = Busy()
+        self.masks = find_masks(spec)
+        """The action masks in the observations; None if there are none."""
+        self._is_told = False  # Whether the log has said that masks in ``info`` are not obeyed.
 
     @abc.abstractmethod
     def reset(self, seed: int | None = None) -> None:
@@ -224,6 +231,37 @@ class Lanes(abc.ABC):
             f"{self.name}: observation: {found}; correct the space or the values, in the environment or in a wrapper "
             "(env.wrappers)"
         )
+
+    def _require_allowed(self, obs: Leaves, lanes: Array) -> None:
+        """Look at the masks in observations, ``[k, *shape]`` of lanes ``[k]``, after which an episode goes on.
+
+        Raises:
+            PluginError: a mask allows no action.
+        """
+        if self.masks is None:
+            return
+        found = self.masks.find_dead_ends(obs)
+        if len(found):
+            raise PluginError(
+                f"{self.name}: observation: leaf '{MASK}': expected at least one allowed action in lane "
+                f"{lanes[found[0]]}, found none; only the last observation of a terminated episode may allow none"
+            )
+
+    def _require_allowed_at_cut(self, outcome: Round) -> None:
+        """Look at the masks in the last observations of episodes that were cut off, on which an agent bootstraps.
+
+        Raises:
+            PluginError: a mask allows no action.
+        """
+        if self.masks is not None and outcome.ended is not None and outcome.final_obs is not None:
+            cut = ~outcome.terminated[outcome.ended]
+            self._require_allowed(pick_lanes(outcome.final_obs, cut), outcome.ended[cut])
+
+    def _see_reset(self, info: Mapping[str, Any]) -> None:
+        """Warn once if masks are in ``info`` alone, where agents do not see them."""
+        if MASK in info and self.masks is None and not self._is_told:
+            self._is_told = True
+            log.warning("%s: info has an %s, which agents do not obey: %s", self.name, MASK, OBEY)
 
     def _end_call(self) -> None:
         """Note that no environment is busy any more, and put back the signals that one may have taken."""

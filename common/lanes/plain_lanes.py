@@ -80,12 +80,14 @@ class PlainLanes(Lanes):
     def observe(self) -> Leaves:
         if not self._waiting:
             self.begins = None
-            return self._obs
-        self.begins = np.zeros(self.n, bool)
-        for j in self._waiting:
-            self._put(j, self._reset(j))
-            self.begins[j], self._returns[j], self._began[j] = True, 0.0, self._rounds
-        self._waiting = []
+        else:
+            self.begins = np.zeros(self.n, bool)
+            for j in self._waiting:
+                self._put(j, self._reset(j))
+                self.begins[j], self._returns[j], self._began[j] = True, 0.0, self._rounds
+            self._waiting = []
+        if self.masks is not None:
+            self._require_allowed(self._obs, np.arange(self.n))
         return self._obs
 
     def _reset(self, j: int) -> Any:
@@ -102,6 +104,7 @@ class PlainLanes(Lanes):
                     self._replace(j, error)
                 else:
                     require_pair(self.name, found)
+                    self._see_reset(found[1])
                     return found[0]
         finally:
             self._end_call()
@@ -148,6 +151,7 @@ class PlainLanes(Lanes):
         if ended:
             outcome.ended = np.array(ended)
             outcome.final_obs = pick_lanes(kept, outcome.ended)
+            self._require_allowed_at_cut(outcome)
             self._watch.end(len(ended))
             self._waiting.extend(ended)
         return outcome

@@ -70,6 +70,9 @@ class VectorLanes(Lanes):
                 self._obs = self._reset(self.begins)
         if self.begins is not None:
             self._returns[self.begins], self._began[self.begins] = 0.0, self._rounds
+        if self.masks is not None:  # In a lane that the next step resets, the action means nothing.
+            acting = np.arange(self.n) if self._done is None else np.flatnonzero(~self._done)
+            self._require_allowed(pick_lanes(self._obs, acting), acting)
         return self._obs
 
     def _reset(self, lanes: Array | None = None) -> Leaves:
@@ -89,6 +92,7 @@ class VectorLanes(Lanes):
                     lanes, self.begins = None, np.ones(self.n, bool)
                 else:
                     require_pair(self.name, found)
+                    self._see_reset(found[1])
                     return self._batch(found[0])
         finally:
             self._end_call()
@@ -173,6 +177,7 @@ class VectorLanes(Lanes):
             outcome.final_obs = self._final_obs(infos, outcome.ended)
         else:
             outcome.final_obs = pick_lanes(self._obs, outcome.ended)
+        self._require_allowed_at_cut(outcome)
         is_known, is_success = np.zeros(self.n, bool), np.zeros(self.n, bool)
         for info, lanes in self._infos(infos, done):
             found = _find(info, SUCCESS, lanes)

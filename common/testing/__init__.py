@@ -11,7 +11,8 @@ A check that fails raises AssertionError. Other exceptions of the part may come 
 from common.testing.agent_checks import check_agent
 from common.testing.callback_checks import check_callback
 from common.testing.env_checks import check_env
-from common.testing.learning_checks import check_evaluator, check_recorder, check_replay_buffer
+from common.testing.learner_checks import check_evaluator, check_recorder, check_replay_buffer
+from common.testing.learning_checks import check_learning
 from common.testing.play import ItemMemory, Policy, items_of, play
 from common.testing.processor_checks import check_row_map, check_step_processor
 from common.testing.row_memory import RowMemory, rows_of, transitions, transitions_of
@@ -25,6 +26,7 @@ __all__ = [
     "check_callback",
     "check_env",
     "check_evaluator",
+    "check_learning",
     "check_recorder",
     "check_replay_buffer",
     "check_row_map",

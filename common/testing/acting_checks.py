@@ -10,9 +10,10 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from common.action_masks import MASK, find_masks
 from common.agents.network_agent import n_rows
 from common.data import Array, Items, Leaves
-from common.interfaces import Agent, TrainingState, acting_for_lanes
+from common.interfaces import Agent, EnvSpec, TrainingState, acting_for_lanes
 from common.leaves import copy_leaves, pick_lanes
 from common.spaces import leaves_of, to_columns
 from common.testing.play import explaining
@@ -127,6 +128,21 @@ def check_actions(agent: Agent, obs: Leaves, space: gymnasium.Space[Any], *, tra
             "sample() changed the observations it was given: copy them first"
         )
         _check_space(actions, n, space)
+
+
+def check_masks(agent: Agent, obs: Leaves, spec: EnvSpec) -> None:
+    """Check that no action is taken that the mask in an observation does not allow, if there are masks."""
+    masks = find_masks(spec)
+    if masks is None:
+        return
+    for train in (True, False):
+        switch(agent, train=train)
+        taken = begin(agent, obs)
+        assert isinstance(taken, np.ndarray)  # ``check_actions`` has looked.
+        assert masks.are_allowed(obs, taken).all(), (
+            f"sample() took an action that {MASK} does not allow, in {'train' if train else 'eval'} mode: see "
+            "AllowedActions of common.agents.networks"
+        )
 
 
 def _check_begin(agents: Sequence[Agent], obs: Leaves) -> None:

@@ -13,11 +13,11 @@ import numpy as np
 import torch
 
 from common.agents.network_agent import NetworkAgent, find_objects
-from common.data import Items, Leaves, Model, ModelVersion
+from common.data import Items, Leaves, Model, ModelVersion, Schema
 from common.interfaces import Agent, EnvSpec, ReplayBuffer, Step, StepProcessor, TrainingState
 from common.lanes.building import Env, spec_of
 from common.parts import row_schema
-from common.testing.acting_checks import alike, begin, by_path, check_acting, check_actions, stack, switch
+from common.testing.acting_checks import alike, begin, by_path, check_acting, check_actions, check_masks, stack, switch
 from common.testing.play import ItemMemory, Policy, check_record, explaining, items_of, play
 from common.testing.row_memory import RowMemory, rows_of, transitions_of
 
@@ -75,19 +75,20 @@ def check_agent(
     spec = spec_of(env)
     episodes = play(env, steps, policy=policy)
     obs = stack([step.obs for episode in episodes for step in episode][:64])
-    learner = _make(make, spec, seed=0)
-    _check_seed(learner, _make(make, spec, seed=0))
-    check_acting([learner, *(_make(make, spec, seed=0) for _ in range(2))], obs, spec.action_space)
-    played = _play_for(_make(make, spec, seed=0), spec, episodes, processor, view)
+    learner = make_agent(make, spec, seed=0)
+    _check_seed(learner, make_agent(make, spec, seed=0))
+    check_acting([learner, *(make_agent(make, spec, seed=0) for _ in range(2))], obs, spec.action_space)
+    played = _play_for(make_agent(make, spec, seed=0), spec, episodes, processor, view)
     memory = played.make_memory()
     _check_opt(learner, memory)
     _check_td_error(learner, ItemMemory(played.transitions))
-    actor = _make(make, spec, seed=1)
+    actor = make_agent(make, spec, seed=1)
     _check_sync(actor, learner, obs)
     check_actions(actor, obs, spec.action_space, train=True)
+    check_masks(actor, obs, spec)
     _check_policy(learner, obs)
-    _check_saving(_make(make, spec, seed=2), learner, obs, memory)
-    _check_resuming(_make(make, spec, seed=3), learner)
+    _check_saving(make_agent(make, spec, seed=2), learner, obs, memory)
+    _check_resuming(make_agent(make, spec, seed=3), learner)
     _check_optimizers(learner)
     _check_captured(make, spec, played, obs)
 
@@ -104,12 +105,17 @@ def _play_for(
     rows = rows_of(schema, episodes, [list(_record(agent, episode)) for episode in episodes])
     transitions = transitions_of(schema, rows)
     if view is not None:
-        named = inspect.signature(view).parameters
-        given = {"schema": schema, "stack": 1, "discount_factor": getattr(agent, "discount_factor", 0.99)}
-        made = view(**{name: value for name, value in given.items() if name in named})
+        made = make_view(view, schema, agent)
         return Played(lambda: RowMemory(schema, rows, made), transitions)
     items = items_of(processor, episodes) if processor else transitions
     return Played(lambda: ItemMemory(items), items)
+
+
+def make_view(view: MakeView, schema: Schema, agent: Agent) -> View:
+    """Build a view of rows, with those arguments that it names."""
+    named = inspect.signature(view).parameters
+    given = {"schema": schema, "stack": 1, "discount_factor": getattr(agent, "discount_factor", 0.99)}
+    return view(**{name: value for name, value in given.items() if name in named})
 
 
 def _record(agent: Agent, episode: Sequence[Step]) -> Iterator[Items]:
@@ -122,9 +128,14 @@ def _record(agent: Agent, episode: Sequence[Step]) -> Iterator[Items]:
         agent.begin(np.zeros(1, np.bool_))
 
 
-def _make(make: MakeAgent, spec: EnvSpec, seed: int) -> Agent:
+def make_agent(make: MakeAgent, spec: EnvSpec, seed: int, epsilon: float = 1.0) -> Agent:
+    """Build an agent as the system does.
+
+    Raises:
+        AssertionError: it cannot be built so, or it is no ``Agent``.
+    """
     with explaining("the agent must be built by keywords: spec=…, seed=…, epsilon=…, device=…"):
-        agent = make(spec=spec, seed=seed, epsilon=1.0, device="cpu")
+        agent = make(spec=spec, seed=seed, epsilon=epsilon, device="cpu")
     assert isinstance(agent, Agent), f"expected a common.interfaces.Agent, found {type(agent).__name__}: derive from it"
     return agent
 
@@ -287,7 +298,7 @@ def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 def _check_captured(make: MakeAgent, spec: EnvSpec, played: Played, obs: Leaves) -> None:
     """Check that captured updates and actions, if the agent has any, give the same results as eager ones."""
-    captured, eager = (_make(make, spec, seed=4) for _ in range(2))
+    captured, eager = (make_agent(make, spec, seed=4) for _ in range(2))
     if not (isinstance(captured, NetworkAgent) and isinstance(eager, NetworkAgent) and captured.is_captured):
         return
     eager.compute_eagerly()

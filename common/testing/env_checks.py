@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -9,13 +10,16 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from common.action_masks import MASK, OBEY, ActionMasks, find_masks
 from common.data import Array, Leaves
 from common.lanes.building import Env, spec_of
 from common.lanes.interface_faults import Call, require_interface
 from common.lanes.vector_lanes import is_vector
 from common.spaces import flatten, leaves_of, to_columns, unflatten
-from common.testing.play import Policy, explaining, play, record_leaves
+from common.testing.play import Policy, explaining, play, random_policy, record_leaves
 from common.testing.vector_checks import check_space, check_vector_env
+
+log = logging.getLogger(__name__)
 
 
 def check_env(env: Any, *, steps: int = 300, policy: Policy | None = None) -> None:
@@ -37,16 +41,29 @@ def check_env(env: Any, *, steps: int = 300, policy: Policy | None = None) -> No
     )
     for name in ("observation_space", "action_space"):
         check_space(name, getattr(env, name, None))
-    _check_reset(env)
+    with explaining("the mask of actions does not fit the action space"):
+        masks = find_masks(spec_of(env))
+    _check_reset(env, masks)
     _check_step(env, policy)
     episodes = play(env, steps, policy=policy)
     for step in (step for episode in episodes for step in episode):
         assert math.isfinite(step.reward), f"step() gave a reward of {step.reward}: rows must be finite"
         check_leaves(step.next_obs, spec_of(env).observation_space, "step()")
+        if masks is not None and not step.terminated:
+            _check_mask(masks, step.next_obs, "step()")
     _check_seeding(env, steps, policy)
 
 
-def _check_reset(env: Env) -> None:
+def _check_mask(masks: ActionMasks, obs: Leaves, where: str) -> None:
+    """Check that an action is allowed after an observation, ``[*shape]`` of each leaf."""
+    assert isinstance(obs, dict)
+    is_stuck = len(masks.find_dead_ends({path: leaf[None] for path, leaf in obs.items()})) > 0
+    assert not is_stuck, (
+        f"{where} gave an {MASK} that allows no action: end the episode with terminated where nothing can be done"
+    )
+
+
+def _check_reset(env: Env, masks: ActionMasks | None) -> None:
     found = _call(env, "reset", lambda: env.reset(seed=7, options=None))
     is_pair = isinstance(found, tuple) and len(found) == 2
     assert is_pair, f"reset() gave {found!r}: return observation, info"
@@ -54,6 +71,11 @@ def _check_reset(env: Env) -> None:
     assert isinstance(found[1], dict), (
         f"reset() gave an info of {type(found[1]).__name__}: return a dict, even if it is empty"
     )
+    if masks is not None:
+        log.info("agents obey the leaf %s of observations", MASK)
+        _check_mask(masks, record_leaves(spec_of(env).observation_space, found[0]), "reset()")
+    elif MASK in found[1]:
+        log.warning("info has an %s, which agents do not obey: %s", MASK, OBEY)
 
 
 def _call(env: Env, call: Call, act: Callable[[], Any]) -> Any:
@@ -68,10 +90,8 @@ def _call(env: Env, call: Call, act: Callable[[], Any]) -> Any:
 
 def _check_step(env: Env, policy: Policy | None) -> None:
     obs, _ = env.reset(seed=7)
-    if policy is None:
-        action = env.action_space.sample()
-    else:
-        action = unflatten(env.action_space, policy(record_leaves(spec_of(env).observation_space, obs)))
+    choose = policy or random_policy(env, 7)
+    action = unflatten(env.action_space, choose(record_leaves(spec_of(env).observation_space, obs)))
     found = _call(env, "step", lambda: env.step(action))
     is_five = isinstance(found, tuple) and len(found) == 5
     assert is_five, f"step() gave {found!r}: return observation, reward, terminated, truncated, info"

@@ -1,191 +1,126 @@
-"""Checks parts of the learner: replay buffer, evaluator, recorder."""
+"""Checks that an agent learns: in this process, in turns with its own acting, from a fixed seed."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
-from operator import itemgetter
+from dataclasses import replace
+from itertools import accumulate
+from typing import Any
 
+import gymnasium
 import numpy as np
 
-from common.data import Items
-from common.interfaces import Agent, Evaluation, Evaluator, Recorder, ReplayBuffer
-from common.testing.play import check_record, explaining
+from common.config.evaluator_config import EvaluatorConfig
+from common.data import Items, Leaves
+from common.evaluation import DefaultEvaluator
+from common.interfaces import Agent, ReplayBuffer, Step
+from common.lanes.building import Env, spec_of
+from common.leaves import pick_lanes
+from common.parts import row_schema
+from common.testing.acting_checks import stack
+from common.testing.agent_checks import MakeAgent, MakeView, make_agent, make_view
+from common.testing.play import ItemMemory, check_record, play
+from common.testing.row_memory import RowMemory, rows_of, transitions_of
 
-RECORDS: tuple[tuple[int, Mapping[str, float]], ...] = (
-    (1, {"loss": 0.5}),
-    (2, {"loss": 0.25, "eval_reward": -3.0}),
-    (2**40, {"brand_new": 1e-9}),
-    (3, {"eval_reward": 7.0}),
-)
-"""Records as a learner writes them: keys come and go, and a score may come late."""
+ROUNDS = 10
+"""The agent acts, learns and is scored so often."""
 
 
-def check_replay_buffer(
-    buffer: ReplayBuffer, items: Items, *, inserted: int | None = None, steps: int = 1, size: int = 256
-) -> None:
-    """Check that a buffer draws stored items and counts them, and draws by priority if it is prioritised.
+def check_learning(
+    make: MakeAgent,
+    env: Env,
+    target: float,
+    *,
+    opts: int = 1_000,
+    steps_per_opt: int = 1,
+    epsilon: float = 0.1,
+    view: MakeView | None = None,
+    episodes: int = 10,
+    seed: int = 0,
+) -> list[float]:
+    """Check that an agent reaches a score in an environment within some opt steps.
+
+    The agent acts for a tenth of the steps, takes a tenth of the opt steps with draws from all that it has seen, and is
+    scored; and so ten times, or until it has reached the score. There are no other processes, so this suits a
+    test of a small problem that takes seconds. What it draws is uniform, whatever ``replay`` of a run says.
 
     Args:
-        buffer: newly filled.
-        items: everything that can be drawn, or more, in the form of a batch: ``[n, …]``, with at least two different
-            rows.
-        inserted: the number of steps that were stored; None: n.
-        steps: the steps in one draw, by which ``sampled`` counts.
-        size: of the largest batch.
+        make: as in ``check_agent``.
+        env: the agent acts in it, and is scored in it.
+        target: the mean undiscounted return of greedy episodes that is to be reached.
+        opts: the most opt steps.
+        steps_per_opt: environment steps for each of them.
+        epsilon: given to ``make``: the share of random actions of an agent that explores by such a share.
+        view: as in ``check_agent``.
+        episodes: in one score.
+        seed: of the agent, of the draws and of the environment.
+
+    Returns:
+        The scores: before the first opt step, and after each round.
 
     Raises:
-        AssertionError: naming what does not fit and what to do.
+        AssertionError: it has not learnt so much, with all scores; or it learns from each step once, as PPO does. Such
+            an agent needs a run: set ``trainer.target_score`` and call ``sync-train``.
     """
-    count = len(next(iter(items.values())))
-    inserted = count if inserted is None else inserted
-    assert buffer.inserted == inserted, (
-        f"inserted is {buffer.inserted} after {inserted} steps: count every step, forever"
+    spec = spec_of(env)
+    agent = make_agent(make, spec, seed, epsilon)
+    assert not agent.draws_once, (
+        f"{type(agent).__name__} learns from each step once, so it needs the queue of a run: test it by sync-train "
+        "with trainer.target_score"
     )
-    assert 0 < len(buffer) <= inserted, (
-        f"len() is {len(buffer)}, expected 1 to {inserted}: the number that can be drawn now"
-    )
-    known = {_row(items, i, items) for i in range(count)}
-    drawn: set[bytes] = set()
-    indexed: dict[int, bytes] = {}
-    for n in (1, size, 2 * len(buffer)):
-        before = buffer.sampled
-        with explaining(f"batch({n}) failed with {len(buffer)} that can be drawn: draw with replacement"):
-            batch = buffer.batch(n)
-        _check_batch(batch, items, n)
-        _check_prioritised(batch, items, indexed)
-        assert buffer.sampled == before + n * steps, (
-            f"sampled grew by {buffer.sampled - before} at batch({n}), expected {n * steps}: count every step drawn"
+    schema = row_schema(spec, agent)
+    evaluator = DefaultEvaluator(env, EvaluatorConfig(episodes=episodes, seed=seed))
+    played, extras, scores = list[list[Step]](), list[list[Items]](), [_score(agent, evaluator)]
+    for number in range(ROUNDS):
+        new, recorded = _act(agent, env, max(1, opts * steps_per_opt // ROUNDS), seed + number)
+        played, extras = played + new, extras + recorded
+        rows = rows_of(schema, played, extras)
+        memory: ReplayBuffer = (
+            ItemMemory(transitions_of(schema, rows), seed)
+            if view is None
+            else RowMemory(schema, rows, make_view(view, schema, agent), seed)
         )
-        drawn |= {_row(batch, i, items) for i in range(n)}
-        assert drawn <= known, "batch() gave a row that was never inserted: take all columns of a row from one step"
-    assert buffer.inserted == inserted, "inserted changed while batches were drawn: it counts what comes in"
-    assert len(drawn) > 1, f"batch() gave the same row {size + 2 * len(buffer)} times: draw at random"
-    if "index" in buffer.batch(1):
-        _check_priorities(buffer, size)
-
-
-def _row(items: Items, index: int, names: Items) -> bytes:
-    return b"".join(items[name][index].tobytes() for name in names)
-
-
-def _check_batch(batch: Items, items: Items, n: int) -> None:
-    missing = sorted(items.keys() - batch.keys())
-    assert not missing, f"batch() lacks the columns {', '.join(missing)}"
-    for name, column in batch.items():
-        shape = (n, *(items[name].shape if name in items else column.shape)[1:])
-        assert column.shape == shape, f"batch({n}) gave '{name}' as {list(column.shape)}, expected {list(shape)}"
-        dtype = items[name].dtype if name in items else column.dtype
-        assert column.dtype == dtype, f"batch() gave '{name}' as {column.dtype}, inserted was {dtype}"
-
-
-def _check_prioritised(batch: Items, items: Items, indexed: dict[int, bytes]) -> None:
-    """Check that the columns ``index`` and ``weight``, which only a prioritised buffer adds, fit the draws.
-
-    Args:
-        batch: newly drawn.
-        items: have the columns that are stored.
-        indexed: the rows that were drawn before, by index; this function adds the rows of the batch.
-    """
-    added = {"index", "weight"} & batch.keys() - items.keys()
-    if not added:
-        return
-    assert len(added) == 2, f"batch() gave '{added.pop()}' alone: a prioritised buffer gives both index and weight"
-    for name, dtype in (("index", np.int64), ("weight", np.float32)):
-        found = batch[name]
-        assert found.ndim == 1, f"batch() gave '{name}' as {list(found.shape)}, expected one number for each draw"
-        assert found.dtype == dtype, f"batch() gave '{name}' as {found.dtype}, expected {np.dtype(dtype)}"
-    index, weight = batch["index"], batch["weight"]
-    for i, number in enumerate(index.tolist()):
-        row = _row(batch, i, items)
-        assert indexed.setdefault(number, row) == row, (
-            f"batch() gave the index {number} for two different rows: an index names one draw for good"
-        )
-    assert ((weight > 0) & (weight <= 1)).all(), (
-        f"batch() gave weights from {weight.min()} to {weight.max()}, expected above 0 and at most 1: divide by the "
-        "largest"
+        for _ in range(max(1, opts // ROUNDS)):
+            check_record(agent.opt(memory) or {}, "opt()")
+        scores.append(_score(agent, evaluator))
+        if scores[-1] >= target:
+            return scores
+    found = ", ".join(f"{score:.4g}" for score in scores)
+    raise AssertionError(
+        f"expected a mean return of {target:g} within {opts} opt steps, found {found} (the first before any opt step); "
+        "give it more opts or steps_per_opt if the scores still rise"
     )
 
 
-def _check_priorities(buffer: ReplayBuffer, size: int) -> None:
-    """Check that a row is drawn more often after its error became by far the largest."""
-    before = buffer.batch(size)["index"]
-    worst = before[0]
-    with explaining("update_priority() failed on the index of a batch"):
-        buffer.update_priority(before, np.where(before == worst, 1e9, 0.0).astype(np.float32))
-    after = buffer.batch(size)["index"]
-    times = [int((index == worst).sum()) for index in (before, after)]
-    # The row's odds must double, not its share: one of two rows has half of the draws, and cannot have twice that.
-    assert times[1] * (size - times[0]) > 2 * times[0] * (size - times[1]), (
-        f"update_priority() changed nothing: the row with by far the largest error was drawn {times[1]} times in "
-        f"{size}, and {times[0]} times before"
-    )
-
-
-def check_evaluator(evaluator: Evaluator, agent: Agent, *, repeatable: bool = True) -> None:
-    """Check that an evaluator gives a score and leaves the agent as it was.
-
-    Args:
-        evaluator: runs the agent, more than once.
-        agent: fits the evaluator's environment.
-        repeatable: whether the same agent must get the same score again, so that scores of a run can be compared.
-
-    Raises:
-        AssertionError: naming what does not fit and what to do.
-    """
+def _score(agent: Agent, evaluator: DefaultEvaluator) -> float:
     agent.eval()
-    before = {name: value.detach().clone() for name, value in agent.model_info().items()}
-    first = evaluator.evaluate(agent)
-    assert isinstance(first, Evaluation), f"evaluate() gave {type(first).__name__}: return Evaluation(score, record)"
-    check_record({"score": first.score}, "evaluate()")
-    check_record(first.record, "evaluate()")
-    assert not agent.is_train, "evaluate() left the agent in train mode: the learner switches, an evaluator need not"
-    for name, value in agent.model_info().items():
-        assert value.equal(before[name]), f"evaluate() left '{name}' of the agent changed: an evaluation must not train"
-    if repeatable:
-        again = evaluator.evaluate(agent).score
-        assert math.isclose(first.score, again), (
-            f"evaluate() scored the same agent {first.score} and then {again}: start the episodes from the same seeds "
-            "every time, or say repeatable=False"
-        )
+    return evaluator.evaluate(agent).score
 
 
-def check_recorder(
-    recorder: Recorder, read: Callable[[], Sequence[tuple[int, Mapping[str, float]]]] | None = None
-) -> None:
-    """Check that a recorder takes the records that a learner writes, and close it.
+class _Beginnings(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Notes whether an episode has begun since an agent acted."""
 
-    Args:
-        recorder: newly made; closed at the end.
-        read: gives the records as other processes can see them, in any order: opt steps, and the values by key.
+    begins = False
 
-    Raises:
-        AssertionError: naming what does not fit and what to do.
-    """
-    for opt_steps, record in RECORDS:
-        given = dict(record)
-        with explaining(
-            f"write({opt_steps}, {given}) failed: keys come and go, opt_steps takes 64 bits and may go back"
-        ):
-            recorder.write(opt_steps, given)
-        assert given == record, "write() changed the record it was given: the learner goes on using it"
-        recorder.flush()
-        _check_readable(read, RECORDS[: RECORDS.index((opt_steps, record)) + 1], "flush()")
-    with explaining("write() failed on a value that is not finite: a loss may become one, and must be seen"):
-        recorder.write(2**40 + 1, {"loss": math.inf})
-    recorder.close()
-    _check_readable(read, (*RECORDS, (2**40 + 1, {"loss": math.inf})), "close()")
+    def reset(self, **given: Any) -> tuple[Any, dict[str, Any]]:
+        self.begins = True
+        return super().reset(**given)
 
 
-def _check_readable(
-    read: Callable[[], Sequence[tuple[int, Mapping[str, float]]]] | None,
-    written: Sequence[tuple[int, Mapping[str, float]]],
-    when: str,
-) -> None:
-    if read is None:
-        return
-    found, expected = (
-        sorted(((opt_steps, dict(record)) for opt_steps, record in rows), key=itemgetter(0))
-        for rows in (read(), written)
-    )
-    assert found == expected, f"after {when} others can read {found}, expected {expected}"
+def _act(agent: Agent, env: Env, steps: int, seed: int) -> tuple[list[list[Step]], list[list[Items]]]:
+    """Episodes in which the agent has acted and explored, the last one cut off; and the extra columns of each step."""
+    agent.train()
+    watched, recorded = _Beginnings(env), list[Items]()
+
+    def choose(obs: Leaves) -> Leaves:
+        agent.begin(np.array([watched.begins]))
+        watched.begins = False
+        actions: Leaves = agent.sample(stack([obs]))
+        recorded.append({name: column.copy() for name, column in agent.extras().items()})
+        return pick_lanes(actions, 0)
+
+    played = play(watched, steps, seed=seed, policy=choose)
+    last = played[-1][-1]
+    if not last.terminated:
+        played[-1][-1] = replace(last, truncated=True)
+    ends = list(accumulate(len(episode) for episode in played))
+    return played, [recorded[start:end] for start, end in zip([0, *ends], ends, strict=False)]

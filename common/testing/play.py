@@ -11,6 +11,7 @@ import gymnasium
 import numpy as np
 
 from common import spaces
+from common.action_masks import find_masks
 from common.data import Array, Items, Leaves
 from common.interfaces import ReplayBuffer, Step, StepProcessor
 from common.lanes.building import Env, spec_of
@@ -64,22 +65,36 @@ def play(env: Env, steps: int, *, seed: int = 0, policy: Policy | None = None) -
         env: its first reset has the seed; later resets have none.
         steps: at least 1.
         seed: of the environment, and of the random actions without a policy.
-        policy: chooses actions; without a policy they are drawn from the action space.
+        policy: chooses actions; without a policy they are drawn from the action space, those that are allowed.
     """
     spec = spec_of(env)
-    env.action_space.seed(seed)
+    choose = policy or random_policy(env, seed)
     episodes: list[list[Step]] = [[]]
     obs = record_leaves(spec.observation_space, env.reset(seed=seed)[0])
     for _ in range(steps):
         if episodes[-1] and (episodes[-1][-1].terminated or episodes[-1][-1].truncated):
             episodes.append([])
             obs = record_leaves(spec.observation_space, env.reset()[0])
-        action = policy(obs) if policy else record_leaves(spec.action_space, env.action_space.sample())
+        action = choose(obs)
         found, reward, terminated, truncated, _ = env.step(spaces.unflatten(spec.action_space, action))
         next_obs = record_leaves(spec.observation_space, found)
         episodes[-1].append(Step(obs, action, float(reward), next_obs, bool(terminated), bool(truncated)))
         obs = next_obs
     return episodes
+
+
+def random_policy(env: Env, seed: int) -> Policy:
+    """A policy of uniformly random actions, of those that are allowed if there are masks."""
+    spec = spec_of(env)
+    masks, rng = find_masks(spec), np.random.default_rng(seed)
+    env.action_space.seed(seed)
+
+    def choose(obs: Any) -> Any:
+        if masks is None:
+            return record_leaves(spec.action_space, env.action_space.sample())
+        return masks.draw({path: leaf[None] for path, leaf in obs.items()}, rng)[0]
+
+    return choose
 
 
 def record_leaves(space: gymnasium.Space[Any], value: Any) -> Leaves:

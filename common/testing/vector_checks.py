@@ -7,13 +7,13 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode
-from gymnasium.vector.utils import batch_space
 
+from common.action_masks import RandomActions
 from common.data import Array
 from common.lanes.building import lanes_of
 from common.lanes.lanes import Lanes
 from common.lanes.vector_lanes import autoreset_mode, declares_autoreset
-from common.spaces import columns_of, flatten, to_columns
+from common.spaces import columns_of, to_columns
 from common.testing.play import explaining
 
 
@@ -45,16 +45,15 @@ def check_vector_env(env: Any, steps: int) -> None:
     with explaining("the lanes cannot be made: num_envs must say how many there are"):
         lanes = lanes_of(env)
     with explaining(f"reset(seed=…) or step(actions) failed, with autoreset {mode.value}"):
-        rewards, begun = _play(lanes, env, steps)
+        rewards, begun = _play(lanes, steps)
     assert np.isfinite(rewards).all(), "step() gave rewards that are not finite: rows must be finite"
     if mode is not AutoresetMode.DISABLED:
         assert begun, f"no lane began another episode in {steps} steps: play more steps="
 
 
-def _play(lanes: Lanes, env: Any, steps: int) -> tuple[Array, int]:
+def _play(lanes: Lanes, steps: int) -> tuple[Array, int]:
     """Play; return all rewards, and the number of episodes that began, without the first episode of each lane."""
-    space = batch_space(env.single_action_space, lanes.n)
-    space.seed(0)
+    actions = RandomActions(lanes.spec, lanes.n, 0)
     lanes.reset(0)
     rewards, begun = [], -lanes.n
     for _ in range(steps):
@@ -62,7 +61,7 @@ def _play(lanes: Lanes, env: Any, steps: int) -> tuple[Array, int]:
         begun += 0 if lanes.begins is None else int(np.count_nonzero(lanes.begins))
         for name, leaf in to_columns("obs", obs).items():
             assert leaf.dtype.kind != "f" or np.isfinite(leaf).all(), f"'{name}' is not finite"
-        outcome = lanes.step(flatten(env.single_action_space, space.sample()))
+        outcome = lanes.step(actions.draw(obs))
         assert outcome.terminated.shape == outcome.truncated.shape == outcome.reward.shape == (lanes.n,), (
             f"expected a reward and two flags for each of {lanes.n} lanes"
         )

@@ -43,6 +43,7 @@ from learner.records.exposition import MetricsServer
 from learner.shared.bell import Bell
 
 log = logging.getLogger(__name__)
+CALLS_SECONDS = 1.0
 TICK_SECONDS = 0.2
 LOGGED_PER_SECOND, LOGGED_AT_ONCE = 10.0, 1000
 """Lines of the log: a fleet that joins at once is logged in full, and a stranger cannot fill the disk."""
@@ -122,6 +123,9 @@ async def serve(boot: IngestBoot) -> None:
     core.quarantine.write()
     # Open calls would keep the ingest process of the next trainer waiting for this directory.
     await server.stop(grace=None if events.trainer_is_gone else 0.2)
+    # Calls whose connection broke silently end last. asyncio would break them off, and gRPC would log a traceback.
+    if calls := asyncio.all_tasks() - {asyncio.current_task()}:
+        await asyncio.wait(calls, timeout=CALLS_SECONDS)
 
 
 def _options(core: IngestCore, descriptors: int) -> list[tuple[str, int]]:

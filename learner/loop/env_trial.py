@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
-from gymnasium.vector.utils import batch_space
 
+from common.action_masks import MASK, RandomActions
 from common.config.run_config import RunConfig
 from common.data import Array, Column, Leaves, Schema
 from common.errors import PluginError, RefusedError
 from common.lanes.building import build_lanes
 from common.lanes.lanes import Lanes
 from common.process.clocks import Deadline
-from common.spaces import columns_of, flatten, to_columns
+from common.spaces import columns_of, to_columns
 from learner.replay.value_rules import ValueRules
 
 log = logging.getLogger(__name__)
@@ -40,6 +41,8 @@ def try_env(config: RunConfig) -> None:
     try:
         rules = ValueRules.of(_schema(lanes), config.server)
         _play(lanes, rules)
+        if lanes.masks is not None:
+            log.info("%s: agents obey the masks of actions in obs/%s", lanes.name, MASK)
     except RefusedError as error:
         raise PluginError(f"{lanes.name}: {error}") from error
     finally:
@@ -55,15 +58,15 @@ def _schema(lanes: Lanes) -> Schema:
 
 def _play(lanes: Lanes, rules: ValueRules) -> None:
     """Play with random actions, and look at all observations and rewards."""
-    space, deadline, ended = batch_space(lanes.spec.action_space, lanes.n), Deadline(MAX_SECONDS), 0
-    space.seed(0)
+    actions, deadline, ended = RandomActions(lanes.spec, lanes.n, 0), Deadline(MAX_SECONDS), 0
     lanes.reset(0)
     for _ in range(MAX_ROUNDS):
         obs = _call(lanes, lanes.observe)
         if obs is None:
             return
         _check(rules, obs, np.zeros(lanes.n))
-        outcome = _call(lanes, lambda: lanes.step(flatten(lanes.spec.action_space, space.sample())))
+        taken = actions.draw(obs)
+        outcome = _call(lanes, partial(lanes.step, taken))
         if outcome is None:
             return
         _check(rules, outcome.obs, outcome.reward)

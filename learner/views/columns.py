@@ -21,6 +21,11 @@ class StepColumns:
     extras: tuple[str, ...]
     """All other columns except ``reward``, ``terminated``, ``truncated`` and ``LEFT_OUT``; ``version`` is the last."""
 
+    @property
+    def state(self) -> tuple[str, ...]:
+        """Those of the extras that hold an agent's recurrent state."""
+        return tuple(name for name in self.extras if name == "state" or name.startswith("state/"))
+
     @classmethod
     def of(cls, schema: Schema) -> StepColumns:
         """The columns of a schema of rows.

@@ -15,9 +15,10 @@ from learner.views.stacks import has_stack, stack
 class Rollouts(View):
     """``length`` consecutive steps of one lane, L for short, through the ends of episodes.
 
-    A batch has ``obs…`` and ``next_obs…`` ``[B, L, …]``, the observations before and after each step, and the other
-    columns of the steps ``[B, L, …]``. After the last step of an episode ``next_obs`` is its true last observation, and
-    the step that follows begins the next episode of the lane.
+    A batch has ``obs…`` and ``next_obs…`` ``[B, L, …]``, the observations before and after each step; the other columns
+    of the steps ``[B, L, …]``; and ``state…`` ``[B, …]``, the recurrent state before the first step. After the last
+    step of an episode ``next_obs`` is its true last observation, and the step that follows begins the next episode of
+    the lane.
 
     A lane is cut into pieces of L + 1 steps, and the last step of each piece gives only its observation, from which an
     agent estimates all later rewards. Its action was chosen before the agent could learn from the rollout. So with one
@@ -40,7 +41,9 @@ class Rollouts(View):
             raise ConfigError(f"replay.view.params: expected length >= 1, found {length}")
         columns = StepColumns.of(schema)
         self._obs, self._stack, self._length = columns.obs, stack, length
-        self._step = (*columns.action, "reward", "terminated", "truncated", *columns.extras)
+        self._state = columns.state
+        step = (*columns.action, "reward", "terminated", "truncated", *columns.extras)
+        self._step = tuple(name for name in step if name not in self._state)
         self._places = PlacesInRollouts(length + 1)
 
     @property
@@ -75,6 +78,7 @@ class Rollouts(View):
         takes = {name: (name, before) for name in self._obs}
         takes |= {next_name(name): (name, after) for name in self._obs}
         takes |= {name: (name, steps) for name in self._step}
+        takes |= {name: (name, np.ascontiguousarray(steps[:, 0])) for name in self._state}
         return Plan(takes, lowest)
 
     def _find_steps(self, rows: Rows, index: Array) -> tuple[Array, Array]:

@@ -89,9 +89,10 @@ def test_a_robot_waits_between_episodes_for_a_learner_that_is_behind(
     log, held = tmp_path / "log", {"samples_per_insert": 1.0, "error_buffer": 1.0}
     config = make_config(env=robot(tmp_path), replay=held, trainer={"warmup_period": 1}, server={"grace_seconds": 0.5})
     with LearnerServer(config) as server:
+        server.control.trainer_waits = 1
         start("actor-worker", "--learner", server.ingest.address)
         wait_for(lambda: len(server.buffer) > 20, "it acts")
-        server.control.sampled = 1  # From the first draw on, the ratio holds.
+        server.control.trainer_waits = 0  # From now on, the ratio holds.
         wait_for(lambda: told(log)[-1] == "halt", "it waits, since nobody trains")
         last = told(log)[: told(log).index("halt")]
     assert last[-EPISODE - 1 :] == ["reset", *["step"] * EPISODE], "the episode was over"

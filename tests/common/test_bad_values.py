@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from common.bad_values import KEEP_ALL, REFUSE_ALL, first_extreme, first_outside
+from common.bad_values import KEEP_ALL, REFUSE_ALL, first_extreme, first_outside, is_extreme
 from common.data import Column
 from common.domain import Domain
 from common.errors import RefusedError
@@ -17,6 +17,12 @@ VALUES = np.array([1, 5, 0, 6, 2, 0])
 def test_the_first_value_that_is_not_finite_is_named_with_its_row(value: float, text: str) -> None:
     values = np.array([0, 1, 2, value, np.nan, 3])
     assert str(first_extreme("obs", values, 3)) == f"column 'obs': expected finite values, found {text} in row 1"
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_signalling_nan_is_found_as_any_other() -> None:
+    values = np.array([0x3F800000, 0x7F800001], np.uint32).view(np.float32)
+    assert is_extreme(values, 10.0).tolist() == [False, True]
 
 
 def test_the_first_value_outside_is_named_with_the_bounds_of_its_element() -> None:

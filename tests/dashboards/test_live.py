@@ -24,7 +24,10 @@ VARIABLES = {"$instance": "learner", "$actor": ".*", "$__rate_interval": "10s"}
 
 # Panels that may rightly have nothing to draw in this run, and why.
 EMPTY = {
-    'crossborder_record{instance="$instance",key=~"entropy|ent_coef|log_prob"}': "only SAC, AWAC and IQL",
+    'crossborder_record{instance="$instance",key=~"entropy|ent_coef|log_prob"}': "only SAC, AWAC, IQL, IMPALA and PPO",
+    'crossborder_record{instance="$instance",key="ratio_mean"}': "only IMPALA and PPO",
+    'crossborder_record{instance="$instance",key=~"kl|clipped_share"}': "only PPO",
+    'crossborder_record{instance="$instance",key=~"version_age|left_out"}': "only IMPALA and PPO",
 }
 
 # Metrics that no panel and no rule shows, and why.

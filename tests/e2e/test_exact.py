@@ -43,6 +43,11 @@ PENDULUM: dict[str, Any] = {
     "agent": {"target": "common.agents.sac:SAC", "params": {"units": [16], "batch_size": 32}},
     "replay": {"capacity": 300, "samples_per_insert": 32},
 }
+ROLLOUTS: dict[str, Any] = {
+    "target": "learner.replay.queue:QueueReplay",
+    "samples_per_insert": 1,
+    "view": {"target": "learner.views.rollouts:Rollouts", "params": {"length": 6}},
+}
 RUNS: dict[str, dict[str, Any]] = {
     "n-step": {"replay": {"view": {"params": {"n": 3}}}},
     "sac": PENDULUM,
@@ -53,11 +58,16 @@ RUNS: dict[str, dict[str, Any]] = {
             "target": "common.agents.ppo:PPO",
             "params": {"units": [16], "batch_size": 3, "epochs": 2, "minibatches": 3, "normalize_observations": True},
         },
-        "replay": {
-            "target": "learner.replay.queue:QueueReplay",
-            "samples_per_insert": 1,
-            "view": {"target": "learner.views.rollouts:Rollouts", "params": {"length": 6}},
+        "replay": ROLLOUTS,
+        "trainer": {"warmup_period": 1},
+        "envs_per_actor": 3,
+    },
+    "ppo with a memory": {
+        "agent": {
+            "target": "common.agents.recurrent_ppo:RecurrentPPO",
+            "params": {"units": [8], "memory": {"width": 8}, "batch_size": 3, "minibatches": 3, "epochs": 2},
         },
+        "replay": ROLLOUTS,
         "trainer": {"warmup_period": 1},
         "envs_per_actor": 3,
     },

@@ -144,11 +144,15 @@ def test_a_restored_older_copy_costs_what_came_after_it_and_no_actor(
     shutil.rmtree(run_dir / "shared")
     (tmp_path / "older").rename(run_dir / "shared")
     server = start("learner-server", "--resume", str(run_dir))
+
+    def warnings() -> list[str]:
+        return [line for actor in actors for line in actor.output().splitlines() if "the others are gone" in line]
+
+    wait_for(lambda: len(warnings()) == 3, "each actor says that acknowledged rows are gone")
     grows(run_dir, pids)
     assert all(actor.process.poll() is None for actor in actors)
-    warnings = [line for actor in actors for line in actor.output().splitlines() if "the others are gone" in line]
-    assert len(warnings) == 3, "each actor says that acknowledged rows are gone"
-    assert all(" WARNING " in line for line in warnings)
+    assert len(warnings()) == 3
+    assert all(" WARNING " in line for line in warnings())
     server.signal(signal.SIGTERM)
     assert server.wait() == 128 + signal.SIGTERM, server.output()
     assert [actor.wait() for actor in actors] == [0, 0], actors[0].output() + actors[1].output()

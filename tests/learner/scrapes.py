@@ -64,6 +64,7 @@ def full_run(make_config: MakeConfig) -> Iterator[LearnerServer]:
         server={"grace_seconds": 0.5},
     )
     with LearnerServer(config) as server:
+        server.control.trainer_waits = 1  # The opt steps below release no actor that the replay ratio holds back.
         client = Client(server)
         client.join()
         for _ in client.stub.GetModel(pb.GetModelRequest(), timeout=SECONDS):

@@ -1,4 +1,7 @@
-"""Exploration over action values: how an actor chooses actions in train mode."""
+"""Exploration over action values: how an actor chooses actions in train mode.
+
+Actions whose value is ``NOT_ALLOWED`` are never chosen.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import numpy as np
 from pydantic import Field, NonNegativeInt, PositiveFloat
 
 from common.agents.exploring.lane_random import LaneRandom, RowRandom
+from common.agents.networks.allowed import NOT_ALLOWED
 from common.config.replay_config import Unit
 from common.data import Array
 from common.settings import Settings
@@ -112,17 +116,36 @@ class EvaluationEpsilon:
 
 
 def choose_mostly_best(values: Array, epsilon: float, rng: Random) -> Array:
-    """Choose the best action in each row of ``[n, A]``, or with probability ``epsilon`` a random action; ``[n]``."""
+    """Choose the best action in each row of ``[n, A]``, or with probability ``epsilon`` a random action; ``[n]``.
+
+    Random actions are uniform among the allowed ones.
+    """
     n, n_actions = values.shape
     actions: Array = values.argmax(axis=1)
     if isinstance(rng, RowRandom):
         chance, place = rng.random(2).T
-        return np.where(chance < epsilon, (place * n_actions).astype(actions.dtype), actions)
+        return np.where(chance < epsilon, _pick_allowed(values, place), actions)
     explorers = (rng.random(n) < epsilon).nonzero()[0]
     if len(explorers) == 1:  # numpy draws one number in a quarter of the time of an array of one.
-        actions[explorers[0]] = rng.integers(n_actions)
+        row = explorers[0]
+        actions[row] = drawn = rng.integers(n_actions)
+        is_refused = values[row, drawn] == NOT_ALLOWED
     elif len(explorers):
-        actions[explorers] = rng.integers(n_actions, size=len(explorers))
+        actions[explorers] = drawn = rng.integers(n_actions, size=len(explorers))
+        is_refused = (values[explorers, drawn] == NOT_ALLOWED).any()
+    else:
+        return actions
+    if is_refused:  # Drawn again among the allowed actions, which leaves all of them equally likely.
+        again = explorers[values[explorers, actions[explorers]] == NOT_ALLOWED]
+        actions[again] = _pick_allowed(values[again], rng.random(len(again)))
+    return actions
+
+
+def _pick_allowed(values: Array, place: Array) -> Array:
+    """The allowed actions ``[n]`` at these places ``[n]``, 0 to 1, among the allowed ones of each row of ``[n, A]``."""
+    allowed = values != NOT_ALLOWED
+    rank = (place * np.count_nonzero(allowed, axis=1)).astype(np.int64)
+    actions: Array = (allowed.cumsum(axis=1) > rank[:, None]).argmax(axis=1)
     return actions
 
 

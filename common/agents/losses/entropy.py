@@ -69,10 +69,14 @@ def discrete_soft_policy_loss(
     return -discrete_soft_value(q, log_prob, ent_coef).mean()
 
 
-def ent_coef_loss(log_ent_coef: torch.Tensor, log_prob: torch.Tensor, target_entropy: float) -> torch.Tensor:
+def ent_coef_loss(
+    log_ent_coef: torch.Tensor,  # []
+    log_prob: torch.Tensor,  # [B]
+    target_entropy: float | torch.Tensor,  # or [B]
+) -> torch.Tensor:
     """The loss whose descent raises the coefficient while the entropy is below its target (arXiv:1812.05905, 18).
 
-    The entropy is the mean of ``-log_prob`` ``[B]``. The loss is linear in the logarithm of the coefficient, as in the
+    The entropy is the mean of ``-log_prob``. The loss is linear in the logarithm of the coefficient, as in the
     authors' code, so its gradient does not fade as the coefficient gets small.
     """
     return -log_ent_coef * (log_prob + target_entropy).mean()

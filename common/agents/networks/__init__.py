@@ -3,7 +3,8 @@
 A configuration names the networks of this list as ``common.agents.networks:NatureCnn``.
 """
 
+from common.agents.networks.allowed import AllowedActions
 from common.agents.networks.convolutions import ConvNet, ImpalaCnn, NatureCnn
 from common.agents.networks.layers import Head, Linear, Mlp, Observed
 
-__all__ = ["ConvNet", "Head", "ImpalaCnn", "Linear", "Mlp", "NatureCnn", "Observed"]
+__all__ = ["AllowedActions", "ConvNet", "Head", "ImpalaCnn", "Linear", "Mlp", "NatureCnn", "Observed"]

@@ -65,6 +65,10 @@ class ActionDistribution(nn.Module, abc.ABC):
         """The entropies in nats, ``[n, K]`` to ``[n]``."""
 
     @abc.abstractmethod
+    def features(self, choice: torch.Tensor) -> torch.Tensor:
+        """Choices ``[n, D]`` as inputs of a network, ``[n, K]`` float32: one-hot, or in ``[-1, 1]``."""
+
+    @abc.abstractmethod
     def to_env(self, choice: torch.Tensor) -> torch.Tensor:
         """The actions ``[n, *action_shape]`` of choices ``[n, D]``, in the dtype of the action space."""
 
@@ -111,6 +115,10 @@ class Categoricals(ActionDistribution):
     def entropy(self, outputs: torch.Tensor) -> torch.Tensor:
         logs = [part.log_softmax(dim=1) for part in self._split(outputs)]
         return torch.stack([-(log.exp() * log).sum(dim=1) for log in logs], dim=1).sum(dim=1)
+
+    def features(self, choice: torch.Tensor) -> torch.Tensor:
+        numbers = [torch.arange(size, device=choice.device) for size in self._sizes]
+        return torch.cat([choice[:, i : i + 1] == each for i, each in enumerate(numbers)], dim=1).float()
 
     def to_env(self, choice: torch.Tensor) -> torch.Tensor:
         return (choice.to(self.starts.dtype) + self.starts).reshape(-1, *self._shape)
@@ -162,6 +170,9 @@ class Gaussians(ActionDistribution):
 
     def entropy(self, outputs: torch.Tensor) -> torch.Tensor:
         return (self._lstd() + 0.5 * math.log(2 * math.pi * math.e)).sum().expand(outputs.shape[0])
+
+    def features(self, choice: torch.Tensor) -> torch.Tensor:
+        return choice.clamp(-1, 1).float()
 
     def to_env(self, choice: torch.Tensor) -> torch.Tensor:
         return self._scale.to_env(choice.clamp(-1, 1))

@@ -15,6 +15,7 @@ from torch import nn
 
 from common.agents.actions import ActionScale
 from common.agents.networks.action_distributions import ActionDistribution, sample_softmax
+from common.agents.networks.allowed import AllowedActions
 from common.agents.networks.layers import Observed
 from common.settings import Settings
 
@@ -121,23 +122,25 @@ class CategoricalPolicy(nn.Module):
 
     Args:
         logits: turns B observations into ``[B, A]``.
+        allowed: which of the A actions are; None: all.
     """
 
-    def __init__(self, logits: nn.Module) -> None:
+    def __init__(self, logits: nn.Module, allowed: AllowedActions | None = None) -> None:
         super().__init__()
-        self.logits = logits
+        self.logits, self._allowed = logits, allowed
 
     def forward(self, obs: Observed) -> torch.Tensor:
         """Logits: B observations to ``[B, A]``."""
-        return self.logits(obs)  # type: ignore[no-any-return]
+        return _obey(self._allowed, self.logits(obs), obs)
 
     def sample(self, obs: Observed, generator: torch.Generator, noise: torch.Tensor | None = None) -> torch.Tensor:
         """Random actions: B observations to ``[B]``, counted from 0; ``noise`` is that of ``sample_softmax``."""
         return sample_softmax(self.forward(obs), generator, noise)
 
     def log_prob(self, obs: Observed, action: torch.Tensor) -> torch.Tensor:
-        """Logarithm of the probability of actions ``[B]``, ``[B]``."""
-        return self.forward(obs).log_softmax(dim=1).gather(1, action[:, None]).squeeze(1)
+        """Logarithm of the probability of actions ``[B]``, ``[B]``, among all actions: data may hold any of them."""
+        log_prob: torch.Tensor = self.logits(obs).log_softmax(dim=1).gather(1, action[:, None]).squeeze(1)
+        return log_prob
 
 
 class PolicyAndBaseline(nn.Module):
@@ -146,16 +149,17 @@ class PolicyAndBaseline(nn.Module):
     Args:
         net: turns B observations into ``[B, K + 1]``, the value last.
         actions: takes K outputs.
+        allowed: which of the K values of components are; None: all.
     """
 
-    def __init__(self, net: nn.Module, actions: ActionDistribution) -> None:
+    def __init__(self, net: nn.Module, actions: ActionDistribution, allowed: AllowedActions | None = None) -> None:
         super().__init__()
-        self.net, self.actions = net, actions
+        self.net, self.actions, self._allowed = net, actions, allowed
 
     def forward(self, obs: Observed) -> tuple[torch.Tensor, torch.Tensor]:
         """Observations of B rows to the distribution's outputs ``[B, K]`` and values ``[B]``."""
         outputs = self.net(obs)
-        return outputs[:, :-1], outputs[:, -1]
+        return _obey(self._allowed, outputs[:, :-1], obs), outputs[:, -1]
 
 
 class PolicyBesideBaseline(nn.Module):
@@ -165,29 +169,40 @@ class PolicyBesideBaseline(nn.Module):
         policy: turns B observations into ``[B, K]``.
         baseline: turns B observations into ``[B, 1]``.
         actions: takes K outputs.
+        allowed: which of the K values of components are; None: all.
     """
 
-    def __init__(self, policy: nn.Module, baseline: nn.Module, actions: ActionDistribution) -> None:
+    def __init__(
+        self,
+        policy: nn.Module,
+        baseline: nn.Module,
+        actions: ActionDistribution,
+        allowed: AllowedActions | None = None,
+    ) -> None:
         super().__init__()
-        self.policy, self.baseline, self.actions = policy, baseline, actions
+        self.policy, self.baseline, self.actions, self._allowed = policy, baseline, actions, allowed
 
     def forward(self, obs: Observed) -> tuple[torch.Tensor, torch.Tensor]:
         """Observations of B rows to the distribution's outputs ``[B, K]`` and values ``[B]``."""
-        return self.policy(obs), self.baseline(obs)[:, 0]
+        return _obey(self._allowed, self.policy(obs), obs), self.baseline(obs)[:, 0]
+
+
+def _obey(allowed: AllowedActions | None, outputs: torch.Tensor, obs: Observed) -> torch.Tensor:
+    return outputs if allowed is None else allowed(outputs, obs)
 
 
 class LikeliestAction(nn.Module):
     """Takes the likeliest action of a policy.
 
     Args:
-        policy: its values are not used.
+        policy: a ``PolicyAndBaseline`` or ``PolicyBesideBaseline``, whose values are not used.
+        actions: takes the policy's outputs.
     """
 
-    def __init__(self, policy: PolicyAndBaseline | PolicyBesideBaseline) -> None:
+    def __init__(self, policy: nn.Module, actions: ActionDistribution) -> None:
         super().__init__()
-        self.policy = policy
+        self.policy, self.actions = policy, actions
 
     def forward(self, obs: Observed) -> torch.Tensor:
         """Observations of n rows to actions ``[n, *action_shape]``."""
-        actions = self.policy.actions
-        return actions.to_env(actions.likeliest(self.policy(obs)[0]))
+        return self.actions.to_env(self.actions.likeliest(self.policy(obs)[0]))

@@ -12,8 +12,10 @@ import torch
 from pydantic import Field, PositiveInt
 from torch import nn
 
+from common.agents.networks.allowed import AllowedActions
 from common.agents.networks.critics import Critics
 from common.agents.networks.layers import Observed, flatten_time
+from common.agents.networks.policies import PolicyAndBaseline, PolicyBesideBaseline
 from common.settings import Settings
 
 MemoryKind = Literal["lstm", "gru"]
@@ -88,6 +90,24 @@ class Memory(nn.Module):
             outputs, hidden = torch.gru(inputs.float(), parts[0], weights, *settings)
             return outputs, hidden[0]
 
+    def unroll(self, inputs: torch.Tensor, state: torch.Tensor, begins: torch.Tensor) -> torch.Tensor:
+        """The states after each of the inputs ``[B, T, I]``, ``[B, T, S]``; the first W of their numbers are outputs.
+
+        Where ``begins``, ``[B, T]`` bool, an episode begins, and the state before the input is zeros instead of the
+        one that the input before has left. ``state`` ``[B, S]`` is the one before the first input. torch's kernel of
+        whole sequences, which ``forward`` uses, is faster, but cannot begin anew within a sequence.
+        """
+        states: list[torch.Tensor] = []
+        with torch.autocast(inputs.device.type, enabled=False):
+            for step, begin in zip(inputs.float().unbind(dim=1), begins.unbind(dim=1), strict=True):
+                state = state.masked_fill(begin[:, None], 0.0)
+                if self.is_lstm:
+                    state = torch.cat(torch.lstm_cell(step, state.chunk(2, dim=1), *self.net.all_weights[0]), dim=1)
+                else:
+                    state = torch.gru_cell(step, state, *self.net.all_weights[0])
+                states.append(state)
+        return torch.stack(states, dim=1)
+
 
 class RecurrentEncoder(nn.Module):
     """Features of the observations so far: an encoder of each observation, and a memory over them.
@@ -114,9 +134,13 @@ class RecurrentEncoder(nn.Module):
 
         An action of zeros says that there was none.
         """
-        features = self.encoder(flatten_time(obs)).unflatten(0, action_before.shape[:2])  # [B, T, F]
-        outputs, after = self.memory(torch.cat((features.float(), action_before), dim=2), state)
+        outputs, after = self.memory(self.join(obs, action_before), state)
         return outputs, after
+
+    def join(self, obs: Observed, action_before: torch.Tensor) -> torch.Tensor:
+        """The inputs of the memory, ``[B, T, F + A]``."""
+        features = self.encoder(flatten_time(obs)).unflatten(0, action_before.shape[:2])  # [B, T, F]
+        return torch.cat((features.float(), action_before), dim=2)
 
 
 class RecurrentNetwork(nn.Module):
@@ -137,6 +161,38 @@ class RecurrentNetwork(nn.Module):
         """As ``RecurrentEncoder``, with outputs ``[B, T, O]`` instead of features."""
         features, after = self.encoder(obs, action_before, state)
         return self.head(features.flatten(0, 1)).unflatten(0, features.shape[:2]), after
+
+
+class RecurrentPolicy(nn.Module):
+    """A ``RecurrentEncoder``, and a policy and a baseline over its features, through the ends of episodes.
+
+    Args:
+        encoder: gives features ``[B, T, W]``.
+        head: turns N rows of them, ``[N, W]``, into the policy's outputs ``[N, K]`` and values ``[N]``.
+        allowed: which of the K values are.
+    """
+
+    def __init__(
+        self, encoder: RecurrentEncoder, head: PolicyAndBaseline | PolicyBesideBaseline, allowed: AllowedActions
+    ) -> None:
+        super().__init__()
+        self.encoder, self.head, self._allowed = encoder, head, allowed
+
+    def forward(
+        self, obs: Observed, action_before: torch.Tensor, state: torch.Tensor, begins: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Outputs ``[B T, K]``, values ``[B T]`` and the states after each step ``[B, T, S]``.
+
+        Args:
+            obs: of ``[B, T]`` rows.
+            action_before: the action before each of them, ``[B, T, A]``.
+            state: before the first of them, ``[B, S]``.
+            begins: which of them begin an episode, ``[B, T]`` bool; there, state and action before count as zeros.
+        """
+        inputs = self.encoder.join(obs, action_before.masked_fill(begins[..., None], 0.0))
+        states = self.encoder.memory.unroll(inputs, state, begins)
+        outputs, value = self.head(states[..., : self.encoder.memory.width].flatten(0, 1))
+        return self._allowed(outputs, flatten_time(obs)), value, states
 
 
 class RecurrentCritics(nn.Module):

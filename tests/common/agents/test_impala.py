@@ -11,7 +11,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
+from gymnasium.spaces import Box, Discrete, MultiDiscrete
 
 from common.agents.impala import IMPALA
 from common.data import Array, Items, Model, ModelVersion
@@ -201,18 +201,6 @@ def test_transitions_are_refused_by_name() -> None:
     items = {name: column[:, 0] for name, column in played(agent).items() if name != "mask"}
     with pytest.raises(ConfigError, match=r"replay\.view: IMPALA learns from sequences"):
         agent.opt(ItemMemory(items))
-
-
-@pytest.mark.parametrize(
-    ("spec", "message"),
-    [
-        (EnvSpec(OBS, Box(-np.inf, np.inf, (2,))), r"IMPALA: .*finite bounds"),
-        (EnvSpec(OBS, MultiBinary(4)), r"IMPALA: expected a Discrete, MultiDiscrete or Box action space"),
-    ],
-)
-def test_spaces_it_cannot_act_in_are_refused(spec: EnvSpec, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        make(spec)
 
 
 def test_units_beside_a_network_are_refused() -> None:

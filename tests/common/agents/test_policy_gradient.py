@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box, Discrete, MultiBinary, Space
 
 from common.agents.impala import IMPALA, IMPALAConfig
 from common.agents.policy_gradient import PolicyGradientAgent
@@ -41,6 +41,21 @@ def test_a_class_that_derives_from_an_agent_has_the_settings_of_its_own_config(k
     agent = kind(CHOICES, seed=0, units=(8,), patience=9)
     assert isinstance(agent.config, kind.Config)
     assert agent.config.model_dump()["patience"] == 9
+
+
+@pytest.mark.parametrize("kind", [IMPALA, PPO])
+@pytest.mark.parametrize(
+    ("actions", "message"),
+    [
+        (Box(-np.inf, np.inf, (2,)), ".*finite bounds"),
+        (MultiBinary(4), "expected a Discrete, MultiDiscrete or Box action space"),
+    ],
+)
+def test_spaces_they_cannot_act_in_are_refused(
+    kind: type[PolicyGradientAgent], actions: Space[Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"{kind.__name__}: {message}"):
+        kind(EnvSpec(CHOICES.observation_space, actions), seed=0)
 
 
 @pytest.mark.parametrize(("module", "memory"), [(test_impala, test_impala.InOrder), (test_ppo, test_ppo.Whole)])

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
+from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
 from torch.nn import functional
 
 from common.agents.ppo import PPO
@@ -369,18 +369,6 @@ def test_minibatches_that_do_not_divide_a_batch_are_refused_by_name() -> None:
 def test_settings_that_mean_nothing_are_refused(params: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         validate(PPO.Config, params, "agent.params")
-
-
-@pytest.mark.parametrize(
-    ("spec", "message"),
-    [
-        (EnvSpec(OBS, Box(-np.inf, np.inf, (2,))), r"PPO: .*finite bounds"),
-        (EnvSpec(OBS, MultiBinary(4)), r"PPO: expected a Discrete, MultiDiscrete or Box action space"),
-    ],
-)
-def test_spaces_it_cannot_act_in_are_refused(spec: EnvSpec, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        make(spec)
 
 
 def test_an_empty_memory_changes_nothing() -> None:

@@ -16,6 +16,7 @@ import torch
 
 from common.agents.r2d2 import R2D2
 from common.agents.recurrent_agent import require_sequences
+from common.agents.recurrent_ppo import RecurrentPPO
 from common.agents.recurrent_sac import RecurrentSAC
 from common.config.run_config import load_config
 from common.config.trainer_config import Precision
@@ -34,6 +35,12 @@ from tests.common.agents.sequences import Prioritized, played_by
 from tests.conftest import ROOT
 
 SMALL: dict[str, Any] = {"units": (8,), "batch_size": 4, "memory": {"width": 3}}
+ALL: list[tuple[type[R2D2 | RecurrentSAC | RecurrentPPO], str]] = [
+    (R2D2, "CartPole-v1"),
+    (RecurrentSAC, "Pendulum-v1"),
+    (RecurrentPPO, "CartPole-v1"),
+    (RecurrentPPO, "Pendulum-v1"),
+]
 KINDS: list[tuple[type[R2D2 | RecurrentSAC], str]] = [(R2D2, "CartPole-v1"), (RecurrentSAC, "Pendulum-v1")]
 
 
@@ -71,9 +78,9 @@ def test_sequences_across_episodes_are_refused() -> None:
         require_sequences("R2D2", batch_of(first=first))
 
 
-@pytest.mark.parametrize(("kind", "env_id"), KINDS)
+@pytest.mark.parametrize(("kind", "env_id"), ALL)
 def test_the_recorded_state_is_the_one_before_the_action_and_ends_with_the_action_before(
-    kind: type[R2D2 | RecurrentSAC], env_id: str
+    kind: type[R2D2 | RecurrentSAC | RecurrentPPO], env_id: str
 ) -> None:
     env = gymnasium.make(env_id)
     agent = kind(spec=spec_of(env), seed=0, epsilon=1.0, **SMALL)
@@ -86,15 +93,19 @@ def test_the_recorded_state_is_the_one_before_the_action_and_ends_with_the_actio
     agent.sample(obs)
     state = agent.extras()["state"]
     assert state[:, :6].any()
-    expected = action[:, None] + 1 if kind is R2D2 else action / 2  # Pendulum's actions are in [-2, 2].
+    expected = action / 2  # Pendulum's actions are in [-2, 2].
+    if env_id == "CartPole-v1":
+        expected = action[:, None] + 1 if kind is R2D2 else np.eye(2)[action]
     np.testing.assert_allclose(state[:, 6:], expected, rtol=1e-6)
     agent.begin(np.array([True, False, False, False]))
     agent.sample(obs)
     assert agent.extras()["state"].any(axis=1).tolist() == [False, True, True, True]
 
 
-@pytest.mark.parametrize(("kind", "env_id"), KINDS)
-def test_a_policy_that_remembers_is_not_offered_for_export(kind: type[R2D2 | RecurrentSAC], env_id: str) -> None:
+@pytest.mark.parametrize(("kind", "env_id"), ALL)
+def test_a_policy_that_remembers_is_not_offered_for_export(
+    kind: type[R2D2 | RecurrentSAC | RecurrentPPO], env_id: str
+) -> None:
     with pytest.raises(PluginError, match=rf"{kind.__name__} offers no policy"):
         kind(spec=spec_of(gymnasium.make(env_id)), seed=0, **SMALL).policy()
 

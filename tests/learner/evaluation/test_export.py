@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box, Dict, Discrete, Space
+from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Space
 
+from common.action_masks import find_masks
 from common.agents.bc import BC
 from common.agents.c51 import C51
+from common.agents.discrete_sac import DiscreteSAC
 from common.agents.dqn import DQN
 from common.agents.iqn import IQN
+from common.agents.ppo import PPO
 from common.agents.sac import SAC
 from common.agents.td3 import TD3
 from common.data import Array
@@ -26,6 +29,7 @@ from common.testing.agent_checks import MakeAgent
 if TYPE_CHECKING:
     import onnxruntime
 
+ONE_OF_TWO, ONE_OF_THREE = [(1, 0), (0, 1), (1, 1)], [(1, 0, 0), (0, 1, 0), (0, 0, 1), (1, 0, 1)]
 FLOATS, BYTES, DOUBLES = Box(-3, 3, (4,), np.float32), Box(0, 255, (2, 3), np.uint8), Box(-3, 3, (2, 3), np.float64)
 UNEVEN = Box(np.array([-2, 0], np.float32), np.array([2, 10], np.float32))
 DUELING = {"target": "examples.own_network:Dueling", "params": {"width": 16}}
@@ -196,3 +200,18 @@ def test_the_statistics_of_structured_observations_are_in_the_file(tmp_path: Pat
     expected = agent.sample(obs)
     assert len(np.unique(expected)) > 1
     np.testing.assert_array_equal(actions, expected)
+
+
+@pytest.mark.parametrize("kind", [DQN, C51, IQN, PPO, DiscreteSAC])
+@pytest.mark.parametrize("actions", [Discrete(5, start=3), MultiDiscrete([2, 3])])
+def test_an_exported_policy_obeys_masks_as_the_agent_does(tmp_path: Path, kind: Any, actions: Any) -> None:
+    spec = EnvSpec(Dict({"observation": FLOATS, "action_mask": Box(0, 1, (5,), np.int8)}), actions)
+    agent, masks = kind(spec, seed=7), find_masks(spec)
+    agent.eval()
+    session = exported(agent.policy(), spec, tmp_path / "policy.onnx")
+    mask = np.array([[*first, *second] for first in ONE_OF_TWO for second in ONE_OF_THREE], np.int8)
+    obs = {"observation": np.random.default_rng(0).uniform(-3, 3, (len(mask), 4)).astype(np.float32)}
+    (found,) = session.run(["action"], {"obs/action_mask": mask, "obs/observation": obs["observation"]})
+    assert masks is not None
+    assert masks.are_allowed({"action_mask": mask, **obs}, found).all()
+    np.testing.assert_array_equal(found, agent.sample({"action_mask": mask, **obs}))

@@ -107,11 +107,20 @@ MEMORY: dict[str, Any] = {"units": [8], "memory": {"width": 8}}
 
 
 @pytest.mark.parametrize("frame_stack", [1, 3])
-@pytest.mark.parametrize("agent", ["common.agents.r2d2:R2D2", "common.agents.dqn:DQN"])
-def test_a_policy_plays_each_of_several_episodes_as_if_it_played_it_alone(agent: str, frame_stack: int) -> None:
+@pytest.mark.parametrize(
+    ("agent", "params"),
+    [
+        ("common.agents.r2d2:R2D2", MEMORY),
+        ("common.agents.recurrent_ppo:RecurrentPPO", MEMORY),
+        ("common.agents.dqn:DQN", {"units": [8]}),
+    ],
+)
+def test_a_policy_plays_each_of_several_episodes_as_if_it_played_it_alone(
+    agent: str, params: dict[str, Any], frame_stack: int
+) -> None:
     config = ActorConfig(
         env=EnvConfig(target="tests.parts:CountingEnv", frame_stack=frame_stack),
-        agent=PluginConfig(target=agent, params=MEMORY if agent.endswith("R2D2") else {"units": [8]}),
+        agent=PluginConfig(target=agent, params=params),
     )
     parts = build_parts(config, seed=1)
     parts.agent.eval()

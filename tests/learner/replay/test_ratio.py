@@ -87,8 +87,9 @@ def test_a_change_reaches_trainer_and_ingest_and_frees_whom_the_ratio_before_hel
     client = Client(server)
     client.join()
     talk = Talk(client.stub)
+    server.control.trainer_waits = 1
     assert talk.say(client.batch(1, count=50)).acked_seq == 1
-    server.control.sampled = 1
+    server.control.trainer_waits, server.control.sampled = 0, 1
     assert talk.say(client.batch(2, count=50)).acked_seq == 1, "held back until 190 items are drawn"
     with caplog.at_level(logging.INFO):
         assert admin.set_replay_ratio(0.5) == 2.0

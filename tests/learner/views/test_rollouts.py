@@ -38,6 +38,7 @@ def test_a_rollout_goes_on_in_the_next_episode_and_its_last_step_gives_only_the_
     assert batch["reward"].tolist() == [[1, 2, 1, 1]]
     assert batch["action"].tolist() == [[0, 10, 30, 50]]
     assert batch["version"].tolist() == [[0, 0, 1, 2]]
+    assert batch["state/h"].tolist() == [[0, 0, 0]], "of the first step alone"
     assert not {"first", "final", "lane", "mask"} & batch.keys()
 
 

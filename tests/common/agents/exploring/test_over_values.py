@@ -16,6 +16,7 @@ from common.agents.exploring.over_values import (
     Softmax,
     choose_mostly_best,
 )
+from common.agents.networks.allowed import NOT_ALLOWED
 from common.agents.q_agent import QAgentConfig
 from common.data import Array
 from tests.conftest import ROOT
@@ -162,3 +163,14 @@ def test_evaluations_have_the_same_chances_in_a_lane_alone_and_beside_others() -
         found.append(np.concatenate(rows).tolist())
     assert found[0] == found[1]
     assert len(set(found[0])) > 1
+
+
+@pytest.mark.parametrize("by_lane", [False, True])
+@pytest.mark.parametrize("n", [1, 6000])
+def test_random_actions_are_uniform_among_the_allowed_ones(by_lane: bool, n: int) -> None:
+    values = np.tile(np.array([[1, NOT_ALLOWED, 2, NOT_ALLOWED, 0]], np.float32), (n, 1))
+    lanes, rng = LaneRandom(0), np.random.default_rng(0)
+    found = [choose_mostly_best(values, 1.0, lanes.of(np.arange(n)) if by_lane else rng) for _ in range(6000 // n)]
+    counts = np.bincount(np.concatenate(found), minlength=5)
+    assert counts[[1, 3]].tolist() == [0, 0]
+    assert all(abs(count - 2000) < 200 for count in counts[[0, 2, 4]])

@@ -74,6 +74,10 @@ def test_choices_become_actions_of_the_space_and_actions_choices(
     assert found.tolist() == action
     assert found.dtype == space.dtype
     assert all(space.contains(one) for one in found)
+    features = distribution.features(torch.tensor(choice))
+    assert features.shape == (len(choice), distribution.n_outputs)
+    again = distribution.likeliest(features)
+    assert again.tolist() == choice, "one-hot"
     there = torch.ones(len(choice), dtype=torch.bool)
     assert distribution.from_env(torch.from_numpy(found), there).tolist() == choice
     assert not distribution.from_env(torch.full_like(torch.from_numpy(found), -9), ~there).any()

@@ -113,4 +113,4 @@ def test_policy_and_baseline_part_in_the_last_layer_and_the_likeliest_action_is_
     outputs, value = policy(torch.zeros(6, 2))
     assert outputs.tolist() == [[0.0, 2.0, 1.0]] * 6
     assert value.tolist() == [-7.0] * 6
-    assert LikeliestAction(policy)(torch.zeros(6, 2)).tolist() == [6] * 6
+    assert LikeliestAction(policy, policy.actions)(torch.zeros(6, 2)).tolist() == [6] * 6

@@ -37,6 +37,23 @@ def test_a_sequence_at_once_is_the_same_as_its_steps_one_by_one(kind: MemoryKind
     torch.testing.assert_close(state, after)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_where_an_episode_begins_the_memory_goes_on_from_zeros(kind: MemoryKind) -> None:
+    torch.manual_seed(0)
+    config = MemoryConfig(kind=kind, width=4)
+    memory = Memory(3, config)
+    inputs, state = torch.randn(2, 5, 3), torch.randn(2, config.state_dim)
+    begins = torch.zeros(2, 5, dtype=torch.bool)
+    begins[0, 2] = begins[1, 0] = True
+    states = memory.unroll(inputs, state, begins)
+    assert states.shape == (2, 5, config.state_dim)
+    blank = torch.zeros(1, config.state_dim)
+    for lane, steps, before in ((0, slice(0, 2), state[:1]), (0, slice(2, 5), blank), (1, slice(0, 5), blank)):
+        outputs, after = memory(inputs[lane : lane + 1, steps], before)
+        torch.testing.assert_close(states[lane : lane + 1, steps, :4], outputs)
+        torch.testing.assert_close(states[lane, steps.stop - 1], after[0])
+
+
 def test_an_lstm_computes_by_its_equations() -> None:
     torch.manual_seed(0)
     memory = Memory(3, MemoryConfig(width=4))
@@ -55,11 +72,12 @@ def test_an_lstm_computes_by_its_equations() -> None:
 def test_a_memory_computes_in_float32_under_autocast() -> None:
     memory = Memory(3, MemoryConfig(width=4))
     inputs, state = torch.randn(2, 5, 3), torch.zeros(2, 8)
-    expected = memory(inputs, state)
+    begins = torch.zeros(2, 5, dtype=torch.bool)
+    expected = (*memory(inputs, state), memory.unroll(inputs, state, begins))
     with torch.autocast("cpu", torch.bfloat16):
-        found = memory(inputs, state)
-    assert [each.dtype for each in found] == [torch.float32] * 2
-    assert torch.equal(found[0], expected[0])
+        found = (*memory(inputs, state), memory.unroll(inputs, state, begins))
+    assert [each.dtype for each in found] == [torch.float32] * 3
+    assert all(map(torch.equal, found, expected))
 
 
 @pytest.mark.parametrize("kind", KINDS)
