@@ -25,7 +25,7 @@ class Recorder:
 
     Args:
         schema: of the rows.
-        n: lanes.
+        n: lanes; 0 if each round names its lanes.
         notes: further columns, which ``note`` writes and which are no part of the rows.
     """
 
@@ -53,7 +53,7 @@ class Recorder:
         self._last_begin = capacity - 2 * self._n  # A round adds a row for each lane, and may add a final row for each.
         obs_columns = self._schema.named("obs")
         self._flags = [self._columns[name] for name in _FLAGS if name in self._columns]
-        own = {*_FLAGS, "reward", VERSION.name, *(column.name for column in obs_columns)}
+        own = {*_FLAGS, "reward", *(column.name for column in obs_columns)}
         own |= {LANE.name} if self._n == 1 else set()
         self._repeated = [self._columns[column.name] for column in self._schema.columns if column.name not in own]
         self._reward = self._columns["reward"]
@@ -77,20 +77,30 @@ class Recorder:
         self._version, self._is_mixed = opt_steps, self.rows > 0
         self._columns[VERSION.name][self.rows :] = opt_steps
 
-    def begin(self, obs: Leaves, begins: Array | None, actions: Leaves, extras: Mapping[str, Array] | None) -> None:
+    def begin(
+        self,
+        obs: Leaves,
+        begins: Array | None,
+        actions: Leaves,
+        extras: Mapping[str, Array] | None,
+        lanes: Array | None = None,
+    ) -> None:
         """Record a round before its step, since environments may write the next observations into the same arrays.
 
         Args:
             obs: ``[n, *shape]``.
             begins: the lanes whose episodes begin, ``[n]`` bool; None: none.
             actions: ``[n, *action_shape]``.
-            extras: the agent's extra columns, ``[n, *shape]``; None if it has none.
+            extras: further columns, ``[n, *shape]``, such as those of the agent; None if there are none.
+            lanes: the lanes of this round, ``[n]``, all different; None: all lanes.
         """
         start = self.rows
-        if start > self._last_begin:
+        if lanes is not None:
+            self._name_lanes(lanes)
+        elif start > self._last_begin:
             self._allocate(2 * len(self._reward))
         if type(actions) is not _ARRAY or actions.dtype is not self._dtype or actions.shape != self._shape:
-            self._require_actions(actions)
+            self.require_actions(actions, self._n)
         if self._is_single:
             self._obs[start] = obs
             self._action[start] = actions.item() if self._acts_by_number else actions  # type: ignore[union-attr]
@@ -105,23 +115,31 @@ class Recorder:
             for name, array in extras.items():
                 self._columns[name][self._at] = array
 
+    def _name_lanes(self, lanes: Array) -> None:
+        """Have the next round be one of these lanes."""
+        self._n, self._lanes = len(lanes), lanes
+        self._shape = (self._n, *self._shape[1:])
+        needed = self.rows + 2 * self._n  # A row and a final row for each lane.
+        if needed > len(self._reward):
+            self._allocate(max(needed, 2 * len(self._reward)))
+
     @property
     def _at(self) -> slice:
         """The rows of the round that has begun."""
         return slice(self.rows, self.rows + self._n)
 
-    def _require_actions(self, actions: Leaves) -> None:
-        """Check actions against their columns.
+    def require_actions(self, actions: Leaves, n: int) -> None:
+        """Check the actions of n lanes against their columns.
 
         Raises:
             PluginError: they have another dtype or shape.
         """
         column = self._action
         given, wanted = ({"": leaves} if not isinstance(leaves, dict) else leaves for leaves in (actions, column))
-        if _all_fit(given, wanted, self._n):
+        if _all_fit(given, wanted, n):
             return
         raise PluginError(
-            f"agent.sample: expected actions for {self._n} observations, {_describe(column)}, found "
+            f"agent.sample: expected actions for {n} observations, {_describe(column)}, found "
             f"{_describe(actions, whole=True)}"
         )
 
