@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 import torch
 
@@ -55,6 +56,36 @@ LOOK_SECONDS = 0.005
 """An actor looks this often for a newer model and for its end: one look takes a tenth of the time of a fast step."""
 
 
+class ActLoop(Protocol):
+    """Acts in lanes that are no environments of this process: those of clients, for example."""
+
+    def __call__(
+        self,
+        parts: Parts,
+        joined: JoinAnswer,
+        models: ModelFetcher,
+        pusher: Pusher,
+        counters: ActorCounters,
+        *,
+        recording: EpisodeRecording | None,
+        ends: Callable[[], bool],
+    ) -> None:
+        """Act with the newest model, and push the rows, until ``ends()`` is true. The first model has come already.
+
+        Args:
+            parts: without lanes.
+            joined: the learner's settings.
+            models: fetches models.
+            pusher: takes batches of rows.
+            counters: count steps and episodes.
+            recording: takes the rows too; None: they are not recorded.
+            ends: whether the actor has to stop or to start anew.
+
+        Raises:
+            CrossborderError: it cannot go on.
+        """
+
+
 class Actor:
     """One actor in this process.
 
@@ -68,6 +99,7 @@ class Actor:
         record: the directory into which every whole episode is written; None records none.
         models: the file of the trainer on this host, or the directory in which the workers of this host share models;
             None: the actor fetches each model for itself.
+        act: acts in other lanes than environments of this process; None: the actor builds its environments.
 
     Raises:
         ConfigError: an address is not HOST:PORT, a file of ``trust`` cannot be read, or its settings contradict each
@@ -85,8 +117,9 @@ class Actor:
         actor_id: int | None = None,
         record: Path | None = None,
         models: Path | None = None,
+        act: ActLoop | None = None,
     ) -> None:
-        self._record, self._models = record, models
+        self._record, self._models, self._act_elsewhere = record, models, act
         self._recording: EpisodeRecording | None = None
         self._trust, self._tell, self._evaluates = trust, tell, evaluates
         self._dropped_rows = 0
@@ -185,22 +218,33 @@ class Actor:
         """
         config = joined.config
         try:
-            parts = build_agreed_parts(config, joined.schema, seed=joined.seed, epsilon=joined.epsilon)
+            n_envs = None if self._act_elsewhere is None else 0
+            parts = build_agreed_parts(config, joined.schema, seed=joined.seed, epsilon=joined.epsilon, n_envs=n_envs)
         except Exception as error:
             counters.note_env_error(f"the parts of this actor cannot be built: {type(error).__name__}: {error}")
             raise
         busy = Busy()
-        guard_envs(parts, config.env, counters, busy)
+        if parts.lanes is not None:
+            guard_envs(parts, config.env, counters, busy)
         stack.callback(parts.close)
         self._recording = self._open_recording(parts, stack)
         fetcher.allow(max_file_bytes(parts.agent.model_info()))
         pusher.ready()
-        act = self._act if config.env.rate_hz is None else self._act_at_rate
+        act = self._choose_loop(pusher, has_rate=config.env.rate_hz is not None)
         with self._watchdog(config.env, busy, pusher, counters):
             fetcher.first(FIRST_MODEL_SECONDS)
             act(parts, joined, fetcher, pusher, counters)
         if pusher.changes:
             pusher.hand_over()
+
+    def _choose_loop(self, pusher: Pusher, *, has_rate: bool) -> Callable[..., None]:
+        if self._act_elsewhere is not None:
+            return partial(self._act_elsewhere, recording=self._recording, ends=partial(self._ends, pusher))
+        return self._act_at_rate if has_rate else self._act
+
+    def _ends(self, pusher: Pusher) -> bool:
+        """Whether this actor has to stop or to start anew."""
+        return self._stopped.is_set() or bool(pusher.changes)
 
     def _open_recording(self, parts: Parts, stack: ExitStack) -> EpisodeRecording | None:
         """The recording of the episodes, if they are recorded; ``stack`` closes it.
@@ -263,7 +307,7 @@ class Actor:
         proxy = ReplayBufferProxy(joined.schema, config.push, pusher)
         agent.train()
         try:
-            while not (self._stopped.is_set() or pusher.changes):
+            while not self._ends(pusher):
                 model = models.newer_than(proxy.version)
                 if model is not None:
                     agent.sync_model(model)
@@ -295,7 +339,7 @@ class Actor:
             counters=counters,
         )
         parts.agent.train()
-        control.run(lambda: self._stopped.is_set() or bool(pusher.changes))
+        control.run(partial(self._ends, pusher))
 
 
 def build_agreed_parts(

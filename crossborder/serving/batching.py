@@ -6,20 +6,25 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import NamedTuple, NoReturn, Protocol
+from typing import Final, NamedTuple, NoReturn, Protocol
 
 import numpy as np
 
 from common.data import Array, Leaves
-from common.errors import PluginError
+from common.errors import CrossborderError, PluginError
 from common.interfaces import EnvSpec
-from common.leaves import pick_lanes
+from common.lanes.lanes import Round
+from common.leaves import empty_leaves, pick_lanes, put_leaves
 from crossborder.serving.figures import Figures
+from crossborder.serving.outcomes import Outcomes
+from crossborder.serving.reading import Moment, join_moments
+
+LOOK_SECONDS: Final = 1.0
+"""While no lane acts, ``StepSink`` is asked this often to hand over what it has."""
 
 
 class Player(Protocol):
-    """Chooses actions. A saved policy is one (``learner.evaluation.policy:Policy``)."""
+    """Chooses actions. A saved policy is one (``learner.evaluation.policy:Policy``), ``RunPlayer`` another."""
 
     @property
     def spec(self) -> EnvSpec:
@@ -33,6 +38,16 @@ class Player(Protocol):
         """Actions ``[k, *shape]`` for observations ``[k, *shape]`` of these lanes, ``[k]`` int64, all different."""
 
 
+class StepSink(Protocol):
+    """Takes the steps that lanes have taken."""
+
+    def note(self, moment: Moment, outcome: Round) -> None:
+        """Take the outcome of the steps of some lanes, before actions for their next steps are chosen."""
+
+    async def hand_over(self) -> None:
+        """Pass on what was gathered, if it is time; no lane acts meanwhile."""
+
+
 class Choice(NamedTuple):
     """The actions of some lanes, ``[k, *shape]``, and the opt steps of the model that chose them."""
 
@@ -40,13 +55,10 @@ class Choice(NamedTuple):
     opt_steps: int
 
 
-@dataclass(frozen=True)
-class _Waiting:
+class _Waiting(NamedTuple):
     """Lanes that wait for actions."""
 
-    lanes: Array
-    obs: Leaves
-    begins: Array
+    moment: Moment
     came: float
     tell: Callable[[Choice], None]
 
@@ -62,29 +74,36 @@ class Batcher:
         max_rows: lanes in one batch, unless one step alone has more.
         max_wait: the longest time in seconds that a step waits for others.
         count_lanes: how many lanes are connected now.
-        figures: counts batches.
+        figures: counts batches and episodes.
+        sink: takes the steps; None: nobody does.
     """
 
     def __init__(
-        self, player: Player, *, max_rows: int, max_wait: float, count_lanes: Callable[[], int], figures: Figures
+        self,
+        player: Player,
+        *,
+        max_rows: int,
+        max_wait: float,
+        count_lanes: Callable[[], int],
+        figures: Figures,
+        sink: StepSink | None = None,
     ) -> None:
         self._player, self._max_rows, self._max_wait = player, max_rows, max_wait
-        self._count_lanes, self._figures = count_lanes, figures
+        self._count_lanes, self._figures, self._sink = count_lanes, figures, sink
+        self._outcomes = Outcomes()
         self._waiting = deque[_Waiting]()
         self._n_rows = 0
         self._changed = asyncio.Event()
 
-    def submit(self, lanes: Array, obs: Leaves, begins: Array, tell: Callable[[Choice], None]) -> None:
+    def submit(self, moment: Moment, tell: Callable[[Choice], None]) -> None:
         """Ask for actions. If the service ends before, nothing is told.
 
         Args:
-            lanes: ``[k]`` int64, all different, at least one; none of them waits already.
-            obs: their observations, ``[k, *shape]``.
-            begins: where episodes begin, ``[k]`` bool.
-            tell: is called with the actions, later.
+            moment: of at least one lane; none of them waits already.
+            tell: is called with the actions, later. Those of lanes whose episode has ended have no meaning.
         """
-        self._waiting.append(_Waiting(lanes, obs, begins, asyncio.get_running_loop().time(), tell))
-        self._n_rows += len(lanes)
+        self._waiting.append(_Waiting(moment, asyncio.get_running_loop().time(), tell))
+        self._n_rows += len(moment.lanes)
         if len(self._waiting) == 1 or self._is_complete():
             self._changed.set()
 
@@ -93,17 +112,23 @@ class Batcher:
 
         Raises:
             PluginError: the player failed.
+            CrossborderError: the steps could not be handed over.
         """
         while True:
-            await self._gather()
-            batch = self._take()
-            _share(batch, self._choose(batch))
+            if await self._gather():
+                self._answer(self._take())
+            if self._sink is not None:
+                await self._sink.hand_over()
 
-    async def _gather(self) -> None:
-        """Wait until a batch may go."""
-        while not self._waiting:
+    async def _gather(self) -> bool:
+        """Wait until a batch may go; False if no lane waits for a long time."""
+        if not self._waiting:
             self._changed.clear()
-            await self._changed.wait()
+            try:
+                async with asyncio.timeout(LOOK_SECONDS):
+                    await self._changed.wait()
+            except TimeoutError:
+                return False
         loop, deadline = asyncio.get_running_loop(), self._waiting[0].came + self._max_wait
         await asyncio.sleep(0)  # Steps that have been received already come along.
         while not self._is_complete() and loop.time() < deadline:
@@ -111,6 +136,7 @@ class Batcher:
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(deadline):
                     await self._changed.wait()
+        return True
 
     def _is_complete(self) -> bool:
         return self._n_rows >= min(self._max_rows, self._count_lanes())
@@ -118,35 +144,47 @@ class Batcher:
     def _take(self) -> list[_Waiting]:
         """The next batch: as many of the steps that wait longest as have room, but at least one."""
         now, batch, rows = asyncio.get_running_loop().time(), list[_Waiting](), 0
-        while self._waiting and (not batch or rows + len(self._waiting[0].lanes) <= self._max_rows):
+        while self._waiting and (not batch or rows + len(self._waiting[0].moment.lanes) <= self._max_rows):
             batch.append(self._waiting.popleft())
-            rows += len(batch[-1].lanes)
+            rows += len(batch[-1].moment.lanes)
             self._figures.wait_seconds.observe(now - batch[-1].came)
         self._n_rows -= rows
-        self._figures.batch_lanes.observe(rows)
         return batch
 
+    def _answer(self, batch: Sequence[_Waiting]) -> None:
+        """Give each step the actions of its lanes."""
+        choice, now, begin = self._choose(batch), asyncio.get_running_loop().time(), 0
+        for one in batch:
+            end = begin + len(one.moment.lanes)
+            one.tell(Choice(pick_lanes(choice.actions, slice(begin, end)), choice.opt_steps))
+            self._figures.answer_seconds.observe(now - one.came)
+            begin = end
+
     def _choose(self, batch: Sequence[_Waiting]) -> Choice:
-        lanes = np.concatenate([one.lanes for one in batch])
-        begins = np.concatenate([one.begins for one in batch])
-        obs, opt_steps = _join([one.obs for one in batch]), self._player.opt_steps
+        moment = join_moments([one.moment for one in batch], self._player.spec.action_space)
+        outcome = self._outcomes.note(moment)
+        self._figures.episodes += len(outcome.returns)
+        self._figures.return_sum += sum(outcome.returns)
         try:
-            return Choice(self._player.sample(obs, begins, lanes), opt_steps)
+            if self._sink is not None:
+                self._sink.note(moment, outcome)
+            return Choice(self._sample(moment), self._player.opt_steps)
+        except CrossborderError:
+            raise
         except Exception as error:  # A user's agent may raise anything.
             raise PluginError(f"the policy failed: {type(error).__name__}: {error}") from error
 
-
-def _join(parts: Sequence[Leaves]) -> Leaves:
-    first = parts[0]
-    if isinstance(first, dict):
-        return {path: np.concatenate([part[path] for part in parts]) for path in first}
-    return np.concatenate(parts)  # type: ignore[arg-type] # no part is a dict
-
-
-def _share(batch: Sequence[_Waiting], choice: Choice) -> None:
-    """Give each step the actions of its lanes."""
-    begin = 0
-    for one in batch:
-        end = begin + len(one.lanes)
-        one.tell(Choice(pick_lanes(choice.actions, slice(begin, end)), choice.opt_steps))
-        begin = end
+    def _sample(self, moment: Moment) -> Leaves:
+        """Choose actions; lanes whose episode has ended get zeros."""
+        acts, player = ~moment.ends, self._player
+        n_acting = int(np.count_nonzero(acts))
+        if n_acting:
+            self._figures.actions += n_acting
+            self._figures.batch_lanes.observe(n_acting)
+        if n_acting == len(acts):
+            return player.sample(moment.obs, moment.begins, moment.lanes)
+        actions = empty_leaves(player.spec.action_space, len(acts))
+        if n_acting:
+            chosen = player.sample(pick_lanes(moment.obs, acts), moment.begins[acts], moment.lanes[acts])
+            put_leaves(actions, acts, chosen)
+        return actions

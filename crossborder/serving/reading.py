@@ -1,4 +1,4 @@
-"""The steps of a client, read from a message and checked: everything that needs no knowledge of its episodes."""
+"""The steps of lanes, read from a client's message and checked."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 
 from common.data import Array, Leaves
+from common.leaves import empty_leaves
+from common.spaces import AnySpace
 from common.wire.pb import acting_pb2 as pb
 from crossborder.serving.description import Description
 from learner.ingest.refusals import BadMessageError
@@ -16,27 +18,25 @@ from learner.ingest.refusals import BadMessageError
 
 @dataclass(frozen=True)
 class Moment:
-    """Where k lanes of a session are, and how their last steps went; all arrays ``[k]``, leaves ``[k, *shape]``.
+    """Where k lanes are, and how the steps before went; all arrays ``[k]``, leaves ``[k, *shape]``.
 
     Args:
-        seq: of the step.
-        lanes: int64, by the client's own count, all different.
+        lanes: int64, their numbers among all lanes of the service, all different.
+        begins: bool, the observation begins an episode; the step before does not count.
         obs: the present observations.
         reward: float64, of the steps before.
         terminated: bool, the episode ended by its own rules.
         truncated: bool, the episode was cut off from outside.
-        restarted: bool, the episode before broke off without an end.
-        executed: the actions that were executed, where somebody else acted; None: those of the policy.
+        executed: the actions that were executed, where somebody else acted; None: those of the policy everywhere.
         intervened: bool, somebody else acted.
     """
 
-    seq: int
     lanes: Array
+    begins: Array
     obs: Leaves
     reward: Array
     terminated: Array
     truncated: Array
-    restarted: Array
     executed: Leaves | None
     intervened: Array
 
@@ -47,33 +47,12 @@ class Moment:
         return ends
 
 
-def read_step(step: pb.LaneSteps, n: int, description: Description) -> Moment:
-    """Read a step of a session with n lanes.
+def read_lanes(found: Sequence[int], n: int) -> Array:
+    """The lanes that a step of a session with n lanes names, by the client's own count, ``[k]`` int64.
 
     Raises:
-        BadMessageError: it breaks a rule of ``acting.proto``.
+        BadMessageError: there is no such lane, or one is named twice.
     """
-    lanes = _read_lanes(step.lanes, n)
-    k = len(lanes)
-    reward = _read_each("reward", step.reward, k, np.float64)
-    if not np.isfinite(reward).all():
-        raise BadMessageError(f"reward: expected finite numbers, found {reward[~np.isfinite(reward)][0]}")
-    if step.intervened and not step.executed:
-        raise BadMessageError("intervened: expected executed beside it, found none")
-    return Moment(
-        seq=step.seq,
-        lanes=lanes,
-        obs=description.read_observation(step.observation, k),
-        reward=reward,
-        terminated=_read_each("terminated", step.terminated, k, np.bool_),
-        truncated=_read_each("truncated", step.truncated, k, np.bool_),
-        restarted=_read_each("restarted", step.restarted, k, np.bool_),
-        executed=description.read_action(step.executed, k) if step.executed else None,
-        intervened=_read_each("intervened", step.intervened, k, np.bool_),
-    )
-
-
-def _read_lanes(found: Sequence[int], n: int) -> Array:
     if not found:
         return np.arange(n)
     if len(found) > n or max(found) >= n:
@@ -83,6 +62,44 @@ def _read_lanes(found: Sequence[int], n: int) -> Array:
     return np.array(found, np.int64)
 
 
+def read_moment(step: pb.LaneSteps, own: Array, lanes: Array, begins: Array, description: Description) -> Moment:
+    """Read the step of these lanes.
+
+    Args:
+        step: the message.
+        own: their numbers by the client's own count, ``[k]`` int64.
+        lanes: see ``Moment``.
+        begins: where an episode must begin, since the lane is new or its last episode has ended, ``[k]`` bool.
+        description: of observations and actions.
+
+    Raises:
+        BadMessageError: it breaks a rule of ``acting.proto``.
+    """
+    k = len(lanes)
+    reward = _read_each("reward", step.reward, k, np.float64)
+    if not np.isfinite(reward).all():
+        raise BadMessageError(f"reward: expected finite numbers, found {reward[~np.isfinite(reward)][0]}")
+    if step.intervened and not step.executed:
+        raise BadMessageError("intervened: expected executed beside it, found none")
+    moment = Moment(
+        lanes=lanes,
+        begins=begins | _read_each("restarted", step.restarted, k, np.bool_) if step.restarted else begins,
+        obs=description.read_observation(step.observation, k),
+        reward=reward,
+        terminated=_read_each("terminated", step.terminated, k, np.bool_),
+        truncated=_read_each("truncated", step.truncated, k, np.bool_),
+        executed=description.read_action(step.executed, k) if step.executed else None,
+        intervened=_read_each("intervened", step.intervened, k, np.bool_),
+    )
+    odd = moment.begins & (moment.ends | (reward != 0) | moment.intervened)
+    if odd.any():
+        raise BadMessageError(
+            f"step: expected neither a reward, an end nor an intervention where the episode of lane {own[odd][0]} "
+            "begins, found one: they belong to the step before"
+        )
+    return moment
+
+
 def _read_each(name: str, found: Sequence[Any], k: int, dtype: type) -> Array:
     """The value of each of k lanes; zeros if none is given."""
     if not found:
@@ -90,3 +107,34 @@ def _read_each(name: str, found: Sequence[Any], k: int, dtype: type) -> Array:
     if len(found) != k:
         raise BadMessageError(f"{name}: expected {k}, one for each lane, or none, found {len(found)}")
     return np.array(found, dtype)
+
+
+def join_moments(moments: Sequence[Moment], action_space: AnySpace) -> Moment:
+    """The moments of different lanes as one moment."""
+    if len(moments) == 1:
+        return moments[0]
+    executed = None
+    if any(moment.executed is not None for moment in moments):
+        executed = _join(
+            [
+                empty_leaves(action_space, len(moment.lanes)) if moment.executed is None else moment.executed
+                for moment in moments
+            ]
+        )
+    return Moment(
+        lanes=np.concatenate([moment.lanes for moment in moments]),
+        begins=np.concatenate([moment.begins for moment in moments]),
+        obs=_join([moment.obs for moment in moments]),
+        reward=np.concatenate([moment.reward for moment in moments]),
+        terminated=np.concatenate([moment.terminated for moment in moments]),
+        truncated=np.concatenate([moment.truncated for moment in moments]),
+        executed=executed,
+        intervened=np.concatenate([moment.intervened for moment in moments]),
+    )
+
+
+def _join(parts: Sequence[Leaves]) -> Leaves:
+    first = parts[0]
+    if isinstance(first, dict):
+        return {path: np.concatenate([part[path] for part in parts]) for path in first}
+    return np.concatenate(parts)  # type: ignore[arg-type] # no part is a dict

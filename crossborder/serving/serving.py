@@ -17,7 +17,7 @@ from common.wire.address import join_address, split_address
 from common.wire.pb import acting_pb2, acting_pb2_grpc
 from common.wire.waiting import WaitingBytes
 from crossborder.serving.acting_servicer import ActingServicer
-from crossborder.serving.batching import Player
+from crossborder.serving.batching import Player, StepSink
 from crossborder.serving.figures import Figures
 from crossborder.serving.service import Service
 from crossborder.serving.serving_config import ServingConfig
@@ -51,17 +51,29 @@ class Places:
 
 
 async def serve(
-    player: Player, config: ServingConfig, stopped: asyncio.Event, on_listening: Callable[[Places], None]
+    player: Player,
+    config: ServingConfig,
+    ends: Callable[[], bool],
+    on_listening: Callable[[Places], None],
+    sink: StepSink | None = None,
 ) -> None:
-    """Serve until ``stopped``.
+    """Serve clients.
+
+    Args:
+        player: chooses actions.
+        config: of the service.
+        ends: whether to shut down; called a few times a second.
+        on_listening: called once, when clients are served.
+        sink: takes the steps of all lanes; None: nobody does.
 
     Raises:
         AddressError: an address is taken.
         ConfigError: a file of ``config`` cannot be read.
         PluginError: the policy failed.
+        CrossborderError: the steps could not be handed over.
     """
     figures, counts = Figures(), IngestCounts()
-    sessions = Sessions(player, config, figures)
+    sessions = Sessions(player, config, figures, sink)
     gate = _make_gate(config)
     server_config = config.as_server()
     limits = CallLimits(server_config.fleet, counts, may_share_address=True)
@@ -87,12 +99,10 @@ async def serve(
             websocket = await stack.enter_async_context(door.opened(config.websocket))
             ticks.append(door.tick)
         on_listening(Places(address, websocket, metrics.port))
-        ended = asyncio.create_task(stopped.wait())
-        while not (ended.done() or answering.done()):
+        while not (ends() or answering.done()):
             for tick in ticks:
                 tick()
-            await asyncio.wait([ended, answering], timeout=TICK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-        ended.cancel()
+            await asyncio.wait([answering], timeout=TICK_SECONDS)
         sessions.stop()
         if answering.done():
             answering.result()

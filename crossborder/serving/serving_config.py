@@ -93,7 +93,7 @@ class ServingConfig(Settings):
         if self.tls is not None:
             self.tls.check()
         if self.insecure and (self.tls or tokens):
-            raise ConfigError("insecure (--insecure): expected neither tls nor tokens beside it")
+            raise ConfigError("insecure (--listen-insecure): expected neither tls nor tokens beside it")
         if tokens and self.tls is None:
             raise ConfigError("tls: expected a certificate and key beside tokens, which are sent over TLS only")
         missing = " and ".join(name for name, given in {"tls": self.tls, "token_file": tokens}.items() if not given)
@@ -101,7 +101,7 @@ class ServingConfig(Settings):
             if missing and not self.insecure and not is_loopback(split_address(address)[0]):
                 raise ConfigError(
                     f"{setting}: '{address}' is reachable from other hosts; expected {missing} too (crossborder-certs "
-                    "makes certificates and tokens), or --insecure if that network is yours alone"
+                    "makes certificates and tokens), or --listen-insecure if that network is yours alone"
                 )
 
     def tokens(self) -> TokenSource | None:

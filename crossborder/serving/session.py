@@ -10,12 +10,11 @@ from functools import partial
 import numpy as np
 
 from common.data import Array
-from common.leaves import empty_leaves, pick_lanes, put_leaves
 from common.wire.pb import acting_pb2 as pb
 from crossborder.serving.batching import Batcher, Choice
 from crossborder.serving.description import Description
 from crossborder.serving.figures import Figures
-from crossborder.serving.reading import Moment, read_step
+from crossborder.serving.reading import read_lanes, read_moment
 from learner.ingest.refusals import BadMessageError
 
 
@@ -57,7 +56,6 @@ class Session:
         """By lane: its next observation begins an episode."""
         self._waits = np.zeros(len(lanes), bool)
         """By lane: it waits for an action."""
-        self._returns = np.zeros(len(lanes))
 
     def take(self, step: pb.LaneSteps) -> asyncio.Future[pb.LaneActions]:
         """Take a step; the same step again gets the same answer. A step that is refused changes nothing.
@@ -72,10 +70,8 @@ class Session:
             return kept
         if step.seq != self.last_seq + 1:
             raise BadMessageError(f"step: expected seq {self.last_seq + 1}, found {step.seq}")
-        moment = read_step(step, len(self.lanes), self._description)
-        self._check(moment)
+        answer = self._act(step)
         self.last_seq = step.seq
-        answer = self._act(moment)
         self._answers[step.seq] = answer
         if len(self._answers) > len(self.lanes) + 1:
             self._answers.popitem(last=False)
@@ -85,58 +81,25 @@ class Session:
         """The answers that are not there yet."""
         return [answer for answer in self._answers.values() if not answer.done()]
 
-    def _check(self, moment: Moment) -> None:
-        """Check that the step fits the episodes of its lanes.
+    def _act(self, step: pb.LaneSteps) -> asyncio.Future[pb.LaneActions]:
+        """Ask for actions.
 
         Raises:
-            BadMessageError: it does not.
+            BadMessageError: the step breaks a rule.
         """
-        if self._waits[moment.lanes].any():
-            lane = moment.lanes[self._waits[moment.lanes]][0]
-            raise BadMessageError(f"step: expected no step of lane {lane} before the answer to its last one, found one")
-        begins = self._begins[moment.lanes] | moment.restarted
-        odd = begins & (moment.ends | (moment.reward != 0))
-        if odd.any():
-            lane = moment.lanes[odd][0]
+        own = read_lanes(step.lanes, len(self.lanes))
+        waits = self._waits[own]
+        if waits.any():
             raise BadMessageError(
-                f"step: expected neither a reward nor an end where the episode of lane {lane} begins, found one: both "
-                "belong to the step before"
+                f"step: expected no step of lane {own[waits][0]} before the answer to its last one, found one"
             )
-
-    def _act(self, moment: Moment) -> asyncio.Future[pb.LaneActions]:
-        """Ask for the actions of all lanes whose episodes go on."""
-        lanes, acts = moment.lanes, ~moment.ends
-        begins = self._begins[lanes] | moment.restarted
-        self._count_returns(moment, begins)
-        self._begins[lanes] = moment.ends
+        moment = read_moment(step, own, self.lanes[own], self._begins[own], self._description)
+        self._begins[own], self._waits[own] = moment.ends, True
         answer: asyncio.Future[pb.LaneActions] = asyncio.get_running_loop().create_future()
-        tell = partial(self._tell, answer, moment, acts, self._clock())
-        if acts.any():
-            self._waits[lanes] = True
-            self._batches.submit(self.lanes[lanes[acts]], pick_lanes(moment.obs, acts), begins[acts], tell)
-        else:
-            tell(None)
+        self._batches.submit(moment, partial(self._tell, answer, step.seq, own))
         return answer
 
-    def _count_returns(self, moment: Moment, begins: Array) -> None:
-        returns = np.where(begins, 0.0, self._returns[moment.lanes]) + moment.reward
-        self._returns[moment.lanes] = returns
-        self._figures.episodes += int(moment.ends.sum())
-        self._figures.return_sum += float(returns[moment.ends].sum())
-
-    def _tell(
-        self, answer: asyncio.Future[pb.LaneActions], moment: Moment, acts: Array, came: float, choice: Choice | None
-    ) -> None:
-        """Answer a step. Lanes whose episode has ended get an action without meaning; None: all of them."""
-        k = len(moment.lanes)
-        if choice is not None and acts.all():
-            actions = choice.actions
-        else:
-            actions = empty_leaves(self._description.spec.action_space, k)
-            if choice is not None:
-                put_leaves(actions, acts, choice.actions)
-        self._waits[moment.lanes] = False
-        self._figures.answer_seconds.observe(self._clock() - came)
-        self._figures.actions += int(acts.sum())
-        payload, opt_steps = self._description.write_action(actions, k), choice.opt_steps if choice else 0
-        answer.set_result(pb.LaneActions(seq=moment.seq, action=payload, version=opt_steps))
+    def _tell(self, answer: asyncio.Future[pb.LaneActions], seq: int, own: Array, choice: Choice) -> None:
+        self._waits[own] = False
+        payload = self._description.write_action(choice.actions, len(own))
+        answer.set_result(pb.LaneActions(seq=seq, action=payload, version=choice.opt_steps))

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from common.data import Array
-from crossborder.serving.batching import Batcher, Player
+from crossborder.serving.batching import Batcher, Player, StepSink
 from crossborder.serving.description import Description
 from crossborder.serving.figures import Figures
 from crossborder.serving.serving_config import ServingConfig
@@ -31,11 +31,17 @@ class Sessions:
         player: chooses actions for all sessions.
         config: has the limits.
         figures: counts.
+        sink: takes the steps of all lanes; None: nobody does.
         clock: seconds, monotonic.
     """
 
     def __init__(
-        self, player: Player, config: ServingConfig, figures: Figures, clock: Callable[[], float] = time.monotonic
+        self,
+        player: Player,
+        config: ServingConfig,
+        figures: Figures,
+        sink: StepSink | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.description = Description(player.spec)
         self.connected_lanes = 0
@@ -50,6 +56,7 @@ class Sessions:
             max_wait=config.max_wait_ms / 1000,
             count_lanes=lambda: self.connected_lanes,
             figures=figures,
+            sink=sink,
         )
         self._by_secret = dict[bytes, Session]()
         """By the digest of the secret: the time of a look-up tells nothing about the secret."""

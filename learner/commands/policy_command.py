@@ -25,11 +25,17 @@ def make_policy_parser(name: str, description: str, examples: str) -> Parser:
     return parser
 
 
-def add_policy_options(parser: Parser) -> None:
-    """Add the options that name a saved policy, and the code that it may name."""
+def add_policy_options(parser: Parser, *, required: bool = True, namer: str = "the policy") -> None:
+    """Add the options that name a saved policy, and the code that it may name.
+
+    Args:
+        parser: takes the options.
+        required: whether there must be a ``--run``.
+        namer: what names code, a noun for help texts.
+    """
     parser.add_argument(
         "--run",
-        required=True,
+        required=required,
         type=as_path,
         metavar="DIR",
         help="the run's directory, or a checkpoint in it: RUN/best",
@@ -40,7 +46,7 @@ def add_policy_options(parser: Parser) -> None:
         action="extend",
         default=[],
         metavar="TARGET",
-        help="the code that the policy may name besides crossborder's own parts: module:attr, or a module for the "
+        help=f"the code that {namer} may name besides crossborder's own parts: module:attr, or a module for the "
         "classes in it and below it; any: all code (default: none)",
     )
     which = parser.add_mutually_exclusive_group()

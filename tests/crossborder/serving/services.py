@@ -20,6 +20,7 @@ from common.wire.pb import acting_pb2 as pb
 from common.wire.pb import acting_pb2_grpc as pb_grpc
 from common.wire.rpc import ERROR_KEY
 from crossborder.serving.description import Description
+from crossborder.serving.reading import Moment
 from crossborder.serving.serving import Places, serve
 from crossborder.serving.serving_config import ServingConfig
 from tests.conftest import PATIENCE
@@ -48,6 +49,13 @@ class Counting:
         return np.array([self._counts[lane] for lane in lanes.tolist()])
 
 
+def moment_of(lanes: Array, **given: Any) -> Moment:
+    """A moment of these lanes in which nothing has happened beside what is given."""
+    k, no = len(lanes), np.zeros(len(lanes), bool)
+    usual = {"begins": no, "obs": np.zeros((k, 2), np.float32), "reward": np.zeros(k), "executed": None}
+    return Moment(**{"lanes": lanes, "terminated": no, "truncated": no, "intervened": no, **usual, **given})
+
+
 class Service:
     """An acting service in a thread of its own, with an event loop of its own."""
 
@@ -56,18 +64,16 @@ class Service:
         self.config = ServingConfig(**{"listen": "127.0.0.1:0", **settings})
         self.places: Places
         self.error: BaseException | None = None
-        self._loop, self._listens = asyncio.new_event_loop(), threading.Event()
-        self._stopped = asyncio.Event()
+        self._listens, self._stopped = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="service")
 
     def _run(self) -> None:
         try:
-            self._loop.run_until_complete(serve(self.player, self.config, self._stopped, self._note))
+            asyncio.run(serve(self.player, self.config, self._stopped.is_set, self._note))
         except BaseException as error:  # noqa: BLE001 - the test looks at it
             self.error = error
         finally:
             self._listens.set()
-            self._loop.close()
 
     def _note(self, places: Places) -> None:
         self.places = places
@@ -81,8 +87,7 @@ class Service:
         return self
 
     def stop(self) -> None:
-        if self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._stopped.set)
+        self._stopped.set()
         self._thread.join(PATIENCE)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:

@@ -10,14 +10,14 @@ import pytest
 from common.errors import PluginError
 from crossborder.serving.batching import Batcher, Choice
 from crossborder.serving.figures import Figures
-from tests.crossborder.serving.services import Counting
+from tests.crossborder.serving.services import Counting, moment_of
 
 FOREVER = 3600.0
 
 
 def submit(batches: Batcher, *lanes: int) -> asyncio.Future[Choice]:
     k, choice = len(lanes), asyncio.get_running_loop().create_future()
-    batches.submit(np.array(lanes, np.int64), np.zeros((k, 2), np.float32), np.ones(k, bool), choice.set_result)
+    batches.submit(moment_of(np.array(lanes, np.int64), begins=np.ones(k, bool)), choice.set_result)
     return choice
 
 

@@ -30,7 +30,7 @@ def test_a_service_beyond_this_host_needs_certificates_and_tokens(files: dict[st
 def test_settings_that_contradict_each_other_are_refused(files: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="expected a certificate and key beside tokens"):
         ServingConfig(token_file=files["token_file"]).check()
-    with pytest.raises(ConfigError, match=r"insecure .--insecure.: expected neither tls nor tokens"):
+    with pytest.raises(ConfigError, match=r"insecure .--listen-insecure.: expected neither tls nor tokens"):
         ServingConfig(insecure=True, **files).check()
 
 

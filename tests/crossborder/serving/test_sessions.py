@@ -21,7 +21,7 @@ class Clock:
 
 
 def make_sessions(clock: Clock | None = None, **settings: float) -> Sessions:
-    return Sessions(Counting(), ServingConfig(**settings), Figures(), clock or Clock())
+    return Sessions(Counting(), ServingConfig(**settings), Figures(), clock=clock or Clock())
 
 
 def test_a_lane_goes_to_another_session_only_when_no_batch_holds_it() -> None:
