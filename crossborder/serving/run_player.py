@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import chain
 from time import perf_counter
 from typing import Protocol
 
 import numpy as np
 
-from actor.proxy import ReplayBufferProxy
-from actor.sampling.outbox import Outbox, RowWatcher
+from actor.sampling.outbox import ItemSink, Outbox, RowWatcher
 from actor.sampling.priority import NEXT, SEEN, noted_columns
 from actor.sampling.recorder import Recorder
 from actor.stat import ActorCounters
-from common.data import FIRST, VERSION, Array, Items, Leaves, Model, ModelVersion, Schema
+from common.data import FIRST, VERSION, Array, Column, Items, Leaves, Model, ModelVersion, Schema
 from common.interfaces import acting_for_lanes
 from common.lanes.lanes import Round
 from common.lanes.stacking import Stacker
 from common.leaves import capacity_for, copy_leaves, pick_lanes, put_leaves
 from common.parts import Parts
-from common.spaces import from_columns, to_columns
+from common.spaces import columns_of, from_columns, to_columns
 from crossborder.serving.reading import Moment
 
 
@@ -29,6 +29,12 @@ class Models(Protocol):
 
     def newer_than(self, version: ModelVersion) -> Model | None:
         """The newest model, if it is newer than ``version``; does not wait."""
+
+
+class RowSink(ItemSink, Protocol):
+    """An ``ItemSink`` that knows which model acts; ``ReplayBufferProxy`` is one."""
+
+    version: ModelVersion
 
 
 class RunPlayer:
@@ -52,7 +58,7 @@ class RunPlayer:
         self,
         parts: Parts,
         models: Models,
-        sink: ReplayBufferProxy,
+        sink: RowSink,
         counters: ActorCounters,
         recording: RowWatcher | None = None,
     ) -> None:
@@ -60,12 +66,12 @@ class RunPlayer:
         self._agent, self._lane_agent = parts.agent, acting_for_lanes(parts.agent)
         self._models, self._sink, self._counters = models, sink, counters
         self._stacker = Stacker(parts.frames, 1, parts.frame_stack)
-        noted = noted_columns(parts.spec) if parts.has_priorities else ()
-        self._records = Recorder(parts.rows, 0, noted)
+        seen = columns_of(SEEN, parts.spec.observation_space) if parts.has_priorities else ()
+        self._records = Recorder(parts.rows, 0, noted_columns(parts.spec) if parts.has_priorities else ())
         self._outbox = Outbox(parts, self._records, recording)
         self._has_priorities = parts.has_priorities
         self._extras = [column.name for column in parts.agent.extra_columns()]
-        self._begun = _Begun(Schema((*parts.rows.columns, *noted)), self._extras)
+        self._begun = _Begun(parts.rows, parts.agent.extra_columns(), seen)
         counters.tick()
 
     @property
@@ -129,13 +135,12 @@ class _Begun:
     """The beginning of each lane's present step, by column.
 
     Args:
-        schema: has the columns.
-        extras: names of further columns.
+        rows: the columns of rows.
+        further: columns beside observations and actions.
     """
 
-    def __init__(self, schema: Schema, extras: list[str]) -> None:
-        kept = [*schema.named("obs"), *schema.named("action"), *schema.named(SEEN), FIRST, VERSION]
-        kept += [schema.by_name[name] for name in extras]
+    def __init__(self, rows: Schema, *further: Sequence[Column]) -> None:
+        kept = [*rows.named("obs"), *rows.named("action"), FIRST, VERSION, *chain(*further)]
         self._columns: Items = {column.name: np.zeros((0, *column.shape), column.dtype) for column in kept}
 
     def put(self, lanes: Array, begun: Mapping[str, Array], opt_steps: int) -> None:

@@ -19,6 +19,7 @@ from common.interfaces import EnvSpec
 from common.wire.pb import acting_pb2 as pb
 from common.wire.pb import acting_pb2_grpc as pb_grpc
 from common.wire.rpc import ERROR_KEY
+from crossborder.serving.batching import StepSink
 from crossborder.serving.description import Description
 from crossborder.serving.reading import Moment
 from crossborder.serving.serving import Places, serve
@@ -59,8 +60,8 @@ def moment_of(lanes: Array, **given: Any) -> Moment:
 class Service:
     """An acting service in a thread of its own, with an event loop of its own."""
 
-    def __init__(self, player: Any = None, **settings: Any) -> None:
-        self.player = player or Counting()
+    def __init__(self, player: Any = None, sink: StepSink | None = None, **settings: Any) -> None:
+        self.player, self._sink = player or Counting(), sink
         self.config = ServingConfig(**{"listen": "127.0.0.1:0", **settings})
         self.places: Places
         self.error: BaseException | None = None
@@ -69,7 +70,7 @@ class Service:
 
     def _run(self) -> None:
         try:
-            asyncio.run(serve(self.player, self.config, self._stopped.is_set, self._note))
+            asyncio.run(serve(self.player, self.config, self._stopped.is_set, self._note, self._sink))
         except BaseException as error:  # noqa: BLE001 - the test looks at it
             self.error = error
         finally:
@@ -124,7 +125,7 @@ class Stream:
     """One stream of ``Act``."""
 
     def __init__(self, caller: Caller, **first: Any) -> None:
-        self._caller = caller
+        self.description = caller.description
         self._requests = queue.SimpleQueue[pb.ActRequest | None]()
         self.call = caller.stub.Act(iter(self._requests.get, None), timeout=PATIENCE)
         self.send(**first)
@@ -141,7 +142,7 @@ class Stream:
     def make_step(self, seq: int, observation: Any = None, k: int = 1, **fields: Any) -> pb.LaneSteps:
         found = np.zeros((k, 2), np.float32) if observation is None else observation
         k = len(fields["lanes"]) if "lanes" in fields else k
-        payload = found if isinstance(found, bytes) else self._caller.description.write_observation(found, k)
+        payload = found if isinstance(found, bytes) else self.description.write_observation(found, k)
         return pb.LaneSteps(seq=seq, observation=payload, **fields)
 
     def read(self) -> pb.LaneActions:
