@@ -19,6 +19,8 @@ TESTED_ELSEWHERE: dict[str, str] = {
     "learner/commands/server_uncordon.py": "learner/commands/test_server_drain.py",
     "crossborder/serving/connection.py": "crossborder/serving/test_acting_servicer.py",
     "crossborder/serving/figures.py": "crossborder/serving/test_serving_metrics.py",
+    "actor/sampling/outbox.py": "actor/sampling/test_sampler.py",
+    "crossborder/serving/outcomes.py": "crossborder/serving/test_run_player.py",
     "crossborder/serving/reading.py": "crossborder/serving/test_acting_servicer.py",
     "crossborder/serving/service.py": "crossborder/serving/test_acting_servicer.py",
     "crossborder/serving/session.py": "crossborder/serving/test_acting_servicer.py",

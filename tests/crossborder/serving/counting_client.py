@@ -81,9 +81,11 @@ class Client:
         while True:
             try:
                 self._stream.send(step=message)
-                if self._random.random() < CUT:
-                    self._stream.cut()
+                self._cut_sometimes()  # Often before the message is on its way.
                 answer = self._stream.read()
+                self._cut_sometimes()
+                if self._stream.call.done():
+                    continue  # As if the answer had not come.
             except (grpc.RpcError, StopIteration) as error:
                 _require_session(error)
                 self._stream = self._connect(resume=pb.ResumeSession(secret=secret))
@@ -91,6 +93,10 @@ class Client:
                 continue
             assert answer.seq == seq
             return [int(action) for action in np.frombuffer(answer.action, np.int64)]
+
+    def _cut_sometimes(self) -> None:
+        if self._random.random() < CUT:
+            self._stream.cut()
 
     def _connect(self, **first: Any) -> Stream:
         while True:
