@@ -31,6 +31,7 @@ class Recorder:
 
     def __init__(self, schema: Schema, n: int, notes: Sequence[Column] = ()) -> None:
         self._schema, self._n, self._lanes = schema, n, np.arange(n, dtype=LANE.dtype)
+        self._has_one_lane = n == 1
         self._all = (*schema.columns, *notes)
         self._version = 0
         self._is_mixed = False  # Whether the rows have several versions.
@@ -54,7 +55,7 @@ class Recorder:
         obs_columns = self._schema.named("obs")
         self._flags = [self._columns[name] for name in _FLAGS if name in self._columns]
         own = {*_FLAGS, "reward", *(column.name for column in obs_columns)}
-        own |= {LANE.name} if self._n == 1 else set()
+        own |= {LANE.name} if self._has_one_lane else set()
         self._repeated = [self._columns[column.name] for column in self._schema.columns if column.name not in own]
         self._reward = self._columns["reward"]
         # One column, or for a structured space a dict of columns by path.
@@ -62,7 +63,7 @@ class Recorder:
         # A single lane writes elements instead of slices, which is faster. numpy sets no number, such as an observation
         # of a Discrete space, to an array of one element.
         is_array = isinstance(self._obs, _ARRAY) and self._obs.ndim > 1
-        self._is_single = self._n == 1 and is_array and isinstance(self._action, _ARRAY)
+        self._is_single = self._has_one_lane and is_array and isinstance(self._action, _ARRAY)
         if isinstance(self._action, _ARRAY):
             self._dtype, self._shape = self._action.dtype, (self._n, *self._action.shape[1:])
             self._acts_by_number = self._action.ndim == 1

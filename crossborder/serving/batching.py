@@ -41,6 +41,10 @@ class Player(Protocol):
 class StepSink(Protocol):
     """Takes the steps that lanes have taken."""
 
+    @property
+    def takes_executed(self) -> bool:
+        """Whether it can take steps in which others than the player acted."""
+
     def note(self, moment: Moment, outcome: Round) -> None:
         """Take the outcome of the steps of some lanes, before actions for their next steps are chosen."""
 

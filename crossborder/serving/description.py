@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from common.action_masks import find_masks
 from common.bad_values import KEEP_ALL, REFUSE_ALL, Rules
 from common.data import Array, Column, Leaves, Schema
 from common.errors import PluginError, RefusedError
@@ -24,12 +25,18 @@ VERSION: Final = 1
 class Description:
     """The spaces of one lane, as they travel; ``acting.proto`` has the rules.
 
+    Args:
+        spec: the spaces.
+        takes_executed: whether clients may say that others than the policy acted.
+
     Raises:
         ConfigError: a leaf of a space cannot travel.
     """
 
-    def __init__(self, spec: EnvSpec) -> None:
-        self.spec = spec
+    def __init__(self, spec: EnvSpec, *, takes_executed: bool = True) -> None:
+        self.spec, self.takes_executed = spec, takes_executed
+        self.masks = find_masks(spec)
+        """The action masks in the observations; None if there are none."""
         self._observation = Schema(tuple(map(_without_bounds, columns_of("observation", spec.observation_space))))
         self._action = Schema(columns_of("action", spec.action_space))
         self.observation_columns = _by_path("observation", self._observation)

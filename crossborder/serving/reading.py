@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from common.action_masks import MASK
 from common.data import Array, Leaves
-from common.leaves import empty_leaves
+from common.leaves import empty_leaves, pick_lanes
 from common.spaces import AnySpace
 from common.wire.pb import acting_pb2 as pb
 from crossborder.serving.description import Description
@@ -81,6 +82,8 @@ def read_moment(step: pb.LaneSteps, own: Array, lanes: Array, begins: Array, des
         raise BadMessageError(f"reward: expected finite numbers, found {reward[~np.isfinite(reward)][0]}")
     if step.intervened and not step.executed:
         raise BadMessageError("intervened: expected executed beside it, found none")
+    if step.executed and not description.takes_executed:
+        raise BadMessageError("executed: expected none: without env.intervention, rows cannot say that others acted")
     moment = Moment(
         lanes=lanes,
         begins=begins | _read_each("restarted", step.restarted, k, np.bool_) if step.restarted else begins,
@@ -97,7 +100,25 @@ def read_moment(step: pb.LaneSteps, own: Array, lanes: Array, begins: Array, des
             f"step: expected neither a reward, an end nor an intervention where the episode of lane {own[odd][0]} "
             "begins, found one: they belong to the step before"
         )
+    _require_allowed(moment, own, description)
     return moment
+
+
+def _require_allowed(moment: Moment, own: Array, description: Description) -> None:
+    """Look at the action masks in observations.
+
+    Raises:
+        BadMessageError: one allows no action, and is not the last of a terminated episode.
+    """
+    if description.masks is None:
+        return
+    goes_on = np.flatnonzero(~moment.terminated)
+    found = description.masks.find_dead_ends(pick_lanes(moment.obs, goes_on))
+    if len(found):
+        raise BadMessageError(
+            f"observation: leaf '{MASK}': expected at least one allowed action in lane {own[goes_on[found[0]]]}, found "
+            "none; only the last observation of a terminated episode may allow none"
+        )
 
 
 def _read_each(name: str, found: Sequence[Any], k: int, dtype: type) -> Array:

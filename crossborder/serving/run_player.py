@@ -14,7 +14,7 @@ from actor.sampling.outbox import ItemSink, Outbox, RowWatcher
 from actor.sampling.priority import NEXT, SEEN, noted_columns
 from actor.sampling.recorder import Recorder
 from actor.stat import ActorCounters
-from common.data import FIRST, VERSION, Array, Column, Items, Leaves, Model, ModelVersion, Schema
+from common.data import FIRST, INTERVENED, VERSION, Array, Column, Items, Leaves, Model, ModelVersion, Schema
 from common.interfaces import acting_for_lanes
 from common.lanes.lanes import Round
 from common.lanes.stacking import Stacker
@@ -62,7 +62,7 @@ class RunPlayer:
         counters: ActorCounters,
         recording: RowWatcher | None = None,
     ) -> None:
-        self.spec = parts.frames
+        self.spec, self.takes_executed = parts.frames, INTERVENED.name in parts.rows.by_name
         self._agent, self._lane_agent = parts.agent, acting_for_lanes(parts.agent)
         self._models, self._sink, self._counters = models, sink, counters
         self._stacker = Stacker(parts.frames, 1, parts.frame_stack)

@@ -43,7 +43,7 @@ class Sessions:
         sink: StepSink | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.description = Description(player.spec)
+        self.description = Description(player.spec, takes_executed=sink is None or sink.takes_executed)
         self.connected_lanes = 0
         """Lanes whose sessions have a connection."""
         self.used_lanes = 0

@@ -83,8 +83,8 @@ class Client:
                 self._stream.send(step=message)
                 self._cut_sometimes()  # Often before the message is on its way.
                 answer = self._stream.read()
-                self._cut_sometimes()
-                if self._stream.call.done():
+                if self._random.random() < CUT:
+                    self._stream.cut()
                     continue  # As if the answer had not come.
             except (grpc.RpcError, StopIteration) as error:
                 _require_session(error)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import grpc
 import numpy as np
 import pytest
 
@@ -16,13 +17,15 @@ from common.data import NO_MODEL, Model, ModelVersion
 from common.errors import PluginError
 from common.interfaces import Agent, acting_for_lanes
 from common.lanes.building import Env, build_env
+from common.leaves import empty_leaves
 from common.parts import build_parts
 from common.settings import validate
 from common.wire.pb import acting_pb2 as pb
+from crossborder.serving.description import Description
 from crossborder.serving.run_player import RunPlayer
 from tests.actor.acting import Kept, assert_same
 from tests.conftest import merged
-from tests.crossborder.serving.services import Caller, Service, Stream, numbers
+from tests.crossborder.serving.services import Caller, Service, Stream, numbers, refusal
 
 SEED, ROUNDS = 11, 60
 LIMIT = {"wrappers": [{"target": "gymnasium.wrappers:TimeLimit", "params": {"max_episode_steps": 13}}]}
@@ -219,6 +222,34 @@ COUNTING = {
 }
 
 
+FIRST_MODEL = Model(ModelVersion(1, 0), {"steps": np.zeros(1, np.float32)})
+
+
+def test_masks_that_allow_no_action_are_refused_unless_the_episode_has_terminated() -> None:
+    config = config_of(
+        {
+            "env": {"target": "common.envs.masked_tasks:TakeAway"},
+            "agent": {"target": "common.agents.dqn:DQN", "params": {"units": [8]}},
+        }
+    )
+    service = RunService(config, models_of(config, 1))
+    description = Description(service.player.spec)
+    seen = empty_leaves(service.player.spec.observation_space, 1)
+    assert isinstance(seen, dict)
+    none = description.write_observation(seen, 1)
+    seen["action_mask"][:] = 1
+    some = description.write_observation(seen, 1)
+    with service.calls() as caller:
+        stream = caller.open(1)
+        stream.step(1, some)
+        with pytest.raises(grpc.RpcError) as error:
+            stream.step(2, none, truncated=[True])
+        assert "expected at least one allowed action in lane 0, found none" in refusal(error.value)[2]
+        stream = caller.resume(stream.opened.secret)
+        stream.step(2, none, terminated=[True])
+    assert service.rows.lane(0)["final"].tolist() == [False, True]
+
+
 def ask(stream: Stream, seq: int, *steps: int, lanes: Sequence[int], **fields: Any) -> list[int]:
     """Send the observations of these steps of these lanes' first episode."""
     seen = np.array([[lane, step, 0] for lane, step in zip(lanes, steps, strict=True)], np.float32)
@@ -227,7 +258,7 @@ def ask(stream: Stream, seq: int, *steps: int, lanes: Sequence[int], **fields: A
 
 @pytest.fixture
 def counting() -> RunService:
-    return RunService(config_of(COUNTING), [Model(ModelVersion(1, 0), {"steps": np.zeros(1, np.float32)})])
+    return RunService(config_of(COUNTING), [FIRST_MODEL])
 
 
 def test_an_episode_that_breaks_off_loses_its_last_step_alone(counting: RunService) -> None:
@@ -276,6 +307,17 @@ def test_the_action_that_a_person_took_is_the_one_of_the_row(counting: RunServic
     assert [rows["action"].tolist() for rows in found.values()] == [[1, 2], [2, 2]]
     assert [rows["intervened"].tolist() for rows in found.values()] == [[False, False], [True, False]]
     assert counting.counters.intervened_steps == 1
+
+
+def test_a_run_whose_rows_cannot_say_that_others_acted_refuses_their_actions() -> None:
+    service = RunService(config_of(merged(COUNTING, {"env": {"intervention": None}})), [FIRST_MODEL])
+    with service.calls() as caller:
+        stream = caller.open(1)
+        ask(stream, 1, 1, lanes=[0])
+        with pytest.raises(grpc.RpcError) as error:
+            ask(stream, 2, 2, lanes=[0], reward=[1], executed=np.array([2]).tobytes(), intervened=[True])
+        assert refusal(error.value)[1] == "bad_message"
+        assert ask(caller.resume(stream.opened.secret), 2, 2, lanes=[0], reward=[1]) == [2]
 
 
 def test_an_agent_that_acts_for_all_lanes_at_once_only_is_refused_at_once() -> None:
