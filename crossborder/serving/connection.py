@@ -27,9 +27,9 @@ class Connection:
         self._sessions, self._owner = sessions, owner
         self._session: Session | None = None
         self._reader: asyncio.Task[None] | None = None
-        self._answers = asyncio.Queue[asyncio.Future[pb.LaneActions] | None]()
-        """In the order of the steps; None: nothing more comes. ``_room`` bounds it."""
-        self._awaited: asyncio.Future[pb.LaneActions] | None = None
+        self._answers = asyncio.Queue[pb.LaneActions | None]()
+        """In the order of the steps, bounded by ``_room``; None: it may be that no further one comes."""
+        self._n_asked = 0
         self._was_taken_over = False
 
     def begin(self, request: pb.ActRequest) -> pb.ActResponse:
@@ -48,8 +48,8 @@ class Connection:
         else:
             raise BadMessageError(f"expected open or resume as the first request, found {kind or 'nothing'}")
         self._session, self._room = session, asyncio.Semaphore(len(session.lanes))
-        self._hang_up = self._take_over  # One object: ``Sessions`` compares it.
-        self._sessions.connect(session, self._hang_up)
+        self._hang_up, self._tell = self._take_over, self._answers.put_nowait
+        self._sessions.connect(session, self._hang_up)  # The same object as in ``disconnect``, which compares it.
         opened = pb.SessionOpened(secret=secret, lanes=len(session.lanes), seed=session.seed, last_seq=session.last_seq)
         return pb.ActResponse(opened=opened)
 
@@ -62,14 +62,13 @@ class Connection:
         assert self._session is not None, "a connection begins first"
         self._reader = asyncio.create_task(self._read(self._session, requests))
         self._reader.add_done_callback(lambda _: self._answers.put_nowait(None))
-        while not self._was_taken_over and (answer := await self._answers.get()) is not None:
-            # A step belongs to its session: when this connection ends, another one may still ask for the answer.
-            self._awaited = asyncio.shield(answer)
-            await asyncio.wait([self._awaited])
-            if self._awaited.cancelled():  # The session has ended, or the whole service.
-                break
-            yield pb.ActResponse(action=self._awaited.result())
-            self._room.release()
+        n_answered = 0
+        while not self._was_taken_over and not (self._reader.done() and n_answered == self._n_asked):
+            answer = await self._answers.get()
+            if answer is not None:
+                yield pb.ActResponse(action=answer)
+                n_answered += 1
+                self._room.release()
         if self._was_taken_over and not self._sessions.is_stopping:
             raise SessionLostError("this connection has lost its session: it ended, or another connection resumed it")
         if self._was_taken_over:
@@ -86,15 +85,15 @@ class Connection:
             if kind != "step":
                 raise BadMessageError(f"expected step or close, found {kind or 'nothing'}")
             await self._room.acquire()
-            self._answers.put_nowait(session.take(request.step))
+            session.take(request.step, self._tell)
+            self._n_asked += 1
 
     def _take_over(self) -> None:
         """End this connection: its session has ended, or has another connection."""
         self._was_taken_over = True
         if self._reader is not None:
             self._reader.cancel()
-        if self._awaited is not None:
-            self._awaited.cancel()
+        self._answers.put_nowait(None)
 
     def end(self) -> None:
         """The connection is gone; its session stays for ``resume_seconds``."""

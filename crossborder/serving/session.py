@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
@@ -16,6 +15,9 @@ from crossborder.serving.description import Description
 from crossborder.serving.figures import Figures
 from crossborder.serving.reading import read_lanes, read_moment
 from learner.ingest.refusals import BadMessageError
+
+Tell = Callable[[pb.LaneActions], None]
+"""Takes the answer to a step."""
 
 
 class Session:
@@ -50,15 +52,23 @@ class Session:
         self.hang_up: Callable[[], None] | None = None
         """Ends the present connection; None while there is none."""
         self._description, self._batches, self._figures, self._clock = description, batches, figures, clock
-        self._answers = OrderedDict[int, asyncio.Future[pb.LaneActions]]()
-        """By seq, the oldest first; those of the last n steps, and of one before them."""
+        self.on_rest: Callable[[], None] | None = None
+        """Called once, as soon as no lane waits any more."""
+        self._answers = OrderedDict[int, pb.LaneActions | list[Tell]]()
+        """By seq, the oldest first; those of the last n steps, and of one before them. Of a step that waits for its
+        actions there are the functions that are to be told: one for each time that it has come."""
         self._begins = np.ones(len(lanes), bool)
         """By lane: its next observation begins an episode."""
         self._waits = np.zeros(len(lanes), bool)
         """By lane: it waits for an action."""
 
-    def take(self, step: pb.LaneSteps) -> asyncio.Future[pb.LaneActions]:
+    def take(self, step: pb.LaneSteps, tell: Tell) -> None:
         """Take a step; the same step again gets the same answer. A step that is refused changes nothing.
+
+        Args:
+            step: the message.
+            tell: takes the answer, now or later. If the step has come by another connection before, and has no answer
+                yet, nobody there is told any more.
 
         Raises:
             BadMessageError: the step breaks a rule.
@@ -67,21 +77,25 @@ class Session:
         kept = self._answers.get(step.seq)
         if kept is not None:
             self._figures.repeated += 1
-            return kept
+            if isinstance(kept, pb.LaneActions):
+                tell(kept)
+            else:
+                self._answers[step.seq] = [*kept, tell] if tell in kept else [tell]
+            return
         if step.seq != self.last_seq + 1:
             raise BadMessageError(f"step: expected seq {self.last_seq + 1}, found {step.seq}")
-        answer = self._act(step)
+        self._ask(step)
         self.last_seq = step.seq
-        self._answers[step.seq] = answer
+        self._answers[step.seq] = [tell]
         if len(self._answers) > len(self.lanes) + 1:
             self._answers.popitem(last=False)
-        return answer
 
-    def pending(self) -> list[asyncio.Future[pb.LaneActions]]:
-        """The answers that are not there yet."""
-        return [answer for answer in self._answers.values() if not answer.done()]
+    @property
+    def rests(self) -> bool:
+        """Whether no lane waits for an action."""
+        return not self._waits.any()
 
-    def _act(self, step: pb.LaneSteps) -> asyncio.Future[pb.LaneActions]:
+    def _ask(self, step: pb.LaneSteps) -> None:
         """Ask for actions.
 
         Raises:
@@ -95,11 +109,15 @@ class Session:
             )
         moment = read_moment(step, own, self.lanes[own], self._begins[own], self._description)
         self._begins[own], self._waits[own] = moment.ends, True
-        answer: asyncio.Future[pb.LaneActions] = asyncio.get_running_loop().create_future()
-        self._batches.submit(moment, partial(self._tell, answer, step.seq, own))
-        return answer
+        self._batches.submit(moment, partial(self._answer, step.seq, own))
 
-    def _tell(self, answer: asyncio.Future[pb.LaneActions], seq: int, own: Array, choice: Choice) -> None:
+    def _answer(self, seq: int, own: Array, choice: Choice) -> None:
         self._waits[own] = False
         payload = self._description.write_action(choice.actions, len(own))
-        answer.set_result(pb.LaneActions(seq=seq, action=payload, version=choice.opt_steps))
+        answer, waiting = pb.LaneActions(seq=seq, action=payload, version=choice.opt_steps), self._answers[seq]
+        assert isinstance(waiting, list), "a step is answered once"
+        self._answers[seq] = answer
+        for tell in waiting:
+            tell(answer)
+        if self.on_rest is not None and self.rests:
+            self.on_rest()

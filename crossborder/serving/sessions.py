@@ -7,6 +7,7 @@ import logging
 import secrets
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -132,11 +133,10 @@ class Sessions:
             hang_up = session.hang_up
             self.disconnect(session, hang_up)
             hang_up()
-        pending = session.pending()
-        if pending:  # Batches go in order, so the last one holds the lanes longest.
-            pending[-1].add_done_callback(lambda _: self._give_back(session.lanes))
-        else:
+        if session.rests:
             self._give_back(session.lanes)
+        else:
+            session.on_rest = partial(self._give_back, session.lanes)
 
     def stop(self) -> None:
         """Shut down: end all sessions."""

@@ -104,6 +104,24 @@ def test_a_step_whose_connection_broke_before_the_answer_is_answered_once() -> N
         assert service.player.batches == [[0], [0]]
 
 
+def test_a_client_that_sends_nothing_more_still_gets_its_answers() -> None:
+    with Service(max_wait_ms=300) as service, Caller(service.places.address) as caller:
+        stream = caller.open(2)
+        stream.send(step=stream.make_step(1, lanes=[0]))  # It waits for lane 1.
+        stream.finish()
+        assert numbers(stream.read()) == [1]
+        assert not list(stream.call)
+
+
+def test_a_step_that_comes_again_before_its_answer_is_answered_each_time() -> None:
+    with Service(max_wait_ms=300) as service, Caller(service.places.address) as caller:
+        stream = caller.open(2)
+        for _ in range(2):
+            stream.send(step=stream.make_step(1, lanes=[0]))
+        assert [numbers(stream.read()), numbers(stream.read())] == [[1], [1]]
+        assert service.player.batches == [[0]]
+
+
 def test_a_resumed_session_leaves_the_connection_that_still_seems_open(caller: Caller) -> None:
     stream = caller.open()
     stream.actions(1)

@@ -28,7 +28,8 @@ def test_a_lane_goes_to_another_session_only_when_no_batch_holds_it() -> None:
     async def act() -> None:
         sessions = make_sessions()
         _, session = sessions.open(1, "")
-        answer = session.take(pb.LaneSteps(seq=1, observation=np.zeros(2, np.float32).tobytes()))
+        answer: asyncio.Future[pb.LaneActions] = asyncio.get_running_loop().create_future()
+        session.take(pb.LaneSteps(seq=1, observation=np.zeros(2, np.float32).tobytes()), answer.set_result)
         sessions.close(session)
         assert sessions.open(1, "")[1].lanes.tolist() == [1]
         answering = asyncio.create_task(sessions.batches.run())
