@@ -15,6 +15,7 @@ from common.errors import CrossborderError, PluginError
 from common.interfaces import EnvSpec
 from common.lanes.lanes import Round
 from common.leaves import empty_leaves, pick_lanes, put_leaves
+from crossborder.serving.description import Description
 from crossborder.serving.figures import Figures
 from crossborder.serving.outcomes import Outcomes
 from crossborder.serving.reading import Moment, join_moments
@@ -53,9 +54,9 @@ class StepSink(Protocol):
 
 
 class Choice(NamedTuple):
-    """The actions of some lanes, ``[k, *shape]``, and the opt steps of the model that chose them."""
+    """The actions of some lanes as they travel, and the opt steps of the model that chose them."""
 
-    actions: Leaves
+    action: bytes
     opt_steps: int
 
 
@@ -75,6 +76,7 @@ class Batcher:
 
     Args:
         player: chooses actions.
+        description: of the actions as they travel.
         max_rows: lanes in one batch, unless one step alone has more.
         max_wait: the longest time in seconds that a step waits for others.
         count_lanes: how many lanes are connected now.
@@ -85,6 +87,7 @@ class Batcher:
     def __init__(
         self,
         player: Player,
+        description: Description,
         *,
         max_rows: int,
         max_wait: float,
@@ -92,7 +95,7 @@ class Batcher:
         figures: Figures,
         sink: StepSink | None = None,
     ) -> None:
-        self._player, self._max_rows, self._max_wait = player, max_rows, max_wait
+        self._player, self._description, self._max_rows, self._max_wait = player, description, max_rows, max_wait
         self._count_lanes, self._figures, self._sink = count_lanes, figures, sink
         self._outcomes = Outcomes()
         self._waiting = deque[_Waiting]()
@@ -157,22 +160,22 @@ class Batcher:
 
     def _answer(self, batch: Sequence[_Waiting]) -> None:
         """Give each step the actions of its lanes."""
-        choice, now, begin = self._choose(batch), asyncio.get_running_loop().time(), 0
-        for one in batch:
-            end = begin + len(one.moment.lanes)
-            one.tell(Choice(pick_lanes(choice.actions, slice(begin, end)), choice.opt_steps))
-            self._figures.answer_seconds.observe(now - one.came)
-            begin = end
-
-    def _choose(self, batch: Sequence[_Waiting]) -> Choice:
         moment = join_moments([one.moment for one in batch], self._player.spec.action_space)
+        actions, opt_steps, now = self._choose(moment), self._player.opt_steps, asyncio.get_running_loop().time()
+        payloads = self._description.write_actions(actions, [len(one.moment.lanes) for one in batch])
+        for one, payload in zip(batch, payloads, strict=True):
+            one.tell(Choice(payload, opt_steps))
+            self._figures.answer_seconds.observe(now - one.came)
+
+    def _choose(self, moment: Moment) -> Leaves:
+        """Choose actions for these lanes, after the steps before have been noted."""
         outcome = self._outcomes.note(moment)
         self._figures.episodes += len(outcome.returns)
         self._figures.return_sum += sum(outcome.returns)
         try:
             if self._sink is not None:
                 self._sink.note(moment, outcome)
-            return Choice(self._sample(moment), self._player.opt_steps)
+            return self._sample(moment)
         except CrossborderError:
             raise
         except Exception as error:  # A user's agent may raise anything.

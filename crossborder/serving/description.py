@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any, Final
 
 import numpy as np
@@ -64,23 +65,29 @@ class Description:
         """
         return _read("action", self._action, payload, k, REFUSE_ALL if checked else KEEP_ALL)
 
-    def write_action(self, actions: Leaves, k: int) -> bytes:
-        """The payload with the actions of k lanes.
+    def write_actions(self, actions: Leaves, counts: Sequence[int]) -> list[bytes]:
+        """The actions of n lanes, ``[n, *shape]``, as a payload for each of the sessions that have so many lanes.
 
         Raises:
             PluginError: an action is NaN or infinite, which no client should execute.
         """
-        for name, array in to_columns("action", actions).items():
-            found = np.asarray(array)
-            if found.dtype.kind == "f" and not np.isfinite(found).all():
+        n = sum(counts)
+        columns = _columns_of("action", self._action, actions, n)
+        for name, array in columns.items():
+            if array.dtype.kind == "f" and not np.isfinite(array).all():
                 raise PluginError(
-                    f"the policy: expected finite actions, found {found[~np.isfinite(found)][0]} in {name}"
+                    f"the policy: expected finite actions, found {array[~np.isfinite(array)][0]} in {name}"
                 )
-        return _write("action", self._action, actions, k)
+        ends = list(accumulate(counts))
+        parts = [
+            [packed[(end - k) * size : end * size] for k, end in zip(counts, ends, strict=True)]
+            for packed, size in ((array.tobytes(), array.nbytes // n) for array in columns.values())
+        ]
+        return parts[0] if len(parts) == 1 else list(map(b"".join, zip(*parts, strict=True)))
 
     def write_observation(self, observations: Leaves, k: int) -> bytes:
         """The payload with the observations of k lanes."""
-        return _write("observation", self._observation, observations, k)
+        return encode(self._observation, _columns_of("observation", self._observation, observations, k), k)
 
     def leaves(self) -> tuple[list[pb.Leaf], list[pb.Leaf]]:
         """The leaves of one observation and of one action, for ``DescribeResponse``."""
@@ -106,13 +113,13 @@ def _read(name: str, schema: Schema, payload: bytes, k: int, rules: Rules = REFU
     return leaves
 
 
-def _write(name: str, schema: Schema, leaves: Leaves, k: int) -> bytes:
+def _columns_of(name: str, schema: Schema, leaves: Leaves, k: int) -> dict[str, Array]:
+    """The leaves of k lanes as the columns of a payload, in its order."""
     found: dict[str, Any] = to_columns(name, leaves)
-    columns: dict[str, Array] = {
+    return {
         column.name: np.asarray(found[column.name], column.numpy_dtype).reshape(k, *column.shape)
         for column in schema.columns
     }
-    return encode(schema, columns, k)
 
 
 def _describe(name: str, space: AnySpace) -> Iterator[pb.Leaf]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +18,7 @@ from crossborder.serving.description import Description
 from learner.ingest.refusals import BadMessageError
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)  # Not frozen: that would take three times as long to construct.
 class Moment:
     """Where k lanes are, and how the steps before went; all arrays ``[k]``, leaves ``[k, *shape]``.
 
@@ -30,6 +31,7 @@ class Moment:
         truncated: bool, the episode was cut off from outside.
         executed: the actions that were executed, where somebody else acted; None: those of the policy everywhere.
         intervened: bool, somebody else acted.
+        ends: bool, the episode has ended in one of the two ways.
     """
 
     lanes: Array
@@ -40,12 +42,7 @@ class Moment:
     truncated: Array
     executed: Leaves | None
     intervened: Array
-
-    @property
-    def ends(self) -> Array:
-        """Where the episode has ended, ``[k]`` bool."""
-        ends: Array = self.terminated | self.truncated
-        return ends
+    ends: Array
 
 
 def read_lanes(found: Sequence[int], n: int) -> Array:
@@ -54,8 +51,6 @@ def read_lanes(found: Sequence[int], n: int) -> Array:
     Raises:
         BadMessageError: there is no such lane, or one is named twice.
     """
-    if not found:
-        return np.arange(n)
     if len(found) > n or max(found) >= n:
         raise BadMessageError(f"lanes: expected numbers below {n}, the session's lanes, found {list(found)[:16]}")
     if len(set(found)) < len(found):
@@ -77,31 +72,43 @@ def read_moment(step: pb.LaneSteps, own: Array, lanes: Array, begins: Array, des
         BadMessageError: it breaks a rule of ``acting.proto``.
     """
     k = len(lanes)
-    reward = _read_each("reward", step.reward, k, np.float64)
-    if not np.isfinite(reward).all():
-        raise BadMessageError(f"reward: expected finite numbers, found {reward[~np.isfinite(reward)][0]}")
     if step.intervened and not step.executed:
         raise BadMessageError("intervened: expected executed beside it, found none")
     if step.executed and not description.takes_executed:
         raise BadMessageError("executed: expected none: without env.intervention, rows cannot say that others acted")
+    reward, no = _read_reward(step.reward, k), np.zeros(k, bool)  # Most messages have no flags: they share an array.
+    terminated = _read_flags("terminated", step.terminated, k) if step.terminated else no
+    truncated = _read_flags("truncated", step.truncated, k) if step.truncated else no
+    intervened = _read_flags("intervened", step.intervened, k) if step.intervened else no
     moment = Moment(
         lanes=lanes,
-        begins=begins | _read_each("restarted", step.restarted, k, np.bool_) if step.restarted else begins,
+        begins=begins | _read_flags("restarted", step.restarted, k) if step.restarted else begins,
         obs=description.read_observation(step.observation, k),
         reward=reward,
-        terminated=_read_each("terminated", step.terminated, k, np.bool_),
-        truncated=_read_each("truncated", step.truncated, k, np.bool_),
+        terminated=terminated,
+        truncated=truncated,
         executed=description.read_action(step.executed, k) if step.executed else None,
-        intervened=_read_each("intervened", step.intervened, k, np.bool_),
+        intervened=intervened,
+        ends=no if terminated is truncated else terminated | truncated,
     )
-    odd = moment.begins & (moment.ends | (reward != 0) | moment.intervened)
+    if np.count_nonzero(moment.begins):
+        _require_clean_begin(moment, own)
+    _require_allowed(moment, own, description)
+    return moment
+
+
+def _require_clean_begin(moment: Moment, own: Array) -> None:
+    """Check that nothing is told of a step before where an episode begins.
+
+    Raises:
+        BadMessageError: something is.
+    """
+    odd = moment.begins & (moment.ends | (moment.reward != 0) | moment.intervened)
     if odd.any():
         raise BadMessageError(
             f"step: expected neither a reward, an end nor an intervention where the episode of lane {own[odd][0]} "
             "begins, found one: they belong to the step before"
         )
-    _require_allowed(moment, own, description)
-    return moment
 
 
 def _require_allowed(moment: Moment, own: Array, description: Description) -> None:
@@ -121,13 +128,25 @@ def _require_allowed(moment: Moment, own: Array, description: Description) -> No
         )
 
 
-def _read_each(name: str, found: Sequence[Any], k: int, dtype: type) -> Array:
-    """The value of each of k lanes; zeros if none is given."""
+def _read_reward(found: Sequence[float], k: int) -> Array:
+    """The reward of each of k lanes; zeros if none is given."""
     if not found:
-        return np.zeros(k, dtype)
+        return np.zeros(k)
+    _require_count("reward", found, k)
+    if not math.isfinite(sum(found)):  # A sum of finite numbers of 32 bits is finite in Python's 64.
+        bad = next(value for value in found if not math.isfinite(value))
+        raise BadMessageError(f"reward: expected finite numbers, found {bad}")
+    return np.array(found, np.float64)
+
+
+def _read_flags(name: str, found: Sequence[bool], k: int) -> Array:
+    _require_count(name, found, k)
+    return np.array(found, bool)
+
+
+def _require_count(name: str, found: Sequence[Any], k: int) -> None:
     if len(found) != k:
         raise BadMessageError(f"{name}: expected {k}, one for each lane, or none, found {len(found)}")
-    return np.array(found, dtype)
 
 
 def join_moments(moments: Sequence[Moment], action_space: AnySpace) -> Moment:
@@ -151,6 +170,7 @@ def join_moments(moments: Sequence[Moment], action_space: AnySpace) -> Moment:
         truncated=np.concatenate([moment.truncated for moment in moments]),
         executed=executed,
         intervened=np.concatenate([moment.intervened for moment in moments]),
+        ends=np.concatenate([moment.ends for moment in moments]),
     )
 
 

@@ -64,9 +64,10 @@ class ServingConfig(Settings):
         1024, description="The most lanes in one forward pass; one step of one session may have more."
     )
     max_wait_ms: Annotated[float, Field(ge=0, le=1000)] = Field(
-        2.0,
+        0.0,
         description="The longest time in milliseconds that an observation waits for those of other lanes before the "
-        "policy chooses. It waits no longer than until all connected lanes wait.",
+        "policy chooses. It waits no longer than until all connected lanes wait. Even with 0, observations that come "
+        "while the policy computes are in one batch afterwards.",
     )
     max_message_bytes: Annotated[int, Field(ge=LEAST_MESSAGE_BYTES, le=MOST_MESSAGE_BYTES)] = Field(
         4 << 20, description="The most bytes of one message from a client."

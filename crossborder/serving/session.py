@@ -57,6 +57,8 @@ class Session:
         self._answers = OrderedDict[int, pb.LaneActions | list[Tell]]()
         """By seq, the oldest first; those of the last n steps, and of one before them. Of a step that waits for its
         actions there are the functions that are to be told: one for each time that it has come."""
+        self._own = np.arange(len(lanes))
+        """All lanes by the client's count."""
         self._begins = np.ones(len(lanes), bool)
         """By lane: its next observation begins an episode."""
         self._waits = np.zeros(len(lanes), bool)
@@ -101,7 +103,7 @@ class Session:
         Raises:
             BadMessageError: the step breaks a rule.
         """
-        own = read_lanes(step.lanes, len(self.lanes))
+        own = read_lanes(step.lanes, len(self.lanes)) if step.lanes else self._own
         waits = self._waits[own]
         if waits.any():
             raise BadMessageError(
@@ -113,8 +115,8 @@ class Session:
 
     def _answer(self, seq: int, own: Array, choice: Choice) -> None:
         self._waits[own] = False
-        payload = self._description.write_action(choice.actions, len(own))
-        answer, waiting = pb.LaneActions(seq=seq, action=payload, version=choice.opt_steps), self._answers[seq]
+        answer = pb.LaneActions(seq=seq, action=choice.action, version=choice.opt_steps)
+        waiting = self._answers[seq]
         assert isinstance(waiting, list), "a step is answered once"
         self._answers[seq] = answer
         for tell in waiting:

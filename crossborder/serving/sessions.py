@@ -53,6 +53,7 @@ class Sessions:
         self._config, self._figures, self._clock = config, figures, clock
         self.batches = Batcher(
             player,
+            self.description,
             max_rows=config.max_batch,
             max_wait=config.max_wait_ms / 1000,
             count_lanes=lambda: self.connected_lanes,

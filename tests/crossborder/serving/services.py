@@ -54,7 +54,7 @@ def moment_of(lanes: Array, **given: Any) -> Moment:
     """A moment of these lanes in which nothing has happened beside what is given."""
     k, no = len(lanes), np.zeros(len(lanes), bool)
     usual = {"begins": no, "obs": np.zeros((k, 2), np.float32), "reward": np.zeros(k), "executed": None}
-    return Moment(**{"lanes": lanes, "terminated": no, "truncated": no, "intervened": no, **usual, **given})
+    return Moment(**{"lanes": lanes, "terminated": no, "truncated": no, "intervened": no, "ends": no, **usual, **given})
 
 
 class Service:

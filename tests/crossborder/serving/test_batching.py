@@ -9,6 +9,7 @@ import pytest
 
 from common.errors import PluginError
 from crossborder.serving.batching import Batcher, Choice
+from crossborder.serving.description import Description
 from crossborder.serving.figures import Figures
 from tests.crossborder.serving.services import Counting, moment_of
 
@@ -27,7 +28,7 @@ def run(player: Counting, act: Callable[[Batcher], Awaitable[None]], connected: 
 
     async def both() -> None:
         chosen = {"max_rows": 64, "max_wait": FOREVER, **limits}
-        batches = Batcher(player, count_lanes=lambda: connected, figures=figures, **chosen)
+        batches = Batcher(player, Description(player.spec), count_lanes=lambda: connected, figures=figures, **chosen)
         answering = asyncio.create_task(batches.run())
         acting = asyncio.ensure_future(act(batches))
         await asyncio.wait([answering, acting], return_when=asyncio.FIRST_COMPLETED)
@@ -49,7 +50,8 @@ def test_a_batch_goes_as_soon_as_all_connected_lanes_wait() -> None:
         await asyncio.sleep(0.01)
         assert not first.done()
         second = submit(batches, 0)
-        assert ((await first).actions.tolist(), (await second).actions.tolist()) == ([1, 1], [1])  # type: ignore[union-attr]
+        actions = [np.frombuffer((await choice).action, np.int64).tolist() for choice in (first, second)]
+        assert actions == [[1, 1], [1]]
 
     figures = run(player, act, connected=3)
     assert player.batches == [[4, 2, 0]]
