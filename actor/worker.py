@@ -100,6 +100,7 @@ class Actor:
         models: the file of the trainer on this host, or the directory in which the workers of this host share models;
             None: the actor fetches each model for itself.
         act: acts in other lanes than environments of this process; None: the actor builds its environments.
+        device: where the agent computes.
 
     Raises:
         ConfigError: an address is not HOST:PORT, a file of ``trust`` cannot be read, or its settings contradict each
@@ -118,8 +119,9 @@ class Actor:
         record: Path | None = None,
         models: Path | None = None,
         act: ActLoop | None = None,
+        device: str = "cpu",
     ) -> None:
-        self._record, self._models, self._act_elsewhere = record, models, act
+        self._record, self._models, self._act_elsewhere, self._device = record, models, act, device
         self._recording: EpisodeRecording | None = None
         self._trust, self._tell, self._evaluates = trust, tell, evaluates
         self._dropped_rows = 0
@@ -218,8 +220,14 @@ class Actor:
         """
         config = joined.config
         try:
-            n_envs = None if self._act_elsewhere is None else 0
-            parts = build_agreed_parts(config, joined.schema, seed=joined.seed, epsilon=joined.epsilon, n_envs=n_envs)
+            parts = build_agreed_parts(
+                config,
+                joined.schema,
+                seed=joined.seed,
+                epsilon=joined.epsilon,
+                n_envs=None if self._act_elsewhere is None else 0,
+                device=self._device,
+            )
         except Exception as error:
             counters.note_env_error(f"the parts of this actor cannot be built: {type(error).__name__}: {error}")
             raise
@@ -343,7 +351,7 @@ class Actor:
 
 
 def build_agreed_parts(
-    config: ActorConfig, schema: Schema, *, seed: int, epsilon: float, n_envs: int | None = None
+    config: ActorConfig, schema: Schema, *, seed: int, epsilon: float, n_envs: int | None = None, device: str = "cpu"
 ) -> Parts:
     """Build the parts that the learner named, and check that their rows are those of ``schema``.
 
@@ -353,6 +361,7 @@ def build_agreed_parts(
         seed: of the agent.
         epsilon: the agent's.
         n_envs: plain environments to build; None: as many as ``envs_per_actor`` says.
+        device: where the agent computes.
 
     Raises:
         PluginError: a part cannot be built here.
@@ -360,7 +369,7 @@ def build_agreed_parts(
     """
     try:
         n_envs = config.envs_per_actor if n_envs is None else n_envs
-        parts = build_parts(config, seed=seed, epsilon=epsilon, n_envs=n_envs)
+        parts = build_parts(config, seed=seed, epsilon=epsilon, device=device, n_envs=n_envs)
     except ConfigError as error:
         raise PluginError(f"what the learner names cannot be built here: {error}") from error
     parts.schema.require_equal(schema, "this actor", "the learner")

@@ -13,7 +13,7 @@ from actor.proxy import ReplayBufferProxy
 from actor.stat import ActorCounters
 from common.errors import ConfigError
 from common.parts import Parts
-from crossborder.serving.run_player import RunPlayer
+from crossborder.serving.recording_player import RecordingPlayer
 from crossborder.serving.serving import Places, serve
 from crossborder.serving.serving_config import ServingConfig
 
@@ -49,7 +49,7 @@ class ActingForClients:
         if parts.processors:
             raise ConfigError("--learner: expected a run of rows, found step_processor, which makes its own items")
         proxy = ReplayBufferProxy(joined.schema, joined.config.push, pusher)
-        player = RunPlayer(parts, models, proxy, counters, recording)
+        player = RecordingPlayer(parts, models, proxy, counters, recording)
         parts.agent.train()
         config = self._config.model_copy(update={"seed": joined.seed, "explore": True})
         asyncio.run(serve(player, config, ends, self._on_listening, player))

@@ -27,12 +27,15 @@ _FLAGS = {"insecure": "listen_insecure", "explore": "explore"}
 """The options, by setting."""
 LOGGED_PER_SECOND, LOGGED_AT_ONCE = 10.0, 1000
 """Lines of the log: a stranger cannot fill the disk."""
+RECORD_SECONDS = 10.0
+"""The time for writing the last episodes."""
 EXAMPLES = """\
   policy-server --run runs/cartpole-20261121-085026-3f2a/best                  for programs of this user on this host
   policy-server --run runs/cartpole-20261121-085026-3f2a/best --listen 0.0.0.0:50060 \\
       --listen-certificate host.pem --listen-key host.key --listen-tokens clients.tokens        for other hosts too
   policy-server --run runs/cartpole-20261121-085026-3f2a/best --set max_wait_ms=0 --set resume_seconds=600
   policy-server --config serving.yaml --run runs/drone-20261121-085026-3f2a/final --allow drone
+  policy-server --run runs/cartpole-20261121-085026-3f2a/best --record data/episodes   and keep every whole episode
   policy-server --learner gpu-host:50051 --ca ca.pem --token-file actor.token      an actor whose clients are its lanes
 
 Options whose names begin with --listen are about clients. --ca, --certificate, --key, --token-file and --insecure are
@@ -72,6 +75,13 @@ def parser() -> Parser:
         help="listen beyond this host without encryption and without tokens",
     )
     made.add_argument("--metrics", metavar="HOST:PORT", help="where it offers /metrics (default: nowhere)")
+    made.add_argument("--device", metavar="DEVICE", help="where the policy computes, such as cuda (default: cpu)")
+    made.add_argument(
+        "--record",
+        type=as_path,
+        metavar="DIR",
+        help="write every whole episode into DIR, as a dataset for offline-train and replay.sources",
+    )
     made.add_argument(
         "--explore",
         action="store_true",
@@ -104,6 +114,8 @@ def _read_config(arguments: argparse.Namespace) -> ServingConfig:
         "websocket": arguments.websocket,
         "token_file": arguments.listen_tokens,
         "metrics": arguments.metrics,
+        "device": arguments.device,
+        "record": arguments.record,
     }
     values |= {key: str(text) for key, text in given_texts.items() if text is not None}
     values |= {key: True for key in ("insecure", "explore") if vars(arguments)[_FLAGS[key]]}
@@ -129,19 +141,30 @@ def _serve_saved_policy(arguments: argparse.Namespace, config: ServingConfig, si
     import torch
 
     from common.process.kept_memory import keep_buffers
+    from crossborder.serving.recorded_policy import load_recorded_policy
     from crossborder.serving.serving import serve
     from learner.evaluation.policy import load_policy
 
     torch.set_num_threads(1)
     keep_buffers()
     find_policy(arguments)
-    place = arguments.run / arguments.checkpoint
-    policy = load_policy(place, arguments.allow)
+    place, stopped = arguments.run / arguments.checkpoint, threading.Event()
+    signals.on_stop = stopped.set
+    on_listening = partial(_tell_places, str(place))
+    if config.record is not None:
+        player, recording = load_recorded_policy(
+            place, arguments.allow, config.record, explores=config.explore, device=config.device
+        )
+        try:
+            asyncio.run(serve(player, config, stopped.is_set, on_listening, player))
+            player.flush()
+        finally:
+            recording.close(RECORD_SECONDS)
+        return
+    policy = load_policy(place, arguments.allow, config.device)
     if config.explore:
         policy.explore()
-    stopped = threading.Event()
-    signals.on_stop = stopped.set
-    asyncio.run(serve(policy, config, stopped.is_set, partial(_tell_places, str(place))))
+    asyncio.run(serve(policy, config, stopped.is_set, on_listening))
 
 
 def _serve_run(arguments: argparse.Namespace, config: ServingConfig, signals: StopSignals) -> None:
@@ -150,7 +173,15 @@ def _serve_run(arguments: argparse.Namespace, config: ServingConfig, signals: St
 
     tell = partial(tell_error, "policy-server", form=arguments.log_format)
     act = ActingForClients(config, partial(_tell_places, arguments.learner))
-    actor = Actor(arguments.learner, arguments.patience, read_trust(Trust, arguments), tell, act=act)
+    actor = Actor(
+        arguments.learner,
+        arguments.patience,
+        read_trust(Trust, arguments),
+        tell,
+        record=config.record,
+        act=act,
+        device=config.device,
+    )
     signals.on_stop = actor.stop
     run_actor(actor)
 
@@ -164,12 +195,19 @@ def _tell_places(source: str, places: Places) -> None:
 
 
 def _run(arguments: argparse.Namespace, signals: StopSignals) -> None:
+    from actor.episode_recording import make_directory
+    from learner.loop.devices import require_device
+
     quiet_grpc(arguments.log_format)
     logging.getLogger().handlers[0].addFilter(RateFilter(LOGGED_PER_SECOND, LOGGED_AT_ONCE))
     if (arguments.run is None) == (arguments.learner is None):
         raise ConfigError("expected one of --run and --learner: the policy is a saved one, or that of a learner")
+    config = _read_config(arguments)
+    require_device(config.device, "device")
+    if config.record is not None:
+        make_directory(config.record)
     serve = _serve_run if arguments.learner is not None else _serve_saved_policy
-    serve(arguments, _read_config(arguments), signals)
+    serve(arguments, config, signals)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

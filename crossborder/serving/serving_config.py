@@ -55,6 +55,14 @@ class ServingConfig(Settings):
         None, description="The file of the audit log. null: its events are lines of the process's log."
     )
     explore: bool = Field(False, description="Whether the policy explores, as in training; otherwise it is greedy.")
+    device: str = Field(
+        "cpu", description="Where the policy computes, as in trainer.device: cpu, cuda, or cuda and a number."
+    )
+    record: HomePath | None = Field(
+        None,
+        description="The directory into which every whole episode is written, as a dataset for offline-train and "
+        "replay.sources. null: nothing is recorded.",
+    )
     seed: int = Field(0, description="The seed of the first lane; each further lane has the next number.")
     max_sessions: Annotated[int, Field(ge=1, le=4096)] = Field(256, description="The most sessions at one time.")
     max_lanes: Annotated[int, Field(ge=1, le=65536)] = Field(

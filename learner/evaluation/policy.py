@@ -11,11 +11,10 @@ import numpy as np
 from common.data import Array, Leaves, Model, ModelVersion
 from common.errors import PluginError
 from common.interfaces import Agent, EnvSpec, acting_for_lanes
-from common.lanes.building import read_spec
 from common.lanes.stacking import Stacker
 from common.leaves import pick_lanes
 from common.spaces import flatten, unflatten
-from learner.storage.checkpoint import load_agent
+from learner.storage.checkpoint import load_parts
 
 
 class Policy:
@@ -112,18 +111,19 @@ def _join(rows: Sequence[Leaves]) -> Leaves:
     return np.stack(rows)  # type: ignore[arg-type] # no row is a dict
 
 
-def load_policy(directory: Path, allow: Sequence[str] = ()) -> Policy:
+def load_policy(directory: Path, allow: Sequence[str] = (), device: str = "cpu") -> Policy:
     """Load a saved policy.
 
     Args:
         directory: of the policy, such as ``RUN/best``.
         allow: your own parts and packages that the policy may name, as ``module:attr`` or ``module``, such as
             ``["my_parts"]``; or ``any``. The parts that come with crossborder need no entry.
+        device: where the policy computes, as in ``trainer.device``.
 
     Raises:
         CheckpointError: the directory holds no readable checkpoint.
         PluginError: the policy names a part that is not allowed, or the agent or the environment that knows the
             observation space cannot be built.
     """
-    agent, config, meta = load_agent(directory, allow)
-    return Policy(agent, read_spec(config.env), config.env.frame_stack, meta["opt_steps"])
+    parts, _, meta = load_parts(directory, allow, device)
+    return Policy(parts.agent, parts.frames, parts.frame_stack, meta["opt_steps"])

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from common.config.actor_config import ActorConfig
+from common.episode_files import read_episode
 from common.interfaces import Agent
 from common.lanes.building import read_spec
 from common.parts import build_parts
@@ -69,6 +70,8 @@ def test_a_client_gets_the_greedy_actions_of_the_saved_policy_and_ctrl_c_ends_th
     [
         (["--listen", "0.0.0.0:0"], 2, "is reachable from other hosts; expected tls and token_file too"),
         (["--set", "max_lane=3"], 2, "max_lanes"),
+        (["--device", "gpu"], 2, "device: expected a device such as cpu, cuda or cuda:1, found 'gpu'"),
+        (["--learner", "127.0.0.1:1"], 2, "expected one of --run and --learner"),
         (["--checkpoint", "7"], 2, "names the checkpoint best, --checkpoint 7 another"),
     ],
 )
@@ -120,3 +123,27 @@ def test_the_client_on_the_page_plays(tmp_path: Path, start: Start) -> None:
     (returns,) = re.findall(r"^crossborder_serving_returns_total (\S+)", told, re.MULTILINE)
     assert float(episodes) > 5
     assert 5 * float(episodes) < float(returns) < 1000, "an untrained policy keeps the pole up for some ten steps"
+
+
+@pytest.mark.slow
+def test_whole_episodes_are_recorded_with_the_actions_that_were_executed(tmp_path: Path, start: Start) -> None:
+    save(tmp_path / "run")
+    words = ["--listen", "127.0.0.1:0", "--record", str(tmp_path / "episodes")]
+    command = start("policy-server", "--run", str(tmp_path / "run"), *words)
+    observations = np.random.default_rng(0).normal(size=(6, 2, 4)).astype(np.float32)
+    with Caller(address_of(command), read_spec(CARTPOLE)) as caller:
+        stream = caller.open(2)
+        chosen = numbers(stream.step(1, observations[0], 2))
+        executed, by_person = np.array([1, 1 - chosen[1]]), [False, True]
+        payload = {"executed": executed.tobytes(), "intervened": by_person}
+        stream.step(2, observations[1], 2, reward=[0.5, 0.25], **payload)
+        stream.step(3, observations[2], 2, reward=[1, 2], terminated=[False, True])
+        stream.step(4, observations[3], 2, reward=[3, 0])
+        command.signal(signal.SIGTERM)
+        assert command.wait() == 128 + signal.SIGTERM, command.output()
+    (file,) = (tmp_path / "episodes").iterdir()
+    episode = read_episode(file)
+    np.testing.assert_array_equal(episode["obs"], observations[:3, 1])
+    assert episode["action"][0] == executed[1]
+    assert (episode["reward"].tolist(), episode["terminated"].tolist()) == ([0.25, 2], [False, True])
+    assert episode["intervened"].tolist() == [True, False]

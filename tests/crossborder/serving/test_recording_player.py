@@ -22,7 +22,7 @@ from common.parts import build_parts
 from common.settings import validate
 from common.wire.pb import acting_pb2 as pb
 from crossborder.serving.description import Description
-from crossborder.serving.run_player import RunPlayer
+from crossborder.serving.recording_player import RecordingPlayer
 from tests.actor.acting import Kept, assert_same
 from tests.conftest import merged
 from tests.crossborder.serving.services import Caller, Service, Stream, numbers, refusal
@@ -162,7 +162,7 @@ class RunService:
         self.config, self.rows, self.counters, self.published = config, KeptRows(), ActorCounters(), Published()
         self.published.newest = models[0]
         self.parts = build_parts(config, seed=SEED, epsilon=0.4)
-        self.player = RunPlayer(self.parts, self.published, self.rows, self.counters)
+        self.player = RecordingPlayer(self.parts, self.published, self.rows, self.counters)
         self.parts.agent.train()
 
     @contextmanager

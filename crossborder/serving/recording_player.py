@@ -37,7 +37,7 @@ class RowSink(ItemSink, Protocol):
     version: ModelVersion
 
 
-class RunPlayer:
+class RecordingPlayer:
     """Acts for lanes as a ``Sampler`` acts in its own environments: the same calls of the agent give the same rows.
 
     A lane's step begins with its action and ends with the lane's next message. In between, the player keeps the
