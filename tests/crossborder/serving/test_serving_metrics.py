@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import re
 from urllib.request import urlopen
 
 import grpc
 import pytest
 
 from common.wire.pb import acting_pb2 as pb
-from tests.conftest import PATIENCE
+from tests.conftest import PATIENCE, ROOT
 from tests.crossborder.serving.services import Caller, Service
 
 
@@ -37,3 +38,11 @@ def test_the_metrics_tell_what_a_service_has_done() -> None:
     assert told['refused_total{reason="session_lost"}'] == 1
     assert (told["batch_lanes_count"], told["batch_lanes_sum"]) == (2, 5)
     assert (told["wait_seconds_count"], told["answer_seconds_count"]) == (2, 2)
+
+
+def test_every_metric_is_on_the_page_and_the_page_names_no_other() -> None:
+    with Service(metrics="127.0.0.1:0") as service:
+        told = {name.partition("{")[0] for name in scrape(service)}
+    named = re.findall(r"`crossborder_serving_([a-z_]+)[`{]", (ROOT / "docs" / "metrics.md").read_text())
+    labelled = {"over_limit_total"}  # It has no series before the first call over a limit.
+    assert set(named) == {re.sub("_(bucket|count|sum|created)$", "", name) for name in told} | labelled
