@@ -149,12 +149,15 @@ class Sessions:
         """End the sessions that are silent for too long; called a few times a second."""
         now, config = self._clock(), self._config
         for session in tuple(self._by_secret.values()):
-            limit = config.resume_seconds if session.hang_up is None else config.silence_seconds
+            is_connected = session.hang_up is not None
+            if is_connected and not session.rests:
+                continue  # The client waits for us: a learner may hold its actors back for a long time.
+            limit = config.silence_seconds if is_connected else config.resume_seconds
             if now - session.silent_since > limit:
                 log.warning(
                     "a session of %d lanes has ended: %s for %g s",
                     len(session.lanes),
-                    "no connection" if session.hang_up is None else "silent",
+                    "silent" if is_connected else "no connection",
                     limit,
                 )
                 self._figures.expired += 1

@@ -44,9 +44,7 @@ def assert_lanes(rows: Items, links: Array) -> None:
         assert before == mine[0] or rows["final"][before], "an episode that broke off goes on as another one"
 
 
-def test_rows_of_killed_services_and_clients_are_stored_once_whole_and_in_their_lanes(
-    make_config: MakeConfig, start: Start
-) -> None:
+def test_rows_are_stored_once_whole_and_in_their_lanes_whoever_is_killed(make_config: MakeConfig, start: Start) -> None:
     rng, port, stored = random.Random(1), free_port(), list[int]()
     config = make_config(agent=AGENT, trainer={"max_opts": 10**9}, push={"n_buffer": 16, "flush_seconds": 0.05})
     with train_in_thread(config, local_actors=0) as (server, _):
@@ -58,7 +56,9 @@ def test_rows_of_killed_services_and_clients_are_stored_once_whole_and_in_their_
             wait_for(lambda aim=aim: server.buffer.inserted > aim, "rows come")  # type: ignore[misc]
             for client in clients:
                 assert client.process.poll() is None, client.output()
-            if number % 2:
+            if number % 3 == 0:
+                kill(server.ingest.pid)
+            elif number % 3 == 1:
                 kill(service.process.pid)
                 service.wait()
                 service = serve(start, server.ingest.address, port)

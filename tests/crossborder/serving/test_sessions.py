@@ -73,3 +73,25 @@ def test_a_silent_session_and_one_without_a_connection_end_in_time(is_connected:
         sessions.find(secret, "")
     assert (len(sessions), sessions.used_lanes, sessions.connected_lanes) == (0, 0, 0)
     assert ended == [True] * is_connected
+
+
+def test_a_session_that_waits_for_the_service_is_not_silent() -> None:
+    async def act() -> None:
+        clock = Clock()
+        sessions = make_sessions(clock, silence_seconds=30)
+        secret, session = sessions.open(1, "")
+        sessions.connect(session, lambda: None)
+        answer: asyncio.Future[pb.LaneActions] = asyncio.get_running_loop().create_future()
+        session.take(pb.LaneSteps(seq=1, observation=np.zeros(2, np.float32).tobytes()), answer.set_result)
+        clock.now = 1000
+        sessions.tick()
+        answering = asyncio.create_task(sessions.batches.run())
+        await answer
+        answering.cancel()
+        sessions.tick()
+        assert sessions.find(secret, "") is session
+        clock.now = 1031
+        sessions.tick()
+        assert not len(sessions)
+
+    asyncio.run(act())
