@@ -33,7 +33,7 @@ EXAMPLES = """\
   policy-server --run runs/cartpole-20261121-085026-3f2a/best                  for programs of this user on this host
   policy-server --run runs/cartpole-20261121-085026-3f2a/best --listen 0.0.0.0:50060 \\
       --listen-certificate host.pem --listen-key host.key --listen-tokens clients.tokens        for other hosts too
-  policy-server --run runs/cartpole-20261121-085026-3f2a/best --set max_wait_ms=0 --set resume_seconds=600
+  policy-server --run runs/cartpole-20261121-085026-3f2a/best --set max_wait_ms=2 --set resume_seconds=600
   policy-server --config serving.yaml --run runs/drone-20261121-085026-3f2a/final --allow drone
   policy-server --run runs/cartpole-20261121-085026-3f2a/best --record data/episodes   and keep every whole episode
   policy-server --learner gpu-host:50051 --ca ca.pem --token-file actor.token      an actor whose clients are its lanes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 
 from common.data import Array, Leaves, Model, ModelVersion
 from common.errors import PluginError
-from common.interfaces import Agent, EnvSpec, acting_for_lanes
+from common.interfaces import Agent, EnvSpec, LaneAgent, acting_for_lanes
 from common.lanes.stacking import Stacker
 from common.leaves import pick_lanes
 from common.spaces import flatten, unflatten
@@ -96,11 +97,15 @@ class Policy:
             PluginError: the agent cannot act for some of its lanes.
         """
         seen = self._stacker.add(obs, begins, lanes) if self._stacker is not None else obs
-        agent = acting_for_lanes(self.agent)
         if begins.any():
-            agent.begin(begins, lanes)
-        actions: Leaves = agent.sample(seen, lanes)
+            self._lane_agent.begin(begins, lanes)
+        actions: Leaves = self._lane_agent.sample(seen, lanes)
         return actions
+
+    @cached_property
+    def _lane_agent(self) -> LaneAgent:
+        """The agent that acts for some lanes; looking at its methods takes as long as a small network."""
+        return acting_for_lanes(self.agent)
 
 
 def _join(rows: Sequence[Leaves]) -> Leaves:
