@@ -139,7 +139,7 @@ class WebSocketDoor:
                 message = await self._read_in_time(socket)
                 as_text = isinstance(message, str)
                 values = dict(parse(message))
-                caller = self._identify(socket, values.pop("token", ""))
+                caller = await self._identify(socket, values.pop("token", ""))
             finally:
                 self._n_strangers -= 1
             await self._serve_caller(socket, caller, values, as_text=as_text)
@@ -177,7 +177,7 @@ class WebSocketDoor:
         except TimeoutError:
             raise self._limits.count_refusal("handshake_seconds") from None
 
-    def _identify(self, socket: ServerConnection, token: object) -> Caller:
+    async def _identify(self, socket: ServerConnection, token: object) -> Caller:
         """The caller that has sent this token; a caller without any sends an empty one.
 
         Raises:
@@ -191,7 +191,7 @@ class WebSocketDoor:
             self._service.audit.note("refused", STRANGER, method=METHOD, peer=peer)
             self._limits.count_failure(peer)
             raise
-        self._gate.require_own_user(caller)
+        await self._gate.require_own_user(caller)
         return caller
 
     async def _talk(self, socket: ServerConnection, caller: Caller, values: Values, *, as_text: bool) -> None:

@@ -147,7 +147,7 @@ class Admission(grpc.aio.ServerInterceptor):
     ) -> None:
         current_caller.set(caller)  # Each call has its own task, and therefore its own context.
         try:
-            self._gate.require_own_user(caller)
+            await self._gate.require_own_user(caller)
             await self._within_limits(handler, caller, connection, requests, context)
         except UnauthenticatedError as error:
             self._note_refusal(caller, "unauthenticated", "the token was revoked")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import enum
 import hashlib
 import logging
@@ -219,17 +220,20 @@ class Gate:
             raise UnauthenticatedError(NOT_AUTHENTICATED)
         return Caller(method, peer, role, name, digest)
 
-    def require_own_user(self, caller: Caller) -> None:
+    async def require_own_user(self, caller: Caller) -> None:
         """Check that no other user of this host joins or gives orders where no token keeps that user out.
 
-        Calls that need an actor which has joined, or that only ask, are not looked up: Linux takes up to milliseconds.
+        Linux takes up to milliseconds, and far more where many connections have just ended: a thread waits for it, and
+        calls that need an actor which has joined, or that only ask, are not looked up.
 
         Raises:
             OtherUserError: another user of this host makes the call.
         """
         if self._known or self._is_open or self.port is None or caller.method in _ASKING:
             return
-        if not caller.method.startswith(HEALTH_METHODS) and is_strangers_peer(caller.peer, self.port):
+        if caller.method.startswith(HEALTH_METHODS):
+            return
+        if await asyncio.to_thread(is_strangers_peer, caller.peer, self.port):
             raise OtherUserError(
                 "expected a caller of this server's own user or of root, found another user of this host; a server "
                 "without tokens serves one user: give it TLS and tokens (crossborder-certs)"
