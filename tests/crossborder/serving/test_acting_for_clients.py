@@ -45,14 +45,13 @@ def assert_lanes(rows: Items, links: Array) -> None:
 
 
 def test_rows_are_stored_once_whole_and_in_their_lanes_whoever_is_killed(make_config: MakeConfig, start: Start) -> None:
-    rng, port, stored = random.Random(1), free_port(), list[int]()
+    rng, port = random.Random(1), free_port()
     config = make_config(agent=AGENT, trainer={"max_opts": 10**9}, push={"n_buffer": 16, "flush_seconds": 0.05})
     with train_in_thread(config, local_actors=0) as (server, _):
         service = serve(start, server.ingest.address, port)
         clients = [play(start, port, number) for number in range(1, 4)]
         for number in range(4, 12):
-            stored.append(server.buffer.inserted)
-            aim = stored[-1] + rng.randint(50, 400)
+            aim = server.buffer.inserted + rng.randint(50, 400)
             wait_for(lambda aim=aim: server.buffer.inserted > aim, "rows come")  # type: ignore[misc]
             for client in clients:
                 assert client.process.poll() is None, client.output()
@@ -66,7 +65,8 @@ def test_rows_are_stored_once_whole_and_in_their_lanes_whoever_is_killed(make_co
                 gone = clients.pop(0)
                 kill(gone.process.pid)
                 clients.append(play(start, port, number))
-        wait_for(lambda: server.buffer.inserted > stored[-1] + 500, "rows come after all that")
+        last = server.buffer.inserted
+        wait_for(lambda: server.buffer.inserted > last + 500, "rows come after all that")
         for client in clients:
             kill(client.process.pid)
         service.signal(signal.SIGTERM)
