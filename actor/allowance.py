@@ -115,7 +115,7 @@ class Allowance:
         return name.text in self._entries or (name.by_module and any(_within(module, entry) for entry in self._entries))
 
     def _is_shipped(self, name: Name) -> bool:
-        return name.role is not None and part_loading.find_present_place(name.text) in SHIPPED[name.role]
+        return name.role is not None and name.text in SHIPPED[name.role]
 
     def _check_kind(self, name: Name, role: Role) -> None:
         """Check that a target is a class of its role, or a function that is allowed by its whole name."""

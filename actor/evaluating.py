@@ -15,11 +15,11 @@ from actor.stat import ActorCounters
 from common.config.actor_config import ActorConfig
 from common.data import NO_MODEL, Model, ModelVersion
 from common.errors import PluginError
-from common.evaluators import open_evaluator
+from common.evaluation import open_evaluator
 from common.interfaces import Evaluation
 from common.lanes.watched_envs import EvaluationAbandoned, Watch
 from common.parts import Parts
-from common.process.restarts import RestartPolicy
+from common.process.child import RestartPolicy
 
 log = logging.getLogger(__name__)
 WAIT_SECONDS = 1.0

@@ -40,7 +40,7 @@ class _Unsent(Generic[MessageT]):
 
 
 @dataclass(frozen=True)
-class Group(Generic[MessageT]):
+class MessageGroup(Generic[MessageT]):
     """Messages that travel together under one number.
 
     Args:
@@ -96,7 +96,7 @@ class Spool(Generic[MessageT]):
         self._unsent: deque[_Unsent[MessageT]] = deque()
         self._unsent_rows = 0
         self._has_dropped = False  # Messages were dropped between the last group and the oldest unsent message.
-        self._groups: deque[Group[MessageT]] = deque()  # The first has the number ``_acked + 1``.
+        self._groups: deque[MessageGroup[MessageT]] = deque()  # The first has the number ``_acked + 1``.
         self._grouped_messages = 0
         self._group_bytes = 0
         self._bytes = 0  # Of groups and unsent messages.
@@ -220,7 +220,7 @@ class Spool(Generic[MessageT]):
             self._room.notify_all()
             self._work.notify_all()
 
-    def next_unsent(self, epoch: int, seconds: float) -> tuple[int, Group[MessageT]] | None:
+    def next_unsent(self, epoch: int, seconds: float) -> tuple[int, MessageGroup[MessageT]] | None:
         """The next group that has not gone out on the connection of ``epoch``, and its number.
 
         Returns None if there is none within ``seconds``, if the spool is closed and has no more, or if that connection
@@ -253,7 +253,7 @@ class Spool(Generic[MessageT]):
             members.append(self._unsent.popleft())
             rows += members[-1].rows
         size = sum(unsent.size for unsent in members)
-        group = Group([unsent.message for unsent in members], size, members[0].put_at, self._has_dropped)
+        group = MessageGroup([unsent.message for unsent in members], size, members[0].put_at, self._has_dropped)
         self._has_dropped = False
         self._groups.append(group)
         self._group_bytes += group.size

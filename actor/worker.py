@@ -41,10 +41,8 @@ from common.lanes.safe_stop import build_safe_stop, stop_safely
 from common.lanes.watched_envs import Watch
 from common.parts import Parts, build_parts
 from common.plugins.part_config import EnvConfig
-from common.process.child import read_boot, say, say_error
-from common.process.kept_memory import keep_buffers
+from common.process.child import RestartPolicy, keep_buffers, read_boot, say, say_error
 from common.process.log import setup_logging
-from common.process.restarts import RestartPolicy
 from common.process.signals import StopSignals
 from common.settings import validate
 from common.wire.trust import Trust

@@ -30,8 +30,7 @@ from learner.replay.uniform import UniformReplay
 from learner.replay.writer import ReplayWriter
 from learner.storage.checkpoint import SaveCounts
 from learner.storage.checkpointer import Checkpointer
-from learner.storage.moment import Moment
-from learner.storage.training_state import StateFiles
+from learner.storage.training_state import Moment, StateFiles
 from learner.views.transitions import Transitions
 
 TIMES = 50

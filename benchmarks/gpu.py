@@ -225,7 +225,8 @@ def measure_gather(device: torch.device) -> dict[str, object]:
             rows = {"many": rng.standard_normal((GATHERED // 16, ROW_FLOATS), np.float32)}
             writer.append(rows, GATHERED // 16, incarnation=1, seq=seq)
         copied = ResidentRows(memory, device)
-        resident = ResidentReplay(UniformReplay(memory, SelfContained(schema), seed=0), device, copied)
+        copied.catch_up()
+        resident = ResidentReplay(UniformReplay(memory, SelfContained(schema), seed=0), device)
         resident.tensors(GATHERED)
         slots = [torch.from_numpy(rng.integers(0, len(memory), GATHERED)).to(device) for _ in range(8)]
 

@@ -24,7 +24,7 @@ from typing import IO, Any, Final
 import yaml
 
 from benchmarks.report import cpu_seconds
-from common.process.kept_memory import KEEP_BUFFERS
+from common.process.child import KEEP_BUFFERS
 
 PATIENCE: Final = 60.0
 SETTLING: Final = 0.5

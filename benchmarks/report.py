@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from common.process.kept_memory import KEEP_BUFFERS
+from common.process.child import KEEP_BUFFERS
 
 RUNS = 3
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from common.data import Array, Schema
 from learner.replay.view import Plan, Rows, View
-from learner.views.episodes import follow
+from learner.views.paths import follow
 from learner.views.transitions import Transitions
 
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from common.agents.exploring.lane_random import LaneRandom
 from common.agents.exploring.over_values import EpsilonGreedy
-from common.agents.losses.sequences import masked_mean, n_step_target, rescale, undo_rescaling
+from common.agents.losses.sequence_losses import masked_mean, n_step_target, rescale, undo_rescaling
 from common.agents.network_agent import Batch, LaneMemory, NetworkAgent, Results, Update, adam, descend, draw, track
 from common.data import Array, Column, Items, Model, Record
 from common.interfaces import EnvSpec, ReplayBuffer

@@ -86,7 +86,7 @@ WALKS: Final = (
             Step(1, 2, "the next acknowledgement names the version", "learner/ingest/service.py"),
             Step(2, 1, "GetModel, from a thread beside acting", "actor/client/fetcher.py"),
             Step(1, 1, "serialised once for all actors", "learner/ingest/model_answers.py"),
-            Step(1, 2, "a safetensors file, in chunks", "common/wire/chunk.py"),
+            Step(1, 2, "a safetensors file, in chunks", "common/wire/large_field.py"),
             Step(2, 2, "checksum compared, tensors in place", "actor/client/assembly.py"),
             Step(2, 2, "Agent.sync_model before the next step", "actor/worker.py"),
         ),

@@ -87,7 +87,7 @@ SLOW_PLACES = (
     "learner/loop/test_run.py",
     "learner/loop/test_in_turns.py",
     "learner/loop/test_offline.py",
-    "learner/loop/test_precision.py",
+    "learner/loop/test_learner_parts.py",
     "learner/test_resume.py",
     "common/agents",
     "test_conformance.py",

@@ -58,7 +58,7 @@ FORKED_MODULES: Final = {
     "common.process.spare",
     "crossborder.sweeps.sweep_child",
     "learner.evaluation.evaluator_child",
-    "learner.ingest.__main__",
+    "learner.ingest.ingest_child",
 }
 """The modules of children that are forked."""
 CHILDREN_ARE_FORKED: Final = "CROSSBORDER_TESTS_FORK_CHILDREN"

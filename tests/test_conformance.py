@@ -25,7 +25,7 @@ from common.agents.recurrent_ppo import RecurrentPPO
 from common.agents.recurrent_sac import RecurrentSAC
 from common.agents.sac import SAC
 from common.agents.td3 import TD3
-from common.config.evaluator_config import EvaluatorConfig
+from common.config.actor_config import EvaluatorConfig
 from common.config.replay_config import PrioritizedConfig
 from common.data import Column, Items, Schema
 from common.envs.memory_tasks import KeepElements

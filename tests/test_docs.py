@@ -118,6 +118,16 @@ def test_a_test_on_a_page_exists(test: str) -> None:
     assert re.search(rf"^def {name}\(", (ROOT / path).read_text(), re.MULTILINE)
 
 
+def test_each_fault_on_the_page_of_reliability_has_its_tests() -> None:
+    tables, tests = PAGES["reliability.md"].split("## Tests of these faults")
+    faults = re.findall(
+        r"^\| (?!fault \|)(.+?) \|", tables.split("## What happens when")[1].split("## Standby")[0], re.M
+    )
+    assert len(faults) > 50
+    without_links = [re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", fault) for fault in faults]
+    assert sorted(without_links) == sorted(re.findall(r"^\| (?!fault \|)(.+?) \| `tests/", tests, re.M))
+
+
 @pytest.mark.parametrize("target", on_pages(rf"(?:{'|'.join(OWN_PACKAGES)}|examples)\.[\w.]+:[\w.]+"))
 def test_a_part_on_a_page_exists(target: str) -> None:
     module, _, path = target.partition(":")

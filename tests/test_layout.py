@@ -11,15 +11,10 @@ GENERATED = Path("common/wire/pb")
 
 # Modules without a test file of their name, and where their behaviour is tested instead.
 TESTED_ELSEWHERE: dict[str, str] = {
-    "common/config/evaluator_config.py": "common/test_evaluation.py",
     "common/agents/averaging.py": "learner/ranks/test_averaging.py",
     "common/testing/acting_checks.py": "common/testing/test_agent_checks.py",
-    "common/wire/large_field.py": "common/wire/test_chunk.py",
-    "learner/commands/server_cordon.py": "learner/commands/test_server_drain.py",
-    "learner/commands/server_uncordon.py": "learner/commands/test_server_drain.py",
     "crossborder/serving/connection.py": "crossborder/serving/test_acting_servicer.py",
     "crossborder/serving/figures.py": "crossborder/serving/test_serving_metrics.py",
-    "actor/sampling/outbox.py": "actor/sampling/test_sampler.py",
     "crossborder/serving/outcomes.py": "crossborder/serving/test_recording_player.py",
     "crossborder/serving/reading.py": "crossborder/serving/test_acting_servicer.py",
     "crossborder/serving/recorded_policy.py": "crossborder/serving/test_policy_server.py",
@@ -28,17 +23,11 @@ TESTED_ELSEWHERE: dict[str, str] = {
     "crossborder/serving/websocket_messages.py": "crossborder/serving/test_websocket_door.py",
     "learner/__main__.py": "e2e/test_ranks.py",
     "learner/loop/together.py": "e2e/test_ranks.py",
-    "learner/evaluation/candidate.py": "learner/evaluation/test_actor_scoring.py",
-    "learner/loop/learner_parts.py": "learner/loop/test_run.py",
     "learner/loop/opt_step.py": "learner/loop/test_learner.py",
-    "learner/loop/run_records.py": "learner/loop/test_learner.py",
     "learner/replay/view.py": "common/testing/test_view_checks.py",
     "common/wire/waiting.py": "security/test_hostile.py",
     "learner/shared/followed_batch.py": "learner/ingest/test_batch_traces.py",
-    "learner/storage/moment.py": "learner/storage/test_training_state.py",
     "learner/views/columns.py": "learner/views/test_transitions.py",
-    "learner/views/episodes.py": "learner/views/test_transitions.py",
-    "learner/views/path_view.py": "learner/views/test_transitions.py",
     "learner/views/positions.py": "learner/views/test_sequences.py",
 }
 
@@ -46,6 +35,7 @@ TESTED_ELSEWHERE: dict[str, str] = {
 ACROSS_MODULES: dict[str, str] = {
     "actor/client/test_hostile_learner.py": "what a learner may send that an actor must survive",
     "common/agents/test_recurrent_example.py": "the agent with a memory among the examples",
+    "common/agents/test_q_agent.py": "what holds for all agents of action values",
     "common/agents/test_shared_encoders.py": "what holds for SAC and TD3 with shared and with frozen encoders",
     "common/agents/test_structured.py": "what holds for all agents whose observations are structured",
     "learner/test_poison.py": "items at which training diverges",

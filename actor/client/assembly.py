@@ -10,8 +10,8 @@ import numpy as np
 
 from common.data import NO_MODEL, Array, Model
 from common.errors import RefusedError
-from common.wire.chunk import checksum, parse_chunk
-from common.wire.delta import apply_delta
+from common.wire.compression import apply_delta
+from common.wire.large_field import checksum, parse_chunk
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.rpc import version_from_pb
 from common.wire.tensor_file import read_tensors

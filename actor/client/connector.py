@@ -5,20 +5,21 @@ from __future__ import annotations
 import logging
 import os
 import random
+import re
 import secrets
 import socket
 import threading
 from collections.abc import Sequence
 from importlib.metadata import version
+from typing import Final
 
 import grpc
 
-from actor.client.following import follow
 from actor.client.join_answer import JoinAnswer, read_join
-from common.errors import CrossborderError, LearnerUnreachableError
+from common.errors import CrossborderError, LearnerUnreachableError, RefusedError
 from common.process.clocks import Backoff, Deadline
 from common.process.log import identify
-from common.wire.address import split_address
+from common.wire.address import is_loopback, join_address, split_address
 from common.wire.channel import get_model, name_proxy, open_channel, push_items, watch_credentials
 from common.wire.endpoints import Endpoint, find_endpoints, split_addresses
 from common.wire.owners import is_listening, is_own_host
@@ -237,3 +238,40 @@ class Connector:
 def _hint(reason: str) -> str:
     """A learner that asks for TLS or a certificate, and gets none, closes the connection and does not say why."""
     return "; does it expect TLS (--ca) or a certificate (--certificate, --key)?" if "Socket closed" in reason else ""
+
+
+MAX_ADDRESS: Final = 300
+"""Characters of an address that a learner names."""
+
+
+def follow(here: Endpoint, elsewhere: str, trust: Trust, listed: Sequence[str]) -> Endpoint:
+    """The endpoint to which the learner at ``here`` leads an actor, if the actor may follow.
+
+    A learner on the actor's host may name any code, and a learner without TLS could be anybody. So a learner on the
+    actor's host cannot lead the actor to another host, and a learner on another host cannot lead it to its own host.
+    Without TLS, an actor follows only to hosts that its user has named. With TLS, it checks the certificate of the
+    other learner as it checked that of the first.
+
+    A learner that listens on all addresses is named by its host's name. An actor that has reached the first learner on
+    loopback reaches the other learner of that host on loopback too.
+
+    Args:
+        here: the learner that leads.
+        elsewhere: HOST:PORT, as that learner says.
+        trust: of the actor.
+        listed: the hosts that the user has named.
+
+    Raises:
+        RefusedError: the actor may not go there.
+        ConfigError: it is no HOST:PORT.
+    """
+    if len(elsewhere) > MAX_ADDRESS or not re.fullmatch(r"[\w.:\[\]-]+", elsewhere, re.ASCII):
+        raise RefusedError(f"expected HOST:PORT of at most {MAX_ADDRESS} characters, found {elsewhere[:MAX_ADDRESS]!a}")
+    host, port = split_address(elsewhere)
+    if is_loopback(here.name) and host == socket.gethostname():
+        host = here.name
+    if is_loopback(host) != is_loopback(here.name):
+        raise RefusedError("a learner on the actor's host may lead it only to this host, and others to other hosts")
+    if not (trust.uses_tls(host) or is_loopback(host) or host in listed):
+        raise RefusedError(f"without TLS an actor follows only to hosts that --learner names; name {host} there too")
+    return Endpoint(join_address(host, port), host)

@@ -8,12 +8,12 @@ from typing import Final
 
 from actor.client.actor_traces import ActorTraces
 from actor.client.join_answer import JoinAnswer
-from actor.spool import ALONE, Group, Spool
+from actor.spool import ALONE, MessageGroup, Spool
 from actor.stat import ActorCounters, Episodes
 from common.data import MAX_EPISODES, BufferedItems, ModelVersion
-from common.wire.batch import Request
 from common.wire.codec import encode_together
 from common.wire.compression import compress_together
+from common.wire.large_field import Request
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.rpc import version_to_pb
 
@@ -116,7 +116,7 @@ class Requests:
         pieces = encode_together(self._schema, buffered)
         return (compress_together(pieces),) if self._compresses else pieces
 
-    def make_message(self, incarnation: int, seq: int, group: Group[WaitingBatch]) -> Request:
+    def make_message(self, incarnation: int, seq: int, group: MessageGroup[WaitingBatch]) -> Request:
         """Make the message of a group, whose number is ``seq``.
 
         The report has the present figures, even if the batches are sent again: the learner keeps the report that came

@@ -9,13 +9,11 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
 from typing import Final, TextIO
 
 from actor.allowance import check_names
-from actor.client.handshake import connect, inspect_certificate, resolve
 from actor.client.join_answer import read_config
-from actor.client.probe import CheckAnswer, Probe
+from actor.client.probe import CheckAnswer, Probe, connect, inspect_certificate, resolve
 from actor.worker import build_agreed_parts
 from common.config.actor_config import ActorConfig
 from common.data import Schema
@@ -27,9 +25,9 @@ from common.errors import (
     ProtocolMismatchError,
     RefusedError,
 )
-from common.evaluators import open_evaluator
+from common.evaluation import open_evaluator
 from common.lanes.watched_envs import Watch
-from common.process.log import escape, escape_lines
+from common.process.command import Check, run_checks
 from common.wire.address import split_address
 from common.wire.owners import is_own_host
 from common.wire.trust import Trust
@@ -147,17 +145,6 @@ class Visit:
         )
 
 
-@dataclass(frozen=True)
-class Check:
-    """A check, and advice to a user for whom it fails."""
-
-    name: str
-    run: Callable[[Visit], str]
-    advice: str
-    is_vital: bool = False
-    """Whether the later checks are left out if this check fails, since they would fail too."""
-
-
 CHECKS: Final = (
     Check("name", Visit.name, "correct --learner, or let DNS or /etc/hosts know the name here", is_vital=True),
     Check(
@@ -216,18 +203,5 @@ def examine(
         ConfigError: a file of ``trust`` cannot be read.
         CrossborderError: the error of the first check that failed.
     """
-    failures: list[CrossborderError] = []
     with closing(Probe(address, trust, clock, actor_id)) as probe:
-        visit = Visit(address, trust, probe, evaluates=evaluates, actor_id=actor_id)
-        for check in CHECKS:
-            try:
-                out.write(f"pass  {check.name:<12}{escape(check.run(visit))}\n")
-            except CrossborderError as error:
-                found = f"\n{'':18}".join(escape_lines(str(error)))
-                out.write(f"FAIL  {check.name:<12}{found}\n{'':18}to do: {check.advice}\n")
-                failures.append(error)
-                if check.is_vital:
-                    break
-            out.flush()
-    if failures:
-        raise failures[0]
+        run_checks(CHECKS, Visit(address, trust, probe, evaluates=evaluates, actor_id=actor_id), out)

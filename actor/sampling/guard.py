@@ -16,7 +16,7 @@ from actor.stat import ActorCounters
 from common.lanes.building import EnvExitError
 from common.lanes.lanes import AnyEnv, Busy, close_env
 from common.lanes.safe_stop import SafeStop
-from common.process.restarts import RestartPolicy
+from common.process.child import RestartPolicy
 
 log = logging.getLogger(__name__)
 LAST_WORDS_SECONDS = 30.0
@@ -27,7 +27,7 @@ cannot tell it from a process that was stopped itself, so it leaves room for a p
 
 
 class Guard:
-    """Rebuilds an environment when it raises: the ``Keeper`` of an actor's lanes.
+    """Rebuilds an environment when it raises: the ``EnvKeeper`` of an actor's lanes.
 
     Args:
         build: makes the next environment.

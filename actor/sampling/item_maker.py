@@ -6,16 +6,28 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from actor.sampling.next_obs import next_of
 from common.data import Array, Items, Leaves, Schema
 from common.interfaces import Step, StepProcessor
 from common.lanes.lanes import Round
 from common.lanes.stacking import Stacker
-from common.leaves import copy_leaves, pick_lanes
+from common.leaves import copy_leaves, pick_lanes, put_leaves
+
+
+def next_of(outcome: Round, stacker: Stacker | None) -> Leaves:
+    """The observations after a step, the last ones where an episode ended, ``[n, *shape]``: a copy.
+
+    Args:
+        outcome: of the step.
+        stacker: stacks the agent's frames, or None.
+    """
+    frames = copy_leaves(outcome.obs)
+    if outcome.ended is not None and outcome.final_obs is not None:
+        put_leaves(frames, outcome.ended, outcome.final_obs)
+    return frames if stacker is None else stacker.peek(frames)
 
 
 class ItemMaker:
-    """Gathers the items that step processors make; the counterpart of ``Recorder``.
+    """Gathers the items that step processors make; the counterpart of ``RowRecorder``.
 
     Args:
         schema: of the items.
@@ -32,7 +44,7 @@ class ItemMaker:
         self.rows = 0
 
     def begin(self, obs: Leaves, begins: Array | None, actions: Leaves, extras: Mapping[str, Array] | None) -> None:  # noqa: ARG002 - items have no extras of the agent
-        """Take the observations and actions of a round before its step, see ``Recorder.begin``."""
+        """Take the observations and actions of a round before its step, see ``RowRecorder.begin``."""
         self._obs, self._actions = copy_leaves(obs), actions
         if begins is not None:
             for lane in np.flatnonzero(begins).tolist():

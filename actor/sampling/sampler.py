@@ -3,21 +3,77 @@
 from __future__ import annotations
 
 from time import perf_counter
+from typing import Any, Protocol
 
 import numpy as np
 
-from actor.sampling.item_maker import ItemMaker
-from actor.sampling.next_obs import next_of
-from actor.sampling.outbox import ItemSink, Outbox, RowWatcher, agreed_schema
-from actor.sampling.priority import NEXT, SEEN, noted_columns
-from actor.sampling.recorder import Recorder
+from actor.sampling.item_maker import ItemMaker, next_of
+from actor.sampling.recorder import NEXT, SEEN, RowRecorder, add_priority, add_priority_to_rows, noted_columns
 from actor.stat import ActorCounters
-from common.data import Array
+from common.data import PRIORITY, Array, Items, Schema
+from common.errors import PluginError
 from common.interfaces import Agent
 from common.lanes.lanes import Lanes
 from common.lanes.pace import Pace
 from common.lanes.stacking import Stacker
 from common.parts import Parts
+
+
+class ItemSink(Protocol):
+    """Takes a sampler's rows. The sampler cannot tell whether a network lies behind it."""
+
+    def takes(self, rows: int) -> bool:
+        """Whether to push the rows that were gathered so far; asked after each round."""
+
+    def push(self, items: Items) -> None:
+        """Take rows, or items of a user's step processor; blocks while the other side holds back.
+
+        The arrays are valid during the call.
+        """
+
+
+class RowWatcher(Protocol):
+    """Takes the rows of a sampler too, before they are mapped."""
+
+    def add(self, rows: Items) -> None:
+        """Take rows, ``[n, *shape]``, which are valid during the call; does not wait."""
+
+
+class Outbox:
+    """Pushes what was recorded as the learner expects it.
+
+    Args:
+        parts: say how rows are changed before they are pushed.
+        records: the rows; if they get priorities, it has noted the agent's observations before and after each step.
+        recording: takes the rows too; None: they are not recorded. It must be None for items of a step processor.
+    """
+
+    def __init__(self, parts: Parts, records: RowRecorder | ItemMaker, recording: RowWatcher | None) -> None:
+        self._parts, self._records, self._recording = parts, records, recording
+        self._agreed = agreed_schema(parts)
+
+    def push(self, agent: Agent, sink: ItemSink) -> None:
+        """Push the rows that were gathered, if there are any.
+
+        Raises:
+            SchemaMismatchError: the map of rows makes other columns than it says.
+        """
+        if self._records.rows:
+            if self._recording is not None:
+                self._recording.add(self._records.items())
+            sink.push(self._make_items(agent))
+            self._records.clear()
+
+    def _make_items(self, agent: Agent) -> Items:
+        """The rows as the learner expects them."""
+        items, records, row_map = self._records.items(), self._records, self._parts.row_map
+        if row_map is not None:
+            items = map_rows(row_map.map, items, self._agreed)
+        if not self._parts.has_priorities:
+            return items
+        if isinstance(records, ItemMaker):
+            return add_priority(items, agent)
+        return add_priority_to_rows(items, records.notes(SEEN), records.notes(NEXT), agent)
 
 
 class Sampler:
@@ -44,19 +100,19 @@ class Sampler:
         self._stacker = Stacker(parts.frames, self._lanes.n, parts.frame_stack) if parts.frame_stack > 1 else None
         self._records = self._make_recorder()
         self._outbox = Outbox(parts, self._records, recording)
-        rows = self._records if isinstance(self._records, Recorder) else None
+        rows = self._records if isinstance(self._records, RowRecorder) else None
         self._noted = rows if parts.has_priorities else None  # Notes the agent's observations for priorities.
-        self._has_extras = bool(parts.agent.extra_columns()) and isinstance(self._records, Recorder)
+        self._has_extras = bool(parts.agent.extra_columns()) and isinstance(self._records, RowRecorder)
         self._makes_items = bool(parts.processors)
         self._unbegun: Array | None = np.ones(self._lanes.n, bool)  # Where the agent begins at the first round.
         self._ended: float | None = None  # When the last round ended; None: it was pushed, or there was none.
         self._lanes.reset(spread(seed) if self._lanes.is_vector else seed)
 
-    def _make_recorder(self) -> Recorder | ItemMaker:
+    def _make_recorder(self) -> RowRecorder | ItemMaker:
         parts = self._parts
         if parts.processors:
             return ItemMaker(agreed_schema(parts), parts.processors, self._stacker)
-        return Recorder(parts.rows, self._lanes.n, noted_columns(parts.spec) if parts.has_priorities else ())
+        return RowRecorder(parts.rows, self._lanes.n, noted_columns(parts.spec) if parts.has_priorities else ())
 
     @property
     def version(self) -> int:
@@ -147,3 +203,25 @@ def lanes_of(parts: Parts) -> Lanes:
 def spread(seed: int) -> int:
     """A number far from those that other seeds give, of 31 bits."""
     return int(np.random.SeedSequence(seed).generate_state(1)[0] >> 1)
+
+
+def agreed_schema(parts: Parts) -> Schema:
+    """The columns that are sent, without the priorities that the actor adds."""
+    return parts.schema.without(PRIORITY) if parts.has_priorities else parts.schema
+
+
+def map_rows(function: Any, rows: Items, schema: Schema) -> Items:
+    """The rows that a map makes of ``rows``.
+
+    Raises:
+        SchemaMismatchError: they have other columns than the map says.
+        PluginError: the map made another number of rows.
+    """
+    given = {name: column.view() for name, column in rows.items()}
+    for column in given.values():
+        column.flags.writeable = False  # The recorder goes on with these arrays.
+    mapped: Items = function(given)
+    count, expected = schema.count(mapped), len(next(iter(rows.values())))
+    if count != expected:
+        raise PluginError(f"step_processor: expected a map of {expected} rows to as many, found {count}")
+    return mapped

@@ -16,12 +16,23 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 from torch import nn
 
 from common.agents.actions import ActionScale
+from common.agents.configured_agent import (
+    BatchItems,
+    ConfiguredAgent,
+    CriticCount,
+    DiscountFactor,
+    EncoderFeatures,
+    GradNormLimit,
+    LossOfCritics,
+    NetworkConfig,
+    NormalizeRewards,
+    RewardScale,
+    ShiftPixels,
+    UpdatesPerOpt,
+)
 from common.agents.network_agent import (
     Batch,
     Inference,
-    LaneRandom,
-    NetworkAgent,
-    NormalizeBatch,
     Results,
     Update,
     build_optimizer,
@@ -35,23 +46,8 @@ from common.agents.networks.critics import Critics
 from common.agents.networks.encoders import LeafSpaces, build_encoder, is_own_network, select_leaves
 from common.agents.networks.frozen import FrozenEncoderConfig, load_frozen_networks
 from common.agents.networks.layers import Observed
-from common.agents.networks.normalization import build_normalizer
 from common.agents.networks.picture_leaves import RandomShift
 from common.agents.networks.policies import GreedyActor
-from common.agents.shared_settings import (
-    BatchItems,
-    CriticCount,
-    DiscountFactor,
-    EncoderFeatures,
-    GradNormLimit,
-    LossOfCritics,
-    NetworkConfig,
-    NormalizeObservations,
-    NormalizeRewards,
-    RewardScale,
-    ShiftPixels,
-    UpdatesPerOpt,
-)
 from common.data import Array, Leaves, Record
 from common.interfaces import EnvSpec, ReplayBuffer
 from common.plugins.part_config import PluginConfig
@@ -90,7 +86,6 @@ class ActorCriticConfig(LayersConfig, NetworkConfig):
         "that no robot can measure; null: all parts.",
     )
     random_shift: ShiftPixels = 0
-    normalize_observations: NormalizeObservations = False
     normalize_rewards: NormalizeRewards = False
     lr: PositiveFloat = Field(3e-4, description="The learning rate of actor and critics.")
     batch_size: BatchItems = 256
@@ -126,39 +121,24 @@ class ActorCriticConfig(LayersConfig, NetworkConfig):
         return self
 
 
-class ActorCritic(NetworkAgent):
+class ActorCritic(ConfiguredAgent):
     """An actor, n critics and their targets; the subclass defines exploration, and the updates of critics and actor.
 
     The actor's actions are in ``[-1, 1]``; they are rescaled to the bounds of the action space for the environment.
 
-    Args:
-        spec: observations of any space, see ``common.agents.networks.encoders``; ``gymnasium.spaces.Box`` actions of
-            any shape with finite bounds.
-        seed: of the initial weights and of all noise.
-        epsilon: not used; the policy explores by itself, each actor with another seed.
-        device: where the networks live.
-        params: see the subclass's ``Config``.
+    It takes ``gymnasium.spaces.Box`` actions of any shape with finite bounds. Arguments and errors are those of
+    ``ConfiguredAgent``.
 
     Raises:
-        ConfigError: the action space is no Box of floats with finite bounds, a leaf of the observation space cannot be
-            stored, the space lacks a leaf that a setting names, or pretrained weights cannot be read.
-        PluginError: the user's own network cannot be built, or does not give ``feature_dim`` features.
+        ConfigError: also if the space lacks a leaf that a setting names, or pretrained weights cannot be read.
     """
 
     Config: ClassVar[type[ActorCriticConfig]]
     config: ActorCriticConfig
 
-    def __init__(
-        self,
-        spec: EnvSpec,
-        *,
-        seed: int,
-        epsilon: float = 0.0,  # noqa: ARG002 - every agent is given one
-        device: str = "cpu",
-        **params: Any,
-    ) -> None:
-        self.config = config = self.Config(**params)
-        self.device = torch.device(device)
+    def __init__(self, spec: EnvSpec, *, seed: int, **given: Any) -> None:
+        super().__init__(seed=seed, **given)
+        config = self.config
         self.action_scale = ActionScale(type(self).__name__, spec.action_space, self.device)
         n_dims = self.action_scale.size
         observations = spec.observation_space
@@ -166,7 +146,6 @@ class ActorCritic(NetworkAgent):
         self._critic_leaves = select_leaves(observations, config.critic_keys, "agent.params.critic_keys")
         self._shift = RandomShift(observations, config.random_shift, seed, self.device)
         self._shift_generator = self._shift.generator
-        torch.manual_seed(seed)
         self._frozen = load_frozen_networks(config.frozen_encoders, select_leaves(observations), config.feature_dim)
         self.encoder: nn.Module | None = None
         if self._shares_encoder():
@@ -175,9 +154,7 @@ class ActorCritic(NetworkAgent):
         self.actor = self._make_actor(n_dims).to(self.device).eval()  # Updates switch to train mode.
         self.critics = self._make_critics(n_dims).to(self.device).eval()
         self.critics_tgt = deepcopy(self.critics)
-        self.normalizer = build_normalizer(
-            select_leaves(observations), enabled=config.normalize_observations, rewards=config.normalize_rewards
-        ).to(self.device)
+        self._normalize_batches(select_leaves(observations), rewards=config.normalize_rewards)
         acting = self.actor if self.encoder is None else nn.Sequential(self.encoder, self.actor)
         self._policy = nn.Sequential(self.normalizer, GreedyActor(acting, self.action_scale))
         self.nets = {"actor": acting, "critics": self.critics, "critics_tgt": self.critics_tgt}
@@ -185,12 +162,11 @@ class ActorCritic(NetworkAgent):
         self._actor_optimizer = build_optimizer(self.actor.parameters(), config.lr, config.optimizer)
         shared = () if self.encoder is None else self.encoder.parameters()
         self._critics_optimizer = build_optimizer([*self.critics.parameters(), *shared], config.lr, config.optimizer)
-        self._generator, self._lane_random = torch.Generator(self.device).manual_seed(seed), LaneRandom(seed)
+        self._generator = torch.Generator(self.device).manual_seed(seed)
         self._n_at_once = count_at_once(spec, config.batch_size, config.n_updates_per_opt)
-        captured = self.captures(config)
+        captured = self._captured
         self._update_critics = Update(self._improve_critics, self.nets, captured=captured)
         self._update_actor = Update(self._improve_actor, self.nets, captured=captured)
-        self._normalize = NormalizeBatch(self.normalizer, captured=captured)
         self._act_greedily = Inference(self._policy, self.device, captured=captured)
         self._act_exploring = Inference(
             lambda obs, *noise: self.action_scale.to_env(self._explore(self._encode(self.normalizer(obs)), *noise)),

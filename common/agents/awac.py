@@ -11,8 +11,7 @@ import torch
 from pydantic import Field, PositiveFloat, model_validator
 
 from common.agents.actor_critic import ActorCritic, ActorCriticConfig
-from common.agents.losses.imitation import exp_weight, softmax_weight
-from common.agents.losses.values import critic_loss, least_value, td_target, weighted_mean
+from common.agents.losses.values import critic_loss, exp_weight, least_value, softmax_weight, td_target, weighted_mean
 from common.agents.network_agent import Batch, Results, descend, discount_of, measure_td_error, track
 from common.agents.networks.batch_norm import frozen_statistics
 from common.agents.networks.layers import Observed

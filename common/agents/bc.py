@@ -11,16 +11,20 @@ from pydantic import Field, PositiveInt
 from torch import nn
 
 from common.agents.actions import ActionIndex, ActionScale
+from common.agents.configured_agent import (
+    AgentConfig,
+    BatchItems,
+    ConfiguredAgent,
+    GradNormLimit,
+    LearningRate,
+    PictureFeatures,
+)
 from common.agents.losses.values import weighted_mean
 from common.agents.network_agent import (
     Batch,
     Inference,
-    LaneRandom,
-    NetworkAgent,
-    NormalizeBatch,
     Results,
     Update,
-    UpdateConfig,
     build_optimizer,
     descend,
     draw_transitions,
@@ -28,15 +32,7 @@ from common.agents.network_agent import (
 from common.agents.networks.allowed import AllowedActions
 from common.agents.networks.encoders import build_mlp
 from common.agents.networks.layers import Observed
-from common.agents.networks.normalization import build_normalizer
 from common.agents.networks.policies import CategoricalPolicy, GaussianConfig, GaussianPolicy, GreedyActor, GreedyQ
-from common.agents.shared_settings import (
-    BatchItems,
-    GradNormLimit,
-    LearningRate,
-    NormalizeObservations,
-    PictureFeatures,
-)
 from common.data import Array, Leaves, Record
 from common.interfaces import EnvSpec, ReplayBuffer
 from common.spaces import from_columns
@@ -44,7 +40,7 @@ from common.spaces import from_columns
 Mapped = Callable[[torch.Tensor], torch.Tensor]
 
 
-class BCConfig(UpdateConfig, GaussianConfig):
+class BCConfig(AgentConfig, GaussianConfig):
     """``agent.params`` of ``common.agents.bc:BC``."""
 
     units: tuple[PositiveInt, ...] = Field((256, 256), description="The width of each hidden layer.")
@@ -52,46 +48,29 @@ class BCConfig(UpdateConfig, GaussianConfig):
     lr: LearningRate = 3e-4
     batch_size: BatchItems = 256
     max_grad_norm: GradNormLimit = None
-    normalize_observations: NormalizeObservations = False
 
 
-class BC(NetworkAgent):
+class BC(ConfiguredAgent):
     """Maximises the likelihood of the data's actions: by cross entropy if they are discrete, else by a Gaussian.
 
-    Args:
-        spec: observations of any space, see ``common.agents.networks.encoders``; ``Discrete`` or ``MultiDiscrete``
-            actions, or ``Box`` ones of any shape with finite bounds.
-        seed: of the initial weights and of random actions.
-        epsilon: not used; in train mode, actions are drawn from the policy.
-        device: where the network lives.
-        params: see ``BCConfig``.
-
-    Raises:
-        ConfigError: a space has another type.
+    It takes ``Discrete`` or ``MultiDiscrete`` actions, or ``Box`` ones of any shape with finite bounds. Arguments and
+    errors are those of ``ConfiguredAgent``; params: see ``BCConfig``.
     """
 
     Config = BCConfig
+    config: BCConfig
 
-    def __init__(
-        self,
-        spec: EnvSpec,
-        *,
-        seed: int,
-        epsilon: float = 0.0,  # noqa: ARG002 - every agent is given one
-        device: str = "cpu",
-        **params: Any,
-    ) -> None:
+    def __init__(self, spec: EnvSpec, *, seed: int, **given: Any) -> None:
+        super().__init__(seed=seed, **given)
+        config = self.config
         actions = spec.action_space
-        self.config = config = BCConfig(**params)
-        self.device = torch.device(device)
-        torch.manual_seed(seed)
         # The network, the greedy policy, the maps from the environment's actions to the network's and back, and the
         # noise of the policy for some lanes.
         self.imitator: CategoricalPolicy | GaussianPolicy
         self._draw_noise: Callable[[Array], Array]
         if isinstance(actions, gymnasium.spaces.Box):
             observations = AllowedActions(spec).leaves
-            scale = ActionScale("BC", actions, self.device)
+            scale = ActionScale(type(self).__name__, actions, self.device)
             mean = build_mlp(observations, scale.size, config.units, config.feature_dim)
             self.imitator = GaussianPolicy(mean, scale.size, config).to(self.device)
             self._greedy: nn.Module = GreedyActor(self.imitator, scale)
@@ -99,7 +78,7 @@ class BC(NetworkAgent):
             self._to_env: Mapped = scale.to_env
             self._draw_noise = lambda lanes: self._lane_random.of(lanes).standard_normal(scale.size)
         else:
-            index = ActionIndex("BC", actions, self.device)
+            index = ActionIndex(type(self).__name__, actions, self.device)
             allowed = AllowedActions(spec, index.components)
             observations = allowed.leaves
             table = torch.from_numpy(index.table).to(self.device)
@@ -108,13 +87,12 @@ class BC(NetworkAgent):
             self._greedy = GreedyQ(self.imitator, table)
             self._from_env, self._to_env = index.from_env, table.__getitem__
             self._draw_noise = lambda lanes: self._lane_random.of(lanes).standard_exponential(index.size)
-        self.normalizer = build_normalizer(observations, enabled=config.normalize_observations).to(self.device)
+        self._normalize_batches(observations)
         self.nets = {"policy": self.imitator, "normalizer": self.normalizer}
         self._optimizer = build_optimizer(self.imitator.parameters(), config.lr, config.optimizer)
-        self._generator, self._lane_random = torch.Generator(self.device).manual_seed(seed), LaneRandom(seed)
-        captured = self.captures(config)
+        self._generator = torch.Generator(self.device).manual_seed(seed)
+        captured = self._captured
         self._learn = Update(self._learn_from, self.nets, captured=captured)
-        self._normalize = NormalizeBatch(self.normalizer, captured=captured)
         self._policy = nn.Sequential(self.normalizer, self._greedy)
         self._act_greedily = Inference(self._policy, self.device, captured=captured)
         self._act_exploring = Inference(self._explore, self.device, captured=captured, noise=self._draw_noise)

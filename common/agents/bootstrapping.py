@@ -10,24 +10,29 @@ import abc
 from typing import Any, ClassVar, Literal
 
 import torch
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
-from common.agents.actor_critic import FEATURES
-from common.agents.exploring.random_start import RandomStart, RandomStartConfig
+from common.agents.actor_critic import FEATURES, ActorCritic, ActorCriticConfig
 from common.agents.losses.values import td_target
-from common.agents.network_agent import Batch, Results, descend, discount_of, measure_td_error
+from common.agents.network_agent import Batch, Results, descend, discount_of, measure_td_error, n_rows
 from common.agents.networks.batch_norm import frozen_statistics
 from common.agents.networks.critics import Critics
 from common.agents.networks.layers import Observed
 from common.agents.networks.returns import CriticReturn, Returns, ScalarReturn
+from common.data import Array, Leaves, Record
 from common.errors import ConfigError
-from common.interfaces import EnvSpec
+from common.interfaces import EnvSpec, ReplayBuffer
 from common.spaces import from_columns
 
 
-class BootstrappingConfig(RandomStartConfig):
+class BootstrappingConfig(ActorCriticConfig):
     """The settings that SAC and TD3 share."""
 
+    random_opts: NonNegativeInt = Field(
+        1,
+        description="The number of opt steps during which exploring actors take uniformly random actions. 1: until "
+        "the learner begins to learn, after trainer.warmup_period steps; 0: never.",
+    )
     critic: CriticReturn = Field(
         ScalarReturn(),
         description="The form in which critics predict the return, by kind: scalar (its mean), categorical or "
@@ -91,14 +96,23 @@ class BootstrappingConfig(RandomStartConfig):
         return self.target_critics == "own" or self.n_target_critics is not None or self.critic.kind == "quantile"
 
 
-class Bootstrapping(RandomStart):
+class Bootstrapping(ActorCritic):
     """An actor-critic whose critics learn from the value of the action that the policy takes next.
 
     The subclass chooses this action, and improves the actor. Arguments and errors are those of ``ActorCritic``.
+
+    It explores uniformly at random until the learner has taken ``random_opts`` opt steps, then by its policy. An
+    untrained policy hardly moves, so that its steps would show the critics one small part of the action space. TD3's
+    authors act at random for the first 1,000 or 10,000 environment steps (arXiv:1802.09477, section 6.1) and begin to
+    learn after them (https://github.com/sfujim/TD3, main.py, ``start_timesteps``); SAC's authors do the same
+    (https://github.com/rail-berkeley/softlearning, ``n_initial_exploration_steps``). Here the learner's opt steps are
+    counted instead: each model brings their number, so an actor that joins late does as the others do. About
+    ``trainer.warmup_period`` steps are random; so are the steps that actors take until a model with enough opt steps
+    arrives.
     """
 
     config: BootstrappingConfig
-    counters: ClassVar[tuple[str, ...]] = (*RandomStart.counters, "_n_updates")
+    counters: ClassVar[tuple[str, ...]] = ("_opt_steps", "_n_updates")
 
     def __init__(self, spec: EnvSpec, **given: Any) -> None:
         super().__init__(spec, **given)
@@ -111,6 +125,22 @@ class Bootstrapping(RandomStart):
         if not self.config.targets:
             self.critics_tgt = self.critics
             del self.nets["critics_tgt"]
+
+    def sample(self, obs: Leaves, lanes: Array | None = None) -> Array:
+        if not self.is_train or self._opt_steps >= self.config.random_opts:
+            return super().sample(obs, lanes)
+        if lanes is None:
+            shape = (n_rows(obs), self.action_scale.size)
+            share = torch.rand(shape, generator=self._generator, device=self.device)
+        else:
+            share = torch.from_numpy(self._lane_random.of(lanes).random(self.action_scale.size)).to(self.device)
+        actions: Array = self.action_scale.to_env(2 * share - 1).numpy(force=True)  # From [n, A], uniform in [-1, 1].
+        return actions
+
+    def opt(self, buffer: ReplayBuffer) -> Record | None:
+        record = super().opt(buffer)
+        self._opt_steps += record is not None
+        return record
 
     @abc.abstractmethod
     def _next_action(self, next_obs: Observed) -> tuple[torch.Tensor, torch.Tensor | None]:

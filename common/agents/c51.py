@@ -6,12 +6,12 @@ import torch
 from pydantic import Field, model_validator
 from torch import nn
 
+from common.agents.dqn import QAgent, QAgentConfig, QLoss
 from common.agents.losses.distributions import categorical_loss, project
 from common.agents.losses.values import td_target, weighted_mean
 from common.agents.network_agent import Batch, discount_of
 from common.agents.networks.encoders import LeafSpaces
 from common.agents.networks.heads import CategoricalReturns
-from common.agents.q_agent import QAgent, QAgentConfig, QLoss
 from common.spaces import from_columns
 
 

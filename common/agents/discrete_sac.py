@@ -15,14 +15,26 @@ from pydantic import Field, PositiveFloat, PositiveInt
 from torch import nn
 
 from common.agents.actions import ActionIndex
+from common.agents.configured_agent import (
+    BatchItems,
+    ConfiguredAgent,
+    CriticCount,
+    DiscountFactor,
+    EntCoefConfig,
+    GradNormLimit,
+    LossOfCritics,
+    NormalizeRewards,
+    OneNetworkConfig,
+    PictureFeatures,
+    ShiftPixels,
+    TauOfCritics,
+    UpdatesPerOpt,
+)
 from common.agents.losses.entropy import discrete_soft_policy_loss, discrete_soft_value, ent_coef_loss
 from common.agents.losses.values import critic_loss, td_target
 from common.agents.network_agent import (
     Batch,
     Inference,
-    LaneRandom,
-    NetworkAgent,
-    NormalizeBatch,
     Results,
     Update,
     build_optimizer,
@@ -36,24 +48,8 @@ from common.agents.network_agent import (
 from common.agents.networks.allowed import AllowedActions
 from common.agents.networks.critics import EntropyCoef, QNetworks
 from common.agents.networks.layers import Observed
-from common.agents.networks.normalization import build_normalizer
 from common.agents.networks.picture_leaves import RandomShift
 from common.agents.networks.policies import CategoricalPolicy, GreedyQ
-from common.agents.shared_settings import (
-    BatchItems,
-    CriticCount,
-    DiscountFactor,
-    EntCoefConfig,
-    GradNormLimit,
-    LossOfCritics,
-    NormalizeObservations,
-    NormalizeRewards,
-    OneNetworkConfig,
-    PictureFeatures,
-    ShiftPixels,
-    TauOfCritics,
-    UpdatesPerOpt,
-)
 from common.config.replay_config import Unit
 from common.data import Array, Leaves, Record
 from common.interfaces import EnvSpec, ReplayBuffer
@@ -74,7 +70,6 @@ class DiscreteSACConfig(EntCoefConfig, OneNetworkConfig):
     )
     feature_dim: PictureFeatures = 256
     random_shift: ShiftPixels = 0
-    normalize_observations: NormalizeObservations = False
     normalize_rewards: NormalizeRewards = False
     lr: PositiveFloat = Field(3e-4, description="The learning rate of actor, critics and entropy coefficient.")
     batch_size: BatchItems = 64
@@ -91,67 +86,45 @@ class DiscreteSACConfig(EntCoefConfig, OneNetworkConfig):
     )
 
 
-class DiscreteSAC(NetworkAgent):
+class DiscreteSAC(ConfiguredAgent):
     """A softmax policy whose entropy is rewarded, n critics of all actions, and their targets.
 
-    Args:
-        spec: observations of any space, see ``common.agents.networks.encoders``; ``Discrete`` or ``MultiDiscrete``
-            actions.
-        seed: of the initial weights and of all noise.
-        epsilon: not used; the policy explores by itself, each actor with another seed.
-        device: where the networks live.
-        params: see ``DiscreteSACConfig``.
-
-    Raises:
-        ConfigError: the action space is neither Discrete nor MultiDiscrete, or it has too many joint actions; or a leaf
-            of the observation space cannot be stored.
-        PluginError: the user's own network cannot be built, or has other outputs than ``[B, out_dim]``.
+    It takes ``Discrete`` or ``MultiDiscrete`` actions. Arguments and errors are those of ``ConfiguredAgent``; params:
+    see ``DiscreteSACConfig``.
     """
 
     Config = DiscreteSACConfig
+    config: DiscreteSACConfig
 
-    def __init__(
-        self,
-        spec: EnvSpec,
-        *,
-        seed: int,
-        epsilon: float = 0.0,  # noqa: ARG002 - every agent is given one
-        device: str = "cpu",
-        **params: Any,
-    ) -> None:
-        self.config = config = DiscreteSACConfig(**params)
-        self.device = torch.device(device)
-        self.actions = ActionIndex("DiscreteSAC", spec.action_space, self.device)
+    def __init__(self, spec: EnvSpec, *, seed: int, **given: Any) -> None:
+        super().__init__(seed=seed, **given)
+        config = self.config
+        self.actions = ActionIndex(type(self).__name__, spec.action_space, self.device)
         self.allowed = AllowedActions(spec, self.actions.components).to(self.device)
         observations = self.allowed.leaves
         self._shift = RandomShift(spec.observation_space, config.random_shift, seed, self.device)
         self._shift_generator = self._shift.generator
-        torch.manual_seed(seed)
         actor, *critics = (config.build(observations, self.actions.size) for _ in range(1 + config.n_critics))
         self.actor = CategoricalPolicy(actor, self.allowed).to(self.device)
         self.critics = QNetworks(critics).to(self.device)
         self.critics_tgt = deepcopy(self.critics)
         self.ent_coef = EntropyCoef(config.ent_coef, learned=config.auto_ent_coef).to(self.device)
-        self.normalizer = build_normalizer(
-            observations, enabled=config.normalize_observations, rewards=config.normalize_rewards
-        ).to(self.device)
+        self._normalize_batches(observations, rewards=config.normalize_rewards)
         self.nets: dict[str, nn.Module] = {"actor": self.actor, "critics": self.critics}
         self.nets |= {"critics_tgt": self.critics_tgt, "ent_coef": self.ent_coef, "normalizer": self.normalizer}
         self._actor_optimizer, self._critics_optimizer, self._ent_coef_optimizer = (
             build_optimizer(net.parameters(), config.lr, config.optimizer)
             for net in (self.actor, self.critics, self.ent_coef)
         )
-        self._generator, self._lane_random = torch.Generator(self.device).manual_seed(seed), LaneRandom(seed)
-        captured = self.captures(config)
-        self._normalize = NormalizeBatch(self.normalizer, captured=captured)
-        self._update = Update(self._learn_from, self.nets, captured=captured)
+        self._generator = torch.Generator(self.device).manual_seed(seed)
+        self._update = Update(self._learn_from, self.nets, captured=self._captured)
         greedy = GreedyQ(self.actor, torch.from_numpy(self.actions.table).to(self.device))
         self._policy = nn.Sequential(self.normalizer, greedy)
-        self._act_greedily = Inference(self._policy, self.device, captured=captured)
+        self._act_greedily = Inference(self._policy, self.device, captured=self._captured)
         self._act_exploring = Inference(
             self._explore,
             self.device,
-            captured=captured,
+            captured=self._captured,
             noise=lambda lanes: self._lane_random.of(lanes).standard_exponential(self.actions.size),
         )
 

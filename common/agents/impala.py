@@ -11,12 +11,12 @@ from typing import Any, Literal
 import torch
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
-from common.agents.losses.sequences import masked_loss, masked_mean
+from common.agents.configured_agent import BatchSequences, GradNormLimit, LearningRate
+from common.agents.losses.sequence_losses import masked_loss, masked_mean
 from common.agents.losses.vtrace import baseline_loss, policy_gradient_loss, vtrace
-from common.agents.network_agent import Batch, NormalizeBatch, Results, Update, descend, draw
+from common.agents.network_agent import Batch, Results, Update, descend, draw
 from common.agents.networks.layers import flatten_time
 from common.agents.policy_gradient import LOG_PROB, PolicyGradientAgent, PolicyGradientConfig
-from common.agents.shared_settings import BatchSequences, GradNormLimit, LearningRate
 from common.data import Record
 from common.errors import ConfigError
 from common.interfaces import EnvSpec, ReplayBuffer
@@ -65,9 +65,7 @@ class IMPALA(PolicyGradientAgent):
 
     def __init__(self, spec: EnvSpec, **given: Any) -> None:
         super().__init__(spec, **given)
-        captured = self.captures(self.config)
-        self._learn = Update(self._learn_from, self.nets, captured=captured)
-        self._normalize = NormalizeBatch(self.normalizer, captured=captured)
+        self._learn = Update(self._learn_from, self.nets, captured=self._captured)
 
     def opt(self, buffer: ReplayBuffer) -> Record | None:
         if len(buffer) == 0:

@@ -8,8 +8,7 @@ import torch
 from pydantic import Field
 
 from common.agents.awac import AdvantageWeighted, AdvantageWeightedConfig
-from common.agents.losses.imitation import expectile_loss
-from common.agents.losses.values import least_value
+from common.agents.losses.values import expectile_loss, least_value
 from common.agents.network_agent import Batch, Results, build_optimizer, descend
 from common.agents.networks.layers import Observed
 from common.interfaces import EnvSpec

@@ -41,15 +41,8 @@ from common.agents.machinery.batches import (
 )
 from common.agents.machinery.inference import Inference
 from common.agents.machinery.lane_memory import LaneMemory
-from common.agents.machinery.named_tensors import (
-    collect_networks,
-    collect_optimizer,
-    load_networks,
-    load_optimizer,
-)
-from common.agents.machinery.normalizing import NormalizeBatch
 from common.agents.machinery.optimization import OptimizerConfig, ScheduleConfig, adam, build_optimizer, descend, track
-from common.agents.machinery.update import Results, Update, UpdateConfig
+from common.agents.machinery.update import NormalizeBatch, Results, Update, UpdateConfig
 from common.agents.networks.normalization import Normalizer
 from common.data import Model
 from common.errors import CheckpointError, ConfigError
@@ -219,3 +212,54 @@ def find_objects(kind: type[KindT], named: Iterable[tuple[str, object]]) -> Iter
             yield from find_objects(kind, ((f"{name}.{i}", entry) for i, entry in enumerate(value)))
         elif isinstance(value, dict):
             yield from find_objects(kind, ((f"{name}.{key}", entry) for key, entry in value.items()))
+
+
+def collect_networks(nets: Mapping[str, nn.Module]) -> dict[str, torch.Tensor]:
+    """The live parameters and buffers of all networks, as ``NET.PARAMETER``."""
+    return {f"{net}.{name}": value for net, module in nets.items() for name, value in module.state_dict().items()}
+
+
+def load_networks(agent: str, nets: Mapping[str, nn.Module], tensors: Mapping[str, torch.Tensor]) -> None:
+    """Copy the tensors that ``collect_networks`` gave into networks.
+
+    Args:
+        agent: the agent's name, for the message.
+        nets: the networks by name.
+        tensors: of the networks, by ``NET.PARAMETER``; other names are ignored.
+
+    Raises:
+        CheckpointError: a network is missing or has another shape.
+    """
+    for net, module in nets.items():
+        prefix = f"{net}."
+        state = {name.removeprefix(prefix): v for name, v in tensors.items() if name.startswith(prefix)}
+        try:
+            module.load_state_dict(state)
+        except RuntimeError as error:
+            raise CheckpointError(f"{agent}: the saved network does not fit this one: {error}") from error
+
+
+def collect_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
+    """The tensors an optimiser has gathered, such as Adam's moments, as ``PARAMETER.KEY``; parameters are numbered."""
+    state = optimizer.state_dict()["state"]
+    return {f"{index}.{key}": value for index, entries in state.items() for key, value in entries.items()}
+
+
+def load_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, torch.Tensor], prefix: str) -> None:
+    """Copy the tensors that ``collect_optimizer`` gave, found under ``prefix``, into an optimiser.
+
+    Learning rates are no tensors: they stay as they are configured now.
+
+    Raises:
+        ValueError: a tensor has another shape than the parameter it belongs to.
+    """
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    state: dict[int, dict[str, torch.Tensor]] = {}
+    for name, value in tensors.items():
+        if name.startswith(prefix):
+            index, _, key = name.removeprefix(prefix).partition(".")
+            shape = parameters[int(index)].shape
+            if value.dim() and value.shape != shape:
+                raise ValueError(f"{name}: expected {list(shape)}, found {list(value.shape)}")
+            state.setdefault(int(index), {})[key] = value.clone()
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})

@@ -10,23 +10,22 @@ import torch
 from pydantic import Field, NonNegativeFloat, PositiveFloat
 from torch import nn
 
-from common.agents.network_agent import Batch, Inference, LaneRandom, NetworkAgent, build_optimizer
-from common.agents.networks.action_distributions import Categoricals, make_distribution
-from common.agents.networks.allowed import AllowedActions
-from common.agents.networks.encoders import LeafSpaces
-from common.agents.networks.layers import Observed
-from common.agents.networks.normalization import build_normalizer
-from common.agents.networks.policies import GaussianConfig, LikeliestAction, PolicyAndBaseline
-from common.agents.shared_settings import (
+from common.agents.configured_agent import (
+    ConfiguredAgent,
     DiscountFactor,
     LearningRate,
-    NormalizeObservations,
     NormalizeRewards,
     OneNetworkConfig,
     PictureFeatures,
     RewardScale,
 )
-from common.data import Array, Column, Items, Leaves, Model
+from common.agents.network_agent import Batch, Inference, build_optimizer
+from common.agents.networks.action_distributions import Categoricals, make_distribution
+from common.agents.networks.allowed import AllowedActions
+from common.agents.networks.encoders import LeafSpaces
+from common.agents.networks.layers import Observed
+from common.agents.networks.policies import GaussianConfig, LikeliestAction, PolicyAndBaseline
+from common.data import Array, Column, Items, Leaves
 from common.interfaces import EnvSpec
 
 LOG_PROB = Column.of("log_prob", np.float32)
@@ -39,7 +38,6 @@ class PolicyGradientConfig(OneNetworkConfig, GaussianConfig):
     """The settings that these agents share."""
 
     feature_dim: PictureFeatures = 256
-    normalize_observations: NormalizeObservations = False
     normalize_rewards: NormalizeRewards = False
     lr: LearningRate
     discount_factor: DiscountFactor = 0.99
@@ -53,54 +51,36 @@ class PolicyGradientConfig(OneNetworkConfig, GaussianConfig):
     )
 
 
-class PolicyGradientAgent(NetworkAgent):
+class PolicyGradientAgent(ConfiguredAgent):
     """A policy and a baseline that act, record the log-probability of each action, and learn from each step once.
 
     A subclass sets ``Config`` and, in its ``__init__``, the updates; it learns in ``opt``.
 
-    Args:
-        spec: observations of any space, see ``common.agents.networks.encoders``; ``Discrete`` or ``MultiDiscrete``
-            actions, whose components are independent of each other, or ``Box`` ones of any shape with finite bounds.
-        seed: of the initial weights and of random actions.
-        epsilon: not used; in train mode, actions are drawn from the policy.
-        device: where the network lives.
-        params: see ``Config``.
-
-    Raises:
-        ConfigError: a space has another type.
-        PluginError: the user's own network cannot be built, or has other outputs than ``[B, out_dim]``.
+    It takes ``Discrete`` or ``MultiDiscrete`` actions, whose components are independent of each other, or ``Box`` ones
+    of any shape with finite bounds. Arguments and errors are those of ``ConfiguredAgent``.
     """
 
     Config: ClassVar[type[PolicyGradientConfig]]
     config: PolicyGradientConfig
     counters: ClassVar[tuple[str, ...]] = ("_opt_steps",)
     draws_once: ClassVar = True
+    merges_first: ClassVar = True
+    """Whether a batch is normalised by statistics that include it, see ``NormalizeBatch``."""
 
-    def __init__(
-        self,
-        spec: EnvSpec,
-        *,
-        seed: int,
-        epsilon: float = 0.0,  # noqa: ARG002 - every agent is given one
-        device: str = "cpu",
-        **params: Any,
-    ) -> None:
-        self.config = config = self.Config(**params)
-        self.device = torch.device(device)
+    def __init__(self, spec: EnvSpec, *, seed: int, **given: Any) -> None:
+        super().__init__(seed=seed, **given)
+        config = self.config
         self.allowed = AllowedActions(spec)
         leaves = self.allowed.leaves
-        torch.manual_seed(seed)
         self.actions = make_distribution(
             type(self).__name__, spec.action_space, self.device, config.min_lstd, config.max_lstd
         )
         self.policy_net = self._build_policy(leaves).to(self.device)
-        self.normalizer = build_normalizer(
-            leaves, enabled=config.normalize_observations, rewards=config.normalize_rewards
-        ).to(self.device)
+        self._normalize_batches(leaves, rewards=config.normalize_rewards, merges_first=self.merges_first)
         self.nets = {"policy": self.policy_net, "normalizer": self.normalizer}
         self._optimizer = build_optimizer(self.policy_net.parameters(), config.lr, config.optimizer)
-        self._generator, self._lane_random = torch.Generator(self.device).manual_seed(seed), LaneRandom(seed)
-        captured = self.captures(config)
+        self._generator = torch.Generator(self.device).manual_seed(seed)
+        captured = self._captured
         self._act_greedily = Inference(lambda obs: self._act(obs, greedily=True), self.device, captured=captured)
         self._act_exploring = Inference(
             lambda obs, *noise: self._act(obs, *noise, greedily=False),
@@ -109,7 +89,6 @@ class PolicyGradientAgent(NetworkAgent):
             noise=lambda lanes: self.actions.draw(self._lane_random.of(lanes)),
         )
         self._extras: Items = {}
-        self._opt_steps = 0
 
     def _build_policy(self, leaves: LeafSpaces) -> nn.Module:
         """Make the networks, from the leaves of observations to the outputs of the policy and values."""
@@ -155,10 +134,6 @@ class PolicyGradientAgent(NetworkAgent):
             is_there = batch["mask"].flatten() if "mask" in batch else None
             return self.actions.from_env(batch["action"].flatten(0, 1), is_there)
         return batch[CHOICE].flatten(0, 1)
-
-    def sync_model(self, model: Model) -> None:
-        super().sync_model(model)
-        self._opt_steps = model.version.opt_steps
 
     def policy(self) -> nn.Module:
         return nn.Sequential(self.normalizer, LikeliestAction(self.policy_net, self.actions))

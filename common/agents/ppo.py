@@ -19,14 +19,14 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 from torch import nn
 
 from common.agents.averaging import average, total
-from common.agents.losses.sequences import masked_loss, masked_mean
+from common.agents.configured_agent import GradNormLimit, LearningRate
+from common.agents.losses.sequence_losses import masked_loss, masked_mean
 from common.agents.losses.vtrace import corrected_advantages
-from common.agents.network_agent import Batch, NormalizeBatch, Results, ScheduleConfig, Update, descend, draw
+from common.agents.network_agent import Batch, Results, ScheduleConfig, Update, descend, draw
 from common.agents.networks.encoders import LeafSpaces
 from common.agents.networks.layers import Activation, flatten_time, make_orthogonal
 from common.agents.networks.policies import PolicyAndBaseline, PolicyBesideBaseline
 from common.agents.policy_gradient import CHOICE, LOG_PROB, PolicyGradientAgent, PolicyGradientConfig
-from common.agents.shared_settings import GradNormLimit, LearningRate
 from common.config.replay_config import Unit
 from common.data import Record
 from common.errors import ConfigError
@@ -107,15 +107,14 @@ class PPO(PolicyGradientAgent):
     Config = PPOConfig
     config: PPOConfig
     counters = ("_opt_steps", "_gradient_steps")
+    merges_first: ClassVar = False  # The learner sees the numbers that the policy saw.
     parts: ClassVar = "steps"
     """Of what an epoch's minibatches have equal shares."""
 
     def __init__(self, spec: EnvSpec, **given: Any) -> None:
         super().__init__(spec, **given)
-        captured = self.captures(self.config)
-        self._normalize = NormalizeBatch(self.normalizer, captured=captured, merges_first=False)
-        self._prepare = Update(self._prepare_from, {}, captured=captured)
-        self._learn = Update(self._learn_from, self.nets, captured=captured)
+        self._prepare = Update(self._prepare_from, {}, captured=self._captured)
+        self._learn = Update(self._learn_from, self.nets, captured=self._captured)
         self._gradient_steps = 0
 
     def _build_policy(self, leaves: LeafSpaces) -> nn.Module:

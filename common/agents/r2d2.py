@@ -19,7 +19,9 @@ from pydantic import Field, PositiveInt, model_validator
 from torch import nn
 from torch.nn import functional
 
-from common.agents.losses.sequences import (
+from common.agents.configured_agent import BatchSequences, Dueling, LossOfCritics, MaxShare, TargetSteps
+from common.agents.dqn import QAgent, QAgentConfig, QLoss
+from common.agents.losses.sequence_losses import (
     masked_loss,
     masked_mean,
     n_step_target,
@@ -32,9 +34,7 @@ from common.agents.networks.encoders import LeafSpaces, build_encoder
 from common.agents.networks.heads import DuelingNetwork
 from common.agents.networks.layers import Mlp
 from common.agents.networks.recurrent import MemoryConfig, RecurrentEncoder, RecurrentNetwork
-from common.agents.q_agent import QAgent, QAgentConfig, QLoss
 from common.agents.recurrent_agent import RecurrentAgent, add_time, require_sequences
-from common.agents.shared_settings import BatchSequences, Dueling, LossOfCritics, MaxShare, TargetSteps
 from common.data import Array, Leaves
 from common.interfaces import EnvSpec, ReplayBuffer
 from common.spaces import from_columns, to_columns
@@ -84,9 +84,8 @@ class R2D2(RecurrentAgent, QAgent):
 
     def __init__(self, spec: EnvSpec, **given: Any) -> None:
         super().__init__(spec, **given)
-        captured = self.captures(self.config)
-        self._action_values = Inference(self._step, self.device, captured=captured)  # [n, A + M]
-        self._noisy_values = self._infer_noisily(self._step, captured=captured)
+        self._action_values = Inference(self._step, self.device, captured=self._captured)  # [n, A + M]
+        self._noisy_values = self._infer_noisily(self._step)
         self._numbers = torch.arange(1, self.actions.size + 1, device=self.device)
         # The previous action is kept as its number, counted from 1; 0 says that there was none.
         self.lane_memory = LaneMemory(self.config.memory.state_dim + 1)

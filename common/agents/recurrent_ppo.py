@@ -19,6 +19,7 @@ from pydantic import Field, PositiveInt, model_validator
 from torch import nn
 from torch.nn import functional
 
+from common.agents.configured_agent import EncoderFeatures
 from common.agents.network_agent import Batch, LaneMemory, Results
 from common.agents.networks.encoders import LeafSpaces, build_encoder
 from common.agents.networks.layers import Mlp, flatten_time, make_orthogonal
@@ -26,7 +27,6 @@ from common.agents.networks.policies import PolicyAndBaseline, PolicyBesideBasel
 from common.agents.networks.recurrent import MemoryConfig, RecurrentEncoder, RecurrentPolicy
 from common.agents.ppo import PPO, PPOConfig
 from common.agents.recurrent_agent import RecurrentAgent, add_time
-from common.agents.shared_settings import EncoderFeatures
 from common.data import Array, Leaves
 from common.interfaces import EnvSpec
 from common.plugins.part_config import PluginConfig

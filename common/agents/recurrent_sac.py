@@ -15,14 +15,27 @@ import torch
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from common.agents.actions import ActionScale
+from common.agents.configured_agent import (
+    BatchSequences,
+    ConfiguredAgent,
+    CriticCount,
+    DiscountFactor,
+    EncoderFeatures,
+    EntCoefConfig,
+    GradNormLimit,
+    MaxShare,
+    NetworkConfig,
+    RewardScale,
+    TargetSteps,
+    TauOfCritics,
+    UpdatesPerOpt,
+)
 from common.agents.losses.entropy import ent_coef_loss, soft_value, squashed_gaussian
-from common.agents.losses.sequences import masked_loss, masked_mean, n_step_target, sequence_priority
+from common.agents.losses.sequence_losses import masked_loss, masked_mean, n_step_target, sequence_priority
 from common.agents.network_agent import (
     Batch,
     Inference,
     LaneMemory,
-    LaneRandom,
-    NormalizeBatch,
     Results,
     Update,
     build_optimizer,
@@ -35,25 +48,9 @@ from common.agents.network_agent import (
 from common.agents.networks.critics import EntropyCoef
 from common.agents.networks.encoders import LeafSpaces, build_encoder, select_leaves
 from common.agents.networks.layers import Mlp
-from common.agents.networks.normalization import build_normalizer
 from common.agents.networks.recurrent import MemoryConfig, RecurrentCritics, RecurrentEncoder, RecurrentNetwork
 from common.agents.recurrent_agent import RecurrentAgent, add_time, require_sequences
-from common.agents.shared_settings import (
-    BatchSequences,
-    CriticCount,
-    DiscountFactor,
-    EncoderFeatures,
-    EntCoefConfig,
-    GradNormLimit,
-    MaxShare,
-    NetworkConfig,
-    NormalizeObservations,
-    RewardScale,
-    TargetSteps,
-    TauOfCritics,
-    UpdatesPerOpt,
-)
-from common.data import Array, Leaves, Model, Record
+from common.data import Array, Leaves, Record
 from common.interfaces import EnvSpec, ReplayBuffer
 from common.plugins.part_config import PluginConfig
 from common.spaces import from_columns, to_columns
@@ -76,7 +73,6 @@ class RecurrentSACConfig(EntCoefConfig, NetworkConfig):
         "or Tuple, each part is encoded.",
     )
     feature_dim: EncoderFeatures = 50
-    normalize_observations: NormalizeObservations = False
     lr: PositiveFloat = Field(3e-4, description="The learning rate of actor, critics and entropy coefficient.")
     batch_size: BatchSequences = 32
     n_updates_per_opt: UpdatesPerOpt = 1
@@ -93,42 +89,26 @@ class RecurrentSACConfig(EntCoefConfig, NetworkConfig):
     max_share: MaxShare = 0.9
 
 
-class RecurrentSAC(RecurrentAgent):
+class RecurrentSAC(RecurrentAgent, ConfiguredAgent):
     """A squashed Gaussian policy whose entropy is rewarded, and n critics; all of them have a memory.
 
-    Args:
-        spec: observations of any space, see ``common.agents.networks.encoders``; ``gymnasium.spaces.Box`` actions of
-            any shape with finite bounds.
-        seed: of the initial weights and of all noise.
-        epsilon: not used; the policy explores by itself.
-        device: where the networks live.
-        params: see ``RecurrentSACConfig``.
+    It takes ``gymnasium.spaces.Box`` actions of any shape with finite bounds. Arguments and errors are those of
+    ``ConfiguredAgent``; params: see ``RecurrentSACConfig``.
 
     Raises:
-        ConfigError: the action space is no Box of floats with finite bounds, or a leaf of the observation space cannot
-            be stored; by ``opt``, if batches do not hold sequences within one episode.
-        PluginError: the user's own network cannot be built, or does not give ``feature_dim`` features.
+        ConfigError: also by ``opt``, if batches do not hold sequences within one episode.
     """
 
     Config: ClassVar = RecurrentSACConfig
     config: RecurrentSACConfig
     counters: ClassVar = ("_opt_steps",)
 
-    def __init__(
-        self,
-        spec: EnvSpec,
-        *,
-        seed: int,
-        epsilon: float = 0.0,  # noqa: ARG002 - every agent is given one
-        device: str = "cpu",
-        **params: Any,
-    ) -> None:
-        self.config = config = self.Config(**params)
-        self.device = torch.device(device)
+    def __init__(self, spec: EnvSpec, *, seed: int, **given: Any) -> None:
+        super().__init__(seed=seed, **given)
+        config = self.config
         self.action_scale = ActionScale(type(self).__name__, spec.action_space, self.device)
         self._size = n_dims = self.action_scale.size
         observations = select_leaves(spec.observation_space)
-        torch.manual_seed(seed)
         head = Mlp((config.memory.width,), 2 * n_dims, config.units)
         self.actor = RecurrentNetwork(self._make_encoder(observations), head).to(self.device)
         encoder = self._make_encoder(observations)
@@ -136,17 +116,16 @@ class RecurrentSAC(RecurrentAgent):
         self.critics_tgt = deepcopy(self.critics)
         self.ent_coef = EntropyCoef(config.ent_coef, learned=config.auto_ent_coef).to(self.device)
         self.target_entropy = -float(n_dims) if config.target_entropy is None else config.target_entropy
-        self.normalizer = build_normalizer(observations, enabled=config.normalize_observations).to(self.device)
+        self._normalize_batches(observations)
         self.nets = {"actor": self.actor, "critics": self.critics, "critics_tgt": self.critics_tgt}
         self.nets |= {"ent_coef": self.ent_coef, "normalizer": self.normalizer}
         self._actor_optimizer, self._critics_optimizer, self._ent_coef_optimizer = (
             build_optimizer(net.parameters(), config.lr, config.optimizer)
             for net in (self.actor, self.critics, self.ent_coef)
         )
-        self._generator, self._lane_random = torch.Generator(self.device).manual_seed(seed), LaneRandom(seed)
-        captured = self.captures(config)
+        self._generator = torch.Generator(self.device).manual_seed(seed)
+        captured = self._captured
         self.learn = Update(self._learn_from, self.nets, captured=captured)
-        self._normalize = NormalizeBatch(self.normalizer, captured=captured)
         self._act_greedily = Inference(self._step_greedily, self.device, captured=captured)  # [n, A + M]
         self._act_exploring = Inference(
             self._step_exploring,
@@ -155,7 +134,6 @@ class RecurrentSAC(RecurrentAgent):
             noise=lambda lanes: self._lane_random.of(lanes).standard_normal(n_dims),
         )
         self.lane_memory = LaneMemory(config.memory.state_dim + n_dims)
-        self._opt_steps = 0
 
     def _make_encoder(self, observations: LeafSpaces) -> RecurrentEncoder:
         """Make a memory over an encoder of observations."""
@@ -260,7 +238,3 @@ class RecurrentSAC(RecurrentAgent):
         """Split recorded states ``[B, M + A]`` into the memory's states ``[B, M]`` and previous actions ``[B, A]``."""
         memory, before = state.tensor_split((self.config.memory.state_dim,), dim=1)
         return memory, before
-
-    def sync_model(self, model: Model) -> None:
-        super().sync_model(model)
-        self._opt_steps = model.version.opt_steps

@@ -9,13 +9,12 @@ from pydantic import Field, PositiveFloat, model_validator
 from torch import nn
 
 from common.agents.bootstrapping import Bootstrapping, BootstrappingConfig
-from common.agents.exploring.noise import ActionNoise, LaneNoise
-from common.agents.exploring.state_dependent import StateDependentActor, StateDependentNoise
+from common.agents.configured_agent import EntCoefConfig
+from common.agents.exploring.noise import ActionNoise, LaneNoise, StateDependentActor, StateDependentNoise
 from common.agents.losses.entropy import ent_coef_loss, soft_policy_loss, squash_lstd, squashed_gaussian
 from common.agents.network_agent import Batch, Results, build_optimizer, descend, track
 from common.agents.networks.critics import EntropyCoef
 from common.agents.networks.layers import Observed
-from common.agents.shared_settings import EntCoefConfig
 from common.data import Array
 from common.interfaces import EnvSpec
 

@@ -2,15 +2,45 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
-from common.config.discount import NAME as DISCOUNT
-from common.config.discount import discount_of
 from common.errors import ConfigError
+from common.plugins import part_loading
 from common.plugins.part_config import PluginConfig
-from common.settings import Settings
+from common.settings import Settings, validate
+
+DISCOUNT: Final = "discount_factor"
+
+
+def discount_of(agent: PluginConfig) -> float | None:
+    """The discount factor that an agent is built with; None if the agent has no parameter ``discount_factor``.
+
+    It is configured once, as the agent's, and views take it from there.
+
+    Raises:
+        ConfigError, PluginError: the agent cannot be loaded or does not take its parameters.
+    """
+    target = part_loading.load_part(agent.target)
+    model = getattr(target, "Config", None)
+    if isinstance(model, type) and issubclass(model, Settings):
+        found = getattr(validate(model, agent.params, "agent.params"), DISCOUNT, None)
+    else:
+        found = agent.params.get(DISCOUNT, _default_discount(target))
+    return found if isinstance(found, float | int) else None
+
+
+def _default_discount(target: Callable[..., Any]) -> object:
+    """The default of a callable's parameter ``discount_factor``; None if there is no such parameter."""
+    try:
+        parameter = inspect.signature(target).parameters.get(DISCOUNT)
+    except ValueError:  # Some builtins have no signature.
+        return None
+    return parameter.default if parameter else None
+
 
 MIN_RATIO, MAX_RATIO = 1e-6, 1e6
 """The least and the largest replay ratio (steps drawn per step inserted). Beyond them, trainer or actors would wait

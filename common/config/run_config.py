@@ -8,12 +8,9 @@ from typing import Annotated, Any, Final, TypeVar
 
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
-from common.config.actor_config import ActorConfig
-from common.config.discount import NAME as DISCOUNT
-from common.config.discount import discount_of
-from common.config.evaluator_config import EVALUATOR_OPTIONAL, EvaluatorArguments
+from common.config.actor_config import EVALUATOR_OPTIONAL, ActorConfig, EvaluatorArguments
 from common.config.nested import assign, overlay, read_yaml, to_yaml
-from common.config.replay_config import ReplayConfig, Unit
+from common.config.replay_config import DISCOUNT, ReplayConfig, Unit, discount_of
 from common.config.server_config import ServerConfig, TlsConfig
 from common.config.trainer_config import TrainerConfig
 from common.errors import ConfigError

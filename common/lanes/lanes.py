@@ -72,7 +72,7 @@ def _close(*envs: AnyEnv) -> None:
             log.warning("an environment could not be closed", exc_info=True)
 
 
-class Keeper(Protocol):
+class EnvKeeper(Protocol):
     """Watches environments: it knows how long one has been busy, and replaces an environment that has raised."""
 
     busy: Busy
@@ -199,7 +199,7 @@ class Lanes(abc.ABC):
         self.spec, self.n, self.name = spec, n, name
         self.begins: Array | None = None
         """The lanes whose present observations begin an episode, ``[n]`` bool; None if none does."""
-        self.keeper: Keeper | None = None
+        self.keeper: EnvKeeper | None = None
         self.busy = Busy()
         self.masks = find_masks(spec)
         """The action masks in the observations; None if there are none."""
@@ -265,14 +265,14 @@ class Lanes(abc.ABC):
 
     def _end_call(self) -> None:
         """Note that no environment is busy any more, and put back the signals that one may have taken."""
-        self.busy.since = math.inf
-        put_signals_back()
+        since, self.busy.since = self.busy.since, math.inf
+        put_signals_back(since)
 
     def _require_interface(self, call: Call, error: BaseException) -> None:
         """Raise PluginError if an exception of a call shows that the environment has another interface."""
         require_interface(self.name, call, error, self.spec.action_space, Lanes)
 
-    def keep(self, keeper: Keeper) -> None:
+    def keep(self, keeper: EnvKeeper) -> None:
         """Have ``keeper`` replace environments that raise: their lanes lose their episodes, and begin others.
 
         Without a keeper, ``observe`` and ``step`` raise the exceptions of environments.

@@ -37,6 +37,7 @@ class PlainLanes(Lanes):
         self.envs, self._picks, self._picks_any = list(envs), picks, bool(picks.info or picks.intervention)
         self._obs = empty_leaves(spec.observation_space, self.n)
         self._shape = None if isinstance(self._obs, dict) else spec.observation_space.shape
+        self._takes_numbers = spec.action_space.shape == ()  # Which no environment can change in place; see _elements.
         self._dtype: np.dtype[Any] | None = None  # Of the environments' arrays, if no value is lost by recording them.
         self._watch = KeyWatch(picks)
         info = {key: np.zeros((self.n, *column.shape), column.dtype) for key, column in picks.info.items()}
@@ -114,9 +115,9 @@ class PlainLanes(Lanes):
         if not self._is_usual:
             self._clear(outcome)
         self._rounds += 1
-        busy, rewards, returns, shape, kept = self.busy, outcome.reward, self._returns, self._shape, self._obs
-        # An array of numbers gives elements that no environment can change; see _elements for the others.
-        elements = actions if type(actions) is _ARRAY and actions.ndim == 1 else self._elements(actions)
+        busy, rewards, returns, kept = self.busy, outcome.reward, self._returns, self._obs
+        shape, dtype = self._shape, self._dtype
+        elements: Any = actions if self._takes_numbers else self._elements(actions)
         ended: list[int] = []
         for j, env in enumerate(self.envs):
             action = elements[j]
@@ -128,13 +129,13 @@ class PlainLanes(Lanes):
                 self._lose(j, error)
                 continue
             try:
-                number, is_end = float(reward), bool(terminated or truncated)
+                number, goes_on = float(reward), not (terminated or truncated)
             except (TypeError, ValueError) as error:
                 self._require_numbers(reward, terminated, truncated)
                 raise PluginError(f"{self.name}: step: {error}") from error
             rewards[j] = number
             returns[j] += number
-            if type(obs) is _ARRAY and obs.shape == shape and obs.dtype is self._dtype:
+            if type(obs) is _ARRAY and obs.shape == shape and obs.dtype is dtype:
                 kept[j] = obs  # type: ignore[index]
             else:
                 self._put(j, obs)
@@ -142,7 +143,7 @@ class PlainLanes(Lanes):
                 require_info(self.name, info)
             if self._picks_any:
                 self._pick(j, info, actions)
-            if is_end:
+            if not goes_on:
                 self._require_numbers(reward, terminated, truncated)
                 outcome.terminated[j], outcome.truncated[j] = terminated, truncated
                 self._note_end(j, info.get(SUCCESS))

@@ -79,7 +79,7 @@ class Watch:
             raise EnvExitError(exit_) from exit_
         finally:
             self.busy.since = math.inf
-            put_signals_back()  # An evaluation may take hours.
+            put_signals_back(time.monotonic())  # An evaluation may take hours.
 
 
 class _WatchedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):

@@ -15,7 +15,7 @@ from common.hints import nearest
 from common.home import naming_missing_home
 from common.interfaces import EnvSpec
 from common.plugins import part_loading
-from common.process.shared_globals import keeping_globals
+from common.plugins.part_loading import keeping_globals
 from common.settings import Settings, validate
 
 MAX_STACK: Final = 16

@@ -2,32 +2,92 @@
 
 from __future__ import annotations
 
-import functools
 import importlib
 import logging
+import os
+import signal
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
+
+import numpy as np
 
 from common.errors import PluginError
 from common.hints import nearest
 from common.home import naming_missing_home
 from common.plugins.shipped import OWN_PACKAGES
-from common.process.shared_globals import keeping_globals
+from common.process.signals import STOP_SIGNALS
 
 log = logging.getLogger(__name__)
 
-MOVED: Final = {
-    "common.atari:make": "common.envs.atari:make",
-    "learner.evaluation.evaluator:DefaultEvaluator": "common.evaluation:DefaultEvaluator",
-    "learner.evaluator:DefaultEvaluator": "common.evaluation:DefaultEvaluator",
-    "learner.mlflow:MlflowRecorder": "learner.records.mlflow:MlflowRecorder",
-    "learner.recorder:CsvRecorder": "learner.records.csv_recorder:CsvRecorder",
-    "learner.tensorboard:TensorBoardRecorder": "learner.records.tensorboard:TensorBoardRecorder",
+
+def _directory() -> Path | None:
+    """The working directory; None if somebody has removed it."""
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        return None
+
+
+def _set_directory(path: Path | None) -> None:
+    if path is not None:
+        os.chdir(path)
+
+
+def _dtype() -> str:
+    """The name of torch's default dtype. It does not import torch, without which ingest starts faster."""
+    torch = sys.modules.get("torch")
+    return str(torch.get_default_dtype()) if torch is not None else "torch.float32"
+
+
+def _set_dtype(name: str) -> None:
+    torch = sys.modules["torch"]
+    torch.set_default_dtype(getattr(torch, name.removeprefix("torch.")))
+
+
+_GLOBALS: Final[dict[str, tuple[Callable[[], Any], Callable[[Any], object]]]] = {
+    "the working directory": (_directory, _set_directory),
+    "torch's default dtype": (_dtype, _set_dtype),
+    "numpy's error handling": (np.geterr, lambda modes: np.seterr(**modes)),
 }
-"""The present places of moved parts, by their old places; a configuration that names an old place still works."""
+"""By name in the log, how a value is read and how it is set."""
+
+
+@contextmanager
+def keeping_globals(part: str) -> Iterator[None]:
+    """A context in which users' code is imported and built. At its end, the values that it has changed are put back.
+
+    An environment, or a library under it, may change the working directory, torch's default dtype, numpy's error
+    handling or the handlers of signals.
+
+    Args:
+        part: names the code in the warning about each value that it has changed.
+    """
+    before = {name: read() for name, (read, _) in _GLOBALS.items()}
+    handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+    try:
+        yield
+    finally:
+        for name, (read, put) in _GLOBALS.items():
+            if (found := read()) != before[name]:
+                log.warning("%s changes %s from %s to %s: this is undone", part, name, before[name], found)
+                put(before[name])
+        _put_handlers_back(part, handlers)
+
+
+def _put_handlers_back(part: str, handlers: dict[signal.Signals, Any]) -> None:
+    """Set the handlers of signals again, also where they seem unchanged: Python does not see what C code has set."""
+    if threading.current_thread() is not threading.main_thread():
+        return  # Here Python code cannot set handlers.
+    for number, handler in handlers.items():
+        if signal.getsignal(number) != handler:
+            log.warning("%s takes the signal %s: this is undone", part, number.name)
+        if handler is not None:  # None: C code had set it before.
+            signal.signal(number, handler)
 
 
 def load_module(name: str) -> ModuleType:
@@ -54,7 +114,6 @@ def load_part(target: str) -> Callable[..., Any]:
     Raises:
         PluginError: there is no such module, or it has no such callable.
     """
-    target = find_present_place(target)
     module_name, colon, attr = target.partition(":")
     if not (module_name and colon and attr) or module_name.startswith("."):
         raise PluginError(f"'{target}': expected module:attr, for example common.agents.dqn:DQN")
@@ -66,15 +125,6 @@ def load_part(target: str) -> Callable[..., Any]:
     if not callable(found):
         raise PluginError(f"'{target}': module '{module_name}' has no callable '{attr}'{nearest(attr, vars(module))}")
     return found  # type: ignore[no-any-return]
-
-
-@functools.cache  # So a part that has moved is logged once in each process.
-def find_present_place(target: str) -> str:
-    """The place where a part is now, as ``module:attr``; logs a warning if that is not ``target``."""
-    place = MOVED.get(target, target)
-    if place != target:
-        log.warning("%s has moved: write %s in the configuration", target, place)
-    return place
 
 
 def _clash_hint(name: str) -> str:

@@ -7,20 +7,22 @@ import logging
 import math
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Generic, TextIO, TypeVar
 
 from common.cores import read_cores
 from common.errors import CrossborderError
 from common.hints import nearest
 from common.home import expand_home
-from common.process.log import LogFormat, escape_lines, setup_logging
+from common.process.log import LogFormat, escape, escape_lines, setup_logging
 from common.process.signals import StopSignals
 from common.process.standard_streams import own_streams
 
 log = logging.getLogger(__name__)
+SubjectT = TypeVar("SubjectT")
 SHELLS: Final = ("bash", "zsh", "tcsh", "fish", "powershell")
 """The shells for which shtab writes completion scripts."""
 
@@ -219,3 +221,37 @@ def tell_error(command: str, error: CrossborderError, form: LogFormat) -> int:
     else:
         sys.stderr.write("".join(f"{command}: {line}\n" for line in lines))
     return code
+
+
+@dataclass(frozen=True)
+class Check(Generic[SubjectT]):
+    """A check of a subject, such as a host, and advice to a user for whom it fails."""
+
+    name: str
+    run: Callable[[SubjectT], str]
+    advice: str
+    is_vital: bool = False
+    """Whether the later checks are left out if this check fails, since they would fail too."""
+
+
+def run_checks(checks: Sequence[Check[SubjectT]], subject: SubjectT, out: TextIO) -> None:
+    """Run all checks; write a line for each at once, and advice below those that fail.
+
+    Raises:
+        CrossborderError: the error of the first check that failed.
+    """
+    failures: list[CrossborderError] = []
+    width = 2 + max(len(check.name) for check in checks)
+    for check in checks:
+        try:
+            out.write(f"pass  {check.name:<{width}}{escape(check.run(subject))}\n")
+        except CrossborderError as error:
+            indent = " " * (6 + width)
+            found = f"\n{indent}".join(escape_lines(str(error)))
+            out.write(f"FAIL  {check.name:<{width}}{found}\n{indent}to do: {check.advice}\n")
+            failures.append(error)
+            if check.is_vital:
+                break
+        out.flush()
+    if failures:
+        raise failures[0]

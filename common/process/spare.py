@@ -18,8 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from common.process.child import WARM, Child, say
-from common.process.restarts import RestartPolicy
+from common.process.child import WARM, Child, RestartPolicy, say
 
 log = logging.getLogger(__name__)
 NICENESS: Final = 10

@@ -9,9 +9,8 @@ import threading
 from collections.abc import Callable
 
 from common.errors import ChildFailedError, CrossborderError
-from common.process.child import Child
+from common.process.child import Child, RestartPolicy, may_restart_help
 from common.process.clocks import Deadline
-from common.process.restarts import RestartPolicy, may_restart_help
 from common.process.spare import Spare
 
 log = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, ClassVar, Final
 
 from common.errors import RunDirectoryError
 
@@ -166,3 +166,40 @@ def hold_until_exit(directory: Path) -> None:
     run must not write beside it. The kernel releases the lock when a process ends, however it ends.
     """
     fcntl.flock(os.open(directory, os.O_RDONLY), fcntl.LOCK_EX)
+
+
+class Word:
+    """An attribute of a ``Words`` block: one word of 8 bytes.
+
+    Args:
+        index: of the word in the block.
+        kind: int (signed) or float.
+    """
+
+    def __init__(self, index: int, kind: type[int] | type[float] = int) -> None:
+        self._index = index
+        self._view = "_ints" if kind is int else "_floats"
+
+    def __get__(self, block: Words, owner: type[Words]) -> Any:
+        return getattr(block, self._view)[self._index]
+
+    def __set__(self, block: Words, value: float) -> None:
+        getattr(block, self._view)[self._index] = value
+
+
+class Words:
+    """A block of words in a mapped file; subclasses name the words.
+
+    Each word has one writer, and an aligned word of 8 bytes is read and written whole, so no lock is needed.
+
+    Args:
+        buffer: the mapped file.
+        offset: of the block in it, in bytes.
+    """
+
+    N_WORDS: ClassVar[int]
+
+    def __init__(self, buffer: mmap.mmap, offset: int = 0) -> None:
+        raw = memoryview(buffer)[offset : offset + 8 * self.N_WORDS]
+        self._ints = raw.cast("q")
+        self._floats = raw.cast("d")

@@ -27,8 +27,7 @@ from typing import Final, TypeVar
 
 from common.data import NO_MODEL, ModelVersion
 from common.errors import RunDirectoryError
-from common.shared.mapped import fence, map_file
-from common.shared.words import Word, Words
+from common.shared.mapped import Word, Words, fence, map_file
 
 N_SLOTS: Final = 3
 T = TypeVar("T")

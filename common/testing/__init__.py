@@ -9,9 +9,8 @@ A check that fails raises AssertionError. Other exceptions of the part may come 
 """
 
 from common.testing.agent_checks import check_agent
-from common.testing.callback_checks import check_callback
 from common.testing.env_checks import check_env
-from common.testing.learner_checks import check_evaluator, check_recorder, check_replay_buffer
+from common.testing.learner_checks import check_callback, check_evaluator, check_recorder, check_replay_buffer
 from common.testing.learning_checks import check_learning
 from common.testing.play import ItemMemory, Policy, items_of, play
 from common.testing.processor_checks import check_row_map, check_step_processor

@@ -9,7 +9,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from common.config.evaluator_config import EvaluatorConfig
+from common.config.actor_config import EvaluatorConfig
 from common.data import Items, Leaves
 from common.evaluation import DefaultEvaluator
 from common.interfaces import Agent, ReplayBuffer, Step

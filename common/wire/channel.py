@@ -8,7 +8,7 @@ from typing import Any, Final, TypeAlias
 import grpc
 
 from common.wire.address import is_loopback, split_address
-from common.wire.batch import Request
+from common.wire.large_field import Request
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.rpc import CLIENT_OPTIONS
 from common.wire.tls import read_authorities, read_pair

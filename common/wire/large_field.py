@@ -1,7 +1,8 @@
 """Messages with one large field of bytes, read and written by hand, since protobuf copies such a field several times.
 
 In a process with our allocator settings (``process.child.KEEP_BUFFERS``), 1 MiB of data is read in 0.003 ms instead of
-0.09 ms and written in 0.04 ms instead of 0.25 ms.
+0.09 ms and written in 0.04 ms instead of 0.25 ms. For a model of 7 MB in seven messages this saves about 2 ms of the 6
+to 9 ms that a fetch takes.
 
 A message is a sequence of fields in any order (https://protobuf.dev/programming-guides/encoding). Whatever this module
 takes, protobuf takes with the same meaning. This module refuses what protobuf's writers do not write: groups, the large
@@ -10,10 +11,14 @@ field twice, and numbers in more bytes than they need.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
-from google.protobuf.message import Message
+import numpy as np
+from google.protobuf.message import DecodeError, Message
+
+from common.wire.pb import crossborder_pb2 as pb
 
 _VARINT, _LENGTH = 0, 2
 _FIXED: Final = {1: 8, 5: 4}
@@ -90,3 +95,68 @@ def _read_varint(message: bytes, at: int) -> tuple[int, int]:
                 break
             return number, at + place + 1
     raise IndexError("a number without end, with more bytes than it needs, or of more than 64 bits")
+
+
+MAX_HEAD_BYTES: Final = 128 << 10
+"""The most bytes of a request beside its payload: episodes, a score and an environment's error take less. Longer ones
+are refused before they are parsed, which would take seconds for millions of numbers."""
+_PAYLOAD: Final = pb.PushItemsRequest.PAYLOAD_FIELD_NUMBER
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request of ``PushItems`` and its payload.
+
+    Args:
+        head: all other fields.
+        payload: in pieces, one after another.
+    """
+
+    head: pb.PushItemsRequest
+    payload: Sequence[bytes | memoryview] = ()
+
+    def serialize(self) -> bytes:
+        return serialize(self.head, _PAYLOAD, self.payload)
+
+    @staticmethod
+    def parse(message: bytes) -> Request:
+        """Read a serialised request; its payload is one view of the message.
+
+        Raises:
+            DecodeError: it is no ``PushItemsRequest``, it has a payload twice, or all other fields are too long.
+        """
+        try:
+            rest, payload = split(message, _PAYLOAD)
+        except ValueError as error:
+            raise DecodeError(str(error)) from error
+        if len(rest) > MAX_HEAD_BYTES:
+            raise DecodeError(f"expected at most {MAX_HEAD_BYTES} bytes beside the payload, found {len(rest)}")
+        return Request(pb.PushItemsRequest.FromString(rest), (payload,))
+
+
+_DATA: Final = pb.GetModelResponse.DATA_FIELD_NUMBER
+
+
+def checksum(data: bytes | memoryview) -> int:
+    """``GetModelResponse.checksum``: the sum of all 64-bit words. 7 MB take 0.1 ms; SHA-256 would take 3.7 ms."""
+    words = np.frombuffer(data, "<u8", len(data) // 8)
+    rest = int.from_bytes(data[words.nbytes :], "little")
+    return (int(words.sum()) + rest) % 2**64
+
+
+def serialize_chunk(head: pb.GetModelResponse, data: bytes | memoryview) -> bytes:
+    """The ``GetModelResponse`` ``head``, which has no data, with these data."""
+    return serialize(head, _DATA, (data,))
+
+
+def parse_chunk(message: bytes) -> tuple[pb.GetModelResponse, memoryview]:
+    """A serialised message as its other fields and a view of its data.
+
+    Raises:
+        ValueError: it is no ``GetModelResponse``, or it has data twice.
+    """
+    try:
+        rest, data = split(message, _DATA)
+        return pb.GetModelResponse.FromString(rest), data
+    except (DecodeError, ValueError) as error:
+        raise ValueError(f"expected a GetModelResponse, found {len(message)} other bytes: {error}") from error

@@ -140,7 +140,7 @@ def _read_config(arguments: argparse.Namespace) -> ServingConfig:
 def _serve_saved_policy(arguments: argparse.Namespace, config: ServingConfig, signals: StopSignals) -> None:
     import torch
 
-    from common.process.kept_memory import keep_buffers
+    from common.process.child import keep_buffers
     from crossborder.serving.recorded_policy import load_recorded_policy
     from crossborder.serving.serving import serve
     from learner.evaluation.policy import load_policy
@@ -196,7 +196,7 @@ def _tell_places(source: str, places: Places) -> None:
 
 def _run(arguments: argparse.Namespace, signals: StopSignals) -> None:
     from actor.episode_recording import make_directory
-    from learner.loop.devices import require_device
+    from learner.loop.learner_parts import require_device
 
     quiet_grpc(arguments.log_format)
     logging.getLogger().handlers[0].addFilter(RateFilter(LOGGED_PER_SECOND, LOGGED_AT_ONCE))

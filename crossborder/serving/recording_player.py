@@ -10,9 +10,8 @@ from typing import Protocol
 
 import numpy as np
 
-from actor.sampling.outbox import ItemSink, Outbox, RowWatcher
-from actor.sampling.priority import NEXT, SEEN, noted_columns
-from actor.sampling.recorder import Recorder
+from actor.sampling.recorder import NEXT, SEEN, RowRecorder, noted_columns
+from actor.sampling.sampler import ItemSink, Outbox, RowWatcher
 from actor.stat import ActorCounters
 from common.data import FIRST, INTERVENED, VERSION, Array, Column, Items, Leaves, Model, ModelVersion, Schema
 from common.interfaces import acting_for_lanes
@@ -67,7 +66,7 @@ class RecordingPlayer:
         self._models, self._sink, self._counters = models, sink, counters
         self._stacker = Stacker(parts.frames, 1, parts.frame_stack)
         seen = columns_of(SEEN, parts.spec.observation_space) if parts.has_priorities else ()
-        self._records = Recorder(parts.rows, 0, noted_columns(parts.spec) if parts.has_priorities else ())
+        self._records = RowRecorder(parts.rows, 0, noted_columns(parts.spec) if parts.has_priorities else ())
         self._outbox = Outbox(parts, self._records, recording)
         self._has_priorities = parts.has_priorities
         self._extras = [column.name for column in parts.agent.extra_columns()]

@@ -26,11 +26,16 @@ from crossborder.serving.serving_metrics import ServingCollector
 from crossborder.serving.sessions import Sessions
 from learner.ingest.admission import Admission
 from learner.ingest.audit import AuditLog
-from learner.ingest.descriptors import connections_within, raise_descriptor_limit
 from learner.ingest.gate import Gate, KnownTokens, Role
 from learner.ingest.limits import CallLimits
 from learner.ingest.refusals import IngestCounts
-from learner.ingest.server_options import MAX_CONNECTIONS_OPTION, server_credentials, server_options
+from learner.ingest.server_options import (
+    MAX_CONNECTIONS_OPTION,
+    connections_within,
+    raise_descriptor_limit,
+    server_credentials,
+    server_options,
+)
 from learner.records.exposition import MetricsServer
 
 if TYPE_CHECKING:

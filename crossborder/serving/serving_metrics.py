@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 from crossborder.serving.figures import Figures
 from crossborder.serving.sessions import Sessions
 from learner.ingest.refusals import BucketCounts, IngestCounts
-from learner.records.families import counter, counters, gauge
+from learner.records.exposition import counter, counters, gauge
 
 
 class ServingCollector(Collector):

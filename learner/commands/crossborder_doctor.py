@@ -5,6 +5,7 @@ Its counterpart on the hosts of actors is the check of ``actor-worker``, once th
 
 from __future__ import annotations
 
+import argparse
 import ctypes
 import mmap
 import os
@@ -14,8 +15,7 @@ import socket
 import ssl
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Final, cast
 
 from common.config.run_config import RunConfig, load_config
 from common.cores import require_usable, usable_cores
-from common.errors import AddressError, ConfigError, CrossborderError, RunDirectoryError
-from common.process.command import Parser, as_path, run_command
+from common.errors import AddressError, ConfigError, RunDirectoryError
+from common.process.command import Check, Parser, as_path, run_checks, run_command
 from common.process.standard_streams import answers
 from common.wire.address import split_address
 from learner.commands.training_command import add_override
@@ -85,7 +85,7 @@ class Host:
     def device(self) -> str:
         import torch
 
-        from learner.loop.devices import require_device
+        from learner.loop.learner_parts import require_device
 
         wanted = require_device(self._config.trainer.device)
         count = torch.cuda.device_count()
@@ -231,15 +231,6 @@ def describe_certificate(certificate: Path, key: Path) -> str:
     return f"for {names}; until {until:%Y-%m-%d}, {(until - datetime.now(UTC)).days} days from now"
 
 
-@dataclass(frozen=True)
-class Check:
-    """A check, and advice to a user for whom it fails."""
-
-    name: str
-    run: Callable[[Host], str]
-    advice: str
-
-
 CHECKS: Final = (
     Check("release", Host.release, "install crossborder and torch again"),
     Check("cores", Host.cores, "name cores of this host by trainer.cores, or leave it out"),
@@ -255,27 +246,13 @@ CHECKS: Final = (
 )
 
 
-def examine(config: RunConfig) -> None:
-    """Run all checks; print a line for each at once, and advice below those that fail.
-
-    Raises:
-        CrossborderError: the error of the first check that failed.
-    """
-    host, failures = Host(config), list[CrossborderError]()
-    for check in CHECKS:
-        try:
-            answers().write(f"pass  {check.name:<14}{check.run(host)}\n")
-        except CrossborderError as error:
-            answers().write(f"FAIL  {check.name:<14}{error}\n{'':20}to do: {check.advice}\n")
-            failures.append(error)
-        answers().flush()
-    if failures:
-        raise failures[0]
+def _examine(arguments: argparse.Namespace) -> None:
+    run_checks(CHECKS, Host(load_config(arguments.config, arguments.overrides)), answers())
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command; return its exit code."""
-    return run_command(parser(), argv, lambda words: examine(load_config(words.config, words.overrides)))
+    return run_command(parser(), argv, _examine)
 
 
 if __name__ == "__main__":

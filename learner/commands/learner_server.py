@@ -14,14 +14,7 @@ from common.config.run_config import RunConfig
 from common.process.command import Parser, at_least
 from common.process.signals import StopSignals
 from common.process.spare import Spare
-from learner.commands import (
-    server_cordon,
-    server_drain,
-    server_ratio,
-    server_set_best_aside,
-    server_status,
-    server_uncordon,
-)
+from learner.commands import server_cordons, server_ratio, server_set_best_aside, server_status
 from learner.commands.standby import keep_running
 from learner.commands.training_command import (
     add_origin,
@@ -38,9 +31,9 @@ from learner.ranks.place import Place
 COMMANDS: Final = {
     "status": (server_status.parser, server_status.main),
     "ratio": (server_ratio.parser, server_ratio.main),
-    "cordon": (server_cordon.parser, server_cordon.main),
-    "drain": (server_drain.parser, server_drain.main),
-    "uncordon": (server_uncordon.parser, server_uncordon.main),
+    "cordon": (server_cordons.cordon_parser, server_cordons.cordon),
+    "drain": (server_cordons.drain_parser, server_cordons.drain),
+    "uncordon": (server_cordons.uncordon_parser, server_cordons.uncordon),
     "set-best-aside": (server_set_best_aside.parser, server_set_best_aside.main),
 }
 EXAMPLES = """\
@@ -139,8 +132,8 @@ class _Training:
         self, config: RunConfig, arguments: argparse.Namespace, console: Console | None, signals: StopSignals
     ) -> None:
         """Train, and print the summary."""
+        from learner.loop.run import actor_stats_fmt
         from learner.loop.server import LearnerServer
-        from learner.loop.summaries import actor_stats_fmt
         from learner.records.progress import Progress
 
         resume, origin, coming = bool(arguments.resume), origin_of(arguments, config.run_dir), self._coming_ingest

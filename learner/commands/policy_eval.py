@@ -62,7 +62,7 @@ def _film(arguments: argparse.Namespace, config: EnvConfig) -> AbstractContextMa
 
 def _evaluate(arguments: argparse.Namespace) -> Mapping[str, object]:
     from common.errors import PluginError
-    from common.evaluators import open_evaluator
+    from common.evaluation import open_evaluator
     from common.lanes.watched_envs import Watch
     from learner.storage.checkpoint import load_agent
 

@@ -20,12 +20,10 @@ from typing import Any, Final, Self
 from common.config.run_config import FREE_PORTS, RunConfig
 from common.depth import parse_json
 from common.errors import ConfigError, CrossborderError
-from common.plugins.part_loading import MOVED
 from common.plugins.shipped import OWN_PACKAGES
-from common.process.child import Child
+from common.process.child import Child, may_restart_help
 from common.process.command import tell_error
 from common.process.log import setup_logging
-from common.process.restarts import may_restart_help
 from common.process.signals import StopSignals
 from common.process.spare import Spare
 from common.process.supervisor import Supervisor
@@ -115,7 +113,7 @@ def find_imports(config: RunConfig) -> list[str]:
     """
     learner_builds_no_env = {"env"} if config.env.spaces is not None else set()
     targets = _find_targets(config.model_dump(exclude=learner_builds_no_env))
-    modules = {MOVED.get(target, target).partition(":")[0] for target in targets}
+    modules = {target.partition(":")[0] for target in targets}
     return [*IMPORTS, *sorted(module for module in modules if module.partition(".")[0] in OWN_PACKAGES)]
 
 

@@ -206,12 +206,11 @@ def _check(config: RunConfig, arguments: argparse.Namespace) -> None:
     Raises:
         CrossborderError: a part cannot be built, or does not fit the others.
     """
-    from common.evaluators import build_eval_env
+    from common.evaluation import build_eval_env
     from common.lanes.lanes import close_env
     from learner.datasets.opening import open_dataset
-    from learner.loop.env_trial import try_env
     from learner.loop.learner_parts import build_learner_parts
-    from learner.loop.trial import try_opt
+    from learner.loop.trial import try_env, try_opt
 
     if config.trainer.cores is not None:
         require_usable(config.trainer.cores, "trainer.cores")

@@ -5,11 +5,12 @@ from __future__ import annotations
 import abc
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 
 from common.data import Items, Schema
+from common.episode_files import read_episode, read_headers
 from common.parts import Parts
-from learner.datasets.as_sent import as_sent
-from learner.datasets.episode_rows import make_rows
+from learner.datasets.episode_rows import as_sent, check_arrays, make_rows
 
 log = logging.getLogger(__name__)
 
@@ -61,3 +62,30 @@ class EpisodeDataset(abc.ABC):
     def name_row(self, row: int) -> str:
         """The place of a row, see ``Dataset.name_row``."""
         return f"{self._unit} {row} of {self._place}"
+
+
+class NpzEpisodes(EpisodeDataset):
+    """The episodes of ``.npz`` files, one a file, in the order of the files' names.
+
+    Args:
+        name: as the user named the dataset.
+        paths: of the files.
+
+    Raises:
+        DatasetError: a file cannot be read, or its arrays are no episode.
+    """
+
+    def __init__(self, name: str, paths: list[Path]) -> None:
+        super().__init__(name)
+        self._headers = {path: read_headers(path) for path in paths}
+
+    def __len__(self) -> int:
+        return sum(headers["reward"].shape[0] + 1 for headers in self._headers.values())
+
+    def check(self, parts: Parts) -> None:
+        for path, headers in self._headers.items():
+            check_arrays(parts.rows, headers, str(path))
+
+    def episodes(self, schema: Schema) -> Iterator[tuple[str, Items]]:  # noqa: ARG002 - all arrays are read
+        for path in self._headers:
+            yield str(path), read_episode(path)

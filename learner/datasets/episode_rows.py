@@ -8,10 +8,27 @@ from typing import Final
 import numpy as np
 from numpy.typing import DTypeLike
 
-from common.data import FINAL, FIRST, INTERVENED, LANE, ROW_COLUMNS, VERSION, Array, Column, Items, Schema
+from common.data import (
+    FINAL,
+    FIRST,
+    INTERVENED,
+    LANE,
+    PRIORITY,
+    ROW_COLUMNS,
+    VERSION,
+    Array,
+    Column,
+    Items,
+    Leaves,
+    Schema,
+)
 from common.episode_files import ArrayHeader, ends_of
 from common.errors import DatasetError, SchemaMismatchError
 from common.hints import nearest
+from common.interfaces import Step
+from common.lanes.stacking import Stacker
+from common.parts import Parts
+from common.spaces import from_columns
 
 UNKNOWN_AS_ZERO: Final = ("intervened", "state")
 """Extra columns (or the beginnings of their paths) that are zero where a dataset does not have them: nobody intervened,
@@ -158,3 +175,59 @@ def _describe_missing(column: Column, headers: Iterable[str], place: str) -> str
 
 def _describe(dtype: DTypeLike, shape: tuple[int, ...]) -> str:
     return f"{np.dtype(dtype)} {list(shape)}"
+
+
+def as_sent(rows: Items, parts: Parts) -> Items:
+    """The rows or items that an actor would send for one whole episode.
+
+    Args:
+        rows: of the episode, ``[T + 1, *shape]``, its final row included; with the columns ``parts.rows``.
+        parts: of the run.
+
+    Returns:
+        Columns ``[n, *shape]`` of ``parts.schema``; first priorities are 1.
+    """
+    if parts.processors:
+        return _processed(rows, parts)
+    mapped = parts.row_map.map(rows) if parts.row_map is not None else rows
+    if parts.has_priorities:
+        mapped = {**mapped, PRIORITY.name: np.ones(len(rows["reward"]), np.float32)}
+    return {column.name: mapped[column.name] for column in parts.schema.columns}
+
+
+def _processed(rows: Items, parts: Parts) -> Items:
+    processor = parts.processors[0]
+    processor.reset()
+    made = [items for step in _steps(rows, parts) if (items := processor.process(step)) is not None]
+    parted = made or [parts.schema.empty(0)]
+    return {c.name: np.concatenate([items[c.name] for items in parted]) for c in parts.schema.columns}
+
+
+def _steps(rows: Items, parts: Parts) -> Iterator[Step]:
+    obs, action = _observations(rows, parts), from_columns("action", rows)
+    for t in range(len(rows["reward"]) - 1):
+        end = bool(rows["terminated"][t]), bool(rows["truncated"][t])
+        yield Step(obs[t], _at(action, t), float(rows["reward"][t]), obs[t + 1], *end)
+
+
+def _observations(rows: Items, parts: Parts) -> list[Leaves]:
+    """The T + 1 observations as the agent sees them."""
+    frames = from_columns("obs", rows)
+    count = len(rows["reward"])
+    if parts.frame_stack == 1:
+        return [_at(frames, t) for t in range(count)]
+    stacker = Stacker(parts.frames, 1, parts.frame_stack)
+    begins = [np.array([t == 0]) for t in range(count)]
+    return [_copied(stacker.add(_at(frames, slice(t, t + 1)), begins[t])) for t in range(count)]
+
+
+def _at(leaves: Leaves, t: int | slice) -> Leaves:
+    return {path: leaf[t] for path, leaf in leaves.items()} if isinstance(leaves, dict) else leaves[t]
+
+
+def _copied(stacks: Leaves) -> Leaves:
+    """The stacks of the only lane."""
+    if isinstance(stacks, dict):
+        return {path: stack[0].copy() for path, stack in stacks.items()}
+    lane: Array = stacks[0].copy()
+    return lane

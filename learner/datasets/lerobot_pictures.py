@@ -13,7 +13,7 @@ import numpy as np
 
 from common.data import Array
 from common.errors import DatasetError
-from learner.datasets.step_table import StepTable
+from learner.datasets.parquet_episodes import StepTable
 
 try:
     import av
@@ -21,6 +21,9 @@ except ImportError as error:
     raise ImportError(f"{error}; pip install 'crossborder[lerobot]'") from error
 
 CHANNELS: Final = (1, 3)
+_VIDEOS: Final = {"format_whitelist": "mov,matroska,avi"}
+_PICTURES: Final = {"format_whitelist": "png_pipe,jpeg_pipe"}
+"""Formats of files that hold their frames. Without these lists, FFmpeg reads playlists too, which name others."""
 _PLACEHOLDER: Final = re.compile(r"\{(\w+)(?::0?(\d)d)?\}")
 
 
@@ -128,7 +131,7 @@ def decode_clip(clip: Clip, count: int, fps: float, shape: tuple[int, ...]) -> A
         DatasetError: the video cannot be read, lacks a frame, or has frames of another size.
     """
     frames: list[Array] = []
-    with _naming_the_file(clip.path), av.open(str(clip.path)) as container:
+    with _naming_the_file(clip.path), av.open(str(clip.path), options=_VIDEOS) as container:
         stream = container.streams.video[0]
         stream.thread_type = "AUTO"
         assert stream.time_base is not None
@@ -161,7 +164,7 @@ def decode_pictures(cells: list[Any], shape: tuple[int, ...], path: Path) -> Arr
     for cell in cells:
         if not cell or not cell.get("bytes"):
             raise DatasetError(f"{path}: expected the bytes of a picture, found {cell}")
-        with _naming_the_file(path), av.open(io.BytesIO(cell["bytes"]), "r") as container:
+        with _naming_the_file(path), av.open(io.BytesIO(cell["bytes"]), "r", options=_PICTURES) as container:
             found.append(_arrange(next(container.decode(video=0)), shape, path))
     return np.stack(found)
 

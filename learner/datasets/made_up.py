@@ -13,7 +13,7 @@ from common.data import FINAL, FIRST, Array, Items
 from common.interfaces import Agent, EnvSpec
 from common.parts import Parts
 from common.spaces import leaves_of, name_of
-from learner.datasets.as_sent import as_sent
+from learner.datasets.episode_rows import as_sent
 
 POOL: Final = 32
 """The number of different observations and actions that are made up; episodes repeat them."""

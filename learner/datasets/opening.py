@@ -13,7 +13,7 @@ from common.errors import DatasetError, PluginError
 from common.hints import nearest_path
 from common.home import expand_path
 from common.parts import Parts
-from learner.datasets.npz_episodes import NpzEpisodes
+from learner.datasets.episode_dataset import NpzEpisodes
 from learner.datasets.saved_replay import SavedReplay
 from learner.datasets.symlinks import check_links
 from learner.storage.rundir import reading

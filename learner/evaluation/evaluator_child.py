@@ -26,7 +26,7 @@ from actor.sampling.guard import Watchdog
 from common.agents.products import choose_products
 from common.config.run_config import RunConfig
 from common.errors import CrossborderError, EnvHungError
-from common.evaluators import open_evaluator
+from common.evaluation import open_evaluator
 from common.interfaces import Agent, Evaluator
 from common.lanes.lanes import Busy
 from common.lanes.watched_envs import EvaluationAbandoned, Watch

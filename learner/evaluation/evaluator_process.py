@@ -19,11 +19,10 @@ from common.interfaces import Evaluation
 from common.process.child import Child, Event
 from common.process.clocks import Deadline, Stillness
 from common.process.supervisor import Supervisor
-from learner.evaluation.candidate import CandidateScoring
-from learner.evaluation.scoring import CANDIDATE, FinishedEvaluation
+from learner.evaluation.scoring import CANDIDATE, CandidateScoring, FinishedEvaluation
 from learner.shared.bell import Bell
 from learner.storage.checkpoint import Checkpoints
-from learner.storage.moment import Moment
+from learner.storage.training_state import Moment
 
 log = logging.getLogger(__name__)
 READY_SECONDS = 120.0

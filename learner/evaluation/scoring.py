@@ -1,24 +1,31 @@
 """Evaluations during training: the interface that the learner calls, and evaluations that training waits for.
 
-Two other implementations score while training goes on: ``evaluator_process.py`` by a child, ``actor_scoring.py`` by an
-actor.
+Two other implementations score a copy of the agent while training goes on: ``ActorScoring`` by an actor, and
+``evaluator_process.py`` by a child.
 """
 
 from __future__ import annotations
 
+import abc
 import logging
 import threading
 import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
-from typing import Final, Protocol
+from pathlib import Path
+from typing import Any, ClassVar, Final, Protocol
 
 from actor.sampling.guard import Watchdog
+from common.depth import parse_json
+from common.errors import CheckpointError
 from common.interfaces import Agent, Evaluation, Evaluator
 from common.lanes.lanes import Busy
 from common.lanes.watched_envs import EvaluationAbandoned
+from common.process.clocks import Deadline
+from learner.shared.control import ControlBlock
 from learner.storage.checkpoint import Checkpoints
-from learner.storage.moment import Moment
+from learner.storage.training_state import Moment
 
 log = logging.getLogger(__name__)
 CANDIDATE: Final = ".candidate"
@@ -163,3 +170,142 @@ class NoScoring:
 
     def abandon(self) -> None:
         """Do nothing: no evaluation ever begins."""
+
+
+class CandidateScoring(abc.ABC):
+    """The base of a ``Scoring`` of a copy of the agent in another process, while the agent goes on learning.
+
+    There is one copy at a time, the candidate: the run's directory ``.candidate``. If its score is the best so far, it
+    is renamed to ``best/``, since the agent itself has learnt further by then.
+
+    Args:
+        checkpoints: takes the candidates and ``best/``.
+        finish_seconds: at the end of training, the longest wait for the score that is still missing.
+    """
+
+    still_runs: ClassVar[tuple[int, str]]
+    """The log level of the first evaluation that is skipped, and the reason why it is skipped."""
+
+    def __init__(self, checkpoints: Checkpoints, finish_seconds: float) -> None:
+        self.skipped = 0
+        self._checkpoints, self._finish_seconds = checkpoints, finish_seconds
+        self._running: Moment | None = None
+        """The moment of the candidate whose score is awaited; None if no score is awaited."""
+        self._abandoned = threading.Event()
+
+    @abc.abstractmethod
+    def _hand_over(self, moment: Moment) -> None:
+        """Have the candidate of this moment scored."""
+
+    @abc.abstractmethod
+    def _listen(self, deadline: Deadline) -> FinishedEvaluation | None:
+        """Wait for the score until the deadline; clear ``_running`` if the score has come or will never come."""
+
+    def begin(self, agent: Agent, moment: Moment) -> FinishedEvaluation | None:
+        """See ``Scoring``."""
+        if self._abandoned.is_set():
+            return None
+        if self._running is not None:
+            self._skip(moment)
+            return None
+        try:
+            self._checkpoints.draft(CANDIDATE, agent, **asdict(moment))
+        except CheckpointError as error:
+            log.error("training goes on without this evaluation: %s", error)
+            return None
+        self._running = moment
+        self._hand_over(moment)
+        return None
+
+    def _skip(self, moment: Moment) -> None:
+        level, why = self.still_runs
+        # Most readers need to hear this only once.
+        log.log(logging.DEBUG if self.skipped else level, "opt step %d: evaluation skipped, %s", moment.opt_steps, why)
+        self.skipped += 1
+
+    def poll(self, *, wait: bool = False) -> FinishedEvaluation | None:
+        """See ``Scoring``."""
+        finished = self._listen(Deadline(self._finish_seconds if wait else 0.0))
+        if wait and self._running is not None:
+            log.warning("opt step %d: the evaluation is abandoned: no score came", self._running.opt_steps)
+            self.abandon()
+            self._running = None
+        return finished
+
+    def keep_best(self, agent: Agent, finished: FinishedEvaluation) -> None:  # noqa: ARG002 - it has learnt further
+        """See ``Scoring``."""
+        draft = self._checkpoints.directory / CANDIDATE
+        self._checkpoints.keep(draft, "best", score=finished.evaluation.score)
+
+    def abandon(self) -> None:
+        """See ``Scoring``."""
+        self._abandoned.set()
+
+    def end(self) -> None:
+        """Remove the candidate."""
+        self._checkpoints.discard(CANDIDATE)
+
+
+CANDIDATES: Final = "candidates"
+"""The file of the slots for candidates, in the run's shared directory."""
+SCORE: Final = "score.json"
+"""The newest score, as ingest writes it in the run's shared directory."""
+LISTEN_SECONDS: Final = 0.05
+
+
+class ActorScoring(CandidateScoring):
+    """A ``Scoring`` by an actor which evaluates: ``actor-worker --evaluate``.
+
+    The trainer publishes the candidate's model in separate slots, where no newer model for acting replaces it. Ingest
+    hands it to the evaluating actor, and notes the score that the actor reports.
+
+    Args:
+        shared: the run's shared directory.
+        control: shared with ingest, which counts there the scores it has written.
+        publish: makes the agent's present policy, of this opt step, the newest candidate that actors can fetch.
+        incarnation: of the run; scores of earlier lives of the run do not count.
+        checkpoints: takes the candidates and ``best/``.
+        finish_seconds: at the end of training, the longest wait for the score that is still missing.
+    """
+
+    restarts = 0
+    needs_actors = True
+    still_runs = logging.WARNING, "the evaluation before has no score yet; is an actor-worker --evaluate online?"
+
+    def __init__(
+        self,
+        shared: Path,
+        control: ControlBlock,
+        publish: Callable[[int], None],
+        *,
+        incarnation: int,
+        checkpoints: Checkpoints,
+        finish_seconds: float,
+    ) -> None:
+        super().__init__(checkpoints, finish_seconds)
+        self._score, self._control, self._publish = shared / SCORE, control, publish
+        self._incarnation, self._seen = incarnation, control.scores
+
+    def _hand_over(self, moment: Moment) -> None:
+        self._publish(moment.opt_steps)
+
+    def _listen(self, deadline: Deadline) -> FinishedEvaluation | None:
+        finished = self._collect()
+        while finished is None and self._running is not None and not deadline.passed():
+            if self._abandoned.wait(LISTEN_SECONDS):
+                break
+            self._control.trainer_beats += 1  # Ingest sees that the trainer lives while it waits for the last score.
+            finished = self._collect()
+        return finished
+
+    def _collect(self) -> FinishedEvaluation | None:
+        """The score that is awaited, if ingest has written it since the last call."""
+        written = self._control.scores
+        if written == self._seen or self._running is None:
+            return None
+        self._seen = written
+        score: dict[str, Any] = parse_json(self._score.read_text())
+        if (score["incarnation"], score["opt_steps"]) != (self._incarnation, self._running.opt_steps):
+            return None
+        moment, self._running = self._running, None
+        return FinishedEvaluation(moment, Evaluation(score["score"], score["record"]), score["seconds"])

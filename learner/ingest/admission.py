@@ -17,8 +17,8 @@ from google.protobuf.message import DecodeError
 from common.errors import CrossborderError, RefusedError
 from common.process.log import LogThrottle
 from common.wire.address import peer_address
-from common.wire.batch import Request
 from common.wire.channel import path_of
+from common.wire.large_field import Request
 from common.wire.rpc import ERROR_KEY
 from common.wire.waiting import Connection, WaitingBytes
 from learner.ingest.audit import STRANGER, AuditLog

@@ -1,8 +1,9 @@
 """The audit log: who joined, who was refused, whose token was revoked, and what admins did. One JSON object a line.
 
 No caller can fill the disk: equal events within ten seconds become one line with a count, lines are limited in number
-and length, and the oldest file is overwritten. Each name has a limit of its own, and so have callers without a valid
-token. So even if the holder of one name makes very many calls, the lines about admins and other callers are written.
+and length, and the oldest file is overwritten. Actors of one name have their own limit, and so have admins of one
+name, and callers without a valid token. So even if the actors of one name make very many calls, the lines about
+admins and other callers are written.
 """
 
 from __future__ import annotations
@@ -70,8 +71,8 @@ class AuditLog:
         self, path: Path | None, max_bytes: int = MAX_BYTES, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._path, self._max_bytes, self._clock = path, max_bytes, clock
-        self._lines = OrderedDict[Fact, _Lines]()
-        """By name of the caller; events without a caller are under the empty name."""
+        self._lines = OrderedDict[tuple[Fact, Fact], _Lines]()
+        """By role and name of the caller, since tokens of actors and of admins may have the same name; or by event."""
         self._strangers = _Lines(Bucket(STRANGERS_LINES_PER_SECOND, STRANGERS_LINES_AT_ONCE, clock))
         self._failures = LogThrottle(FAILURES_LOGGED_EVERY, clock)
 
@@ -90,14 +91,14 @@ class AuditLog:
             lines.left_out += 1
 
     def _lines_of(self, event: str, facts: Mapping[str, Fact]) -> _Lines:
-        """The limit that an event counts against: that of the caller's name; the learner's own events have another."""
-        name = facts.get("name", "") if "method" in facts else f"event {event}"
-        if name not in self._lines:
+        """The limit that an event counts against: that of the caller; the learner's own events have others."""
+        caller = (facts.get("role", ""), facts.get("name", "")) if "method" in facts else ("event", event)
+        if caller not in self._lines:
             if len(self._lines) >= MAX_NAMES:
                 self._lines.popitem(last=False)
-            self._lines[name] = _Lines(Bucket(LINES_PER_SECOND, LINES_AT_ONCE, self._clock))
-        self._lines.move_to_end(name)
-        return self._lines[name]
+            self._lines[caller] = _Lines(Bucket(LINES_PER_SECOND, LINES_AT_ONCE, self._clock))
+        self._lines.move_to_end(caller)
+        return self._lines[caller]
 
     def tick(self) -> None:
         """Write the counts of intervals that are over; an event that keeps coming has one line for each interval."""

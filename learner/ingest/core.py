@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from typing import Any, Final
 
 from common.config.run_config import RunConfig
 from common.data import NO_MODEL, ModelVersion, Schema
+from common.process.clocks import Stillness
 from common.process.log import LogThrottle
 from common.settings import HomePath, Settings
 from common.shared.slots import ModelSlots
@@ -19,15 +21,14 @@ from common.wire.rpc import NotJoinedError
 from learner.ingest.batch_limits import BatchLimits, present_limits
 from learner.ingest.batch_traces import BatchTraces
 from learner.ingest.cordons import Cordons
-from learner.ingest.fair_turns import Turns
-from learner.ingest.fleet_rates import FleetRates
+from learner.ingest.fair_turns import FairTurns
+from learner.ingest.fleet_metrics import FleetRates
 from learner.ingest.leading import Leading
 from learner.ingest.limits import AddressIds, ModelRepeats, Shares
 from learner.ingest.model_answers import ModelAnswer, ModelAnswers
 from learner.ingest.refusals import IngestCounts
 from learner.ingest.registry import Registry
 from learner.ingest.scores import CandidateScores, largest_return
-from learner.ingest.trainer_watch import TrainerWatch
 from learner.replay.ages import RowAges
 from learner.replay.limiter import RatioLimiter
 from learner.replay.memory import ReplayMemory
@@ -40,6 +41,49 @@ from learner.shared.bell import Bell
 from learner.shared.control import ControlBlock
 
 log = logging.getLogger(__name__)
+
+
+class TrainerWatch:
+    """Logs once when the training loop has stood still for too long, and once when it goes on.
+
+    A training loop that hangs cannot log that it hangs. Nothing is killed: a long opt step, checkpoint or evaluation
+    looks the same as a hang.
+
+    The trainer is the only writer of ``trainer_beats``, and ingest only compares the count with that of its last look.
+    So it does not matter when the trainer writes, and nothing is locked.
+
+    Args:
+        control: shared with the trainer.
+        hung_seconds: a loop that stands still for this long is logged; None logs nothing.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(
+        self, control: ControlBlock, hung_seconds: float | None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._control, self._hung_seconds = control, hung_seconds
+        self._stillness = Stillness(lambda: control.trainer_beats, clock)
+        self._has_logged = False
+        self.silent_seconds = 0.0
+        """How long the training loop has stood still; 0 before it begins and after it has ended."""
+
+    def look(self) -> None:
+        """Compare the count with that of the last look; called a few times a second."""
+        is_training = self._control.trainer_beats and not self._control.stopping
+        seconds = self._stillness.seconds()
+        self.silent_seconds = seconds if is_training else 0.0
+        is_hung = self._hung_seconds is not None and self.silent_seconds > self._hung_seconds
+        if is_hung and not self._has_logged:
+            log.error(
+                "the trainer has shown no sign of life for %.0f s (server.hung_seconds): it hangs, or one opt step, "
+                "one checkpoint or one step of an evaluation takes that long",
+                seconds,
+            )
+        elif self._has_logged and not is_hung:
+            log.warning("the trainer goes on")
+        self._has_logged = is_hung
+
+
 ENV_ERRORS_LOGGED_EVERY: Final = 10.0
 UNFINISHED_LOGGED_EVERY: Final = 60.0
 """Seconds between two lines of the log about failed environments, and about unfinished episodes, over all actors."""
@@ -62,7 +106,7 @@ class IngestBoot(Settings):
     n_ranks: int = 1
 
 
-class Scoring:
+class ScoringActors:
     """The trainer's candidates, and the actors that score them."""
 
     def __init__(self, boot: IngestBoot, control: ControlBlock) -> None:
@@ -116,13 +160,13 @@ class IngestCore:
         self.env_error_log = LogThrottle(ENV_ERRORS_LOGGED_EVERY)
         self.unfinished_log = LogThrottle(UNFINISHED_LOGGED_EVERY)
         self.ratio = LiveRatio(self.control, RatioLimiter.of(config, self.memory.steps_began))
-        self.turns = Turns()
+        self.turns = FairTurns()
         self.shares = Shares(config.replay.capacity, config.server.replay_share)
         self.model_repeats = ModelRepeats()
         self.address_ids = AddressIds(config.server.address_actors, self.registry.is_present)
         self.fleet_rates = FleetRates()
         self.answers = ModelAnswers(self.models, config.trainer.model_deltas)
-        self.scoring = Scoring(boot, self.control) if config.is_scored_by_actors else None
+        self.scoring = ScoringActors(boot, self.control) if config.is_scored_by_actors else None
         """The candidates for evaluating actors; None if actors do not score the trainer's candidates."""
         self.leading = Leading(boot.directory, boot.rank, boot.n_ranks)
         self.traces = BatchTraces(boot.directory)

@@ -12,7 +12,7 @@ _ROUNDING = 1e-3
 """A number of steps that is greater than the rounding errors of the sums below."""
 
 
-class Turns:
+class FairTurns:
     """Shares the steps that the trainer draws equally among the holders of tokens whose actors wait for them.
 
     The replay ratio allows all actors together a number of steps for each step that the trainer draws. Every actor

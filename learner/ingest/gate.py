@@ -78,7 +78,7 @@ class Caller:
 
     def facts(self) -> dict[str, str]:
         """The facts about the call that the audit log records."""
-        return {"method": self.method, "name": self.name, "peer": peer_host(self.peer)}
+        return {"method": self.method, "role": self.role.value, "name": self.name, "peer": peer_host(self.peer)}
 
 
 current_caller: ContextVar[Caller] = ContextVar("current_caller")

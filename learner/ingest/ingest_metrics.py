@@ -14,7 +14,7 @@ from common.wire.tls import read_expiry
 from learner.ingest.core import IngestCore
 from learner.ingest.fleet_metrics import NAMES, find_lags, fleet_metrics
 from learner.ingest.refusals import BucketCounts
-from learner.records.families import counter, counters, gauge, gauges, rank_info
+from learner.records.exposition import counter, counters, gauge, gauges, rank_info
 from learner.shared.actor_table import ActorState, plain_values
 
 _STATES = tuple(state for state in ActorState if state is not ActorState.UNUSED)

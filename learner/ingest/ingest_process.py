@@ -19,7 +19,7 @@ from common.process.spare import Spare
 from common.process.supervisor import Supervisor
 from common.shared.mapped import fence
 from common.wire.address import join_address, split_address
-from common.wire.held_port import hold_port
+from common.wire.endpoints import hold_port
 from learner.shared.bell import Bell
 from learner.shared.control import ControlBlock
 
@@ -44,7 +44,7 @@ class ComingIngest:
     def __init__(self, *, is_urgent: bool = True) -> None:
         self.trainer_bell, self.ingest_bell = Bell.create(), Bell.create()
         self.fds = (self.trainer_bell.write_fd, self.ingest_bell.read_fd)
-        self.spare = Spare("ingest", "learner.ingest.__main__", self.fds, _ENVIRONMENT)
+        self.spare = Spare("ingest", "learner.ingest.ingest_child", self.fds, _ENVIRONMENT)
         self.spare.begin(is_urgent=is_urgent)
         self._stack = ExitStack()
 

@@ -11,8 +11,8 @@ from typing import Final
 
 from common.data import NO_MODEL, ModelVersion
 from common.shared.slots import Blob, ModelSlots
-from common.wire.chunk import checksum, serialize_chunk
-from common.wire.delta import make_delta
+from common.wire.compression import make_delta
+from common.wire.large_field import checksum, serialize_chunk
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.rpc import CHUNK_BYTES, UNARY_BYTES, version_to_pb
 

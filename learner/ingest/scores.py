@@ -8,7 +8,7 @@ import math
 from pathlib import Path
 from typing import Any, Final
 
-from common.config.evaluator_config import EvaluatorConfig
+from common.config.actor_config import EvaluatorConfig
 from common.data import NO_MODEL, ModelVersion
 from common.depth import parse_json
 from common.errors import RefusedError

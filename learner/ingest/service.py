@@ -15,7 +15,7 @@ import grpc
 from common.data import NO_MODEL
 from common.errors import CrossborderError
 from common.shared.mapped import fence
-from common.wire.batch import Request
+from common.wire.large_field import Request
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.pb import crossborder_pb2_grpc as pb_grpc
 from common.wire.rpc import SharedIncarnationError, version_from_pb, version_to_pb

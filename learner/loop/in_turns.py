@@ -24,7 +24,7 @@ from learner.loop.run import Result, Run, open_directory
 from learner.loop.wiring import make_learner
 from learner.records.status import Status
 from learner.replay.limiter import RatioLimiter
-from learner.replay.local_sink import LocalSink
+from learner.replay.writer import LocalSink
 from learner.storage.origin import Origin
 
 log = logging.getLogger(__name__)

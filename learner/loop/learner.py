@@ -28,7 +28,7 @@ from learner.loop.run_records import RunRecords
 from learner.shared.durable import WITHOUT_CHECKPOINT, logging_write_errors
 from learner.storage.checkpoint import Checkpoints
 from learner.storage.checkpointer import Checkpointer
-from learner.storage.moment import Moment
+from learner.storage.training_state import Moment
 
 log = logging.getLogger(__name__)
 
@@ -229,7 +229,7 @@ class Learner:
         Raises:
             CrossborderError: the evaluator failed, or its score is not finite.
         """
-        put_signals_back()
+        put_signals_back(time.monotonic())
         self._collect(wait=False)
         self._check_callbacks()
         if self._checkpointer is not None:

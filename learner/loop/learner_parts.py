@@ -1,15 +1,44 @@
-"""Building the user's parts for the learner, and checking that settings and rows fit."""
+"""Building the user's parts for the learner, on their device and in their precision; whether settings and rows fit."""
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
 import numpy as np
+import torch
 
 from common.config.run_config import RunConfig
+from common.config.trainer_config import ComputingPrecision
 from common.data import ENVELOPE_BYTES, INTERVENED, Schema
 from common.errors import ConfigError
 from common.hints import nearest
 from common.parts import Parts, build_parts
-from learner.loop.devices import require_device
+
+
+def require_device(text: str, setting: str = "trainer.device") -> torch.device:
+    """The device of this name.
+
+    Args:
+        text: the value of the setting.
+        setting: in the configuration, for messages.
+
+    Raises:
+        ConfigError: it names no device, or one that torch cannot use here.
+    """
+    try:
+        device = torch.device(text)
+    except RuntimeError as error:
+        raise ConfigError(f"{setting}: expected a device such as cpu, cuda or cuda:1, found '{text}'") from error
+    count = torch.cuda.device_count()
+    if device.type == "cuda" and (device.index or 0) >= count:
+        raise ConfigError(f"{setting}: expected one of {count} GPUs that torch finds here, found {device}")
+    try:
+        torch.empty(0, device=device)
+    except (AssertionError, ImportError, RuntimeError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ConfigError(f"{setting}: expected a device that torch can use here, found {device}: {reason}") from error
+    return device
 
 
 def build_learner_parts(config: RunConfig, *, epsilon: float = 0.0, n_envs: int = 0) -> Parts:
@@ -68,3 +97,47 @@ def _check_intervened(config: RunConfig, schema: Schema) -> None:
                 f"replay.sources.{name}.interventions: expected rows with the column '{INTERVENED.name}', found "
                 f"{columns}; the step processor leaves it out"
             )
+
+
+def computing_in(precision: ComputingPrecision, device: str) -> AbstractContextManager[object]:
+    """A context, which can be entered again and again, in which an agent's ``opt`` computes in ``precision``.
+
+    With bfloat16, matrix products and convolutions run in bfloat16, forwards and backwards. Parameters, gradients and
+    optimiser states stay float32, and so do the operations that torch's autocast runs in float32.
+
+    With rounded_products all tensors stay float32. Products and convolutions round their inputs: on a CPU to bfloat16,
+    which has 8 significant bits, on a GPU to TF32, which has 11. They add up in float32.
+
+    Raises:
+        ConfigError: the device cannot compute in this precision.
+    """
+    if precision == "float32":
+        return nullcontext()
+    if precision == "rounded_products":
+        return _RoundingProducts(torch.device(device).type)
+    try:
+        # The optimiser changes parameters within one opt, so autocast must not cache their casts to bfloat16.
+        return torch.autocast(torch.device(device).type, torch.bfloat16, cache_enabled=False)
+    except RuntimeError as error:
+        raise ConfigError(f"trainer.precision: {device} cannot compute in {precision}: {error}") from error
+
+
+class _RoundingProducts:
+    """A context in which float32 products round their inputs."""
+
+    def __init__(self, kind: str) -> None:
+        backends: Any = torch.backends
+        on_gpu = kind == "cuda"
+        self._kinds = (
+            (backends.cuda.matmul, backends.cudnn.conv) if on_gpu else (backends.mkldnn.matmul, backends.mkldnn.conv)
+        )
+        self._rounded = "tf32" if on_gpu else "bf16"
+
+    def __enter__(self) -> None:
+        self._before = [kind.fp32_precision for kind in self._kinds]
+        for kind in self._kinds:
+            kind.fp32_precision = self._rounded
+
+    def __exit__(self, *exception: object) -> None:
+        for kind, before in zip(self._kinds, self._before, strict=True):
+            kind.fp32_precision = before

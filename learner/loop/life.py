@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from common.errors import CrossborderError, RankLostError
-from learner.storage.moment import Moment
+from learner.storage.training_state import Moment
 
 BIRTH: Final = Moment(0, 0, 0.0)
 """The moment at which a new run with an empty replay begins."""

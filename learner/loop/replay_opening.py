@@ -9,20 +9,19 @@ from functools import partial
 
 import torch
 
-from common.config.discount import discount_of
-from common.config.replay_config import ReplayConfig, ViewConfig
+from common.config.replay_config import ReplayConfig, ViewConfig, discount_of
 from common.config.run_config import RunConfig
 from common.data import Schema
 from common.errors import PluginError
 from common.interfaces import ReplayBuffer
 from common.lanes.building import build_env
-from learner.loop.resident import MixedResidentReplay, ResidentReplay
+from learner.loop.resident import ResidentReplay
 from learner.replay.interventions import PrioritizedInterventions, UniformInterventions
 from learner.replay.memory import ReplayMemory
+from learner.replay.mixed_replay import MixedReplay, Source
 from learner.replay.prioritized import PrioritizedReplay
 from learner.replay.recovery import make_whole
 from learner.replay.shared_buffer import SharedReplay
-from learner.replay.sources import MixedReplay, Source
 from learner.replay.uniform import UniformReplay
 from learner.replay.view import View
 from learner.storage.resume import ResumePoint
@@ -169,5 +168,4 @@ def place_on_device(buffer: SharedReplay | MixedReplay, config: RunConfig) -> Re
     """
     if not config.replay.resident:
         return buffer
-    device = torch.device(config.trainer.device)
-    return MixedResidentReplay(buffer, device) if isinstance(buffer, MixedReplay) else ResidentReplay(buffer, device)
+    return ResidentReplay(buffer, torch.device(config.trainer.device))

@@ -14,9 +14,9 @@ from common.errors import ConfigError
 from common.interfaces import ReplayBuffer
 from common.shared.mapped import fence
 from learner.replay.memory import ReplayMemory
+from learner.replay.mixed_replay import MixedReplay
 from learner.replay.reader import Draws, Gatherer, MakeDraws, ReplayReader
 from learner.replay.shared_buffer import SharedReplay
-from learner.replay.sources import SHIFT, SOURCE, MixedReplay
 from learner.replay.view import Plan
 
 
@@ -98,19 +98,21 @@ class ResidentReplay(ReplayBuffer):
     Args:
         replay: chooses the draws of each batch.
         device: holds the copy, which is brought up to date at each draw.
-        rows: the copy, if another buffer has already made a copy of the same rows.
 
     Raises:
         ConfigError: the device has not enough room.
     """
 
-    def __init__(self, replay: SharedReplay, device: torch.device, rows: ResidentRows | None = None) -> None:
-        self._replay = replay
-        self._reader = ResidentReader(replay.reader, rows or ResidentRows(replay.reader.memory, device), device)
+    def __init__(self, replay: SharedReplay | MixedReplay, device: torch.device) -> None:
+        self._replay, self._device = replay, device
+        self._parts = replay.parts if isinstance(replay, MixedReplay) else (replay,)
+        memories = {id(memory): memory for memory in (part.reader.memory for part in self._parts)}
+        rows = {key: ResidentRows(memory, device) for key, memory in memories.items()}
+        self._readers = [ResidentReader(part.reader, rows[id(part.reader.memory)], device) for part in self._parts]
 
     @property
     def inserted(self) -> int:
-        """Steps accepted so far."""
+        """Steps of the actors accepted so far."""
         return self._replay.inserted
 
     @property
@@ -135,56 +137,12 @@ class ResidentReplay(ReplayBuffer):
         Raises:
             NothingToDrawError: there is nothing to draw from.
         """
-        return self._replay.take_batch(size, self._reader)
+        if not isinstance(self._replay, MixedReplay):
+            return self._draw(0, size)
+        return self._replay.join(size, self._draw, torch.cat, lambda column: torch.from_numpy(column).to(self._device))
 
-
-class MixedResidentReplay(ReplayBuffer):
-    """A ``MixedReplay`` with a copy of all rows on a device.
-
-    Args:
-        mixed: chooses how many draws come from each replay.
-        device: holds the copies.
-
-    Raises:
-        ConfigError: the device has not enough room.
-    """
-
-    def __init__(self, mixed: MixedReplay, device: torch.device) -> None:
-        self._mixed, self._device = mixed, device
-        memories = {id(memory): memory for memory in (part.reader.memory for part in mixed.parts)}
-        rows = {key: ResidentRows(memory, device) for key, memory in memories.items()}
-        self._parts = [ResidentReplay(part, device, rows[id(part.reader.memory)]) for part in mixed.parts]
-
-    @property
-    def inserted(self) -> int:
-        """Steps of the actors accepted so far."""
-        return self._mixed.inserted
-
-    @property
-    def sampled(self) -> int:
-        """Steps drawn so far, from all sources."""
-        return self._mixed.sampled
-
-    def __len__(self) -> int:
-        return len(self._mixed)
-
-    def batch(self, size: int) -> Items:
-        """Draw a batch of arrays."""
-        return self._mixed.batch(size)
-
-    def update_priority(self, index: Array, td_error: Array) -> None:
-        """Give draws new priorities in the replays from which they came."""
-        self._mixed.update_priority(index, td_error)
-
-    def tensors(self, size: int) -> dict[str, torch.Tensor]:
-        """Draw as ``MixedReplay.batch`` does, and gather the batch on the device: columns ``[size, …]``."""
-        counts, batches = self._mixed.draw_each(size, lambda i, n: self._parts[i].tensors(n))
-        batch = {name: torch.cat([each[name] for each in batches]) for name in batches[0]}
-        repeats = torch.tensor(counts)
-        batch[SOURCE] = torch.from_numpy(self._mixed.numbers).repeat_interleave(repeats).to(self._device)
-        if "index" in batch:
-            batch["index"] |= torch.arange(len(counts)).repeat_interleave(repeats).to(self._device) << SHIFT
-        return batch
+    def _draw(self, i: int, size: int) -> dict[str, torch.Tensor]:
+        return self._parts[i].take_batch(size, self._readers[i])
 
 
 PINNED_BYTES: Final = 4 << 20

@@ -4,27 +4,29 @@ from __future__ import annotations
 
 import hashlib
 import logging
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Self
 
+import numpy as np
 import torch
 from rich.console import Console
 
+from actor.stat import ActorStat
 from common.agents.products import choose_products
 from common.config.run_config import RunConfig, dump_config
 from common.cores import bound_to
-from common.process.kept_memory import keep_buffers
+from common.data import Array
+from common.process.child import keep_buffers
 from common.shared.mapped import holding_alone
 from common.shared.slots import ModelSlots
-from learner.datasets.loading import load_dataset
+from learner.datasets.loading import load_dataset, open_source
 from learner.datasets.opening import Dataset, open_dataset
-from learner.datasets.sources import open_source
 from learner.loop.learner import Learner, Outcome
 from learner.loop.learner_parts import build_learner_parts
 from learner.loop.replay_opening import build_buffer, open_memory
-from learner.loop.summaries import AsyncTrainStat
 from learner.loop.trial import try_opt
 from learner.ranks.beginning import Beginning, warn_of_idle_shards
 from learner.ranks.group import Group
@@ -35,15 +37,43 @@ from learner.replay.memory import ReplayMemory
 from learner.replay.quarantine import Quarantine
 from learner.replay.screening import screen
 from learner.replay.value_rules import ValueRules
-from learner.shared.actor_table import actor_of, map_actor_table
+from learner.shared.actor_table import ActorState, actor_of, map_actor_table
 from learner.shared.durable import logging_write_errors
 from learner.storage.checkpoint import Checkpoints
-from learner.storage.origin import Origin
-from learner.storage.origin_checks import act_by_policy
+from learner.storage.origin import Origin, act_by_policy
 from learner.storage.resume import ResumePoint
 from learner.storage.rundir import RunDir, default_run_dir
 from learner.storage.training_state import StateFiles
 from learner.views.staleness import any_version
+
+
+@dataclass(frozen=True)
+class AsyncTrainStat:
+    """The summary of training, for all three ways to train; the time counts from the first published model."""
+
+    samples_per_sec: float
+    duration: float
+    opt_per_sec: float
+
+    def fmt(self) -> str:
+        row = f"{self.samples_per_sec:.1f}, {self.opt_per_sec:.1f}, {self.duration:.2f}"
+        return f"samples/sec, opt_steps/sec, duration\n{row}\n"
+
+
+def actor_stats(table: Array) -> list[ActorStat]:
+    """Every actor process the run has known, by actor id."""
+    known = table[table["state"] != ActorState.UNUSED]
+    rows = known[np.argsort(known["actor_id"], kind="stable")]
+    return [ActorStat(int(r["actor_id"]), int(r["env_steps"]), float(r["seconds"])) for r in rows]
+
+
+def actor_stats_fmt(stats: Sequence[ActorStat]) -> str:
+    lines = ["actor_id, samples, samples/sec, duration"]
+    for stat in stats:
+        rate = stat.env_steps / stat.duration if stat.duration else 0.0
+        lines.append(f"{stat.actor_id}, {stat.env_steps}, {rate:.1f}, {stat.duration:.2f}")
+    return "\n".join(lines) + "\n"
+
 
 log = logging.getLogger(__name__)
 FORMER_INGEST_SECONDS = 30.0

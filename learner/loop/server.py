@@ -32,17 +32,16 @@ from common.config.server_config import ServerConfig
 from common.cores import divide_cores, write_cores
 from common.errors import ConfigError, CrossborderError, DivergedError
 from common.process.spare import Spare
-from common.wire.held_port import listen_at_first
+from common.wire.endpoints import listen_at_first
 from common.wire.trust import ANY, Trust
-from learner.evaluation.actor_scoring import CANDIDATES, ActorScoring
+from learner.evaluation.scoring import CANDIDATES, ActorScoring
 from learner.ingest.ingest_process import ComingIngest, IngestProcess
 from learner.loop.intake import Intake
 from learner.loop.learner import Learner
 from learner.loop.loop import train
 from learner.loop.opt_step import do_nothing
 from learner.loop.opt_traces import OptTraces
-from learner.loop.run import Result, Run, open_rank
-from learner.loop.summaries import actor_stats
+from learner.loop.run import Result, Run, actor_stats, open_rank
 from learner.loop.together import Together
 from learner.loop.trainer_metrics import TrainerCollector
 from learner.loop.wiring import make_learner

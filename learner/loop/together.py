@@ -25,7 +25,7 @@ from learner.ranks.shard import ShardBuffer, share_updates
 from learner.ranks.turns import FAILED, GOES_ON, Measured, Turns
 from learner.replay.prioritized import PrioritizedReplay
 from learner.shared.control import ControlBlock
-from learner.storage.moment import Moment
+from learner.storage.training_state import Moment
 
 OUTCOMES: Final = tuple(Outcome)
 """A rank sends an outcome to the others as its place in this tuple, counted from 1."""

@@ -18,9 +18,9 @@ from common.config.run_config import dump_config
 from learner.loop.learner import Learner
 from learner.loop.run import Run
 from learner.models.publisher import ModelPublisher
-from learner.records.families import counter, counters, gauge, gauges, info, rank_info
+from learner.records.exposition import counter, counters, gauge, gauges, info, rank_info
+from learner.replay.mixed_replay import MixedReplay
 from learner.replay.ratio import LiveRatio
-from learner.replay.sources import MixedReplay
 from learner.shared.control import ControlBlock
 
 

@@ -12,22 +12,20 @@ from typing import Any, Final
 
 from common.config.run_config import dump_config
 from common.errors import ConfigError
-from common.evaluators import open_evaluator
+from common.evaluation import open_evaluator
 from common.interfaces import Recorder
 from common.lanes.lanes import Busy
 from common.lanes.watched_envs import Watch
-from learner.callbacks.calling import Callbacks
 from learner.evaluation.evaluator_process import EvaluatorProcess
 from learner.evaluation.scoring import InlineScoring, NoScoring, Scoring
 from learner.loop.learner import Learner, Publish, publish_to_nobody
+from learner.loop.learner_parts import computing_in
 from learner.loop.life import Life
 from learner.loop.opt_step import OptStep, do_nothing
-from learner.loop.precision import computing_in
 from learner.loop.replay_opening import place_on_device
 from learner.loop.run import Run
-from learner.loop.run_records import RunRecords
+from learner.loop.run_records import Callbacks, RecordWindow, RunRecords
 from learner.loop.together import Together
-from learner.loop.window import RecordWindow
 from learner.ranks.agent_state import RandomState
 from learner.records.beside import BesideRecorder, close_all
 from learner.records.csv_recorder import CsvRecorder
@@ -38,8 +36,8 @@ from learner.replay.screening import report_suspects
 from learner.shared.durable import logging_write_errors
 from learner.storage.checkpoint import NoCheckpoints
 from learner.storage.checkpointer import WINDOW, Checkpointer
-from learner.storage.moment import Moment
 from learner.storage.resume import Resumable, ResumePoint, Trained
+from learner.storage.training_state import Moment
 
 log = logging.getLogger(__name__)
 ACTING: Final = "acting"

@@ -14,8 +14,8 @@ from common.config.run_config import RunConfig
 from common.errors import RunDirectoryError
 from common.interfaces import RunIdentity
 from learner.ranks.group import Group
-from learner.storage.moment import Moment
 from learner.storage.rundir import RunDir
+from learner.storage.training_state import Moment
 
 log = logging.getLogger(__name__)
 

@@ -3,7 +3,7 @@
 Records have numbers 0, 1, 2, …; record n lies in slot ``n mod length``. A power cut can tear a record: some of its
 bytes are new and some are old. So each record ends with a seal, the CRC-32 of its other bytes, and a record whose seal
 does not fit is not read. A power cut can tear the rows of a batch too: the record has a checksum of all bytes
-that the batch has stored (``learner.replay.checksum``), and ``learner.replay.recovery`` compares the two.
+that the batch has stored (``learner.replay.ring``), and ``learner.replay.recovery`` compares the two.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Batch(NamedTuple):
     follows: int
     """0: the actor dropped rows before this batch, so no later row of the actor continues a row before this batch."""
     checksum: int
-    """See ``learner.replay.checksum``."""
+    """See ``learner.replay.ring``."""
 
     @property
     def end(self) -> int:

@@ -21,6 +21,8 @@ back to an earlier moment.
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -29,15 +31,92 @@ from urllib.parse import quote
 import numpy as np
 
 from common.data import FINAL, Array, Items, Schema
-from common.errors import RunDirectoryError
-from common.shared.mapped import identify, map_file
-from common.shared.words import Word, Words
+from common.depth import parse_json
+from common.errors import RunDirectoryError, SchemaMismatchError
+from common.shared.mapped import Word, Words, identify, map_file
 from learner.replay.batch_log import RECORD, Batch, BatchLog, choose_length
-from learner.replay.checksum import compute_checksum
-from learner.replay.layout import Layout
 from learner.replay.links import Links
-from learner.replay.ring import fault_in, read_ring, view_as_ring
-from learner.shared.durable import sync
+from learner.replay.ring import compute_checksum, fault_in, read_ring, view_as_ring
+from learner.shared.durable import replace_text, sync
+
+LAYOUT_VERSION: Final = 4
+_COUNTS: Final = ("capacity", "slack", "began", "steps_began")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """``layout.json`` of a replay: its columns, its room and the version of its files.
+
+    Args:
+        schema: columns of a row.
+        capacity: rows kept.
+        slack: slots beyond ``capacity``.
+        began: absolute index of the first row; above 0 if an earlier replay of the run was lost.
+        steps_began: steps that count as stored before the first row.
+        version: of the files.
+    """
+
+    schema: Schema
+    capacity: int
+    slack: int
+    began: int = 0
+    steps_began: int = 0
+    version: int = LAYOUT_VERSION
+
+    def write(self, directory: Path) -> None:
+        """Write ``layout.json``, whole or not at all, and sync it.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        replace_text(directory / "layout.json", json.dumps({**asdict(self), "schema": self.schema.to_json()}))
+
+    @classmethod
+    def read(cls, directory: Path) -> Layout:
+        """Read ``layout.json``.
+
+        Raises:
+            RunDirectoryError: the file is missing or cannot be read, or another release wrote it.
+        """
+        try:
+            found = parse_json((directory / "layout.json").read_text())
+            _require_version(found["version"], directory)
+            schema = Schema.from_json(found["schema"])
+            return cls(schema, **{name: _as_count(name, found[name]) for name in _COUNTS})
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+            raise RunDirectoryError(f"{directory}: no readable replay memory: layout.json: {error!r}") from error
+
+    def require_same(self, found: Layout, directory: Path) -> None:
+        """Check that the files in ``directory`` have this layout; slack and beginning may differ.
+
+        Raises:
+            SchemaMismatchError: the files have other columns, or room for another number of rows.
+        """
+        self.schema.require_equal(found.schema, "this run", f"replay in {directory}")
+        if self.capacity != found.capacity:
+            raise SchemaMismatchError(f"{directory}: expected capacity {self.capacity}, found {found.capacity}")
+
+
+def _as_count(name: str, value: object) -> int:
+    """A value of ``layout.json``.
+
+    Raises:
+        ValueError: it is no count, or a capacity of 0.
+    """
+    if type(value) is not int or value < (name == "capacity"):
+        raise ValueError(f"{name}: expected a whole number of rows, found {value!r}")
+    return value
+
+
+def _require_version(version: object, directory: Path) -> None:
+    """Raise a RunDirectoryError for files of another version."""
+    if version == LAYOUT_VERSION:
+        return
+    raise RunDirectoryError(
+        f"{directory}: expected a replay of layout {LAYOUT_VERSION}, found layout {version!r}, which another "
+        "release wrote; only that release can resume its runs"
+    )
+
 
 N_CURSORS: Final = 8192
 FAULT_IN_BYTES: Final = 16 << 10
@@ -62,7 +141,8 @@ class _Header(Words):
     batches = Word(5)
     """Batches ever stored; the number of the next batch."""
     place = Word(6)
-    """Which files these are, and in which boot and mount they are written, see ``ReplayMemory.is_settled``."""
+    """Which files these are, and in which boot and mount they are written, see ``ReplayMemory.is_settled``. 0: unknown,
+    so the next start compares all batches."""
 
 
 class ReplayMemory:
@@ -307,20 +387,30 @@ class ReplayMemory:
     def close(self) -> None:
         """Sync all files and note that no process writes them any more, so that a later boot finds them whole.
 
+        Nothing is noted if an earlier ``sync`` failed.
+
         Raises:
             OSError: they cannot be synced.
         """
         self.sync()
-        self.header.place = self._identify(is_closed=True)
-        sync(self.directory / "header")
+        if self.header.place:
+            self.header.place = self._identify(is_closed=True)
+            sync(self.directory / "header")
 
     def sync(self) -> None:
         """Wait until all that has been stored is on disk.
 
+        Linux reports a write that a disk has lost once only, so a later call may succeed. From the first failure on,
+        the header names no files, and the next start compares all batches with their checksums.
+
         Raises:
             OSError: it cannot be written there.
         """
-        for file in self.directory.iterdir():
-            sync(file)
-        for directory in (self.directory, self.directory.parent):
-            sync(directory)
+        try:
+            for file in self.directory.iterdir():
+                sync(file)
+            for directory in (self.directory, self.directory.parent):
+                sync(directory)
+        except OSError:
+            self.header.place = 0
+            raise

@@ -9,9 +9,8 @@ import numpy as np
 
 from common.data import Array, Items, Snapshot
 from common.errors import CheckpointError
-from learner.replay.arrivals import find_arrivals
 from learner.replay.memory import ReplayMemory
-from learner.replay.reader import ColumnT, Draws, Gatherer, NothingToDrawError
+from learner.replay.reader import ColumnT, Draws, Gatherer, NothingToDrawError, find_arrivals
 from learner.replay.shared_buffer import SharedReplay
 from learner.replay.view import View
 

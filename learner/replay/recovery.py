@@ -118,7 +118,7 @@ def make_whole(memory: ReplayMemory, find_watermark: Callable[[], Watermark | No
     """Give up the rows that a power cut or a copy may have damaged, so that a resumed run can draw from all other rows.
 
     No checksum is compared if the files are those that were written, the host has not been restarted since the last
-    write, and no file contradicts another.
+    write, no write to the disk has failed, and no file contradicts another.
     After a kill in the middle, the next call ends with the same files.
 
     Args:
@@ -133,7 +133,7 @@ def make_whole(memory: ReplayMemory, find_watermark: Callable[[], Watermark | No
         memory.settle()
         memory.recount()
         return
-    moved = "its files were copied, the host was restarted, or the disk was mounted again"
+    moved = "its files were copied, the host was restarted, the disk was mounted again, or a write to it failed"
     cause = moved if problem is None else f"its files contradict one another ({problem})"
     with holding_alone(memory.directory.parent):
         log.info("%s: %s: every batch is compared with its checksum", memory.directory, cause)
@@ -176,6 +176,7 @@ def settle_whole(memory: ReplayMemory) -> bool:
     if memory.links is not None:
         memory.links.rebuild(memory.first(), memory.committed)
     memory.recount()
+    memory.settle()
     memory.close()
     return True
 

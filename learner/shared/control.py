@@ -1,6 +1,6 @@
 """The control block: single words of memory that the trainer and its ingest process write for each other.
 
-Nothing is pickled or queued between the processes, and no lock is needed (see ``common.shared.words``). The block lies
+Nothing is pickled or queued between the processes, and no lock is needed (see ``common.shared.mapped``). The block lies
 in a file of the run directory, so it outlives all processes.
 """
 
@@ -9,8 +9,7 @@ from __future__ import annotations
 import mmap
 from pathlib import Path
 
-from common.shared.mapped import map_file
-from common.shared.words import Word, Words
+from common.shared.mapped import Word, Words, map_file
 
 
 class RatioSlot(Words):

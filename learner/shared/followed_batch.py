@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from common.process.tracing import PARENT_BYTES
-from common.shared.mapped import fence, map_file
-from common.shared.words import Word, Words
+from common.shared.mapped import Word, Words, fence, map_file
 
 _PARENT_AT: Final = 64
 

@@ -20,9 +20,8 @@ from common.process.clocks import Deadline
 from learner.replay.memory import ReplayMemory
 from learner.replay.recovery import Watermark
 from learner.shared.durable import WITHOUT_CHECKPOINT, logging_write_errors
-from learner.storage.moment import Moment
 from learner.storage.resume import Resumable, Trained
-from learner.storage.training_state import RunState, StateFiles
+from learner.storage.training_state import Moment, RunState, StateFiles
 
 log = logging.getLogger(__name__)
 WRITE_SECONDS: Final = 60.0

@@ -19,8 +19,7 @@ from common.interfaces import TrainingState
 from learner.replay.memory import ReplayMemory
 from learner.replay.recovery import Watermark
 from learner.storage.checkpoint import describe_scoring, read_best, set_best_aside
-from learner.storage.moment import Moment
-from learner.storage.training_state import RunState, read_newest_state, read_newest_watermark
+from learner.storage.training_state import Moment, RunState, read_newest_state, read_newest_watermark
 
 log = logging.getLogger(__name__)
 

@@ -33,8 +33,20 @@ from common.interfaces import TrainingState
 from learner.replay.recovery import Watermark
 from learner.shared.durable import READ_TRIES, locate, put_in_place, read_whole, remove, removing_unfinished
 from learner.storage.checkpoint import SaveCounts
-from learner.storage.moment import Moment
 from learner.storage.rundir import list_numbered
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A moment of training, counted over all lives of the run."""
+
+    opt_steps: int
+    samples_total: int
+    """Steps ever stored in the replay, or self-contained items."""
+    seconds: float
+    samples_elsewhere: int = 0
+    """Steps that the other ranks have stored."""
+
 
 log = logging.getLogger(__name__)
 FORMAT: Final = 1

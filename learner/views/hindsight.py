@@ -14,7 +14,7 @@ from common.lanes.lanes import close_env
 from common.plugins.part_loading import load_part
 from learner.replay.view import Plan, Rows
 from learner.views.columns import next_name
-from learner.views.episodes import follow
+from learner.views.paths import follow
 from learner.views.transitions import Transitions
 
 GOAL: Final = "obs/desired_goal"

@@ -8,8 +8,8 @@ from common.data import FINAL, Array, Schema, Snapshot
 from common.errors import ConfigError
 from learner.replay.view import Plan, Rows, View
 from learner.views.columns import StepColumns, next_name
+from learner.views.paths import has_stack, stack
 from learner.views.positions import PlacesInRollouts
-from learner.views.stacks import has_stack, stack
 
 
 class Rollouts(View):

@@ -8,10 +8,8 @@ from common.data import FINAL, FIRST, Array, Items, Schema
 from common.errors import ConfigError
 from learner.replay.view import Plan, Rows
 from learner.views.columns import StepColumns
-from learner.views.episodes import follow
-from learner.views.path_view import PathView
+from learner.views.paths import PathView, follow, has_stack, stack
 from learner.views.positions import Positions
-from learner.views.stacks import has_stack, stack
 
 
 class Sequences(PathView):

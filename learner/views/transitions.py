@@ -10,9 +10,7 @@ from common.data import FINAL, Array, Schema
 from common.errors import ConfigError
 from learner.replay.view import Plan, Rows
 from learner.views.columns import StepColumns, next_name
-from learner.views.episodes import follow
-from learner.views.path_view import PathView
-from learner.views.stacks import has_stack, stack
+from learner.views.paths import PathView, follow, has_stack, stack
 
 ENDS: Final = ("terminated", "truncated")
 

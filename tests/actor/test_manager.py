@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
-from actor.manager import ActorManager, make_spares
+from actor.manager import ActorManager, ModelShare, make_spares
 from common.errors import ConfigError, CrossborderError
 from common.wire.trust import Trust
 from learner.loop.server import LearnerServer
 from learner.replay.ring import read_ring
-from tests.conftest import PATIENCE, kill, wait_for
+from tests.conftest import PATIENCE, ROOT, kill, wait_for
 
 
 def test_workers_act_are_restarted_and_leave_their_statistics(host: LearnerServer) -> None:
@@ -104,3 +107,24 @@ def test_a_worker_that_cannot_work_is_reported_with_its_own_error_and_not_starte
     (failure,) = failures
     assert isinstance(failure, ConfigError)
     assert "no-such-file.pem" in str(failure)
+
+
+def test_the_directory_is_this_users_alone_and_is_removed_with_its_files(tmp_path: Path) -> None:
+    share = ModelShare(tmp_path)
+    (share.path / "file").write_bytes(b"model")
+    assert share.path.stat().st_mode & 0o777 == 0o700
+    share.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_directory_that_a_killed_process_left_is_removed_by_the_next_and_one_in_use_is_kept(tmp_path: Path) -> None:
+    code = "import sys, pathlib, actor.manager as s; print(s.ModelShare(pathlib.Path(sys.argv[1])).path)"
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    left = Path(subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip())
+    assert left.is_dir()
+    used = ModelShare(tmp_path)
+    assert not left.exists()
+    other = ModelShare(tmp_path)
+    assert used.path.is_dir()
+    used.close()
+    other.close()

@@ -14,7 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from actor.spool import Group, Spool
+from actor.spool import MessageGroup, Spool
 from tests.conftest import PATIENCE, wait_for
 
 InThread = Callable[..., Future[Any]]
@@ -48,7 +48,7 @@ class Exchange(RuleBasedStateMachine):
         self.rows: list[int] = []
         self.there_is_no_room = False
         self.grouped_at = -math.inf
-        self.groups: list[Group[int]] = []  # Number n is that of groups[n - 1].
+        self.groups: list[MessageGroup[int]] = []  # Number n is that of groups[n - 1].
         self.dropped: list[int] = []
         self.forgotten: list[int] = []  # The learner had acknowledged them, and lost them.
         self.closed = False

@@ -13,8 +13,7 @@ from google.protobuf.message import DecodeError, Message
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from common.wire.batch import Request
-from common.wire.chunk import parse_chunk
+from common.wire.large_field import Request, parse_chunk
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.tensor_file import read_tensors
 from tests.chaos.mutation import mutilated

@@ -14,9 +14,9 @@ from google.protobuf.message import DecodeError, Message
 
 from common.data import Schema
 from common.errors import ProtocolMismatchError, RefusedError, SchemaMismatchError
-from common.wire.batch import Request
 from common.wire.codec import encode
 from common.wire.compression import compress
+from common.wire.large_field import Request
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.rpc import PROTOCOL_VERSION, NotJoinedError, SharedIncarnationError, version_from_pb
 from learner.ingest.joining import join

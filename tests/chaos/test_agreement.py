@@ -6,8 +6,7 @@ from google.protobuf.message import DecodeError
 from safetensors import SafetensorError
 from safetensors.numpy import load
 
-from common.wire.batch import Request
-from common.wire.chunk import parse_chunk
+from common.wire.large_field import Request, parse_chunk
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.tensor_file import read_tensors
 from tests.chaos.agreement import compare_readers

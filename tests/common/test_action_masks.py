@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.action_masks import ActionMasks, RandomActions, find_masks
-from common.config.evaluator_config import EvaluatorConfig
+from common.config.actor_config import EvaluatorConfig
 from common.data import Array, Leaves
 from common.envs.masked_tasks import TakeAway
 from common.envs.wrappers import MaskFromInfo

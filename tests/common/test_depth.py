@@ -11,8 +11,8 @@ from common.config.actor_config import ActorConfig
 from common.config.nested import parse_yaml, read_yaml
 from common.depth import MAX_DEPTH, parse_json
 from common.errors import CrossborderError
-from learner.datasets.lerobot_features import read_info
-from learner.replay.layout import Layout
+from learner.datasets.lerobot_episodes import read_info
+from learner.replay.memory import Layout
 from learner.storage.checkpoint import Checkpoints, load_params
 from learner.storage.rundir import read_identity
 from tests.learner.storage.test_checkpoint import CONFIG, dqn

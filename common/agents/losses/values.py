@@ -1,4 +1,9 @@
-"""Targets and losses of expected returns. Shapes: B batch, A actions or their dimensions, N critics."""
+"""Targets and losses of expected returns. Shapes: B batch, A actions or their dimensions, N critics or quantiles.
+
+In Munchausen reinforcement learning (arXiv:2007.14430) the policy is ``softmax(q / temperature)`` of action values
+``q``; all its log-probabilities are multiplied by the temperature, as the paper has them. The losses of IQL and AWAC
+use only the values of actions in the batch, so they suit a dataset too.
+"""
 
 from __future__ import annotations
 
@@ -74,3 +79,53 @@ def smooth_action(action: torch.Tensor, noise: torch.Tensor, clip: float) -> tor
 def policy_loss(q: torch.Tensor) -> torch.Tensor:
     """The deterministic policy's loss: minus the first critic's mean, ``[N, B]`` (arXiv:1802.09477)."""
     return -q[0].mean()
+
+
+def scaled_log_policy(q: torch.Tensor, temperature: float) -> torch.Tensor:
+    """``temperature * log softmax(q / temperature)``, ``[B, A]`` to ``[B, A]`` (appendix B.1, where it is stable)."""
+    return temperature * (q / temperature).log_softmax(dim=-1)
+
+
+def munchausen_bonus(
+    q: torch.Tensor,  # [B, A], of the target network at the observation
+    action: torch.Tensor,  # [B] int64
+    *,
+    alpha: float,
+    temperature: float,
+    least: float,
+) -> torch.Tensor:
+    """The term added to each reward, ``[B]``: ``alpha * clip(temperature * log pi(a|s), least, 0)`` (2 and 3)."""
+    chosen = scaled_log_policy(q, temperature).gather(1, action[:, None]).squeeze(1)
+    return alpha * chosen.clamp(least, 0)
+
+
+def soft_value(
+    values: torch.Tensor,  # [B, A] or [N, B, A], of the next observation
+    q: torch.Tensor,  # [B, A], their means, which make the policy
+    temperature: float,
+) -> torch.Tensor:
+    """``sum_a pi(a|s') * (values(s', a) - temperature * log pi(a|s'))``, ``[B]`` or ``[N, B]`` (equation 1)."""
+    log_policy = scaled_log_policy(q, temperature)
+    return ((log_policy / temperature).exp() * (values - log_policy)).sum(dim=-1)
+
+
+def expectile_loss(error: torch.Tensor, tau: float, weight: torch.Tensor | None = None) -> torch.Tensor:
+    """Mean of ``|tau - 1(u < 0)| u^2`` over errors ``[B]``, target minus prediction (IQL, arXiv:2110.06169, 5).
+
+    With tau 0.5 it is half the squared error; towards 1 the prediction rises to the greatest target. ``weight`` ``[B]``
+    multiplies the loss of each item, if it is given.
+    """
+    return weighted_mean(torch.where(error < 0, 1 - tau, tau) * error.square(), weight)
+
+
+def exp_weight(advantage: torch.Tensor, inv_lambda: float, most: float) -> torch.Tensor:
+    """``min(exp(A / lambda), most)``, ``[B]`` to ``[B]`` (AWAC, arXiv:2006.09359, 13; IQL, arXiv:2110.06169, 7).
+
+    The bound comes from the code of IQL's authors.
+    """
+    return (inv_lambda * advantage).exp().clamp(max=most)
+
+
+def softmax_weight(advantage: torch.Tensor, inv_lambda: float) -> torch.Tensor:
+    """``exp(A / lambda)`` over its mean in the batch, ``[B]`` to ``[B]``, as AWAC's authors' code normalises it."""
+    return len(advantage) * (inv_lambda * advantage).softmax(dim=0)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch.nn import functional
 
-from common.agents.losses.sequences import masked_loss
+from common.agents.losses.sequence_losses import masked_loss
 
 
 class VTrace(NamedTuple):

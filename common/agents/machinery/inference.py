@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from common.agents.machinery.tracing import Traced, trace
+from common.agents.machinery.capturing import Traced, trace
 from common.data import Array, Leaves
 from common.errors import PluginError
 

@@ -11,8 +11,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 from torch import nn
 
 from common.agents.averaging import average_gradients
-from common.agents.machinery.adam import Adam
-from common.agents.machinery.rmsprop import RMSprop
+from common.agents.machinery.optimizers import Adam, RMSprop
 from common.settings import Settings
 
 Decay = Annotated[float, Field(ge=0, lt=1)]

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import fx
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 from torch.utils.weak import WeakIdKeyDictionary, WeakIdRef
 
-from common.agents.machinery.uncompiled import UncompiledMode
-
 aten = torch.ops.aten
+_UNDECLARED_VIEWS: Final = frozenset({aten._unsafe_view.default})
+"""Operations whose result has the memory of their argument, although their schema does not say it."""
 
 
-class Layout(NamedTuple):
+def is_view(node: fx.Node) -> bool:
+    """Whether a node makes another tensor of the same memory, or takes one of several tensors, without computing."""
+    if node.target is operator.getitem or node.target in _UNDECLARED_VIEWS:
+        return True
+    return isinstance(node.target, torch._ops.OpOverload) and node.target.is_view
+
+
+class TensorLayout(NamedTuple):
     """The properties of a tensor without its values."""
 
     shape: torch.Size
@@ -25,7 +33,7 @@ class Layout(NamedTuple):
     device: torch.device
 
     @classmethod
-    def of(cls, tensor: torch.Tensor) -> Layout:
+    def of(cls, tensor: torch.Tensor) -> TensorLayout:
         """The layout of a tensor."""
         return cls(tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
 
@@ -34,12 +42,20 @@ class Layout(NamedTuple):
         return torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=self.device).zero_()
 
 
-class Recorder(UncompiledMode):
+class UncompiledMode(TorchDispatchMode):  # type: ignore[no-untyped-call] # its __init_subclass__
+    """The base of a dispatch mode that does not import torch.compile; see ``optimizers``."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # torch asks this when a subclass is defined.
+
+
+class OperationRecorder(UncompiledMode):
     """Adds each operation that is called while the recorder is entered to a graph, those of autograd too.
 
-    torch's own ``make_fx`` would import torch.compile; see ``uncompiled``.
+    torch's own ``make_fx`` would import torch.compile; see ``optimizers``.
 
-    Each node has the ``Layout`` of its result in ``meta["layout"]``.
+    Each node has the ``TensorLayout`` of its result in ``meta["layout"]``.
 
     Args:
         inputs: the arguments of the function that is recorded.
@@ -87,7 +103,7 @@ class Recorder(UncompiledMode):
         self.graph.output([self._node_of(result) for result in results])
 
     def _note(self, tensor: torch.Tensor, node: fx.Node) -> None:
-        node.meta["layout"] = Layout.of(tensor)
+        node.meta["layout"] = TensorLayout.of(tensor)
         self._nodes[tensor] = node
 
     def _node_of(self, value: torch.Tensor | torch.Generator) -> fx.Node:

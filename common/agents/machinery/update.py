@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from pydantic import Field, field_validator
@@ -15,10 +15,13 @@ from torch import nn
 
 from common.agents.averaging import can_be_captured
 from common.agents.machinery.batches import Batch
+from common.agents.machinery.capturing import Traced, trace
 from common.agents.machinery.optimization import AdamConfig, OptimizerConfig
-from common.agents.machinery.tracing import Traced, trace
 from common.errors import RankLostError
 from common.settings import Settings
+
+if TYPE_CHECKING:
+    from common.agents.networks.normalization import Normalizer
 
 log = logging.getLogger(__name__)
 Results = dict[str, torch.Tensor]
@@ -131,3 +134,32 @@ class Update:
             return results, lambda again: self._run(again, recorded)
         names = tuple(computed[0])
         return computed[0], lambda again: dict(zip(names, replay(*again.values()), strict=True))
+
+
+class NormalizeBatch(Update):
+    """Merges the observations of each batch into the statistics of a normaliser, and returns the batch normalised.
+
+    A normaliser without columns returns the batch as it is.
+
+    Args:
+        normalizer: one of the agent's networks.
+        captured: whether the operations are captured, as those of any update.
+        merges_first: whether the batch is normalised by statistics that include it. Otherwise an agent that learns from
+            the steps of its present policy sees the numbers that the policy saw.
+    """
+
+    def __init__(self, normalizer: Normalizer, *, captured: bool = False, merges_first: bool = True) -> None:
+        def learn(columns: Batch) -> Results:
+            if merges_first:
+                normalizer.merge(columns)
+                return normalizer.normalize(columns)
+            normalized = normalizer.normalize(columns)
+            normalizer.merge(columns)
+            return normalized
+
+        super().__init__(learn, {}, captured=captured)
+        self._normalizer = normalizer
+
+    def __call__(self, batch: Batch, *, recorded: bool = True) -> dict[str, torch.Tensor]:
+        columns = {name: column for name, column in batch.items() if name in self._normalizer.columns}
+        return {**batch, **super().__call__(columns, recorded=recorded)} if self._normalizer.columns else dict(batch)

@@ -17,9 +17,9 @@ from torch import nn
 from torch.nn import functional
 
 from common.agents.averaging import learns_alone, total
+from common.agents.networks.batch_norm import mean_and_variance
 from common.agents.networks.encoders import LeafSpaces
 from common.agents.networks.layers import Observed
-from common.agents.networks.moments import mean_and_variance
 from common.errors import ConfigError
 from common.spaces import from_columns, name_of
 

@@ -12,9 +12,8 @@ from safetensors.numpy import save
 
 from actor.client.assembly import ModelFile, assemble, max_file_bytes
 from common.data import Array, Model, ModelVersion
-from common.wire.chunk import checksum
-from common.wire.compression import compress
-from common.wire.delta import make_delta
+from common.wire.compression import compress, make_delta
+from common.wire.large_field import checksum
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.rpc import version_to_pb
 

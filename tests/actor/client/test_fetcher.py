@@ -12,7 +12,7 @@ from actor.client.fetcher import ModelFetcher
 from common.data import NO_MODEL, ModelVersion
 from common.errors import LearnerUnreachableError
 from common.wire.channel import get_model
-from common.wire.delta import make_delta
+from common.wire.compression import make_delta
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.rpc import CLIENT_OPTIONS, SLOWEST_LINK, version_to_pb
 from tests.actor.client.conftest import ScriptedLearner, Serve

@@ -13,13 +13,13 @@ from actor.client.requests import (
     WaitingBatch,
     choose_group_rows,
 )
-from actor.spool import Group, Spool
+from actor.spool import MessageGroup, Spool
 from actor.stat import ActorCounters, ActorFigures
 from common.data import ENVELOPE_BYTES, MAX_EPISODES, NO_MODEL, BufferedItems, Column, ModelVersion, Schema
 from common.lanes.lanes import Round
-from common.wire.batch import Request
 from common.wire.codec import buffer, encode, schema_to_pb
 from common.wire.compression import compress
+from common.wire.large_field import Request
 from common.wire.pb import crossborder_pb2 as pb
 from tests.frames import SCHEMA as PICTURES
 from tests.frames import picture_rows
@@ -72,7 +72,7 @@ class Sender:
         self.counters.env_steps += 1
 
     def message(self, *batches: WaitingBatch, seq: int = 1, after_drop: bool = False) -> pb.PushItemsRequest:
-        return received(self.requests.make_message(7, seq, Group([*batches], 0, 0.0, after_drop)))
+        return received(self.requests.make_message(7, seq, MessageGroup([*batches], 0, 0.0, after_drop)))
 
     def heartbeat(self, *, leaving: bool = False) -> pb.PushItemsRequest:
         return received(self.requests.make_heartbeat(5, leaving=leaving))

@@ -23,7 +23,7 @@ from common.data import Array
 from common.interfaces import StepProcessor
 from common.lanes.building import EnvExitError, lanes_of
 from common.lanes.lanes import Busy
-from common.process.restarts import RestartPolicy
+from common.process.child import RestartPolicy
 from tests.actor.acting import Kept, act, make_parts
 from tests.actor.sampling.test_item_maker import Pairs
 from tests.conftest import PATIENCE, ROOT, wait_for

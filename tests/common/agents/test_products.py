@@ -20,13 +20,13 @@ from torch import nn
 from common.agents import products
 from common.agents.dqn import DQN
 from common.agents.machinery.inference import Inference
-from common.agents.machinery.uncompiled import UncompiledMode
+from common.agents.machinery.recording import UncompiledMode
 from common.agents.networks.layers import Linear, Mlp
 from common.agents.products import ChoiceFile, Choices, Product, Times, choices, choose_products
 from common.agents.sac import SAC
 from common.config.trainer_config import ProductChoice
 from common.testing import ItemMemory
-from learner.loop.precision import computing_in
+from learner.loop.learner_parts import computing_in
 from tests.common.agents.machinery.test_update import BOX, DISCRETE, OBS, Kind, items, learn
 
 ONEDNN = "mkldnn._linear_pointwise.default"

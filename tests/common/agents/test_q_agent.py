@@ -11,10 +11,9 @@ import pytest
 import torch
 
 from common.agents.c51 import C51
-from common.agents.dqn import DQN
+from common.agents.dqn import DQN, QAgent
 from common.agents.iqn import IQN
 from common.agents.networks.noisy import NoisyLinear
-from common.agents.q_agent import QAgent
 from common.agents.qr_dqn import QRDQN
 from common.data import Array
 from common.errors import ConfigError

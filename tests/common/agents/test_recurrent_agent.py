@@ -28,7 +28,7 @@ from common.parts import row_schema
 from common.testing import ItemMemory, RowMemory, play, rows_of
 from common.testing.row_memory import transitions
 from learner.loop.in_turns import train_in_turns
-from learner.loop.precision import computing_in
+from learner.loop.learner_parts import computing_in
 from learner.storage.checkpoint import load_params
 from learner.views.sequences import Sequences
 from tests.common.agents.sequences import Prioritized, played_by

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from common.config.replay_config import ReplayConfig
+from common.agents.dqn import DQN
+from common.config.replay_config import ReplayConfig, discount_of
 from common.errors import ConfigError
+from common.interfaces import EnvSpec
 from common.plugins.part_config import PluginConfig
 from common.settings import validate
-from tests.common.config.test_discount import NONE, OWN
 
 
 def with_view(**params: Any) -> ReplayConfig:
@@ -50,3 +51,36 @@ def test_more_rows_than_links_can_reach_are_refused() -> None:
 def test_a_source_is_not_called_actors() -> None:
     with pytest.raises(ConfigError, match=r"sources\.actors: expected another name"):
         validate(ReplayConfig, {"sources": {"actors": {"interventions": True, "share": 0.5}}})
+
+
+class AgentWithoutConfig:
+    """An agent whose parameters are those of its signature."""
+
+    def __init__(self, spec: EnvSpec, *, seed: int, epsilon: float, device: str, discount_factor: float = 0.8) -> None:
+        """Keeps nothing."""
+
+
+class AgentWithoutDiscount:
+    """An agent that discounts nothing."""
+
+    def __init__(self, spec: EnvSpec, *, seed: int, epsilon: float, device: str) -> None:
+        """Keeps nothing."""
+
+
+HERE = "tests.common.config.test_replay_config"
+OWN, NONE = f"{HERE}:AgentWithoutConfig", f"{HERE}:AgentWithoutDiscount"
+
+
+@pytest.mark.parametrize(
+    ("target", "params", "expected"),
+    [
+        ("common.agents.dqn:DQN", {"discount_factor": 0.9}, 0.9),
+        ("common.agents.dqn:DQN", {}, DQN.Config().discount_factor),
+        (OWN, {"discount_factor": 0.7}, 0.7),
+        (OWN, {}, 0.8),
+        (NONE, {}, None),
+        ("common.agents.bc:BC", {}, None),
+    ],
+)
+def test_it_is_the_agents_parameter_or_its_default(target: str, params: dict[str, Any], expected: float | None) -> None:
+    assert discount_of(PluginConfig(target=target, params=params)) == expected

@@ -20,7 +20,7 @@ from common.envs.wrappers import PythonActions
 from common.errors import ConfigError, PluginError
 from common.lanes.building import lanes_of, spec_of
 from common.lanes.lanes import Busy, Lanes
-from common.process.restarts import RestartPolicy
+from common.process.child import RestartPolicy
 
 
 class Two(gymnasium.Env[Any, Any]):

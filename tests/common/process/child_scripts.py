@@ -192,10 +192,10 @@ def robbed(boot: dict[str, Any]) -> int:
             ctypes.CDLL(None).signal(ctypes.c_int(number), ctypes.c_void_p(1))  # SIG_IGN
         else:
             signal.signal(number, lambda *_: None)
-    put_signals_back()
+    put_signals_back(time.monotonic())
     tell(pid=os.getpid())
     while not stopped.wait(0.01):
-        put_signals_back()
+        put_signals_back(time.monotonic())
     return signals.exit_code
 
 

@@ -4,7 +4,10 @@ import errno
 import logging
 import math
 import os
+import platform
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -12,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from common.errors import AddressError, ChildFailedError
-from common.process.child import Child
+from common.process.child import KEEP_BUFFERS, Child
 from tests.common.process.conftest import StartChild
 from tests.conftest import PATIENCE, ROOT, is_alive, kill, wait_for
 
@@ -255,3 +258,58 @@ def test_a_package_in_the_current_directory_does_not_hide_ours(
     (tmp_path / "common" / "__init__.py").write_text("raise AssertionError('imported')")
     monkeypatch.chdir(tmp_path)
     assert start_child("obedient", env={"PYTHONPATH": str(ROOT)}).next_event(PATIENCE)
+
+
+FREE_AND_FILL_AGAIN = """
+import resource
+from common.process.child import keep_buffers
+
+keep_buffers()
+bytes(32 << 20)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(10):
+    bytearray(b"x") * (32 << 20)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
+def test_a_process_that_keeps_its_buffers_fills_freed_memory_without_page_faults() -> None:
+    environment = {name: value for name, value in os.environ.items() if name not in KEEP_BUFFERS}
+    command = [sys.executable, "-c", FREE_AND_FILL_AGAIN]
+    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 10 * (32 << 20) / 4096 / 2
+
+
+FILL_IN_TURN = """
+import sys, threading
+from pathlib import Path
+if sys.argv[1:]:
+    from common.process.child import keep_buffers
+    keep_buffers()
+
+def own_mib():
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon")) // 1024
+
+before, done = own_mib(), threading.Event()
+for _ in range(16):
+    filled = threading.Event()
+    def fill():
+        bytearray(b"x") * (16 << 20)
+        filled.set()
+        done.wait(60)
+    threading.Thread(target=fill, daemon=True).start()
+    filled.wait(60)
+print(own_mib() - before)
+done.set()
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
+@pytest.mark.parametrize("by", ["call", "environment"])
+def test_what_threads_have_freed_is_kept_for_two_of_them_and_not_for_each(by: str) -> None:
+    environment = {**os.environ, **KEEP_BUFFERS} if by == "environment" else dict(os.environ)
+    command = [sys.executable, "-c", FILL_IN_TURN, *(["call"] if by == "call" else [])]
+    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 4 * 16

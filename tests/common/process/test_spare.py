@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from common.errors import CrossborderError
-from common.process.child import Child
-from common.process.restarts import RestartPolicy
+from common.process.child import Child, RestartPolicy
 from common.process.spare import Spare
 from common.process.supervisor import Supervisor
 from tests.common.process.child_scripts import MODULE

@@ -7,8 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from common.errors import AddressError, ChildFailedError, ConfigError, CrossborderError
-from common.process.child import Child
-from common.process.restarts import RestartPolicy
+from common.process.child import Child, RestartPolicy
 from common.process.supervisor import Supervisor
 from tests.common.process.conftest import StartChild
 from tests.conftest import PATIENCE, kill, wait_for
@@ -144,3 +143,23 @@ def test_a_child_may_end_once_it_is_no_longer_watched(start_child: StartChild) -
     supervisor.wait()
     assert supervisor.child.wait(PATIENCE) == -signal.SIGKILL
     assert (supervisor.restarts, failures) == (0, [])
+
+
+def test_restarts_are_allowed_up_to_a_number_in_a_span_of_time() -> None:
+    now = 0.0
+    policy = RestartPolicy(times=3, seconds=60.0, clock=lambda: now)
+    assert [policy.allows() for _ in range(4)] == [True, True, True, False]
+    now = 60.0
+    assert not policy.allows()
+    now = 60.5
+    assert [policy.allows() for _ in range(4)] == [True, True, True, False]
+
+
+def test_a_refused_restart_does_not_count() -> None:
+    now = 0.0
+    policy = RestartPolicy(times=1, seconds=10.0, clock=lambda: now)
+    assert policy.allows()
+    now = 9.0
+    assert not policy.allows()
+    now = 11.0
+    assert policy.allows()

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from common.errors import RunDirectoryError
-from common.shared.mapped import hold_until_exit, holding_alone, identify, map_file
+from common.shared.mapped import Word, Words, hold_until_exit, holding_alone, identify, map_file
 
 
 def test_a_file_of_another_size_is_refused_with_both_sizes(tmp_path: Path) -> None:
@@ -111,3 +111,16 @@ def test_a_mount_anew_may_have_lost_writes_as_another_boot(tmp_path: Path) -> No
     (closed, open_), (closed_again, open_again) = (line.split() for line in done.stdout.splitlines())
     assert closed == closed_again
     assert open_ != open_again
+
+
+class TwoWords(Words):
+    N_WORDS = 2
+    count = Word(0)
+    mean = Word(1, float)
+
+
+def test_words_are_numbers_that_every_mapping_of_the_file_sees(tmp_path: Path) -> None:
+    written = TwoWords(map_file(tmp_path / "words", 32, create=True), 16)
+    read = TwoWords(map_file(tmp_path / "words", 32, create=False, writable=False), 16)
+    written.count, written.mean = -(2**40), -1.5
+    assert (read.count, read.mean) == (-(2**40), -1.5)

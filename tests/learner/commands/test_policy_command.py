@@ -138,10 +138,3 @@ def test_a_policy_uses_the_code_that_the_user_allows(
     more = ["--output", str(run / "policy.onnx")] if main is policy_export.main else ["--episodes", "1"]
     assert main(["--run", str(run), "--allow", "theirs", *more]) == 0
     assert imported.exists()
-
-
-def test_a_policy_of_an_earlier_release_names_parts_by_their_former_places(tmp_path: Path) -> None:
-    evaluator = CONFIG.evaluator.model_copy(update={"target": "learner.evaluator:DefaultEvaluator"})
-    config = CONFIG.model_copy(update={"evaluator": evaluator})
-    Checkpoints(tmp_path, config, "run").save("best", dqn(seed=1), opt_steps=12)
-    assert policy_eval.main(["--run", str(tmp_path), "--episodes", "1"]) == 0

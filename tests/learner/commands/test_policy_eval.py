@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import gymnasium
 import pytest
 
-from common.config.evaluator_config import EvaluatorConfig
+from common.config.actor_config import EvaluatorConfig
 from common.interfaces import Agent, Evaluation
 from common.lanes.building import Env
 from learner.commands import policy_eval

@@ -97,7 +97,7 @@ def test_a_rank_has_no_standby(
 
 
 def test_a_spare_imports_our_parts_of_the_configuration_and_none_of_the_users(make_config: MakeConfig) -> None:
-    config = make_config(agent={"target": "common.agents.dqn:DQN"}, env={"target": "common.atari:make"})
+    config = make_config(agent={"target": "common.agents.dqn:DQN"}, env={"target": "common.envs.atari:make"})
     assert find_imports(config) == [*IMPORTS, "common.agents.dqn", "common.envs.atari", *EVERY_RUN]
     assert find_imports(make_config()) == [*IMPORTS, *EVERY_RUN]
 

@@ -49,6 +49,25 @@ def test_a_video_that_is_too_short_or_of_another_size_or_none_is_named(video: Pa
         decode_clip(Clip(video, 0.0), 2, FPS, SHAPE)
 
 
+def test_a_playlist_in_the_place_of_a_video_opens_no_other_file(tmp_path: Path) -> None:
+    other = tmp_path / "other.ts"
+    write_video(other, make_episode(0, 20)["obs/front"])
+    lines = ("#EXTM3U", "#EXT-X-TARGETDURATION:2", "#EXTINF:2.0,", f"{other}", "#EXT-X-ENDLIST")
+    playlist = tmp_path / "front.m3u8"
+    playlist.write_text("\n".join(lines))
+    with pytest.raises(DatasetError, match=r"front.m3u8: expected a video or picture, which cannot be read"):
+        decode_clip(Clip(playlist, 0.0), 2, FPS, SHAPE)
+
+
+def test_a_list_of_files_in_the_place_of_a_picture_opens_no_file(
+    video: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(video.parent)
+    cell = {"bytes": f"ffconcat version 1.0\nfile {video.name}\n".encode(), "path": None}
+    with pytest.raises(DatasetError, match=r"file.parquet: expected a video or picture, which cannot be read"):
+        decode_pictures([cell], SHAPE, tmp_path / "file.parquet")
+
+
 def test_pictures_in_a_parquet_file_are_decoded(tmp_path: Path) -> None:
     picture = np.random.default_rng(0).integers(256, size=(SIZE, SIZE, 3), dtype=np.uint8)
     cell = {"bytes": encode_png(picture), "path": None}

@@ -6,7 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from common import episode_files
 from common.errors import DatasetError, SchemaMismatchError
+from learner.datasets.parquet_episodes import StepTable
 from tests.learner.datasets.robots import make_episode, read_dataset, write_parquet
 
 
@@ -69,3 +71,86 @@ def test_an_episode_without_steps_is_refused(tmp_path: Path) -> None:
     write_parquet(tmp_path / "one.parquet", {name: [*whole[name], other[name][-1]] for name in whole})
     with pytest.raises(DatasetError, match=r"one.parquet: .*at least one step, found only a final row"):
         read_dataset(tmp_path)
+
+
+def write(path: Path, **columns: Any) -> StepTable:
+    write_parquet(path / "steps.parquet", columns, row_group_size=3)
+    return StepTable(path / "steps.parquet")
+
+
+def test_each_episode_is_read_from_the_pieces_of_the_file(tmp_path: Path) -> None:
+    numbers = np.repeat([5, 2, 9], [4, 1, 6])
+    table = write(tmp_path, episode=numbers, x=np.arange(22).reshape(11, 2))
+    found = {episode.number: table.array(rows, "x")[:, 0].tolist() for episode, rows in table.read(["x"])}
+    assert found == {5: [0, 2, 4, 6], 2: [8], 9: [10, 12, 14, 16, 18, 20]}
+    assert str(table.headers(["x"])["x"]) == "int64 [11, 2]"
+
+
+def test_a_file_without_numbers_is_one_episode(tmp_path: Path) -> None:
+    ((episode, rows),) = write(tmp_path, x=np.zeros(7)).read(["x"])
+    assert (episode.number, len(rows)) == (0, 7)
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"episode": [0, 1, 0]}, "column 'episode': expected the rows of episode 0 in one piece"),
+        ({"episode": [0, None, 1]}, "column 'episode': expected a value in each row, found null"),
+        ({"episode": ["a", "a", "b"]}, r"column 'episode': expected a whole number in each row, found object \[\]"),
+        ({"episode": [[0, 1], [0, 1]]}, r"column 'episode': expected a whole number in each row, found int64 \[2\]"),
+        ({"x": np.zeros(0)}, "expected steps, found none"),
+    ],
+)
+def test_rows_that_are_no_episodes_are_named(tmp_path: Path, columns: dict[str, Any], message: str) -> None:
+    with pytest.raises(DatasetError, match=rf"steps.parquet: {message}"):
+        write(tmp_path, **columns)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ([[1.0, 2.0], [3.0]], "expected lists of one length, found 1, 2"),
+        ([[1.0], None], "expected lists of one length, found null"),
+        ([1.0, None], "expected a value in each row, found null"),
+    ],
+)
+def test_values_of_which_no_array_can_be_made_are_named(tmp_path: Path, values: list[Any], message: str) -> None:
+    table = write(tmp_path, x=values)
+    ((_, rows),) = table.read(["x"])
+    with pytest.raises(DatasetError, match=rf"steps.parquet: column 'x': {message}"):
+        table.array(rows, "x")
+
+
+def test_a_file_that_is_no_parquet_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "steps.parquet").write_bytes(b"not at all")
+    with pytest.raises(DatasetError, match=r"steps.parquet: expected a parquet file, which cannot be read"):
+        StepTable(tmp_path / "steps.parquet")
+
+
+def test_a_small_file_of_very_many_values_is_refused_before_they_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(episode_files, "SMALL_BYTES", 1 << 20)
+    write_parquet(tmp_path / "a.parquet", {"reward": np.random.default_rng(0).random(200_000)})
+    StepTable(tmp_path / "a.parquet")
+    write_parquet(tmp_path / "b.parquet", {"reward": np.zeros(200_000)})
+    with pytest.raises(DatasetError, match=r"b.parquet: expected contents of at most 100 times .* found 1600000 bytes"):
+        StepTable(tmp_path / "b.parquet")
+
+
+def test_lists_of_one_repeated_value_count_with_their_lengths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(episode_files, "SMALL_BYTES", 1 << 20)
+    write_parquet(tmp_path / "a.parquet", {"obs": np.zeros((2, 100_000))})
+    with pytest.raises(DatasetError, match="found 1600000 bytes"):
+        StepTable(tmp_path / "a.parquet")
+
+
+def test_a_picture_that_is_stored_once_for_all_rows_is_refused_when_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("common.episode_files.SMALL_BYTES", 1 << 20)
+    columns = {"camera": [b"x" * (1 << 16)] * 4000}
+    write_parquet(tmp_path / "a.parquet", columns, dictionary_pagesize_limit=1 << 20)
+    table = StepTable(tmp_path / "a.parquet")
+    with pytest.raises(DatasetError, match="expected contents of at most 100 times the file's own"):
+        [*table.read(["camera"])]

@@ -1,22 +1,32 @@
 from __future__ import annotations
 
 import json
+import logging
 import signal
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-from common.config.evaluator_config import EvaluatorConfig
+import pytest
+
+from common.config.actor_config import EvaluatorConfig
 from common.data import Array
 from common.evaluation import DefaultEvaluator
+from common.lanes.building import spec_of
 from common.lanes.watched_envs import Watch
-from learner.evaluation.scoring import InlineScoring
+from learner.evaluation.scoring import CANDIDATE, CANDIDATES, SCORE, ActorScoring, InlineScoring
+from learner.models.publisher import ModelPublisher
+from learner.shared.control import ControlBlock
 from learner.storage.checkpoint import Checkpoints, load_params
-from learner.storage.moment import Moment
+from learner.storage.training_state import Moment
 from tests.common.test_evaluation import Idle, SeedEnv
-from tests.conftest import Command, wait_for
+from tests.conftest import PATIENCE, Command, wait_for
 from tests.learner.loop.test_in_turns import IN_TURNS
 from tests.learner.storage.test_checkpoint import CONFIG
+from tests.parts import CheckingAgent, CountingEnv
 
 MOMENT = Moment(opt_steps=12, samples_total=34, seconds=5.6)
 
@@ -72,3 +82,123 @@ def test_ctrl_c_ends_a_long_inline_evaluation_in_order(
     assert json.loads((run_dir / "final" / "meta.json").read_text())["opt_steps"] == 20
     assert not (run_dir / "best").exists()
     assert "Traceback" not in trainer.output()
+
+
+FIRST, LATER = Moment(10, 100, 1.0), Moment(20, 200, 2.0)
+
+
+@dataclass
+class Host:
+    """A trainer's side, and what ingest would do."""
+
+    directory: Path
+    scoring: ActorScoring
+    agent: CheckingAgent
+    publisher: ModelPublisher
+    control: ControlBlock
+
+    def report(self, opt_steps: int, score: float, *, incarnation: int = 3) -> None:
+        """Note a score as ingest does."""
+        found: dict[str, Any] = {"incarnation": incarnation, "opt_steps": opt_steps, "score": score}
+        (self.directory / SCORE).write_text(json.dumps({**found, "record": {"eval_reward": score}, "seconds": 0.5}))
+        self.control.scores += 1
+
+
+def make_host(tmp_path: Path, finish_seconds: float) -> Host:
+    """A host that waits this long for the last score."""
+    control = ControlBlock.open(tmp_path, create=True)
+    agent = CheckingAgent(spec_of(CountingEnv()), seed=0, epsilon=0.0, device="cpu")
+    publisher = ModelPublisher(tmp_path / CANDIDATES, agent.model_info(), 3)
+    checkpoints = Checkpoints(tmp_path, CONFIG, "run")
+    publish = partial(publisher.publish, wait=True)
+    scoring = ActorScoring(
+        tmp_path, control, publish, incarnation=3, checkpoints=checkpoints, finish_seconds=finish_seconds
+    )
+    return Host(tmp_path, scoring, agent, publisher, control)
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    return make_host(tmp_path, finish_seconds=0.2)
+
+
+def test_the_model_of_a_candidate_is_published_and_its_score_comes_later(host: Host) -> None:
+    assert host.scoring.begin(host.agent, FIRST) is None
+    assert host.publisher.slots.newest().opt_steps == 10
+    assert host.scoring.poll() is None
+    host.report(10, 7.5)
+    finished = host.scoring.poll()
+    assert finished is not None
+    assert (finished.moment, finished.evaluation.score, finished.seconds) == (FIRST, 7.5, 0.5)
+    assert host.scoring.poll() is None
+
+
+def test_the_best_policy_is_the_one_that_was_scored_and_not_what_was_learnt_since(host: Host) -> None:
+    host.scoring.begin(host.agent, FIRST)
+    host.agent.load_params({"steps": host.agent.save_params()["steps"] + 5})
+    host.report(10, 7.5)
+    finished = host.scoring.poll()
+    assert finished is not None
+    host.scoring.keep_best(host.agent, finished)
+    params, meta = load_params(host.directory / "best")
+    assert (float(params["steps"][0]), meta["opt_steps"], meta["score"]) == (0.0, 10, 7.5)
+
+
+def test_scores_of_other_models_and_of_earlier_lives_do_not_count(host: Host) -> None:
+    host.scoring.begin(host.agent, FIRST)
+    host.report(9, 1.0)
+    assert host.scoring.poll() is None
+    host.report(10, 1.0, incarnation=2)
+    assert host.scoring.poll() is None
+    host.report(10, 2.0)
+    assert host.scoring.poll() is not None
+
+
+def test_a_candidate_is_skipped_while_another_has_no_score_and_it_is_said_once(
+    host: Host, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    host.scoring.begin(host.agent, FIRST)
+    for _ in range(2):
+        host.scoring.begin(host.agent, LATER)
+    assert host.scoring.skipped == 2
+    assert host.publisher.slots.newest().opt_steps == 10
+    (said,) = caplog.messages
+    assert said.startswith(
+        "opt step 20: evaluation skipped, the evaluation before has no score yet; is an actor-worker"
+    )
+
+
+def test_at_the_end_a_score_is_waited_for_and_the_trainer_shows_life_meanwhile(tmp_path: Path) -> None:
+    host = make_host(tmp_path, finish_seconds=PATIENCE)
+    host.scoring.begin(host.agent, FIRST)
+
+    def report_when_waited_for() -> None:
+        wait_for(lambda: host.control.trainer_beats, "the trainer waits")
+        host.report(10, 4.0)
+
+    reporting = threading.Thread(target=report_when_waited_for)
+    reporting.start()
+    finished = host.scoring.poll(wait=True)
+    reporting.join(PATIENCE)
+    assert finished is not None
+    assert finished.evaluation.score == 4.0
+
+
+def test_a_score_that_does_not_come_is_given_up(host: Host, caplog: pytest.LogCaptureFixture) -> None:
+    host.scoring.begin(host.agent, LATER)
+    assert host.scoring.poll(wait=True) is None
+    assert "opt step 20: the evaluation is abandoned: no score came" in caplog.text
+
+
+def test_nothing_is_left_of_a_candidate_at_the_end(host: Host) -> None:
+    host.scoring.begin(host.agent, FIRST)
+    assert (host.directory / CANDIDATE).exists()
+    host.scoring.end()
+    assert not (host.directory / CANDIDATE).exists()
+
+
+def test_no_evaluation_begins_after_scoring_was_abandoned(host: Host) -> None:
+    host.scoring.abandon()
+    assert host.scoring.begin(host.agent, FIRST) is None
+    assert not (host.directory / CANDIDATE).exists()

@@ -131,9 +131,9 @@ def test_however_many_lines_one_name_makes_those_about_admins_and_other_names_ar
 ) -> None:
     for turn in range(20):
         for i in range(2 * MAX_KINDS):
-            audit.note("refused", "bad_items", method="/Join", name="mallory", reason=f"{turn} {i}")
-        audit.note("admin", "ok", method="/Drain", name="root", turn=turn)
-        audit.note("join", "ok", method="/Join", name="alice", turn=turn)
+            audit.note("refused", "bad_items", method="/Join", role="actor", name="mallory", reason=f"{turn} {i}")
+        audit.note("admin", "ok", method="/Drain", role="admin", name="mallory", turn=turn)  # Of an admin's token.
+        audit.note("join", "ok", method="/Join", role="actor", name="alice", turn=turn)
         audit.note("revoked", "ok", role="actor", name="mallory", turn=turn)
         clock.now += INTERVAL_SECONDS
         audit.tick()

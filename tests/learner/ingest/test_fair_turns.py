@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner.ingest.fair_turns import Turns
+from learner.ingest.fair_turns import FairTurns
 
 GREEDY, HONEST, OTHER = 0, 1, 2
 
@@ -15,7 +15,7 @@ class Ratio:
     """Turns under a replay ratio: what was stored, and how many items are allowed."""
 
     def __init__(self) -> None:
-        self.turns, self.stored, self.allowed = Turns(), 0.0, 0.0
+        self.turns, self.stored, self.allowed = FairTurns(), 0.0, 0.0
 
     def store(self, actor: int, rows: int, name: str | None = None) -> None:
         self.stored += rows
@@ -115,7 +115,7 @@ def test_an_actor_that_stores_again_before_its_turn_owes_both_batches_and_counts
 
 
 def test_what_a_former_process_stored_is_owed_by_nobody_who_is_here() -> None:
-    turns = Turns()
+    turns = FairTurns()
     turns.note_batch(HONEST, HONEST, 10, excess=10_010)
     assert turns.settle(9990.5) == pytest.approx(0.5)
     turns.settle(9990)

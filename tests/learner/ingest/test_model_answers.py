@@ -15,7 +15,7 @@ from actor.client.fetcher import ModelFetcher
 from common.data import ModelVersion
 from common.shared.slots import Blob, ModelSlots
 from common.wire.channel import get_model
-from common.wire.chunk import checksum
+from common.wire.large_field import checksum
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.rpc import CHUNK_BYTES, UNARY_BYTES, version_from_pb, version_to_pb
 from learner.ingest.model_answers import ModelAnswer, ModelAnswers

@@ -10,8 +10,8 @@ import pytest
 
 from common.data import NO_MODEL, ModelVersion
 from common.errors import RefusedError
-from common.wire.batch import Request
 from common.wire.codec import encode
+from common.wire.large_field import Request
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.rpc import PROTOCOL_VERSION
 from learner.ingest.core import IngestCore

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import resource
+from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
@@ -9,7 +11,19 @@ from common.config.server_config import ServerConfig, TlsConfig
 from common.errors import ConfigError
 from common.wire.rpc import CLIENT_OPTIONS
 from crossborder.certificates.authority import make_files
-from learner.ingest.server_options import MAX_CONNECTIONS_OPTION, server_credentials, server_options
+from learner.ingest.server_options import (
+    LOOK_SECONDS,
+    MAX_CONNECTIONS_OPTION,
+    MAX_LIMIT,
+    RESERVED,
+    DescriptorWatch,
+    connections_within,
+    count_descriptors,
+    raise_descriptor_limit,
+    server_credentials,
+    server_options,
+)
+from tests.common.process.test_clocks import Clock
 
 
 def options(**server: object) -> dict[str, int]:
@@ -45,3 +59,42 @@ def test_credentials_need_files_that_can_be_read(tmp_path: Path) -> None:
     files["key"].unlink()
     with pytest.raises(ConfigError, match=r"server\.key"):
         server_credentials(TlsConfig(**files))
+
+
+@pytest.fixture
+def hard() -> Iterator[int]:
+    """The hard limit; the soft one is as it was at the end."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    yield before[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_the_soft_limit_is_raised_to_the_hard_one_within_bounds(hard: int) -> None:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (512, hard))
+    wanted = MAX_LIMIT if hard == resource.RLIM_INFINITY else min(hard, MAX_LIMIT)
+    assert raise_descriptor_limit() == wanted
+    assert resource.getrlimit(resource.RLIMIT_NOFILE) == (wanted, hard)
+
+
+def test_open_descriptors_are_counted(tmp_path: Path) -> None:
+    before = count_descriptors()
+    with (tmp_path / "file").open("w"):
+        assert count_descriptors() == before + 1
+
+
+def test_connections_leave_descriptors_for_files_and_scrapers(caplog: pytest.LogCaptureFixture) -> None:
+    taken = count_descriptors() + RESERVED
+    assert connections_within(100, taken + 100) == 100
+    assert caplog.text == ""
+    assert connections_within(100, taken + 40) == 40
+    assert "only 40 of 100 connections fit" in caplog.text
+
+
+def test_the_log_warns_once_when_most_descriptors_are_taken(caplog: pytest.LogCaptureFixture) -> None:
+    clock, found = Clock(), iter([10, 80, 90, 10, 85])
+    watch = DescriptorWatch(100, lambda: next(found), clock)
+    for _ in range(5):
+        watch.tick()
+        watch.tick()
+        clock.now += LOOK_SECONDS
+    assert [record.args for record in caplog.records] == [(80, 100), (85, 100)]

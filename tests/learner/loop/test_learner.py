@@ -18,16 +18,14 @@ from common.data import Array, Items, Model, Record
 from common.errors import CheckpointError, DivergedError, PluginError
 from common.interfaces import Agent, Callback, Evaluation, ReplayBuffer
 from common.plugins.part_config import EnvConfig, PluginConfig
-from learner.callbacks.calling import Callbacks
 from learner.evaluation.scoring import FinishedEvaluation, InlineScoring, Scoring
 from learner.loop.learner import Learner, Outcome, publish_to_nobody
 from learner.loop.life import BIRTH, Life
 from learner.loop.opt_step import OptStep
-from learner.loop.run_records import RunRecords
-from learner.loop.window import RecordWindow
+from learner.loop.run_records import Callbacks, RecordWindow, RunRecords
 from learner.storage.checkpoint import Checkpoints, load_params
 from learner.storage.checkpointer import Checkpointer
-from learner.storage.moment import Moment
+from learner.storage.training_state import Moment
 
 
 class Diary(ReplayBuffer):

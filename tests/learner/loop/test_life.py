@@ -6,7 +6,7 @@ import pytest
 
 from common.errors import AddressError, RankLostError
 from learner.loop.life import Life
-from learner.storage.moment import Moment
+from learner.storage.training_state import Moment
 
 
 def test_the_seconds_of_a_run_go_on_from_its_earlier_lives_and_stop_at_the_end() -> None:

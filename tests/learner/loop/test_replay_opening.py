@@ -21,13 +21,13 @@ from examples.own_replay import RecentReplay
 from learner.commands.sync_train import main
 from learner.loop.in_turns import Trainer, train_in_turns
 from learner.loop.replay_opening import build_buffer, build_view, place_on_device
-from learner.loop.resident import MixedResidentReplay
+from learner.loop.resident import ResidentReplay
 from learner.loop.server import train_async
 from learner.loop.trainer_metrics import count_draws_by_source
 from learner.replay.memory import ReplayMemory
+from learner.replay.mixed_replay import MixedReplay
 from learner.replay.prioritized import PrioritizedReplay
 from learner.replay.queue import QueueReplay
-from learner.replay.sources import MixedReplay
 from learner.replay.uniform import UniformReplay
 from learner.views.items import SelfContained
 from tests.conftest import MakeConfig
@@ -128,7 +128,7 @@ def test_shares_of_a_batch_come_from_sources(tmp_path: Path, make_config: MakeCo
     sources = {"demos": {"dataset": "unused here", "share": 0.25}}
     config = make_config(replay={"sources": sources, "resident": resident})
     replay = place_on_device(build_buffer(own.memory, config, {"demos": demos.memory}), config)
-    assert type(replay) is (MixedResidentReplay if resident else MixedReplay)
+    assert type(replay) is (ResidentReplay if resident else MixedReplay)
     batch = replay.tensors(8) if resident else replay.batch(8)
     assert batch is not None
     assert batch["source"].tolist() == [0] * 6 + [1] * 2

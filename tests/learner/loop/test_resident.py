@@ -13,13 +13,13 @@ from common.config.replay_config import PrioritizedConfig
 from common.data import Array, Items
 from common.errors import ConfigError
 from common.process.clocks import Deadline
-from learner.loop.resident import MixedResidentReplay, ResidentReplay
+from learner.loop.resident import ResidentReplay
 from learner.replay.interventions import PrioritizedInterventions
 from learner.replay.memory import ReplayMemory
+from learner.replay.mixed_replay import MixedReplay, Source
 from learner.replay.prioritized import PrioritizedReplay
 from learner.replay.reader import NothingToDrawError
 from learner.replay.shared_buffer import SharedReplay
-from learner.replay.sources import MixedReplay, Source
 from learner.replay.uniform import UniformReplay
 from learner.replay.view import View
 from learner.views.items import SelfContained
@@ -83,7 +83,7 @@ def test_a_mixed_replay_on_a_device_gives_the_batches_of_a_plain_mixed_replay(tm
         parts = [PrioritizedReplay(memory, Transitions(SCHEMA), PrioritizedConfig(), 0, 1000) for memory in memories]
         return MixedReplay(parts[0], [Source(0.3, parts[1])], seed=0)
 
-    plain, resident = build(), MixedResidentReplay(build(), torch.device(device))
+    plain, resident = build(), ResidentReplay(build(), torch.device(device))
     for _ in range(10):
         expected, found = plain.batch(8), arrays(resident.tensors(8))
         check_same(found, expected)
@@ -102,7 +102,7 @@ def test_interventions_are_drawn_from_the_copy_of_the_actors_rows(tmp_path: Path
         parts = [kind(own.memory, view, PrioritizedConfig(), seed, 1000) for seed, kind in enumerate(kinds)]
         return MixedReplay(parts[0], [Source(0.3, interventions=parts[1])], seed=0)
 
-    plain, resident = build(), MixedResidentReplay(build(), CPU)
+    plain, resident = build(), ResidentReplay(build(), CPU)
     for _ in range(10):
         own.play(8)
         check_same(arrays(resident.tensors(8)), plain.batch(8))

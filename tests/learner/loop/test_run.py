@@ -12,14 +12,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from actor.stat import ActorStat
 from common.config.run_config import RunConfig, load_config
 from common.errors import CheckpointError, ConfigError, RunDirectoryError
 from learner.loop import run as run_module
 from learner.loop.in_turns import Trainer, train_in_turns
 from learner.loop.offline import train_offline
-from learner.loop.run import Result
+from learner.loop.run import AsyncTrainStat, Result, actor_stats, actor_stats_fmt
 from learner.loop.server import LearnerServer, train_async
 from learner.replay.memory import ReplayMemory
+from learner.shared.actor_table import ActorState, map_actor_table
 from learner.storage.checkpoint import load_params
 from learner.storage.rundir import list_states
 from tests.conftest import MakeConfig, counting_config, wait_for
@@ -287,3 +289,17 @@ def test_a_resumed_run_does_not_learn_from_the_copy_of_another_dataset(tmp_path:
     train_in_turns(with_source(tmp_path / "run", tmp_path / "earlier", 20))
     with pytest.raises(ConfigError, match=r"replay\.sources\.demos\.dataset: expected '.*earlier'.* found '.*other'"):
         train_in_turns(with_source(tmp_path / "run", tmp_path / "other", 40), resume=True)
+
+
+def test_invariant_14_both_summaries_have_borders_csv_formats() -> None:
+    trainer = AsyncTrainStat(samples_per_sec=1000.0, duration=2.5, opt_per_sec=400.0)
+    assert trainer.fmt() == "samples/sec, opt_steps/sec, duration\n1000.0, 400.0, 2.50\n"
+    actors = [ActorStat(0, 500, 2.0), ActorStat(1, 0, 0.0)]
+    assert actor_stats_fmt(actors) == "actor_id, samples, samples/sec, duration\n0, 500, 250.0, 2.00\n1, 0, 0.0, 0.00\n"
+
+
+def test_actors_are_listed_by_id_also_those_that_have_gone(tmp_path: Path) -> None:
+    table = map_actor_table(tmp_path, create=True)
+    for row, (actor_id, state) in enumerate([(1, ActorState.LEFT), (0, ActorState.LOST), (1, ActorState.ONLINE)]):
+        table[row]["actor_id"], table[row]["state"], table[row]["env_steps"] = actor_id, state, row + 10
+    assert [(s.actor_id, s.env_steps) for s in actor_stats(table)] == [(0, 11), (1, 10), (1, 12)]

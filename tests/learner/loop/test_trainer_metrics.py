@@ -1,4 +1,4 @@
-"""The figures of every part are in ``tests/learner/records/test_families.py``."""
+"""The figures of every part are in ``tests/learner/records/test_exposition.py``."""
 
 from __future__ import annotations
 

@@ -11,8 +11,8 @@ import pytest
 from common.errors import RunDirectoryError
 from learner.loop.run import open_rank
 from learner.ranks.beginning import Beginning, warn_of_idle_shards
-from learner.storage.moment import Moment
 from learner.storage.rundir import RunDir
+from learner.storage.training_state import Moment
 from tests.conftest import MakeConfig
 
 Pair = Sequence[dict[str, Any]]

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from common.data import Array, Column, Items, Schema
-from common.shared.words import Word
+from common.shared.mapped import Word
 from learner.replay.batch_log import BatchLog
 from learner.replay.links import Links
 from learner.replay.memory import ReplayMemory

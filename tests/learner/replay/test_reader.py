@@ -12,11 +12,13 @@ import pytest
 
 from common.data import Array
 from common.process.clocks import Deadline
-from learner.replay.reader import Draws, MakeDraws, NothingToDrawError, ReplayReader
+from learner.replay.reader import Draws, MakeDraws, NothingToDrawError, ReplayReader, find_arrivals
 from learner.replay.uniform import UniformReplay
 from learner.replay.view import Plan, Rows, View
 from learner.replay.writer import ReplayWriter
 from learner.views.items import SelfContained
+from learner.views.sequences import Sequences
+from learner.views.transitions import Transitions
 from tests.conftest import PATIENCE, wait_for
 from tests.learner.replay.memories import (
     LANES,
@@ -29,6 +31,8 @@ from tests.learner.replay.memories import (
     rows,
     writing,
 )
+from tests.learner.views.lanes import SCHEMA as LANES_SCHEMA
+from tests.learner.views.lanes import Lanes
 
 VIEW = SelfContained(SCHEMA)
 
@@ -210,3 +214,28 @@ def test_no_draw_is_torn_or_linked_wrongly_while_another_process_overwrites(tmp_
             batch = replay.batch(256)
             np.testing.assert_array_equal(batch["path"], batch["n"][:, None] + LANES * np.arange(3))
             np.testing.assert_array_equal(batch["many"], np.repeat(batch["path"][..., None], 8, axis=-1))
+
+
+VIEWS = [
+    Transitions(LANES_SCHEMA),
+    Transitions(LANES_SCHEMA, discount_factor=0.9, n=3),
+    Transitions(LANES_SCHEMA, 2),
+    Sequences(LANES_SCHEMA, length=4),
+    Sequences(LANES_SCHEMA, length=4, across=True),
+    Sequences(LANES_SCHEMA, length=6, burn_in=3, period=2),
+]
+
+
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("seed", range(3))
+def test_all_rows_that_can_be_drawn_are_found_once(tmp_path: Path, view: View, seed: int) -> None:
+    lanes, rng, found, seen = Lanes(tmp_path), np.random.default_rng(seed), list[int](), 0
+    for _ in range(30):
+        lengths = [int(n) for n in rng.integers(1, 8, rng.integers(1, 4))]
+        lanes.play(*lengths, ends=bool(rng.integers(2)), lane=int(rng.integers(3)))
+        if rng.integers(2):
+            lanes.play_in_turn(lengths)
+        found += find_arrivals(lanes.reader(view), seen).tolist()
+        seen = lanes.memory.committed
+        assert sorted(found) == lanes.drawable(view)
+        assert len(set(found)) == len(found)

@@ -1,13 +1,21 @@
 from __future__ import annotations
 
+import zlib
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from common.shared.mapped import map_file
-from learner.replay.checksum import compute_checksum
-from learner.replay.ring import fault_in, read_ring, write_ring, write_rings
+from learner.replay.ring import (
+    BLOCK_BYTES,
+    add_to_checksum,
+    compute_checksum,
+    fault_in,
+    read_ring,
+    write_ring,
+    write_rings,
+)
 
 
 @pytest.mark.parametrize("start", range(8))
@@ -37,3 +45,54 @@ def test_rings_of_several_columns_are_written_across_their_ends_with_one_checksu
         for ring, column in zip(stored, columns, strict=True):
             np.testing.assert_array_equal(ring, column)
         assert checksum == compute_checksum(stored)
+
+
+PICTURES = np.random.default_rng(0).integers(0, 256, (20, 84, 84), np.uint8)
+PAGE = 4096
+
+
+def changed(pictures: np.ndarray, at: int, by: int) -> np.ndarray:
+    copy = pictures.copy()
+    copy.reshape(-1)[at] ^= by
+    return copy
+
+
+class TestChecksum:
+    def test_few_bytes_have_their_crc_32(self) -> None:
+        few = np.arange(10, dtype=np.float32)
+        assert compute_checksum([few]) == zlib.crc32(few.tobytes())
+
+    def test_arrays_follow_one_another(self) -> None:
+        small = np.arange(5)
+        assert compute_checksum([PICTURES, small]) == add_to_checksum(compute_checksum([PICTURES]), small)
+        assert compute_checksum([PICTURES, small]) != compute_checksum([small, PICTURES])
+
+    def test_only_the_bytes_count_and_not_where_they_lie(self) -> None:
+        elsewhere = np.zeros(PICTURES.nbytes + 1, np.uint8)
+        elsewhere[1:] = PICTURES.reshape(-1)  # An address that is no multiple of eight.
+        assert compute_checksum([elsewhere[1:]]) == compute_checksum([PICTURES])
+
+    @pytest.mark.parametrize("by", [1, 128, 255])
+    def test_any_changed_byte_changes_it(self, by: int) -> None:
+        checksum = compute_checksum([PICTURES])
+        last = PICTURES.nbytes - 1
+        for at in (0, 7, 8, BLOCK_BYTES - 1, BLOCK_BYTES, last - last % BLOCK_BYTES, last):
+            assert compute_checksum([changed(PICTURES, at, by)]) != checksum
+
+    def test_moved_words_and_swapped_blocks_change_it(self) -> None:
+        words = PICTURES.reshape(-1).view(np.uint64)[: 16 * PAGE // 8]
+        neighbours, blocks = words.copy(), words.reshape(16, -1)[[1, 0, *range(2, 16)]].copy()
+        neighbours[[10, 11]] = words[[11, 10]]
+        assert len({compute_checksum([each]) for each in (words, neighbours, blocks)}) == 3
+
+    def test_pages_of_an_earlier_batch_are_seen_where_only_a_ball_has_moved(self) -> None:
+        rng = np.random.default_rng(1)
+        old, new = np.zeros((2, 100, 84, 84), np.uint8)
+        for pictures in (old, new):
+            for picture, (y, x) in zip(pictures, rng.integers(0, 82, (100, 2)), strict=True):
+                picture[y : y + 2, x : x + 2] = 236
+        checksum = compute_checksum([new])
+        for page in range(0, new.nbytes - PAGE, PAGE):
+            torn = new.copy()
+            torn.reshape(-1)[page : page + PAGE] = old.reshape(-1)[page : page + PAGE]
+            assert (compute_checksum([torn]) != checksum) == bool((torn != new).any())

@@ -19,15 +19,14 @@ from common.parts import row_schema
 from common.testing.play import play
 from common.testing.row_memory import rows_of
 from examples.own_parts import Corridor, TabularQ
-from learner.loop.window import RecordWindow
+from learner.loop.run_records import RecordWindow
 from learner.replay.memory import ReplayMemory
 from learner.replay.recovery import Watermark
 from learner.replay.uniform import UniformReplay
 from learner.replay.writer import ReplayWriter
 from learner.storage.checkpoint import SaveCounts
 from learner.storage.checkpointer import WINDOW, Checkpointer
-from learner.storage.moment import Moment
-from learner.storage.training_state import RunState, StateFiles, read_newest_state, read_newest_watermark
+from learner.storage.training_state import Moment, RunState, StateFiles, read_newest_state, read_newest_watermark
 from learner.views.transitions import Transitions
 from tests.conftest import PATIENCE
 

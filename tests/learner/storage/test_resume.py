@@ -16,9 +16,8 @@ from common.interfaces import Agent
 from common.settings import validate
 from learner.replay.recovery import Watermark
 from learner.storage.checkpoint import Checkpoints, SaveCounts
-from learner.storage.moment import Moment
 from learner.storage.resume import Resumable, ResumePoint
-from learner.storage.training_state import StateFiles
+from learner.storage.training_state import Moment, StateFiles
 from tests.conftest import counting_config, merged
 from tests.learner.storage.test_checkpointer import Scene
 

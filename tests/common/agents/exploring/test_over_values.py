@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from common.agents.dqn import QAgentConfig
 from common.agents.exploring.lane_random import LaneRandom
 from common.agents.exploring.over_values import (
     EpsilonGreedy,
@@ -17,7 +18,6 @@ from common.agents.exploring.over_values import (
     choose_mostly_best,
 )
 from common.agents.networks.allowed import NOT_ALLOWED
-from common.agents.q_agent import QAgentConfig
 from common.data import Array
 from tests.conftest import ROOT
 

@@ -7,12 +7,12 @@ from collections.abc import Callable
 import torch
 from torch import fx
 
-from common.agents.machinery.recording import Recorder
+from common.agents.machinery.recording import OperationRecorder
 
 
-def record(function: Callable[[torch.Tensor], list[torch.Tensor]], x: torch.Tensor) -> Recorder:
+def record(function: Callable[[torch.Tensor], list[torch.Tensor]], x: torch.Tensor) -> OperationRecorder:
     """The operations of a function."""
-    recorder = Recorder([x])
+    recorder = OperationRecorder([x])
     with recorder:
         results = function(x)
     recorder.end(results)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import fx
 
-from common.agents.machinery import cuda_graph
-from common.agents.machinery.recording import Recorder
+from common.agents.machinery import capturing, cuda_graph
+from common.agents.machinery.cuda_graph import PlacedOperation, spread
+from common.agents.machinery.recording import OperationRecorder
 from common.agents.machinery.update import Update
 from common.config.trainer_config import ComputingPrecision
 from common.testing import ItemMemory
@@ -56,10 +59,118 @@ def test_an_update_on_a_gpu_that_cannot_be_captured_goes_on_to_draw_random_numbe
 def test_operations_whose_results_would_take_too_much_memory_stay_on_one_stream(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    recorder = Recorder([torch.ones(1000)])
+    recorder = OperationRecorder([torch.ones(1000)])
     with recorder:
         result = torch.zeros(1000).exp()
     recorder.end([result])
     assert cuda_graph.plan(recorder.graph, recorder.outside) is not None
     monkeypatch.setattr(cuda_graph, "MAX_BYTES", 4000)
     assert cuda_graph.plan(recorder.graph, recorder.outside) is None
+
+
+def record(function: Callable[..., torch.Tensor], *inputs: torch.Tensor) -> tuple[fx.Graph, dict[fx.Node, Any]]:
+    """The operations of a function, and the values that it uses from outside."""
+    recorder = OperationRecorder(inputs)
+    with recorder:
+        result = function(*inputs)
+    recorder.end([result])
+    return recorder.graph, recorder.outside
+
+
+def summary(steps: Sequence[PlacedOperation]) -> list[tuple[str, int, int]]:
+    """Each operation's name and stream, and for how many operations it waits."""
+    return [(step.node.target._opname, step.stream, len(step.waits)) for step in steps]  # type: ignore[union-attr]
+
+
+def test_operations_that_need_each_other_follow_each_other_and_others_have_other_streams() -> None:
+    graph, outside = record(lambda x: x.exp().sin() + x.cos().tan(), torch.ones(3))
+    steps = spread(graph, outside, 2)
+    assert summary(steps) == [("exp", 0, 0), ("sin", 0, 0), ("cos", 1, 0), ("tan", 1, 0), ("add", 1, 1)]
+
+
+def test_an_operation_on_one_of_few_streams_waits_for_no_operation_before_it_on_that_stream() -> None:
+    graph, outside = record(lambda x: x.exp() + x.cos(), torch.ones(3))
+    assert summary(spread(graph, outside, 1)) == [("exp", 0, 0), ("cos", 0, 0), ("add", 0, 0)]
+
+
+def test_memory_is_changed_after_it_has_been_read_and_read_after_it_has_been_changed_also_through_views() -> None:
+    weights = torch.ones(4)
+
+    def compute(x: torch.Tensor) -> torch.Tensor:
+        before = weights.view(2, 2).exp()
+        weights[:2].mul_(x)
+        return before.sum() + weights.sin().sum()
+
+    graph, outside = record(compute, torch.full((2,), 3.0))
+    steps = {step.node.target._opname: step for step in spread(graph, outside, 4)}  # type: ignore[union-attr]
+    order = list(steps)
+    assert order.index("exp") < order.index("mul_") < order.index("sin")
+    for name, earlier in (("mul_", "exp"), ("sin", "mul_")):
+        step = steps[name]
+        assert steps[earlier].node in step.waits or steps[earlier].stream == step.stream
+
+
+def test_a_traced_function_reads_a_part_of_a_weight_after_the_weight_has_been_changed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    weights, kept = torch.ones(4), list[PlacedOperation]()
+
+    def compute(x: torch.Tensor) -> list[torch.Tensor]:
+        _, part = weights.chunk(2)
+        weights.mul_(x)
+        return [part.sin()]
+
+    def keep_steps(graph: fx.Graph, constants: Sequence[Any], *, on_gpu: bool) -> fx.GraphModule:
+        placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+        kept.extend(spread(graph, dict(zip(placeholders, constants, strict=False)), 4))
+        return fx.GraphModule({}, graph)
+
+    monkeypatch.setattr(capturing, "_make_compute", keep_steps)
+    capturing.trace(compute, [torch.tensor(3.0)])
+    assert summary(kept) == [("mul_", 0, 0), ("sin", 0, 0)]
+
+
+class AnyOrder:
+    """Computes steps in a random order, as streams might: each only after those before it on its stream or awaited."""
+
+    def __init__(self, graph: fx.Graph, steps: Sequence[PlacedOperation], rng: np.random.Generator) -> None:
+        self._graph, self._rng = graph, rng
+        last: dict[int, fx.Node] = {}
+        self._after: dict[fx.Node, set[fx.Node]] = {}
+        for step in steps:
+            self._after[step.node] = {*step.waits, *([last[step.stream]] if step.stream in last else [])}
+            last[step.stream] = step.node
+
+    def __call__(self, *arguments: Any) -> list[torch.Tensor]:
+        values = dict(zip(self._graph.nodes, arguments, strict=False))
+        left = {node: set(after) for node, after in self._after.items()}
+        waiting = [node for node in self._graph.nodes if node.op == "call_function"]
+        while waiting:
+            ready = [
+                node
+                for node in waiting
+                if not left.get(node) and all(source in values for source in node.all_input_nodes)
+            ]
+            node = ready[self._rng.integers(len(ready))]
+            args, kwargs = fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
+            values[node] = node.target(*args, **kwargs)
+            waiting.remove(node)
+            for after in left.values():
+                after.discard(node)
+        results: Any = self._graph.output_node().args[0]
+        return [values[node] for node in results]
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_updates_on_streams_give_the_numbers_of_eager_updates_in_whatever_order_the_streams_compute(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(0)
+
+    def compute_in_any_order(graph: fx.Graph, constants: Sequence[Any], *, on_gpu: bool) -> AnyOrder:
+        placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+        return AnyOrder(graph, spread(graph, dict(zip(placeholders, constants, strict=False)), 4), rng)
+
+    monkeypatch.setattr(capturing, "_make_compute", compute_in_any_order)
+    columns = items(*KINDS[name][1:])
+    assert learn(KINDS[name], ItemMemory(columns), "captured") == learn(KINDS[name], ItemMemory(columns), "eager")

@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import nn
 
-from common.agents.machinery.named_tensors import collect_optimizer, load_optimizer
 from common.agents.machinery.optimization import (
     AdamConfig,
     AdamWConfig,
@@ -20,6 +19,7 @@ from common.agents.machinery.optimization import (
     track,
 )
 from common.agents.machinery.update import Update, UpdateConfig
+from common.agents.network_agent import collect_optimizer, load_optimizer
 from common.agents.networks.noisy import NoisyLinear
 from common.errors import ConfigError
 from common.settings import validate

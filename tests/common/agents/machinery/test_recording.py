@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from common.agents.machinery.tracing import trace
+from common.agents.machinery.capturing import trace
 from tests.common.agents.machinery.recorded import names, record
 
 

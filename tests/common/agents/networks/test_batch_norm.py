@@ -5,7 +5,16 @@ import pytest
 import torch
 from torch import nn
 
-from common.agents.networks.batch_norm import D_MAX, EPS, MOMENTUM, R_MAX, WARM_UP, BatchRenorm, frozen_statistics
+from common.agents.networks.batch_norm import (
+    D_MAX,
+    EPS,
+    MOMENTUM,
+    R_MAX,
+    WARM_UP,
+    BatchRenorm,
+    frozen_statistics,
+    mean_and_variance,
+)
 
 
 def batch(n: int = 64, mean: float = 3.0, std: float = 2.0) -> torch.Tensor:
@@ -95,3 +104,19 @@ def test_frozen_statistics_normalise_as_in_eval_mode_and_leave_other_layers_as_t
     with frozen_statistics(net.eval()):
         pass
     assert not norm.training
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (64, 17), (256, 348), (8, 2, 5)])
+def test_they_are_those_of_the_slow_formula(shape: tuple[int, ...]) -> None:
+    rows = 1000 + torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    mean, variance = mean_and_variance(rows)
+    exact = rows.double()
+    torch.testing.assert_close(mean, exact.mean(dim=0).float())
+    torch.testing.assert_close(variance, exact.var(dim=0, correction=0).float())
+
+
+@pytest.mark.parametrize("value", [0.1, 1e6 / 3, -1e-20])
+def test_an_element_that_is_the_same_in_all_rows_has_no_variance(value: float) -> None:
+    mean, variance = mean_and_variance(torch.full((300, 4), value))
+    assert torch.equal(mean, torch.full((4,), value))
+    assert not variance.any()

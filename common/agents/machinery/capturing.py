@@ -1,0 +1,267 @@
+"""Turns a function of tensors into the fixed list of operations that it runs, without the Python around them.
+
+On a CPU the list works as a CUDA graph does on a GPU (https://pytorch.org/blog/accelerating-pytorch-with-cuda-graphs/);
+on a GPU the list becomes a CUDA graph. Values that are no tensors, such as a learning rate, stay as they were when the
+function was traced.
+
+The steps of ``trace``: an ``OperationRecorder`` records the operations as a graph; ``simplify`` drops operations that
+change no result; ``_lift_constants`` turns results that are the same in each call into arguments; ``bind`` replaces
+torch's dispatch of an operation by name with the C function behind it. On a GPU ``cuda_graph`` does the rest.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import BuiltinFunctionType, MethodDescriptorType
+from typing import Any, Final
+
+import torch
+from torch import fx
+from torch.utils._pytree import tree_map_only
+
+from common.agents.machinery import cuda_graph
+from common.agents.machinery.recording import OperationRecorder, TensorLayout, UncompiledMode, is_view
+
+Traced = Callable[..., list[torch.Tensor]]
+
+
+def trace(function: Traced, inputs: Sequence[torch.Tensor]) -> Traced:
+    """Compute ``function`` once, and make a function that computes it again on inputs of the same shapes and dtypes.
+
+    The same kernels run on the same memory in the same order, so results are the same bit for bit.
+
+    Args:
+        function: may change memory that it refers to, such as parameters, in place.
+        inputs: arguments of this one call.
+
+    Raises:
+        Exception: any exception of the function or torch; parts of the function may have been computed.
+    """
+    recorder = OperationRecorder(inputs)
+    with recorder:
+        results = function(*inputs)
+    recorder.end(results)
+    graph = recorder.graph
+    simplify(graph)
+    constants = _lift_constants(graph, recorder.outside)
+    kind = inputs[0].device.type
+    on_gpu = kind == "cuda"
+    replay: Traced = functools.partial(_make_compute(graph, constants, on_gpu=on_gpu), *constants)
+    if torch.is_autocast_enabled(kind):  # The graph has autocast's casts already; they must not come twice.
+        replay = torch.autocast(kind, enabled=False)(replay)
+    if not on_gpu:
+        return replay
+    given = [node for node in graph.nodes if node.op == "placeholder"][len(constants) :]
+    return cuda_graph.record(replay, inputs, constants, [i for i, node in enumerate(given) if node.users])
+
+
+def _make_compute(graph: fx.Graph, constants: Sequence[Any], *, on_gpu: bool) -> Traced:
+    """Make a function that computes a graph; ``constants`` are the values of its first arguments."""
+    placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+    steps = cuda_graph.plan(graph, dict(zip(placeholders, constants, strict=False))) if on_gpu else None
+    with torch.autocast("cuda" if on_gpu else "cpu", enabled=False):
+        bind(graph)
+    return fx.GraphModule({}, graph).forward if steps is None else cuda_graph.on_streams(graph, steps)
+
+
+def _lift_constants(graph: fx.Graph, outside: Mapping[fx.Node, Any]) -> list[Any]:
+    """Turn values from outside of a graph, views of them and constant results into its first arguments.
+
+    Args:
+        graph: changed in place.
+        outside: the nodes of the values from outside, with the values.
+
+    Returns:
+        The values of these arguments, in their order.
+    """
+    known = dict(outside)
+    for node in graph.nodes:
+        if is_view(node) and all(source in known for source in node.all_input_nodes):
+            known[node] = node.target(*fx.node.map_arg(node.args, known.__getitem__), **node.kwargs)
+    known |= find_constant_results(graph)
+    arguments: dict[int, fx.Node] = {}
+    constants: list[Any] = []
+    first = next(iter(graph.nodes))
+    for node, value in known.items():
+        if all(user in known for user in node.users):
+            continue
+        if id(value) not in arguments:
+            with graph.inserting_before(first):
+                arguments[id(value)] = graph.placeholder(f"constant_{len(constants)}")
+            if isinstance(value, torch.Tensor):
+                arguments[id(value)].meta["layout"] = TensorLayout.of(value)
+            # The graph has autograd's operations already; detached, parameters do not start autograd again.
+            constants.append(value.detach() if isinstance(value, torch.Tensor) else value)
+        node.replace_all_uses_with(arguments[id(value)], lambda user: user not in known)
+    for node in reversed(known):
+        graph.erase_node(node)
+    graph.eliminate_dead_code()  # Of a loss whose value no one asks for, only the shape was needed.
+    graph.lint()
+    return constants
+
+
+aten = torch.ops.aten
+_FILLS: Final = frozenset(
+    {
+        aten.full.default,
+        aten.full_like.default,
+        aten.new_full.default,
+        aten.new_ones.default,
+        aten.new_zeros.default,
+        aten.ones.default,
+        aten.ones_like.default,
+        aten.scalar_tensor.default,
+        aten.zeros.default,
+        aten.zeros_like.default,
+    }
+)
+"""Operations whose result depends on the shape of their arguments and not on the values."""
+
+
+def simplify(graph: fx.Graph) -> None:
+    """Drop detaching, transposing back and forth, and views of the same shape.
+
+    In an update of a small network each operation costs more than its arithmetic: about 4 µs, since the products before
+    it have filled the processor's caches.
+    """
+    for node in graph.nodes:
+        if node.target is aten.detach.default:
+            node.replace_all_uses_with(node.args[0])
+        elif node.target is aten.t.default and node.args[0].target is aten.t.default:
+            node.replace_all_uses_with(node.args[0].args[0])
+        elif node.target is aten.view.default:
+            _simplify_view(node)
+    graph.eliminate_dead_code()
+
+
+def _simplify_view(node: fx.Node) -> None:
+    """Drop a view of the same shape; let a sum that is only viewed without the summed dimension drop that dimension."""
+    source = node.args[0]
+    assert isinstance(source, fx.Node)
+    shape, summed = node.meta["layout"].shape, source.args[1:3]
+    if shape == source.meta["layout"].shape:
+        node.replace_all_uses_with(source)
+    elif (
+        source.target is aten.sum.dim_IntList
+        and summed == ([0], True)
+        and shape == source.meta["layout"].shape[1:]
+        and len(source.users) == 1
+    ):
+        source.args = (source.args[0], [0])
+        source.meta["layout"] = node.meta["layout"]
+        node.replace_all_uses_with(source)
+
+
+def find_constant_results(graph: fx.Graph) -> dict[fx.Node, Any]:
+    """Compute the results that are the same in each call, such as the gradient of a loss with respect to itself.
+
+    A tensor that the graph changes later or returns must be made again in each call, so it does not count.
+    """
+    written = _find_written(graph)
+    constants: dict[fx.Node, Any] = {}
+    for node in graph.nodes:
+        if not isinstance(node.target, torch._ops.OpOverload) or node in written:
+            continue
+        if torch.Tag.nondeterministic_seeded in node.target.tags or node.target._schema.is_mutable:
+            continue
+        sources = node.all_input_nodes
+        if node.target in _FILLS:
+            args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda source: source.meta["layout"].make_zeros())
+        elif sources and all(source in constants for source in sources):
+            args, kwargs = fx.node.map_arg((node.args, node.kwargs), constants.__getitem__)
+        else:
+            continue
+        constants[node] = node.target(*args, **kwargs)
+    return constants
+
+
+def _find_written(graph: fx.Graph) -> set[fx.Node]:
+    """Find the nodes whose memory an operation changes, or which the graph returns."""
+    written: set[fx.Node] = set()
+    for node in reversed(graph.nodes):
+        if node.op == "output":
+            written.update(node.all_input_nodes)
+        elif is_view(node):
+            if node in written:
+                written.update(node.all_input_nodes)
+        elif isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable:
+            written.update(node.all_input_nodes)  # Also those that it only reads: few of them are constants.
+    return written
+
+
+_OTHER_NAMES: Final = {"_to_copy": "to"}
+"""The names of functions that are not called like the operation, by the operation's name."""
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+def bind(graph: fx.Graph) -> None:
+    """Call operations by torch's C functions of the same name, which takes half the time of torch's dispatch by name.
+
+    A function of the same name may differ from the operation, so each is tried once (``_makes_the_same_call``); if none
+    fits, the operation stays. Random operations stay too, since trying them would draw numbers.
+    """
+    for node in graph.nodes:
+        operation = node.target
+        if isinstance(operation, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded not in operation.tags:
+            for function, (args, kwargs) in _candidates(operation, node):
+                if _makes_the_same_call(function, args, kwargs, node):
+                    node.target, node.args, node.kwargs = function, args, kwargs
+                    break
+
+
+def _candidates(operation: torch._ops.OpOverload, node: fx.Node) -> Iterator[tuple[object, Arguments]]:
+    """The functions that may be the operation, with the arguments to call each with.
+
+    A function may have other defaults than the operation, so each is also tried with the operation's defaults.
+    """
+    name = _OTHER_NAMES.get(operation._opname, operation._opname)
+    given = (tuple(node.args), dict(node.kwargs))
+    left = [argument for argument in operation._schema.arguments[len(node.args) :] if not argument.kwarg_only]
+    with_defaults = ((*node.args, *(argument.default_value for argument in left)), given[1])
+    for home in (torch, torch._C._nn, torch.Tensor):
+        if (function := getattr(home, name, None)) is not None:
+            yield function, given
+            if left and not any(argument.name in node.kwargs for argument in left):
+                yield function, with_defaults
+
+
+def _makes_the_same_call(function: object, args: tuple[Any, ...], kwargs: dict[str, Any], node: fx.Node) -> bool:
+    """Whether a C function with these arguments only calls the node's operation with the node's arguments.
+
+    The function is called with tensors of zeros, since other numbers might be indices out of range; parameters stay
+    unchanged.
+    """
+    if not isinstance(function, BuiltinFunctionType | MethodDescriptorType):
+        return False
+    zeros = {source: source.meta["layout"].make_zeros() for source in node.all_input_nodes}
+    args, kwargs = fx.node.map_arg((args, kwargs), zeros.__getitem__)
+    recorder = _CallRecorder()
+    with recorder:
+        try:
+            function(*args, **kwargs)
+        except Exception:  # noqa: BLE001 - the function takes other arguments, or no zeros: it does not fit
+            return False
+    return recorder.calls == [
+        (node.target, _identify_tensors(fx.node.map_arg((node.args, node.kwargs), zeros.__getitem__)))
+    ]
+
+
+class _CallRecorder(UncompiledMode):
+    """Records the operations that are called while it is entered, with their arguments."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.calls: list[tuple[object, object]] = []
+
+    def __torch_dispatch__(
+        self, operation: Callable[..., Any], _: object, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        self.calls.append((operation, _identify_tensors((args, kwargs))))
+        return operation(*args, **kwargs)
+
+
+def _identify_tensors(arguments: object) -> object:
+    """Replace tensors by their ids, so that arguments compare equal if their tensors are the same objects."""
+    return tree_map_only(torch.Tensor, id, arguments)

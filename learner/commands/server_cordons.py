@@ -1,0 +1,190 @@
+"""``learner-server cordon``, ``drain`` and ``uncordon``: which actors may join a learner, and which leave it."""
+
+from __future__ import annotations
+
+import argparse
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from typing import TYPE_CHECKING, Final
+
+from common.errors import ConfigError, CrossborderError
+from common.process.clocks import Deadline
+from common.process.command import Parser, at_least, positive, run_command, run_service
+from common.process.signals import StopSignals
+from common.process.standard_streams import answers
+from common.wire.endpoints import split_addresses
+from common.wire.trust import add_learner_options, read_trust
+from learner.commands.fleet_table import PRESENT, ActorView
+from learner.ingest.cordons import NOBODY, Selection
+
+if TYPE_CHECKING:
+    from learner.commands.admin_client import AdminClient
+
+LOOK_SECONDS: Final = 0.5
+MAX_NAMED: Final = 20
+"""The error message names at most this many actors."""
+_CORDON_EXAMPLES: Final = """\
+  learner-server cordon --learner 127.0.0.1:50051 --host cpu-7           no new actor joins from cpu-7
+  learner-server cordon --learner gpu-host:50051 --ca ca.pem --token-file admin.token --host cpu-7 cpu-8
+  learner-server cordon --learner 127.0.0.1:50051 --actor 3              nobody gets id 3
+
+Actors that have joined already go on; `learner-server drain` has them leave too. An actor that is kept out asks again
+until its --patience is over, and joins after `learner-server uncordon`. `learner-server status` shows the cordons. A
+learner that is started again keeps them.
+"""
+_DRAIN_EXAMPLES: Final = """\
+  learner-server drain --learner 127.0.0.1:50051 --host cpu-7            its actors leave, and none joins from there
+  learner-server drain --learner gpu-host:50051 --ca ca.pem --token-file admin.token --host cpu-7 cpu-8
+  learner-server drain --learner 127.0.0.1:50051 --all --timeout 300
+
+A drained actor hands over its rows and ends with exit code 0; actor-worker --num-actors does not start it again. The
+command waits until all these actors have left. An actor that is away now leaves when it comes back. `learner-server
+uncordon` lets actors join again.
+"""
+_UNCORDON_EXAMPLES: Final = """\
+  learner-server uncordon --learner 127.0.0.1:50051 --host cpu-7
+  learner-server uncordon --learner 127.0.0.1:50051 --all                ends every cordon
+
+Actors that wait join within seconds. Only `uncordon --all` ends a cordon of --all.
+"""
+
+
+def cordon_parser() -> Parser:
+    """The options of ``learner-server cordon``."""
+    return _make_parser("cordon", "keeps new actors of some hosts, or with some ids, out", _CORDON_EXAMPLES)
+
+
+def drain_parser() -> Parser:
+    """The options of ``learner-server drain``."""
+    made = _make_parser("drain", "has actors hand over their rows and leave", _DRAIN_EXAMPLES)
+    made.add_argument(
+        "--timeout",
+        type=positive,
+        default=60.0,
+        metavar="SECONDS",
+        help="how long to wait until the actors have left (default: 60)",
+    )
+    return made
+
+
+def uncordon_parser() -> Parser:
+    """The options of ``learner-server uncordon``."""
+    return _make_parser("uncordon", "lets actors that were cordoned or drained join again", _UNCORDON_EXAMPLES)
+
+
+def _make_parser(command: str, purpose: str, examples: str) -> Parser:
+    """A parser with the options of an admin, and with those that select actors."""
+    name = f"learner-server {command}"
+    made = Parser(name, f"{name}: {purpose}.", examples, level="WARNING")
+    add_learner_options(made, "the admin", several=True)
+    made.add_argument(
+        "--host",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="NAME",
+        help="choose the actors on these hosts, by whole names",
+    )
+    made.add_argument(
+        "--actor",
+        nargs="+",
+        action="extend",
+        default=[],
+        type=at_least(0),
+        metavar="ID",
+        help="choose the actors with these ids",
+    )
+    made.add_argument("--all", action="store_true", help="choose all actors")
+    return made
+
+
+def cordon(argv: list[str] | None = None) -> int:
+    """Run ``learner-server cordon``; return its exit code."""
+    return run_command(cordon_parser(), argv, _cordon)
+
+
+def drain(argv: list[str] | None = None) -> int:
+    """Run ``learner-server drain``; return its exit code."""
+    return run_service(drain_parser(), argv, _drain)
+
+
+def uncordon(argv: list[str] | None = None) -> int:
+    """Run ``learner-server uncordon``; return its exit code."""
+    return run_command(uncordon_parser(), argv, _uncordon)
+
+
+def _cordon(arguments: argparse.Namespace) -> None:
+    actors = selection_of(arguments)
+    with open_admin_clients(arguments) as clients:
+        present = sum(client.cordon(actors) for client in clients)
+    answers().write(f"cordoned: {actors}; {count_actors(present)} of them there and going on\n")
+
+
+def _drain(arguments: argparse.Namespace, signals: StopSignals) -> None:
+    stopped = threading.Event()
+    signals.on_stop = stopped.set
+    actors = selection_of(arguments)
+    with open_admin_clients(arguments) as clients:
+        told = sum(client.drain(actors) for client in clients)
+        left = _wait_until_gone(clients, actors, arguments.timeout, stopped)
+    if stopped.is_set():
+        return
+    if left:
+        named = ", ".join(f"{actor.actor_id} ({actor.host}, {actor.state})" for actor in left[:MAX_NAMED])
+        raise CrossborderError(f"{len(left)} of {count_actors(told)} have not left in time, and are to leave: {named}")
+    answers().write(f"drained: {actors}; {count_actors(told)} told to leave, and none is left\n")
+
+
+def _wait_until_gone(
+    clients: Sequence[AdminClient], actors: Selection, seconds: float, stopped: threading.Event
+) -> list[ActorView]:
+    """Wait until the actors have left, the time is over, or the command is stopped; return those that have not left."""
+    deadline = Deadline(seconds)
+    while True:
+        known = [actor for client in clients for actor in client.fetch_status().actors]
+        present = [actor for actor in known if actor.state in PRESENT]
+        left = [actor for actor in present if actors.covers(actor.actor_id, actor.host)]
+        if not left or deadline.passed() or stopped.wait(min(LOOK_SECONDS, deadline.remaining())):
+            return left
+
+
+def _uncordon(arguments: argparse.Namespace) -> None:
+    actors, left = selection_of(arguments), NOBODY
+    with open_admin_clients(arguments) as clients:
+        for client in clients:
+            client.uncordon(actors)
+            left = left.plus(client.fetch_status().cordoned)
+    answers().write(f"uncordoned: {actors}; still cordoned: {left}\n")
+
+
+def selection_of(arguments: argparse.Namespace) -> Selection:
+    """The actors that the options name.
+
+    Raises:
+        ConfigError: they name none.
+    """
+    actors = Selection(frozenset(arguments.actor), frozenset(arguments.host), arguments.all)
+    if not actors:
+        raise ConfigError("expected --host, --actor or --all, found none of them")
+    return actors
+
+
+@contextmanager
+def open_admin_clients(arguments: argparse.Namespace) -> Iterator[list[AdminClient]]:
+    """A client of each learner that ``--learner`` names: a run with several ranks has one for each rank.
+
+    Raises:
+        ConfigError: the options contradict each other, or a file cannot be read.
+    """
+    from learner.commands.admin_client import AdminClient, AdminTrust
+
+    trust = read_trust(AdminTrust, arguments)
+    with ExitStack() as stack:
+        addresses = split_addresses(arguments.learner)
+        yield [stack.enter_context(closing(AdminClient(address, trust))) for address in addresses]
+
+
+def count_actors(count: int) -> str:
+    """``1 actor``, ``2 actors``."""
+    return f"{count} actor{'' if count == 1 else 's'}"

@@ -1,0 +1,147 @@
+"""Traced functions: the same memory, the same random numbers, and in the same order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import fx
+
+from common.agents.machinery.capturing import bind, find_constant_results, simplify, trace
+from tests.common.agents.machinery.recorded import names, record_module
+
+
+def test_memory_is_changed_and_random_numbers_are_drawn_as_by_the_function() -> None:
+    def compute(total: torch.Tensor, generator: torch.Generator, x: torch.Tensor) -> list[torch.Tensor]:
+        y = (2 * x + 1).relu()
+        total.add_(y.sum())
+        noise = torch.randn(x.shape, generator=generator)
+        return [(y.t() * noise.t()).tanh().detach(), total.clone()]
+
+    inputs = [torch.randn(3, 4, generator=torch.Generator().manual_seed(seed)) for seed in range(4)]
+    expected_total, expected_generator = torch.zeros(()), torch.Generator().manual_seed(0)
+    total, generator = torch.zeros(()), torch.Generator().manual_seed(0)
+    traced = trace(lambda x: compute(total, generator, x), inputs[:1])
+    compute(expected_total, expected_generator, inputs[0])
+    for x in inputs[1:]:
+        expected = compute(expected_total, expected_generator, x)
+        torch.testing.assert_close(traced(x), expected, rtol=0, atol=0)
+    assert torch.equal(generator.get_state(), expected_generator.get_state())
+
+
+def test_results_do_not_change_when_it_is_called_again() -> None:
+    traced = trace(lambda x: [x + 1], [torch.zeros(2)])
+    first = traced(torch.zeros(2))
+    traced(torch.ones(2))
+    assert first[0].tolist() == [1, 1]
+
+
+def add_to_a_part(x: torch.Tensor) -> list[torch.Tensor]:
+    zeros = torch.zeros(4)
+    first, _ = zeros.chunk(2)
+    first.add_(x)
+    return [zeros.clone()]
+
+
+def add_to_one_of_several_results(x: torch.Tensor) -> list[torch.Tensor]:
+    values = torch.zeros(2).sort().values
+    values.add_(x)
+    return [values.clone()]
+
+
+def add_to_a_product(x: torch.Tensor) -> list[torch.Tensor]:
+    product = torch.ones(1, 2, 3) @ torch.ones(3)
+    product.add_(x)
+    return [product.clone()]
+
+
+@pytest.mark.parametrize("function", [add_to_a_part, add_to_one_of_several_results, add_to_a_product])
+def test_memory_that_a_function_fills_itself_is_filled_in_each_call(
+    function: Callable[[torch.Tensor], list[torch.Tensor]],
+) -> None:
+    x = torch.ones(2)
+    traced, expected = trace(function, [x]), function(x)
+    for _ in range(2):
+        torch.testing.assert_close(traced(x), expected, rtol=0, atol=0)
+
+
+def test_an_operation_whose_function_has_other_defaults_keeps_its_own() -> None:
+    def losses(x: torch.Tensor) -> list[torch.Tensor]:
+        return [torch.nn.functional.mse_loss(x, 2 * x), torch.nn.functional.smooth_l1_loss(x, 2 * x)]
+
+    x = torch.linspace(-3, 3, 7)
+    assert trace(losses, [x])(x) == losses(x)
+
+
+def test_an_operation_that_fails_on_zeros_is_traced_too() -> None:
+    def remainder(x: torch.Tensor) -> list[torch.Tensor]:
+        return [torch.remainder(7 * x, x), torch.floor_divide(x, x)]
+
+    x = torch.arange(1, 5)
+    assert [result.tolist() for result in trace(remainder, [x])(x)] == [result.tolist() for result in remainder(x)]
+
+
+def simplified(function: Callable[[torch.Tensor], torch.Tensor]) -> fx.GraphModule:
+    module = record_module(function, torch.arange(6.0).reshape(2, 3))
+    simplify(module.graph)
+    module.recompile()
+    return module
+
+
+def test_views_that_change_nothing_are_dropped() -> None:
+    assert names(simplified(lambda x: x.view(2, 3).detach().t().t() + 1).graph) == ["add"]
+
+
+def test_a_sum_drops_its_dimension_where_it_is_dropped_right_after() -> None:
+    module = simplified(lambda x: x.sum(0, keepdim=True).view(3))
+    assert names(module.graph) == ["sum"]
+    assert module(torch.ones(2, 3))[0].tolist() == [2, 2, 2]
+
+
+def test_a_sum_over_another_dimension_keeps_its_view() -> None:
+    module = simplified(lambda x: x.sum(1, keepdim=True).view(2))
+    assert module(torch.ones(2, 3))[0].tolist() == [3, 3]
+
+
+def test_a_sum_that_is_used_with_its_dimension_too_keeps_it() -> None:
+    def add_twice(x: torch.Tensor) -> torch.Tensor:
+        total = x.sum(0, keepdim=True)
+        return total.t() + total.view(3)
+
+    module = simplified(add_twice)
+    assert module(torch.arange(6.0).reshape(2, 3))[0].tolist() == [[6, 8, 10], [8, 10, 12], [10, 12, 14]]
+
+
+def test_filled_tensors_and_what_is_computed_of_them_alone_are_constant() -> None:
+    module = simplified(lambda x: x + (torch.ones_like(x) / 4).expand(2, 3))
+    assert [value.tolist() for value in find_constant_results(module.graph).values()][-1] == [[0.25] * 3] * 2
+
+
+def test_a_tensor_that_is_changed_later_or_returned_is_not_constant() -> None:
+    assert not find_constant_results(simplified(lambda x: torch.zeros_like(x).add_(x)).graph)
+    assert not find_constant_results(simplified(lambda x: torch.zeros_like(x).view(6).add_(1)).graph)
+    assert not find_constant_results(simplified(torch.zeros_like).graph)
+
+
+def test_a_function_with_other_defaults_is_given_those_of_the_operation() -> None:
+    x = torch.linspace(-3, 3, 7)
+    module = record_module(lambda x: torch.nn.functional.smooth_l1_loss(x, 2 * x), x)
+    expected = module(x)
+    bind(module.graph)
+    module.recompile()
+    assert torch._C._nn.smooth_l1_loss in [node.target for node in module.graph.nodes]
+    assert module(x) == expected
+
+
+def test_a_cast_is_bound_under_its_other_name() -> None:
+    module = record_module(lambda x: (x > 0).float(), torch.linspace(-3, 3, 7))
+    bind(module.graph)
+    assert torch.Tensor.to in [node.target for node in module.graph.nodes]
+
+
+def test_a_random_operation_stays() -> None:
+    module = record_module(torch.bernoulli, torch.zeros(3))
+    before = [node.target for node in module.graph.nodes]
+    bind(module.graph)
+    assert [node.target for node in module.graph.nodes] == before

@@ -1,0 +1,89 @@
+"""``learner-server drain``, ``cordon`` and ``uncordon``, against a real learner and real actors."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+
+import pytest
+
+from common.errors import ConfigError, LearnerUnreachableError
+from learner.commands.learner_server import main
+from learner.commands.server_cordons import cordon_parser, count_actors, open_admin_clients, selection_of
+from learner.ingest.cordons import Selection
+from learner.loop.server import LearnerServer
+from tests.conftest import Command, MakeConfig, wait_for
+from tests.e2e.test_by_hand import CALM
+from tests.e2e.test_counting import train_in_thread
+from tests.learner.ingest.by_hand import Client, Talk
+
+HOST = socket.gethostname()
+
+
+def test_the_actors_of_a_drained_host_leave_for_good_and_others_come_back_after_uncordon(
+    start: Callable[..., Command], make_config: MakeConfig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with train_in_thread(make_config(**CALM, server={"admin": True}), 0) as (server, _):
+        address = server.ingest.address
+
+        def order(name: str, *words: str) -> str:
+            assert main([name, "--learner", address, *words]) == 0
+            return capsys.readouterr().out
+
+        workers = start("actor-worker", "--learner", address, "--num-actors", "2")
+        wait_for(lambda: (server.actor_table["items"] > 0).sum() == 2, "two actors")
+        assert order("drain", "--host", HOST) == f"drained: hosts {HOST}; 2 actors told to leave, and none is left\n"
+        assert workers.wait() == 0, workers.output()
+        assert workers.output().count(" joined run ") == 2, "no worker was started again"
+        left = server.actor_table[:2]
+        assert left["items"].tolist() == left["env_steps"].tolist(), "every step was handed over"
+        later = start("actor-worker", "--learner", address)
+        wait_for(lambda: "this actor or its host is cordoned" in later.output(), "it waits at the cordon")
+        assert order("uncordon", "--host", HOST) == f"uncordoned: hosts {HOST}; still cordoned: none\n"
+        wait_for(lambda: server.control.actors_online == 1, "it is back")
+        assert order("cordon", "--all") == "cordoned: all; 1 actor of them there and going on\n"
+        server.learner.request_stop()
+    assert later.wait() == 0, later.output()
+
+
+def test_actors_that_do_not_leave_in_time_are_named(
+    make_config: MakeConfig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with LearnerServer(make_config(server={"admin": True, "grace_seconds": 0.5})) as server:
+        client = Client(server)
+        client.join()
+        talk = Talk(client.stub)
+        talk.say(client.batch(1))
+        assert main(["drain", "--learner", server.ingest.address, "--all", "--timeout", "0.1"]) == 1
+        assert "1 of 1 actor have not left in time, and are to leave: 0 (here, online)" in capsys.readouterr().err
+        talk.cancel()
+
+
+PARSER = cordon_parser()
+
+
+def chosen(*words: str) -> Selection:
+    return selection_of(PARSER.parse_args(["--learner", "a:1", *words]))
+
+
+def test_hosts_and_ids_may_be_given_together_and_again() -> None:
+    found = chosen("--host", "cpu-1", "cpu-2", "--actor", "3", "--host", "cpu-4")
+    assert found == Selection(frozenset({3}), frozenset({"cpu-1", "cpu-2", "cpu-4"}))
+    assert chosen("--all") == Selection(everybody=True)
+
+
+def test_a_command_that_names_no_actor_is_refused() -> None:
+    with pytest.raises(ConfigError, match="expected --host, --actor or --all, found none of them"):
+        chosen()
+
+
+def test_the_command_goes_to_every_rank_that_is_named() -> None:
+    arguments = PARSER.parse_args(["--learner", "127.0.0.1:1,127.0.0.1:2", "--all"])
+    with open_admin_clients(arguments) as clients:
+        for client, address in zip(clients, ("127.0.0.1:1", "127.0.0.1:2"), strict=True):
+            with pytest.raises(LearnerUnreachableError, match=address):
+                client.cordon(selection_of(arguments))
+
+
+def test_one_actor_is_counted_as_one() -> None:
+    assert [count_actors(count) for count in (0, 1, 2)] == ["0 actors", "1 actor", "2 actors"]

@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+import csv
+import math
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from common.agents.awac import AWAC
+from common.agents.dqn import DQN
+from common.agents.iql import IQL
+from common.agents.iqn import IQN
+from common.agents.sac import SAC
+from common.agents.td3 import TD3
+from common.config.trainer_config import ComputingPrecision
+from common.data import Record
+from common.errors import ConfigError
+from common.interfaces import Agent, EnvSpec, ReplayBuffer
+from common.testing import ItemMemory
+from learner.loop.in_turns import train_in_turns
+from learner.loop.learner_parts import computing_in, require_device
+from tests.conftest import MakeConfig
+from tests.parts import CheckingAgent
+
+
+def test_a_device_that_exists_is_returned() -> None:
+    assert require_device("cpu") == torch.device("cpu")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("gpu0", "expected a device such as cpu, cuda or cuda:1, found 'gpu0'"),
+        ("cuda:99", r"expected one of \d GPUs that torch finds here, found cuda:99"),
+        ("mps", "expected a device that torch can use here, found mps: "),
+    ],
+)
+def test_a_device_that_does_not_exist_is_refused(text: str, told: str) -> None:
+    with pytest.raises(ConfigError, match=f"^trainer.device: {told}"):
+        require_device(text)
+
+
+OBS = gymnasium.spaces.Box(-1, 1, (4,), np.float32)
+KINDS: list[tuple[type[Agent], gymnasium.Space[Any]]] = [
+    (DQN, gymnasium.spaces.Discrete(2)),
+    (IQN, gymnasium.spaces.Discrete(2)),
+    (SAC, gymnasium.spaces.Box(-1, 1, (2,), np.float32)),
+    (TD3, gymnasium.spaces.Box(-1, 1, (2,), np.float32)),
+    (AWAC, gymnasium.spaces.Box(-1, 1, (2,), np.float32)),
+    (IQL, gymnasium.spaces.Box(-1, 1, (2,), np.float32)),
+]
+AGENTS = pytest.mark.parametrize(("kind", "actions"), KINDS)
+Params = dict[str, torch.Tensor]
+
+
+def items(actions: gymnasium.Space[Any], n: int = 64) -> ItemMemory:
+    rng = np.random.default_rng(0)
+    actions.seed(0)
+    return ItemMemory(
+        {
+            "obs": rng.uniform(-1, 1, (n, 4)).astype(np.float32),
+            "action": np.stack([actions.sample() for _ in range(n)]),
+            "reward": rng.normal(size=n).astype(np.float32),
+            "next_obs": rng.uniform(-1, 1, (n, 4)).astype(np.float32),
+            "terminated": np.zeros(n, np.bool_),
+            "truncated": np.zeros(n, np.bool_),
+        }
+    )
+
+
+def learn(
+    kind: type[Agent], actions: gymnasium.Space[Any], precision: ComputingPrecision
+) -> tuple[Params, Params, list[float]]:
+    """Parameters before and after a few opt steps, and all that was recorded."""
+    make: Any = kind
+    agent: Agent = make(EnvSpec(OBS, actions), seed=0, units=(32,), n_updates_per_opt=2)
+    memory, computing, recorded = items(actions), computing_in(precision, "cpu"), []
+    before = {name: value.clone() for name, value in agent.save_params().items()}
+    for _ in range(4):
+        with computing:
+            record = agent.opt(memory)
+        assert record is not None
+        recorded += [float(value) for value in record.values()]
+    return before, dict(agent.save_params()), recorded
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "rounded_products"])
+@AGENTS
+def test_every_agent_learns_nearly_the_same_in_less_precision_and_keeps_its_parameters_in_float32(
+    kind: type[Agent], actions: gymnasium.Space[Any], precision: ComputingPrecision
+) -> None:
+    before, after, recorded = learn(kind, actions, precision)
+    _, exact, _ = learn(kind, actions, "float32")
+    assert all(math.isfinite(value) for value in recorded)
+    assert {value.dtype for value in after.values()} == {torch.float32}
+    moved, apart = (
+        torch.cat([(after[name] - other[name]).flatten() for name in after]).norm() for other in (before, exact)
+    )
+    assert apart < moved / 2
+    assert apart > 0 or precision == "rounded_products", "a processor without bfloat16 rounds no products"
+
+
+def test_products_are_rounded_in_the_context_alone() -> None:
+    x = torch.full((64, 64), 1 + 2**-12)
+    exact = x @ x
+    with computing_in("rounded_products", "cpu"):
+        rounded = x @ x
+    assert rounded.dtype == torch.float32
+    assert torch.equal(rounded, exact) or bool((rounded == 64).all()), "this processor may not round"
+    assert torch.equal(x @ x, exact)
+
+
+class Probe(CheckingAgent):
+    """An agent of one's own, which looks at the dtype of a product while it learns and while it is evaluated."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, in_turns=True, **kwargs)
+        self.net = nn.Linear(2, 1)
+
+    def _bits(self) -> float:
+        return float(torch.finfo(self.net(torch.ones(1, 2)).dtype).bits)
+
+    def sample(self, obs: Any) -> Any:
+        assert self._bits() == 32
+        return super().sample(obs)
+
+    def opt(self, buffer: ReplayBuffer) -> Record | None:
+        record = super().opt(buffer)
+        return record and {**record, "bits": self._bits()}
+
+
+@pytest.mark.parametrize(("precision", "bits"), [("float32", 32), ("bfloat16", 16)])
+def test_an_agent_of_ones_own_learns_in_the_precision_asked_for_and_acts_in_float32(
+    make_config: MakeConfig, precision: str, bits: int
+) -> None:
+    config = make_config(
+        agent={"target": f"{__name__}:Probe"},
+        trainer={"max_opts": 10, "record_interval": 5, "eval_interval": 5, "precision": precision},
+        evaluator={"episodes": 1},
+    )
+    result = train_in_turns(config)
+    with (result.run_dir / "metrics.csv").open(newline="") as file:
+        assert {float(row["bits"]) for row in csv.DictReader(file)} == {bits}
+
+
+def test_within_one_opt_a_changed_parameter_is_seen_by_the_next_product() -> None:
+    net, ones = nn.Linear(1, 1, bias=False), torch.ones(1, 1)
+    with computing_in("bfloat16", "cpu"):
+        for value in (1.0, 2.0):
+            with torch.no_grad():
+                net.weight.fill_(value)
+            assert net(ones).item() == value
+
+
+def test_a_device_without_it_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^trainer\.precision: meta cannot compute in bfloat16: "):
+        computing_in("bfloat16", "meta")

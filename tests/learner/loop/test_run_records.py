@@ -1,0 +1,216 @@
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from common.config.run_config import RunConfig
+from common.data import Snapshot
+from common.errors import ConfigError
+from common.interfaces import Callback, Evaluation
+from common.plugins.part_config import PluginConfig
+from common.testing import ItemMemory, check_callback
+from examples.own_callback import StopOnHighLoss
+from learner.loop.in_turns import train_in_turns
+from learner.loop.learner import Outcome
+from learner.loop.offline import train_offline
+from learner.loop.run_records import Callbacks, RecordWindow
+from learner.loop.server import train_async
+from tests.conftest import MakeConfig
+
+
+def growing(inserted: int = 0) -> ItemMemory:
+    """A buffer that only counts."""
+    buffer = ItemMemory({"x": np.zeros(1)})
+    buffer.inserted = inserted
+    return buffer
+
+
+def test_means_are_over_every_value_since_the_last_call() -> None:
+    window = RecordWindow(growing())
+    for value in range(1000):
+        window.add({"a": torch.tensor(float(value)), "b": 2})
+    assert window.means() == {"a": 499.5, "b": 2.0}
+    assert window.means() == {}
+    window.add({"b": 4})
+    assert window.means() == {"b": 4.0}
+
+
+def test_a_key_that_comes_now_and_then_is_averaged_over_the_times_it_came() -> None:
+    window = RecordWindow(growing())
+    window.add({"a": 1.0})
+    window.add({"a": 3.0, "rare": 10.0})
+    assert window.means() == {"a": 2.0, "rare": 10.0}
+
+
+def test_all_evaluations_since_the_last_record_are_left_out_of_opt_steps_per_second() -> None:
+    now = 0.0
+    window = RecordWindow(growing(), lambda: now)
+    for _ in range(6):
+        window.add({})
+    window.leave_out(3.0)
+    window.leave_out(5.0)
+    now = 10.0
+    assert window.rates()["opt_steps_per_sec"] == 3.0, "six in two seconds"
+
+
+@pytest.mark.parametrize("cut", [0, 1, 300, 599])
+def test_a_window_that_another_process_goes_on_with_gives_the_same_to_the_last_bit(cut: int) -> None:
+    values = np.random.default_rng(0).normal(size=600).tolist()
+    now = 0.0
+
+    def collect(window: RecordWindow, buffer: ItemMemory, some: list[float]) -> None:
+        nonlocal now
+        for value in some:
+            window.add({"loss": value})
+            buffer.inserted += 3
+            now += 0.5
+
+    whole_buffer = growing()
+    whole = RecordWindow(whole_buffer, lambda: now)
+    collect(whole, whole_buffer, values)
+    expected = whole.means(), whole.rates()
+
+    first_buffer = growing()
+    first = RecordWindow(first_buffer, lambda: now)
+    collect(first, first_buffer, values[:cut])
+    kept = json.loads(json.dumps(first.state().values))
+    collect(first, first_buffer, values[cut:])
+    assert (first.means(), first.rates()) == expected, "keeping it changes nothing"
+
+    now += 1000.0  # Nobody trains, but items come.
+    second_buffer = growing(first_buffer.inserted)
+    second = RecordWindow(second_buffer, lambda: now)
+    second.restore(Snapshot(kept))
+    second.start()
+    collect(second, second_buffer, values[cut:])
+    assert (second.means(), second.rates()) == expected
+
+
+HERE = "tests.learner.loop.test_run_records"
+
+
+class Counting(Callback):
+    """Counts records, and wants to end the run at the n-th one."""
+
+    def __init__(self, n: int, identity: str = "nobody") -> None:
+        self.n, self.count, self.identity = n, 0, identity
+
+    def on_record(self, opt_steps: int, record: Mapping[str, float]) -> str | None:
+        self.count += 1
+        return f"{self.count} records" if self.count >= self.n else None
+
+    def state(self) -> Mapping[str, Any]:
+        return {"count": self.count}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self.count = state["count"]
+
+
+class Spoiling(Callback):
+    """Changes the record that it is given."""
+
+    def on_record(self, opt_steps: int, record: Mapping[str, float]) -> str | None:
+        assert isinstance(record, dict)
+        record.clear()
+        return None
+
+
+def test_the_first_reason_counts_and_the_log_names_its_callback(caplog: pytest.LogCaptureFixture) -> None:
+    config = [PluginConfig(target=f"{HERE}:Counting", params={"n": n}) for n in (3, 2)]
+    callbacks = Callbacks.build(config, {})
+    callbacks.on_evaluation(1, Evaluation(1.0, {}))
+    with caplog.at_level(logging.INFO):
+        for opt_steps in range(10, 60, 10):
+            callbacks.on_record(opt_steps, {})
+    assert callbacks.ended_because == "2 records"
+    assert [record.getMessage() for record in caplog.records] == [
+        f"opt step 20: {HERE}:Counting ends the run: 2 records"
+    ]
+
+
+def test_a_callback_is_told_of_the_run_if_it_asks() -> None:
+    callbacks = Callbacks.build([PluginConfig(target=f"{HERE}:Counting", params={"n": 1})], {"identity": "me", "x": 1})
+    (counting,) = callbacks._callbacks.values()
+    assert isinstance(counting, Counting)
+    assert counting.identity == "me"
+
+
+def test_each_callback_gets_its_own_state_back_and_a_new_callback_gets_none() -> None:
+    config = [PluginConfig(target=f"{HERE}:Counting", params={"n": n}) for n in (5, 4)]
+    first = Callbacks.build(config, {})
+    for _ in range(3):
+        first.on_record(1, {})
+    saved = Snapshot(json.loads(json.dumps(first.state().values)))
+    resumed = Callbacks.build([*config, PluginConfig(target=f"{HERE}:Spoiling")], {})
+    resumed.restore(saved)
+    resumed.on_record(2, {})
+    assert resumed.ended_because == "4 records"
+
+
+def test_a_callback_changes_the_record_of_no_other() -> None:
+    record = {"loss": 1.0}
+    Callbacks({"a": Spoiling()}).on_record(1, record)
+    assert record == {"loss": 1.0}
+
+
+def test_the_example_ends_a_run_after_patience_high_losses_in_a_row() -> None:
+    check_callback(partial(StopOnHighLoss, limit=0.1, patience=2))
+    callback = StopOnHighLoss(limit=10.0, patience=2)
+    losses = [20.0, 5.0, 20.0, 20.0]
+    answers = [callback.on_record(i, {"loss": loss}) for i, loss in enumerate(losses)]
+    assert answers == [None, None, None, "the loss was above 10 in 2 records"]
+
+
+# Real runs. Each evaluation of this environment has the same score, so the second one is no better than the first.
+
+
+def stopping_early(make_config: MakeConfig, max_opts: int, patience: int = 3) -> RunConfig:
+    return make_config(
+        env={"target": "tests.learner.loop.test_in_turns:Paying", "params": {"pay": 3.0}},
+        agent={"target": "common.agents.dqn:DQN", "params": {"units": [4], "batch_size": 4}},
+        trainer={"max_opts": max_opts, "warmup_period": 8, "eval_interval": 10},
+        evaluator={"episodes": 1},
+        callbacks=[{"target": "learner.callbacks.early_stopping:EarlyStopping", "params": {"patience": patience}}],
+    )
+
+
+def test_a_run_in_turns_ends_early(make_config: MakeConfig) -> None:
+    result = train_in_turns(stopping_early(make_config, 1000))
+    assert (result.outcome, result.opt_steps) == (Outcome.CALLBACK, 40)
+    assert (result.run_dir / "final" / "meta.json").exists()
+
+
+def test_a_resumed_run_remembers_the_evaluations_of_the_life_before(make_config: MakeConfig) -> None:
+    assert train_in_turns(stopping_early(make_config, 30)).outcome is Outcome.MAX_OPTS
+    result = train_in_turns(stopping_early(make_config, 1000), resume=True)
+    assert (result.outcome, result.opt_steps) == (Outcome.CALLBACK, 40)
+
+
+def test_a_run_that_was_ended_early_goes_on_with_more_patience(make_config: MakeConfig) -> None:
+    train_in_turns(stopping_early(make_config, 1000))
+    result = train_in_turns(stopping_early(make_config, 1000, patience=5), resume=True)
+    assert (result.outcome, result.opt_steps) == (Outcome.CALLBACK, 60)
+
+
+def test_a_run_with_actors_and_one_from_a_dataset_end_early(make_config: MakeConfig, tmp_path: Path) -> None:
+    config = stopping_early(make_config, 100_000)
+    result = train_async(config, 1)
+    assert (result.outcome, result.opt_steps) == (Outcome.CALLBACK, 40)
+    offline = train_offline(config.model_copy(update={"run_dir": tmp_path / "offline"}), str(result.run_dir))
+    assert (offline.outcome, offline.opt_steps) == (Outcome.CALLBACK, 40)
+
+
+def test_parameters_of_callbacks_are_checked_before_the_run(make_config: MakeConfig) -> None:
+    config = make_config(
+        callbacks=[{"target": "learner.callbacks.early_stopping:EarlyStopping", "params": {"patients": 1}}]
+    )
+    with pytest.raises(ConfigError, match=r"callbacks\.0\.params\.patients: unknown parameter \(did you mean"):
+        config.check()
