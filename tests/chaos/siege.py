@@ -102,7 +102,7 @@ def besiege(rounds: int, seconds: float) -> dict[str, Any]:
     """So many turns of so many seconds, at each pace.
 
     Raises:
-        AssertionError: ingest died, or its own memory has grown by more than 96 MiB.
+        AssertionError: ingest died, or its own memory has grown by more than 64 MiB.
         CrossborderError, RpcError: a probe, an admin or a joined actor was kept out.
     """
     done = Counter[str]()
@@ -116,5 +116,5 @@ def besiege(rounds: int, seconds: float) -> dict[str, Any]:
                     rates[name] = _compare(made, rounds, seconds, done)
             grown = (own_kib(pid) - before) / 1024
             assert made.server.ingest.restarts == 0
-            assert grown < 96, f"{grown} MiB"
+            assert grown < 64, f"{grown} MiB"
     return {"rounds": rounds, "seconds": seconds, "rates": rates, "attacks": dict(done), "ingest_grown_mib": grown}
