@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-PROTO := common/wire/pb/crossborder.proto
+PROTO := common/wire/pb/crossborder.proto common/wire/pb/acting.proto
 
 # Tests start hundreds of processes. They use the compiled modules that the first one wrote, whatever the caller's shell says.
 unexport PYTHONDONTWRITEBYTECODE

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 import torch
 
@@ -53,6 +54,36 @@ LOOK_SECONDS = 0.005
 """An actor looks this often for a newer model and for its end: one look takes a tenth of the time of a fast step."""
 
 
+class ActLoop(Protocol):
+    """Acts in lanes that are no environments of this process: those of clients, for example."""
+
+    def __call__(
+        self,
+        parts: Parts,
+        joined: JoinAnswer,
+        models: ModelFetcher,
+        pusher: Pusher,
+        counters: ActorCounters,
+        *,
+        recording: EpisodeRecording | None,
+        ends: Callable[[], bool],
+    ) -> None:
+        """Act with the newest model, and push the rows, until ``ends()`` is true. The first model has come already.
+
+        Args:
+            parts: without lanes.
+            joined: the learner's settings.
+            models: fetches models.
+            pusher: takes batches of rows.
+            counters: count steps and episodes.
+            recording: takes the rows too; None: they are not recorded.
+            ends: whether the actor has to stop or to start anew.
+
+        Raises:
+            CrossborderError: it cannot go on.
+        """
+
+
 class Actor:
     """One actor in this process.
 
@@ -66,6 +97,8 @@ class Actor:
         record: the directory into which every whole episode is written; None records none.
         models: the file of the trainer on this host, or the directory in which the workers of this host share models;
             None: the actor fetches each model for itself.
+        act: acts in other lanes than environments of this process; None: the actor builds its environments.
+        device: where the agent computes.
 
     Raises:
         ConfigError: an address is not HOST:PORT, a file of ``trust`` cannot be read, or its settings contradict each
@@ -83,8 +116,10 @@ class Actor:
         actor_id: int | None = None,
         record: Path | None = None,
         models: Path | None = None,
+        act: ActLoop | None = None,
+        device: str = "cpu",
     ) -> None:
-        self._record, self._models = record, models
+        self._record, self._models, self._act_elsewhere, self._device = record, models, act, device
         self._recording: EpisodeRecording | None = None
         self._trust, self._tell, self._evaluates = trust, tell, evaluates
         self._dropped_rows = 0
@@ -183,22 +218,39 @@ class Actor:
         """
         config = joined.config
         try:
-            parts = build_agreed_parts(config, joined.schema, seed=joined.seed, epsilon=joined.epsilon)
+            parts = build_agreed_parts(
+                config,
+                joined.schema,
+                seed=joined.seed,
+                epsilon=joined.epsilon,
+                n_envs=None if self._act_elsewhere is None else 0,
+                device=self._device,
+            )
         except Exception as error:
             counters.note_env_error(f"the parts of this actor cannot be built: {type(error).__name__}: {error}")
             raise
         busy = Busy()
-        guard_envs(parts, config.env, counters, busy)
+        if parts.lanes is not None:
+            guard_envs(parts, config.env, counters, busy)
         stack.callback(parts.close)
         self._recording = self._open_recording(parts, stack)
         fetcher.allow(max_file_bytes(parts.agent.model_info()))
         pusher.ready()
-        act = self._act if config.env.rate_hz is None else self._act_at_rate
+        act = self._choose_loop(pusher, has_rate=config.env.rate_hz is not None)
         with self._watchdog(config.env, busy, pusher, counters):
             fetcher.first(FIRST_MODEL_SECONDS)
             act(parts, joined, fetcher, pusher, counters)
         if pusher.changes:
             pusher.hand_over()
+
+    def _choose_loop(self, pusher: Pusher, *, has_rate: bool) -> Callable[..., None]:
+        if self._act_elsewhere is not None:
+            return partial(self._act_elsewhere, recording=self._recording, ends=partial(self._ends, pusher))
+        return self._act_at_rate if has_rate else self._act
+
+    def _ends(self, pusher: Pusher) -> bool:
+        """Whether this actor has to stop or to start anew."""
+        return self._stopped.is_set() or bool(pusher.changes)
 
     def _open_recording(self, parts: Parts, stack: ExitStack) -> EpisodeRecording | None:
         """The recording of the episodes, if they are recorded; ``stack`` closes it.
@@ -261,7 +313,7 @@ class Actor:
         proxy = ReplayBufferProxy(joined.schema, config.push, pusher)
         agent.train()
         try:
-            while not (self._stopped.is_set() or pusher.changes):
+            while not self._ends(pusher):
                 model = models.newer_than(proxy.version)
                 if model is not None:
                     agent.sync_model(model)
@@ -293,11 +345,11 @@ class Actor:
             counters=counters,
         )
         parts.agent.train()
-        control.run(lambda: self._stopped.is_set() or bool(pusher.changes))
+        control.run(partial(self._ends, pusher))
 
 
 def build_agreed_parts(
-    config: ActorConfig, schema: Schema, *, seed: int, epsilon: float, n_envs: int | None = None
+    config: ActorConfig, schema: Schema, *, seed: int, epsilon: float, n_envs: int | None = None, device: str = "cpu"
 ) -> Parts:
     """Build the parts that the learner named, and check that their rows are those of ``schema``.
 
@@ -307,6 +359,7 @@ def build_agreed_parts(
         seed: of the agent.
         epsilon: the agent's.
         n_envs: plain environments to build; None: as many as ``envs_per_actor`` says.
+        device: where the agent computes.
 
     Raises:
         PluginError: a part cannot be built here.
@@ -314,7 +367,7 @@ def build_agreed_parts(
     """
     try:
         n_envs = config.envs_per_actor if n_envs is None else n_envs
-        parts = build_parts(config, seed=seed, epsilon=epsilon, n_envs=n_envs)
+        parts = build_parts(config, seed=seed, epsilon=epsilon, device=device, n_envs=n_envs)
     except ConfigError as error:
         raise PluginError(f"what the learner names cannot be built here: {error}") from error
     parts.schema.require_equal(schema, "this actor", "the learner")

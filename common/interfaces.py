@@ -150,7 +150,7 @@ class TrainingState:
 class Agent(abc.ABC):
     """A policy that learns. All processes build it as ``YourAgent(spec=…, seed=…, epsilon=…, device=…, **params)``.
 
-    The device is ``trainer.device`` on the learner and ``cpu`` on actors.
+    The device is ``trainer.device`` on the learner, ``cpu`` on actors, and that of its options in an acting service.
 
     The learner calls ``opt`` and ``model_info``, an actor ``begin``, ``sample`` and ``sync_model``; ``train`` and
     ``eval`` switch exploration on and off, as in torch.

@@ -95,4 +95,5 @@ crossborder_health = _command("crossborder-health", "actor.commands.crossborder_
 crossborder_launch = _command("crossborder-launch", "crossborder.launching.crossborder_launch")
 crossborder_plot = _command("crossborder-plot", "crossborder.curves.crossborder_plot", LEARNER_NEEDS)
 crossborder_teleop = _command("crossborder-teleop", "crossborder.people.crossborder_teleop")
+policy_server = _command("policy-server", "crossborder.serving.policy_server", LEARNER_NEEDS)
 crossborder_sweep = _command("crossborder-sweep", "crossborder.sweeps.crossborder_sweep", LEARNER_NEEDS)

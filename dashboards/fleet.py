@@ -341,10 +341,58 @@ _RANKS = Row(
     ),
 )
 
+_SERVING = "crossborder_serving"
+
+
+def _quantile(quantile: float, histogram: str) -> str:
+    """A quantile of a histogram of all acting services."""
+    return f"histogram_quantile({quantile}, sum by (le) (rate({_SERVING}_{histogram}_bucket{_RATE})))"
+
+
+_SERVICES = Row(
+    "Acting services",
+    (
+        Graph(
+            "Sessions",
+            "Sessions of clients of the run's acting services, and their lanes with a connection.",
+            "none",
+            {"sessions": f"sum({_SERVING}_sessions)", "connected lanes": f"sum({_SERVING}_connected_lanes)"},
+        ),
+        Graph(
+            "Actions for clients",
+            "Actions that acting services have given per second, and the episodes of clients that ended.",
+            "ops",
+            {
+                "actions": f"sum(rate({_SERVING}_actions_total{_RATE}))",
+                "episodes": f"sum(rate({_SERVING}_episodes_total{_RATE}))",
+            },
+        ),
+        Graph(
+            "Time to an action",
+            "Time from the arrival of a client's step until its actions were chosen, and of it the wait for others.",
+            "s",
+            {
+                "median": _quantile(0.5, "answer_seconds"),
+                "99 of 100": _quantile(0.99, "answer_seconds"),
+                "wait, 99 of 100": _quantile(0.99, "wait_seconds"),
+            },
+        ),
+        Graph(
+            "Refused clients",
+            "Requests that acting services refused in the last five minutes, and sessions that stayed away.",
+            "short",
+            {
+                "{{reason}}": f"sum by (reason) (increase({_SERVING}_refused_total[5m]))",
+                "stayed away": f"sum(increase({_SERVING}_sessions_expired_total[5m]))",
+            },
+        ),
+    ),
+)
+
 FLEET = Dashboard(
     "crossborder-fleet",
     "Fleet",
     "Which actors are there, and how far is each behind?",
-    (_AT_A_GLANCE, _EACH, _OVER_TIME, _RANKS),
+    (_AT_A_GLANCE, _EACH, _OVER_TIME, _SERVICES, _RANKS),
     (INSTANCE, ACTOR),
 )

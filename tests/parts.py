@@ -381,6 +381,13 @@ class CheckingAgent(Agent):
         self._steps.copy_(params["steps"])
 
 
+class CheckingLaneAgent(CheckingAgent):
+    """A ``CheckingAgent`` that can act for some of its lanes."""
+
+    def sample(self, obs: Array, lanes: Array | None = None) -> Array:
+        return super().sample(obs)
+
+
 class RatingAgent(CheckingAgent):
     """Says of each transition that its reward is its error, and of those it has learned from that there is none."""
 

@@ -35,6 +35,7 @@ NOT_OF_ACTORS = (
     "crossborder.certificates.authority",
     "crossborder.curves.",
     "crossborder.rewards.classifier_file",
+    "crossborder.serving.",
     "crossborder.sweeps.",
 )
 """Modules of crossborder's own that import what extras bring."""

@@ -27,12 +27,13 @@ class RowRecorder:
 
     Args:
         schema: of the rows.
-        n: lanes.
+        n: lanes; 0 if each round names its lanes.
         notes: further columns, which ``note`` writes and which are no part of the rows.
     """
 
     def __init__(self, schema: Schema, n: int, notes: Sequence[Column] = ()) -> None:
         self._schema, self._n, self._lanes = schema, n, np.arange(n, dtype=LANE.dtype)
+        self._has_one_lane = n == 1
         self._all = (*schema.columns, *notes)
         self._version = 0
         self._is_mixed = False  # Whether the rows have several versions.
@@ -55,8 +56,8 @@ class RowRecorder:
         self._last_begin = capacity - 2 * self._n  # A round adds a row for each lane, and may add a final row for each.
         obs_columns = self._schema.named("obs")
         self._flags = [self._columns[name] for name in _FLAGS if name in self._columns]
-        own = {*_FLAGS, "reward", VERSION.name, *(column.name for column in obs_columns)}
-        own |= {LANE.name} if self._n == 1 else set()
+        own = {*_FLAGS, "reward", *(column.name for column in obs_columns)}
+        own |= {LANE.name} if self._has_one_lane else set()
         self._repeated = [self._columns[column.name] for column in self._schema.columns if column.name not in own]
         self._reward = self._columns["reward"]
         # One column, or for a structured space a dict of columns by path.
@@ -64,7 +65,7 @@ class RowRecorder:
         # A single lane writes elements instead of slices, which is faster. numpy sets no number, such as an observation
         # of a Discrete space, to an array of one element.
         is_array = isinstance(self._obs, _ARRAY) and self._obs.ndim > 1
-        self._is_single = self._n == 1 and is_array and isinstance(self._action, _ARRAY)
+        self._is_single = self._has_one_lane and is_array and isinstance(self._action, _ARRAY)
         if isinstance(self._action, _ARRAY):
             self._dtype, self._shape = self._action.dtype, (self._n, *self._action.shape[1:])
             self._acts_by_number = self._action.ndim == 1
@@ -79,20 +80,30 @@ class RowRecorder:
         self._version, self._is_mixed = opt_steps, self.rows > 0
         self._columns[VERSION.name][self.rows :] = opt_steps
 
-    def begin(self, obs: Leaves, begins: Array | None, actions: Leaves, extras: Mapping[str, Array] | None) -> None:
+    def begin(
+        self,
+        obs: Leaves,
+        begins: Array | None,
+        actions: Leaves,
+        extras: Mapping[str, Array] | None,
+        lanes: Array | None = None,
+    ) -> None:
         """Record a round before its step, since environments may write the next observations into the same arrays.
 
         Args:
             obs: ``[n, *shape]``.
             begins: the lanes whose episodes begin, ``[n]`` bool; None: none.
             actions: ``[n, *action_shape]``.
-            extras: the agent's extra columns, ``[n, *shape]``; None if it has none.
+            extras: further columns, ``[n, *shape]``, such as those of the agent; None if there are none.
+            lanes: the lanes of this round, ``[n]``, all different; None: all lanes.
         """
         start = self.rows
-        if start > self._last_begin:
+        if lanes is not None:
+            self._name_lanes(lanes)
+        elif start > self._last_begin:
             self._allocate(2 * len(self._reward))
         if type(actions) is not _ARRAY or actions.dtype is not self._dtype or actions.shape != self._shape:
-            self._require_actions(actions)
+            self.require_actions(actions, self._n)
         if self._is_single:
             self._obs[start] = obs
             self._action[start] = actions.item() if self._acts_by_number else actions  # type: ignore[union-attr]
@@ -107,23 +118,31 @@ class RowRecorder:
             for name, array in extras.items():
                 self._columns[name][self._at] = array
 
+    def _name_lanes(self, lanes: Array) -> None:
+        """Have the next round be one of these lanes."""
+        self._n, self._lanes = len(lanes), lanes
+        self._shape = (self._n, *self._shape[1:])
+        needed = self.rows + 2 * self._n  # A row and a final row for each lane.
+        if needed > len(self._reward):
+            self._allocate(max(needed, 2 * len(self._reward)))
+
     @property
     def _at(self) -> slice:
         """The rows of the round that has begun."""
         return slice(self.rows, self.rows + self._n)
 
-    def _require_actions(self, actions: Leaves) -> None:
-        """Check actions against their columns.
+    def require_actions(self, actions: Leaves, n: int) -> None:
+        """Check the actions of n lanes against their columns.
 
         Raises:
             PluginError: they have another dtype or shape.
         """
         column = self._action
         given, wanted = ({"": leaves} if not isinstance(leaves, dict) else leaves for leaves in (actions, column))
-        if _all_fit(given, wanted, self._n):
+        if _all_fit(given, wanted, n):
             return
         raise PluginError(
-            f"agent.sample: expected actions for {self._n} observations, {_describe(column)}, found "
+            f"agent.sample: expected actions for {n} observations, {_describe(column)}, found "
             f"{_describe(actions, whole=True)}"
         )
 

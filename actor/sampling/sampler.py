@@ -39,6 +39,43 @@ class RowWatcher(Protocol):
         """Take rows, ``[n, *shape]``, which are valid during the call; does not wait."""
 
 
+class Outbox:
+    """Pushes what was recorded as the learner expects it.
+
+    Args:
+        parts: say how rows are changed before they are pushed.
+        records: the rows; if they get priorities, it has noted the agent's observations before and after each step.
+        recording: takes the rows too; None: they are not recorded. It must be None for items of a step processor.
+    """
+
+    def __init__(self, parts: Parts, records: RowRecorder | ItemMaker, recording: RowWatcher | None) -> None:
+        self._parts, self._records, self._recording = parts, records, recording
+        self._agreed = agreed_schema(parts)
+
+    def push(self, agent: Agent, sink: ItemSink) -> None:
+        """Push the rows that were gathered, if there are any.
+
+        Raises:
+            SchemaMismatchError: the map of rows makes other columns than it says.
+        """
+        if self._records.rows:
+            if self._recording is not None:
+                self._recording.add(self._records.items())
+            sink.push(self._make_items(agent))
+            self._records.clear()
+
+    def _make_items(self, agent: Agent) -> Items:
+        """The rows as the learner expects them."""
+        items, records, row_map = self._records.items(), self._records, self._parts.row_map
+        if row_map is not None:
+            items = map_rows(row_map.map, items, self._agreed)
+        if not self._parts.has_priorities:
+            return items
+        if isinstance(records, ItemMaker):
+            return add_priority(items, agent)
+        return add_priority_to_rows(items, records.notes(SEEN), records.notes(NEXT), agent)
+
+
 class Sampler:
     """Steps all lanes at once with an agent's actions, and pushes the rows (border's SyncSampler).
 
@@ -59,11 +96,10 @@ class Sampler:
         pace: Pace | None = None,
         recording: RowWatcher | None = None,
     ) -> None:
-        self._recording = recording
         self._parts, self._counters, self._lanes, self._pace = parts, counters, lanes_of(parts), pace
         self._stacker = Stacker(parts.frames, self._lanes.n, parts.frame_stack) if parts.frame_stack > 1 else None
-        self._agreed = parts.schema.without(PRIORITY) if parts.has_priorities else parts.schema
         self._records = self._make_recorder()
+        self._outbox = Outbox(parts, self._records, recording)
         rows = self._records if isinstance(self._records, RowRecorder) else None
         self._noted = rows if parts.has_priorities else None  # Notes the agent's observations for priorities.
         self._has_extras = bool(parts.agent.extra_columns()) and isinstance(self._records, RowRecorder)
@@ -75,7 +111,7 @@ class Sampler:
     def _make_recorder(self) -> RowRecorder | ItemMaker:
         parts = self._parts
         if parts.processors:
-            return ItemMaker(self._agreed, parts.processors, self._stacker)
+            return ItemMaker(agreed_schema(parts), parts.processors, self._stacker)
         return RowRecorder(parts.rows, self._lanes.n, noted_columns(parts.spec) if parts.has_priorities else ())
 
     @property
@@ -155,32 +191,23 @@ class Sampler:
         """Push the rows that were gathered."""
         self._counters.tick()
         self._ended = None
-        if self._records.rows:
-            if self._recording is not None:
-                self._recording.add(self._records.items())
-            sink.push(self._make_items(agent))
-            self._records.clear()
-
-    def _make_items(self, agent: Agent) -> Items:
-        """The rows as the learner expects them.
-
-        Raises:
-            SchemaMismatchError: the map of rows makes other columns than it says.
-        """
-        items, records, row_map = self._records.items(), self._records, self._parts.row_map
-        if row_map is not None:
-            items = map_rows(row_map.map, items, self._agreed)
-        if not self._parts.has_priorities:
-            return items
-        if isinstance(records, ItemMaker):
-            return add_priority(items, agent)
-        return add_priority_to_rows(items, records.notes(SEEN), records.notes(NEXT), agent)
+        self._outbox.push(agent, sink)
 
 
 def lanes_of(parts: Parts) -> Lanes:
     """The lanes in which to act."""
     assert parts.lanes is not None, "these parts were built without lanes"
     return parts.lanes
+
+
+def spread(seed: int) -> int:
+    """A number far from those that other seeds give, of 31 bits."""
+    return int(np.random.SeedSequence(seed).generate_state(1)[0] >> 1)
+
+
+def agreed_schema(parts: Parts) -> Schema:
+    """The columns that are sent, without the priorities that the actor adds."""
+    return parts.schema.without(PRIORITY) if parts.has_priorities else parts.schema
 
 
 def map_rows(function: Any, rows: Items, schema: Schema) -> Items:
@@ -192,14 +219,9 @@ def map_rows(function: Any, rows: Items, schema: Schema) -> Items:
     """
     given = {name: column.view() for name, column in rows.items()}
     for column in given.values():
-        column.flags.writeable = False  # The sampler goes on with these arrays.
+        column.flags.writeable = False  # The recorder goes on with these arrays.
     mapped: Items = function(given)
     count, expected = schema.count(mapped), len(next(iter(rows.values())))
     if count != expected:
         raise PluginError(f"step_processor: expected a map of {expected} rows to as many, found {count}")
     return mapped
-
-
-def spread(seed: int) -> int:
-    """A number far from those that other seeds give, of 31 bits."""
-    return int(np.random.SeedSequence(seed).generate_state(1)[0] >> 1)

@@ -40,16 +40,17 @@ class Stacker:
         found = _by_path(obs)
         return self._leaves({path: window.add(found[path], begins, lanes) for path, window in self._windows.items()})
 
-    def peek(self, obs: Leaves) -> Leaves:
+    def peek(self, obs: Leaves, lanes: Array | None = None) -> Leaves:
         """A copy of the stacks that would end with these observations, ``[n, k, *shape]``; nothing is added.
 
         Args:
             obs: the next frames, ``[n, *shape]``.
+            lanes: see ``add``.
         """
         if not self._windows:
             return copy_leaves(obs)
         found = _by_path(obs)
-        return self._leaves({path: window.peek(found[path]) for path, window in self._windows.items()})
+        return self._leaves({path: window.peek(found[path], lanes) for path, window in self._windows.items()})
 
     def stacks(self) -> dict[str, Array]:
         """The present stacks by path, ``[n, k, *shape]``."""
@@ -97,14 +98,16 @@ class _Window:
 
     def _add_for(self, frames: Array, begins: Array | None, lanes: Array) -> Array:
         """Move the frames of these lanes instead of the window, which serves all lanes."""
-        n = len(self._frames)
-        if (more := capacity_for(lanes, n) - n) > 0:
-            self._frames = np.concatenate((self._frames, np.zeros((more, *self._frames.shape[1:]), self._frames.dtype)))
-        stacks = np.concatenate([self.stacks[lanes, 1:], frames[:, None]], axis=1)
+        stacks = self.peek(frames, lanes)
         if begins is not None:
             stacks[begins] = frames[begins][:, None]
         self.stacks[lanes] = stacks
         return stacks
 
-    def peek(self, frames: Array) -> Array:
-        return np.concatenate([self.stacks[:, 1:], frames[:, None]], axis=1)
+    def peek(self, frames: Array, lanes: Array | None) -> Array:
+        if lanes is None:
+            return np.concatenate([self.stacks[:, 1:], frames[:, None]], axis=1)
+        n = len(self._frames)
+        if (more := capacity_for(lanes, n) - n) > 0:
+            self._frames = np.concatenate((self._frames, np.zeros((more, *self._frames.shape[1:]), self._frames.dtype)))
+        return np.concatenate([self.stacks[lanes, 1:], frames[:, None]], axis=1)

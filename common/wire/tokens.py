@@ -21,6 +21,8 @@ from common.wire.watched import Watched
 log = logging.getLogger(__name__)
 ACTOR_VARIABLE = "CROSSBORDER_TOKEN"
 ADMIN_VARIABLE = "CROSSBORDER_ADMIN_TOKEN"
+CLIENT_VARIABLE = "CROSSBORDER_CLIENT_TOKEN"
+"""Of a client of an acting service."""
 UNNAMED = "unnamed"
 """The name of a token that stands alone on its line."""
 MAX_NAME = 32

@@ -90,18 +90,19 @@ class Trust(Settings):
 TrustT = TypeVar("TrustT", bound=Trust)
 
 
-def add_learner_options(parser: Parser, caller: str, *, several: bool = False) -> None:
+def add_learner_options(parser: Parser, caller: str, *, several: bool = False, required: bool = True) -> None:
     """Add the options that name a learner and say how to trust it.
 
     Args:
         parser: takes the options.
         caller: a noun for help texts.
         several: whether ``--learner`` takes several addresses.
+        required: whether there must be a ``--learner``.
     """
     form, text = "HOST:PORT", "where the learner server listens"
     if several:
         form, text = "HOST:PORT[,…]", f"{text}; several for a run with several ranks, or a name that stands for them"
-    parser.add_argument("--learner", required=True, metavar=form, help=text)
+    parser.add_argument("--learner", required=required, metavar=form, help=text)
     files = {
         "--ca": "authorities that the learner's certificate must descend from (default: the public ones)",
         "--certificate": f"{caller}'s own certificate, for mutual TLS",

@@ -18,11 +18,24 @@ log = logging.getLogger(__name__)
 
 
 def make_policy_parser(name: str, description: str, examples: str) -> Parser:
-    """A parser with the options that name a checkpoint."""
+    """A parser for a command that prints values about a saved policy."""
     parser = Parser(name, description, examples, level="WARNING")
+    add_policy_options(parser)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    return parser
+
+
+def add_policy_options(parser: Parser, *, required: bool = True, namer: str = "the policy") -> None:
+    """Add the options that name a saved policy, and the code that it may name.
+
+    Args:
+        parser: takes the options.
+        required: whether there must be a ``--run``.
+        namer: what names code, a noun for help texts.
+    """
     parser.add_argument(
         "--run",
-        required=True,
+        required=required,
         type=as_path,
         metavar="DIR",
         help="the run's directory, or a checkpoint in it: RUN/best",
@@ -33,7 +46,7 @@ def make_policy_parser(name: str, description: str, examples: str) -> Parser:
         action="extend",
         default=[],
         metavar="TARGET",
-        help="the code that the policy may name besides crossborder's own parts: module:attr, or a module for the "
+        help=f"the code that {namer} may name besides crossborder's own parts: module:attr, or a module for the "
         "classes in it and below it; any: all code (default: none)",
     )
     which = parser.add_mutually_exclusive_group()
@@ -45,8 +58,21 @@ def make_policy_parser(name: str, description: str, examples: str) -> Parser:
     which.add_argument(
         "--best", dest="checkpoint", action="store_const", const="best", help="use best, and fail if the run has none"
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    return parser
+
+
+def find_policy(arguments: argparse.Namespace) -> None:
+    """Find the policy that the options name: put its run in ``arguments.run``, its name in ``arguments.checkpoint``.
+
+    The user may have named no checkpoint, or both as ``--run RUN/best``.
+
+    Raises:
+        ConfigError: the user names two checkpoints.
+        RunDirectoryError: there is no such directory.
+    """
+    require_readable(arguments.run)
+    if has_file(arguments.run, "meta.json"):
+        arguments.run, arguments.checkpoint = _split(arguments.run, arguments.checkpoint)
+    arguments.checkpoint = arguments.checkpoint or _default_checkpoint(arguments.run)
 
 
 def run_policy_command(
@@ -54,15 +80,11 @@ def run_policy_command(
 ) -> int:
     """Run a command on a saved policy and print the values that ``work`` returns; return the exit code.
 
-    ``work`` finds the run's directory in ``arguments.run`` and the name of a checkpoint in ``arguments.checkpoint``,
-    even if the user named no checkpoint, or wrote both as ``--run RUN/best``.
+    Before ``work``, ``find_policy`` has found the policy.
     """
 
     def act(arguments: argparse.Namespace) -> None:
-        require_readable(arguments.run)
-        if has_file(arguments.run, "meta.json"):
-            arguments.run, arguments.checkpoint = _split(arguments.run, arguments.checkpoint)
-        arguments.checkpoint = arguments.checkpoint or _default_checkpoint(arguments.run)
+        find_policy(arguments)
         values = work(arguments)
         lines = json.dumps(values) + "\n" if arguments.json else "".join(f"{k}: {v}\n" for k, v in values.items())
         answers().write(lines)

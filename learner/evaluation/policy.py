@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from common.data import Array, Leaves
+from common.data import Array, Leaves, Model, ModelVersion
 from common.errors import PluginError
-from common.interfaces import Agent, EnvSpec, acting_for_lanes
-from common.lanes.building import read_spec
+from common.interfaces import Agent, EnvSpec, LaneAgent, acting_for_lanes
 from common.lanes.stacking import Stacker
 from common.leaves import pick_lanes
 from common.spaces import flatten, unflatten
-from learner.storage.checkpoint import load_agent
+from learner.storage.checkpoint import load_parts
 
 
 class Policy:
@@ -31,14 +31,20 @@ class Policy:
         agent: in eval mode.
         frames: the spaces of the environment, as they are recorded.
         frame_stack: the number of frames that the agent sees in one observation.
+        opt_steps: the opt steps after which the policy was saved.
     """
 
-    def __init__(self, agent: Agent, frames: EnvSpec, frame_stack: int = 1) -> None:
-        self.agent = agent
-        self._spec = frames
+    def __init__(self, agent: Agent, frames: EnvSpec, frame_stack: int = 1, opt_steps: int = 0) -> None:
+        self.agent, self.spec, self.opt_steps = agent, frames, opt_steps
         self._stacker = Stacker(frames, 1, frame_stack) if frame_stack > 1 else None
         self._begun: set[int] = set()  # The lanes whose episodes go on.
         self._has_lanes = False
+
+    def explore(self) -> None:
+        """Explore from now on, as the run's actor with the least exploration did with this model."""
+        params = {name: tensor.numpy(force=True).copy() for name, tensor in self.agent.model_info().items()}
+        self.agent.sync_model(Model(ModelVersion(1, self.opt_steps), params))  # Schedules go by its opt steps.
+        self.agent.train()
 
     def begin(self, lanes: Sequence[int] | None = None) -> None:
         """Note that the next observation begins an episode, in these lanes or in all."""
@@ -62,26 +68,44 @@ class Policy:
             raise PluginError(
                 f"policy: expected an observation for each of {len(lanes)} lanes, found {len(observations)}"
             )
-        obs = _join([flatten(self._spec.observation_space, observation) for observation in observations])
+        obs = _join([flatten(self.spec.observation_space, observation) for observation in observations])
         begins = np.array([lane not in self._begun for lane in lanes])
         self._begun.update(lanes)
         named = np.array(lanes, np.int64) if self._has_lanes else None
-        seen = self._stacker.add(obs, begins, named) if self._stacker is not None else obs
-        actions = self._sample(seen, begins) if named is None else self._sample_for(seen, begins, named)
-        return [unflatten(self._spec.action_space, pick_lanes(actions, i)) for i in range(len(lanes))]
+        actions = self._sample(obs, begins) if named is None else self.sample(obs, begins, named)
+        return [unflatten(self.spec.action_space, pick_lanes(actions, i)) for i in range(len(lanes))]
 
-    def _sample(self, seen: Leaves, begins: Array) -> Leaves:
+    def _sample(self, obs: Leaves, begins: Array) -> Leaves:
+        seen = self._stacker.add(obs, begins) if self._stacker is not None else obs
         if begins.any():
             self.agent.begin(begins)
         actions: Leaves = self.agent.sample(seen)
         return actions
 
-    def _sample_for(self, seen: Leaves, begins: Array, lanes: Array) -> Leaves:
-        agent = acting_for_lanes(self.agent)
+    def sample(self, obs: Leaves, begins: Array, lanes: Array) -> Leaves:
+        """Choose actions for arrays of observations, for a program that keeps the lanes' episodes itself.
+
+        Args:
+            obs: the observations, as the environment gives them, ``[k, *shape]``.
+            begins: where episodes begin with them, ``[k]`` bool.
+            lanes: the lane of each row, ``[k]`` int64, all different.
+
+        Returns:
+            The actions, ``[k, *shape]``.
+
+        Raises:
+            PluginError: the agent cannot act for some of its lanes.
+        """
+        seen = self._stacker.add(obs, begins, lanes) if self._stacker is not None else obs
         if begins.any():
-            agent.begin(begins, lanes)
-        actions: Leaves = agent.sample(seen, lanes)
+            self._lane_agent.begin(begins, lanes)
+        actions: Leaves = self._lane_agent.sample(seen, lanes)
         return actions
+
+    @cached_property
+    def _lane_agent(self) -> LaneAgent:
+        """The agent that acts for some lanes; looking at its methods takes as long as a small network."""
+        return acting_for_lanes(self.agent)
 
 
 def _join(rows: Sequence[Leaves]) -> Leaves:
@@ -92,18 +116,19 @@ def _join(rows: Sequence[Leaves]) -> Leaves:
     return np.stack(rows)  # type: ignore[arg-type] # no row is a dict
 
 
-def load_policy(directory: Path, allow: Sequence[str] = ()) -> Policy:
+def load_policy(directory: Path, allow: Sequence[str] = (), device: str = "cpu") -> Policy:
     """Load a saved policy.
 
     Args:
         directory: of the policy, such as ``RUN/best``.
         allow: your own parts and packages that the policy may name, as ``module:attr`` or ``module``, such as
             ``["my_parts"]``; or ``any``. The parts that come with crossborder need no entry.
+        device: where the policy computes, as in ``trainer.device``.
 
     Raises:
         CheckpointError: the directory holds no readable checkpoint.
         PluginError: the policy names a part that is not allowed, or the agent or the environment that knows the
             observation space cannot be built.
     """
-    agent, config, _ = load_agent(directory, allow)
-    return Policy(agent, read_spec(config.env), config.env.frame_stack)
+    parts, _, meta = load_parts(directory, allow, device)
+    return Policy(parts.agent, parts.frames, parts.frame_stack, meta["opt_steps"])

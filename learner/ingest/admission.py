@@ -38,7 +38,7 @@ _READ_BY_HAND: Final = {path_of("PushItems"): Request.parse}
 _WATCH: Final = f"{HEALTH_METHODS}Watch"
 
 
-class _OpenCall:
+class OpenCall:
     """A call that is being served. Its task waits within ``scope``; the limits and ``Admission.tick`` may end it."""
 
     def __init__(self, caller: Caller, scope: asyncio.Timeout) -> None:
@@ -81,7 +81,7 @@ class Admission(grpc.aio.ServerInterceptor):
         self._gate, self._limits, self._counts, self._audit = gate, limits, counts, audit
         self._waiting = waiting
         self._handshake_seconds = handshake_seconds
-        self._open = set[_OpenCall]()
+        self._open = set[OpenCall]()
         self._names = gate.names()
         self._refusal_log = LogThrottle(REFUSALS_LOGGED_EVERY)
 
@@ -147,7 +147,7 @@ class Admission(grpc.aio.ServerInterceptor):
     ) -> None:
         current_caller.set(caller)  # Each call has its own task, and therefore its own context.
         try:
-            self._gate.require_own_user(caller)
+            await self._gate.require_own_user(caller)
             await self._within_limits(handler, caller, connection, requests, context)
         except UnauthenticatedError as error:
             self._note_refusal(caller, "unauthenticated", "the token was revoked")
@@ -176,7 +176,7 @@ class Admission(grpc.aio.ServerInterceptor):
             CrossborderError: the reason for which it was ended.
         """
         scope = asyncio.timeout(WATCH_SECONDS if caller.method == _WATCH else None)
-        call = _OpenCall(caller, scope)
+        call = OpenCall(caller, scope)
         try:
             async with scope:
                 with self._limits.call(caller, call.end):

@@ -62,12 +62,14 @@ class AuditLog:
     """Appends events to a file. When that file is full it becomes ``.1``, ``.1`` becomes ``.2``, and so on to ``.3``.
 
     Args:
-        path: of the newest file.
+        path: of the newest file; None: events go to the process's log only.
         max_bytes: of one file.
         clock: seconds, monotonic.
     """
 
-    def __init__(self, path: Path, max_bytes: int = MAX_BYTES, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, path: Path | None, max_bytes: int = MAX_BYTES, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._path, self._max_bytes, self._clock = path, max_bytes, clock
         self._lines = OrderedDict[tuple[Fact, Fact], _Lines]()
         """By role and name of the caller, since tokens of actors and of admins may have the same name; or by event."""
@@ -121,18 +123,21 @@ class AuditLog:
         if lines.left_out:
             entry, lines.left_out = {**entry, "events_left_out": lines.left_out}, 0
         line = json.dumps({"time": datetime.now(UTC).isoformat(timespec="milliseconds"), **entry}) + "\n"
+        if self._path is None:
+            log.info("audit: %s", line.rstrip())
+            return
         try:
-            self._append(line.encode())
+            self._append(self._path, line.encode())
         except OSError as error:
             missed = self._failures.due()
             if missed is not None:
                 log.error("audit log %s: cannot be written: %s (%d more)", self._path, error.strerror, missed)
 
-    def _append(self, line: bytes) -> None:
+    def _append(self, path: Path, line: bytes) -> None:
         with suppress(FileNotFoundError):
-            if 0 < self._path.stat().st_size > self._max_bytes - len(line):
-                self._rotate()
-        fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            if 0 < path.stat().st_size > self._max_bytes - len(line):
+                self._rotate(path)
+        fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
             written = os.write(fd, line)
             if written < len(line):  # The disk is full. The next line would be joined to the part that was written.
@@ -141,8 +146,8 @@ class AuditLog:
         finally:
             os.close(fd)
 
-    def _rotate(self) -> None:
-        files = [self._path, *(self._path.with_name(f"{self._path.name}.{i}") for i in range(1, N_OLD_FILES + 1))]
+    def _rotate(self, path: Path) -> None:
+        files = [path, *(path.with_name(f"{path.name}.{i}") for i in range(1, N_OLD_FILES + 1))]
         for newer, older in reversed([*pairwise(files)]):
             if newer.exists():
                 newer.replace(older)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import enum
 import hashlib
 import logging
@@ -17,7 +18,7 @@ from common.errors import ConfigError, CrossborderError
 from common.wire.address import peer_address, peer_host
 from common.wire.channel import path_of
 from common.wire.owners import is_strangers_peer
-from common.wire.pb import crossborder_pb2 as pb
+from common.wire.pb import acting_pb2, crossborder_pb2
 from common.wire.rpc import NOT_AUTHENTICATED
 from common.wire.tokens import (
     ACTOR_VARIABLE,
@@ -34,7 +35,8 @@ from learner.ingest.refusals import OtherUserError, TokenReplacedError, Unauthen
 
 log = logging.getLogger(__name__)
 HEALTH_METHODS: Final = "/grpc.health.v1.Health/"
-ACTOR_METHODS: Final = f"/{pb.DESCRIPTOR.services_by_name['LearnerService'].full_name}/"
+ACTOR_METHODS: Final = f"/{crossborder_pb2.DESCRIPTOR.services_by_name['LearnerService'].full_name}/"
+CLIENT_METHODS: Final = f"/{acting_pb2.DESCRIPTOR.services_by_name['ActingService'].full_name}/"
 _ASKING: Final = frozenset(path_of(method) for method in ("Check", "GetModel", "PushItems"))
 SETTLE_SECONDS: Final = 0.5
 """A file without a token counts after this time: an editor that writes in place empties the file for a moment."""
@@ -47,6 +49,8 @@ class Role(enum.StrEnum):
     """The call needs no token."""
     ACTOR = "actor"
     ADMIN = "admin"
+    CLIENT = "client"
+    """A client of an acting service."""
 
 
 @dataclass(frozen=True)
@@ -163,7 +167,7 @@ def _read_leniently(path: Path) -> dict[bytes, str]:
 
 
 class Gate:
-    """Knows callers by their tokens: actors may call ``LearnerService``, and admins all other services.
+    """Knows callers by their tokens: actors may call ``LearnerService``, clients ``ActingService``, admins the rest.
 
     Args:
         known: the tokens of each role that has any; empty: no call needs a token.
@@ -204,7 +208,7 @@ class Gate:
         """
         if not self._known or (self._open_health and method.startswith(HEALTH_METHODS)):
             return Caller(method, peer)
-        role = Role.ACTOR if method.startswith(ACTOR_METHODS) else Role.ADMIN
+        role = _role_for(method)
         digest = digest_of(bearer(metadata))
         name = self._known[role].name_of(digest) if role in self._known else None
         if role is Role.ADMIN and name is not None and (problem := self._find_problem(digest)):
@@ -216,19 +220,22 @@ class Gate:
             raise UnauthenticatedError(NOT_AUTHENTICATED)
         return Caller(method, peer, role, name, digest)
 
-    def require_own_user(self, caller: Caller) -> None:
+    async def require_own_user(self, caller: Caller) -> None:
         """Check that no other user of this host joins or gives orders where no token keeps that user out.
 
-        Calls that need an actor which has joined, or that only ask, are not looked up: Linux takes up to milliseconds.
+        Linux takes up to milliseconds, and far more where many connections have just ended: a thread waits for it, and
+        calls that need an actor which has joined, or that only ask, are not looked up.
 
         Raises:
             OtherUserError: another user of this host makes the call.
         """
         if self._known or self._is_open or self.port is None or caller.method in _ASKING:
             return
-        if not caller.method.startswith(HEALTH_METHODS) and is_strangers_peer(caller.peer, self.port):
+        if caller.method.startswith(HEALTH_METHODS):
+            return
+        if await asyncio.to_thread(is_strangers_peer, caller.peer, self.port):
             raise OtherUserError(
-                "expected a caller of the learner's own user or of root, found another user of this host; a learner "
+                "expected a caller of this server's own user or of root, found another user of this host; a server "
                 "without tokens serves one user: give it TLS and tokens (crossborder-certs)"
             )
 
@@ -259,3 +266,10 @@ class Gate:
     def names(self) -> dict[Role, frozenset[str]]:
         """The holders of valid tokens."""
         return {role: known.names() for role, known in self._known.items()}
+
+
+def _role_for(method: str) -> Role:
+    """The role that a method needs."""
+    if method.startswith(ACTOR_METHODS):
+        return Role.ACTOR
+    return Role.CLIENT if method.startswith(CLIENT_METHODS) else Role.ADMIN

@@ -21,7 +21,7 @@ from common.data import ModelVersion
 from common.process.clocks import Bucket
 from common.wire.address import peer_address
 from common.wire.tokens import UNNAMED
-from learner.ingest.gate import ACTOR_METHODS, HEALTH_METHODS, Caller
+from learner.ingest.gate import ACTOR_METHODS, CLIENT_METHODS, HEALTH_METHODS, Caller
 from learner.ingest.refusals import IngestCounts, OverLimitError
 
 MAX_ACCOUNTS = 4096
@@ -110,7 +110,7 @@ class CallLimits:
         Raises:
             OverLimitError: too many calls of actors are open.
         """
-        if caller.method.startswith(ACTOR_METHODS):
+        if caller.method.startswith((ACTOR_METHODS, CLIENT_METHODS)):
             with self._actor_call(caller):
                 yield
             return

@@ -51,7 +51,15 @@ class TokenReplacedError(CrossborderError):
 
 
 class OtherUserError(CrossborderError):
-    """Another user of this host calls a learner without tokens."""
+    """Another user of this host calls a server without tokens."""
+
+
+class BadMessageError(CrossborderError):
+    """A request of a client of an acting service breaks the rules of ``acting.proto``."""
+
+
+class SessionLostError(CrossborderError):
+    """An acting service has no session of this secret: it ended, or the service was started anew."""
 
 
 _STATUS: dict[type[CrossborderError], tuple[grpc.StatusCode, str]] = {
@@ -70,6 +78,8 @@ _STATUS: dict[type[CrossborderError], tuple[grpc.StatusCode, str]] = {
     TokenReplacedError: (grpc.StatusCode.UNAVAILABLE, "token_replaced"),
     OtherUserError: (grpc.StatusCode.PERMISSION_DENIED, "other_user"),
     UnauthenticatedError: (grpc.StatusCode.UNAUTHENTICATED, "unauthenticated"),
+    BadMessageError: (grpc.StatusCode.INVALID_ARGUMENT, "bad_message"),
+    SessionLostError: (grpc.StatusCode.FAILED_PRECONDITION, "session_lost"),
 }
 
 

@@ -16,11 +16,12 @@ from common.hints import nearest
 from common.parts import Parts, build_parts
 
 
-def require_device(text: str) -> torch.device:
+def require_device(text: str, setting: str = "trainer.device") -> torch.device:
     """The device of this name.
 
     Args:
-        text: ``trainer.device`` of the configuration.
+        text: the value of the setting.
+        setting: in the configuration, for messages.
 
     Raises:
         ConfigError: it names no device, or one that torch cannot use here.
@@ -28,17 +29,15 @@ def require_device(text: str) -> torch.device:
     try:
         device = torch.device(text)
     except RuntimeError as error:
-        raise ConfigError(f"trainer.device: expected a device such as cpu, cuda or cuda:1, found '{text}'") from error
+        raise ConfigError(f"{setting}: expected a device such as cpu, cuda or cuda:1, found '{text}'") from error
     count = torch.cuda.device_count()
     if device.type == "cuda" and (device.index or 0) >= count:
-        raise ConfigError(f"trainer.device: expected one of {count} GPUs that torch finds here, found {device}")
+        raise ConfigError(f"{setting}: expected one of {count} GPUs that torch finds here, found {device}")
     try:
         torch.empty(0, device=device)
     except (AssertionError, ImportError, RuntimeError) as error:
         reason = str(error).partition("\n")[0]
-        raise ConfigError(
-            f"trainer.device: expected a device that torch can use here, found {device}: {reason}"
-        ) from error
+        raise ConfigError(f"{setting}: expected a device that torch can use here, found {device}: {reason}") from error
     return device
 
 

@@ -130,7 +130,7 @@ class MetricsServer:
         self._scrapes = Scrapes()
         if port is None:
             return
-        context = _watch_tls(config.tls) if config.tls else None
+        context = watch_tls(config.tls) if config.tls else None
         try:
             self._server = _Server(config.host, port, context)
         except OSError as error:
@@ -178,7 +178,12 @@ def _make_app(collector: Collector, scrapes: Scrapes) -> _App:
     return app
 
 
-def _watch_tls(tls: TlsConfig) -> Watched[ssl.SSLContext]:
+def watch_tls(tls: TlsConfig) -> Watched[ssl.SSLContext]:
+    """The TLS of a server that does not speak gRPC, read again when a file changes.
+
+    Raises:
+        ConfigError: a file cannot be read.
+    """
     files = [tls.certificate, tls.key, *([tls.client_ca] if tls.client_ca else [])]
     return Watched(files, lambda: _tls_context(tls))
 

@@ -29,7 +29,7 @@ from common.depth import parse_json
 from common.errors import CheckpointError, ConfigError
 from common.hints import nearest_path
 from common.interfaces import Agent
-from common.parts import build_parts
+from common.parts import Parts, build_parts
 from common.settings import validate
 from common.wire.trust import ANY
 from learner.shared.durable import locate, put_in_place, read_whole, removing_unfinished, sync
@@ -274,11 +274,19 @@ def load_agent(directory: Path, allow: Sequence[str] = ()) -> tuple[Agent, Actor
         CheckpointError: the directory holds no readable checkpoint.
         PluginError: the policy names a part that is not allowed, or a part cannot be built.
     """
+    parts, config, meta = load_parts(directory, allow)
+    return parts.agent, config, meta
+
+
+def load_parts(
+    directory: Path, allow: Sequence[str] = (), device: str = "cpu"
+) -> tuple[Parts, ActorConfig, dict[str, Any]]:
+    """Build the parts of a policy on a device, and load its agent; see ``load_agent``."""
     params, meta = load_params(directory)
     config = validate(ActorConfig, meta.pop("config") | {"step_processor": None})  # It says only what is recorded.
     if ANY not in allow:
         Allowance(allow, f"the policy in {directory}").check(config, evaluates=True)
-    parts = build_parts(config, seed=0, n_envs=0)
+    parts = build_parts(config, seed=0, device=device, n_envs=0)
     parts.agent.load_params(params)
     parts.agent.eval()
-    return parts.agent, config, meta
+    return parts, config, meta

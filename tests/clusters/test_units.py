@@ -19,7 +19,7 @@ pytestmark = [
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda path: path.stem)
 def test_systemd_finds_nothing_wrong(unit: Path, tmp_path: Path) -> None:
-    for name in ("learner-server", "actor-worker"):
+    for name in ("learner-server", "actor-worker", "policy-server"):
         (tmp_path / name).symlink_to("/bin/true")
     copy = tmp_path / unit.name
     copy.write_text(unit.read_text().replace("/opt/crossborder/bin", str(tmp_path)))

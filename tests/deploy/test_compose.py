@@ -14,6 +14,7 @@ from actor.commands.actor_worker import parser as actor_parser
 from common.config.server_config import LimitsConfig, ServerConfig
 from crossborder.certificates.authority import FOR_ACTORS, FOR_LEARNER
 from crossborder.certificates.crossborder_certs import parser as certs_parser
+from crossborder.serving.policy_server import parser as serving_parser
 from learner.commands.learner_server import parser as learner_parser
 from learner.records.beside import CLOSE_SECONDS
 from tests.conftest import ROOT
@@ -62,6 +63,16 @@ def test_behind_the_front_one_address_may_use_the_limits_of_all_addresses_togeth
     assert command[size:] == [f"--set=server.limits.max_address_actors={ServerConfig().max_actors}"]
     limits = LimitsConfig(max_address_actors=ServerConfig().max_actors)
     assert ServerConfig(limits=limits).may_share_address
+
+
+def test_an_acting_service_is_hardened_and_reached_from_this_host_alone() -> None:
+    overlay = services("docker/docker-compose.serving.yml")
+    certs_parser().parse_args(overlay["certs"]["command"])
+    serving = overlay["serving"]
+    serving_parser().parse_args(serving["command"])
+    assert (serving["read_only"], serving["cap_drop"]) == (True, ["ALL"])
+    assert serving["ports"] == ["${SERVING:-127.0.0.1:50060}:50060"]
+    assert {*re.findall(r"=certs/([a-z.]+)", " ".join(serving["command"]))} <= {*FOR_LEARNER}
 
 
 @pytest.mark.parametrize("path", OVERLAYS)

@@ -17,6 +17,7 @@ import yaml
 from actor.commands.actor_worker import parser as actor_parser
 from actor.commands.crossborder_health import parser as health_parser
 from crossborder.certificates.authority import FOR_ACTORS, FOR_LEARNER
+from crossborder.serving.policy_server import parser as serving_parser
 from deploy.__main__ import GENERATED
 from learner.commands.learner_server import parser as learner_parser
 from tests.conftest import PATIENCE, ROOT
@@ -60,6 +61,7 @@ def pod_of(workload: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 BASE = documents("base")
 MONITORING = documents("components/monitoring")
 FRONT = documents("components/front")
+SERVING = find("Deployment", "serving", documents("components/serving"))
 COMPONENTS = [
     document for name in ("monitoring", "autoscaler", "job", "front") for document in documents(f"components/{name}")
 ]
@@ -122,7 +124,9 @@ def test_behind_the_front_actors_reach_the_front_alone_and_it_alone_reaches_the_
 
 
 @pytest.mark.parametrize(
-    "workload", [LEARNER, ACTOR, find("Deployment", "front", FRONT)], ids=["learner", "actor", "front"]
+    "workload",
+    [LEARNER, ACTOR, find("Deployment", "front", FRONT), SERVING],
+    ids=["learner", "actor", "front", "serving"],
 )
 def test_pods_are_restricted_and_their_root_is_read_only(workload: dict[str, Any]) -> None:
     spec, container = pod_of(workload)
@@ -144,6 +148,20 @@ def test_the_programs_take_their_arguments_and_the_learner_its_probes() -> None:
         command, *arguments = learner[probe]["exec"]["command"]
         assert command == "crossborder-health"
         health_parser().parse_args(arguments)
+
+
+def test_an_acting_service_takes_its_arguments_and_its_ports_are_those_of_its_service() -> None:
+    _, container = pod_of(SERVING)
+    serving_parser().parse_args(container["args"])
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    for option, port in (("--listen", ports["grpc"]), ("--metrics", ports["metrics"])):
+        assert f"{option}=0.0.0.0:{port}" in container["args"]
+    service = find("Service", "serving", documents("components/serving"))["spec"]
+    assert {port["targetPort"]: port["port"] for port in service["ports"]} == ports
+    assert service["selector"] == SERVING["spec"]["selector"]["matchLabels"]
+    command, *arguments = container["readinessProbe"]["exec"]["command"]
+    assert command == "crossborder-health"
+    health_parser().parse_args(arguments)
 
 
 def test_the_learner_answers_admins_and_only_it_has_their_token() -> None:
@@ -241,11 +259,12 @@ UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
 def test_a_unit_starts_a_program_with_arguments_that_it_takes(unit: Path) -> None:
     (line,) = re.findall(r"^ExecStart=(.*)$", unit.read_text().replace("\\\n", ""), re.MULTILINE)
     program = shlex.split(line)[0]
-    parser = {"learner-server": learner_parser, "actor-worker": actor_parser}[Path(program).name]()
-    options = {"${ACTORS}": "16", "$OPTIONS": "--allow my_env"}  # systemd splits what has no braces.
+    parsers = {"learner-server": learner_parser, "actor-worker": actor_parser, "policy-server": serving_parser}
+    # systemd splits what has no braces.
+    options = {"${ACTORS}": "16", "$OPTIONS": "--allow my_env", "$SOURCE": "--learner=gpu-host:50051"}
     for variable, value in options.items():
         line = line.replace(variable, value)
-    parser.parse_args(shlex.split(line)[1:])
+    parsers[Path(program).name]().parse_args(shlex.split(line)[1:])
 
 
 def test_the_learners_unit_has_descriptors_for_its_connections_and_answers_admins() -> None:

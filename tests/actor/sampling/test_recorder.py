@@ -10,11 +10,13 @@ import pytest
 from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers import TimeLimit
 
+from actor.sampling.recorder import RowRecorder
 from actor.sampling.sampler import Sampler
 from actor.stat import ActorCounters
 from common.data import Array, Column, Items, Leaves
 from common.errors import PluginError
 from common.lanes.building import Env
+from common.lanes.lanes import Round
 from tests.actor.acting import (
     Acts,
     KeptBatches,
@@ -28,7 +30,7 @@ from tests.actor.acting import (
 from tests.actor.sampling.test_item_maker import Transitions
 from tests.actor.sampling.test_sampler import Doubled
 from tests.frame_parts import FilmCritic, check_filmed, filmed_counting_env
-from tests.parts import CheckingAgent, CountingEnv, check_transitions, expected_rows
+from tests.parts import CheckingAgent, CountingEnv, check_transitions, counting_schema, expected_rows
 
 
 def test_many_rows_are_kept_until_the_sink_takes_them() -> None:
@@ -54,6 +56,35 @@ def test_each_row_has_the_version_of_the_model_that_acted() -> None:
         sampler.sample_and_push(parts.agent, sink)
     sampler.flush(parts.agent, sink)
     assert [items["version"].tolist() for items in sink.pushed] == [[0, 0, 5, 5, 6, 6, 9, 9], [9, 9, 12, 12, 12, 12]]
+
+
+def test_rounds_may_name_their_lanes_and_have_any_number_of_them() -> None:
+    records = RowRecorder(counting_schema(), 0)
+    expected = {lane: expected_rows(lane, 600, lane=lane) for lane in (3, 8, 9)}
+    told = dict.fromkeys(expected, 0)
+    for number in range(600):
+        lanes = [8] if number < 300 else ([3, 8, 9], [8], [9, 3])[number % 3]  # Room is made in a round of one lane.
+        at = {lane: _next_step(expected[lane], told[lane]) for lane in lanes}
+        seen, reward, terminated, truncated, action, first = (
+            np.array([expected[lane][name][i] for lane, i in at.items()])
+            for name in ("obs", "reward", "terminated", "truncated", "action", "first")
+        )
+        records.begin(seen, first, action, None, np.array(lanes))
+        ended = np.flatnonzero(terminated | truncated)
+        final = np.array([expected[lanes[j]]["obs"][at[lanes[j]] + 1] for j in ended])
+        outcome = Round(reward, terminated, truncated, seen)
+        if len(ended):
+            outcome.ended, outcome.final_obs = ended, final
+        records.end(outcome)
+        told |= {lane: i + 1 for lane, i in at.items()}
+    rows = records.items()
+    for lane, wanted in expected.items():
+        found = {name: column[rows["lane"] == lane] for name, column in rows.items()}
+        assert_same(found, {name: column[: len(found["lane"])] for name, column in wanted.items()})
+
+
+def _next_step(rows: Items, at: int) -> int:
+    return at + int(rows["final"][at])
 
 
 def test_a_version_that_comes_back_leaves_nothing_of_the_one_in_between() -> None:

@@ -162,3 +162,19 @@ class OfLanes(FilmCritic):
     def sample(self, obs: Any, lanes: Array | None = None) -> Array:
         self.seen.append(obs.copy())
         return super().sample(obs)
+
+
+@pytest.mark.parametrize(("opt_steps", "is_greedy"), [(100, True), (0, False)])
+def test_a_policy_explores_as_far_as_the_schedule_of_its_run_had_come(
+    tmp_path: Path, opt_steps: int, is_greedy: bool
+) -> None:
+    params = {"units": [8], "explorer": {"kind": "epsilon_greedy", "start": 1.0, "final_step": 100}}
+    env = EnvConfig(target="gymnasium:make", params={"id": "CartPole-v1"})
+    config = ActorConfig(env=env, agent=PluginConfig(target="common.agents.dqn:DQN", params=params))
+    Checkpoints(tmp_path, config, "run").save("best", build_parts(config, seed=1).agent, opt_steps=opt_steps)
+    greedy, exploring = load_policy(tmp_path / "best"), load_policy(tmp_path / "best")
+    exploring.explore()
+    observations = np.random.default_rng(0).random((64, 4), np.float32)
+    asked = observations, np.ones(64, bool), np.arange(64)
+    actions = [policy.sample(*asked).tolist() for policy in (greedy, exploring)]  # type: ignore[union-attr]
+    assert (actions[0] == actions[1]) == is_greedy

@@ -140,3 +140,12 @@ def test_however_many_lines_one_name_makes_those_about_admins_and_other_names_ar
     events = [entry["event"] for entry in entries(path)]
     assert [events.count(event) for event in ("admin", "join", "revoked")] == [20, 20, 20]
     assert events.count("refused") < 40 * MAX_KINDS / 2
+
+
+def test_without_a_file_the_events_are_in_the_log_of_the_process(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    AuditLog(None, clock=clock).note("refused", "unauthenticated", peer="10.0.0.5")
+    assert '"event": "refused"' in caplog.text
+    assert '"peer": "10.0.0.5"' in caplog.text

@@ -10,6 +10,7 @@ from common.wire.address import peer_address
 from common.wire.tokens import UNNAMED, TokenSource, authorization
 from learner.ingest.gate import (
     ACTOR_METHODS,
+    CLIENT_METHODS,
     HEALTH_METHODS,
     SETTLE_SECONDS,
     Caller,
@@ -129,6 +130,15 @@ def test_a_caller_has_the_role_and_the_name_of_its_token(gate: Gate) -> None:
 def test_a_call_without_a_token_of_the_right_role_is_refused(gate: Gate, method: str, token: str) -> None:
     with pytest.raises(UnauthenticatedError, match="not authenticated"):
         gate.identify(method, [authorization(token)] if token else [], PEER)
+
+
+def test_a_client_of_an_acting_service_is_no_actor_and_an_actor_is_no_client(gate: Gate, known: KnownTokens) -> None:
+    clients = Gate({Role.CLIENT: known}, open_health=True)
+    act = f"{CLIENT_METHODS}Act"
+    assert clients.identify(act, [authorization(ALICES)], PEER).role is Role.CLIENT
+    for asked, method in ((clients, JOIN), (clients, STATUS), (gate, act)):
+        with pytest.raises(UnauthenticatedError):
+            asked.identify(method, [authorization(ALICES)], PEER)
 
 
 def test_health_checks_need_no_token_where_health_is_open(gate: Gate, known: KnownTokens) -> None:

@@ -99,7 +99,7 @@ def test_another_user_of_the_host_cannot_join_a_learner_without_tokens(client: C
         client.join()
     code, name, message = refusal(error)
     assert (code, name) == (grpc.StatusCode.PERMISSION_DENIED, "other_user")
-    assert "expected a caller of the learner's own user or of root, found another user of this host" in message
+    assert "expected a caller of this server's own user or of root, found another user of this host" in message
     assert not client.server.control.joins
 
 

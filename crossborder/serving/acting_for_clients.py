@@ -1,0 +1,56 @@
+"""An acting service that is an actor of a run: what the actor does while it is joined."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from actor.client.fetcher import ModelFetcher
+from actor.client.join_answer import JoinAnswer
+from actor.client.pusher import Pusher
+from actor.episode_recording import EpisodeRecording
+from actor.proxy import ReplayBufferProxy
+from actor.stat import ActorCounters
+from common.errors import ConfigError
+from common.parts import Parts
+from crossborder.serving.recording_player import RecordingPlayer
+from crossborder.serving.serving import Places, serve
+from crossborder.serving.serving_config import ServingConfig
+
+
+class ActingForClients:
+    """The ``ActLoop`` of an actor whose lanes are those of clients.
+
+    Args:
+        config: of the service.
+        on_listening: called whenever clients are served. The service begins anew with each run, and whenever its run
+            goes on with other settings of actors.
+    """
+
+    def __init__(self, config: ServingConfig, on_listening: Callable[[Places], None]) -> None:
+        self._config, self._on_listening = config, on_listening
+
+    def __call__(
+        self,
+        parts: Parts,
+        joined: JoinAnswer,
+        models: ModelFetcher,
+        pusher: Pusher,
+        counters: ActorCounters,
+        *,
+        recording: EpisodeRecording | None,
+        ends: Callable[[], bool],
+    ) -> None:
+        """See ``ActLoop``.
+
+        Raises:
+            ConfigError: the run's step processor makes items.
+        """
+        if parts.processors:
+            raise ConfigError("--learner: expected a run of rows, found step_processor, which makes its own items")
+        proxy = ReplayBufferProxy(joined.schema, joined.config.push, pusher)
+        player = RecordingPlayer(parts, models, proxy, counters, recording)
+        parts.agent.train()
+        config = self._config.model_copy(update={"seed": joined.seed, "explore": True})
+        asyncio.run(serve(player, config, ends, self._on_listening, player))
+        player.flush()

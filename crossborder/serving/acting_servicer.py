@@ -1,0 +1,49 @@
+"""``ActingService`` over gRPC: each stream is a connection of one session."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from common.errors import CrossborderError
+from common.wire.pb import acting_pb2 as pb
+from common.wire.pb import acting_pb2_grpc as pb_grpc
+from crossborder.serving.connection import Connection
+from crossborder.serving.service import Service
+from learner.ingest.gate import current_caller
+from learner.ingest.refusals import BadMessageError, Context, status_of
+
+
+class ActingServicer(pb_grpc.ActingServiceServicer):
+    """Brings requests of gRPC to the sessions. ``Admission`` has let their callers in before."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def Describe(self, request: pb.DescribeRequest, context: Context) -> pb.DescribeResponse:  # noqa: N802, ARG002
+        return self._service.describe()
+
+    async def Act(  # noqa: N802
+        self,
+        request_iterator: AsyncIterator[pb.ActRequest],
+        context: Context,  # noqa: ARG002
+    ) -> AsyncIterator[pb.ActResponse]:
+        connection = Connection(self._service.sessions, current_caller.get().name)
+        try:
+            yield connection.begin(await self._read_first(request_iterator))
+            async for answer in connection.answers(request_iterator):
+                yield answer
+        except CrossborderError as error:
+            self._service.figures.refused[status_of(error)[1]] += 1
+            raise
+        finally:
+            connection.end()
+
+    async def _read_first(self, requests: AsyncIterator[pb.ActRequest]) -> pb.ActRequest:
+        try:
+            async with asyncio.timeout(self._service.handshake_seconds):
+                return await anext(requests)
+        except TimeoutError:
+            raise self._service.limits.count_refusal("handshake_seconds") from None
+        except StopAsyncIteration:
+            raise BadMessageError("expected open or resume, found the end of the stream") from None

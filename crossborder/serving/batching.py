@@ -1,0 +1,197 @@
+"""One forward pass for the lanes of many sessions: steps are gathered for a short time, and answered together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Final, NamedTuple, NoReturn, Protocol
+
+import numpy as np
+
+from common.data import Array, Leaves
+from common.errors import CrossborderError, PluginError
+from common.interfaces import EnvSpec
+from common.lanes.lanes import Round
+from common.leaves import empty_leaves, pick_lanes, put_leaves
+from crossborder.serving.description import Description
+from crossborder.serving.figures import Figures
+from crossborder.serving.outcomes import Outcomes
+from crossborder.serving.reading import Moment, join_moments
+
+LOOK_SECONDS: Final = 1.0
+"""While no lane acts, ``StepSink`` is asked this often to hand over what it has."""
+
+
+class Player(Protocol):
+    """Chooses actions. A saved policy is one (``learner.evaluation.policy:Policy``), ``RecordingPlayer`` another."""
+
+    @property
+    def spec(self) -> EnvSpec:
+        """The spaces of one lane, as clients have them."""
+
+    @property
+    def opt_steps(self) -> int:
+        """Opt steps of the model that acts now."""
+
+    def sample(self, obs: Leaves, begins: Array, lanes: Array) -> Leaves:
+        """Actions ``[k, *shape]`` for observations ``[k, *shape]`` of these lanes, ``[k]`` int64, all different."""
+
+
+class StepSink(Protocol):
+    """Takes the steps that lanes have taken."""
+
+    @property
+    def takes_executed(self) -> bool:
+        """Whether it can take steps in which others than the player acted."""
+
+    def note(self, moment: Moment, outcome: Round) -> None:
+        """Take the outcome of the steps of some lanes, before actions for their next steps are chosen."""
+
+    async def hand_over(self) -> None:
+        """Pass on what was gathered, if it is time; no lane acts meanwhile."""
+
+
+class Choice(NamedTuple):
+    """The actions of some lanes as they travel, and the opt steps of the model that chose them."""
+
+    action: bytes
+    opt_steps: int
+
+
+class _Waiting(NamedTuple):
+    """Lanes that wait for actions."""
+
+    moment: Moment
+    came: float
+    tell: Callable[[Choice], None]
+
+
+class Batcher:
+    """Gathers lanes that wait. A batch goes when all connected lanes wait, when it is full, or when the wait is over.
+
+    The player chooses in the event loop's thread: a thread of its own would wait for Python's lock longer than most
+    policies compute. Steps that arrive meanwhile wait in their sockets, and make the next batch.
+
+    Args:
+        player: chooses actions.
+        description: of the actions as they travel.
+        max_rows: lanes in one batch, unless one step alone has more.
+        max_wait: the longest time in seconds that a step waits for others.
+        count_lanes: how many lanes are connected now.
+        figures: counts batches and episodes.
+        sink: takes the steps; None: nobody does.
+    """
+
+    def __init__(
+        self,
+        player: Player,
+        description: Description,
+        *,
+        max_rows: int,
+        max_wait: float,
+        count_lanes: Callable[[], int],
+        figures: Figures,
+        sink: StepSink | None = None,
+    ) -> None:
+        self._player, self._description, self._max_rows, self._max_wait = player, description, max_rows, max_wait
+        self._count_lanes, self._figures, self._sink = count_lanes, figures, sink
+        self._outcomes = Outcomes()
+        self._waiting = deque[_Waiting]()
+        self._n_rows = 0
+        self._changed = asyncio.Event()
+
+    def submit(self, moment: Moment, tell: Callable[[Choice], None]) -> None:
+        """Ask for actions. If the service ends before, nothing is told.
+
+        Args:
+            moment: of at least one lane; none of them waits already.
+            tell: is called with the actions, later. Those of lanes whose episode has ended have no meaning.
+        """
+        self._waiting.append(_Waiting(moment, asyncio.get_running_loop().time(), tell))
+        self._n_rows += len(moment.lanes)
+        if len(self._waiting) == 1 or self._is_complete():
+            self._changed.set()
+
+    async def run(self) -> NoReturn:
+        """Answer until cancelled.
+
+        Raises:
+            PluginError: the player failed.
+            CrossborderError: the steps could not be handed over.
+        """
+        while True:
+            if await self._gather():
+                self._answer(self._take())
+            if self._sink is not None:
+                await self._sink.hand_over()
+
+    async def _gather(self) -> bool:
+        """Wait until a batch may go; False if no lane waits for a long time."""
+        if not self._waiting:
+            self._changed.clear()
+            try:
+                async with asyncio.timeout(LOOK_SECONDS):
+                    await self._changed.wait()
+            except TimeoutError:
+                return False
+        loop, deadline = asyncio.get_running_loop(), self._waiting[0].came + self._max_wait
+        await asyncio.sleep(0)  # Steps that have been received already come along.
+        while not self._is_complete() and loop.time() < deadline:
+            self._changed.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(deadline):
+                    await self._changed.wait()
+        return True
+
+    def _is_complete(self) -> bool:
+        return self._n_rows >= min(self._max_rows, self._count_lanes())
+
+    def _take(self) -> list[_Waiting]:
+        """The next batch: as many of the steps that wait longest as have room, but at least one."""
+        now, batch, rows = asyncio.get_running_loop().time(), list[_Waiting](), 0
+        while self._waiting and (not batch or rows + len(self._waiting[0].moment.lanes) <= self._max_rows):
+            batch.append(self._waiting.popleft())
+            rows += len(batch[-1].moment.lanes)
+            self._figures.wait_seconds.observe(now - batch[-1].came)
+        self._n_rows -= rows
+        return batch
+
+    def _answer(self, batch: Sequence[_Waiting]) -> None:
+        """Give each step the actions of its lanes."""
+        moment = join_moments([one.moment for one in batch], self._player.spec.action_space)
+        actions, opt_steps, now = self._choose(moment), self._player.opt_steps, asyncio.get_running_loop().time()
+        payloads = self._description.write_actions(actions, [len(one.moment.lanes) for one in batch])
+        for one, payload in zip(batch, payloads, strict=True):
+            one.tell(Choice(payload, opt_steps))
+            self._figures.answer_seconds.observe(now - one.came)
+
+    def _choose(self, moment: Moment) -> Leaves:
+        """Choose actions for these lanes, after the steps before have been noted."""
+        outcome = self._outcomes.note(moment)
+        self._figures.episodes += len(outcome.returns)
+        self._figures.return_sum += sum(outcome.returns)
+        try:
+            if self._sink is not None:
+                self._sink.note(moment, outcome)
+            return self._sample(moment)
+        except CrossborderError:
+            raise
+        except Exception as error:  # A user's agent may raise anything.
+            raise PluginError(f"the policy failed: {type(error).__name__}: {error}") from error
+
+    def _sample(self, moment: Moment) -> Leaves:
+        """Choose actions; lanes whose episode has ended get zeros."""
+        acts, player = ~moment.ends, self._player
+        n_acting = int(np.count_nonzero(acts))
+        if n_acting:
+            self._figures.actions += n_acting
+            self._figures.batch_lanes.observe(n_acting)
+        if n_acting == len(acts):
+            return player.sample(moment.obs, moment.begins, moment.lanes)
+        actions = empty_leaves(player.spec.action_space, len(acts))
+        if n_acting:
+            chosen = player.sample(pick_lanes(moment.obs, acts), moment.begins[acts], moment.lanes[acts])
+            put_leaves(actions, acts, chosen)
+        return actions

@@ -1,0 +1,110 @@
+"""One connection of a session, through whichever door it came: requests in, answers out, in order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from common.wire.pb import acting_pb2 as pb
+from common.wire.rpc import StoppingError
+from crossborder.serving.session import Session
+from crossborder.serving.sessions import Sessions
+from learner.ingest.refusals import BadMessageError, SessionLostError
+
+
+class Connection:
+    """Begins with ``open`` or ``resume``. A task reads steps while earlier ones are answered.
+
+    The client may send as many steps without their answers as its session has lanes. Beyond that, reading waits, and
+    with it the client: nothing that it sends is kept without a bound.
+
+    Args:
+        sessions: of the service.
+        owner: the name of the client's token; empty without tokens.
+    """
+
+    def __init__(self, sessions: Sessions, owner: str) -> None:
+        self._sessions, self._owner = sessions, owner
+        self._session: Session | None = None
+        self._reader: asyncio.Task[None] | None = None
+        self._answers = asyncio.Queue[pb.LaneActions | None]()
+        """In the order of the steps, bounded by ``_room``; None: it may be that no further one comes."""
+        self._n_asked = 0
+        self._was_taken_over = False
+
+    def begin(self, request: pb.ActRequest) -> pb.ActResponse:
+        """Open or resume the session that the first request asks for.
+
+        Raises:
+            CrossborderError: see ``Sessions``.
+        """
+        if self._sessions.is_stopping:
+            raise StoppingError("the service is shutting down")
+        kind = request.WhichOneof("request")
+        if kind == "open":
+            secret, session = self._sessions.open(request.open.lanes, self._owner)
+        elif kind == "resume":
+            secret, session = request.resume.secret, self._sessions.find(request.resume.secret, self._owner)
+        else:
+            raise BadMessageError(f"expected open or resume as the first request, found {kind or 'nothing'}")
+        self._session, self._room = session, asyncio.Semaphore(len(session.lanes))
+        self._hang_up, self._tell = self._take_over, self._answers.put_nowait
+        self._sessions.connect(session, self._hang_up)  # The same object as in ``disconnect``, which compares it.
+        opened = pb.SessionOpened(secret=secret, lanes=len(session.lanes), seed=session.seed, last_seq=session.last_seq)
+        return pb.ActResponse(opened=opened)
+
+    async def answers(self, requests: AsyncIterator[pb.ActRequest]) -> AsyncIterator[pb.ActResponse]:
+        """The answers to all further requests, until the client closes its session or ends the connection.
+
+        Raises:
+            CrossborderError: a request was refused, or the session has ended or has another connection.
+        """
+        assert self._session is not None, "a connection begins first"
+        self._reader = asyncio.create_task(self._read(self._session, requests))
+        self._reader.add_done_callback(lambda _: self._answers.put_nowait(None))
+        n_answered = 0
+        while not self._was_taken_over and not (self._reader.done() and n_answered == self._n_asked):
+            answer = await self._answers.get()
+            if answer is not None:
+                yield pb.ActResponse(action=answer)
+                n_answered += 1
+                self._room.release()
+        if self._was_taken_over and not self._sessions.is_stopping:
+            raise SessionLostError("this connection has lost its session: it ended, or another connection resumed it")
+        if self._was_taken_over:
+            raise StoppingError("the service is shutting down")
+        await self._reader
+
+    async def _read(self, session: Session, requests: AsyncIterator[pb.ActRequest]) -> None:
+        async for request in requests:
+            kind = request.WhichOneof("request")
+            if kind == "close":
+                self._sessions.disconnect(session, self._hang_up)
+                self._sessions.close(session)
+                return
+            if kind != "step":
+                raise BadMessageError(f"expected step or close, found {kind or 'nothing'}")
+            await self._room.acquire()
+            session.take(request.step, self._tell)
+            self._n_asked += 1
+
+    def _take_over(self) -> None:
+        """End this connection: its session has ended, or has another connection."""
+        self._was_taken_over = True
+        if self._reader is not None:
+            self._reader.cancel()
+        self._answers.put_nowait(None)
+
+    def end(self) -> None:
+        """The connection is gone; its session stays for ``resume_seconds``."""
+        if self._reader is not None:
+            self._reader.cancel()
+            self._reader.add_done_callback(_forget)
+        if self._session is not None:
+            self._sessions.disconnect(self._session, self._hang_up)
+
+
+def _forget(reader: asyncio.Task[None]) -> None:
+    """Take note of an error that nobody can be told any more: the client has gone before it was told."""
+    if not reader.cancelled():
+        reader.exception()

@@ -1,0 +1,134 @@
+"""Observations and actions of a policy as bytes, and their description for people who write a client."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import accumulate
+from typing import Any, Final
+
+import numpy as np
+
+from common.action_masks import find_masks
+from common.bad_values import KEEP_ALL, REFUSE_ALL, Rules
+from common.data import Array, Column, Leaves, Schema
+from common.errors import PluginError, RefusedError
+from common.interfaces import EnvSpec
+from common.spaces import AnySpace, columns_of, from_columns, to_columns
+from common.wire.codec import decode, encode
+from common.wire.pb import acting_pb2 as pb
+from learner.ingest.refusals import BadMessageError
+
+VERSION: Final = 1
+"""The version of ``acting.proto``."""
+
+
+class Description:
+    """The spaces of one lane, as they travel; ``acting.proto`` has the rules.
+
+    Args:
+        spec: the spaces.
+        takes_executed: whether clients may say that others than the policy acted.
+
+    Raises:
+        ConfigError: a leaf of a space cannot travel.
+    """
+
+    def __init__(self, spec: EnvSpec, *, takes_executed: bool = True) -> None:
+        self.spec, self.takes_executed = spec, takes_executed
+        self.masks = find_masks(spec)
+        """The action masks in the observations; None if there are none."""
+        self._observation = Schema(tuple(map(_without_bounds, columns_of("observation", spec.observation_space))))
+        self._action = Schema(columns_of("action", spec.action_space))
+        self.observation_columns = _by_path("observation", self._observation)
+        self.action_columns = _by_path("action", self._action)
+        """By path of the leaf, in the order of payloads; a space that is a leaf has the empty path."""
+
+    def read_observation(self, payload: bytes, k: int) -> Leaves:
+        """The observations of k lanes, ``[k, *shape]``, as read-only views of the payload.
+
+        Raises:
+            BadMessageError: the payload has another size, or a value that observations cannot have.
+        """
+        return _read("observation", self._observation, payload, k)
+
+    def read_action(self, payload: bytes, k: int, *, checked: bool = True) -> Leaves:
+        """The actions of k lanes, ``[k, *shape]``, as read-only views of the payload.
+
+        Args:
+            payload: the actions as bytes.
+            k: lanes.
+            checked: whether values that actions cannot have are refused; the service's own are told as they are.
+
+        Raises:
+            BadMessageError: the payload has another size, or a value that actions cannot have.
+        """
+        return _read("action", self._action, payload, k, REFUSE_ALL if checked else KEEP_ALL)
+
+    def write_actions(self, actions: Leaves, counts: Sequence[int]) -> list[bytes]:
+        """The actions of n lanes, ``[n, *shape]``, as a payload for each of the sessions that have so many lanes.
+
+        Raises:
+            PluginError: an action is NaN or infinite, which no client should execute.
+        """
+        n = sum(counts)
+        columns = _columns_of("action", self._action, actions, n)
+        for name, array in columns.items():
+            if array.dtype.kind == "f" and not np.isfinite(array).all():
+                raise PluginError(
+                    f"the policy: expected finite actions, found {array[~np.isfinite(array)][0]} in {name}"
+                )
+        ends = list(accumulate(counts))
+        parts = [
+            [packed[(end - k) * size : end * size] for k, end in zip(counts, ends, strict=True)]
+            for packed, size in ((array.tobytes(), array.nbytes // n) for array in columns.values())
+        ]
+        return parts[0] if len(parts) == 1 else list(map(b"".join, zip(*parts, strict=True)))
+
+    def write_observation(self, observations: Leaves, k: int) -> bytes:
+        """The payload with the observations of k lanes."""
+        return encode(self._observation, _columns_of("observation", self._observation, observations, k), k)
+
+    def leaves(self) -> tuple[list[pb.Leaf], list[pb.Leaf]]:
+        """The leaves of one observation and of one action, for ``DescribeResponse``."""
+        spaces = self.spec.observation_space, self.spec.action_space
+        return list(_describe("observation", spaces[0])), list(_describe("action", spaces[1]))
+
+
+def _without_bounds(column: Column) -> Column:
+    """Floats may leave their bounds, as in the rows of actors: environments declare them carelessly."""
+    return replace(column, domain=None) if column.numpy_dtype.kind == "f" else column
+
+
+def _by_path(name: str, schema: Schema) -> dict[str, Column]:
+    return {column.name.removeprefix(name).removeprefix("/"): column for column in schema.columns}
+
+
+def _read(name: str, schema: Schema, payload: bytes, k: int, rules: Rules = REFUSE_ALL) -> Leaves:
+    try:
+        columns = decode(schema, k, payload, rules)
+    except RefusedError as error:
+        raise BadMessageError(f"{name}: {error}") from error
+    leaves: Leaves = from_columns(name, columns)
+    return leaves
+
+
+def _columns_of(name: str, schema: Schema, leaves: Leaves, k: int) -> dict[str, Array]:
+    """The leaves of k lanes as the columns of a payload, in its order."""
+    found: dict[str, Any] = to_columns(name, leaves)
+    return {
+        column.name: np.asarray(found[column.name], column.numpy_dtype).reshape(k, *column.shape)
+        for column in schema.columns
+    }
+
+
+def _describe(name: str, space: AnySpace) -> Iterator[pb.Leaf]:
+    for column in columns_of(name, space):
+        bounds = column.domain
+        yield pb.Leaf(
+            path=column.name.removeprefix(name).removeprefix("/"),
+            dtype=column.dtype,
+            shape=column.shape,
+            low=bounds.low.tolist() if bounds else [],
+            high=bounds.high.tolist() if bounds else [],
+        )

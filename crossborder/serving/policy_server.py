@@ -1,0 +1,219 @@
+"""``policy-server``: gives actions of a policy to programs in any language, over a network."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import sys
+import threading
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from common.errors import ConfigError
+from common.process.command import Parser, as_path, positive, run_service, tell_error
+from common.process.log import RateFilter, quiet_grpc
+from common.process.signals import StopSignals
+from common.wire.trust import Trust, add_learner_options, read_trust
+from learner.commands.policy_command import add_policy_options, find_policy
+
+if TYPE_CHECKING:
+    from crossborder.serving.serving import Places
+    from crossborder.serving.serving_config import ServingConfig
+
+log = logging.getLogger(__name__)
+_FLAGS = {"insecure": "listen_insecure", "explore": "explore"}
+"""The options, by setting."""
+LOGGED_PER_SECOND, LOGGED_AT_ONCE = 10.0, 1000
+"""Lines of the log: a stranger cannot fill the disk."""
+RECORD_SECONDS = 10.0
+"""The time for writing the last episodes."""
+EXAMPLES = """\
+  policy-server --run runs/cartpole-20261121-085026-3f2a/best                  for programs of this user on this host
+  policy-server --run runs/cartpole-20261121-085026-3f2a/best --listen 0.0.0.0:50060 \\
+      --listen-certificate host.pem --listen-key host.key --listen-tokens clients.tokens        for other hosts too
+  policy-server --run runs/cartpole-20261121-085026-3f2a/best --set max_wait_ms=2 --set resume_seconds=600
+  policy-server --config serving.yaml --run runs/drone-20261121-085026-3f2a/final --allow drone
+  policy-server --run runs/cartpole-20261121-085026-3f2a/best --record data/episodes   and keep every whole episode
+  policy-server --learner gpu-host:50051 --ca ca.pem --token-file actor.token      an actor whose clients are its lanes
+
+Options whose names begin with --listen are about clients. --ca, --certificate, --key, --token-file and --insecure are
+about the learner. A client needs no Python: protos/crossborder/v1/acting.proto and docs/acting-service.md describe
+what it sends.
+"""
+
+
+def parser() -> Parser:
+    """The command's options."""
+    made = Parser("policy-server", __doc__, EXAMPLES)
+    add_policy_options(made, required=False, namer="the policy or the learner")
+    add_learner_options(made, "the service", several=True, required=False)
+    made.add_argument(
+        "--patience",
+        type=positive,
+        default=120.0,
+        metavar="SECONDS",
+        help="how long to look for the learner, at the start and after a broken connection (default: 120)",
+    )
+    made.add_argument("--config", type=as_path, metavar="FILE", help="a YAML file with settings of the service")
+    made.add_argument("--listen", metavar="HOST:PORT", help="where it listens for clients (default: 127.0.0.1:50060)")
+    made.add_argument(
+        "--websocket", metavar="HOST:PORT", help="where it listens for clients that speak WebSocket (default: nowhere)"
+    )
+    files = {
+        "--listen-certificate": "the service's certificate",
+        "--listen-key": "the private key of that certificate",
+        "--listen-client-ca": "authorities that must have issued the clients' certificates (default: they need none)",
+        "--listen-tokens": "the file of the clients' tokens",
+    }
+    for option, text in files.items():
+        made.add_argument(option, type=as_path, metavar="FILE", help=text)
+    made.add_argument(
+        "--listen-insecure",
+        action="store_true",
+        help="listen beyond this host without encryption and without tokens",
+    )
+    made.add_argument("--metrics", metavar="HOST:PORT", help="where it offers /metrics (default: nowhere)")
+    made.add_argument("--device", metavar="DEVICE", help="where the policy computes, such as cuda (default: cpu)")
+    made.add_argument(
+        "--record",
+        type=as_path,
+        metavar="DIR",
+        help="write every whole episode into DIR, as a dataset for offline-train and replay.sources",
+    )
+    made.add_argument(
+        "--explore",
+        action="store_true",
+        help="explore, as in training, with a saved policy (default: act greedily); with a learner it always explores",
+    )
+    made.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        dest="settings",
+        metavar="KEY.KEY=VALUE",
+        help="a setting of the service; repeatable",
+    )
+    return made
+
+
+def _read_config(arguments: argparse.Namespace) -> ServingConfig:
+    """The settings that the words of the command line ask for, checked.
+
+    Raises:
+        ConfigError: a setting is wrong.
+    """
+    from common.config.nested import assign, read_yaml
+    from common.settings import validate
+    from crossborder.serving.serving_config import ServingConfig
+
+    values: dict[str, Any] = read_yaml(arguments.config) if arguments.config is not None else {}
+    given_texts = {
+        "listen": arguments.listen,
+        "websocket": arguments.websocket,
+        "token_file": arguments.listen_tokens,
+        "metrics": arguments.metrics,
+        "device": arguments.device,
+        "record": arguments.record,
+    }
+    values |= {key: str(text) for key, text in given_texts.items() if text is not None}
+    values |= {key: True for key in ("insecure", "explore") if vars(arguments)[_FLAGS[key]]}
+    tls = {
+        "certificate": arguments.listen_certificate,
+        "key": arguments.listen_key,
+        "client_ca": arguments.listen_client_ca,
+    }
+    if given := {key: str(value) for key, value in tls.items() if value is not None}:
+        values["tls"] = {**(values.get("tls") or {}), **given}
+    for setting in arguments.settings:
+        assign(values, setting)
+    config = validate(ServingConfig, values)
+    config.check()
+    if arguments.learner is not None and (chosen := {"explore", "seed"} & config.model_fields_set):
+        raise ConfigError(
+            f"{', '.join(sorted(chosen))}: expected a saved policy beside it: a learner decides it itself"
+        )
+    return config
+
+
+def _serve_saved_policy(arguments: argparse.Namespace, config: ServingConfig, signals: StopSignals) -> None:
+    import torch
+
+    from common.process.child import keep_buffers
+    from crossborder.serving.recorded_policy import load_recorded_policy
+    from crossborder.serving.serving import serve
+    from learner.evaluation.policy import load_policy
+
+    torch.set_num_threads(1)
+    keep_buffers()
+    find_policy(arguments)
+    place, stopped = arguments.run / arguments.checkpoint, threading.Event()
+    signals.on_stop = stopped.set
+    on_listening = partial(_tell_places, str(place))
+    if config.record is not None:
+        player, recording = load_recorded_policy(
+            place, arguments.allow, config.record, explores=config.explore, device=config.device
+        )
+        try:
+            asyncio.run(serve(player, config, stopped.is_set, on_listening, player))
+            player.flush()
+        finally:
+            recording.close(RECORD_SECONDS)
+        return
+    policy = load_policy(place, arguments.allow, config.device)
+    if config.explore:
+        policy.explore()
+    asyncio.run(serve(policy, config, stopped.is_set, on_listening))
+
+
+def _serve_run(arguments: argparse.Namespace, config: ServingConfig, signals: StopSignals) -> None:
+    from actor.worker import Actor, run_actor
+    from crossborder.serving.acting_for_clients import ActingForClients
+
+    tell = partial(tell_error, "policy-server", form=arguments.log_format)
+    act = ActingForClients(config, partial(_tell_places, arguments.learner))
+    actor = Actor(
+        arguments.learner,
+        arguments.patience,
+        read_trust(Trust, arguments),
+        tell,
+        record=config.record,
+        act=act,
+        device=config.device,
+    )
+    signals.on_stop = actor.stop
+    run_actor(actor)
+
+
+def _tell_places(source: str, places: Places) -> None:
+    log.info("%s acts for clients on %s", source, places.address)
+    if places.websocket is not None:
+        log.info("WebSocket on %s", places.websocket)
+    if places.metrics_port is not None:
+        log.info("metrics on port %d", places.metrics_port)
+
+
+def _run(arguments: argparse.Namespace, signals: StopSignals) -> None:
+    from actor.episode_recording import make_directory
+    from learner.loop.learner_parts import require_device
+
+    quiet_grpc(arguments.log_format)
+    logging.getLogger().handlers[0].addFilter(RateFilter(LOGGED_PER_SECOND, LOGGED_AT_ONCE))
+    if (arguments.run is None) == (arguments.learner is None):
+        raise ConfigError("expected one of --run and --learner: the policy is a saved one, or that of a learner")
+    config = _read_config(arguments)
+    require_device(config.device, "device")
+    if config.record is not None:
+        make_directory(config.record)
+    serve = _serve_run if arguments.learner is not None else _serve_saved_policy
+    serve(arguments, config, signals)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    return run_service(parser(), argv, _run)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,159 @@
+"""A player that is an actor of a run: it acts with the learner's newest model, and records all steps as rows."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from time import perf_counter
+from typing import Protocol
+
+import numpy as np
+
+from actor.sampling.recorder import NEXT, SEEN, RowRecorder, noted_columns
+from actor.sampling.sampler import ItemSink, Outbox, RowWatcher
+from actor.stat import ActorCounters
+from common.data import FIRST, INTERVENED, VERSION, Array, Column, Items, Leaves, Model, ModelVersion, Schema
+from common.interfaces import acting_for_lanes
+from common.lanes.lanes import Round
+from common.lanes.stacking import Stacker
+from common.leaves import capacity_for, copy_leaves, pick_lanes, put_leaves
+from common.parts import Parts
+from common.spaces import columns_of, from_columns, to_columns
+from crossborder.serving.reading import Moment
+
+
+class Models(Protocol):
+    """Where the newest model is; ``actor.client.fetcher:ModelFetcher`` is such a place."""
+
+    def newer_than(self, version: ModelVersion) -> Model | None:
+        """The newest model, if it is newer than ``version``; does not wait."""
+
+
+class RowSink(ItemSink, Protocol):
+    """An ``ItemSink`` that knows which model acts; ``ReplayBufferProxy`` is one."""
+
+    version: ModelVersion
+
+
+class RecordingPlayer:
+    """Acts for lanes as a ``Sampler`` acts in its own environments: the same calls of the agent give the same rows.
+
+    A lane's step begins with its action and ends with the lane's next message. In between, the player keeps the
+    beginning of the row. If the next message begins an episode, the step has no outcome, and gives no row.
+
+    Args:
+        parts: without lanes, and without step processors that make items.
+        models: are looked at before each batch.
+        sink: takes the rows.
+        counters: counts steps and episodes, and the time of inference.
+        recording: takes the rows too; None: they are not recorded.
+
+    Raises:
+        PluginError: the agent cannot act for some of its lanes.
+    """
+
+    def __init__(
+        self,
+        parts: Parts,
+        models: Models,
+        sink: RowSink,
+        counters: ActorCounters,
+        recording: RowWatcher | None = None,
+    ) -> None:
+        self.spec, self.takes_executed = parts.frames, INTERVENED.name in parts.rows.by_name
+        self._agent, self._lane_agent = parts.agent, acting_for_lanes(parts.agent)
+        self._models, self._sink, self._counters = models, sink, counters
+        self._stacker = Stacker(parts.frames, 1, parts.frame_stack)
+        seen = columns_of(SEEN, parts.spec.observation_space) if parts.has_priorities else ()
+        self._records = RowRecorder(parts.rows, 0, noted_columns(parts.spec) if parts.has_priorities else ())
+        self._outbox = Outbox(parts, self._records, recording)
+        self._has_priorities = parts.has_priorities
+        self._extras = [column.name for column in parts.agent.extra_columns()]
+        self._begun = _Begun(parts.rows, parts.agent.extra_columns(), seen)
+        counters.tick()
+
+    @property
+    def opt_steps(self) -> int:
+        """Opt steps of the model that acts now."""
+        return self._sink.version.opt_steps
+
+    def sample(self, obs: Leaves, begins: Array, lanes: Array) -> Leaves:
+        """See ``Player``."""
+        began = perf_counter()
+        model = self._models.newer_than(self._sink.version)
+        if model is not None:
+            self._agent.sync_model(model)
+            self._sink.version = model.version
+        if begins.any():
+            self._lane_agent.begin(begins, lanes)
+        seen = self._stacker.add(obs, begins, lanes)
+        actions: Leaves = self._lane_agent.sample(seen, lanes)
+        self._records.require_actions(actions, len(lanes))
+        extras = self._lane_agent.extras() if self._extras else {}
+        begun = {**to_columns("obs", obs), **to_columns("action", actions), **extras, FIRST.name: begins}
+        if self._has_priorities:
+            begun |= to_columns(SEEN, seen)
+        self._begun.put(lanes, begun, self.opt_steps)
+        self._counters.inference_seconds += perf_counter() - began
+        return actions
+
+    def note(self, moment: Moment, outcome: Round) -> None:
+        """See ``StepSink``."""
+        n_taken = len(moment.lanes) if outcome.taken is None else int(np.count_nonzero(outcome.taken))
+        if not n_taken:
+            return
+        begun = self._begun.pick(moment.lanes)
+        actions = from_columns("action", begun)
+        if outcome.action is not None and outcome.intervened is not None:
+            executed = copy_leaves(actions)
+            put_leaves(executed, outcome.intervened, pick_lanes(outcome.action, outcome.intervened))
+            outcome.action = executed
+            self._counters.intervened_steps += int(np.count_nonzero(outcome.intervened))
+        more = {name: begun[name] for name in (*self._extras, VERSION.name)}
+        self._records.begin(from_columns("obs", begun), begun[FIRST.name], actions, more, moment.lanes)
+        if self._has_priorities:
+            self._records.note(SEEN, from_columns(SEEN, begun))
+            self._records.note(NEXT, self._stacker.peek(moment.obs, moment.lanes))
+        self._records.end(outcome)
+        self._counters.env_steps += n_taken
+        self._counters.add_episodes(outcome)
+
+    async def hand_over(self) -> None:
+        """See ``StepSink``. While the learner holds its actors back, a thread waits, and not the event loop."""
+        if self._sink.takes(self._records.rows):
+            await asyncio.to_thread(self.flush)
+
+    def flush(self) -> None:
+        """Push the rows that were gathered; waits while the learner holds its actors back."""
+        self._counters.tick()
+        self._outbox.push(self._agent, self._sink)
+
+
+class _Begun:
+    """The beginning of each lane's present step, by column.
+
+    Args:
+        rows: the columns of rows.
+        further: columns beside observations and actions.
+    """
+
+    def __init__(self, rows: Schema, *further: Sequence[Column]) -> None:
+        kept = [*rows.named("obs"), *rows.named("action"), FIRST, VERSION, *chain(*further)]
+        self._columns: Items = {column.name: np.zeros((0, *column.shape), column.dtype) for column in kept}
+
+    def put(self, lanes: Array, begun: Mapping[str, Array], opt_steps: int) -> None:
+        self._make_room(lanes)
+        for name, values in begun.items():
+            self._columns[name][lanes] = values
+        self._columns[VERSION.name][lanes] = opt_steps
+
+    def pick(self, lanes: Array) -> dict[str, Array]:
+        self._make_room(lanes)
+        return {name: column[lanes] for name, column in self._columns.items()}
+
+    def _make_room(self, lanes: Array) -> None:
+        n = len(self._columns[FIRST.name])
+        if (more := capacity_for(lanes, n) - n) > 0:
+            for name, column in self._columns.items():
+                self._columns[name] = np.concatenate((column, np.zeros((more, *column.shape[1:]), column.dtype)))

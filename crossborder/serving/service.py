@@ -1,0 +1,57 @@
+"""What all doors of an acting service share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from common.wire.pb import acting_pb2 as pb
+from crossborder.serving.batching import Player
+from crossborder.serving.description import VERSION
+from crossborder.serving.figures import Figures
+from crossborder.serving.serving_config import ServingConfig
+from crossborder.serving.sessions import Sessions
+from learner.ingest.audit import AuditLog
+from learner.ingest.limits import CallLimits
+
+
+@dataclass(frozen=True)
+class Service:
+    """An acting service behind its doors.
+
+    Args:
+        player: chooses actions.
+        config: has the limits.
+        sessions: of the clients.
+        figures: counts.
+        limits: on open calls and connections.
+        audit: notes who was refused.
+        handshake_seconds: the first request of a connection must come within this time.
+    """
+
+    player: Player
+    config: ServingConfig
+    sessions: Sessions
+    figures: Figures
+    limits: CallLimits
+    audit: AuditLog
+    handshake_seconds: float
+
+    def describe(self) -> pb.DescribeResponse:
+        """All that a client must know."""
+        observation, action = self.sessions.description.leaves()
+        config = self.config
+        limits = pb.ActingLimits(
+            max_lanes=config.max_lanes,
+            max_sessions=config.max_sessions,
+            max_message_bytes=config.max_message_bytes,
+            resume_seconds=config.resume_seconds,
+            silence_seconds=config.silence_seconds,
+        )
+        return pb.DescribeResponse(
+            protocol_version=VERSION,
+            observation=observation,
+            action=action,
+            limits=limits,
+            explores=config.explore,
+            version=self.player.opt_steps,
+        )

@@ -1,0 +1,179 @@
+"""An acting service put together: its sessions, its doors, its metrics, and the order in which it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from common.config.run_config import MetricsConfig
+from common.errors import AddressError, PluginError
+from common.wire.address import join_address, split_address
+from common.wire.pb import acting_pb2, acting_pb2_grpc
+from common.wire.waiting import WaitingBytes
+from crossborder.serving.acting_servicer import ActingServicer
+from crossborder.serving.batching import Player, StepSink
+from crossborder.serving.figures import Figures
+from crossborder.serving.service import Service
+from crossborder.serving.serving_config import ServingConfig
+from crossborder.serving.serving_metrics import ServingCollector
+from crossborder.serving.sessions import Sessions
+from learner.ingest.admission import Admission
+from learner.ingest.audit import AuditLog
+from learner.ingest.gate import Gate, KnownTokens, Role
+from learner.ingest.limits import CallLimits
+from learner.ingest.refusals import IngestCounts
+from learner.ingest.server_options import (
+    MAX_CONNECTIONS_OPTION,
+    connections_within,
+    raise_descriptor_limit,
+    server_credentials,
+    server_options,
+)
+from learner.records.exposition import MetricsServer
+
+if TYPE_CHECKING:
+    from crossborder.serving.websocket_door import WebSocketDoor
+
+NAME: Final = acting_pb2.DESCRIPTOR.services_by_name["ActingService"].full_name
+TICK_SECONDS: Final = 0.2
+STOP_SECONDS: Final = 0.5
+"""The time in which clients are told that the service ends."""
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where a service listens: HOST:PORT for gRPC and for WebSocket, and the port of its metrics; None: nowhere."""
+
+    address: str
+    websocket: str | None
+    metrics_port: int | None
+
+
+async def serve(
+    player: Player,
+    config: ServingConfig,
+    ends: Callable[[], bool],
+    on_listening: Callable[[Places], None],
+    sink: StepSink | None = None,
+) -> None:
+    """Serve clients.
+
+    Args:
+        player: chooses actions.
+        config: of the service.
+        ends: whether to shut down; called a few times a second.
+        on_listening: called once, when clients are served.
+        sink: takes the steps of all lanes; None: nobody does.
+
+    Raises:
+        AddressError: an address is taken.
+        ConfigError: a file of ``config`` cannot be read.
+        PluginError: the policy failed.
+        CrossborderError: the steps could not be handed over.
+    """
+    figures, counts = Figures(), IngestCounts()
+    sessions = Sessions(player, config, figures, sink)
+    gate = _make_gate(config)
+    server_config = config.as_server()
+    limits = CallLimits(server_config.fleet, counts, may_share_address=True)
+    waiting = WaitingBytes(server_config.waiting_bytes, "the sessions of this service")
+    seconds = server_config.limits.handshake_seconds
+    service = Service(player, config, sessions, figures, limits, AuditLog(config.audit_file), seconds)
+    admission = Admission(gate, limits, counts, service.audit, handshake_seconds=seconds, waiting=waiting)
+    options = dict(server_options(server_config))
+    options[MAX_CONNECTIONS_OPTION] = connections_within(options[MAX_CONNECTIONS_OPTION], raise_descriptor_limit())
+    server = grpc.aio.server(interceptors=[admission], options=[*options.items()])
+    acting_pb2_grpc.add_ActingServiceServicer_to_server(ActingServicer(service), server)
+    address, gate.port = _listen(server, config)
+    waiting.serve_on(gate.port)
+    metrics = _serve_metrics(ServingCollector(sessions, figures, counts), config)
+    async with AsyncExitStack() as stack:
+        stack.callback(metrics.close)
+        answering = await stack.enter_async_context(_answering(sessions))
+        await stack.enter_async_context(_started(server))
+        ticks = [sessions.tick, admission.tick]
+        websocket = None
+        if config.websocket is not None:
+            door = _make_websocket_door(service)
+            websocket = await stack.enter_async_context(door.opened(config.websocket))
+            ticks.append(door.tick)
+        gc.collect()
+        gc.freeze()  # A collection over all that torch has made would hold the clients up for 0.05 s.
+        stack.callback(gc.unfreeze)
+        on_listening(Places(address, websocket, metrics.port))
+        while not (ends() or answering.done()):
+            for tick in ticks:
+                tick()
+            await asyncio.wait([answering], timeout=TICK_SECONDS)
+        sessions.stop()
+        if answering.done():
+            answering.result()
+
+
+def _make_websocket_door(service: Service) -> WebSocketDoor:
+    """The door, which a service has only if it asks for it: it needs packages that others need not have.
+
+    Raises:
+        PluginError: they are missing.
+    """
+    try:
+        from crossborder.serving.websocket_door import WebSocketDoor  # noqa: PLC0415 - see above
+    except ModuleNotFoundError as error:
+        raise PluginError(f"websocket: {error}; pip install 'crossborder[serving]'") from error
+    return WebSocketDoor(service, _make_gate(service.config))  # A gate of its own: it knows one port.
+
+
+def _make_gate(config: ServingConfig) -> Gate:
+    tokens = config.tokens()
+    known = {Role.CLIENT: KnownTokens(tokens)} if tokens else {}
+    return Gate(known, open_health=True, is_open=config.insecure)
+
+
+def _listen(server: grpc.aio.Server, config: ServingConfig) -> tuple[str, int]:
+    """Listen; return HOST:PORT and the port alone."""
+    try:
+        if config.tls is None:
+            port = server.add_insecure_port(config.listen)
+        else:
+            port = server.add_secure_port(config.listen, server_credentials(config.tls))
+    except RuntimeError as error:
+        raise AddressError(f"{config.listen}: cannot listen there; name another port, or port 0") from error
+    return join_address(split_address(config.listen)[0], port), port
+
+
+def _serve_metrics(collector: ServingCollector, config: ServingConfig) -> MetricsServer:
+    host, port = split_address(config.metrics) if config.metrics is not None else ("127.0.0.1", None)
+    return MetricsServer(collector, MetricsConfig(host=host), port)
+
+
+@asynccontextmanager
+async def _answering(sessions: Sessions) -> AsyncIterator[asyncio.Task[object]]:
+    """A context in which steps are answered; its task ends only with an error."""
+    task: asyncio.Task[object] = asyncio.create_task(sessions.batches.run())
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+@asynccontextmanager
+async def _started(server: grpc.aio.Server) -> AsyncIterator[None]:
+    """A context in which the server answers calls, and says by its health that it does."""
+    health_servicer = health.aio.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
+    await server.start()
+    for service in ("", NAME):
+        await health_servicer.set(service, health_pb2.HealthCheckResponse.SERVING)
+    try:
+        yield
+    finally:
+        await health_servicer.enter_graceful_shutdown()
+        await server.stop(STOP_SECONDS)

@@ -1,0 +1,126 @@
+"""One client's session: its lanes, where their episodes are, and the answers that it may ask for again."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+
+from common.data import Array
+from common.wire.pb import acting_pb2 as pb
+from crossborder.serving.batching import Batcher, Choice
+from crossborder.serving.description import Description
+from crossborder.serving.figures import Figures
+from crossborder.serving.reading import read_lanes, read_moment
+from learner.ingest.refusals import BadMessageError
+
+Tell = Callable[[pb.LaneActions], None]
+"""Takes the answer to a step."""
+
+
+class Session:
+    """The lanes of one client. It outlives its connection, and goes on with the next one.
+
+    Args:
+        key: the digest of its secret.
+        owner: the name of the client's token; empty without tokens.
+        lanes: their numbers among all lanes of the service, ``[n]`` int64. The client counts them from 0.
+        seed: of the first lane.
+        description: of observations and actions.
+        batches: chooses actions.
+        figures: counts them.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        *,
+        key: bytes,
+        owner: str,
+        lanes: Array,
+        seed: int,
+        description: Description,
+        batches: Batcher,
+        figures: Figures,
+        clock: Callable[[], float],
+    ) -> None:
+        self.key, self.owner, self.lanes, self.seed = key, owner, lanes, seed
+        self.last_seq = 0
+        self.silent_since = clock()
+        self.hang_up: Callable[[], None] | None = None
+        """Ends the present connection; None while there is none."""
+        self._description, self._batches, self._figures, self._clock = description, batches, figures, clock
+        self.on_rest: Callable[[], None] | None = None
+        """Called once, as soon as no lane waits any more."""
+        self._answers = OrderedDict[int, pb.LaneActions | list[Tell]]()
+        """By seq, the oldest first; those of the last n steps, and of one before them. Of a step that waits for its
+        actions there are the functions that are to be told: one for each time that it has come."""
+        self._own = np.arange(len(lanes))
+        """All lanes by the client's count."""
+        self._begins = np.ones(len(lanes), bool)
+        """By lane: its next observation begins an episode."""
+        self._waits = np.zeros(len(lanes), bool)
+        """By lane: it waits for an action."""
+
+    def take(self, step: pb.LaneSteps, tell: Tell) -> None:
+        """Take a step; the same step again gets the same answer. A step that is refused changes nothing.
+
+        Args:
+            step: the message.
+            tell: takes the answer, now or later. If the step has come by another connection before, and has no answer
+                yet, nobody there is told any more.
+
+        Raises:
+            BadMessageError: the step breaks a rule.
+        """
+        self.silent_since = self._clock()
+        kept = self._answers.get(step.seq)
+        if kept is not None:
+            self._figures.repeated += 1
+            if isinstance(kept, pb.LaneActions):
+                tell(kept)
+            else:
+                self._answers[step.seq] = [*kept, tell] if tell in kept else [tell]
+            return
+        if step.seq != self.last_seq + 1:
+            raise BadMessageError(f"step: expected seq {self.last_seq + 1}, found {step.seq}")
+        self._ask(step)
+        self.last_seq = step.seq
+        self._answers[step.seq] = [tell]
+        if len(self._answers) > len(self.lanes) + 1:
+            self._answers.popitem(last=False)
+
+    @property
+    def rests(self) -> bool:
+        """Whether no lane waits for an action."""
+        return not self._waits.any()
+
+    def _ask(self, step: pb.LaneSteps) -> None:
+        """Ask for actions.
+
+        Raises:
+            BadMessageError: the step breaks a rule.
+        """
+        own = read_lanes(step.lanes, len(self.lanes)) if step.lanes else self._own
+        waits = self._waits[own]
+        if waits.any():
+            raise BadMessageError(
+                f"step: expected no step of lane {own[waits][0]} before the answer to its last one, found one"
+            )
+        moment = read_moment(step, own, self.lanes[own], self._begins[own], self._description)
+        self._begins[own], self._waits[own] = moment.ends, True
+        self._batches.submit(moment, partial(self._answer, step.seq, own))
+
+    def _answer(self, seq: int, own: Array, choice: Choice) -> None:
+        self._waits[own] = False
+        self.silent_since = self._clock()
+        answer = pb.LaneActions(seq=seq, action=choice.action, version=choice.opt_steps)
+        waiting = self._answers[seq]
+        assert isinstance(waiting, list), "a step is answered once"
+        self._answers[seq] = answer
+        for tell in waiting:
+            tell(answer)
+        if self.on_rest is not None and self.rests:
+            self.on_rest()

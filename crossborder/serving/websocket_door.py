@@ -1,0 +1,234 @@
+"""The door for game engines and browsers, which speak WebSocket: the same sessions, tokens and limits as by gRPC."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from http import HTTPStatus
+from typing import Any, Final
+
+from websockets.asyncio.server import Server, ServerConnection, serve
+from websockets.exceptions import ConnectionClosed
+from websockets.http11 import Request, Response
+from websockets.typing import Origin
+
+from common.errors import AddressError, CrossborderError
+from common.wire.address import join_address, split_address
+from common.wire.pb import acting_pb2 as pb
+from common.wire.rpc import StoppingError
+from common.wire.tokens import authorization
+from crossborder.serving.connection import Connection
+from crossborder.serving.service import Service
+from crossborder.serving.websocket_messages import (
+    Values,
+    parse,
+    read_request,
+    tell_answer,
+    tell_description,
+    write,
+)
+from learner.ingest.admission import OpenCall
+from learner.ingest.audit import STRANGER
+from learner.ingest.gate import CLIENT_METHODS, Caller, Gate
+from learner.ingest.refusals import (
+    OverLimitError,
+    TokenReplacedError,
+    UnauthenticatedError,
+    status_of,
+)
+from learner.records.exposition import watch_tls
+
+log = logging.getLogger(__name__)
+METHOD: Final = f"{CLIENT_METHODS}Act"
+"""Under this name, the gate and the limits know a connection: as the stream that it would be by gRPC."""
+STOP_SECONDS: Final = 0.5
+"""The time in which clients are told that the service ends."""
+MAX_STRANGERS: Final = 32
+"""Connections that have not shown a token yet. Each may make the service keep one message."""
+_CLOSE_CODES: Final = {StoppingError: 1001, TokenReplacedError: 1012, OverLimitError: 1013}
+"""Of errors after which a client may come back (RFC 6455, section 7.4, and IANA's list); all others are 1008."""
+
+
+class WebSocketDoor:
+    """Brings the messages of WebSocket to ``sessions``.
+
+    Args:
+        service: whose door this is.
+        gate: knows clients by their tokens.
+    """
+
+    def __init__(self, service: Service, gate: Gate) -> None:
+        self._service, self._gate = service, gate
+        self._config, self._limits = service.config, service.limits
+        self._open = set[OpenCall]()
+        self._n_strangers = 0
+        self._tasks = set[asyncio.Task[None]]()
+        """Of all connections."""
+
+    @asynccontextmanager
+    async def opened(self, address: str) -> AsyncIterator[str]:
+        """A context in which the door is open; yields HOST:PORT.
+
+        Raises:
+            AddressError: the address is taken.
+            ConfigError: a certificate cannot be read.
+        """
+        host, port = split_address(address)
+        connections = logging.getLogger(f"{__name__}.connections")
+        connections.setLevel(logging.WARNING)  # Clients come and go.
+        origins: list[Origin | None] = [None, *map(Origin, self._config.origins)]
+        try:
+            server = await serve(
+                self._serve,
+                host,
+                port,
+                ssl=self._make_tls(),
+                origins=origins,
+                process_request=self._admit,
+                compression=None,  # Small messages grow by it, and a small message may unpack to a huge one.
+                max_size=self._config.max_message_bytes,
+                max_queue=1,
+                open_timeout=self._service.handshake_seconds,
+                logger=connections,
+                server_header=None,
+            )
+        except OSError as error:
+            raise AddressError(f"{address}: cannot listen there: {error.strerror}; name another port") from error
+        async with server:
+            self._gate.port = _port_of(server)
+            yield join_address(host, self._gate.port)
+            if self._tasks:  # Sessions end before their service. Their tasks tell the clients before the server closes.
+                await asyncio.wait(self._tasks, timeout=STOP_SECONDS)
+
+    def tick(self) -> None:
+        """End the connections whose token is no longer valid; called a few times a second."""
+        self._gate.names()
+        for call in tuple(self._open):
+            if (objection := self._gate.objection(call.caller)) is not None:
+                call.end(objection)
+
+    def _make_tls(self) -> ssl.SSLContext | None:
+        """TLS whose certificate is read again when its file changes: each handshake asks for the present one."""
+        if self._config.tls is None:
+            return None
+        watched = watch_tls(self._config.tls)
+        context = watched.get()
+
+        def use_present(connection: Any, _name: str | None, _context: ssl.SSLContext) -> None:
+            connection.context = watched.get()
+
+        context.sni_callback = use_present
+        return context
+
+    def _admit(self, socket: ServerConnection, _: Request) -> Response | None:
+        if self._n_strangers >= MAX_STRANGERS:
+            return socket.respond(HTTPStatus.SERVICE_UNAVAILABLE, "too many connections without a token\n")
+        return None
+
+    async def _serve(self, socket: ServerConnection) -> None:
+        task = asyncio.current_task()
+        assert task is not None, "the server makes a task for each connection"
+        self._tasks.add(task)
+        as_text = True
+        try:
+            self._n_strangers += 1
+            try:
+                message = await self._read_in_time(socket)
+                as_text = isinstance(message, str)
+                values = dict(parse(message))
+                caller = await self._identify(socket, values.pop("token", ""))
+            finally:
+                self._n_strangers -= 1
+            await self._serve_caller(socket, caller, values, as_text=as_text)
+        except ConnectionClosed as error:
+            log.debug("a connection has ended: %s", error)
+        except CrossborderError as error:
+            await self._refuse(socket, error, as_text=as_text)
+        finally:
+            self._tasks.discard(task)
+
+    async def _serve_caller(self, socket: ServerConnection, caller: Caller, values: Values, *, as_text: bool) -> None:
+        """Serve a connection until it ends by itself, or until a limit or its revoked token ends it.
+
+        Raises:
+            CrossborderError: the reason for which it was ended.
+        """
+        scope = asyncio.timeout(None)
+        call = OpenCall(caller, scope)
+        try:
+            async with scope:
+                with self._limits.call(caller, call.end):
+                    self._open.add(call)
+                    await self._talk(socket, caller, values, as_text=as_text)
+        except TimeoutError:
+            if call.ended_by is None:
+                raise
+            raise call.ended_by from None
+        finally:
+            self._open.discard(call)
+
+    async def _read_in_time(self, socket: ServerConnection) -> str | bytes:
+        try:
+            async with asyncio.timeout(self._service.handshake_seconds):
+                return await socket.recv()
+        except TimeoutError:
+            raise self._limits.count_refusal("handshake_seconds") from None
+
+    async def _identify(self, socket: ServerConnection, token: object) -> Caller:
+        """The caller that has sent this token; a caller without any sends an empty one.
+
+        Raises:
+            UnauthenticatedError: the token is not valid.
+            OtherUserError: another user of this host calls, and there are no tokens.
+        """
+        peer = _peer_of(socket)
+        try:
+            caller = self._gate.identify(METHOD, [authorization(str(token))], peer)
+        except UnauthenticatedError:
+            self._service.audit.note("refused", STRANGER, method=METHOD, peer=peer)
+            self._limits.count_failure(peer)
+            raise
+        await self._gate.require_own_user(caller)
+        return caller
+
+    async def _talk(self, socket: ServerConnection, caller: Caller, values: Values, *, as_text: bool) -> None:
+        if "describe" in values:
+            await socket.send(write(tell_description(self._service.describe()), as_text=as_text))
+            values = parse(await self._read_in_time(socket))
+        description, connection = self._service.sessions.description, Connection(self._service.sessions, caller.name)
+        try:
+            opened = connection.begin(read_request(values, description))
+            await socket.send(write(tell_answer(opened, description), as_text=as_text))
+            async for answer in connection.answers(self._requests(socket)):
+                await socket.send(write(tell_answer(answer, description), as_text=as_text))
+        finally:
+            connection.end()
+
+    async def _requests(self, socket: ServerConnection) -> AsyncIterator[pb.ActRequest]:
+        async for message in socket:
+            yield read_request(parse(message), self._service.sessions.description)
+
+    async def _refuse(self, socket: ServerConnection, error: CrossborderError, *, as_text: bool) -> None:
+        """Tell the client why its connection ends, and end it."""
+        name = status_of(error)[1]
+        self._service.figures.refused[name] += 1
+        log.warning("%s: %s", name, error)
+        try:
+            await socket.send(write({"error": {"name": name, "message": str(error)}}, as_text=as_text))
+        except ConnectionClosed:
+            log.debug("the client has gone before it was told")
+        await socket.close(_CLOSE_CODES.get(type(error), 1008), name)
+
+
+def _port_of(server: Server) -> int:
+    port: int = next(iter(server.sockets)).getsockname()[1]
+    return port
+
+
+def _peer_of(socket: ServerConnection) -> str:
+    """The other end of a connection, as gRPC names it."""
+    host, port = socket.remote_address[:2]
+    return f"ipv6:%5B{host}%5D:{port}" if ":" in host else f"ipv4:{host}:{port}"

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import gymnasium
+import numpy as np
+import pytest
+
+from common.errors import PluginError
+from common.interfaces import EnvSpec
+from common.wire.pb import acting_pb2 as pb
+from crossborder.serving.description import Description
+from learner.ingest.refusals import BadMessageError
+
+BOX, DISCRETE = gymnasium.spaces.Box, gymnasium.spaces.Discrete
+
+
+def test_bounds_are_told_once_where_all_elements_have_the_same_and_one_by_one_otherwise() -> None:
+    low, high = np.array([-1, -2], np.float32), np.array([1, np.inf], np.float32)
+    described = Description(EnvSpec(BOX(low, high), DISCRETE(4, start=-1))).leaves()
+    assert described == (
+        [pb.Leaf(dtype="<f4", shape=[2], low=[-1, -2], high=[1, np.inf])],
+        [pb.Leaf(dtype="<i8", low=[-1], high=[2])],
+    )
+
+
+def test_actions_have_the_dtype_and_shape_of_their_space_whatever_the_agent_computes() -> None:
+    description = Description(EnvSpec(DISCRETE(2), BOX(-1, 1, (2,), np.float32)))
+    (payload,) = description.write_actions(np.array([[0.5, -0.5], [1, 0]], np.float64), [2])
+    assert payload == np.array([0.5, -0.5, 1, 0], "<f4").tobytes()
+    assert description.read_action(payload, 2).tolist() == [[0.5, -0.5], [1, 0]]  # type: ignore[union-attr]
+
+
+def test_the_actions_of_a_batch_are_divided_among_its_sessions() -> None:
+    parts = gymnasium.spaces.Dict({"arm": BOX(-1, 1, (2,), np.float32), "grip": DISCRETE(9)})
+    description = Description(EnvSpec(DISCRETE(2), parts))
+    arm, grip = np.arange(8, dtype=np.float32).reshape(4, 2) / 8, np.array([5, 6, 7, 8])
+    payloads = description.write_actions({"arm": arm, "grip": grip}, [1, 3])
+    found = [description.read_action(payload, k) for payload, k in zip(payloads, (1, 3), strict=True)]
+    assert [actions["grip"].tolist() for actions in found] == [[5], [6, 7, 8]]
+    assert np.concatenate([actions["arm"] for actions in found]).tolist() == arm.tolist()
+
+
+def test_an_action_that_is_not_finite_reaches_no_client() -> None:
+    description = Description(EnvSpec(DISCRETE(2), BOX(-1, 1, (2,), np.float32)))
+    with pytest.raises(PluginError, match="the policy: expected finite actions, found nan in action"):
+        description.write_actions(np.array([[0.5, np.nan]]), [1])
+
+
+def test_floats_of_observations_may_leave_their_bounds_and_integers_may_not() -> None:
+    spec = EnvSpec(gymnasium.spaces.Dict({"goal": DISCRETE(2), "speed": BOX(-1, 1, (1,), np.float32)}), DISCRETE(2))
+    description = Description(spec)
+    payload = description.write_observation({"goal": np.array([1]), "speed": np.array([[9.0]])}, 1)
+    assert description.read_observation(payload, 1)["speed"].tolist() == [[9.0]]
+    with pytest.raises(BadMessageError, match="column 'observation/goal': expected 0 to 1, found 2"):
+        description.read_observation(payload.replace(b"\x01", b"\x02"), 1)

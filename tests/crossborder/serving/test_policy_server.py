@@ -1,0 +1,149 @@
+"""The command with saved policies, as a real process."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from urllib.request import urlopen
+
+import gymnasium
+import numpy as np
+import pytest
+
+from common.config.actor_config import ActorConfig
+from common.episode_files import read_episode
+from common.interfaces import Agent
+from common.lanes.building import read_spec
+from common.parts import build_parts
+from common.plugins.part_config import EnvConfig, PluginConfig
+from common.wire.pb import acting_pb2 as pb
+from learner.evaluation.policy import load_policy
+from learner.storage.checkpoint import Checkpoints
+from tests.conftest import PATIENCE, ROOT, Command, wait_for
+from tests.crossborder.serving.services import Caller, numbers
+
+Start = Callable[..., Command]
+CARTPOLE = EnvConfig(target="gymnasium:make", params={"id": "CartPole-v1"})
+
+
+def save(run: Path, env: EnvConfig = CARTPOLE, **params: object) -> Agent:
+    """Save the policy of an untrained DQN as ``best``, and return its agent."""
+    config = ActorConfig(env=env, agent=PluginConfig(target="common.agents.dqn:DQN", params={"units": [8], **params}))
+    agent = build_parts(config, seed=3).agent
+    Checkpoints(run, config, "run").save("best", agent, opt_steps=12)
+    agent.eval()
+    return agent
+
+
+def address_of(command: Command) -> str:
+    """Where the service says that it listens."""
+    wait_for(lambda: "acts for clients on" in command.output() or command.process.poll() is not None, "it listens")
+    found = re.search(r"acts for clients on (\S+)", command.output())
+    assert found, command.output()
+    return found[1]
+
+
+@pytest.mark.slow
+def test_a_client_gets_the_greedy_actions_of_the_saved_policy_and_ctrl_c_ends_the_service(
+    tmp_path: Path, start: Start
+) -> None:
+    agent = save(tmp_path / "run")
+    command = start("policy-server", "--run", str(tmp_path / "run" / "best"), "--listen", "127.0.0.1:0")
+    env = gymnasium.make("CartPole-v1")
+    with Caller(address_of(command), read_spec(CARTPOLE)) as caller:
+        assert caller.stub.Describe(pb.DescribeRequest()).version == 12
+        stream = caller.open(2)
+        for seq in range(1, 20):
+            observations = np.stack([env.observation_space.sample() % 1 for _ in range(2)]).astype(np.float32)
+            answer = stream.step(seq, observations, 2)
+            assert numbers(answer) == agent.sample(observations).tolist()
+            assert answer.version == 12
+        command.signal(signal.SIGINT)
+        assert command.wait() == 130
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["--listen", "0.0.0.0:0"], 2, "is reachable from other hosts; expected tls and token_file too"),
+        (["--set", "max_lane=3"], 2, "max_lanes"),
+        (["--device", "gpu"], 2, "device: expected a device such as cpu, cuda or cuda:1, found 'gpu'"),
+        (["--learner", "127.0.0.1:1"], 2, "expected one of --run and --learner"),
+        (["--checkpoint", "7"], 2, "names the checkpoint best, --checkpoint 7 another"),
+    ],
+)
+def test_what_cannot_be_served_is_said(tmp_path: Path, start: Start, words: list[str], code: int, message: str) -> None:
+    save(tmp_path / "run")
+    command = start("policy-server", "--run", str(tmp_path / "run" / "best"), *words)
+    assert command.wait() == code
+    assert message in command.output()
+
+
+@pytest.mark.slow
+def test_a_policy_with_a_memory_goes_on_in_each_lane_after_a_broken_connection(tmp_path: Path, start: Start) -> None:
+    config = ActorConfig(
+        env=CARTPOLE,
+        agent=PluginConfig(target="common.agents.r2d2:R2D2", params={"units": [8], "memory": {"width": 8}}),
+    )
+    Checkpoints(tmp_path / "run", config, "run").save("best", build_parts(config, seed=3).agent, opt_steps=1)
+    command = start("policy-server", "--run", str(tmp_path / "run"), "--listen", "127.0.0.1:0")
+    policy = load_policy(tmp_path / "run" / "best")
+    observations = np.random.default_rng(0).normal(size=(40, 3, 4)).astype(np.float32)
+    with Caller(address_of(command), read_spec(CARTPOLE)) as caller:
+        stream = caller.open(3)
+        for seq, seen in enumerate(observations, 1):
+            if seq % 10 == 0:
+                stream.cut()
+                stream = caller.resume(stream.opened.secret)
+            ends = seq % 15 == 14
+            answer = numbers(stream.step(seq, seen, 3, truncated=[False, ends, False]))
+            lanes = [0, 2] if ends else [0, 1, 2]
+            if ends:
+                policy.begin([1])
+            assert [answer[lane] for lane in lanes] == policy([seen[lane] for lane in lanes], lanes)
+
+
+@pytest.mark.slow
+def test_the_client_on_the_page_plays(tmp_path: Path, start: Start) -> None:
+    save(tmp_path / "run")
+    words = ["--listen", "127.0.0.1:0", "--websocket", "127.0.0.1:0", "--metrics", "127.0.0.1:0"]
+    command = start("policy-server", "--run", str(tmp_path / "run"), *words)
+    address_of(command)
+    wait_for(lambda: "metrics on port" in command.output(), "all doors are open")
+    websocket, metrics = re.findall(r"WebSocket on (\S+)|metrics on port (\d+)", command.output())
+    page = (ROOT / "docs" / "acting-service.md").read_text()
+    (client,) = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    exec(client.replace("127.0.0.1:50061", websocket[0]), {})  # noqa: S102 - our own page
+    with urlopen(f"http://127.0.0.1:{metrics[1]}/metrics", timeout=PATIENCE) as answer:
+        told = answer.read().decode()
+    (episodes,) = re.findall(r"^crossborder_serving_episodes_total (\S+)", told, re.MULTILINE)
+    (returns,) = re.findall(r"^crossborder_serving_returns_total (\S+)", told, re.MULTILINE)
+    assert float(episodes) > 5
+    assert 5 * float(episodes) < float(returns) < 1000, "an untrained policy keeps the pole up for some ten steps"
+
+
+@pytest.mark.slow
+def test_whole_episodes_are_recorded_with_the_actions_that_were_executed(tmp_path: Path, start: Start) -> None:
+    save(tmp_path / "run")
+    words = ["--listen", "127.0.0.1:0", "--record", str(tmp_path / "episodes")]
+    command = start("policy-server", "--run", str(tmp_path / "run"), *words)
+    observations = np.random.default_rng(0).normal(size=(6, 2, 4)).astype(np.float32)
+    with Caller(address_of(command), read_spec(CARTPOLE)) as caller:
+        stream = caller.open(2)
+        chosen = numbers(stream.step(1, observations[0], 2))
+        executed, by_person = np.array([1, 1 - chosen[1]]), [False, True]
+        payload = {"executed": executed.tobytes(), "intervened": by_person}
+        stream.step(2, observations[1], 2, reward=[0.5, 0.25], **payload)
+        stream.step(3, observations[2], 2, reward=[1, 2], terminated=[False, True])
+        stream.step(4, observations[3], 2, reward=[3, 0])
+        command.signal(signal.SIGTERM)
+        assert command.wait() == 128 + signal.SIGTERM, command.output()
+    (file,) = (tmp_path / "episodes").iterdir()
+    episode = read_episode(file)
+    np.testing.assert_array_equal(episode["obs"], observations[:3, 1])
+    assert episode["action"][0] == executed[1]
+    assert (episode["reward"].tolist(), episode["terminated"].tolist()) == ([0.25, 2], [False, True])
+    assert episode["intervened"].tolist() == [True, False]

@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common.errors import ConfigError
+from common.wire.tokens import CLIENT_VARIABLE
+from crossborder.certificates.authority import make_files
+from crossborder.serving.serving_config import ServingConfig
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> dict[str, Any]:
+    make_files(tmp_path, ["gpu-host"], 1, renew=False)
+    tls = {"certificate": tmp_path / "server.pem", "key": tmp_path / "server.key"}
+    return {"tls": tls, "token_file": tmp_path / "actor.token"}
+
+
+def test_a_service_beyond_this_host_needs_certificates_and_tokens(files: dict[str, Any]) -> None:
+    for settings, missing in (({}, "tls and token_file"), ({"tls": files["tls"]}, "token_file")):
+        with pytest.raises(ConfigError, match=f"is reachable from other hosts; expected {missing} too"):
+            ServingConfig(listen="0.0.0.0:50060", **settings).check()
+    ServingConfig(listen="0.0.0.0:50060", **files).check()
+    ServingConfig(listen="0.0.0.0:50060", insecure=True).check()
+    ServingConfig(listen="127.0.0.1:50060").check()
+
+
+def test_settings_that_contradict_each_other_are_refused(files: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="expected a certificate and key beside tokens"):
+        ServingConfig(token_file=files["token_file"]).check()
+    with pytest.raises(ConfigError, match=r"insecure .--listen-insecure.: expected neither tls nor tokens"):
+        ServingConfig(insecure=True, **files).check()
+
+
+def test_tokens_come_from_the_environment_too(monkeypatch: pytest.MonkeyPatch, files: dict[str, Any]) -> None:
+    monkeypatch.setenv(f"{CLIENT_VARIABLE}_FILE", str(files["token_file"]))
+    ServingConfig(listen="0.0.0.0:50060", tls=files["tls"]).check()

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import re
+from urllib.request import urlopen
+
+import grpc
+import pytest
+
+from common.wire.pb import acting_pb2 as pb
+from tests.conftest import PATIENCE, ROOT
+from tests.crossborder.serving.services import Caller, Service
+
+
+def scrape(service: Service) -> dict[str, float]:
+    """The value of each sample that has a value, without the prefix of all names."""
+    with urlopen(f"http://127.0.0.1:{service.places.metrics_port}/metrics", timeout=PATIENCE) as answer:
+        lines = answer.read().decode().splitlines()
+    prefix = "crossborder_serving_"
+    found = (line.removeprefix(prefix).rsplit(" ", 1) for line in lines if line.startswith(prefix))
+    return {name: float(value) for name, value in found}
+
+
+def test_the_metrics_tell_what_a_service_has_done() -> None:
+    with Service(metrics="127.0.0.1:0") as service, Caller(service.places.address) as caller:
+        stream = caller.open(3)
+        stream.actions(1, 3)
+        stream.actions(2, 3, reward=[1, 2, 3], truncated=[False, True, False])
+        stream.actions(2, 3)
+        stream.cut()
+        caller.resume(stream.opened.secret).send(step=pb.LaneSteps(seq=9))
+        with pytest.raises(grpc.RpcError):
+            caller.resume("nobody has this")
+        told = scrape(service)
+    counted = {name: told[name] for name in ("sessions", "lanes", "sessions_opened_total", "resumes_total")}
+    assert counted == {"sessions": 1, "lanes": 3, "sessions_opened_total": 1, "resumes_total": 1}
+    assert (told["actions_total"], told["repeated_steps_total"]) == (5, 1)
+    assert (told["episodes_total"], told["returns_total"]) == (1, 2)
+    assert told['refused_total{reason="session_lost"}'] == 1
+    assert (told["batch_lanes_count"], told["batch_lanes_sum"]) == (2, 5)
+    assert (told["wait_seconds_count"], told["answer_seconds_count"]) == (2, 2)
+
+
+def test_every_metric_is_on_the_page_and_the_page_names_no_other() -> None:
+    with Service(metrics="127.0.0.1:0") as service:
+        told = {name.partition("{")[0] for name in scrape(service)}
+    named = re.findall(r"`crossborder_serving_([a-z_]+)[`{]", (ROOT / "docs" / "metrics.md").read_text())
+    labelled = {"over_limit_total"}  # It has no series before the first call over a limit.
+    assert set(named) == {re.sub("_(bucket|count|sum|created)$", "", name) for name in told} | labelled

@@ -1,0 +1,233 @@
+"""Sessions over WebSocket, with real sockets: JSON and MessagePack, tokens, origins, and what gRPC promises too."""
+
+from __future__ import annotations
+
+import json
+import ssl
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import msgpack
+import numpy as np
+import pytest
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.sync.client import ClientConnection, connect
+from websockets.typing import Origin
+
+from common.interfaces import EnvSpec
+from crossborder.certificates.authority import make_files
+from tests.conftest import PATIENCE
+from tests.crossborder.serving.services import Caller, Counting, Service
+
+Values = dict[str, Any]
+TalkTo = Callable[..., "Talk"]
+SECRET = "a" * 20
+
+
+class Talk:
+    """A client of the door; ``packed`` speaks MessagePack instead of JSON."""
+
+    def __init__(self, service: Service, *, packed: bool = False, **options: Any) -> None:
+        scheme = "wss" if "ssl" in options else "ws"
+        self._connected = connect(f"{scheme}://{service.places.websocket}", **options)
+        self.socket: ClientConnection = self._connected.__enter__()
+        self._packed = packed
+
+    def end(self) -> None:
+        self._connected.__exit__(None, None, None)
+
+    def send(self, **values: Any) -> None:
+        self.socket.send(msgpack.packb(values) if self._packed else json.dumps(values))
+
+    def ask(self, **values: Any) -> Values:
+        self.send(**values)
+        return self.read()
+
+    def read(self) -> Values:
+        message = self.socket.recv(PATIENCE)
+        found: Values = json.loads(message) if isinstance(message, str) else msgpack.unpackb(message)
+        return found
+
+    def step(self, seq: int, **fields: Any) -> Any:
+        """The actions that answer a step."""
+        answer = self.ask(step={"seq": seq, "observation": [[0.0, 0.0]], **fields})
+        assert answer["action"]["seq"] == seq
+        return answer["action"]["action"]
+
+    def refused(self, **values: Any) -> tuple[str, str, int]:
+        """The name and the message of the error that answers, and the code with which the connection is closed."""
+        error = self.ask(**values)["error"]
+        with pytest.raises(ConnectionClosed) as closed:
+            self.socket.recv(PATIENCE)
+        assert closed.value.rcvd is not None
+        return error["name"], error["message"], closed.value.rcvd.code
+
+
+@pytest.fixture
+def service() -> Iterator[Service]:
+    with Service(websocket="127.0.0.1:0", origins=["https://game.example"]) as made:
+        yield made
+
+
+@pytest.fixture
+def talk_to() -> Iterator[TalkTo]:
+    """Connects clients, which are gone at the end of the test."""
+    talks = list[Talk]()
+
+    def connected(service: Service, **options: Any) -> Talk:
+        talks.append(Talk(service, **options))
+        return talks[-1]
+
+    yield connected
+    for talk in talks:
+        talk.end()
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_an_episode_by_websocket(talk_to: TalkTo, service: Service, packed: bool) -> None:
+    talk = talk_to(service, packed=packed)
+    described = talk.ask(describe={})["description"]
+    assert described["observation"] == [{"path": "", "dtype": "<f4", "shape": [2], "low": [-1.0], "high": [1.0]}]
+    assert (described["protocol_version"], described["explores"], described["version"]) == (1, False, 7)
+    opened = talk.ask(open={"lanes": 2})["opened"]
+    assert (opened["lanes"], opened["seed"], opened["last_seq"]) == (2, 0, 0)
+    assert talk.step(1, observation=[[0.1, 0.2], [0.3, 0.4]]) == [1, 1]
+    assert talk.step(2, lanes=[1], reward=[0.5], terminated=[False]) == [2]
+    talk.step(3, lanes=[1], reward=[1.0], terminated=[True])
+    assert talk.step(4, lanes=[1]) == [1]
+    assert talk.step(4, lanes=[1]) == [1]
+    talk.send(close={})
+    with pytest.raises(ConnectionClosed):
+        talk.read()
+    assert service.player.seen[0].tolist() == np.array([[0.1, 0.2], [0.3, 0.4]], np.float32).tolist()
+
+
+def test_a_session_goes_on_through_the_other_door(talk_to: TalkTo, service: Service) -> None:
+    talk = talk_to(service)
+    secret = talk.ask(open={"lanes": 1})["opened"]["secret"]
+    assert talk.step(1) == [1]
+    talk.socket.close()
+    with Caller(service.places.address) as caller:
+        stream = caller.resume(secret)
+        assert (stream.opened.last_seq, stream.actions(2)) == (1, [2])
+        back = talk_to(service)
+        assert back.ask(resume={"secret": secret})["opened"]["last_seq"] == 2
+        assert back.step(3) == [3]
+
+
+BAD: dict[str, tuple[Values, str]] = {
+    "another field": ({"seq": 1, "observation": [[0, 0]], "speed": 1}, "speed"),
+    "text for a number": ({"seq": "one", "observation": [[0, 0]]}, "step: "),
+    "no observation": ({"seq": 1}, "observation: expected the shape ['k', 2], found []"),
+    "another shape": ({"seq": 1, "observation": [[0, 0, 0]]}, "expected the shape ['k', 2], found [1, 3]"),
+    "rows of different lengths": ({"seq": 1, "observation": [[0, 0], [0]]}, "step: "),
+    "text in an observation": ({"seq": 1, "observation": [["0", "0"]]}, "cannot hold these values"),
+    "not a number": ({"seq": 1, "observation": [[0, float("nan")]]}, "expected finite values, found nan"),
+    "a fraction for an action": ({"seq": 1, "observation": [[0, 0]], "executed": [0.5]}, "cannot hold these values"),
+    "leaves of another space": ({"seq": 1, "observation": {"eye": [0]}}, "expected the shape"),
+}
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_a_step_that_breaks_a_rule_is_refused_with_the_reason(talk_to: TalkTo, service: Service, bad: str) -> None:
+    fields, reason = BAD[bad]
+    talk = talk_to(service)
+    talk.ask(open={"lanes": 1})
+    name, message, code = talk.refused(step=fields)
+    assert (name, code) == ("bad_message", 1008)
+    assert reason in message
+
+
+@pytest.mark.parametrize(
+    "message", ["{", "[]", "1", '{"open": 3}', '{"open": {}, "close": {}}', "{}", b"\xc1", "[" * 5000]
+)
+def test_what_is_no_message_is_refused(talk_to: TalkTo, service: Service, message: str | bytes) -> None:
+    talk = talk_to(service)
+    talk.socket.send(message)
+    answer = talk.socket.recv(PATIENCE)
+    told = json.loads(answer) if isinstance(answer, str) else msgpack.unpackb(answer)
+    assert isinstance(answer, type(message)), "in the form of the client"
+    assert told["error"]["name"] == "bad_message"
+
+
+def test_web_pages_connect_only_from_origins_that_are_named(talk_to: TalkTo, service: Service) -> None:
+    assert "opened" in talk_to(service, origin=Origin("https://game.example")).ask(open={"lanes": 1})
+    with pytest.raises(InvalidStatus) as refused:
+        talk_to(service, origin=Origin("https://elsewhere.example"))
+    assert refused.value.response.status_code == 403
+
+
+def test_a_message_beyond_the_limit_ends_the_connection(talk_to: TalkTo) -> None:
+    with Service(websocket="127.0.0.1:0", max_message_bytes=1024) as service:
+        talk = talk_to(service)
+        talk.ask(open={"lanes": 1})
+        talk.socket.send(" " * 2000)
+        with pytest.raises(ConnectionClosed) as closed:
+            talk.read()
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code == 1009
+
+
+def test_clients_of_a_service_that_ends_are_told(talk_to: TalkTo, service: Service) -> None:
+    talk = talk_to(service)
+    talk.ask(open={"lanes": 1})
+    service.stop()
+    assert talk.read()["error"]["name"] == "stopping"
+    with pytest.raises(ConnectionClosed) as closed:
+        talk.read()
+    assert closed.value.rcvd is not None
+    assert closed.value.rcvd.code == 1001
+
+
+def test_a_token_comes_in_the_first_message_over_tls_and_ends_its_connections_when_it_is_revoked(
+    talk_to: TalkTo,
+    tmp_path: Path,
+) -> None:
+    make_files(tmp_path, ["gpu-host"], 1, renew=False)
+    tokens = tmp_path / "clients.tokens"
+    tokens.write_text(f"web-client {SECRET}\n")
+    tls = {"certificate": tmp_path / "server.pem", "key": tmp_path / "server.key"}
+    trust = ssl.create_default_context(cafile=tmp_path / "ca.pem")
+    with Service(websocket="127.0.0.1:0", tls=tls, token_file=tokens) as service:
+        for token in ({}, {"token": "b" * 20}, {"token": 7}):
+            name, _, code = talk_to(service, ssl=trust).refused(open={"lanes": 1}, **token)
+            assert (name, code) == ("unauthenticated", 1008)
+        talk = talk_to(service, ssl=trust)
+        assert "opened" in talk.ask(open={"lanes": 1}, token=SECRET)
+        tokens.write_text(f"another-client {'c' * 20}\n")
+        assert talk.read()["error"]["name"] == "unauthenticated"
+
+
+PICTURES = EnvSpec(
+    gymnasium.spaces.Dict(
+        {
+            "camera": gymnasium.spaces.Box(0, 255, (2, 2, 3), np.uint8),
+            "speed": gymnasium.spaces.Box(-1, 1, (), np.float32),
+        }
+    ),
+    gymnasium.spaces.Discrete(1000),
+)
+
+
+def test_pictures_are_bytes_in_messagepack_and_lists_in_json(talk_to: TalkTo) -> None:
+    with Service(Counting(PICTURES), websocket="127.0.0.1:0") as service:
+        pictures = np.arange(24, dtype=np.uint8).reshape(2, 2, 2, 3)
+        for packed, camera in ((True, pictures.tobytes()), (False, pictures.tolist())):
+            talk = talk_to(service, packed=packed)
+            talk.ask(open={"lanes": 2})
+            assert talk.step(1, observation={"camera": camera, "speed": [0.5, -0.5]}) == [1, 1]
+            seen = service.player.seen[-1]
+            assert seen["camera"].tolist() == pictures.tolist()
+            assert seen["speed"].tolist() == [0.5, -0.5]
+
+
+def test_the_bytes_of_one_leaf_are_never_taken_for_those_of_another(talk_to: TalkTo) -> None:
+    with Service(Counting(PICTURES), websocket="127.0.0.1:0") as service:
+        talk = talk_to(service, packed=True)
+        talk.ask(open={"lanes": 2})
+        mixed = {"camera": bytes(20), "speed": [0.5, -0.5, 0.0]}  # Together as many bytes as those of two lanes.
+        name, message, _ = talk.refused(step={"seq": 1, "observation": mixed})
+    assert name == "bad_message"
+    assert "expected the same number of lanes in each leaf, found camera: 1.66667, speed: 3" in message
