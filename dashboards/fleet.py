@@ -354,9 +354,13 @@ _SERVICES = Row(
     (
         Graph(
             "Sessions",
-            "Sessions of clients of the run's acting services, and their lanes with a connection.",
+            "Sessions of clients of the run's acting services, and their lanes, with a connection and in all.",
             "none",
-            {"sessions": f"sum({_SERVING}_sessions)", "connected lanes": f"sum({_SERVING}_connected_lanes)"},
+            {
+                "sessions": f"sum({_SERVING}_sessions)",
+                "lanes": f"sum({_SERVING}_lanes)",
+                "connected lanes": f"sum({_SERVING}_connected_lanes)",
+            },
         ),
         Graph(
             "Actions for clients",
@@ -378,12 +382,38 @@ _SERVICES = Row(
             },
         ),
         Graph(
+            "Lanes in a batch",
+            "Lanes for which acting services choose actions in one forward pass.",
+            "none",
+            {"median": _quantile(0.5, "batch_lanes"), "99 of 100": _quantile(0.99, "batch_lanes")},
+        ),
+        Graph(
+            "Return of clients' episodes",
+            "Mean return of the episodes that ended.",
+            "none",
+            {"return": f"sum(rate({_SERVING}_returns_total{_RATE})) / sum(rate({_SERVING}_episodes_total{_RATE}))"},
+        ),
+        Graph(
+            "Connections of clients",
+            "Sessions that were opened in the last five minutes, that came back after their connection broke, and that "
+            "stayed away; and steps that clients sent again.",
+            "short",
+            {
+                "opened": f"sum(increase({_SERVING}_sessions_opened_total[5m]))",
+                "came back": f"sum(increase({_SERVING}_resumes_total[5m]))",
+                "stayed away": f"sum(increase({_SERVING}_sessions_expired_total[5m]))",
+                "steps again": f"sum(increase({_SERVING}_repeated_steps_total[5m]))",
+            },
+        ),
+        Graph(
             "Refused clients",
-            "Requests that acting services refused in the last five minutes, and sessions that stayed away.",
+            "Requests that acting services refused in the last five minutes, by reason; calls over a limit, by limit; "
+            "and calls without a valid token.",
             "short",
             {
                 "{{reason}}": f"sum by (reason) (increase({_SERVING}_refused_total[5m]))",
-                "stayed away": f"sum(increase({_SERVING}_sessions_expired_total[5m]))",
+                "over {{limit}}": f"sum by (limit) (increase({_SERVING}_over_limit_total[5m]))",
+                "no token": f"sum(increase({_SERVING}_unauthenticated_total[5m]))",
             },
         ),
     ),

@@ -88,6 +88,7 @@ def prometheus(
     hold: str | None = None,
     sooner: Mapping[str, str] | None = None,
     alertmanager: str | None = None,
+    serving_port: int | None = None,
 ) -> Iterator[Prometheus]:
     """Scrapes a learner host every second, otherwise as the shipped configuration says.
 
@@ -97,13 +98,15 @@ def prometheus(
         hold: takes the place of every rule's ``for``, so that a test need not wait as long as an operator.
         sooner: in every rule's expression, what takes the place of which text, for the same reason.
         alertmanager: ``host:port`` to notify.
+        serving_port: of the metrics of an acting service; None: there is no service.
     """
     config = yaml.safe_load((SHIPPED / "prometheus.yml").read_text())
     config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
+    ports = {"trainer": endpoints["trainer_metrics_port"], "ingest": endpoints["ingest_metrics_port"]}
     for job in config["scrape_configs"]:
-        job["static_configs"][0]["targets"] = [
-            f"127.0.0.1:{endpoints[job['job_name'].removeprefix('crossborder-') + '_metrics_port']}"
-        ]
+        port = {**ports, "serving": serving_port}[job["job_name"].removeprefix("crossborder-")]
+        job.pop("dns_sd_configs", None)
+        job["static_configs"] = [{"targets": [f"127.0.0.1:{port}"], "labels": {"instance": "learner"}}] if port else []
     if alertmanager:
         config["alerting"] = {"alertmanagers": [{"static_configs": [{"targets": [alertmanager]}]}]}
     rules = yaml.safe_load((SHIPPED / "alerts.yml").read_text())

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+import threading
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 
+from common.lanes.building import read_spec
+from common.plugins.part_config import EnvConfig
 from crossborder.certificates.crossborder_certs import main as certs
 from dashboards import DASHBOARDS
 from dashboards.dashboard import Dashboard
 from dashboards.fleet import FLEET
 from dashboards.panels import Graph, Stat, Table
 from tests.conftest import PATIENCE, Command, endpoints, wait_for
+from tests.crossborder.serving.services import Caller
+from tests.crossborder.serving.test_policy_server import address_of
 from tests.dashboards.stack import SHIPPED, Prometheus, needs, prometheus
 
 pytestmark = needs("prometheus")
@@ -34,9 +42,41 @@ EMPTY = {
 UNUSED: dict[str, str] = {}
 
 
+@contextmanager
+def serving(folder: Path) -> Iterator[int]:
+    """The metrics' port of an acting service of the run, whose client plays all the time."""
+    own = ["--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0", "--ca", str(folder / "certs" / "ca.pem")]
+    learner = endpoints(folder / "run")["learner"].replace("127.0.0.1", "localhost")
+    service = Command("policy-server", "--learner", learner, *own, log=folder / "serving.log")
+    over = threading.Event()
+
+    def play(address: str) -> None:
+        obs = np.zeros((1, 4), np.float32)
+        with Caller(address, read_spec(EnvConfig(target="gymnasium:make", params={"id": "CartPole-v1"}))) as caller:
+            stream = caller.open()
+            for seq in itertools.count(1):  # Each 50th step begins an episode.
+                stream.step(seq, obs, reward=[] if seq % 50 == 1 else [1.0], truncated=[seq % 50 == 0])
+                if over.wait(0.02):
+                    return
+
+    try:
+        address = address_of(service)
+        wait_for(lambda: "metrics on port" in service.output(), "all its doors are open")
+        (port,) = re.findall(r"metrics on port (\d+)", service.output())
+        player = threading.Thread(target=play, args=[address])
+        player.start()
+        try:
+            yield int(port)
+        finally:
+            over.set()
+            player.join(PATIENCE)
+    finally:
+        service.end()
+
+
 @pytest.fixture(scope="module")
 def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
-    """A Prometheus beside CartPole with two actors, from its first checkpoint; it evaluates and saves often."""
+    """A Prometheus beside CartPole with two actors and an acting service; the run evaluates and saves often."""
     folder = tmp_path_factory.mktemp("live")
     certs(["--out", str(folder / "certs"), "--host", "localhost"])
     settings = {
@@ -58,7 +98,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
     where = ["--config", "configs/cartpole.yaml", "--listen", "127.0.0.1:0", "--run-dir", str(folder / "run")]
     learner = Command("learner-server", *where, "--local-actors", "2", *options, log=folder / "learner.log")
     try:
-        with prometheus(folder, endpoints(folder / "run")) as asked:
+        with serving(folder) as port, prometheus(folder, endpoints(folder / "run"), serving_port=port) as asked:
             wait_for(
                 lambda: asked.values('crossborder_last_checkpoint_timestamp_seconds{kind="state"}'),
                 "the first checkpoint",

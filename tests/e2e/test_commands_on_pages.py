@@ -36,7 +36,12 @@ ELSEWHERE: Final[Mapping[str, str]] = {
 }
 """Which tests run the commands that are in no story; the tutorial's own test runs those of the tutorial."""
 
-READY: Final = {"learner-server": "listening on", "actor-worker": "joined run", "actor-relay": "listens on"}
+READY: Final = {
+    "learner-server": "listening on",
+    "actor-worker": "joined run",
+    "actor-relay": "listens on",
+    "policy-server": "acts for clients on",
+}
 """The words in a command's log that say that it has begun its work; each of several actors logs them."""
 IDLE_ROBOT: Final = """
 from crossborder.people.device import Command
@@ -161,6 +166,9 @@ class Terminals:
         line = line.replace("relay-host:50051", f"localhost:{self._relay_port}").replace("gpu-host", "localhost")
         line = line.replace("0.0.0.0:50051", f"0.0.0.0:{listens}")
         line = line.replace("50051", str(self.port)).replace("50052", str(self._second_port))
+        if line.startswith("policy-server") and " --listen " not in line:
+            line += " --listen 127.0.0.1:50060"  # The default; two tests may run at the same time.
+        line = line.replace(":50060", ":0").replace(":50061", ":0")
         return re.sub(r" /(data|shared)/", r" \1/", line)
 
     def _expand(self, word: str) -> list[str]:
