@@ -7,7 +7,6 @@ a process without ranks learns. Without a GPU, gloo takes the place of NCCL.
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -78,11 +77,9 @@ def be_rank(device: str, opts: int, *, for_ever: bool) -> None:
 
 @contextmanager
 def rank(budget: Budget, *more: str) -> Iterator[subprocess.Popen[str]]:
-    """A rank as a process of its own, on a store of its own."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    """A rank as a process of its own, with a store of its own on a free port, which no other rank needs to know."""
     words = ["--device", budget.device, "--share", str(budget.share), *more]
-    env = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "CROSSBORDER_RANK": "1"}
+    env = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "CROSSBORDER_RANK": "1"}
     command = [sys.executable, "-u", "-m", "benchmarks.gpu_host.nccl", *words]
     with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as process:
         try:
