@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import socket
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -22,6 +21,7 @@ from common.wire.trust import Trust
 from learner.loop.server import LearnerServer
 from learner.shared.actor_table import ActorState
 from tests.conftest import PATIENCE, MakeConfig, wait_for
+from tests.conftest import free_port as find_free_port
 from tests.parts import counting_schema
 
 SCHEMA = counting_schema()
@@ -30,9 +30,8 @@ PARTS = {"env": {"target": "tests.parts:CountingEnv"}, "agent": {"target": "test
 
 @pytest.fixture
 def free_port() -> int:
-    """A port where nobody listens."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
+    """A port where nobody listens, also a little later."""
+    return find_free_port()
 
 
 def config(**changes: object) -> ActorConfig:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -11,6 +10,7 @@ from common.config.server_config import ServerConfig
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.pb import crossborder_pb2_grpc as pb_grpc
 from learner.ingest.server_options import server_options
+from tests.conftest import free_port as find_free_port
 
 
 class ScriptedLearner(pb_grpc.LearnerServiceServicer):
@@ -61,7 +61,5 @@ def serve() -> Iterator[Serve]:
 
 @pytest.fixture
 def free_port() -> int:
-    """A port nobody listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-    return port
+    """A port where nobody listens, also a little later."""
+    return find_free_port()
