@@ -30,7 +30,7 @@ ENV_STEPS: Final = 200_000
 
 
 class UncorrectedPPO(PPO):
-    """PPO that takes the policy at the beginning of an opt step for the one that acted: every ratio to it is 1."""
+    """PPO without correction: it treats each step as one of the policy with which the opt step begins."""
 
     def _prepare_from(self, batch: Batch) -> Results:
         outputs, _, _ = self._evaluate_batch(batch)
