@@ -15,7 +15,7 @@ from common.errors import CrossborderError, PluginError
 from common.interfaces import EnvSpec
 from common.lanes.lanes import Round
 from common.leaves import empty_leaves, pick_lanes, put_leaves
-from crossborder.serving.description import Description
+from common.wire.acting_payloads import Description
 from crossborder.serving.figures import Figures
 from crossborder.serving.outcomes import Outcomes
 from crossborder.serving.reading import Moment, join_moments

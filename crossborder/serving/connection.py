@@ -6,10 +6,9 @@ import asyncio
 from collections.abc import AsyncIterator
 
 from common.wire.pb import acting_pb2 as pb
-from common.wire.rpc import StoppingError
+from common.wire.rpc import BadMessageError, SessionLostError, StoppingError
 from crossborder.serving.session import Session
 from crossborder.serving.sessions import Sessions
-from learner.ingest.refusals import BadMessageError, SessionLostError
 
 
 class Connection:

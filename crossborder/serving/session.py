@@ -9,12 +9,12 @@ from functools import partial
 import numpy as np
 
 from common.data import Array
+from common.wire.acting_payloads import Description
 from common.wire.pb import acting_pb2 as pb
+from common.wire.rpc import BadMessageError
 from crossborder.serving.batching import Batcher, Choice
-from crossborder.serving.description import Description
 from crossborder.serving.figures import Figures
 from crossborder.serving.reading import read_lanes, read_moment
-from learner.ingest.refusals import BadMessageError
 
 Tell = Callable[[pb.LaneActions], None]
 """Takes the answer to a step."""

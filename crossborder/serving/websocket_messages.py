@@ -14,9 +14,9 @@ from google.protobuf.json_format import MessageToDict
 from common.data import Column
 from common.depth import bound_depth, parse_json
 from common.spaces import convert
+from common.wire.acting_payloads import Description
 from common.wire.pb import acting_pb2 as pb
-from crossborder.serving.description import Description
-from learner.ingest.refusals import BadMessageError
+from common.wire.rpc import BadMessageError
 
 Values = Mapping[str, Any]
 _REQUESTS = ("open", "resume", "step", "close")

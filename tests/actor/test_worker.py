@@ -8,8 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
+from actor.sampling.guard import guard_envs
 from actor.stat import ActorCounters
-from actor.worker import Actor, build_agreed_parts, guard_envs, main
+from actor.worker import Actor, build_agreed_parts, main
 from common.config.actor_config import ActorConfig
 from common.data import Column, Schema
 from common.errors import CrossborderError, LearnerUnreachableError, PluginError, SchemaMismatchError
@@ -119,8 +120,8 @@ def test_a_guarded_environment_is_rebuilt_from_its_configuration(tmp_path_factor
     env = {"target": "tests.parts:FailingEnv", "params": {"marker": str(marker), "at": 1}, "rebuilds_per_minute": 1}
     failing, counters = config(env=env), ActorCounters()
     parts = build_agreed_parts(failing, SCHEMA, seed=0, epsilon=0.0)
-    guard_envs(parts, failing.env, counters, Busy())
     assert parts.lanes is not None
+    guard_envs(parts.lanes, failing.env, counters, Busy())
     parts.lanes.reset(seed=7)
     parts.lanes.observe()
     outcome = parts.lanes.step(np.ones(1, np.int64))

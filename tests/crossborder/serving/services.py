@@ -16,11 +16,11 @@ import numpy as np
 
 from common.data import Array, Leaves
 from common.interfaces import EnvSpec
+from common.wire.acting_payloads import Description
 from common.wire.pb import acting_pb2 as pb
 from common.wire.pb import acting_pb2_grpc as pb_grpc
 from common.wire.rpc import ERROR_KEY
 from crossborder.serving.batching import StepSink
-from crossborder.serving.description import Description
 from crossborder.serving.reading import Moment
 from crossborder.serving.serving import Places, serve
 from crossborder.serving.serving_config import ServingConfig

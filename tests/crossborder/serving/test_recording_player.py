@@ -20,8 +20,8 @@ from common.lanes.building import Env, build_env
 from common.leaves import empty_leaves
 from common.parts import build_parts
 from common.settings import validate
+from common.wire.acting_payloads import Description
 from common.wire.pb import acting_pb2 as pb
-from crossborder.serving.description import Description
 from crossborder.serving.recording_player import RecordingPlayer
 from tests.actor.acting import Kept, assert_same
 from tests.conftest import merged

@@ -6,9 +6,9 @@ import pytest
 
 from common.errors import PluginError
 from common.interfaces import EnvSpec
+from common.wire.acting_payloads import Description
 from common.wire.pb import acting_pb2 as pb
-from crossborder.serving.description import Description
-from learner.ingest.refusals import BadMessageError
+from common.wire.rpc import BadMessageError
 
 BOX, DISCRETE = gymnasium.spaces.Box, gymnasium.spaces.Discrete
 

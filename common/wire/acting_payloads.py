@@ -17,7 +17,7 @@ from common.interfaces import EnvSpec
 from common.spaces import AnySpace, columns_of, from_columns, to_columns
 from common.wire.codec import decode, encode
 from common.wire.pb import acting_pb2 as pb
-from learner.ingest.refusals import BadMessageError
+from common.wire.rpc import BadMessageError
 
 VERSION: Final = 1
 """The version of ``acting.proto``."""
