@@ -81,8 +81,11 @@ class Connection:
                 self._sessions.disconnect(session, self._hang_up)
                 self._sessions.close(session)
                 return
+            if kind == "report":
+                self._sessions.note_report(request.report)
+                continue
             if kind != "step":
-                raise BadMessageError(f"expected step or close, found {kind or 'nothing'}")
+                raise BadMessageError(f"expected step, report or close, found {kind or 'nothing'}")
             await self._room.acquire()
             session.take(request.step, self._tell)
             self._n_asked += 1

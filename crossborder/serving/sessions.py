@@ -14,6 +14,7 @@ import numpy as np
 
 from common.data import Array
 from common.wire.acting_payloads import Description
+from common.wire.pb import acting_pb2 as pb
 from common.wire.rpc import BadMessageError, SessionLostError
 from crossborder.serving.batching import Batcher, Player, StepSink
 from crossborder.serving.figures import Figures
@@ -51,7 +52,7 @@ class Sessions:
         self.used_lanes = 0
         self.is_stopping = False
         """The service is shutting down: no session begins any more."""
-        self._config, self._figures, self._clock = config, figures, clock
+        self._config, self._figures, self._sink, self._clock = config, figures, sink, clock
         self.batches = Batcher(
             player,
             self.description,
@@ -139,6 +140,15 @@ class Sessions:
             self._give_back(session.lanes)
         else:
             session.on_rest = partial(self._give_back, session.lanes)
+
+    def note_report(self, report: pb.ClientReport) -> None:
+        """Take the figures of a client.
+
+        Raises:
+            BadMessageError: one of them is impossible.
+        """
+        if self._sink is not None:
+            self._sink.note_report(report)
 
     def stop(self) -> None:
         """Shut down: end all sessions."""

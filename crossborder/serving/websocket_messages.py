@@ -19,7 +19,7 @@ from common.wire.pb import acting_pb2 as pb
 from common.wire.rpc import BadMessageError
 
 Values = Mapping[str, Any]
-_REQUESTS = ("open", "resume", "step", "close")
+_REQUESTS = ("open", "resume", "step", "report", "close")
 
 
 def parse(message: str | bytes) -> Values:
@@ -68,6 +68,8 @@ def read_request(values: Values, description: Description) -> pb.ActRequest:
                 return pb.ActRequest(resume=pb.ResumeSession(**fields))
             case "step":
                 return pb.ActRequest(step=_read_step(fields, description))
+            case "report":
+                return pb.ActRequest(report=pb.ClientReport(**fields))
             case _:
                 return pb.ActRequest(close=pb.CloseSession(**fields))
     except (OverflowError, TypeError, ValueError) as error:

@@ -68,7 +68,7 @@ def test_an_actor_acts_without_the_wrappers_of_other_actors(make_config: MakeCon
 
 
 def test_a_worker_whose_parent_ends_before_it_gives_it_work_ends_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("actor.worker.setup_logging", lambda form: None)
+    monkeypatch.setattr("actor.child_main.setup_logging", lambda form: None)
     monkeypatch.setattr("sys.stdin", io.StringIO())
     with pytest.raises(SystemExit) as ended:
         main()

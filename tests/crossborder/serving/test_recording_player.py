@@ -309,6 +309,31 @@ def test_the_action_that_a_person_took_is_the_one_of_the_row(counting: RunServic
     assert counting.counters.intervened_steps == 1
 
 
+def test_what_a_client_reports_is_among_the_figures_of_the_actor(counting: RunService) -> None:
+    with counting.calls() as caller:
+        stream = caller.open(1)
+        for _ in range(2):
+            stream.send(report=pb.ClientReport(env_seconds=0.25, env_rebuilds=1, safe_stops=2, env_error="it fell"))
+        ask(stream, 1, 1, lanes=[0])
+    found = counting.counters
+    assert (found.env_seconds, found.env_rebuilds, found.env_hangs, found.safe_stops) == (0.5, 2, 0, 4)
+    assert found.take_env_error() == "it fell"
+
+
+@pytest.mark.parametrize("seconds", [-1.0, np.nan, np.inf])
+def test_an_impossible_report_is_refused(counting: RunService, seconds: float) -> None:
+    with counting.calls() as caller:
+        stream = caller.open(1)
+        stream.send(report=pb.ClientReport(env_seconds=seconds))
+        with pytest.raises(grpc.RpcError) as error:
+            stream.read()
+        assert refusal(error.value)[1:] == (
+            "bad_message",
+            f"report.env_seconds: expected 0 or more, and finite, found {seconds}",
+        )
+    assert counting.counters.env_seconds == 0
+
+
 def test_a_run_whose_rows_cannot_say_that_others_acted_refuses_their_actions() -> None:
     service = RunService(config_of(merged(COUNTING, {"env": {"intervention": None}})), [FIRST_MODEL])
     with service.calls() as caller:
