@@ -38,6 +38,12 @@ class RemoteConfig(Settings):
                 f"env.info: expected none beside --policy, found {', '.join(self.env.info)}: an acting service has no "
                 "place for values of info; --set env.info={} goes without them"
             )
+        for index, wrapper in enumerate(self.env.wrappers):
+            if wrapper.actors is not None:
+                raise ConfigError(
+                    f"env.wrappers.{index}.actors: expected none beside --policy, found {list(wrapper.actors)}: only "
+                    "actors of a learner have ids; give each worker a file with its own wrappers"
+                )
         self.env.check("env", frozenset())
 
     @model_validator(mode="after")
@@ -62,6 +68,11 @@ def read_remote_config(path: Path | None, policy: str | None, overrides: Sequenc
         values["policy"] = policy
     for override in overrides:
         assign(values, override)
+    if values.get("env_overrides"):
+        raise ConfigError(
+            "env_overrides: expected none beside --policy, since only actors of a learner have ids; --set env.params.… "
+            "gives each worker its own, and --set env_overrides={} goes without them"
+        )
     others = RunConfig.model_fields.keys() - RemoteConfig.model_fields.keys()
     config = validate(RemoteConfig, {key: value for key, value in values.items() if key not in others})
     config.check()

@@ -41,6 +41,7 @@ CARTPOLE = {"target": "gymnasium:make", "params": {"id": "CartPole-v1"}}
 PENDULUM = {"target": "gymnasium:make", "params": {"id": "Pendulum-v1", "max_episode_steps": 13}}
 
 
+LIMIT = {"target": "gymnasium.wrappers:TimeLimit", "params": {"max_episode_steps": 13}}
 FOUR_ACTIONS = {"target": "tests.actor.test_remote_worker:FourActions"}
 
 
@@ -369,6 +370,12 @@ def test_a_worker_whose_service_has_shut_down_for_good_ends_in_order(tmp_path: P
             [],
             (2, "lanes: expected at most 8, max_lanes of"),
         ),
+        (
+            {"env": {**COUNTING, "wrappers": [{**LIMIT, "actors": [1]}]}},
+            [],
+            (2, "wrappers.0.actors: expected none"),
+        ),
+        ({"env": COUNTING, "env_overrides": {1: {"a": 2}}}, [], (2, "env_overrides: expected none beside --policy")),
         ({"env": {"target": "tests.parts:NanEnv"}}, [], (9, "reward: expected finite numbers, found nan")),
         ({"env": COUNTING}, ["--learner", "127.0.0.1:1"], (2, "expected one of --learner and --policy")),
         ({"env": COUNTING}, ["--id", "3", "--record", "x"], (2, "beside it, found --id, --record")),
