@@ -149,7 +149,7 @@ class RemoteWorker:
 
     def _close(self) -> None:
         """End the session, after the outcome of the last steps was told."""
-        self._reports.send()
+        self._reports.send(is_last=True)
         last = None if self._policy is None else self._policy.last_step()
         if not self._session.close(last, FINISH_SECONDS):
             log.warning("the acting service was not told the outcome of the last steps")
@@ -158,7 +158,7 @@ class RemoteWorker:
         """End the session and the process; see ``end_hung``. The acting thread hangs, so only this one uses them."""
         self._counters.env_hangs += 1
         self._counters.note_env_error(f"does not return:\n{where}")
-        self._reports.send()
+        self._reports.send(is_last=True)
         self._session.close(None, FINISH_SECONDS)
         end_hung(self._tell)
 

@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 ANSWER_SECONDS: Final = 5.0
 """The time in which a service must describe itself, and open or resume a session. It may answer steps much later, while
 its learner holds it back; the channel's pings notice a broken connection meanwhile."""
+SPARE: Final = 6
+"""Messages of a stream beside one for each lane: the first one, a report, the last one, ``close``, and marks of ends."""
 ResultT = TypeVar("ResultT")
 
 
@@ -134,9 +136,17 @@ class ActingSession:
         if self._stream is not None:
             self._stream.send(pb.ActRequest(step=step))
 
-    def report(self, report: Mapping[str, Any]) -> bool:
-        """Tell the service the fields of a ``ClientReport``; does not wait. False if it cannot be told now."""
-        return self._stream is not None and self._stream.offer(pb.ActRequest(report=pb.ClientReport(**report)))
+    def report(self, report: Mapping[str, Any], *, is_last: bool) -> bool:
+        """Tell the service the fields of a ``ClientReport``; does not wait. False if it cannot be told now.
+
+        Args:
+            report: the fields.
+            is_last: whether ``close`` follows; any other report stays back while steps wait to be sent.
+        """
+        if self._stream is None or not (is_last or self._stream.is_idle):
+            return False
+        self._stream.send(pb.ActRequest(report=pb.ClientReport(**report)))
+        return True
 
     @property
     def waits(self) -> bool:
@@ -329,8 +339,8 @@ class _Stream:
     """
 
     def __init__(self, stub: pb_grpc.ActingServiceStub, first: pb.ActRequest, n_lanes: int) -> None:
-        self._outbox = queue.Queue[pb.ActRequest | None](n_lanes + 4)
-        self._inbox = queue.Queue[pb.ActResponse | grpc.RpcError | None](n_lanes + 4)
+        self._outbox = queue.Queue[pb.ActRequest | None](n_lanes + SPARE)
+        self._inbox = queue.Queue[pb.ActResponse | grpc.RpcError | None](n_lanes + SPARE)
         self._outbox.put_nowait(first)
         self._call = stub.Act(iter(self._outbox.get, None))
         self._has_ended = threading.Event()
@@ -352,12 +362,10 @@ class _Stream:
         """Send a request; does not wait."""
         self._outbox.put_nowait(request)
 
-    def offer(self, request: pb.ActRequest) -> bool:
-        """Send a request, if no other one waits to be sent: such requests must not take the room of steps."""
-        if not self._outbox.empty():
-            return False
-        self._outbox.put_nowait(request)
-        return True
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request waits to be sent."""
+        return self._outbox.empty()
 
     def hear(self, deadline: Deadline | None) -> pb.ActResponse | grpc.RpcError | None:
         """Wait for the next answer, or for the end of the stream; None if ``deadline`` has passed or ``wake`` came."""

@@ -35,13 +35,17 @@ class Reports:
         if self._clock() >= self._due_at:
             self.send()
 
-    def send(self) -> None:
-        """Report now; does not wait. What cannot be told now is in the next report."""
+    def send(self, *, is_last: bool = False) -> None:
+        """Report now; does not wait. What cannot be told now is in the next report.
+
+        Args:
+            is_last: whether the session is closed afterwards.
+        """
         self._due_at = self._clock() + REPORT_SECONDS
         totals = {name: getattr(self._counters, name) for name in FIGURES}
         error = self._counters.take_env_error()
         new = {name: total - self._told[name] for name, total in totals.items()}
-        if self._session.report({**new, "env_error": error}):
+        if self._session.report({**new, "env_error": error}, is_last=is_last):
             self._told = totals
         elif error:
             self._counters.note_env_error(error)
