@@ -30,7 +30,7 @@ ANSWER_SECONDS: Final = 5.0
 """The time in which a service must describe itself, and open or resume a session. It may answer steps much later, while
 its learner holds it back; the channel's pings notice a broken connection meanwhile."""
 SPARE: Final = 6
-"""Messages of a stream beside one for each lane: the first one, a report, the last one, ``close``, and marks of ends."""
+"""Messages of a stream beside one for each lane: the first one, a report, ``close``, and marks of ends."""
 ResultT = TypeVar("ResultT")
 
 

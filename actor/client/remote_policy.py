@@ -61,17 +61,17 @@ class RemotePolicy(FixedAgent):
         if begins is None:
             begins = np.zeros(self._n, bool)
         acting = np.flatnonzero(self._goes_on | begins)
-        actions = empty_leaves(self._description.spec.action_space, self._n)
+        acts_everywhere, actions = len(acting) == self._n, empty_leaves(self._description.spec.action_space, self._n)
         if not len(acting):
             return actions
-        step = self._make_step(acting, obs, self._outcome, begins)
+        step = self._make_step(acting, obs if acts_everywhere else pick_lanes(obs, acting), self._outcome, begins)
         if (restarted := begins & self._goes_on).any():
             step.restarted.extend(restarted[acting].tolist())
         self._outcome = None
         self._goes_on[acting] = True
         self._session.ask(step)
         chosen = self._description.read_action(self._session.answer(self.seconds).action, len(acting))
-        if len(acting) == self._n:
+        if acts_everywhere:
             return chosen
         put_leaves(actions, acting, chosen)
         return actions
@@ -93,7 +93,7 @@ class RemotePolicy(FixedAgent):
         """Note the outcome of a round, valid until the next one, and tell how episodes ended; does not wait."""
         self._outcome = outcome
         if outcome.ended is not None and outcome.final_obs is not None:
-            step = self._make_step(outcome.ended, None, outcome, None, outcome.final_obs)
+            step = self._make_step(outcome.ended, outcome.final_obs, outcome)
             step.terminated.extend(outcome.terminated[outcome.ended].tolist())
             step.truncated.extend(outcome.truncated[outcome.ended].tolist())
             self._goes_on[outcome.ended] = False
@@ -104,26 +104,21 @@ class RemotePolicy(FixedAgent):
         outcome = self._outcome
         if outcome is None:
             return None
-        known = self._goes_on if outcome.taken is None else self._goes_on & outcome.taken
-        return self._make_step(np.flatnonzero(known), outcome.obs, outcome, None) if known.any() else None
+        known = np.flatnonzero(self._goes_on if outcome.taken is None else self._goes_on & outcome.taken)
+        return self._make_step(known, pick_lanes(outcome.obs, known), outcome) if len(known) else None
 
-    def _make_step(
-        self, lanes: Array, obs: Any, outcome: Round | None, begins: Array | None, picked: Leaves | None = None
-    ) -> pb.LaneSteps:
+    def _make_step(self, lanes: Array, obs: Leaves, outcome: Round | None, begins: Array | None = None) -> pb.LaneSteps:
         """The observations of some lanes, and the outcomes of their steps before, except where episodes begin.
 
         Args:
             lanes: ``[k]``.
-            obs: of all lanes.
+            obs: of these lanes, ``[k, *shape]``.
             outcome: of all lanes; None: no step was before.
-            begins: of all lanes; None: no episode begins.
-            picked: the observations of these lanes, if they are not those of ``obs``.
+            begins: of all lanes, ``[n]``; None: no episode begins.
         """
-        k, is_all = len(lanes), len(lanes) == self._n
-        if picked is None:
-            picked = obs if is_all else pick_lanes(obs, lanes)
-        step = pb.LaneSteps(observation=self._description.write_observation(picked, k))
-        if not is_all:
+        k = len(lanes)
+        step = pb.LaneSteps(observation=self._description.write_observation(obs, k))
+        if k < self._n:
             step.lanes.extend(lanes.tolist())
         if outcome is not None:
             stepped = np.ones(k, bool) if begins is None else ~begins[lanes]
