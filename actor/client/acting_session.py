@@ -307,10 +307,10 @@ class ActingSession:
 
         Args:
             last: tells how the last steps went; its actions have no meaning.
-            seconds: for which to wait until the service has taken it.
+            seconds: for which to wait until the service has ended the session.
 
         Returns:
-            Whether the service has taken it in time. Without a connection it cannot.
+            Whether the service was told ``last``, if there is any. Without a connection it cannot be.
         """
         stream, self._stream = self._stream, None
         if stream is None:
@@ -323,7 +323,7 @@ class ActingSession:
         is_closed = stream.finish(Deadline(seconds))
         stream.end()
         self._channel.close()
-        return is_closed
+        return is_closed or last is None
 
 
 class _Stream:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -44,14 +44,8 @@ environment comes from the file.
 """
 STOP_SECONDS = 20.0
 """Longer than a worker takes to hand over its rows."""
-_ACTOR_OPTIONS: Final[Mapping[str, Callable[[argparse.Namespace], bool]]] = {
-    "--allow": lambda given: bool(given.allow),
-    "--check": lambda given: given.check,
-    "--evaluate": lambda given: given.evaluate,
-    "--id": lambda given: given.id is not None,
-    "--record": lambda given: given.record is not None,
-}
-"""The options that only actors of a learner have, each with a function that says whether it is given."""
+_ACTOR_OPTIONS: Final = ("allow", "check", "evaluate", "id", "record")
+"""The options that only actors of a learner have."""
 
 
 def parser() -> Parser:
@@ -144,7 +138,7 @@ def _run_one(arguments: argparse.Namespace, trust: Trust, signals: StopSignals) 
     run_actor(actor)
 
 
-def _run_remote(arguments: argparse.Namespace, config: RemoteConfig, trust: ServiceTrust, signals: StopSignals) -> None:
+def _run_remote(arguments: argparse.Namespace, trust: ServiceTrust, signals: StopSignals, config: RemoteConfig) -> None:
     from actor.child_main import run_worker
     from actor.remote_worker import RemoteWorker
 
@@ -224,24 +218,15 @@ def _read_remote(arguments: argparse.Namespace) -> RemoteConfig:
     """
     from common.config.remote_config import read_remote_config
 
-    given = [option for option, is_given in _ACTOR_OPTIONS.items() if is_given(arguments)]
-    if given:
+    unset = parser().get_default
+    if given := [f"--{name}" for name in _ACTOR_OPTIONS if getattr(arguments, name) != unset(name)]:
         raise ConfigError(
-            f"--policy: expected none of {', '.join(_ACTOR_OPTIONS)} beside it, found {', '.join(given)}: "
-            "the acting service is the actor"
+            f"--policy: expected none of {', '.join(f'--{name}' for name in _ACTOR_OPTIONS)} beside it, found "
+            f"{', '.join(given)}: the acting service is the actor"
         )
     if arguments.config is None and not arguments.settings:
         raise ConfigError("--policy: expected --config FILE beside it, which names the environment")
     return read_remote_config(arguments.config, arguments.policy, arguments.settings)
-
-
-def _run_with_policy(arguments: argparse.Namespace, signals: StopSignals) -> None:
-    config = _read_remote(arguments)
-    trust = read_trust(ServiceTrust, arguments, config.policy)
-    if arguments.num_actors == 1:
-        _run_remote(arguments, config, trust, signals)
-    else:
-        _run_many(arguments, trust, signals, config)
 
 
 def _run(arguments: argparse.Namespace, signals: StopSignals) -> None:
@@ -253,6 +238,7 @@ def _run(arguments: argparse.Namespace, signals: StopSignals) -> None:
             f"expected one of --learner and --policy (with --config), found {found}: a learner's actor acts itself, "
             "or an acting service chooses the actions"
         )
+    remote = _read_remote(arguments) if has_policy else None
     if arguments.id is not None and arguments.num_actors > 1:
         raise ConfigError(f"--id: expected one actor, found --num-actors {arguments.num_actors}")
     if arguments.record is not None:
@@ -260,8 +246,9 @@ def _run(arguments: argparse.Namespace, signals: StopSignals) -> None:
     if arguments.cores is not None:
         require_usable(arguments.cores, "--cores")
         bind(arguments.cores)
-    if arguments.learner is None:
-        _run_with_policy(arguments, signals)
+    if remote is not None:
+        act = _run_remote if arguments.num_actors == 1 else _run_many
+        act(arguments, read_trust(ServiceTrust, arguments, remote.policy), signals, remote)
         return
     run = _check if arguments.check else _run_one if arguments.num_actors == 1 else _run_many
     run(arguments, read_trust(Trust, arguments), signals)

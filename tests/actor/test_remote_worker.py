@@ -378,7 +378,7 @@ def test_a_worker_whose_service_has_shut_down_for_good_ends_in_order(tmp_path: P
         ({"env": COUNTING, "env_overrides": {1: {"a": 2}}}, [], (2, "env_overrides: expected none beside --policy")),
         ({"env": {"target": "tests.parts:NanEnv"}}, [], (9, "reward: expected finite numbers, found nan")),
         ({"env": COUNTING}, ["--learner", "127.0.0.1:1"], (2, "expected one of --learner and --policy")),
-        ({"env": COUNTING}, ["--id", "3", "--record", "x"], (2, "beside it, found --id, --record")),
+        ({"env": COUNTING}, ["--id", "3", "--record", "/proc/x"], (2, "beside it, found --id, --record")),
         ({"env": COUNTING}, ["--set", "env.rate=3"], (2, "env.rate: unknown key")),
         ({"agent": COUNTING}, [], (2, "env: ")),
         ({"env": {"target": "tests.parts:NoSuchEnv"}}, [], (3, "NoSuchEnv")),

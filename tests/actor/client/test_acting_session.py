@@ -100,7 +100,7 @@ def test_a_service_that_answers_without_end_fills_no_memory_and_is_left_in_order
         session.open(1)
         session.ask(step())
         assert session.answer().seq == 1
-        assert not session.close(None, 0.5), "it never ends the stream in order"
+        assert not session.close(step(), 0.5), "it never ends the stream in order"
     assert next(sent) < 1000
 
 
