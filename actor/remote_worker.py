@@ -19,7 +19,7 @@ from actor.client.acting_session import ActingSession, SessionEndedError
 from actor.client.client_reports import Reports
 from actor.client.remote_policy import RemotePolicy, RemoteSampler
 from actor.fixed_rate import RemoteControl
-from actor.sampling.guard import end_hung, guard_envs, watch_envs
+from actor.sampling.guard import guard_envs, watch_envs
 from actor.stat import ActorCounters, ActorStat
 from common.config.remote_config import RemoteConfig
 from common.errors import CrossborderError
@@ -103,7 +103,7 @@ class RemoteWorker:
             description = Description(lanes.spec)
             self._session.require_fit(description, lanes.n, lanes.name)
             guard_envs(lanes, config, self._counters, busy)
-            with watch_envs(busy, config, self._end_hung):
+            with watch_envs(busy, config, self._counters, self._close_hung, self._tell):
                 self._act_in_sessions(lanes, description)
         finally:
             lanes.close()
@@ -154,13 +154,10 @@ class RemoteWorker:
         if not self._session.close(last, FINISH_SECONDS):
             log.warning("the acting service was not told the outcome of the last steps")
 
-    def _end_hung(self, where: str) -> None:
-        """End the session and the process; see ``end_hung``. The acting thread hangs, so only this one uses them."""
-        self._counters.env_hangs += 1
-        self._counters.note_env_error(f"does not return:\n{where}")
+    def _close_hung(self) -> None:
+        """End the session, in the watchdog's thread: the acting thread hangs, and so does not use it."""
         self._reports.send(is_last=True)
         self._session.close(None, FINISH_SECONDS)
-        end_hung(self._tell)
 
 
 def _make_worker(boot: Mapping[str, Any]) -> RemoteWorker:

@@ -25,7 +25,7 @@ from actor.episode_recording import EpisodeRecording
 from actor.evaluating import CandidateScorer
 from actor.fixed_rate import Control
 from actor.proxy import ReplayBufferProxy
-from actor.sampling.guard import end_hung, guard_envs, watch_envs
+from actor.sampling.guard import guard_envs, watch_envs
 from actor.sampling.sampler import Sampler, lanes_of
 from actor.stat import ActorCounters, ActorStat
 from common.config.actor_config import ActorConfig
@@ -231,7 +231,7 @@ class Actor:
         fetcher.allow(max_file_bytes(parts.agent.model_info()))
         pusher.ready()
         act = self._choose_loop(pusher, has_rate=config.env.rate_hz is not None)
-        with watch_envs(busy, config.env, partial(self._end_hung, pusher, counters)):
+        with watch_envs(busy, config.env, counters, partial(self._hand_over_hung, pusher), self._tell):
             fetcher.first(FIRST_MODEL_SECONDS)
             act(parts, joined, fetcher, pusher, counters)
         if pusher.changes:
@@ -274,20 +274,17 @@ class Actor:
         stack.callback(scorer.close)
         fetcher.allow(max_file_bytes(parts.agent.model_info()))
         pusher.ready()
-        with watch_envs(busy, config.env, partial(self._end_hung, pusher, counters)):
+        with watch_envs(busy, config.env, counters, partial(self._hand_over_hung, pusher), self._tell):
             scorer.run(fetcher, lambda: bool(pusher.changes))
 
-    def _end_hung(self, pusher: Pusher, counters: ActorCounters, where: str) -> None:
-        """Hand over the full batches and end the process; see ``end_hung``.
+    def _hand_over_hung(self, pusher: Pusher) -> None:
+        """Hand over the full batches, in the watchdog's thread.
 
         A batch that is not full is given up: the acting thread may be filling it.
         """
-        counters.env_hangs += 1
-        counters.note_env_error(f"does not return:\n{where}")
         pusher.finish(FINISH_SECONDS)
         if self._recording is not None:
             self._recording.close(FINISH_SECONDS)
-        end_hung(self._tell)
 
     def _act(
         self, parts: Parts, joined: JoinAnswer, models: ModelFetcher, pusher: Pusher, counters: ActorCounters

@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Final, NoReturn
+from typing import Final
 
 from actor.stat import ActorCounters
 from common.errors import CrossborderError, EnvHungError
@@ -135,24 +135,32 @@ class Watchdog:
             faulthandler.dump_traceback_later(seconds, exit=True)
 
 
-def watch_envs(busy: Busy, config: EnvConfig, on_hang: Callable[[str], None]) -> AbstractContextManager[None]:
+def watch_envs(
+    busy: Busy,
+    config: EnvConfig,
+    counters: ActorCounters,
+    hand_over: Callable[[], object],
+    tell: Callable[[CrossborderError], int],
+) -> AbstractContextManager[None]:
     """A context in which an environment that does not return within ``env.timeout_seconds`` ends the process.
+
+    Python cannot end a thread that hangs.
 
     Args:
         busy: see ``Watchdog``.
         config: sets the limit; without one there is no watchdog.
-        on_hang: see ``Watchdog``; it has to end the process, since Python cannot end a thread that hangs.
+        counters: counts hangs and keeps the stack for the learner.
+        hand_over: called before the end, in the watchdog's thread.
+        tell: takes the error, says why the process ends, and returns the exit code.
     """
     if config.timeout_seconds is None:
         return nullcontext()
 
-    def tell_and_end(where: str) -> None:
+    def end(where: str) -> None:
         log.error("an environment does not return:\n%s", where)
-        on_hang(where)
+        counters.env_hangs += 1
+        counters.note_env_error(f"does not return:\n{where}")
+        hand_over()
+        os._exit(tell(EnvHungError("an environment has not returned within env.timeout_seconds")))
 
-    return Watchdog(busy, config.timeout_seconds, tell_and_end)
-
-
-def end_hung(tell: Callable[[CrossborderError], int]) -> NoReturn:
-    """End this process, whose environment hangs; ``tell`` says why, and returns the exit code."""
-    os._exit(tell(EnvHungError("an environment has not returned within env.timeout_seconds")))
+    return Watchdog(busy, config.timeout_seconds, end)

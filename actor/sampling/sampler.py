@@ -133,10 +133,6 @@ class Sampler:
         self._makes_items = bool(parts.processors)
         self._unbegun: Array | None = np.ones(self._lanes.n, bool)  # Where the agent begins at the first round.
         self._ended: float | None = None  # When the last round ended; None: it was pushed, or there was none.
-        self.begin_anew(seed)
-
-    def begin_anew(self, seed: int) -> None:
-        """Have all lanes begin episodes, as after the construction with this seed."""
         self._lanes.reset(spread(seed) if self._lanes.is_vector else seed)
 
     def _make_recorder(self) -> RowRecorder | ItemMaker:
