@@ -120,7 +120,13 @@ TASKS = {
         1_000_000, 20, zoo.MINATAR_A2C, {"id": "MinAtar/Breakout-v1"} | MINATAR_LIMIT, config="impala_minatar_breakout"
     ),
     "minatar_breakout_ppo": Task(
-        1_000_000, 20, zoo.MINATAR_PPO, {"id": "MinAtar/Breakout-v1"} | MINATAR_LIMIT, config="impala_minatar_breakout"
+        1_000_000,
+        20,
+        zoo.MINATAR_PPO,
+        {"id": "MinAtar/Breakout-v1"} | MINATAR_LIMIT,
+        config="ppo_minatar_breakout",
+        settings=("agent.params.optimizer.schedule.steps=30800",),
+        draw=65,
     ),
     "minatar_space_invaders": Task(500_000, 20, zoo.MINATAR_DQN, {"id": "MinAtar/SpaceInvaders-v1"} | MINATAR_LIMIT),
 }
