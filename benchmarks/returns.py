@@ -76,6 +76,16 @@ PPO_PENDULUM = (
     "replay.view.params.length=1024",
 )
 """The zoo's settings of Pendulum without its noise, which depends on the state."""
+PPO_LUNARLANDER = (
+    "env.params.id=LunarLander-v3",
+    "agent.params={lr: 0.0003, batch_size: 16, minibatches: 256, epochs: 4, discount_factor: 0.999, gae_lambda: 0.98, "
+    "entropy_cost: 0.01, optimizer: {eps: 0.00001}}",
+    "envs_per_actor=16",
+    "replay.capacity=40000",
+    "replay.error_buffer=32800",
+    "replay.view.params.length=1024",
+)
+"""The zoo's settings of LunarLander, for ``configs/ppo_cartpole.yaml``."""
 PPO_CARTPOLE = (
     "agent.params.epochs=20",
     "agent.params.optimizer.schedule.steps=7600",
@@ -104,6 +114,16 @@ TASKS = {
     "ppo_pendulum": Task(123_000, 20, zoo.PENDULUM_PPO, config="ppo_cartpole", settings=PPO_PENDULUM, draw=1025),
     "ppo_pendulum_plain": Task(
         123_000, 20, zoo.PENDULUM_PPO | {"use_sde": False}, config="ppo_cartpole", settings=PPO_PENDULUM, draw=1025
+    ),
+    "ppo_lunarlander": Task(
+        328_000, 20, zoo.LUNARLANDER_PPO, config="ppo_cartpole", settings=PPO_LUNARLANDER, draw=1025
+    ),
+    "ppo_halfcheetah": Task(
+        307_350,
+        10,
+        zoo.CLEANRL_PPO,
+        settings=("agent.params.optimizer.schedule.steps=48000",),
+        draw=2049,
     ),
     "cartpole": Task(50_000, 20, zoo.CARTPOLE_DQN),
     "acrobot": Task(50_000, 20, zoo.DQN),
