@@ -87,29 +87,15 @@ PPO_LUNARLANDER = (
 )
 """The zoo's settings of LunarLander, for ``configs/ppo_cartpole.yaml``."""
 PPO_CARTPOLE = (
+    "agent.params.max_lag=8",
     "agent.params.epochs=20",
     "agent.params.optimizer.schedule.steps=7600",
     "agent.params.clip_schedule={steps: 7600}",
     "trainer.max_env_steps=102000",
 )
 """The zoo's settings of CartPole; schedules count gradient steps. Runs with actors may leave steps out."""
-SIXTEEN = (
-    "agent.params.batch_size=16",
-    "replay.error_buffer=1056",
-    "envs_per_actor=16",
-    "agent.params.optimizer.schedule.steps=3800",
-    "agent.params.clip_schedule.steps=3800",
-)
-"""Sixteen environments and as many rollouts in an opt step: half as many opt steps."""
 TASKS = {
     "ppo_cartpole": Task(100_320, 20, zoo.CARTPOLE_PPO, settings=PPO_CARTPOLE, draw=33),
-    "ppo_cartpole_16": Task(
-        100_320,
-        20,
-        config="ppo_cartpole",
-        settings=(*PPO_CARTPOLE, *SIXTEEN),
-        draw=33,
-    ),
     "ppo_acrobot": Task(205_600, 20, zoo.ACROBOT_PPO, config="ppo_cartpole", settings=PPO_ACROBOT, draw=257),
     "ppo_pendulum": Task(123_000, 20, zoo.PENDULUM_PPO, config="ppo_cartpole", settings=PPO_PENDULUM, draw=1025),
     "ppo_pendulum_plain": Task(
