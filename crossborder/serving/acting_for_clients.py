@@ -14,6 +14,7 @@ from actor.stat import ActorCounters
 from common.errors import ConfigError
 from common.parts import Parts
 from crossborder.serving.recording_player import RecordingPlayer
+from crossborder.serving.served_policy import ServedPolicy
 from crossborder.serving.serving import Places, serve
 from crossborder.serving.serving_config import ServingConfig
 
@@ -52,5 +53,5 @@ class ActingForClients:
         player = RecordingPlayer(parts, models, proxy, counters, recording)
         parts.agent.train()
         config = self._config.model_copy(update={"seed": joined.seed, "explore": True})
-        asyncio.run(serve(player, config, ends, self._on_listening, player))
+        asyncio.run(serve([ServedPolicy(player, config, player)], config, ends, self._on_listening))
         player.flush()

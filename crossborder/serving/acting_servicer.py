@@ -21,7 +21,7 @@ class ActingServicer(pb_grpc.ActingServiceServicer):
         self._service = service
 
     async def Describe(self, request: pb.DescribeRequest, context: Context) -> pb.DescribeResponse:  # noqa: N802, ARG002
-        return self._service.describe()
+        return self._service.describe(request)
 
     async def Act(  # noqa: N802
         self,

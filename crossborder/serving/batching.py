@@ -16,7 +16,7 @@ from common.interfaces import EnvSpec
 from common.lanes.lanes import Round
 from common.leaves import empty_leaves, pick_lanes, put_leaves
 from crossborder.serving.description import Description
-from crossborder.serving.figures import Figures
+from crossborder.serving.figures import PolicyFigures
 from crossborder.serving.outcomes import Outcomes
 from crossborder.serving.reading import Moment, join_moments
 
@@ -92,7 +92,7 @@ class Batcher:
         max_rows: int,
         max_wait: float,
         count_lanes: Callable[[], int],
-        figures: Figures,
+        figures: PolicyFigures,
         sink: StepSink | None = None,
     ) -> None:
         self._player, self._description, self._max_rows, self._max_wait = player, description, max_rows, max_wait

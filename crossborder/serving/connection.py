@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 
 from common.wire.pb import acting_pb2 as pb
 from common.wire.rpc import StoppingError
+from crossborder.serving.description import Description
 from crossborder.serving.session import Session
 from crossborder.serving.sessions import Sessions
 from learner.ingest.refusals import BadMessageError, SessionLostError
@@ -42,7 +43,7 @@ class Connection:
             raise StoppingError("the service is shutting down")
         kind = request.WhichOneof("request")
         if kind == "open":
-            secret, session = self._sessions.open(request.open.lanes, self._owner)
+            secret, session = self._sessions.open(request.open.lanes, self._owner, request.open.policy)
         elif kind == "resume":
             secret, session = request.resume.secret, self._sessions.find(request.resume.secret, self._owner)
         else:
@@ -51,7 +52,14 @@ class Connection:
         self._hang_up, self._tell = self._take_over, self._answers.put_nowait
         self._sessions.connect(session, self._hang_up)  # The same object as in ``disconnect``, which compares it.
         opened = pb.SessionOpened(secret=secret, lanes=len(session.lanes), seed=session.seed, last_seq=session.last_seq)
+        opened.policy = session.policy.name
         return pb.ActResponse(opened=opened)
+
+    @property
+    def description(self) -> Description:
+        """Of the session's observations and actions, once the connection has begun."""
+        assert self._session is not None, "a connection begins first"
+        return self._session.policy.description
 
     async def answers(self, requests: AsyncIterator[pb.ActRequest]) -> AsyncIterator[pb.ActResponse]:
         """The answers to all further requests, until the client closes its session or ends the connection.

@@ -5,18 +5,20 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import re
 import sys
 import threading
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 from common.errors import ConfigError
 from common.process.command import Parser, as_path, positive, run_service, tell_error
 from common.process.log import RateFilter, quiet_grpc
 from common.process.signals import StopSignals
 from common.wire.trust import Trust, add_learner_options, read_trust
-from learner.commands.policy_command import add_policy_options, find_policy
+from learner.commands.policy_command import RUN_HELP, add_policy_options, find_policy
 
 if TYPE_CHECKING:
     from crossborder.serving.serving import Places
@@ -25,10 +27,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 _FLAGS = {"insecure": "listen_insecure", "explore": "explore"}
 """The options, by setting."""
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+"""It becomes the name of a directory, too."""
 LOGGED_PER_SECOND, LOGGED_AT_ONCE = 10.0, 1000
 """Lines of the log: a stranger cannot fill the disk."""
-RECORD_SECONDS = 10.0
-"""The time for writing the last episodes."""
 EXAMPLES = """\
   policy-server --run runs/cartpole-20261121-085026-3f2a/best                  for programs of this user on this host
   policy-server --run runs/cartpole-20261121-085026-3f2a/best --listen 0.0.0.0:50060 \\
@@ -36,6 +38,7 @@ EXAMPLES = """\
   policy-server --run runs/cartpole-20261121-085026-3f2a/best --set max_wait_ms=2 --set resume_seconds=600
   policy-server --config serving.yaml --run runs/drone-20261121-085026-3f2a/final --allow drone
   policy-server --run runs/cartpole-20261121-085026-3f2a/best --record data/episodes   and keep every whole episode
+  policy-server --run easy=runs/easy --run hard=runs/hard/best         two policies, of which each session chooses one
   policy-server --learner gpu-host:50051 --ca ca.pem --token-file actor.token      an actor whose clients are its lanes
 
 Options whose names begin with --listen are about clients. --ca, --certificate, --key, --token-file and --insecure are
@@ -47,7 +50,14 @@ what it sends.
 def parser() -> Parser:
     """The command's options."""
     made = Parser("policy-server", __doc__, EXAMPLES)
-    add_policy_options(made, required=False, namer="the policy or the learner")
+    made.add_argument(
+        "--run",
+        type=_as_named_run,
+        action="append",
+        metavar="[NAME=]DIR",
+        help=f"{RUN_HELP}; repeatable, each time with a NAME by which clients choose the policy",
+    )
+    add_policy_options(made, namer="the policy or the learner")
     add_learner_options(made, "the service", several=True, required=False)
     made.add_argument(
         "--patience",
@@ -98,6 +108,18 @@ def parser() -> Parser:
     return made
 
 
+def _as_named_run(text: str) -> tuple[str, Path]:
+    """The type of ``--run``: a policy's name, or none, and a directory. A directory whose name has a = is no name."""
+    name, equals, directory = text.partition("=")
+    if not equals or "/" in name or Path(text).exists():
+        return "", as_path(text)
+    if not _NAME.fullmatch(name):
+        raise argparse.ArgumentTypeError(
+            f"expected a name of up to 64 letters, digits, hyphens, dots and underscores before the =, found '{name}'"
+        )
+    return name, as_path(directory)
+
+
 def _read_config(arguments: argparse.Namespace) -> ServingConfig:
     """The settings that the words of the command line ask for, checked.
 
@@ -141,36 +163,39 @@ def _serve_saved_policy(arguments: argparse.Namespace, config: ServingConfig, si
     import torch
 
     from common.process.child import keep_buffers
-    from crossborder.serving.recorded_policy import load_recorded_policy
+    from crossborder.serving.saved_policies import opening
     from crossborder.serving.serving import serve
-    from learner.evaluation.policy import load_policy
 
     torch.set_num_threads(1)
     keep_buffers()
-    find_policy(arguments)
-    place, stopped = arguments.run / arguments.checkpoint, threading.Event()
+    places, stopped = _find_policies(arguments), threading.Event()
     signals.on_stop = stopped.set
-    on_listening = partial(_tell_places, str(place))
-    if config.record is not None:
-        player, recording = load_recorded_policy(
-            place, arguments.allow, config.record, explores=config.explore, device=config.device
-        )
-        try:
-            asyncio.run(serve(player, config, stopped.is_set, on_listening, player))
-            player.flush()
-        finally:
-            recording.close(RECORD_SECONDS)
-        return
-    policy = load_policy(place, arguments.allow, config.device)
-    if config.explore:
-        policy.explore()
-    asyncio.run(serve(policy, config, stopped.is_set, on_listening))
+    source = ", ".join(f"{name}={place}" if name else str(place) for name, place in places.items())
+    with opening(places, arguments.allow, config) as policies:
+        asyncio.run(serve(policies, config, stopped.is_set, partial(_tell_places, source)))
+
+
+def _find_policies(arguments: argparse.Namespace) -> dict[str, Path]:
+    """The directory of each saved policy, by name.
+
+    Raises:
+        ConfigError: two policies have the same name, or one of several has none.
+        RunDirectoryError: there is no such directory.
+    """
+    names = [name for name, _ in arguments.run]
+    if len(names) > 1 and (bad := {name for name in names if not name or names.count(name) > 1}):
+        found = ", ".join(name or "none" for name in sorted(bad))
+        raise ConfigError(f"--run: expected another NAME=DIR for each of several policies, found the names {found}")
+    return {name: Path(*find_policy(run, arguments.checkpoint)) for name, run in arguments.run}
 
 
 def _serve_run(arguments: argparse.Namespace, config: ServingConfig, signals: StopSignals) -> None:
+    from actor.episode_recording import make_directory
     from actor.worker import Actor, run_actor
     from crossborder.serving.acting_for_clients import ActingForClients
 
+    if config.record is not None:
+        make_directory(config.record)
     tell = partial(tell_error, "policy-server", form=arguments.log_format)
     act = ActingForClients(config, partial(_tell_places, arguments.learner))
     actor = Actor(
@@ -195,7 +220,6 @@ def _tell_places(source: str, places: Places) -> None:
 
 
 def _run(arguments: argparse.Namespace, signals: StopSignals) -> None:
-    from actor.episode_recording import make_directory
     from learner.loop.learner_parts import require_device
 
     quiet_grpc(arguments.log_format)
@@ -204,8 +228,6 @@ def _run(arguments: argparse.Namespace, signals: StopSignals) -> None:
         raise ConfigError("expected one of --run and --learner: the policy is a saved one, or that of a learner")
     config = _read_config(arguments)
     require_device(config.device, "device")
-    if config.record is not None:
-        make_directory(config.record)
     serve = _serve_run if arguments.learner is not None else _serve_saved_policy
     serve(arguments, config, signals)
 

@@ -21,10 +21,12 @@ from common.wire.pb import acting_pb2 as pb
 from common.wire.rpc import StoppingError
 from common.wire.tokens import authorization
 from crossborder.serving.connection import Connection
+from crossborder.serving.description import Description
 from crossborder.serving.service import Service
 from crossborder.serving.websocket_messages import (
     Values,
     parse,
+    read_describe,
     read_request,
     tell_answer,
     tell_description,
@@ -196,20 +198,21 @@ class WebSocketDoor:
 
     async def _talk(self, socket: ServerConnection, caller: Caller, values: Values, *, as_text: bool) -> None:
         if "describe" in values:
-            await socket.send(write(tell_description(self._service.describe()), as_text=as_text))
+            described = self._service.describe(read_describe(values))
+            await socket.send(write(tell_description(described), as_text=as_text))
             values = parse(await self._read_in_time(socket))
-        description, connection = self._service.sessions.description, Connection(self._service.sessions, caller.name)
+        connection = Connection(self._service.sessions, caller.name)
         try:
-            opened = connection.begin(read_request(values, description))
+            opened, description = connection.begin(read_request(values)), connection.description
             await socket.send(write(tell_answer(opened, description), as_text=as_text))
-            async for answer in connection.answers(self._requests(socket)):
+            async for answer in connection.answers(self._requests(socket, description)):
                 await socket.send(write(tell_answer(answer, description), as_text=as_text))
         finally:
             connection.end()
 
-    async def _requests(self, socket: ServerConnection) -> AsyncIterator[pb.ActRequest]:
+    async def _requests(self, socket: ServerConnection, description: Description) -> AsyncIterator[pb.ActRequest]:
         async for message in socket:
-            yield read_request(parse(message), self._service.sessions.description)
+            yield read_request(parse(message), description)
 
     async def _refuse(self, socket: ServerConnection, error: CrossborderError, *, as_text: bool) -> None:
         """Tell the client why its connection ends, and end it."""
