@@ -394,6 +394,15 @@ _SERVICES = Row(
             {"{{instance}} {{policy}}": f"max by (instance, policy) ({_SERVING}_opt_steps)"},
         ),
         Graph(
+            "Newer policies",
+            "Policies that a run put in the place of one that acts, and that act since, or cannot; in five minutes.",
+            "short",
+            {
+                "taken up": f"sum(increase({_SERVING}_policies_taken_up_total[5m]))",
+                "refused": f"sum(increase({_SERVING}_policies_refused_total[5m]))",
+            },
+        ),
+        Graph(
             "Return of clients' episodes",
             "Mean return of the episodes that ended.",
             "none",

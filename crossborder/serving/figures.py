@@ -26,6 +26,8 @@ class PolicyFigures:
     def __init__(self) -> None:
         self.actions = self.repeated = self.episodes = 0
         """Actions that lanes got, steps that came again, and episodes that ended."""
+        self.taken_up = self.not_taken_up = 0
+        """Further policies that appeared in the place of the one that acts."""
         self.return_sum = 0.0
         """Of the episodes that ended."""
         self.batch_lanes = BucketCounts([2**n for n in range(13)])

@@ -7,11 +7,13 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
-from actor.episode_recording import make_directory
-from crossborder.serving.recorded_policy import load_recorded_policy
+from common.data import ModelVersion
+from crossborder.serving.following import Follower, stamps_of
+from crossborder.serving.recorded_policy import record
 from crossborder.serving.served_policy import ServedPolicy
 from crossborder.serving.serving_config import ServingConfig
-from learner.evaluation.policy import load_policy
+from learner.evaluation.policy import Policy
+from learner.storage.checkpoint import load_parts
 
 RECORD_SECONDS: Final = 10.0
 """The time for writing the last episodes."""
@@ -22,12 +24,12 @@ def opening(places: Mapping[str, Path], allow: Sequence[str], config: ServingCon
     """A context with saved policies; their last episodes are written at its end.
 
     Args:
-        places: by the name of each policy its directory; see ``ServedPolicy`` and ``load_policy``.
-        allow: see ``load_policy``.
+        places: by the name of each policy its directory; see ``ServedPolicy`` and ``load_parts``.
+        allow: see ``load_parts``.
         config: of the service. The episodes of a policy with a name are recorded in a directory of this name.
 
     Raises:
-        CrossborderError: see ``load_policy``.
+        CrossborderError: see ``load_parts``.
     """
     with ExitStack() as stack:
         yield [stack.enter_context(_opening(name, place, allow, config)) for name, place in places.items()]
@@ -35,17 +37,25 @@ def opening(places: Mapping[str, Path], allow: Sequence[str], config: ServingCon
 
 @contextmanager
 def _opening(name: str, place: Path, allow: Sequence[str], config: ServingConfig) -> Iterator[ServedPolicy]:
-    if config.record is None:
-        policy = load_policy(place, allow, config.device)
+    stamps = stamps_of(place)
+    parts, parts_config, meta = load_parts(place, allow, config.device)
+    policy = Policy(parts.agent, parts.frames, parts.frame_stack)
+    recorded = None if config.record is None else record(parts, config.record / name)
+
+    def note(opt_steps: int) -> None:
+        policy.opt_steps = opt_steps
         if config.explore:
             policy.explore()
-        yield ServedPolicy(policy, config, name=name)
+        if recorded is not None:
+            recorded.proxy.version = ModelVersion(1, opt_steps)
+
+    note(meta["opt_steps"])
+    follower = Follower(place, stamps, parts_config, parts.agent, note)
+    if recorded is None:
+        yield ServedPolicy(policy, config, name=name, follower=follower)
         return
-    directory = config.record / name
-    make_directory(directory)
-    player, recording = load_recorded_policy(place, allow, directory, explores=config.explore, device=config.device)
     try:
-        yield ServedPolicy(player, config, player, name)
-        player.flush()
+        yield ServedPolicy(recorded.player, config, recorded.player, name, follower)
+        recorded.player.flush()
     finally:
-        recording.close(RECORD_SECONDS)
+        recorded.recording.close(RECORD_SECONDS)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Coroutine, Iterator
+from typing import Any, NoReturn
+
 from crossborder.serving.batching import Batcher, Player, StepSink
 from crossborder.serving.description import Description
 from crossborder.serving.figures import PolicyFigures
+from crossborder.serving.following import Follower
 from crossborder.serving.serving_config import ServingConfig
 
 
@@ -16,13 +20,21 @@ class ServedPolicy:
         config: of the service.
         sink: takes the steps of its lanes; None: nobody does.
         name: empty if the service has this policy alone, and clients need not name it.
+        follower: brings newer parameters; None: the player does, or there are none.
 
     Raises:
         ConfigError: a leaf of its spaces cannot travel.
     """
 
-    def __init__(self, player: Player, config: ServingConfig, sink: StepSink | None = None, name: str = "") -> None:
-        self.name, self.player = name, player
+    def __init__(
+        self,
+        player: Player,
+        config: ServingConfig,
+        sink: StepSink | None = None,
+        name: str = "",
+        follower: Follower | None = None,
+    ) -> None:
+        self.name, self.player, self._follower = name, player, follower
         self.description = Description(player.spec, takes_executed=sink is None or sink.takes_executed)
         self.figures = PolicyFigures()
         self.lanes = self.connected_lanes = 0
@@ -36,3 +48,9 @@ class ServedPolicy:
             figures=self.figures,
             sink=sink,
         )
+
+    def works(self) -> Iterator[Coroutine[Any, Any, NoReturn]]:
+        """What must run as long as the policy is served; each ends only with an error."""
+        yield self.batches.run()
+        if self._follower is not None:
+            yield self._follower.run(self.figures)

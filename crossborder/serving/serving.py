@@ -94,7 +94,7 @@ async def serve(
     metrics = _serve_metrics(ServingCollector(sessions, figures, counts), config)
     async with AsyncExitStack() as stack:
         stack.callback(metrics.close)
-        working = await stack.enter_async_context(_working([policy.batches.run() for policy in policies]))
+        working = await stack.enter_async_context(_working(work for policy in policies for work in policy.works()))
         await stack.enter_async_context(_started(server))
         ticks = [sessions.tick, admission.tick]
         websocket = None

@@ -61,6 +61,8 @@ def _collect_policies(policies: Mapping[str, ServedPolicy]) -> Iterable[Metric]:
     yield total("repeated_steps_total", "Steps that came again.", lambda figures: figures.repeated)
     yield total("episodes_total", "Episodes that ended.", lambda figures: figures.episodes)
     yield total("returns_total", "Sum of the returns of ended episodes.", lambda figures: figures.return_sum)
+    yield total("policies_taken_up_total", "Newer policies that act since.", lambda figures: figures.taken_up)
+    yield total("policies_refused_total", "Newer policies that cannot act.", lambda figures: figures.not_taken_up)
     yield histogram("batch_lanes", "Lanes in one forward pass.", lambda figures: figures.batch_lanes)
     yield histogram("wait_seconds", "Waits of steps for others.", lambda figures: figures.wait_seconds)
     yield histogram("answer_seconds", "From a step's arrival to its action.", lambda figures: figures.answer_seconds)
