@@ -28,7 +28,7 @@ class ActingServicer(pb_grpc.ActingServiceServicer):
         request_iterator: AsyncIterator[pb.ActRequest],
         context: Context,  # noqa: ARG002
     ) -> AsyncIterator[pb.ActResponse]:
-        connection = Connection(self._service.sessions, current_caller.get().name)
+        connection = Connection(self._service.sessions, current_caller.get().name, "gRPC")
         try:
             yield connection.begin(await self._read_first(request_iterator))
             async for answer in connection.answers(request_iterator):

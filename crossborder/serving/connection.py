@@ -22,10 +22,11 @@ class Connection:
     Args:
         sessions: of the service.
         owner: the name of the client's token; empty without tokens.
+        door: through which it came, for people.
     """
 
-    def __init__(self, sessions: Sessions, owner: str) -> None:
-        self._sessions, self._owner = sessions, owner
+    def __init__(self, sessions: Sessions, owner: str, door: str) -> None:
+        self._sessions, self._owner, self._door = sessions, owner, door
         self._session: Session | None = None
         self._reader: asyncio.Task[None] | None = None
         self._answers = asyncio.Queue[pb.LaneActions | None]()
@@ -50,6 +51,7 @@ class Connection:
             raise BadMessageError(f"expected open or resume as the first request, found {kind or 'nothing'}")
         self._session, self._room = session, asyncio.Semaphore(len(session.lanes))
         self._hang_up, self._tell = self._take_over, self._answers.put_nowait
+        session.door = self._door
         self._sessions.connect(session, self._hang_up)  # The same object as in ``disconnect``, which compares it.
         opened = pb.SessionOpened(secret=secret, lanes=len(session.lanes), seed=session.seed, last_seq=session.last_seq)
         opened.policy = session.policy.name

@@ -84,7 +84,11 @@ def parser() -> Parser:
         action="store_true",
         help="listen beyond this host without encryption and without tokens",
     )
-    made.add_argument("--metrics", metavar="HOST:PORT", help="where it offers /metrics (default: nowhere)")
+    made.add_argument(
+        "--metrics",
+        metavar="HOST:PORT",
+        help="where it offers /metrics, /healthz, and at / a page for people on its host (default: nowhere)",
+    )
     made.add_argument("--device", metavar="DEVICE", help="where the policy computes, such as cuda (default: cpu)")
     made.add_argument(
         "--record",
@@ -197,7 +201,7 @@ def _serve_run(arguments: argparse.Namespace, config: ServingConfig, signals: St
     if config.record is not None:
         make_directory(config.record)
     tell = partial(tell_error, "policy-server", form=arguments.log_format)
-    act = ActingForClients(config, partial(_tell_places, arguments.learner))
+    act = ActingForClients(arguments.learner, config, partial(_tell_places, arguments.learner))
     actor = Actor(
         arguments.learner,
         arguments.patience,
@@ -216,7 +220,7 @@ def _tell_places(source: str, places: Places) -> None:
     if places.websocket is not None:
         log.info("WebSocket on %s", places.websocket)
     if places.metrics_port is not None:
-        log.info("metrics on port %d", places.metrics_port)
+        log.info("metrics on port %d, and at / a page for people on this host", places.metrics_port)
 
 
 def _run(arguments: argparse.Namespace, signals: StopSignals) -> None:

@@ -50,12 +50,12 @@ def _opening(name: str, place: Path, allow: Sequence[str], config: ServingConfig
             recorded.proxy.version = ModelVersion(1, opt_steps)
 
     note(meta["opt_steps"])
-    follower = Follower(place, stamps, parts_config, parts.agent, note)
+    follower, source = Follower(place, stamps, parts_config, parts.agent, note), str(place)
     if recorded is None:
-        yield ServedPolicy(policy, config, name=name, follower=follower)
+        yield ServedPolicy(policy, config, name=name, follower=follower, source=source)
         return
     try:
-        yield ServedPolicy(recorded.player, config, recorded.player, name, follower)
+        yield ServedPolicy(recorded.player, config, recorded.player, name=name, follower=follower, source=source)
         recorded.player.flush()
     finally:
         recorded.recording.close(RECORD_SECONDS)

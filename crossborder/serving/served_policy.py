@@ -22,6 +22,8 @@ class ServedPolicy:
         name: empty if the service has this policy alone, and clients need not name it.
         follower: brings newer parameters; None: the player does, or there are none.
 
+        source: where it comes from, for people.
+
     Raises:
         ConfigError: a leaf of its spaces cannot travel.
     """
@@ -31,10 +33,12 @@ class ServedPolicy:
         player: Player,
         config: ServingConfig,
         sink: StepSink | None = None,
+        *,
         name: str = "",
         follower: Follower | None = None,
+        source: str = "",
     ) -> None:
-        self.name, self.player, self._follower = name, player, follower
+        self.name, self.player, self.source, self._follower = name, player, source, follower
         self.description = Description(player.spec, takes_executed=sink is None or sink.takes_executed)
         self.figures = PolicyFigures()
         self.lanes = self.connected_lanes = 0

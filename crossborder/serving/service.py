@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from common.wire.pb import acting_pb2 as pb
 from crossborder.serving.description import VERSION
@@ -11,6 +12,8 @@ from crossborder.serving.serving_config import ServingConfig
 from crossborder.serving.sessions import Sessions
 from learner.ingest.audit import AuditLog
 from learner.ingest.limits import CallLimits
+
+HEALTH_PATH: Final = "/healthz"
 
 
 @dataclass(frozen=True)

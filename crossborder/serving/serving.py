@@ -20,10 +20,11 @@ from common.wire.waiting import WaitingBytes
 from crossborder.serving.acting_servicer import ActingServicer
 from crossborder.serving.figures import Figures
 from crossborder.serving.served_policy import ServedPolicy
-from crossborder.serving.service import Service
+from crossborder.serving.service import HEALTH_PATH, Service
 from crossborder.serving.serving_config import ServingConfig
 from crossborder.serving.serving_metrics import ServingCollector
 from crossborder.serving.sessions import Sessions
+from crossborder.serving.status_page import StatusPage
 from learner.ingest.admission import Admission
 from learner.ingest.audit import AuditLog
 from learner.ingest.gate import Gate, KnownTokens, Role
@@ -91,12 +92,13 @@ async def serve(
     acting_pb2_grpc.add_ActingServiceServicer_to_server(ActingServicer(service), server)
     address, gate.port = _listen(server, config)
     waiting.serve_on(gate.port)
-    metrics = _serve_metrics(ServingCollector(sessions, figures, counts), config)
+    page = StatusPage(sessions)
+    metrics = _serve_metrics(ServingCollector(sessions, figures, counts), page, config)
     async with AsyncExitStack() as stack:
         stack.callback(metrics.close)
         working = await stack.enter_async_context(_working(work for policy in policies for work in policy.works()))
         await stack.enter_async_context(_started(server))
-        ticks = [sessions.tick, admission.tick]
+        ticks = [sessions.tick, admission.tick, page.tick]
         websocket = None
         if config.websocket is not None:
             door = _make_websocket_door(service)
@@ -147,9 +149,9 @@ def _listen(server: grpc.aio.Server, config: ServingConfig) -> tuple[str, int]:
     return join_address(split_address(config.listen)[0], port), port
 
 
-def _serve_metrics(collector: ServingCollector, config: ServingConfig) -> MetricsServer:
+def _serve_metrics(collector: ServingCollector, page: StatusPage, config: ServingConfig) -> MetricsServer:
     host, port = split_address(config.metrics) if config.metrics is not None else ("127.0.0.1", None)
-    return MetricsServer(collector, MetricsConfig(host=host), port)
+    return MetricsServer(collector, MetricsConfig(host=host), port, {"/": page.show, HEALTH_PATH: page.tell_health})
 
 
 @asynccontextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
@@ -44,6 +45,8 @@ class Session:
         self.key, self.owner, self.lanes, self.seed, self.policy = key, owner, lanes, seed, policy
         self.last_seq = 0
         self.silent_since = clock()
+        self.opened_at, self.door = time.time(), ""
+        """Unix seconds, and the door of its present or last connection."""
         self.hang_up: Callable[[], None] | None = None
         """Ends the present connection; None while there is none."""
         self._clock = clock

@@ -74,6 +74,10 @@ class Sessions:
             raise BadMessageError(f"policy: expected one of these names: {known}; found '{name}'")
         return found
 
+    def all(self) -> tuple[Session, ...]:
+        """All sessions, the oldest first; any thread may ask, since no other thread runs during the copy."""
+        return tuple(self._by_secret.values())
+
     def open(self, n: int, owner: str, policy: str = "") -> tuple[str, Session]:
         """Open a session with n lanes, for which a policy acts; return its secret too.
 

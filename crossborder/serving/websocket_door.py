@@ -16,13 +16,13 @@ from websockets.http11 import Request, Response
 from websockets.typing import Origin
 
 from common.errors import AddressError, CrossborderError
-from common.wire.address import join_address, split_address
+from common.wire.address import join_address, name_peer, split_address
 from common.wire.pb import acting_pb2 as pb
 from common.wire.rpc import StoppingError
 from common.wire.tokens import authorization
 from crossborder.serving.connection import Connection
 from crossborder.serving.description import Description
-from crossborder.serving.service import Service
+from crossborder.serving.service import HEALTH_PATH, Service
 from crossborder.serving.websocket_messages import (
     Values,
     parse,
@@ -125,7 +125,10 @@ class WebSocketDoor:
         context.sni_callback = use_present
         return context
 
-    def _admit(self, socket: ServerConnection, _: Request) -> Response | None:
+    def _admit(self, socket: ServerConnection, request: Request) -> Response | None:
+        if request.path == HEALTH_PATH:  # For a load balancer before this door; another process may ask the metrics.
+            is_stopping = self._service.sessions.is_stopping
+            return socket.respond(HTTPStatus.SERVICE_UNAVAILABLE if is_stopping else HTTPStatus.OK, "serving\n")
         if self._n_strangers >= MAX_STRANGERS:
             return socket.respond(HTTPStatus.SERVICE_UNAVAILABLE, "too many connections without a token\n")
         return None
@@ -186,7 +189,7 @@ class WebSocketDoor:
             UnauthenticatedError: the token is not valid.
             OtherUserError: another user of this host calls, and there are no tokens.
         """
-        peer = _peer_of(socket)
+        peer = name_peer(*socket.remote_address[:2])
         try:
             caller = self._gate.identify(METHOD, [authorization(str(token))], peer)
         except UnauthenticatedError:
@@ -201,7 +204,7 @@ class WebSocketDoor:
             described = self._service.describe(read_describe(values))
             await socket.send(write(tell_description(described), as_text=as_text))
             values = parse(await self._read_in_time(socket))
-        connection = Connection(self._service.sessions, caller.name)
+        connection = Connection(self._service.sessions, caller.name, "WebSocket")
         try:
             opened, description = connection.begin(read_request(values)), connection.description
             await socket.send(write(tell_answer(opened, description), as_text=as_text))
@@ -229,9 +232,3 @@ class WebSocketDoor:
 def _port_of(server: Server) -> int:
     port: int = next(iter(server.sockets)).getsockname()[1]
     return port
-
-
-def _peer_of(socket: ServerConnection) -> str:
-    """The other end of a connection, as gRPC names it."""
-    host, port = socket.remote_address[:2]
-    return f"ipv6:%5B{host}%5D:{port}" if ":" in host else f"ipv4:{host}:{port}"

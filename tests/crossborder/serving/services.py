@@ -27,6 +27,7 @@ from crossborder.serving.serving import Places, serve
 from crossborder.serving.serving_config import ServingConfig
 from tests.conftest import PATIENCE
 
+SOURCE = "runs/<b>&me</b>"
 SPEC = EnvSpec(gymnasium.spaces.Box(-1, 1, (2,), np.float32), gymnasium.spaces.Discrete(1000))
 
 
@@ -67,7 +68,9 @@ class Service:
         self.config = ServingConfig(**{"listen": "127.0.0.1:0", **settings})
         players = named or {"": player or Counting()}
         self.player = next(iter(players.values()))
-        self.policies = [ServedPolicy(one, self.config, sink, name) for name, one in players.items()]
+        self.policies = [
+            ServedPolicy(one, self.config, sink, name=name, source=SOURCE) for name, one in players.items()
+        ]
         self.places: Places
         self.error: BaseException | None = None
         self._listens, self._stopped = threading.Event(), threading.Event()
