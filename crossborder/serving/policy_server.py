@@ -17,6 +17,8 @@ from common.errors import ConfigError
 from common.process.command import Parser, as_path, positive, run_service, tell_error
 from common.process.log import RateFilter, quiet_grpc
 from common.process.signals import StopSignals
+from common.process.standard_streams import answers
+from common.wire.endpoints import split_addresses
 from common.wire.trust import Trust, add_learner_options, read_trust
 from learner.commands.policy_command import RUN_HELP, add_policy_options, find_policy
 
@@ -39,6 +41,7 @@ EXAMPLES = """\
   policy-server --config serving.yaml --run runs/drone-20261121-085026-3f2a/final --allow drone
   policy-server --run runs/cartpole-20261121-085026-3f2a/best --record data/episodes   and keep every whole episode
   policy-server --run easy=runs/easy --run hard=runs/hard/best         two policies, of which each session chooses one
+  policy-server --run runs/easy --listen 0.0.0.0:50060 --check                     would it work here?
   policy-server --learner gpu-host:50051 --ca ca.pem --token-file actor.token      an actor whose clients are its lanes
 
 Options whose names begin with --listen are about clients. --ca, --certificate, --key, --token-file and --insecure are
@@ -66,6 +69,7 @@ def parser() -> Parser:
         metavar="SECONDS",
         help="how long to look for the learner, at the start and after a broken connection (default: 120)",
     )
+    made.add_argument("--check", action="store_true", help="check whether the service would work here, and exit")
     made.add_argument("--config", type=as_path, metavar="FILE", help="a YAML file with settings of the service")
     made.add_argument("--listen", metavar="HOST:PORT", help="where it listens for clients (default: 127.0.0.1:50060)")
     made.add_argument(
@@ -125,7 +129,7 @@ def _as_named_run(text: str) -> tuple[str, Path]:
 
 
 def _read_config(arguments: argparse.Namespace) -> ServingConfig:
-    """The settings that the words of the command line ask for, checked.
+    """The settings that the words of the command line ask for.
 
     Raises:
         ConfigError: a setting is wrong.
@@ -155,12 +159,20 @@ def _read_config(arguments: argparse.Namespace) -> ServingConfig:
     for setting in arguments.settings:
         assign(values, setting)
     config = validate(ServingConfig, values)
-    config.check()
     if arguments.learner is not None and (chosen := {"explore", "seed"} & config.model_fields_set):
         raise ConfigError(
             f"{', '.join(sorted(chosen))}: expected a saved policy beside it: a learner decides it itself"
         )
     return config
+
+
+def _check(arguments: argparse.Namespace, config: ServingConfig) -> None:
+    from crossborder.serving.checking import ServingHost, examine
+
+    places = {} if arguments.run is None else _find_policies(arguments)
+    learners = [] if arguments.learner is None else split_addresses(arguments.learner)
+    trust = Trust() if arguments.learner is None else read_trust(Trust, arguments)
+    examine(ServingHost(config, places, arguments.allow), learners, trust, answers())
 
 
 def _serve_saved_policy(arguments: argparse.Namespace, config: ServingConfig, signals: StopSignals) -> None:
@@ -231,6 +243,10 @@ def _run(arguments: argparse.Namespace, signals: StopSignals) -> None:
     if (arguments.run is None) == (arguments.learner is None):
         raise ConfigError("expected one of --run and --learner: the policy is a saved one, or that of a learner")
     config = _read_config(arguments)
+    if arguments.check:
+        _check(arguments, config)
+        return
+    config.check()
     require_device(config.device, "device")
     serve = _serve_run if arguments.learner is not None else _serve_saved_policy
     serve(arguments, config, signals)
