@@ -114,7 +114,7 @@ class Session:
     def _answer(self, seq: int, own: Array, choice: Choice) -> None:
         self._waits[own] = False
         self.silent_since = self._clock()
-        answer = pb.LaneActions(seq=seq, action=choice.action, version=choice.opt_steps)
+        answer = pb.LaneActions(seq=seq, action=choice.action, version=choice.opt_steps, seconds=choice.seconds)
         waiting = self._answers[seq]
         assert isinstance(waiting, list), "a step is answered once"
         self._answers[seq] = answer

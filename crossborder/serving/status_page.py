@@ -159,7 +159,7 @@ def _session_row(session: Session, now: float) -> Sequence[object]:
     return (
         *("" if session.owner in ("", UNNAMED) else session.owner, session.policy.name or "", session.door),
         *(len(session.lanes), f"{session.last_seq:,}", since),
-        f"silent for {silence}" if is_connected else f"none for {silence}",
+        f"open, silent for {silence}" if is_connected else f"none for {silence}",
     )
 
 

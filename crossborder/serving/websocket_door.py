@@ -126,9 +126,10 @@ class WebSocketDoor:
         return context
 
     def _admit(self, socket: ServerConnection, request: Request) -> Response | None:
-        if request.path == HEALTH_PATH:  # For a load balancer before this door; another process may ask the metrics.
-            is_stopping = self._service.sessions.is_stopping
-            return socket.respond(HTTPStatus.SERVICE_UNAVAILABLE if is_stopping else HTTPStatus.OK, "serving\n")
+        if request.path == HEALTH_PATH:  # For a load balancer before this door.
+            if self._service.sessions.is_stopping:
+                return socket.respond(HTTPStatus.SERVICE_UNAVAILABLE, "not serving\n")
+            return socket.respond(HTTPStatus.OK, "serving\n")
         if self._n_strangers >= MAX_STRANGERS:
             return socket.respond(HTTPStatus.SERVICE_UNAVAILABLE, "too many connections without a token\n")
         return None

@@ -145,7 +145,8 @@ def tell_answer(answer: pb.ActResponse, description: Description) -> Values:
     k = len(action.action) // sum(column.row_bytes for column in columns.values())
     leaves = description.read_action(action.action, k, checked=False)
     told = {path: leaf.tolist() for path, leaf in leaves.items()} if isinstance(leaves, dict) else leaves.tolist()
-    return {"action": {"seq": action.seq, "action": told, "version": action.version}}
+    seconds = round(action.seconds, 6)
+    return {"action": {"seq": action.seq, "action": told, "version": action.version, "seconds": seconds}}
 
 
 def tell_description(described: pb.DescribeResponse) -> Values:

@@ -436,22 +436,28 @@ class LaneActions(_message.Message):
     SEQ_FIELD_NUMBER: _builtins.int
     ACTION_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
+    SECONDS_FIELD_NUMBER: _builtins.int
     seq: _builtins.int
     """Of the step that is answered."""
     action: _builtins.bytes
     """The actions of its k lanes, in the form of `LaneSteps.observation`, by the leaves of `DescribeResponse.action`."""
     version: _builtins.int
     """Opt steps of the model that chose them."""
+    seconds: _builtins.float
+    """From the arrival of the step at the service until its actions were chosen. The rest of the time that the client has
+    waited is that of the way there and back.
+    """
     def __init__(
         self,
         *,
         seq: _builtins.int = ...,
         action: _builtins.bytes = ...,
         version: _builtins.int = ...,
+        seconds: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "seq", b"seq", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "seconds", b"seconds", "seq", b"seq", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

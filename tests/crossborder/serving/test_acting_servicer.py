@@ -304,3 +304,14 @@ def test_an_unknown_policy_is_refused_with_the_names_of_all(named: list[str], kn
             assert name == "bad_message"
             assert known in message
             assert "found 'herd'" in message
+
+
+def test_an_answer_says_how_long_its_step_was_at_the_service() -> None:
+    with Service(max_wait_ms=100) as service, Caller(service.places.address) as caller:
+        first, second = caller.open(), caller.open()
+        early = first.step(1)  # The other session's lane does not come.
+        second.send(step=second.make_step(1))
+        late = first.step(2)
+        assert early.seconds > 0.09
+        assert 0 < late.seconds < 60
+        assert first.step(2) == late, "the same answer again"

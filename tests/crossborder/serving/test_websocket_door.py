@@ -54,6 +54,7 @@ class Talk:
         """The actions that answer a step."""
         answer = self.ask(step={"seq": seq, "observation": [[0.0, 0.0]], **fields})
         assert answer["action"]["seq"] == seq
+        assert answer["action"]["seconds"] > 0
         return answer["action"]["action"]
 
     def refused(self, **values: Any) -> tuple[str, str, int]:
