@@ -107,6 +107,7 @@ async def serve(
         gc.collect()
         gc.freeze()  # A collection over all that torch has made would hold the clients up for 0.05 s.
         stack.callback(gc.unfreeze)
+        page.tick()  # Its health is good before anybody is told where it listens.
         on_listening(Places(address, websocket, metrics.port))
         failed = set[asyncio.Task[NoReturn]]()
         while not (ends() or failed):

@@ -51,8 +51,14 @@ th, td {{ text-align: left; padding: .3em 1.2em .3em 0; border-bottom: 1px solid
 {policies}
 <h2>Sessions</h2>
 {sessions}
-<p>Figures of the last {window} s. This page reloads itself every {refresh} s.</p></body></html>
+<p>Rates and times are those of the last {window} s; all else counts from the start.
+This page reloads itself every {refresh} s.</p></body></html>
 """
+_POLICY_COLUMNS: Final = (
+    *("policy", "from", "opt steps", "lanes", "newer policies"),
+    *("actions/s", "median ms", "99 of 100 ms", "episodes", "return"),
+)
+_SESSION_COLUMNS: Final = ("client", "policy", "door", "lanes", "steps", "since (UTC)", "connection")
 Environ = dict[str, Any]
 Start = Callable[..., Any]
 
@@ -117,21 +123,11 @@ class StatusPage:
             window=WINDOW_SECONDS,
             summary=escape(summary),
             policies=_table(
-                (
-                    "policy",
-                    "from",
-                    "opt steps",
-                    "lanes",
-                    "actions/s",
-                    "median ms",
-                    "99 of 100 ms",
-                    "episodes",
-                    "return",
-                ),
+                _POLICY_COLUMNS,
                 [self._policy_row(policy) for policy in self._sessions.policies.values()],
             ),
             sessions=_table(
-                ("client", "policy", "door", "lanes", "steps", "since (UTC)", "connection"),
+                _SESSION_COLUMNS,
                 [_session_row(session, now) for session in found[:MOST_ROWS]],
             )
             + (f"<p>and {len(found) - MOST_ROWS} more</p>" if len(found) > MOST_ROWS else ""),
@@ -145,10 +141,10 @@ class StatusPage:
             rate = f"{(last.actions - first.actions) / (last.at - first.at):,.0f}"
             median, late = (_milliseconds(quantile_between(first.answers, last.answers, q)) for q in (0.5, 0.99))
         returned = f"{figures.return_sum / figures.episodes:.4g}" if figures.episodes else ""
-        opt_steps = f"{policy.player.opt_steps:,}"
+        newer = f"{figures.taken_up:,} taken up, {figures.not_taken_up:,} refused"
         return (
-            *(policy.name or "", policy.source, opt_steps, policy.connected_lanes, rate, median, late),
-            *(f"{figures.episodes:,}", returned),
+            *(policy.name, policy.source, f"{policy.player.opt_steps:,}", policy.connected_lanes, newer),
+            *(rate, median, late, f"{figures.episodes:,}", returned),
         )
 
 
@@ -157,7 +153,7 @@ def _session_row(session: Session, now: float) -> Sequence[object]:
     since = datetime.fromtimestamp(session.opened_at, UTC).strftime("%Y-%m-%d %H:%M:%S")
     silence = _span(now - session.silent_since)
     return (
-        *("" if session.owner in ("", UNNAMED) else session.owner, session.policy.name or "", session.door),
+        *("" if session.owner in ("", UNNAMED) else session.owner, session.policy.name, session.door),
         *(len(session.lanes), f"{session.last_seq:,}", since),
         f"open, silent for {silence}" if is_connected else f"none for {silence}",
     )
