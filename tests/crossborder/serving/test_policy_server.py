@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -29,11 +30,11 @@ CARTPOLE = EnvConfig(target="gymnasium:make", params={"id": "CartPole-v1"})
 ACROBOT = EnvConfig(target="gymnasium:make", params={"id": "Acrobot-v1"})
 
 
-def save(run: Path, env: EnvConfig = CARTPOLE, **params: object) -> Agent:
+def save(run: Path, env: EnvConfig = CARTPOLE, *, opt_steps: int = 12, **params: object) -> Agent:
     """Save the policy of an untrained DQN as ``best``, and return its agent."""
     config = ActorConfig(env=env, agent=PluginConfig(target="common.agents.dqn:DQN", params={"units": [8], **params}))
-    agent = build_parts(config, seed=3).agent
-    Checkpoints(run, config, "run").save("best", agent, opt_steps=12)
+    agent = build_parts(config, seed=opt_steps).agent
+    Checkpoints(run, config, "run").save("best", agent, opt_steps=opt_steps)
     agent.eval()
     return agent
 
@@ -107,6 +108,28 @@ def test_a_policy_with_a_memory_goes_on_in_each_lane_after_a_broken_connection(t
             if ends:
                 policy.begin([1])
             assert [answer[lane] for lane in lanes] == policy([seen[lane] for lane in lanes], lanes)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", ["", "best"])
+def test_sessions_go_on_with_the_policy_that_a_run_puts_in_the_place_of_the_one_that_acts(
+    tmp_path: Path, start: Start, place: str
+) -> None:
+    agents = {12: save(tmp_path / "run")}
+    command = start("policy-server", "--run", str(tmp_path / "run" / place), "--listen", "127.0.0.1:0")
+    observations = np.random.default_rng(0).normal(size=(16, 4)).astype(np.float32)
+    with Caller(address_of(command), read_spec(CARTPOLE)) as caller:
+        stream = caller.open(16)
+
+        def step(seq: int) -> int:
+            answer = stream.step(seq, observations, 16)
+            assert numbers(answer) == agents[answer.version].sample(observations).tolist()
+            return answer.version
+
+        assert step(1) == 12
+        agents[24] = save(tmp_path / "run", opt_steps=24)
+        seqs = count(2)
+        wait_for(lambda: step(next(seqs)) == 24, "the newer policy acts in the same session")
 
 
 @pytest.mark.slow
