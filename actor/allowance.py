@@ -45,8 +45,8 @@ _WITHOUT_ID: Final = (
 """crossborder's own environments whose parameters name no code."""
 _TELEOPERATE: Final = "crossborder.people.teleoperation:Teleoperate"
 """The wrapper whose parameter ``device`` names code."""
-_OF_ONE_PACKAGE: Final = ("common.envs.minatar:make", "common.envs.pool:make")
-"""Factories of which each makes the environments of one package only, for every ``id``."""
+_OF_ONE_PACKAGE: Final = ("common.envs.minatar:make", "common.envs.pettingzoo:make", "common.envs.pool:make")
+"""Factories of which each makes the environments of one package only, for every ``id`` without a colon."""
 _MAKERS: Final = ("gymnasium:make", "gymnasium:make_vec")
 """The factories whose ``id`` names an entry of gymnasium's registry."""
 

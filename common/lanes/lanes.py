@@ -194,6 +194,8 @@ class Lanes(abc.ABC):
     """
 
     is_vector = False
+    seats = 1
+    """The lanes of one environment, one after another: more than 1 if it has several agents."""
 
     def __init__(self, spec: EnvSpec, n: int, name: str) -> None:
         self.spec, self.n, self.name = spec, n, name
@@ -223,6 +225,13 @@ class Lanes(abc.ABC):
         Args:
             actions: ``[n, *action_shape]``, for a structured space one array for each leaf, by path.
         """
+
+    def over(self, ended: Array) -> Array:
+        """The lanes ``[k]`` whose games are over after a step, of which ``ended`` are the lanes whose episodes ended.
+
+        The game of an environment with several agents goes on as long as one of them is there.
+        """
+        return ended
 
     def misfit(self, obs: Any, lanes: tuple[int, ...] = ()) -> PluginError:
         """The error about an observation that does not fit its space; with ``lanes`` a batch ``[*lanes, *shape]``."""

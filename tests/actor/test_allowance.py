@@ -212,6 +212,17 @@ def test_the_environments_of_envpool_need_no_option() -> None:
     Allowance(()).check(config(env={"target": "common.envs.pool:make", "params": {"id": "Pong-v5", "num_envs": 8}}))
 
 
+def test_games_of_pettingzoos_registry_need_no_option_and_functions_must_be_allowed_by_their_whole_names() -> None:
+    def game(id: str) -> ActorConfig:
+        return config(env={"target": "common.envs.pettingzoo:make", "params": {"id": id}})
+
+    Allowance(()).check(game("classic/connect_four-v3"))
+    for entries in ((), ("os",)):
+        with pytest.raises(PluginError, match=r"env\.params\.id: 'os:system'.*--allow os:system"):
+            Allowance(entries).check(game("os:system"))
+    Allowance(("mpe2.simple_spread_v3:parallel_env",)).check(game("mpe2.simple_spread_v3:parallel_env"))
+
+
 @pytest.mark.usefixtures("mine")
 def test_an_evaluator_is_checked_only_where_the_actor_evaluates() -> None:
     evaluator = {"target": "mine.parts:Judge", "params": {"reference": "os:x"}}
