@@ -18,6 +18,7 @@ from gymnasium.vector.utils import batch_space, iterate
 
 from common.action_masks import find_masks
 from common.data import Array
+from common.envs.players import ScriptedEnv, read_players
 from common.errors import ConfigError, PluginError
 from common.interfaces import EnvSpec
 from common.lanes.interface_faults import InterfaceError
@@ -34,7 +35,14 @@ _TURN: Final = "active_agent"
 """The key that PettingZoo's conversion of turn games adds to each ``info``."""
 
 
-def make(id: str, *, groups: int = 1, show_seat: bool = False, **params: Any) -> SeatsEnv:
+def make(
+    id: str,
+    *,
+    groups: int = 1,
+    show_seat: bool = False,
+    players: Mapping[str, Any] | Sequence[Mapping[str, Any]] = (),
+    **params: Any,
+) -> SeatsEnv:
     """Make an environment of PettingZoo; its agents are lanes that share one policy.
 
         env: {target: common.envs.pettingzoo:make, params: {id: classic/connect_four-v3}}
@@ -47,11 +55,15 @@ def make(id: str, *, groups: int = 1, show_seat: bool = False, **params: Any) ->
         groups: how many of them to make; lane ``g * seats + s`` is seat s of environment g.
         show_seat: whether observations have a leaf ``seat``, Discrete: the number of the agent in ``possible_agents``.
             An observation that is no Dict becomes the leaf ``observation`` beside it.
+        players: who plays, by agent: ``learner`` (also an agent that is not named), ``random``, a script as
+            ``module:attr``, or a list of scripts of which one is drawn for each game. With a list of such mappings,
+            groups take one after another. Only agents that learn have lanes. See ``common.envs.players``.
         params: further arguments of the environment.
 
     Raises:
-        PluginError: PettingZoo is not installed, there is no such environment, or it is none of PettingZoo.
-        ConfigError: ``groups`` is below 1, the agents have different spaces, or observations have a leaf ``seat``.
+        PluginError: PettingZoo is not installed, there is no such environment or script, or it is none of PettingZoo.
+        ConfigError: ``groups`` is below 1, the agents have different spaces, observations have a leaf ``seat``, or
+            ``players`` names unknown agents or nobody who learns, or other numbers of learners in other groups.
     """
     if groups < 1:
         raise ConfigError(f"env.params.groups: expected at least 1, found {groups}")
@@ -64,7 +76,8 @@ def make(id: str, *, groups: int = 1, show_seat: bool = False, **params: Any) ->
     try:
         for _ in range(groups):
             made.append(build(**params))  # noqa: PERF401 - those that were made are closed if another one raises
-        return SeatsEnv(made, show_seat=show_seat)
+        plays = [players] if isinstance(players, Mapping) else [*players] or [{}]
+        return SeatsEnv(made, show_seat=show_seat, players=plays)
     except BaseException:
         close_env(*made)
         raise
@@ -100,23 +113,33 @@ class SeatsEnv(VectorEnv[Any, Any, Any]):
     Args:
         envs: ``ParallelEnv`` or ``AECEnv``, all with the same agents and spaces.
         show_seat: see ``make``.
+        players: see ``make``; environments take one after another.
 
     Raises:
-        PluginError: an environment is of another kind, or does not name its agents.
-        ConfigError: the agents have different spaces, or observations have a leaf ``seat`` already.
+        PluginError, ConfigError: see ``make``.
     """
 
-    def __init__(self, envs: Sequence[Any], *, show_seat: bool = False) -> None:
-        self._groups = [_group_of(env) for env in envs]
+    def __init__(
+        self, envs: Sequence[Any], *, show_seat: bool = False, players: Sequence[Mapping[str, Any]] = ({},)
+    ) -> None:
+        self._groups = [_group_of(env, players[g % len(players)]) for g, env in enumerate(envs)]
         first = self._groups[0].env
+        agents = list(envs[0].possible_agents)
         self.seats = len(first.possible_agents)
         """The number of lanes of each group."""
+        if any(len(group.env.possible_agents) != self.seats for group in self._groups):
+            raise ConfigError(
+                "env.params.players: expected the same number of learners in all groups, found "
+                f"{sorted({len(group.env.possible_agents) for group in self._groups})}"
+            )
+        numbers = [agents.index(agent) for group in self._groups for agent in group.env.possible_agents]
+        seats = (gymnasium.spaces.Discrete(len(agents)), numbers) if show_seat else None
         self.num_envs = self.seats * len(envs)
         self.metadata = {**first.metadata, "autoreset_mode": AutoresetMode.DISABLED}
         self.render_mode = getattr(first, "render_mode", None)
         space = _space_of_all(first, "observation")
         self.single_action_space = _space_of_all(first, "action")
-        self._obs = _Observations(space, self.single_action_space, self.num_envs, self.seats if show_seat else 0)
+        self._obs = _Observations(space, self.single_action_space, self.num_envs, seats)
         self.single_observation_space = self._obs.space
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
@@ -178,11 +201,16 @@ class SeatsEnv(VectorEnv[Any, Any, Any]):
             group.env.close()
 
 
-def _group_of(env: Any) -> _Group:
+def _group_of(env: Any, players: Mapping[str, Any]) -> _Group:
     """The group of an environment of either kind.
 
+    Args:
+        env: the environment.
+        players: see ``make``.
+
     Raises:
-        PluginError: it is of neither kind, or it does not name its agents.
+        PluginError: it is of neither kind, it does not name its agents, or a script cannot be loaded.
+        ConfigError: there is no such agent or script, or nobody learns.
     """
     from pettingzoo import AECEnv, ParallelEnv  # noqa: PLC0415 - installed by an extra
     from pettingzoo.utils.conversions import aec_to_parallel, turn_based_aec_to_parallel  # noqa: PLC0415
@@ -191,11 +219,14 @@ def _group_of(env: Any) -> _Group:
         raise PluginError(f"env.params.id: expected an environment of PettingZoo, found {type(env).__name__}")
     if not getattr(env, "possible_agents", None):
         raise PluginError(f"{env}: expected possible_agents, which names all agents that may come, found none")
-    if isinstance(env, ParallelEnv):
-        return _Group(env)
-    if env.metadata.get("is_parallelizable", False):
-        return _Group(aec_to_parallel(env))
-    return _Group(turn_based_aec_to_parallel(env), turns=env)
+    turns = None
+    if not isinstance(env, ParallelEnv):
+        if env.metadata.get("is_parallelizable", False):
+            env = aec_to_parallel(env)
+        else:
+            env, turns = turn_based_aec_to_parallel(env), env
+    scripts = read_players(players, env.possible_agents)
+    return _Group(ScriptedEnv(env, turns, scripts) if scripts else env, turns)
 
 
 class _Group:
@@ -307,21 +338,23 @@ class _Observations:
         own: the space of an observation that the environment gives.
         actions: the space of an action.
         n: the number of lanes.
-        seats: the lanes of a group, if observations show their seat; otherwise 0.
+        seats: the space of the numbers of seats and the number of each lane, if observations show them.
 
     Raises:
         ConfigError: the space cannot be recorded, or it has a leaf ``seat`` already.
     """
 
-    def __init__(self, own: AnySpace, actions: AnySpace, n: int, seats: int) -> None:
-        self._own, self.space = own, _with_seat(own, seats) if seats else own
+    def __init__(
+        self, own: AnySpace, actions: AnySpace, n: int, seats: tuple[gymnasium.spaces.Discrete, Sequence[int]] | None
+    ) -> None:
+        self._own, self.space = own, own if seats is None else _with_seat(own, seats[0])
         leaves = empty_leaves(self.space, n)
         self.batch: Any = unflatten(self.space, leaves)
         """An element of the batched space, whose arrays are those of this object."""
-        if seats:
+        if seats is not None:
             assert isinstance(leaves, dict)
-            leaves[SEAT][:] = np.arange(n) % seats
-        is_part = seats and not isinstance(own, gymnasium.spaces.Dict)
+            leaves[SEAT][:] = seats[1]
+        is_part = seats is not None and not isinstance(own, gymnasium.spaces.Dict)
         self._leaves = flatten(own, self.batch[_OBSERVATION] if is_part else self.batch)  # The same memory.
         self._one = None if isinstance(self._leaves, dict) else (self._leaves.shape[1:], self._leaves.dtype)
         self._forced = _forced_masks(EnvSpec(own, actions)) if isinstance(self._leaves, dict) else {}
@@ -372,7 +405,7 @@ def _space_of_all(env: Any, name: str) -> AnySpace:
     return expected  # type: ignore[no-any-return]
 
 
-def _with_seat(space: AnySpace, seats: int) -> gymnasium.spaces.Dict:
+def _with_seat(space: AnySpace, seats: gymnasium.spaces.Discrete) -> gymnasium.spaces.Dict:
     """The space with a leaf that says which seat observes.
 
     Raises:
@@ -381,7 +414,7 @@ def _with_seat(space: AnySpace, seats: int) -> gymnasium.spaces.Dict:
     parts = dict(space.spaces) if isinstance(space, gymnasium.spaces.Dict) else {_OBSERVATION: space}
     if SEAT in parts:
         raise ConfigError(f"env.params.show_seat: observations have a leaf '{SEAT}' already: leave it out")
-    return gymnasium.spaces.Dict({**parts, SEAT: gymnasium.spaces.Discrete(seats)})
+    return gymnasium.spaces.Dict({**parts, SEAT: seats})
 
 
 def _forced_masks(spec: EnvSpec) -> dict[str, Array]:
