@@ -77,6 +77,10 @@ def make(
         for _ in range(groups):
             made.append(build(**params))  # noqa: PERF401 - those that were made are closed if another one raises
         plays = [players] if isinstance(players, Mapping) else [*players] or [{}]
+        if len(plays) > groups:
+            raise ConfigError(
+                f"env.params.players: expected at most one mapping for each of {groups} groups, found {len(plays)}"
+            )
         return SeatsEnv(made, show_seat=show_seat, players=plays)
     except BaseException:
         close_env(*made)
@@ -137,8 +141,8 @@ class SeatsEnv(VectorEnv[Any, Any, Any]):
         self.num_envs = self.seats * len(envs)
         self.metadata = {**first.metadata, "autoreset_mode": AutoresetMode.DISABLED}
         self.render_mode = getattr(first, "render_mode", None)
-        space = _space_of_all(first, "observation")
-        self.single_action_space = _space_of_all(first, "action")
+        space = _space_of_all(self._groups, "observation")
+        self.single_action_space = _space_of_all(self._groups, "action")
         self._obs = _Observations(space, self.single_action_space, self.num_envs, seats)
         self.single_observation_space = self._obs.space
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
@@ -387,13 +391,14 @@ class _Observations:
             self._leaves[path][lanes] = mask
 
 
-def _space_of_all(env: Any, name: str) -> AnySpace:
+def _space_of_all(groups: Sequence[_Group], name: str) -> AnySpace:
     """The observation or action space that all agents have.
 
     Raises:
         ConfigError: two agents have different ones.
     """
-    spaces = {agent: getattr(env, f"{name}_space")(agent) for agent in env.possible_agents}
+    envs = [group.env for group in groups]
+    spaces = {agent: getattr(env, f"{name}_space")(agent) for env in envs for agent in env.possible_agents}
     (one, expected), *others = spaces.items()
     for agent, space in others:
         if space != expected:

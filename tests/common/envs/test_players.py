@@ -131,6 +131,8 @@ def test_only_learners_need_the_same_spaces() -> None:
     with pytest.raises(ConfigError, match="one action space"):
         SeatsEnv([Unequal()])
     check_env(SeatsEnv([Unequal()], players=[{"a": "random"}]))
+    with pytest.raises(ConfigError, match="one action space"):
+        SeatsEnv([Unequal(), Unequal()], players=[{"a": "random"}, {"b": "random"}])
 
 
 @pytest.mark.parametrize(
@@ -142,6 +144,7 @@ def test_only_learners_need_the_same_spaces() -> None:
         ({"player_1": []}, r"players\.player_1: expected learner, random, .*found \[\]"),
         ({"player_1": ["learner", "random"]}, r"players\.player_1: expected .*found 'learner'"),
         ([{"player_1": "random"}, {}], r"same number of learners in all groups, found \[1, 2\]"),
+        (3 * [{"player_1": "random"}], "at most one mapping for each of 2 groups, found 3"),
         (["random"], "expected a mapping of agents to players, found 'random'"),
     ],
     ids=str,
