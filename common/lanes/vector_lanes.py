@@ -40,8 +40,8 @@ class VectorLanes(Lanes):
         if not 1 <= self.n <= MAX_LANES:
             raise PluginError(f"{name}: expected 1 to {MAX_LANES} lanes, found {self.n}")
         self._is_pool = hasattr(env, "all_env_ids")
-        self.seats = int(getattr(env, "seats", 1))
-        self._has_seats = hasattr(env, "occupied")
+        self.seats = int(getattr(_inmost(env), "seats", 1))
+        self._has_seats = hasattr(_inmost(env), "occupied")
         self._empty: Array | None = None  # The lanes without anybody to act; None: there are none.
         at_once = env.config["batch_size"] if self._is_pool else self.n
         if at_once != self.n:
@@ -89,7 +89,7 @@ class VectorLanes(Lanes):
 
     def _see_seats(self) -> None:
         """Note which lanes are empty. Those who have just come begin, and those who have left do not."""
-        occupied = np.array(self._env.occupied)
+        occupied = np.array(_inmost(self._env).occupied)
         self._empty = None if occupied.all() else ~occupied
         if self.begins is not None:
             begins = self.begins & occupied
@@ -98,7 +98,7 @@ class VectorLanes(Lanes):
     def over(self, ended: Array) -> Array:
         if not self._has_seats:
             return ended
-        is_over = ~np.asarray(self._env.occupied).reshape(-1, self.seats).any(axis=1)
+        is_over = ~np.asarray(_inmost(self._env).occupied).reshape(-1, self.seats).any(axis=1)
         return np.flatnonzero(is_over.repeat(self.seats))
 
     def _reset(self, lanes: Array | None = None) -> Leaves:
@@ -314,6 +314,11 @@ def is_vector(env: AnyEnv) -> bool:
     """Whether an environment steps several lanes at once, as an EnvPool does, which is an ``Env`` too."""
     names = ("num_envs", "single_observation_space", "single_action_space")
     return isinstance(env, VectorEnv) or all(hasattr(env, name) for name in names)
+
+
+def _inmost(env: AnyEnv) -> AnyEnv:
+    """The vector environment inside all wrappers: gymnasium's wrappers do not pass its own attributes on."""
+    return getattr(env, "unwrapped", env)
 
 
 def declares_autoreset(env: AnyEnv) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pettingzoo
 import pytest
+from gymnasium.wrappers.vector import RecordEpisodeStatistics
 from pettingzoo.utils.conversions import turn_based_aec_to_parallel
 
 from actor.sampling.sampler import lanes_of, spread
@@ -44,11 +45,15 @@ def assert_rows(found: Items, expected: list[Any], *, leaf: str = "obs") -> None
             assert value is None or found[name][i] == value, f"{name} of row {i}"
 
 
+WRAPS = {"bare": lambda env: env, "wrapped": RecordEpisodeStatistics}
+
+
+@pytest.mark.parametrize("wrap", WRAPS.values(), ids=WRAPS)
 @pytest.mark.parametrize("size", [1, 40, 10_000])
 @pytest.mark.parametrize("groups", [1, 3])
-def test_each_agent_has_the_rows_that_one_would_record_by_hand(groups: int, size: int) -> None:
+def test_each_agent_has_the_rows_that_one_would_record_by_hand(groups: int, size: int, wrap: Any) -> None:
     env = make("tests.seats:Crowd", groups=groups)
-    parts = make_parts(env, lambda spec: Acts(spec, lambda obs: np.array([by_sum(each) for each in obs])))
+    parts = make_parts(wrap(env), lambda spec: Acts(spec, lambda obs: np.array([by_sum(each) for each in obs])))
     sink, counters = act(parts, 200, seed=5, sink=KeptBatches(size))
     steps = 0
     for g in range(groups):
