@@ -118,6 +118,8 @@ class ScriptedEnv:
         for _ in range(MAX_GAMES):
             self._seen, infos = self._env.reset(seed=seed)
             self._players = {agent: self._draw(agent) for agent in self._scripts}
+            while self._env.agents and not self.agents:  # The learners come later.
+                self._advance({})
             self._play_turns()
             if self.agents:
                 return self._seen, infos
@@ -131,12 +133,15 @@ class ScriptedEnv:
 
     def step(self, actions: Mapping[Any, Any]) -> tuple[dict[Any, Any], ...]:
         """Take a step; in a game in turns also those of the scripts, until it is a learner's turn."""
-        if self._turns is None:
-            agents = self._env.agents
-            actions = {each: self._choose(each) if each in self._scripts else actions[each] for each in agents}
-        found = self._env.step(actions)
+        return self._play_turns(self._advance(actions))
+
+    def _advance(self, actions: Mapping[Any, Any]) -> Any:
+        """Take one step of the environment with the actions of learners and scripts."""
+        acting = self._env.agents if self._turns is None else [self._turns.agent_selection]
+        chosen = {each: self._choose(each) if each in self._scripts else actions[each] for each in acting}
+        found = self._env.step(chosen)
         self._seen = {**self._seen, **found[0]}
-        return self._play_turns(found)
+        return found
 
     def _play_turns(self, found: Any = ({}, {}, {}, {}, {})) -> tuple[dict[Any, Any], ...]:
         """In a game in turns, have the scripts move until it is a learner's turn; return all that has happened.
@@ -145,13 +150,12 @@ class ScriptedEnv:
             found: what the step before has returned.
         """
         obs, rewards, ends, cuts, infos = map(dict, found)
-        while self._turns is not None and self.agents and (agent := self._turns.agent_selection) in self._scripts:
-            later = self._env.step({agent: self._choose(agent)})
+        while self._turns is not None and self.agents and self._turns.agent_selection in self._scripts:
+            later = self._advance({})
             for whole, part in zip((obs, ends, cuts, infos), (later[0], *later[2:]), strict=True):
                 whole.update(part)
-            for each, reward in later[1].items():
-                rewards[each] = rewards.get(each, 0) + reward
-            self._seen = {**self._seen, **later[0]}
+            for agent, reward in later[1].items():
+                rewards[agent] = rewards.get(agent, 0) + reward
         return obs, rewards, ends, cuts, infos
 
     def _choose(self, agent: Any) -> Any:

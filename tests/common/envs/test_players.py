@@ -116,6 +116,13 @@ def test_where_all_act_at_once_scripts_act_with_the_learners(has_masks: bool) ->
     assert {*obs[:, 2].tolist()} == {1.0, 3.0}, "only learners have rows"
 
 
+def test_scripts_begin_a_game_to_which_the_learner_comes_later() -> None:
+    env = make("tests.seats:Crowd", players=dict.fromkeys("acd", "random"))
+    sink, _ = act(make_parts(env, lambda spec: Acts(spec, lambda obs: np.zeros(len(obs), np.int64))), 100, seed=5)
+    begins = sink.column("obs")[sink.column("first")]
+    assert {*begins[:, 1].tolist()} > {0.0, 1.0}, "the steps at which the learner has come"
+
+
 def test_an_evaluation_against_an_opponent_is_the_learners_return() -> None:
     env = make(TICTACTOE, players={"player_2": f"{__name__}:first"}, groups=2)
     found = DefaultEvaluator(env, EvaluatorConfig(episodes=3)).evaluate(lane_of(choose_last)(lanes_of(env).spec))
@@ -163,7 +170,7 @@ def test_games_that_always_end_before_a_learner_acts_are_an_error() -> None:
     class Empty(Crowd):
         def reset(self, seed: int | None = None, options: Any = None) -> Any:
             found = super().reset(seed, options)
-            self.agents = ["a"]
+            self.agents = []
             return found
 
     env = ScriptedEnv(Empty(), None, {"a": [lambda spec, rng: choose_first]})
