@@ -192,6 +192,9 @@ def _tls_context(tls: TlsConfig) -> ssl.SSLContext:
     read_pair(tls.certificate, tls.key)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    # In TLS 1.3 a server sends tickets after the handshake. A client that reads them in one thread while it writes in
+    # another, as websockets.sync does, may lose its first message (python/cpython#151508): one in a hundred did.
+    context.num_tickets = 0
     context.load_cert_chain(tls.certificate, tls.key)
     if tls.client_ca is not None:
         read_authorities(tls.client_ca)

@@ -196,6 +196,10 @@ def test_a_token_comes_in_the_first_message_over_tls_and_ends_its_connections_wh
             assert (name, code) == ("unauthenticated", 1008)
         talk = talk_to(service, ssl=trust)
         assert "opened" in talk.ask(open={"lanes": 1}, token=SECRET)
+        tls_socket = talk.socket.socket
+        assert isinstance(tls_socket, ssl.SSLSocket)
+        assert tls_socket.session is not None
+        assert not tls_socket.session.has_ticket  # Tickets upset clients with two threads.
         tokens.write_text(f"another-client {'c' * 20}\n")
         assert talk.read()["error"]["name"] == "unauthenticated"
 
