@@ -165,8 +165,8 @@ class Round:
     final_obs: Leaves | None = None
     """The true last observations of the lanes in ``ended``, ``[k, *shape]``."""
     taken: Array | None = None
-    """The lanes that took a step, ``[n]`` bool; None: all. The other lanes lost their episodes, or only began the next
-    episodes, and their entries in all arrays mean nothing."""
+    """The lanes that took a step, ``[n]`` bool; None: all. The other lanes lost their episodes, only began the next
+    episodes, or are empty, and their entries in all arrays mean nothing."""
     info: Items = field(default_factory=dict)
     """The values of ``Picks.info`` by key, ``[n, *shape]``."""
     action: Leaves | None = None
