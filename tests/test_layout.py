@@ -35,6 +35,7 @@ TESTED_ELSEWHERE: dict[str, str] = {
 
 # Test files of no single module, and their subject.
 ACROSS_MODULES: dict[str, str] = {
+    "actor/sampling/test_seats.py": "rows of environments with several agents",
     "actor/client/test_hostile_learner.py": "what a learner may send that an actor must survive",
     "common/agents/test_recurrent_example.py": "the agent with a memory among the examples",
     "common/agents/test_q_agent.py": "what holds for all agents of action values",
