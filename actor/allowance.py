@@ -15,6 +15,7 @@ texts as a whole.
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -45,8 +46,12 @@ _WITHOUT_ID: Final = (
 """crossborder's own environments whose parameters name no code."""
 _TELEOPERATE: Final = "crossborder.people.teleoperation:Teleoperate"
 """The wrapper whose parameter ``device`` names code."""
-_OF_ONE_PACKAGE: Final = ("common.envs.minatar:make", "common.envs.pool:make")
-"""Factories of which each makes the environments of one package only, for every ``id``."""
+_PETTINGZOO: Final = "common.envs.pettingzoo:make"
+"""The factory whose ``id`` may be a function."""
+_MPE2: Final = re.compile(r"mpe2\.\w+:(parallel_)?env")
+"""The functions of MPE2, which were part of PettingZoo and are not in its registry."""
+_OF_ONE_PACKAGE: Final = ("common.envs.minatar:make", _PETTINGZOO, "common.envs.pool:make")
+"""Factories of which each makes the environments of one package only, for every ``id`` without a colon."""
 _MAKERS: Final = ("gymnasium:make", "gymnasium:make_vec")
 """The factories whose ``id`` names an entry of gymnasium's registry."""
 
@@ -213,6 +218,8 @@ def _env_ids(config: ActorConfig, evaluates: bool) -> Iterator[tuple[str, object
 def _other_names(config: ActorConfig, evaluates: bool) -> Iterator[Name]:
     """All other texts with a colon, among the parameters of those parts."""
     known = {(name.place, name.text) for name in _part_names(config, evaluates)}
+    if config.env.target == _PETTINGZOO:
+        known |= {(at, str(env_id)) for at, env_id in _env_ids(config, evaluates) if _MPE2.fullmatch(str(env_id))}
     for place, params in _params(config, evaluates):
         for found, text in _find_texts(params, place):
             if ":" in text and (found, text) not in known:

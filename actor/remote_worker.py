@@ -65,7 +65,7 @@ class RemoteWorker:
     ) -> None:
         self._config, self._tell, self._number = config, tell, number
         self._stopped = threading.Event()
-        self._session = ActingSession(config.policy, trust, patience, self._stopped)
+        self._session = ActingSession(config.address, trust, patience, self._stopped, config.policy_name)
         self._counters = ActorCounters()
         self._reports = Reports(self._session, self._counters)
         self._policy: RemotePolicy | None = None
@@ -116,7 +116,7 @@ class RemoteWorker:
             while not self._stopped.is_set():
                 seed = self._session.open(lanes.n)
                 log.info("joined the acting service at %s with %d lanes", self._config.policy, lanes.n)
-                self._policy = RemotePolicy(self._session, description, lanes.n, seconds)
+                self._policy = RemotePolicy(self._session, description, lanes, seconds)
                 try:
                     self._act(lanes, self._policy, seed)
                 except SessionEndedError as lost:

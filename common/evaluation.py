@@ -50,6 +50,8 @@ def build_evaluator(
 class DefaultEvaluator:
     """Scores the mean undiscounted return of greedy episodes (border's ``DefaultEvaluator``).
 
+    Of an environment with several agents, an episode is a game, and the mean is over all agents of all games.
+
     Episode i begins with ``reset(seed=config.seed + i)``, so that all evaluations of a run see the same episodes. Up to
     ``config.max_envs`` episodes are played at the same time, each in a separate environment.
 
@@ -73,7 +75,7 @@ class DefaultEvaluator:
 
     def evaluate(self, agent: Agent) -> Evaluation:
         lanes = self._lanes = self._lanes or self._make_lanes()
-        rounds = range(0, self._config.episodes, lanes.n)
+        rounds = range(0, self._config.episodes, lanes.n // lanes.seats)
         returns = np.concatenate([self._play(agent, lanes, first) for first in rounds])
         score = float(returns.mean())
         return Evaluation(
@@ -97,9 +99,12 @@ class DefaultEvaluator:
         return lanes
 
     def _play(self, agent: Agent, lanes: Lanes, first: int) -> Array:
-        """Play the episodes from ``first`` on, one in each lane; return the sums of their rewards, ``[k]``."""
-        count = min(lanes.n, self._config.episodes - first)
-        totals, runs = np.zeros(lanes.n), np.arange(lanes.n) < count
+        """Play the episodes from ``first`` on, one in each lane; return the sums of their rewards, ``[k]``.
+
+        An agent of an environment that never came has no sum.
+        """
+        count = min(lanes.n, (self._config.episodes - first) * lanes.seats)
+        totals, runs, has_acted = np.zeros(lanes.n), np.arange(lanes.n) < count, np.zeros(lanes.n, bool)
         stacker = Stacker(lanes.spec, lanes.n, self._frames) if self._frames > 1 else None
         lanes.reset(self._config.seed + first)
         for _ in range(self._config.max_steps):
@@ -108,12 +113,14 @@ class DefaultEvaluator:
                 agent.begin(lanes.begins)
             seen = stacker.add(obs, lanes.begins) if stacker is not None else obs
             outcome = lanes.step(agent.sample(seen))
-            totals[runs] += outcome.reward[runs]
+            acting = runs if outcome.taken is None else runs & outcome.taken
+            totals[acting] += outcome.reward[acting]
+            has_acted |= acting
             if outcome.ended is not None:
-                runs[outcome.ended] = False
+                runs[lanes.over(outcome.ended)] = False
                 if not runs.any():
                     break
-        return totals[:count]
+        return totals[has_acted]
 
 
 class RestingEnv(gymnasium.Wrapper[Any, Any, Any, Any]):

@@ -21,6 +21,8 @@ TESTED_ELSEWHERE: dict[str, str] = {
     "crossborder/serving/outcomes.py": "crossborder/serving/test_recording_player.py",
     "crossborder/serving/reading.py": "crossborder/serving/test_acting_servicer.py",
     "crossborder/serving/recorded_policy.py": "crossborder/serving/test_policy_server.py",
+    "crossborder/serving/saved_policies.py": "crossborder/serving/test_policy_server.py",
+    "crossborder/serving/served_policy.py": "crossborder/serving/test_sessions.py",
     "crossborder/serving/service.py": "crossborder/serving/test_acting_servicer.py",
     "crossborder/serving/session.py": "crossborder/serving/test_acting_servicer.py",
     "crossborder/serving/websocket_messages.py": "crossborder/serving/test_websocket_door.py",
@@ -36,6 +38,7 @@ TESTED_ELSEWHERE: dict[str, str] = {
 
 # Test files of no single module, and their subject.
 ACROSS_MODULES: dict[str, str] = {
+    "actor/sampling/test_seats.py": "rows of environments with several agents",
     "actor/client/test_hostile_learner.py": "what a learner may send that an actor must survive",
     "common/agents/test_recurrent_example.py": "the agent with a memory among the examples",
     "common/agents/test_q_agent.py": "what holds for all agents of action values",

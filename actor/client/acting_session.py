@@ -52,14 +52,18 @@ class ActingSession:
         trust: how to check the service, and what to prove to it.
         patience: seconds to look for the service, at the start and after a broken connection.
         stopped: ends all waits; see ``wake``.
+        policy: the name of the policy that acts; empty: the first one of the service.
 
     Raises:
         ConfigError: ``address`` is no HOST:PORT, a file of ``trust`` cannot be read, or its settings contradict each
             other.
     """
 
-    def __init__(self, address: str, trust: ServiceTrust, patience: float, stopped: threading.Event) -> None:
+    def __init__(
+        self, address: str, trust: ServiceTrust, patience: float, stopped: threading.Event, policy: str = ""
+    ) -> None:
         self._address, self._trust, self._patience, self._stopped = address, trust, patience, stopped
+        self._policy = policy
         self._credentials = watch_credentials(address, trust)
         self._open_channel()
         self._backoff = Backoff()
@@ -81,13 +85,15 @@ class ActingSession:
         self._stub = pb_grpc.ActingServiceStub(self._channel)
 
     def describe(self) -> None:
-        """Ask the service for its spaces and limits.
+        """Ask the service for the spaces of the policy, and for its limits.
 
         Raises:
             ProtocolMismatchError: the service speaks another version.
+            BadMessageError: it has no policy of this name.
             CrossborderError: see ``answer``.
         """
-        self._described = self._try(lambda: self._stub.Describe(pb.DescribeRequest(), timeout=ANSWER_SECONDS), None)
+        request = pb.DescribeRequest(policy=self._policy)
+        self._described = self._try(lambda: self._stub.Describe(request, timeout=ANSWER_SECONDS), None)
         if (found := self._described.protocol_version) != VERSION:
             raise ProtocolMismatchError(f"{self._address}: expected version {VERSION} of acting.proto, found {found}")
 
@@ -210,8 +216,10 @@ class ActingSession:
         Raises:
             RpcError: the service did not answer, or refused.
         """
-        resume = pb.ActRequest(resume=pb.ResumeSession(secret=self._secret))
-        first = resume if self._secret else pb.ActRequest(open=pb.OpenSession(lanes=self._n_lanes))
+        if self._secret:
+            first = pb.ActRequest(resume=pb.ResumeSession(secret=self._secret))
+        else:
+            first = pb.ActRequest(open=pb.OpenSession(lanes=self._n_lanes, policy=self._policy))
         stream = _Stream(self._stub, first, self._n_lanes)
         heard = stream.hear(Deadline(ANSWER_SECONDS))
         if isinstance(heard, grpc.RpcError):

@@ -33,23 +33,21 @@ class RemotePolicy(FixedAgent):
     Args:
         session: with the service.
         description: the spaces as they travel.
-        n: lanes.
+        lanes: say where episodes begin.
         seconds: for which an action may be awaited; None: as long as the session allows.
     """
 
-    def __init__(self, session: ActingSession, description: Description, n: int, seconds: float | None) -> None:
-        self._session, self._description, self._n, self.seconds = session, description, n, seconds
-        self._begins: Array | None = None
-        self._goes_on = np.zeros(n, bool)
-        """By lane: the service knows of an episode that has not ended."""
+    def __init__(self, session: ActingSession, description: Description, lanes: Lanes, seconds: float | None) -> None:
+        self._session, self._description, self._lanes, self.seconds = session, description, lanes, seconds
+        self._n = lanes.n
+        self._acts, self._is_open = np.zeros(self._n, bool), np.zeros(self._n, bool)
+        """By lane: an episode goes on, and the service knows of an episode that has not ended. They differ where an
+        episode was lost."""
         self._outcome: Round | None = None
         """Of the last round, unless it was told."""
 
-    def begin(self, begins: Array, lanes: Array | None = None) -> None:  # noqa: ARG002 - the signature of Agent
-        self._begins = begins.copy()
-
     def sample(self, obs: Any) -> Leaves:
-        """Actions of the service for all lanes; zeros for lanes between two episodes.
+        """Actions of the service for all lanes; zeros for lanes in which no episode goes on.
 
         Raises:
             NoAnswerError: it has not answered in time. After that, all lanes must begin episodes.
@@ -57,18 +55,18 @@ class RemotePolicy(FixedAgent):
         """
         while self._session.waits:  # For the answers to the ends of episodes, or for one that came too late.
             self._session.answer(self.seconds)
-        begins, self._begins = self._begins, None
-        if begins is None:
-            begins = np.zeros(self._n, bool)
-        acting = np.flatnonzero(self._goes_on | begins)
+        # Not those of ``begin``, which at the first round are all lanes, also those in which nobody is.
+        begins = np.zeros(self._n, bool) if self._lanes.begins is None else self._lanes.begins
+        self._acts |= begins
+        acting = np.flatnonzero(self._acts)
         acts_everywhere, actions = len(acting) == self._n, empty_leaves(self._description.spec.action_space, self._n)
         if not len(acting):
             return actions
         step = self._make_step(acting, obs if acts_everywhere else pick_lanes(obs, acting), self._outcome, begins)
-        if (restarted := begins & self._goes_on).any():
+        if (restarted := begins & self._is_open).any():
             step.restarted.extend(restarted[acting].tolist())
         self._outcome = None
-        self._goes_on[acting] = True
+        self._is_open[acting] = True
         self._session.ask(step)
         chosen = self._description.read_action(self._session.answer(self.seconds).action, len(acting))
         if acts_everywhere:
@@ -92,11 +90,13 @@ class RemotePolicy(FixedAgent):
     def tell(self, outcome: Round) -> None:
         """Note the outcome of a round, valid until the next one, and tell how episodes ended; does not wait."""
         self._outcome = outcome
+        if outcome.taken is not None:
+            self._acts &= outcome.taken
         if outcome.ended is not None and outcome.final_obs is not None:
             step = self._make_step(outcome.ended, outcome.final_obs, outcome)
             step.terminated.extend(outcome.terminated[outcome.ended].tolist())
             step.truncated.extend(outcome.truncated[outcome.ended].tolist())
-            self._goes_on[outcome.ended] = False
+            self._acts[outcome.ended] = self._is_open[outcome.ended] = False
             self._session.ask(step)
 
     def last_step(self) -> pb.LaneSteps | None:
@@ -104,8 +104,8 @@ class RemotePolicy(FixedAgent):
         outcome = self._outcome
         if outcome is None:
             return None
-        known = np.flatnonzero(self._goes_on if outcome.taken is None else self._goes_on & outcome.taken)
-        return self._make_step(known, pick_lanes(outcome.obs, known), outcome) if len(known) else None
+        acting = np.flatnonzero(self._acts)
+        return self._make_step(acting, pick_lanes(outcome.obs, acting), outcome) if len(acting) else None
 
     def _make_step(self, lanes: Array, obs: Leaves, outcome: Round | None, begins: Array | None = None) -> pb.LaneSteps:
         """The observations of some lanes, and the outcomes of their steps before, except where episodes begin.

@@ -54,9 +54,9 @@ def parser() -> Parser:
     add_learner_options(made, "this actor", several=True, required=False)
     made.add_argument(
         "--policy",
-        metavar="HOST:PORT",
+        metavar="[NAME=]HOST:PORT",
         help="where an acting service listens (policy-server), which chooses the actions and sends the rows; instead "
-        "of --learner",
+        "of --learner; NAME is that of one of its policies (default: the first)",
     )
     made.add_argument(
         "--config",
@@ -161,7 +161,7 @@ def _run_many(
         failures.append(error)
 
     manager = ActorManager(
-        arguments.learner if remote is None else remote.policy,
+        arguments.learner if remote is None else remote.address,
         arguments.num_actors,
         on_failure,
         trust,
@@ -180,21 +180,10 @@ def _run_many(
 
 
 def _check(arguments: argparse.Namespace, trust: Trust, _: StopSignals) -> None:
-    from actor.commands.doctor import examine
+    from actor.commands.doctor import examine_all
 
     addresses = split_addresses(arguments.learner)
-    failures: dict[str, CrossborderError] = {}
-    for address in addresses:
-        if len(addresses) > 1:
-            answers().write(f"{address}\n")
-        try:
-            examine(address, trust, answers(), evaluates=arguments.evaluate, actor_id=arguments.id)
-        except CrossborderError as error:
-            failures[address] = error
-    if failures:
-        if len(addresses) > 1:
-            answers().write(f"{len(failures)} of {len(addresses)} addresses failed: {', '.join(failures)}\n")
-        raise next(iter(failures.values()))
+    examine_all(addresses, trust, answers(), evaluates=arguments.evaluate, actor_id=arguments.id)
 
 
 def _prepare_recording(arguments: argparse.Namespace) -> None:
@@ -248,7 +237,7 @@ def _run(arguments: argparse.Namespace, signals: StopSignals) -> None:
         bind(arguments.cores)
     if remote is not None:
         act = _run_remote if arguments.num_actors == 1 else _run_many
-        act(arguments, read_trust(ServiceTrust, arguments, remote.policy), signals, remote)
+        act(arguments, read_trust(ServiceTrust, arguments, remote.address), signals, remote)
         return
     run = _check if arguments.check else _run_one if arguments.num_actors == 1 else _run_many
     run(arguments, read_trust(Trust, arguments), signals)

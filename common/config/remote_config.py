@@ -20,11 +20,24 @@ from common.wire.address import split_address
 class RemoteConfig(Settings):
     """A worker that steps environments here, while an acting service chooses the actions."""
 
-    policy: str = Field(description="The address at which the acting service listens, HOST:PORT.")
+    policy: str = Field(
+        description="The address at which the acting service listens, HOST:PORT; NAME=HOST:PORT, if the service has "
+        "several policies."
+    )
     env: EnvConfig = Field(description="The environment, a gymnasium.Env or a gymnasium.vector.VectorEnv.")
     envs_per_actor: Annotated[int, Field(ge=1, le=MAX_ENVS_PER_ACTOR)] = Field(
         1, description="The number of environments (lanes). A vector environment brings its own number."
     )
+
+    @property
+    def address(self) -> str:
+        """HOST:PORT of the acting service."""
+        return self.policy.rpartition("=")[2]
+
+    @property
+    def policy_name(self) -> str:
+        """Of the policy that acts; empty for the first one of the service."""
+        return self.policy.rpartition("=")[0]
 
     def check(self) -> None:
         """Check that the environment can be loaded, and that nothing is asked for that a service cannot do.
@@ -32,7 +45,9 @@ class RemoteConfig(Settings):
         Raises:
             ConfigError, PluginError: naming the place and what was expected.
         """
-        split_address(self.policy)
+        if self.policy.startswith("="):
+            raise ConfigError(f"policy: expected a name before the =, found none in '{self.policy}'")
+        split_address(self.address)
         if self.env.info:
             raise ConfigError(
                 f"env.info: expected none beside --policy, found {', '.join(self.env.info)}: an acting service has no "
@@ -57,7 +72,7 @@ def read_remote_config(path: Path | None, policy: str | None, overrides: Sequenc
 
     Args:
         path: a YAML file; None: there is none.
-        policy: HOST:PORT, instead of the one in the file.
+        policy: instead of the one in the file.
         overrides: ``a.b=c``.
 
     Raises:

@@ -32,6 +32,10 @@ _PYTHON_ACTIONS: Final = (
 )
 
 
+class InterfaceError(PluginError):
+    """An environment breaks its interface, so another environment like this one would not help."""
+
+
 def require_pair(name: str, found: Any) -> None:
     """Look at the result of ``reset``.
 
@@ -70,6 +74,8 @@ def require_interface(
     Raises:
         PluginError: it does, so another environment like this one would not help.
     """
+    if isinstance(error, InterfaceError):
+        raise InterfaceError(f"{name}: {error}") from error
     text = f"{type(error).__name__}: {error}"
     # A vector environment takes an observation of two numbers for an observation and an info, and asks for its items.
     is_unpacking = isinstance(error, TypeError | ValueError) and "unpack" in text

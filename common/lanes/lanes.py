@@ -165,8 +165,8 @@ class Round:
     final_obs: Leaves | None = None
     """The true last observations of the lanes in ``ended``, ``[k, *shape]``."""
     taken: Array | None = None
-    """The lanes that took a step, ``[n]`` bool; None: all. The other lanes lost their episodes, or only began the next
-    episodes, and their entries in all arrays mean nothing."""
+    """The lanes that took a step, ``[n]`` bool; None: all. The other lanes lost their episodes, only began the next
+    episodes, or are empty, and their entries in all arrays mean nothing."""
     info: Items = field(default_factory=dict)
     """The values of ``Picks.info`` by key, ``[n, *shape]``."""
     action: Leaves | None = None
@@ -194,6 +194,8 @@ class Lanes(abc.ABC):
     """
 
     is_vector = False
+    seats = 1
+    """The lanes of one environment, one after another: more than 1 if it has several agents."""
 
     def __init__(self, spec: EnvSpec, n: int, name: str) -> None:
         self.spec, self.n, self.name = spec, n, name
@@ -223,6 +225,13 @@ class Lanes(abc.ABC):
         Args:
             actions: ``[n, *action_shape]``, for a structured space one array for each leaf, by path.
         """
+
+    def over(self, ended: Array) -> Array:
+        """The lanes ``[k]`` whose games are over after a step, of which ``ended`` are the lanes whose episodes ended.
+
+        The game of an environment with several agents goes on as long as one of them is there.
+        """
+        return ended
 
     def misfit(self, obs: Any, lanes: tuple[int, ...] = ()) -> PluginError:
         """The error about an observation that does not fit its space; with ``lanes`` a batch ``[*lanes, *shape]``."""

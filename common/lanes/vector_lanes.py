@@ -23,7 +23,8 @@ class VectorLanes(Lanes):
 
     Args:
         env: with the interface of ``gymnasium.vector.VectorEnv``. Its arrays may be tensors. Without
-            ``metadata["autoreset_mode"]`` it is assumed to reset a lane at the next step.
+            ``metadata["autoreset_mode"]`` it is assumed to reset a lane at the next step. Some of its lanes may be
+            empty for a while, if it has an attribute ``occupied``: see ``common.envs.pettingzoo:SeatsEnv``.
         spec: of one lane, with the dtypes that are recorded.
         picks: the values to take from ``info``.
         name: of the environment in messages.
@@ -39,6 +40,9 @@ class VectorLanes(Lanes):
         if not 1 <= self.n <= MAX_LANES:
             raise PluginError(f"{name}: expected 1 to {MAX_LANES} lanes, found {self.n}")
         self._is_pool = hasattr(env, "all_env_ids")
+        self.seats = int(getattr(_inmost(env), "seats", 1))
+        self._has_seats = hasattr(_inmost(env), "occupied")
+        self._empty: Array | None = None  # The lanes without anybody to act; None: there are none.
         at_once = env.config["batch_size"] if self._is_pool else self.n
         if at_once != self.n:
             raise PluginError(f"env.params.batch_size: expected {self.n}, so that all lanes step, found {at_once}")
@@ -65,15 +69,37 @@ class VectorLanes(Lanes):
             self._obs, self._is_new = self._reset(), False
             self.begins = np.ones(self.n, bool)
         elif self._done is not None and self._mode is not AutoresetMode.NEXT_STEP:
-            self.begins, self._done = self._done, None
+            self.begins, self._done = self._done if self.begins is None else self._done | self.begins, None
             if self._mode is AutoresetMode.DISABLED:
                 self._obs = self._reset(self.begins)
+        if self._has_seats:
+            self._see_seats()
         if self.begins is not None:
             self._returns[self.begins], self._began[self.begins] = 0.0, self._rounds
         if self.masks is not None:  # In a lane that the next step resets, the action means nothing.
-            acting = np.arange(self.n) if self._done is None else np.flatnonzero(~self._done)
+            idle = self._idle
+            acting = np.arange(self.n) if idle is None else np.flatnonzero(~idle)
             self._require_allowed(pick_lanes(self._obs, acting), acting)
         return self._obs
+
+    @property
+    def _idle(self) -> Array | None:
+        """The lanes that the next step only resets, or in which nobody is, ``[n]`` bool; None: there are none."""
+        return self._done if self._empty is None else self._empty
+
+    def _see_seats(self) -> None:
+        """Note which lanes are empty. Those who have just come begin, and those who have left do not."""
+        occupied = np.array(_inmost(self._env).occupied)
+        self._empty = None if occupied.all() else ~occupied
+        if self.begins is not None:
+            begins = self.begins & occupied
+            self.begins = begins if begins.any() else None
+
+    def over(self, ended: Array) -> Array:
+        if not self._has_seats:
+            return ended
+        is_over = ~np.asarray(_inmost(self._env).occupied).reshape(-1, self.seats).any(axis=1)
+        return np.flatnonzero(is_over.repeat(self.seats))
 
     def _reset(self, lanes: Array | None = None) -> Leaves:
         """Reset these lanes, or all lanes if it is None or if the environment raised and was replaced."""
@@ -98,7 +124,7 @@ class VectorLanes(Lanes):
             self._end_call()
 
     def step(self, actions: Leaves) -> Round:
-        idle = self._done  # With autoreset at the next step, this step resets these lanes.
+        idle = self._idle
         self.busy.since = monotonic()
         try:
             obs, reward, terminated, truncated, infos = self._env.step(
@@ -288,6 +314,11 @@ def is_vector(env: AnyEnv) -> bool:
     """Whether an environment steps several lanes at once, as an EnvPool does, which is an ``Env`` too."""
     names = ("num_envs", "single_observation_space", "single_action_space")
     return isinstance(env, VectorEnv) or all(hasattr(env, name) for name in names)
+
+
+def _inmost(env: AnyEnv) -> AnyEnv:
+    """The vector environment inside all wrappers: gymnasium's wrappers do not pass its own attributes on."""
+    return getattr(env, "unwrapped", env)
 
 
 def declares_autoreset(env: AnyEnv) -> bool:

@@ -19,6 +19,7 @@ SHIPPED: Final[dict[Role, frozenset[str]]] = {
             "common.envs.goals:Reach",
             "common.envs.masked_tasks:TakeAway",
             "common.envs.minatar:make",
+            "common.envs.pettingzoo:make",
             "common.envs.pool:make",
             "common.envs.memory_tasks:Cue",
         }

@@ -212,6 +212,37 @@ def test_the_environments_of_envpool_need_no_option() -> None:
     Allowance(()).check(config(env={"target": "common.envs.pool:make", "params": {"id": "Pong-v5", "num_envs": 8}}))
 
 
+def test_games_of_pettingzoos_registry_need_no_option_and_functions_must_be_allowed_by_their_whole_names() -> None:
+    def game(id: str) -> ActorConfig:
+        return config(env={"target": "common.envs.pettingzoo:make", "params": {"id": id}})
+
+    Allowance(()).check(game("classic/connect_four-v3"))
+    for entries in ((), ("os",)):
+        with pytest.raises(PluginError, match=r"env\.params\.id: 'os:system'.*--allow os:system"):
+            Allowance(entries).check(game("os:system"))
+    Allowance(("my_games:chase",)).check(game("my_games:chase"))
+
+
+@pytest.mark.parametrize(
+    "id", ["mpe2.simple_spread_v3:os", "mpe2:env", "mpe2.a.b:env", "mpe2_mine.x:env", "xmpe2.x:env"]
+)
+def test_of_mpe2_only_the_functions_that_make_its_environments_need_no_option(id: str) -> None:
+    game = {"target": "common.envs.pettingzoo:make", "params": {"id": "mpe2.simple_spread_v3:parallel_env"}}
+    Allowance(()).check(config(env=game))
+    with pytest.raises(PluginError, match=rf"env\.params\.id: '{id}'"):
+        Allowance(()).check(config(env={**game, "params": {"id": id}}))
+    with pytest.raises(PluginError, match=r"not allowed: env\.params\.id"):
+        Allowance(()).check(config(env={"target": "gymnasium:make", "params": {"id": "mpe2.simple_v3:env"}}))
+
+
+def test_scripts_that_play_on_seats_must_be_allowed_by_their_whole_names() -> None:
+    players = [{"player_1": "random"}, {"player_2": ["random", "os:system"]}]
+    named = {"target": "common.envs.pettingzoo:make", "params": {"id": "classic/tictactoe-v3", "players": players}}
+    with pytest.raises(PluginError, match=r"env\.params\.players\.1\.player_2\.1: 'os:system'"):
+        Allowance(("os",)).check(config(env=named))
+    Allowance(("os:system",)).check(config(env=named))
+
+
 @pytest.mark.usefixtures("mine")
 def test_an_evaluator_is_checked_only_where_the_actor_evaluates() -> None:
     evaluator = {"target": "mine.parts:Judge", "params": {"reference": "os:x"}}

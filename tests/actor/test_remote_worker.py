@@ -351,6 +351,18 @@ def test_a_robot_stops_safely_while_no_action_comes_and_begins_an_episode_afterw
     assert lines.count("halt") == 2
 
 
+def test_a_worker_acts_with_the_policy_that_it_names(tmp_path: Path, start: Start) -> None:
+    players = {"first": CountingPlayer(), "second": CountingPlayer()}
+    with Service(named=players) as service:
+        worker = work(start, f"second={service.places.address}", write(tmp_path, env=COUNTING))
+        wait_for(lambda: players["second"].actions > 100 or worker.process.poll() is not None, "the worker acts")
+        end(worker)
+        unknown = work(start, f"third={service.places.address}", write(tmp_path, env=COUNTING))
+        assert unknown.wait() == 9, unknown.output()
+    assert not players["first"].actions
+    assert "policy: expected one of these names: first, second; found 'third'" in unknown.output()
+
+
 def test_a_worker_whose_service_has_shut_down_for_good_ends_in_order(tmp_path: Path, start: Start) -> None:
     with Service(CountingPlayer()) as service:
         worker = work(start, service.places.address, write(tmp_path, env=COUNTING), "--patience", "1")
@@ -378,6 +390,7 @@ def test_a_worker_whose_service_has_shut_down_for_good_ends_in_order(tmp_path: P
         ({"env": COUNTING, "env_overrides": {1: {"a": 2}}}, [], (2, "env_overrides: expected none beside --policy")),
         ({"env": {"target": "tests.parts:NanEnv"}}, [], (9, "reward: expected finite numbers, found nan")),
         ({"env": COUNTING}, ["--learner", "127.0.0.1:1"], (2, "expected one of --learner and --policy")),
+        ({"env": COUNTING}, ["--policy", "=127.0.0.1:1"], (2, "policy: expected a name before the =")),
         ({"env": COUNTING}, ["--id", "3", "--record", "/proc/x"], (2, "beside it, found --id, --record")),
         ({"env": COUNTING}, ["--set", "env.rate=3"], (2, "env.rate: unknown key")),
         ({"agent": COUNTING}, [], (2, "env: ")),

@@ -1,0 +1,434 @@
+"""PettingZoo: several agents in one environment (Terry et al., arXiv:2009.14471).
+
+Here an agent is the policy that learns, so the place of one of PettingZoo's agents is called a *seat*. Each seat is a
+lane. The seats of one environment are a *group*, and a *game* of a group lasts until nobody is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space, iterate
+
+from common.action_masks import find_masks
+from common.data import Array
+from common.envs.players import ScriptedEnv, read_players
+from common.errors import ConfigError, PluginError
+from common.interfaces import EnvSpec
+from common.lanes.interface_faults import InterfaceError
+from common.lanes.lanes import close_env
+from common.leaves import describe_misfit, empty_leaves, pick_lanes, put_leaves
+from common.plugins import part_loading
+from common.spaces import AnySpace, flatten, unflatten
+
+SEAT: Final = "seat"
+"""The leaf of observations that says by its number which seat of its group observes."""
+_OBSERVATION: Final = "observation"
+"""The leaf that an observation becomes which is no Dict, if a seat is put beside it."""
+_TURN: Final = "active_agent"
+"""The key that PettingZoo's conversion of turn games adds to each ``info``."""
+
+
+def make(
+    id: str,
+    *,
+    groups: int = 1,
+    show_seat: bool = False,
+    players: Mapping[str, Any] | Sequence[Mapping[str, Any]] = (),
+    **params: Any,
+) -> SeatsEnv:
+    """Make an environment of PettingZoo; its agents are lanes that share one policy.
+
+        env: {target: common.envs.pettingzoo:make, params: {id: classic/connect_four-v3}}
+
+    PettingZoo converts an ``AECEnv``: by ``aec_to_parallel`` if its metadata say ``is_parallelizable``, otherwise by
+    ``turn_based_aec_to_parallel``, in which all agents step each time and only the action of one of them counts.
+
+    Args:
+        id: of PettingZoo's registry, or the function or class that makes the environment, as ``module:attr``.
+        groups: how many of them to make; lane ``g * seats + s`` is seat s of environment g.
+        show_seat: whether observations have a leaf ``seat``, Discrete: the number of the agent in ``possible_agents``.
+            An observation that is no Dict becomes the leaf ``observation`` beside it.
+        players: who plays, by agent: ``learner`` (also an agent that is not named), ``random``, a script as
+            ``module:attr``, or a list of scripts of which one is drawn for each game. With a list of such mappings,
+            groups take one after another. Only agents that learn have lanes. See ``common.envs.players``.
+        params: further arguments of the environment.
+
+    Raises:
+        PluginError: PettingZoo is not installed, there is no such environment or script, or it is none of PettingZoo.
+        ConfigError: ``groups`` is below 1, the agents have different spaces, observations have a leaf ``seat``, or
+            ``players`` names unknown agents or nobody who learns, or other numbers of learners in other groups.
+    """
+    if groups < 1:
+        raise ConfigError(f"env.params.groups: expected at least 1, found {groups}")
+    try:
+        import pettingzoo  # noqa: PLC0415 - installed by an extra
+    except ImportError as error:
+        raise PluginError(f"PettingZoo is not installed: pip install 'crossborder[pettingzoo]' ({error})") from error
+    build = part_loading.load_part(id) if ":" in id else partial(_make_registered, pettingzoo, id)
+    made: list[Any] = []
+    try:
+        for _ in range(groups):
+            made.append(build(**params))  # noqa: PERF401 - those that were made are closed if another one raises
+        plays = [players] if isinstance(players, Mapping) else [*players] or [{}]
+        if len(plays) > groups:
+            raise ConfigError(
+                f"env.params.players: expected at most one mapping for each of {groups} groups, found {len(plays)}"
+            )
+        return SeatsEnv(made, show_seat=show_seat, players=plays)
+    except BaseException:
+        close_env(*made)
+        raise
+
+
+def _make_registered(pettingzoo: Any, id: str, **params: Any) -> Any:
+    """The environment of an id in PettingZoo's registry; of a game that has both forms, the parallel one.
+
+    Raises:
+        PluginError: there is none, or a package that it needs is not installed.
+    """
+    from pettingzoo.env_registry.exceptions import PettingZooRegistryError  # noqa: PLC0415 - installed by an extra
+
+    kind = "aec"
+    try:
+        with suppress(PettingZooRegistryError):
+            pettingzoo.spec("parallel", id)
+            kind = "parallel"
+        return pettingzoo.make(kind, id, **params)
+    except PettingZooRegistryError as error:
+        raise PluginError(f"env.params.id: '{id}': {error}") from error
+
+
+class SeatsEnv(VectorEnv[Any, Any, Any]):
+    """Environments of PettingZoo as a vector environment with a lane for each seat.
+
+    An agent may come later than others, or leave before them. While its seat is empty (``occupied``), the lane's action
+    is ignored, and its values mean nothing. When nobody is left, ``reset`` begins the next game of the group.
+
+    In a turn game, the mask of a waiting seat allows the first action alone, so a policy does not learn from actions
+    that are ignored. The next call overwrites the arrays of observations.
+
+    Args:
+        envs: ``ParallelEnv`` or ``AECEnv``, all with the same agents and spaces.
+        show_seat: see ``make``.
+        players: see ``make``; environments take one after another.
+
+    Raises:
+        PluginError, ConfigError: see ``make``.
+    """
+
+    def __init__(
+        self, envs: Sequence[Any], *, show_seat: bool = False, players: Sequence[Mapping[str, Any]] = ({},)
+    ) -> None:
+        self._groups = [_group_of(env, players[g % len(players)]) for g, env in enumerate(envs)]
+        first = self._groups[0].env
+        agents = list(envs[0].possible_agents)
+        self.seats = len(first.possible_agents)
+        """The number of lanes of each group."""
+        if any(len(group.env.possible_agents) != self.seats for group in self._groups):
+            raise ConfigError(
+                "env.params.players: expected the same number of learners in all groups, found "
+                f"{sorted({len(group.env.possible_agents) for group in self._groups})}"
+            )
+        numbers = [agents.index(agent) for group in self._groups for agent in group.env.possible_agents]
+        seats = (gymnasium.spaces.Discrete(len(agents)), numbers) if show_seat else None
+        self.num_envs = self.seats * len(envs)
+        self.metadata = {**first.metadata, "autoreset_mode": AutoresetMode.DISABLED}
+        self.render_mode = getattr(first, "render_mode", None)
+        space = _space_of_all(self._groups, "observation")
+        self.single_action_space = _space_of_all(self._groups, "action")
+        self._obs = _Observations(space, self.single_action_space, self.num_envs, seats)
+        self.single_observation_space = self._obs.space
+        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
+        self.action_space = batch_space(self.single_action_space, self.num_envs)
+        self.occupied = np.zeros(self.num_envs, bool)
+        """The lanes in which an agent is, ``[num_envs]`` bool."""
+        for g, group in enumerate(self._groups):
+            group.join(self._obs, self.occupied, g * self.seats)
+
+    def reset(
+        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Begin games.
+
+        Args:
+            seed: group g gets ``seed + g``, or the g-th element of a list.
+            options: with ``reset_mask``, bool ``[num_envs]``, only groups begin of which it names a lane and in which
+                nobody is left.
+
+        Raises:
+            InterfaceError: the environment does not keep to PettingZoo's interface, or an observation does not fit.
+        """
+        infos: dict[str, Any] = {}
+        wanted = (options or {}).get("reset_mask")
+        for g, group in enumerate(self._groups):
+            if wanted is None or (not group.here and wanted[group.slice].any()):
+                own = seed[g] if isinstance(seed, Sequence) else None if seed is None else seed + g
+                self._add_infos(infos, group.reset(own), group.here)
+        return self._obs.batch, infos
+
+    def step(self, actions: Any) -> tuple[Any, Array, Array, Array, dict[str, Any]]:
+        """Step every group in which somebody is.
+
+        Raises:
+            InterfaceError: the environment does not keep to PettingZoo's interface, or an observation does not fit.
+        """
+        rewards, infos = np.zeros(self.num_envs), dict[str, Any]()
+        terminated, truncated = np.zeros(self.num_envs, bool), np.zeros(self.num_envs, bool)
+        elements = actions if isinstance(actions, np.ndarray) else list(iterate(self.action_space, actions))
+        for group in self._groups:
+            acting = group.here
+            if acting:
+                self._add_infos(infos, group.step(elements, rewards, terminated, truncated), acting)
+        return self._obs.batch, rewards, terminated, truncated, infos
+
+    def _add_infos(self, infos: dict[str, Any], found: Mapping[Any, Any], lanes: Mapping[Any, int]) -> None:
+        """Add the infos of a group's agents to those of all lanes."""
+        for agent, info in found.items():
+            if info and agent in lanes:
+                own = {key: value for key, value in info.items() if key != _TURN}
+                self._add_info(infos, own, lanes[agent])
+
+    def render(self) -> tuple[Any, ...]:
+        """What each environment renders."""
+        return tuple(group.env.render() for group in self._groups)
+
+    def close_extras(self, **_: Any) -> None:
+        """Close all environments."""
+        for group in self._groups:
+            group.env.close()
+
+
+def _group_of(env: Any, players: Mapping[str, Any]) -> _Group:
+    """The group of an environment of either kind.
+
+    Args:
+        env: the environment.
+        players: see ``make``.
+
+    Raises:
+        PluginError: it is of neither kind, it does not name its agents, or a script cannot be loaded.
+        ConfigError: there is no such agent or script, or nobody learns.
+    """
+    from pettingzoo import AECEnv, ParallelEnv  # noqa: PLC0415 - installed by an extra
+    from pettingzoo.utils.conversions import aec_to_parallel, turn_based_aec_to_parallel  # noqa: PLC0415
+
+    if not isinstance(env, AECEnv | ParallelEnv):
+        raise PluginError(f"env.params.id: expected an environment of PettingZoo, found {type(env).__name__}")
+    if not getattr(env, "possible_agents", None):
+        raise PluginError(f"{env}: expected possible_agents, which names all agents that may come, found none")
+    turns = None
+    if not isinstance(env, ParallelEnv):
+        if env.metadata.get("is_parallelizable", False):
+            env = aec_to_parallel(env)
+        else:
+            env, turns = turn_based_aec_to_parallel(env), env
+    scripts = read_players(players, env.possible_agents)
+    return _Group(ScriptedEnv(env, turns, scripts) if scripts else env, turns)
+
+
+class _Group:
+    """One environment of PettingZoo, and who is there.
+
+    Args:
+        env: a ``ParallelEnv``.
+        turns: of a turn game the ``AECEnv``, whose ``agent_selection`` says whose turn it is; otherwise None.
+    """
+
+    def __init__(self, env: Any, turns: Any = None) -> None:
+        self.env, self._turns = env, turns
+        self._left: set[Any] = set()
+        self.here: dict[Any, int] = {}
+        """By agent that is there, its lane."""
+
+    def join(self, obs: _Observations, occupied: Array, first: int) -> None:
+        """Take seats.
+
+        Args:
+            obs: of all lanes; the group writes those of its own lanes.
+            occupied: of all lanes, too.
+            first: the lane of the group's first seat.
+        """
+        self._lanes = {agent: first + s for s, agent in enumerate(self.env.possible_agents)}
+        self.slice = slice(first, first + len(self._lanes))
+        self._obs, self._occupied = obs, occupied
+
+    def reset(self, seed: int | None) -> Mapping[Any, Any]:
+        """Begin a game; return the infos by agent."""
+        found = self.env.reset(seed=seed)
+        if not (isinstance(found, tuple) and len(found) == 2):
+            raise InterfaceError(f"reset: expected the observations and infos of all agents, found {found!r:.80}")
+        obs, infos = found
+        self.here, self._left = {}, set()
+        self._see_agents(obs, set())
+        if not self.here:
+            raise InterfaceError("reset: expected at least one agent in agents, found none")
+        self._obs.fill(self.slice, ~self._occupied[self.slice], next(iter(self.here.values())))
+        return infos  # type: ignore[no-any-return]
+
+    def step(self, actions: Any, rewards: Array, terminated: Array, truncated: Array) -> Mapping[Any, Any]:
+        """Take a step; write the outcome of the agents who are there, and return the infos by agent.
+
+        Args:
+            actions: of all lanes.
+            rewards: of all lanes, ``[n]``, as the other two.
+            terminated: see ``rewards``.
+            truncated: see ``rewards``.
+        """
+        here, put = self.here, self._obs.put
+        obs, reward, ends, cuts, infos = self.env.step({agent: actions[lane] for agent, lane in here.items()})
+        left = set()
+        for agent, lane in here.items():
+            put(agent, lane, obs)
+            try:
+                rewards[lane], is_end, is_cut = reward[agent], ends[agent], cuts[agent]
+            except (KeyError, TypeError, ValueError) as error:
+                raise InterfaceError(
+                    f"step: expected the reward of agent '{agent}', a number, and whether it was terminated or "
+                    f"truncated, found {[each.get(agent) for each in (reward, ends, cuts)]}"
+                ) from error
+            if is_end or is_cut:
+                terminated[lane], truncated[lane] = is_end, is_cut
+                left.add(agent)
+        if left or self.env.agents != self._seen:
+            self._see_agents(obs, left)
+        elif self._turns is not None:
+            self._hold_waiting()
+        return infos  # type: ignore[no-any-return]
+
+    def _see_agents(self, obs: Mapping[Any, Any], left: set[Any]) -> None:
+        """Note who is there now, and take the observations of those who have come.
+
+        Args:
+            obs: by agent.
+            left: the agents whose episodes have just ended.
+        """
+        before, agents = self.here, self.env.agents
+        self._seen = list(agents)
+        self._left = (self._left | left) & set(agents)  # Some environments keep those in agents who have left.
+        gone = before.keys() - left - set(agents)
+        if gone:
+            raise InterfaceError(
+                f"step: expected agents to be terminated or truncated when they leave, '{min(map(str, gone))}' is no "
+                "longer in agents and was neither"
+            )
+        try:
+            self.here = {agent: self._lanes[agent] for agent in agents if agent not in self._left}
+        except KeyError as error:
+            raise InterfaceError(f"expected agents of possible_agents, {[*self._lanes]}, found {error}") from error
+        for agent, lane in self.here.items():
+            if agent not in before:
+                self._obs.put(agent, lane, obs)
+        self._occupied[self.slice] = False
+        self._occupied[[*self.here.values()]] = True
+        if self._turns is not None:
+            self._hold_waiting()
+
+    def _hold_waiting(self) -> None:
+        """Leave the agents whose turn it is not only their first action, which the environment ignores."""
+        self._obs.force([lane for agent, lane in self.here.items() if agent != self._turns.agent_selection])
+
+
+class _Observations:
+    """The newest observations of all lanes.
+
+    Args:
+        own: the space of an observation that the environment gives.
+        actions: the space of an action.
+        n: the number of lanes.
+        seats: the space of the numbers of seats and the number of each lane, if observations show them.
+
+    Raises:
+        ConfigError: the space cannot be recorded, or it has a leaf ``seat`` already.
+    """
+
+    def __init__(
+        self, own: AnySpace, actions: AnySpace, n: int, seats: tuple[gymnasium.spaces.Discrete, Sequence[int]] | None
+    ) -> None:
+        self._own, self.space = own, own if seats is None else _with_seat(own, seats[0])
+        leaves = empty_leaves(self.space, n)
+        self.batch: Any = unflatten(self.space, leaves)
+        """An element of the batched space, whose arrays are those of this object."""
+        if seats is not None:
+            assert isinstance(leaves, dict)
+            leaves[SEAT][:] = seats[1]
+        is_part = seats is not None and not isinstance(own, gymnasium.spaces.Dict)
+        self._leaves = flatten(own, self.batch[_OBSERVATION] if is_part else self.batch)  # The same memory.
+        self._one = None if isinstance(self._leaves, dict) else (self._leaves.shape[1:], self._leaves.dtype)
+        self._forced = _forced_masks(EnvSpec(own, actions)) if isinstance(self._leaves, dict) else {}
+
+    def put(self, agent: Any, lane: int, obs: Mapping[Any, Any]) -> None:
+        """Keep the observation of an agent.
+
+        Raises:
+            InterfaceError: ``obs`` has no observation of it, or the observation does not fit its space.
+        """
+        try:
+            found = obs[agent]
+            if self._one is not None and type(found) is np.ndarray and (found.shape, found.dtype) == self._one:
+                self._leaves[lane] = found  # type: ignore[index] # The usual case, twice as fast as the other one.
+            else:
+                put_leaves(self._leaves, lane, flatten(self._own, found))
+        except (IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
+            if agent not in obs:
+                raise InterfaceError(f"observation: expected one for agent '{agent}', found none") from error
+            raise InterfaceError(f"observation of agent '{agent}': {describe_misfit(self._own, obs[agent])}") from error
+
+    def fill(self, lanes: slice, empty: Array, example: int) -> None:
+        """Have the empty ones of these lanes show what another lane sees, so that every leaf is in its space."""
+        for lane in np.flatnonzero(empty) + lanes.start:
+            put_leaves(self._leaves, lane, pick_lanes(self._leaves, example))
+
+    def force(self, lanes: Sequence[int]) -> None:
+        """Have the masks of these lanes allow the first action alone; without masks, nothing changes."""
+        for path, mask in self._forced.items():
+            self._leaves[path][lanes] = mask
+
+
+def _space_of_all(groups: Sequence[_Group], name: str) -> AnySpace:
+    """The observation or action space that all agents have.
+
+    Raises:
+        ConfigError: two agents have different ones.
+    """
+    envs = [group.env for group in groups]
+    spaces = {agent: getattr(env, f"{name}_space")(agent) for env in envs for agent in env.possible_agents}
+    (one, expected), *others = spaces.items()
+    for agent, space in others:
+        if space != expected:
+            raise ConfigError(
+                f"expected one {name} space for all agents, since they share a policy, found {expected} of '{one}' and "
+                f"{space} of '{agent}'; pad them, as the wrappers pad_observations_v0 and pad_action_space_v0 of "
+                "SuperSuit do, in the function that env.params.id names"
+            )
+    return expected  # type: ignore[no-any-return]
+
+
+def _with_seat(space: AnySpace, seats: gymnasium.spaces.Discrete) -> gymnasium.spaces.Dict:
+    """The space with a leaf that says which seat observes.
+
+    Raises:
+        ConfigError: it has such a leaf already.
+    """
+    parts = dict(space.spaces) if isinstance(space, gymnasium.spaces.Dict) else {_OBSERVATION: space}
+    if SEAT in parts:
+        raise ConfigError(f"env.params.show_seat: observations have a leaf '{SEAT}' already: leave it out")
+    return gymnasium.spaces.Dict({**parts, SEAT: seats})
+
+
+def _forced_masks(spec: EnvSpec) -> dict[str, Array]:
+    """By the path of its leaf, the mask that allows the first action of each component alone; empty without masks."""
+    masks = find_masks(spec)
+    if masks is None:
+        return {}
+    whole = np.concatenate([np.arange(size) == 0 for size in masks.sizes])
+    leaves = empty_leaves(spec.observation_space, 1)
+    assert isinstance(leaves, dict)
+    ends = np.cumsum([leaves[path].shape[-1] for path in masks.paths])
+    return dict(zip(masks.paths, np.split(whole, ends[:-1]), strict=True))

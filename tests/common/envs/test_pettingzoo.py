@@ -1,0 +1,261 @@
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+from common.agents.discrete_sac import DiscreteSAC
+from common.agents.dqn import DQN
+from common.agents.ppo import PPO
+from common.agents.recurrent_ppo import RecurrentPPO
+from common.config.actor_config import EvaluatorConfig
+from common.envs.pettingzoo import SeatsEnv, make
+from common.errors import ConfigError, PluginError
+from common.evaluation import DefaultEvaluator
+from common.lanes.building import build_env, lanes_of
+from common.lanes.lanes import Lanes
+from common.lanes.watched_envs import Watch
+from common.plugins.part_config import EnvConfig
+from common.spaces import leaves_of
+from common.testing import check_env
+from tests.actor.acting import Acts, act, make_parts
+from tests.common.lanes.test_building import named
+from tests.seats import Crowd
+
+CROWD = {"id": "tests.seats:Crowd"}
+
+
+def crowd(**changes: Any) -> SeatsEnv:
+    """A crowd with other methods or attributes."""
+    return SeatsEnv([type("Changed", (Crowd,), changes)()])
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        CROWD,
+        {**CROWD, "groups": 3, "show_seat": True},
+        {**CROWD, "has_masks": True, "show_seat": True},
+        {"id": "classic/tictactoe-v3"},
+        {"id": "classic/rps-v2", "groups": 2, "show_seat": True},
+        {"id": "sisl/pursuit-v5", "n_pursuers": 2, "n_evaders": 2, "max_cycles": 20},
+    ],
+    ids=str,
+)
+def test_environments_of_every_kind_pass_the_check(params: dict[str, Any]) -> None:
+    env = build_env(named("common.envs.pettingzoo:make", params))
+    check_env(env)
+    env.close()
+
+
+@pytest.mark.parametrize(
+    ("id", "leaf"), [("tests.seats:Crowd", "observation"), ("classic/tictactoe-v3", "action_mask")]
+)
+def test_observations_show_their_seat_if_they_are_asked_to(id: str, leaf: str) -> None:
+    env = make(id, groups=2, show_seat=True)
+    obs, _ = env.reset(seed=0)
+    assert obs["seat"].tolist() == 2 * [*range(env.seats)]
+    assert leaves_of(env.single_observation_space)["seat"] == gymnasium.spaces.Discrete(env.seats)
+    assert leaf in obs
+    assert env.observation_space.contains(obs), "an empty seat shows an element of the space too"
+
+
+@pytest.mark.parametrize("kind", [DQN, PPO, DiscreteSAC, RecurrentPPO])
+@pytest.mark.parametrize("params", [{**CROWD, "has_masks": True}, {"id": "classic/connect_four-v3"}], ids=str)
+def test_no_agent_takes_an_action_that_is_not_allowed(kind: Any, params: dict[str, Any]) -> None:
+    """Both environments raise at such an action, or warn of it, which is an error here."""
+    env = make(**params, groups=2)
+    given = {"explorer": {"start": 1.0, "final_step": 1000}} if kind is DQN else {}
+    parts = make_parts(env, lambda spec: kind(spec=spec, seed=3, epsilon=0.5, device="cpu", **given))
+    parts.agent.train()
+    sink, _ = act(parts, 150)
+    steps = ~sink.column("final")
+    masks, actions = sink.column("obs/action_mask")[steps], sink.column("action")[steps]
+    assert masks[np.arange(len(actions)), actions].all()
+    assert not masks.all(), "some actions were not allowed"
+
+
+class Payer(Crowd):
+    """Pays an agent 1, 2, 3 or 4 by its seat for each step, and 100 more in games of odd seeds."""
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        self._bonus = 100 if seed is not None and seed % 2 else 0
+        return super().reset(seed, options)
+
+    def step(self, actions: dict[str, int]) -> Any:
+        obs, _, *others = super().step(actions)
+        return obs, {agent: self.possible_agents.index(agent) + 1 + self._bonus for agent in obs}, *others
+
+
+@pytest.mark.parametrize("groups", [1, 2, 5])
+def test_the_score_is_the_mean_return_of_all_agents_of_all_games(groups: int) -> None:
+    expected: list[int] = []
+    for seed in range(18, 23):
+        game = Payer()
+        game.reset(seed)
+        returns: dict[str, int] = {}
+        while game.agents:
+            before = [*game.agents]
+            _, rewards, *_ = game.step(dict.fromkeys(before, 0))
+            returns |= {agent: returns.get(agent, 0) + rewards[agent] for agent in before}
+        expected += returns.values()
+    assert len(expected) < 5 * 4, "in some games an agent never comes"
+    env = Watch(threading.Event()).over(SeatsEnv([Payer() for _ in range(groups)]))
+    agent = Acts(lanes_of(env).spec, lambda obs: np.zeros(len(obs), np.int64))
+    found = DefaultEvaluator(env, EvaluatorConfig(episodes=5, seed=18)).evaluate(agent)
+    assert found.score == pytest.approx(np.mean(expected))
+    assert found.record["eval_reward_max"] == max(expected)
+
+
+def test_infos_are_those_of_each_agent() -> None:
+    lanes = lanes_of(crowd(), EnvConfig(target="x:y", info={"is_success": "bool"}))
+    lanes.reset(3)
+    successes = []
+    for _ in range(50):
+        lanes.observe()
+        outcome = lanes.step(np.zeros(4, np.int64))
+        if outcome.ended is not None:
+            assert outcome.success == outcome.terminated[outcome.ended].tolist()
+            assert outcome.info["is_success"][outcome.ended].tolist() == outcome.success
+            successes += outcome.success
+    assert {*successes} == {True, False}
+
+
+def of_agent(space: gymnasium.Space[Any], agent: str) -> Callable[..., Any]:
+    return lambda self, name: space if name == agent else gymnasium.spaces.Discrete(3)
+
+
+class TestRefused:
+    """Each names what was expected, and the agent or the parameter."""
+
+    def test_different_spaces(self) -> None:
+        with pytest.raises(
+            ConfigError, match=r"one action space for all.*Discrete\(3\) of 'a' and Discrete\(4\) of 'c'"
+        ):
+            crowd(action_space=of_agent(gymnasium.spaces.Discrete(4), "c"))
+        with pytest.raises(
+            ConfigError, match=r"one observation space for all.*of 'a' and Discrete\(9\) of 'b'.*SuperSuit"
+        ):
+            crowd(observation_space=of_agent(gymnasium.spaces.Discrete(9), "b"))
+
+    def test_nobody_named(self) -> None:
+        with pytest.raises(PluginError, match="expected possible_agents"):
+            crowd(possible_agents=[])
+
+    def test_another_kind_of_environment(self) -> None:
+        with pytest.raises(PluginError, match="expected an environment of PettingZoo, found TakeAway"):
+            make("common.envs.masked_tasks:TakeAway")
+
+    def test_no_group(self) -> None:
+        with pytest.raises(ConfigError, match=r"env\.params\.groups: expected at least 1, found 0"):
+            make("classic/rps-v2", groups=0)
+
+    @pytest.mark.parametrize("id", ["classic/rps-v9", "nowhere/rps", "rps"])
+    def test_an_unknown_id(self, id: str) -> None:
+        with pytest.raises(PluginError, match=f"env.params.id: '{id}': .*not found"):
+            make(id)
+
+    def test_a_seat_beside_another_leaf_of_this_name(self) -> None:
+        space = gymnasium.spaces.Dict(seat=gymnasium.spaces.Discrete(2), x=gymnasium.spaces.Discrete(2))
+        with pytest.raises(ConfigError, match="show_seat: observations have a leaf 'seat' already"):
+            SeatsEnv([type("Seated", (Crowd,), {"observation_space": lambda self, agent: space})()], show_seat=True)
+
+    def test_a_missing_pettingzoo(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "pettingzoo", None)
+        with pytest.raises(PluginError, match=r"pip install 'crossborder\[pettingzoo\]'"):
+            build_env(named("common.envs.pettingzoo:make", {"id": "classic/rps-v2"}))
+
+
+def play(lanes: Lanes, rounds: int) -> list[Any]:
+    """Who took a step in each round, with which rewards, and the returns of the episodes that ended."""
+    outcomes = []
+    for _ in range(rounds):
+        lanes.observe()
+        outcome = lanes.step(np.zeros(lanes.n, np.int64))
+        taken = np.ones(lanes.n, bool) if outcome.taken is None else outcome.taken
+        outcomes.append((taken.tolist(), (outcome.reward * taken).tolist(), outcome.returns))
+    return outcomes
+
+
+def without(index: int) -> Callable[..., Any]:
+    """A step whose result lacks agent a in one of its five parts."""
+
+    def step(self: Crowd, actions: Any) -> Any:
+        found = Crowd.step(self, actions)
+        found[index].pop("a", None)
+        return found
+
+    return step
+
+
+def leaving(self: Crowd, actions: Any) -> Any:
+    found = Crowd.step(self, actions)
+    self.agents = [agent for agent in self.agents if agent != "a"]
+    return found[0], found[1], dict.fromkeys(found[0], False), dict.fromkeys(found[0], False), found[4]
+
+
+def bringing(self: Crowd, actions: Any) -> Any:
+    found = Crowd.step(self, actions)
+    self.agents = [*self.agents, "stranger"]
+    return found
+
+
+def misfit(self: Crowd, actions: Any) -> Any:
+    found = Crowd.step(self, actions)
+    return {agent: obs[:2] for agent, obs in found[0].items()}, *found[1:]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"step": without(0)}, "observation: expected one for agent 'a', found none"),
+        ({"step": without(1)}, "step: expected the reward of agent 'a', a number"),
+        ({"step": without(2)}, "step: .*whether it was terminated or truncated"),
+        ({"step": leaving}, "step: .*'a' is no longer in agents and was neither"),
+        ({"step": bringing}, r"expected agents of possible_agents, \['a', 'b', 'c', 'd'\], found 'stranger'"),
+        ({"step": misfit}, r"observation of agent 'a': expected float32 \[5\].*found float32 \[2\]"),
+        ({"reset": lambda self, seed=None: {}}, "reset: expected the observations and infos of all agents, found"),
+        ({"reset": lambda self, seed=None: ({}, {})}, "reset: expected at least one agent in agents, found none"),
+    ],
+    ids=["observation", "reward", "end", "leaves", "stranger", "misfit", "former reset", "nobody"],
+)
+def test_an_environment_that_breaks_pettingzoos_interface_is_told_so(change: dict[str, Any], message: str) -> None:
+    lanes = lanes_of(crowd(**change), named("common.envs.pettingzoo:make", CROWD))
+    with pytest.raises(PluginError, match=f"env common.envs.pettingzoo:make .*: {message}"):
+        play(lanes, 10)
+
+
+def test_an_environment_may_keep_those_in_agents_who_have_left() -> None:
+    class Keeps(Crowd):
+        def reset(self, seed: int | None = None, options: Any = None) -> Any:
+            self._kept: list[str] = []
+            return super().reset(seed, options)
+
+        def step(self, actions: Any) -> Any:
+            self.agents = [agent for agent in self.agents if agent not in self._kept]
+            before = [*self.agents]
+            found = super().step(actions)
+            self._kept += [agent for agent in before if agent not in self.agents]
+            self.agents = [*self.agents, *self._kept]
+            return found
+
+    lanes = [lanes_of(SeatsEnv([env])) for env in (Keeps(), Crowd())]
+    for each in lanes:
+        each.reset(4)
+    assert play(lanes[0], 40) == play(lanes[1], 40)
+
+
+def test_closing_closes_all_environments() -> None:
+    closed: list[Crowd] = []
+
+    class Closing(Crowd):
+        def close(self) -> None:
+            closed.append(self)
+
+    SeatsEnv([Closing(), Closing()]).close()
+    assert len(closed) == 2
