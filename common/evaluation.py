@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from copy import deepcopy
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import gymnasium
 import numpy as np
@@ -23,6 +23,9 @@ from common.lanes.stacking import Stacker
 from common.lanes.vector_lanes import is_vector
 from common.lanes.watched_envs import Watch
 from common.plugins.part_config import EnvConfig
+
+MAX_ENVS: Final = 32
+"""The most environments of one evaluation. More would share the cost of an inference no better, and need memory."""
 
 
 def build_evaluator(
@@ -51,7 +54,7 @@ class DefaultEvaluator:
     """Scores the mean undiscounted return of greedy episodes (border's ``DefaultEvaluator``).
 
     Episode i begins with ``reset(seed=config.seed + i)``, so that all evaluations of a run see the same episodes. Up to
-    ``config.max_envs`` episodes are played at the same time, each in a separate environment.
+    ``MAX_ENVS`` episodes are played at the same time, each in a separate environment.
 
     Args:
         env: a plain environment or a vector environment; no other code steps it.
@@ -90,7 +93,7 @@ class DefaultEvaluator:
         """The lanes in which episodes are played; more environments are built at the first evaluation."""
         if is_vector(self._env):
             return lanes_of(self._env, self._env_config)
-        wanted = min(self._config.episodes, self._config.max_envs)
+        wanted = min(self._config.episodes, MAX_ENVS)
         more = [self._make_env() for _ in range(wanted - 1)] if self._make_env is not None else []
         lanes = lanes_of([self._env, *more], self._env_config)
         lanes.wrap(RestingEnv)
