@@ -26,7 +26,7 @@ WAIT_SECONDS = 1.0
 
 
 class Candidates(Protocol):
-    """Gives the models that are to be scored."""
+    """Gives the models that are to be scored: an actor's ``ModelFetcher``, or a test by hand."""
 
     def wait_newer(self, version: ModelVersion, seconds: float) -> Model | None:
         """Wait for a model that is newer than ``version``; None if none comes in time."""

@@ -117,7 +117,9 @@ class LearnerServer:
             self.ranks = self._make_ranks(group, beginning)
             # 4. The learner, in the state of a resumed run.
             self.learner = self._make_learner(earlier, stack)
-            self._traces = OptTraces(directory.shared, self.learner, self.buffer, self.publisher.slots.newest)
+            self._traces = OptTraces(
+                directory.shared, self.learner, lambda: self.buffer.last_drawn, self.publisher.slots.newest
+            )
             self.control.opt_steps = self.learner.opt_steps
             self.ratio.begin(self.buffer.inserted, self.buffer.sampled)
             # 5. The first model, ingest, /metrics and endpoints.json. Parts end in the reverse order of these lines.
