@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from copy import deepcopy
@@ -48,6 +49,19 @@ def build_evaluator(
     optional = {"env_config": env_config, "make_env": make_env}
     evaluator: Evaluator = config.build(optional=optional, **EvaluatorArguments(env=env, config=config))
     return evaluator
+
+
+def score_agent(evaluator: Evaluator, agent: Agent) -> tuple[float, dict[str, float], float]:
+    """Switch the agent to eval mode and score it: every score of a run comes from here.
+
+    Returns:
+        The score and the record of the evaluation, and the seconds that it took.
+    """
+    agent.eval()  # Before each evaluation: it also begins the draws of ``eval_epsilon`` anew.
+    began = time.perf_counter()
+    found = evaluator.evaluate(agent)
+    seconds = time.perf_counter() - began
+    return float(found.score), {key: float(value) for key, value in found.record.items()}, seconds
 
 
 class DefaultEvaluator:
