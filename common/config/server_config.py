@@ -163,8 +163,9 @@ class ServerConfig(Settings):
     hung_seconds: Annotated[float, Field(ge=1)] | None = Field(
         60.0,
         description="Seconds without a sign of life after which the learner kills and restarts its ingest or "
-        "evaluator process. If the trainer hangs for this time, ingest logs it. null: the learner watches none of "
-        "them.",
+        "evaluator process, and after which training fails if one of several ranks does not answer the others. If the "
+        "trainer hangs for this time, ingest logs it. It must be more than the longest opt step, checkpoint or step of "
+        "an evaluation takes. null: the learner watches no process, and ranks wait for a day.",
     )
     grace_seconds: PositiveFloat = Field(
         5.0, description="Seconds that actors have at the end of the run to hand over their last items."

@@ -176,6 +176,7 @@ def test_the_largest_limits_fit_the_options_of_grpc() -> None:
 def test_a_setting_that_is_a_constant_now_may_be_named_with_its_former_default_and_with_no_other_value() -> None:
     limits = {"max_calls": None, "joins_per_second": 100, "max_health_calls": 32}
     gone = {"server": {"limits": limits, "reflection": False, "max_rows": 65_536}, "evaluator": {"max_envs": 32}}
+    gone["trainer"] = {"max_opts": 10, "rank_seconds": 60.0}
     assert build(**gone, metrics={"per_actor": None}) == build(), "as config.yaml of an earlier run"
     said = r"^server\.limits\.max_calls: this is no setting any more, and is always four for .*; remove the key$"
     with pytest.raises(ConfigError, match=said):
