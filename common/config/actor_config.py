@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, TypedDict
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from common.depth import parse_json
 from common.errors import ConfigError
 from common.plugins.part_config import EnvConfig, PluginConfig
-from common.settings import Settings, unknown_before, validate
+from common.settings import Constant, Settings, unknown_before, validate
 
 if TYPE_CHECKING:  # Ingest reads configurations, and never imports gymnasium.
     from common.lanes.building import Env
@@ -19,6 +19,8 @@ if TYPE_CHECKING:  # Ingest reads configurations, and never imports gymnasium.
 
 class EvaluatorConfig(PluginConfig):
     """Greedy episodes in environments that only evaluations step."""
+
+    GONE: ClassVar = {"max_envs": Constant(32, "32")}
 
     target: str = Field(
         "common.evaluation:DefaultEvaluator",
@@ -42,9 +44,6 @@ class EvaluatorConfig(PluginConfig):
     max_steps: PositiveInt = Field(
         100_000, description="The most steps of one episode; the evaluation cuts off a longer one."
     )
-    max_envs: PositiveInt = Field(
-        32, description="The most environments in which an evaluation plays at the same time."
-    )
     seed: NonNegativeInt = Field(0, description="The seed of evaluations: episode i begins with reset(seed=seed + i).")
 
 
@@ -65,7 +64,7 @@ _INFINITIES: Final = {"Infinity": math.inf, "-Infinity": -math.inf}
 """JSON has no infinite number, and some parsers refuse a number that is too large: so these are texts on the wire."""
 
 MAX_ENVS_PER_ACTOR: Final = 1024
-MAX_BATCH_ROWS: Final = 1 << 20
+MAX_BATCH_ROWS: Final = 1 << 16
 MAX_WINDOW: Final = 1 << 16
 MAX_SPOOL_BYTES: Final = 16 << 30
 """The largest values of settings that a learner sends to actors. An actor allocates memory according to them, so a
