@@ -1,10 +1,10 @@
 """crossborder from Python, for notebooks and scripts: train a configuration, read its records, load its policy.
 
-    from learner.notebook import load_policy, read_records, train
+    import crossborder
 
-    run = train("configs/cartpole.yaml", actors=2, settings={"trainer.max_opts": 20_000})
-    read_records(run.run_dir).plot("seconds", "eval_reward")
-    policy = load_policy(run.run_dir / "best")
+    run = crossborder.train("configs/cartpole.yaml", actors=2, settings={"trainer.max_opts": 20_000})
+    crossborder.read_records(run.run_dir).plot("seconds", "eval_reward")
+    policy = crossborder.load_policy(run.run_dir / "best")
 
 Trainer, actors and files are those of the commands, so a command can go on with a run that began here.
 """
@@ -25,7 +25,6 @@ from common.errors import ConfigError
 from common.hints import nearest_path
 from common.home import expand_path
 from common.settings import validate
-from learner.evaluation.policy import load_policy
 from learner.loop.in_turns import Trainer
 from learner.loop.run import Result
 from learner.loop.server import LearnerServer
@@ -34,8 +33,6 @@ from learner.shared.metrics_file import read_complete_lines
 
 if TYPE_CHECKING:
     import pandas
-
-__all__ = ["load_policy", "read_records", "train"]
 
 
 def train(
