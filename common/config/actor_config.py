@@ -11,6 +11,7 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_va
 from common.depth import parse_json
 from common.errors import ConfigError
 from common.plugins.part_config import EnvConfig, PluginConfig
+from common.plugins.short_names import write_out
 from common.settings import Settings, unknown_before, validate
 
 if TYPE_CHECKING:  # Ingest reads configurations, and never imports gymnasium.
@@ -151,6 +152,11 @@ class ActorConfig(Settings):
         except ValueError as error:  # Also for an integer of too many digits.
             raise ConfigError(f"{where}: expected JSON, found {len(text)} characters of other text: {error}") from error
         return validate(cls, values, where)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _names_parts_in_full(cls, values: Any) -> Any:
+        return write_out(values)
 
     @model_validator(mode="after")
     def _has_one_lane(self) -> ActorConfig:
