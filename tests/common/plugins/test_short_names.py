@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,11 @@ import yaml
 from actor.allowance import Allowance
 from common.config.actor_config import ActorConfig
 from common.config.run_config import RunConfig, dump_config
+from common.plugins.shipped import SHORT_NAMES
 from common.plugins.short_names import PLACES, write_out
 from common.settings import validate
 from crossborder import train
+from tests.conftest import ROOT
 
 SHORT: dict[str, Any] = {
     "env": {
@@ -93,3 +96,22 @@ def test_every_place_is_written_out() -> None:
         for key in reversed(place.split(".")):
             values = [values] if key == "*" else {key: values}
         assert "common.agents.dqn:DQN" in str(write_out(values)), place
+
+
+FILES = sorted(
+    [
+        *(ROOT / "configs").rglob("*.yaml"),
+        *(ROOT / "examples").rglob("*.yaml"),
+        *(ROOT / "docs").rglob("*.md"),
+        ROOT / "CONTRIBUTING.md",
+        ROOT / "README.md",
+    ]
+)
+TARGET = r"\btarget[:=] ?\"?([A-Za-z_][\w.:]*)"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_our_configurations_and_pages_name_parts_shortly_where_they_can(path: Path) -> None:
+    named = {*re.findall(TARGET, path.read_text())}
+    assert named & {*SHORT_NAMES.values()} == set(), "write their short names"
+    assert {each for each in named if ":" not in each} <= {*SHORT_NAMES}
