@@ -34,7 +34,7 @@ from common.wire.trust import Trust
 _BASES: Final[dict[Role, tuple[tuple[type, ...], str]]] = {
     "environment": ((gymnasium.Env, VectorEnv), "gymnasium.Env or VectorEnv"),
     "wrapper": ((gymnasium.Wrapper, VectorWrapper), "gymnasium.Wrapper or VectorWrapper"),
-    "agent": ((Agent,), "common.interfaces.Agent"),
+    "agent": ((Agent,), "crossborder.Agent"),
     "network": ((torch.nn.Module,), "torch.nn.Module"),
 }
 _WITHOUT_ID: Final = (

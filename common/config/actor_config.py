@@ -114,10 +114,10 @@ class ActorConfig(Settings):
     """The settings of an actor: the parts that it builds, and how it works."""
 
     env: EnvConfig = Field(description="The environment, a gymnasium.Env or a gymnasium.vector.VectorEnv.")
-    agent: PluginConfig = Field(description="The agent, a common.interfaces.Agent.")
+    agent: PluginConfig = Field(description="The agent, a crossborder.Agent.")
     step_processor: PluginConfig | None = Field(
         None,
-        description="Your own code that changes rows before an actor sends them: a common.interfaces.RowMap, or a "
+        description="Your own code that changes rows before an actor sends them: a crossborder.RowMap, or a "
         "StepProcessor, which makes self-contained items of the steps. null sends the rows as they are.",
     )
     push: PushConfig = Field(PushConfig(), description="How actors hand over their rows.")
