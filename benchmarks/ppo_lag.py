@@ -27,6 +27,8 @@ from crossborder.curves.reading import Curve
 
 LAGS: Final = (1, 10, 50, 200)
 ENV_STEPS: Final = 200_000
+DECOUPLED: Final = "PPO, decoupled"
+"""Runs of the code of revision b3bab79d, whose PPO had the decoupled objective (arXiv:2110.00641) and V-trace."""
 
 
 class UncorrectedPPO(PPO):
@@ -87,7 +89,7 @@ def _mean_score(run: Mapping[str, Any]) -> float:
     return float(statistics.mean(score for _, score in run["curve"]))
 
 
-AGENTS: Final = ("PPO", "PPO, no correction", "IMPALA")
+AGENTS: Final = ("PPO", "PPO, no correction", DECOUPLED, "IMPALA")
 FIGURES: Final[dict[str, Callable[[Mapping[str, Any]], float]]] = {
     "mean of all evaluations": _mean_score,
     "last score": lambda run: float(run["curve"][-1][1]),

@@ -76,34 +76,40 @@ PPO_PENDULUM = (
     "replay.view.params.length=1024",
 )
 """The zoo's settings of Pendulum without its noise, which depends on the state."""
+PPO_LUNARLANDER = (
+    "env.params.id=LunarLander-v3",
+    "agent.params={lr: 0.0003, batch_size: 16, minibatches: 256, epochs: 4, discount_factor: 0.999, gae_lambda: 0.98, "
+    "entropy_cost: 0.01, optimizer: {eps: 0.00001}}",
+    "envs_per_actor=16",
+    "replay.capacity=40000",
+    "replay.error_buffer=32800",
+    "replay.view.params.length=1024",
+)
+"""The zoo's settings of LunarLander, for ``configs/ppo_cartpole.yaml``."""
 PPO_CARTPOLE = (
+    "agent.params.max_lag=8",
     "agent.params.epochs=20",
     "agent.params.optimizer.schedule.steps=7600",
     "agent.params.clip_schedule={steps: 7600}",
     "trainer.max_env_steps=102000",
 )
 """The zoo's settings of CartPole; schedules count gradient steps. Runs with actors may leave steps out."""
-SIXTEEN = (
-    "agent.params.batch_size=16",
-    "replay.error_buffer=1056",
-    "envs_per_actor=16",
-    "agent.params.optimizer.schedule.steps=3800",
-    "agent.params.clip_schedule.steps=3800",
-)
-"""Sixteen environments and as many rollouts in an opt step: half as many opt steps."""
 TASKS = {
     "ppo_cartpole": Task(100_320, 20, zoo.CARTPOLE_PPO, settings=PPO_CARTPOLE, draw=33),
-    "ppo_cartpole_16": Task(
-        100_320,
-        20,
-        config="ppo_cartpole",
-        settings=(*PPO_CARTPOLE, *SIXTEEN),
-        draw=33,
-    ),
     "ppo_acrobot": Task(205_600, 20, zoo.ACROBOT_PPO, config="ppo_cartpole", settings=PPO_ACROBOT, draw=257),
     "ppo_pendulum": Task(123_000, 20, zoo.PENDULUM_PPO, config="ppo_cartpole", settings=PPO_PENDULUM, draw=1025),
     "ppo_pendulum_plain": Task(
         123_000, 20, zoo.PENDULUM_PPO | {"use_sde": False}, config="ppo_cartpole", settings=PPO_PENDULUM, draw=1025
+    ),
+    "ppo_lunarlander": Task(
+        328_000, 20, zoo.LUNARLANDER_PPO, config="ppo_cartpole", settings=PPO_LUNARLANDER, draw=1025
+    ),
+    "ppo_halfcheetah": Task(
+        307_350,
+        10,
+        zoo.CLEANRL_PPO,
+        settings=("agent.params.optimizer.schedule.steps=48000",),
+        draw=2049,
     ),
     "cartpole": Task(50_000, 20, zoo.CARTPOLE_DQN),
     "acrobot": Task(50_000, 20, zoo.DQN),
@@ -120,7 +126,13 @@ TASKS = {
         1_000_000, 20, zoo.MINATAR_A2C, {"id": "MinAtar/Breakout-v1"} | MINATAR_LIMIT, config="impala_minatar_breakout"
     ),
     "minatar_breakout_ppo": Task(
-        1_000_000, 20, zoo.MINATAR_PPO, {"id": "MinAtar/Breakout-v1"} | MINATAR_LIMIT, config="impala_minatar_breakout"
+        1_000_000,
+        20,
+        zoo.MINATAR_PPO,
+        {"id": "MinAtar/Breakout-v1"} | MINATAR_LIMIT,
+        config="ppo_minatar_breakout",
+        settings=("agent.params.optimizer.schedule.steps=30800",),
+        draw=65,
     ),
     "minatar_space_invaders": Task(500_000, 20, zoo.MINATAR_DQN, {"id": "MinAtar/SpaceInvaders-v1"} | MINATAR_LIMIT),
 }

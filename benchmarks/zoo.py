@@ -117,3 +117,21 @@ PENDULUM_PPO: Final[Settings] = {
     "sde_sample_freq": 4,
 }
 """Of Pendulum, for 100,000 steps."""
+LUNARLANDER_PPO: Final[Settings] = {
+    "algorithm": "PPO",
+    "n_envs": 16,
+    "n_steps": 1024,
+    "batch_size": 64,
+    "n_epochs": 4,
+    "gamma": 0.999,
+    "gae_lambda": 0.98,
+    "ent_coef": 0.01,
+}
+"""Of LunarLander, for a million steps."""
+CLEANRL_PPO: Final[Settings] = {
+    "algorithm": "PPO",
+    "normalize": True,
+    "learning_rate": "lin_0.0003",
+    "clip_range_vf": 0.2,
+}
+"""Not of the zoo, but of CleanRL's ppo_continuous_action: with the zoo's, HalfCheetah learns slowly at first."""

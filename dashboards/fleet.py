@@ -388,10 +388,28 @@ _SERVICES = Row(
             {"median": _quantile(0.5, "batch_lanes"), "99 of 100": _quantile(0.99, "batch_lanes")},
         ),
         Graph(
+            "Policies of acting services",
+            "Opt steps of the model that each policy acts with.",
+            "none",
+            {"{{instance}} {{policy}}": f"max by (instance, policy) ({_SERVING}_opt_steps)"},
+        ),
+        Graph(
+            "Newer policies",
+            "Policies that a run put in the place of one that acts, and that act since, or cannot; in five minutes.",
+            "short",
+            {
+                "taken up": f"sum(increase({_SERVING}_policies_taken_up_total[5m]))",
+                "refused": f"sum(increase({_SERVING}_policies_refused_total[5m]))",
+            },
+        ),
+        Graph(
             "Return of clients' episodes",
             "Mean return of the episodes that ended.",
             "none",
-            {"return": f"sum(rate({_SERVING}_returns_total{_RATE})) / sum(rate({_SERVING}_episodes_total{_RATE}))"},
+            {
+                "return {{policy}}": f"sum by (policy) (rate({_SERVING}_returns_total{_RATE})) / "
+                f"sum by (policy) (rate({_SERVING}_episodes_total{_RATE}))"
+            },
         ),
         Graph(
             "Connections of clients",

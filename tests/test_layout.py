@@ -18,6 +18,8 @@ TESTED_ELSEWHERE: dict[str, str] = {
     "crossborder/serving/outcomes.py": "crossborder/serving/test_recording_player.py",
     "crossborder/serving/reading.py": "crossborder/serving/test_acting_servicer.py",
     "crossborder/serving/recorded_policy.py": "crossborder/serving/test_policy_server.py",
+    "crossborder/serving/saved_policies.py": "crossborder/serving/test_policy_server.py",
+    "crossborder/serving/served_policy.py": "crossborder/serving/test_sessions.py",
     "crossborder/serving/service.py": "crossborder/serving/test_acting_servicer.py",
     "crossborder/serving/session.py": "crossborder/serving/test_acting_servicer.py",
     "crossborder/serving/websocket_messages.py": "crossborder/serving/test_websocket_door.py",

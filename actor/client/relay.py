@@ -228,7 +228,7 @@ class Relay(grpc.GenericRpcHandler):
         settings = self._settings
         if settings.certificate is not None or settings.trust.insecure or self.port is None:
             return
-        if is_strangers_peer(context.peer(), self.port):
+        if await asyncio.to_thread(is_strangers_peer, context.peer(), self.port):
             reason = (
                 "expected a caller of the relay's own user or of root, found another user of this host; give the relay "
                 "a certificate (--listen-certificate), or --insecure if you trust all users of this host"

@@ -132,21 +132,10 @@ def _run_many(arguments: argparse.Namespace, trust: Trust, signals: StopSignals)
 
 
 def _check(arguments: argparse.Namespace, trust: Trust, _: StopSignals) -> None:
-    from actor.commands.doctor import examine
+    from actor.commands.doctor import examine_all
 
     addresses = split_addresses(arguments.learner)
-    failures: dict[str, CrossborderError] = {}
-    for address in addresses:
-        if len(addresses) > 1:
-            answers().write(f"{address}\n")
-        try:
-            examine(address, trust, answers(), evaluates=arguments.evaluate, actor_id=arguments.id)
-        except CrossborderError as error:
-            failures[address] = error
-    if failures:
-        if len(addresses) > 1:
-            answers().write(f"{len(failures)} of {len(addresses)} addresses failed: {', '.join(failures)}\n")
-        raise next(iter(failures.values()))
+    examine_all(addresses, trust, answers(), evaluates=arguments.evaluate, actor_id=arguments.id)
 
 
 def _prepare_recording(arguments: argparse.Namespace) -> None:

@@ -7,9 +7,9 @@ import ssl
 import statistics
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
-from typing import Final, TextIO
+from typing import Any, Final, TextIO
 
 from actor.allowance import check_names
 from actor.client.join_answer import read_config
@@ -44,12 +44,19 @@ class Visit:
     """
 
     def __init__(
-        self, address: str, trust: Trust, probe: Probe, *, evaluates: bool = False, actor_id: int | None = None
+        self,
+        address: str,
+        trust: Trust,
+        probe: Probe,
+        *,
+        evaluates: bool = False,
+        actor_id: int | None = None,
+        has_envs: bool = True,
     ) -> None:
         self._address = address
         self._host, self._port = split_address(address)
         self._trust, self._probe = trust, probe
-        self._evaluates, self._actor_id = evaluates, actor_id
+        self._evaluates, self._actor_id, self._has_envs = evaluates, actor_id, has_envs and not evaluates
         self._answers: list[CheckAnswer] = []
 
     def name(self) -> str:
@@ -117,7 +124,7 @@ class Visit:
     def _build(self, config: ActorConfig, schema: Schema) -> None:
         """Build the parts of the actor, and close them."""
         with ExitStack() as stack:
-            parts = build_agreed_parts(config, schema, seed=0, epsilon=0.0, n_envs=0 if self._evaluates else None)
+            parts = build_agreed_parts(config, schema, seed=0, epsilon=0.0, n_envs=None if self._has_envs else 0)
             stack.callback(parts.close)
             if self._evaluates:
                 open_evaluator(config, parts.frames, Watch(threading.Event()), stack)
@@ -188,6 +195,7 @@ def examine(
     *,
     evaluates: bool = False,
     actor_id: int | None = None,
+    has_envs: bool = True,
 ) -> None:
     """Run all checks without joining; write a line for each at once, and advice below those that fail.
 
@@ -198,10 +206,31 @@ def examine(
         clock: Unix seconds, of this host.
         evaluates: whether the actor would score candidates.
         actor_id: that the actor would ask for.
+        has_envs: whether the actor would have its own environments; an acting service has none.
 
     Raises:
         ConfigError: a file of ``trust`` cannot be read.
         CrossborderError: the error of the first check that failed.
     """
     with closing(Probe(address, trust, clock, actor_id)) as probe:
-        run_checks(CHECKS, Visit(address, trust, probe, evaluates=evaluates, actor_id=actor_id), out)
+        run_checks(CHECKS, Visit(address, trust, probe, evaluates=evaluates, actor_id=actor_id, has_envs=has_envs), out)
+
+
+def examine_all(addresses: Sequence[str], trust: Trust, out: TextIO, **options: Any) -> None:
+    """``examine`` each of a learner's addresses with these options, under a heading if there are several.
+
+    Raises:
+        CrossborderError: the error of the first address that failed.
+    """
+    failures: dict[str, CrossborderError] = {}
+    for address in addresses:
+        if len(addresses) > 1:
+            out.write(f"{address}\n")
+        try:
+            examine(address, trust, out, **options)
+        except CrossborderError as error:
+            failures[address] = error
+    if failures:
+        if len(addresses) > 1:
+            out.write(f"{len(failures)} of {len(addresses)} addresses failed: {', '.join(failures)}\n")
+        raise next(iter(failures.values()))

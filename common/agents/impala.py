@@ -39,6 +39,9 @@ class IMPALAConfig(PolicyGradientConfig):
         "vtrace",
         description="Whether targets are corrected for changes of the policy since a step was taken: vtrace, or none.",
     )
+    rho_bar: PositiveFloat = Field(
+        1.0, description="The greatest ratio of probabilities in each step's own error (rho-bar of V-trace)."
+    )
     c_bar: PositiveFloat = Field(
         1.0,
         description="The greatest ratio of probabilities by which a later error counts in earlier steps (c-bar of "

@@ -47,9 +47,6 @@ class PolicyGradientConfig(OneNetworkConfig, GaussianConfig):
         0.5, description="The weight of the baseline's loss; the policy's loss has the weight 1."
     )
     entropy_cost: NonNegativeFloat = Field(0.01, description="The weight of the policy's entropy, which is rewarded.")
-    rho_bar: PositiveFloat = Field(
-        1.0, description="The greatest ratio of probabilities in each step's own error (rho-bar of V-trace)."
-    )
 
 
 class PolicyGradientAgent(ConfiguredAgent):

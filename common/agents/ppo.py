@@ -1,18 +1,18 @@
 """PPO: an actor-critic that learns several times from the steps of its latest policy (arXiv:1707.06347).
 
-Three policies take part in an opt step: mu chose the actions, pi_0 is the policy when the opt step begins, and pi is
-learnt. PPO bounds how far pi moves from pi_0: it clips ``pi / pi_0``. In training in turns mu is pi_0.
+The ratio that is clipped is that of the policy that is learnt to the policy that acted, whose log-probabilities actors
+record. In training in turns that policy is the one with which the opt step begins, so this is PPO of the paper. With
+actors it is a little older. The clipping then bounds how far the policy moves from the one that took the steps, and
+advantages are generalised advantages (arXiv:1506.02438) of that policy.
 
-With actors mu is a little older than pi_0. Here the *decoupled objective* (arXiv:2110.00641) is used: the clipped
-surrogate is multiplied by ``rho = min(rho_bar, pi_0 / mu)``, and values and advantages come from V-trace
-(arXiv:1802.01561) with the same rho and lambda. Clipping ``pi / mu`` instead, as one would without the distinction,
-stops learning from steps of a lagging actor before the opt step has changed anything. In training in turns rho is 1,
-so that V-trace gives the generalised advantages of arXiv:1506.02438, and the objective is the one of the paper.
+The decoupled objective (arXiv:2110.00641) clips the ratio to the policy at the beginning of an opt step instead, and
+weighs each step by the ratio of that policy to the one that acted. In CartPole it learnt less from actors that lagged
+by ten opt steps and more, with advantages by V-trace and without: docs/results.md, "Policy lag with PPO".
 """
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import torch
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
@@ -20,8 +20,8 @@ from torch import nn
 
 from common.agents.averaging import average, total
 from common.agents.configured_agent import GradNormLimit, LearningRate
+from common.agents.losses.advantages import generalized_advantages
 from common.agents.losses.sequence_losses import masked_loss, masked_mean
-from common.agents.losses.vtrace import corrected_advantages
 from common.agents.network_agent import Batch, Results, ScheduleConfig, Update, descend, draw
 from common.agents.networks.encoders import LeafSpaces
 from common.agents.networks.layers import Activation, flatten_time, make_orthogonal
@@ -33,6 +33,9 @@ from common.errors import ConfigError
 from common.interfaces import EnvSpec, ReplayBuffer
 from common.plugins.part_config import PluginConfig
 from common.spaces import from_columns
+
+MAX_LOG_RATIO: Final = 20.0
+"""Where the policy has moved further from the one that acted, losses stay finite and a step teaches nothing."""
 
 
 class PPOConfig(PolicyGradientConfig):
@@ -62,7 +65,8 @@ class PPOConfig(PolicyGradientConfig):
     )
     clip_range: PositiveFloat = Field(
         0.2,
-        description="How far the ratio of the policy's probabilities after and before may be from 1 (PPO's epsilon).",
+        description="How far the ratio of an action's probability to that under the policy that acted may be from 1 "
+        "(PPO's epsilon).",
     )
     clip_schedule: ScheduleConfig | None = Field(
         None, description="The schedule of clip_range, counted in gradient steps; null: it is constant."
@@ -72,7 +76,7 @@ class PPOConfig(PolicyGradientConfig):
     )
     target_kl: PositiveFloat | None = Field(
         None,
-        description="An opt step ends after the epoch in which the mean KL divergence from the policy before it is "
+        description="An opt step ends after the epoch in which the mean KL divergence from the policy that acted is "
         "larger than this; null: it has all epochs.",
     )
     normalize_advantages: bool = Field(
@@ -144,9 +148,9 @@ class PPO(PolicyGradientAgent):
         else:
             return None
         steps = {**self._prepare(self._normalize(batch)), "is_used": is_used}
+        ratio_mean, version_age = masked_mean(steps.pop("ratio"), is_used), masked_mean(age, is_used)
         results = self._take_epochs({name: self._part(column) for name, column in steps.items()})
         self._opt_steps += 1
-        ratio_mean, version_age = masked_mean(steps["rho"], is_used), masked_mean(age, is_used)
         return {**results, "ratio_mean": ratio_mean, "version_age": version_age, "left_out": left_out}
 
     def _select(self, age: torch.Tensor) -> tuple[torch.Tensor, bool]:
@@ -193,22 +197,21 @@ class PPO(PolicyGradientAgent):
         outputs, value, next_value = self._evaluate_batch(batch)
         choice = self._choice(batch)
         log_prob = self.actions.log_prob(outputs, choice).view(shape)
-        rho = (log_prob - batch[LOG_PROB.name]).exp().clamp(max=config.rho_bar)
+        ratio = (log_prob - batch[LOG_PROB.name]).exp().clamp(max=1.0)
         goes_on = ~(batch["terminated"] | batch["truncated"])
         goes_on[:, -1] = False
-        excess, advantage = corrected_advantages(
+        value = value.view(shape)
+        advantage = generalized_advantages(
             batch["reward"] * config.reward_scale,
             config.discount_factor * (~batch["terminated"]).float(),
-            value.view(shape),
+            value,
             next_value.view(shape),
             goes_on=goes_on,
-            rho=rho,
-            c=rho,
             gae_lambda=config.gae_lambda,
         )
         found = {name: column for name, column in batch.items() if name == "obs" or name.startswith("obs/")}
-        found |= {CHOICE: choice.view(*shape, -1), LOG_PROB.name: log_prob, "rho": rho, "advantage": advantage}
-        return found | {"value": value.view(shape), "target": value.view(shape) + excess}
+        found |= {CHOICE: choice.view(*shape, -1), LOG_PROB.name: batch[LOG_PROB.name], "ratio": ratio}
+        return found | {"advantage": advantage, "value": value, "target": value + advantage}
 
     def _evaluate_batch(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """The policy's outputs for the steps of a batch ``[B L, K]``, the values before and after them, ``[B L]``."""
@@ -223,7 +226,7 @@ class PPO(PolicyGradientAgent):
 
     def _take_epochs(self, steps: Batch) -> Results:
         """Learn from n parts, columns ``[n, …]``, in all epochs; the results are means over the gradient steps."""
-        config, n = self.config, len(steps["rho"])
+        config, n = self.config, len(steps["advantage"])
         taken, found = torch.tensor(float(self._gradient_steps)), list[Results]()
         factor = torch.ones(()) if config.clip_schedule is None else config.clip_schedule.factor(taken)
         clip = (config.clip_range * factor).to(self.device)
@@ -247,11 +250,11 @@ class PPO(PolicyGradientAgent):
         if config.normalize_advantages:
             advantage = _normalize(advantage, used)
         log_prob = self.actions.log_prob(outputs, steps[CHOICE].flatten(0, -2)).view(used.shape)
-        log_ratio = log_prob - steps[LOG_PROB.name]
+        log_ratio = (log_prob - steps[LOG_PROB.name]).clamp(max=MAX_LOG_RATIO)
         ratio = log_ratio.exp()
         bounded = torch.minimum(torch.maximum(ratio, 1 - clip), 1 + clip)
         surrogate = torch.minimum(ratio * advantage, bounded * advantage)
-        policy_loss = -masked_loss(steps["rho"] * surrogate, used)
+        policy_loss = -masked_loss(surrogate, used)
         error = (target - value).square()
         if config.clip_range_values is not None:
             near = old + (value - old).clamp(-config.clip_range_values, config.clip_range_values)

@@ -1,4 +1,4 @@
-"""PPO with a memory, whose rollouts go through the ends of episodes (arXiv:1707.06347; the decoupled form: ``ppo``).
+"""PPO with a memory, whose rollouts go through the ends of episodes (arXiv:1707.06347; see ``ppo``).
 
 Policy and baseline share one memory, an LSTM or GRU. Rows hold its state before each step, and a rollout begins in the
 state of its first step. Where an episode begins inside a rollout, the memory begins with zeros. Minibatches are made of

@@ -39,7 +39,7 @@ class PrintCompletion(argparse.Action):
             import shtab  # noqa: PLC0415 - an actor host does not have it
         except ModuleNotFoundError as error:
             parser.error(f"--print-completion: {error}; pip install shtab")
-        offered = {"FILE": shtab.FILE, "DIR": shtab.DIRECTORY, "RUN": shtab.DIRECTORY}
+        offered = {"FILE": shtab.FILE} | dict.fromkeys(("DIR", "RUN", "[NAME=]DIR"), shtab.DIRECTORY)
         parsers = [parser]
         for each in parsers:  # The list grows by the parsers of subcommands.
             for action in each._actions:  # argparse has no public list of a parser's options.

@@ -48,6 +48,11 @@ def split_peer(peer: str) -> tuple[str, int]:
     return host.strip("[]").partition("%")[0], int(port)
 
 
+def name_peer(host: str, port: int) -> str:
+    """The other end of a connection, as gRPC names it: the inverse of ``split_peer``."""
+    return f"ipv6:%5B{host}%5D:{port}" if ":" in host else f"ipv4:{host}:{port}"
+
+
 def peer_host(peer: str) -> str:
     """The host in gRPC's name of a peer, without port, brackets and zone."""
     return split_peer(peer)[0]

@@ -14,6 +14,7 @@ from actor.stat import ActorCounters
 from common.errors import ConfigError
 from common.parts import Parts
 from crossborder.serving.recording_player import RecordingPlayer
+from crossborder.serving.served_policy import ServedPolicy
 from crossborder.serving.serving import Places, serve
 from crossborder.serving.serving_config import ServingConfig
 
@@ -22,13 +23,14 @@ class ActingForClients:
     """The ``ActLoop`` of an actor whose lanes are those of clients.
 
     Args:
+        learner: its address.
         config: of the service.
         on_listening: called whenever clients are served. The service begins anew with each run, and whenever its run
             goes on with other settings of actors.
     """
 
-    def __init__(self, config: ServingConfig, on_listening: Callable[[Places], None]) -> None:
-        self._config, self._on_listening = config, on_listening
+    def __init__(self, learner: str, config: ServingConfig, on_listening: Callable[[Places], None]) -> None:
+        self._learner, self._config, self._on_listening = learner, config, on_listening
 
     def __call__(
         self,
@@ -52,5 +54,7 @@ class ActingForClients:
         player = RecordingPlayer(parts, models, proxy, counters, recording)
         parts.agent.train()
         config = self._config.model_copy(update={"seed": joined.seed, "explore": True})
-        asyncio.run(serve(player, config, ends, self._on_listening, player))
+        asyncio.run(
+            serve([ServedPolicy(player, config, player, source=self._learner)], config, ends, self._on_listening)
+        )
         player.flush()

@@ -21,14 +21,14 @@ class ActingServicer(pb_grpc.ActingServiceServicer):
         self._service = service
 
     async def Describe(self, request: pb.DescribeRequest, context: Context) -> pb.DescribeResponse:  # noqa: N802, ARG002
-        return self._service.describe()
+        return self._service.describe(request)
 
     async def Act(  # noqa: N802
         self,
         request_iterator: AsyncIterator[pb.ActRequest],
         context: Context,  # noqa: ARG002
     ) -> AsyncIterator[pb.ActResponse]:
-        connection = Connection(self._service.sessions, current_caller.get().name)
+        connection = Connection(self._service.sessions, current_caller.get().name, "gRPC")
         try:
             yield connection.begin(await self._read_first(request_iterator))
             async for answer in connection.answers(request_iterator):

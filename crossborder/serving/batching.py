@@ -16,7 +16,7 @@ from common.interfaces import EnvSpec
 from common.lanes.lanes import Round
 from common.leaves import empty_leaves, pick_lanes, put_leaves
 from crossborder.serving.description import Description
-from crossborder.serving.figures import Figures
+from crossborder.serving.figures import PolicyFigures
 from crossborder.serving.outcomes import Outcomes
 from crossborder.serving.reading import Moment, join_moments
 
@@ -54,10 +54,11 @@ class StepSink(Protocol):
 
 
 class Choice(NamedTuple):
-    """The actions of some lanes as they travel, and the opt steps of the model that chose them."""
+    """The actions of some lanes as they travel, the opt steps of the model that chose them, and the time until then."""
 
     action: bytes
     opt_steps: int
+    seconds: float
 
 
 class _Waiting(NamedTuple):
@@ -92,7 +93,7 @@ class Batcher:
         max_rows: int,
         max_wait: float,
         count_lanes: Callable[[], int],
-        figures: Figures,
+        figures: PolicyFigures,
         sink: StepSink | None = None,
     ) -> None:
         self._player, self._description, self._max_rows, self._max_wait = player, description, max_rows, max_wait
@@ -164,7 +165,7 @@ class Batcher:
         actions, opt_steps, now = self._choose(moment), self._player.opt_steps, asyncio.get_running_loop().time()
         payloads = self._description.write_actions(actions, [len(one.moment.lanes) for one in batch])
         for one, payload in zip(batch, payloads, strict=True):
-            one.tell(Choice(payload, opt_steps))
+            one.tell(Choice(payload, opt_steps, now - one.came))
             self._figures.answer_seconds.observe(now - one.came)
 
     def _choose(self, moment: Moment) -> Leaves:

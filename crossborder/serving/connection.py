@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 
 from common.wire.pb import acting_pb2 as pb
 from common.wire.rpc import StoppingError
+from crossborder.serving.description import Description
 from crossborder.serving.session import Session
 from crossborder.serving.sessions import Sessions
 from learner.ingest.refusals import BadMessageError, SessionLostError
@@ -21,10 +22,11 @@ class Connection:
     Args:
         sessions: of the service.
         owner: the name of the client's token; empty without tokens.
+        door: through which it came, for people.
     """
 
-    def __init__(self, sessions: Sessions, owner: str) -> None:
-        self._sessions, self._owner = sessions, owner
+    def __init__(self, sessions: Sessions, owner: str, door: str) -> None:
+        self._sessions, self._owner, self._door = sessions, owner, door
         self._session: Session | None = None
         self._reader: asyncio.Task[None] | None = None
         self._answers = asyncio.Queue[pb.LaneActions | None]()
@@ -42,16 +44,24 @@ class Connection:
             raise StoppingError("the service is shutting down")
         kind = request.WhichOneof("request")
         if kind == "open":
-            secret, session = self._sessions.open(request.open.lanes, self._owner)
+            secret, session = self._sessions.open(request.open.lanes, self._owner, request.open.policy)
         elif kind == "resume":
             secret, session = request.resume.secret, self._sessions.find(request.resume.secret, self._owner)
         else:
             raise BadMessageError(f"expected open or resume as the first request, found {kind or 'nothing'}")
         self._session, self._room = session, asyncio.Semaphore(len(session.lanes))
         self._hang_up, self._tell = self._take_over, self._answers.put_nowait
+        session.door = self._door
         self._sessions.connect(session, self._hang_up)  # The same object as in ``disconnect``, which compares it.
         opened = pb.SessionOpened(secret=secret, lanes=len(session.lanes), seed=session.seed, last_seq=session.last_seq)
+        opened.policy = session.policy.name
         return pb.ActResponse(opened=opened)
+
+    @property
+    def description(self) -> Description:
+        """Of the session's observations and actions, once the connection has begun."""
+        assert self._session is not None, "a connection begins first"
+        return self._session.policy.description
 
     async def answers(self, requests: AsyncIterator[pb.ActRequest]) -> AsyncIterator[pb.ActResponse]:
         """The answers to all further requests, until the client closes its session or ends the connection.

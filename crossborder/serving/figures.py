@@ -13,16 +13,23 @@ _SECONDS: Final = (0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.12
 
 
 class Figures:
-    """Counters from the start of the service. Only the event loop's thread writes them."""
+    """Counters of the sessions from the start of the service. Only the event loop's thread writes them."""
 
     def __init__(self) -> None:
         self.opened = self.resumed = self.expired = 0
-        """Sessions."""
+        self.refused = Counter(dict.fromkeys(REFUSALS, 0))
+
+
+class PolicyFigures:
+    """Counters of one policy from the start of the service. Only the event loop's thread writes them."""
+
+    def __init__(self) -> None:
         self.actions = self.repeated = self.episodes = 0
         """Actions that lanes got, steps that came again, and episodes that ended."""
+        self.taken_up = self.not_taken_up = 0
+        """Further policies that appeared in the place of the one that acts."""
         self.return_sum = 0.0
         """Of the episodes that ended."""
-        self.refused = Counter(dict.fromkeys(REFUSALS, 0))
         self.batch_lanes = BucketCounts([2**n for n in range(13)])
         self.wait_seconds = BucketCounts(_SECONDS)
         self.answer_seconds = BucketCounts(_SECONDS)

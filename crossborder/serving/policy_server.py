@@ -5,18 +5,22 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import re
 import sys
 import threading
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 from common.errors import ConfigError
 from common.process.command import Parser, as_path, positive, run_service, tell_error
 from common.process.log import RateFilter, quiet_grpc
 from common.process.signals import StopSignals
+from common.process.standard_streams import answers
+from common.wire.endpoints import split_addresses
 from common.wire.trust import Trust, add_learner_options, read_trust
-from learner.commands.policy_command import add_policy_options, find_policy
+from learner.commands.policy_command import RUN_HELP, add_policy_options, find_policy
 
 if TYPE_CHECKING:
     from crossborder.serving.serving import Places
@@ -25,10 +29,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 _FLAGS = {"insecure": "listen_insecure", "explore": "explore"}
 """The options, by setting."""
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+"""It becomes the name of a directory, too."""
 LOGGED_PER_SECOND, LOGGED_AT_ONCE = 10.0, 1000
 """Lines of the log: a stranger cannot fill the disk."""
-RECORD_SECONDS = 10.0
-"""The time for writing the last episodes."""
 EXAMPLES = """\
   policy-server --run runs/cartpole-20261121-085026-3f2a/best                  for programs of this user on this host
   policy-server --run runs/cartpole-20261121-085026-3f2a/best --listen 0.0.0.0:50060 \\
@@ -36,6 +40,8 @@ EXAMPLES = """\
   policy-server --run runs/cartpole-20261121-085026-3f2a/best --set max_wait_ms=2 --set resume_seconds=600
   policy-server --config serving.yaml --run runs/drone-20261121-085026-3f2a/final --allow drone
   policy-server --run runs/cartpole-20261121-085026-3f2a/best --record data/episodes   and keep every whole episode
+  policy-server --run easy=runs/easy --run hard=runs/hard/best         two policies, of which each session chooses one
+  policy-server --run runs/easy --listen 0.0.0.0:50060 --check                     would it work here?
   policy-server --learner gpu-host:50051 --ca ca.pem --token-file actor.token      an actor whose clients are its lanes
 
 Options whose names begin with --listen are about clients. --ca, --certificate, --key, --token-file and --insecure are
@@ -47,7 +53,14 @@ what it sends.
 def parser() -> Parser:
     """The command's options."""
     made = Parser("policy-server", __doc__, EXAMPLES)
-    add_policy_options(made, required=False, namer="the policy or the learner")
+    made.add_argument(
+        "--run",
+        type=_as_named_run,
+        action="append",
+        metavar="[NAME=]DIR",
+        help=f"{RUN_HELP}; repeatable, each time with a NAME by which clients choose the policy",
+    )
+    add_policy_options(made, namer="the policy or the learner")
     add_learner_options(made, "the service", several=True, required=False)
     made.add_argument(
         "--patience",
@@ -56,6 +69,7 @@ def parser() -> Parser:
         metavar="SECONDS",
         help="how long to look for the learner, at the start and after a broken connection (default: 120)",
     )
+    made.add_argument("--check", action="store_true", help="check whether the service would work here, and exit")
     made.add_argument("--config", type=as_path, metavar="FILE", help="a YAML file with settings of the service")
     made.add_argument("--listen", metavar="HOST:PORT", help="where it listens for clients (default: 127.0.0.1:50060)")
     made.add_argument(
@@ -74,7 +88,11 @@ def parser() -> Parser:
         action="store_true",
         help="listen beyond this host without encryption and without tokens",
     )
-    made.add_argument("--metrics", metavar="HOST:PORT", help="where it offers /metrics (default: nowhere)")
+    made.add_argument(
+        "--metrics",
+        metavar="HOST:PORT",
+        help="where it offers /metrics, /healthz, and at / a page for people on its host (default: nowhere)",
+    )
     made.add_argument("--device", metavar="DEVICE", help="where the policy computes, such as cuda (default: cpu)")
     made.add_argument(
         "--record",
@@ -98,8 +116,20 @@ def parser() -> Parser:
     return made
 
 
+def _as_named_run(text: str) -> tuple[str, Path]:
+    """The type of ``--run``: a policy's name, or none, and a directory. A directory whose name has a = is no name."""
+    name, equals, directory = text.partition("=")
+    if not equals or "/" in name or Path(text).exists():
+        return "", as_path(text)
+    if not _NAME.fullmatch(name):
+        raise argparse.ArgumentTypeError(
+            f"expected a name of up to 64 letters, digits, hyphens, dots and underscores before the =, found '{name}'"
+        )
+    return name, as_path(directory)
+
+
 def _read_config(arguments: argparse.Namespace) -> ServingConfig:
-    """The settings that the words of the command line ask for, checked.
+    """The settings that the words of the command line ask for.
 
     Raises:
         ConfigError: a setting is wrong.
@@ -129,7 +159,6 @@ def _read_config(arguments: argparse.Namespace) -> ServingConfig:
     for setting in arguments.settings:
         assign(values, setting)
     config = validate(ServingConfig, values)
-    config.check()
     if arguments.learner is not None and (chosen := {"explore", "seed"} & config.model_fields_set):
         raise ConfigError(
             f"{', '.join(sorted(chosen))}: expected a saved policy beside it: a learner decides it itself"
@@ -137,42 +166,54 @@ def _read_config(arguments: argparse.Namespace) -> ServingConfig:
     return config
 
 
+def _check(arguments: argparse.Namespace, config: ServingConfig) -> None:
+    from crossborder.serving.checking import ServingHost, examine
+
+    places = {} if arguments.run is None else _find_policies(arguments)
+    learners = [] if arguments.learner is None else split_addresses(arguments.learner)
+    trust = Trust() if arguments.learner is None else read_trust(Trust, arguments)
+    examine(ServingHost(config, places, arguments.allow), learners, trust, answers())
+
+
 def _serve_saved_policy(arguments: argparse.Namespace, config: ServingConfig, signals: StopSignals) -> None:
     import torch
 
     from common.process.child import keep_buffers
-    from crossborder.serving.recorded_policy import load_recorded_policy
+    from crossborder.serving.saved_policies import opening
     from crossborder.serving.serving import serve
-    from learner.evaluation.policy import load_policy
 
     torch.set_num_threads(1)
     keep_buffers()
-    find_policy(arguments)
-    place, stopped = arguments.run / arguments.checkpoint, threading.Event()
+    places, stopped = _find_policies(arguments), threading.Event()
     signals.on_stop = stopped.set
-    on_listening = partial(_tell_places, str(place))
-    if config.record is not None:
-        player, recording = load_recorded_policy(
-            place, arguments.allow, config.record, explores=config.explore, device=config.device
-        )
-        try:
-            asyncio.run(serve(player, config, stopped.is_set, on_listening, player))
-            player.flush()
-        finally:
-            recording.close(RECORD_SECONDS)
-        return
-    policy = load_policy(place, arguments.allow, config.device)
-    if config.explore:
-        policy.explore()
-    asyncio.run(serve(policy, config, stopped.is_set, on_listening))
+    source = ", ".join(f"{name}={place}" if name else str(place) for name, place in places.items())
+    with opening(places, arguments.allow, config) as policies:
+        asyncio.run(serve(policies, config, stopped.is_set, partial(_tell_places, source)))
+
+
+def _find_policies(arguments: argparse.Namespace) -> dict[str, Path]:
+    """The directory of each saved policy, by name.
+
+    Raises:
+        ConfigError: two policies have the same name, or one of several has none.
+        RunDirectoryError: there is no such directory.
+    """
+    names = [name for name, _ in arguments.run]
+    if len(names) > 1 and (bad := {name for name in names if not name or names.count(name) > 1}):
+        found = ", ".join(name or "none" for name in sorted(bad))
+        raise ConfigError(f"--run: expected another NAME=DIR for each of several policies, found the names {found}")
+    return {name: Path(*find_policy(run, arguments.checkpoint)) for name, run in arguments.run}
 
 
 def _serve_run(arguments: argparse.Namespace, config: ServingConfig, signals: StopSignals) -> None:
+    from actor.episode_recording import make_directory
     from actor.worker import Actor, run_actor
     from crossborder.serving.acting_for_clients import ActingForClients
 
+    if config.record is not None:
+        make_directory(config.record)
     tell = partial(tell_error, "policy-server", form=arguments.log_format)
-    act = ActingForClients(config, partial(_tell_places, arguments.learner))
+    act = ActingForClients(arguments.learner, config, partial(_tell_places, arguments.learner))
     actor = Actor(
         arguments.learner,
         arguments.patience,
@@ -191,11 +232,10 @@ def _tell_places(source: str, places: Places) -> None:
     if places.websocket is not None:
         log.info("WebSocket on %s", places.websocket)
     if places.metrics_port is not None:
-        log.info("metrics on port %d", places.metrics_port)
+        log.info("metrics on port %d, and at / a page for people on this host", places.metrics_port)
 
 
 def _run(arguments: argparse.Namespace, signals: StopSignals) -> None:
-    from actor.episode_recording import make_directory
     from learner.loop.learner_parts import require_device
 
     quiet_grpc(arguments.log_format)
@@ -203,9 +243,11 @@ def _run(arguments: argparse.Namespace, signals: StopSignals) -> None:
     if (arguments.run is None) == (arguments.learner is None):
         raise ConfigError("expected one of --run and --learner: the policy is a saved one, or that of a learner")
     config = _read_config(arguments)
+    if arguments.check:
+        _check(arguments, config)
+        return
+    config.check()
     require_device(config.device, "device")
-    if config.record is not None:
-        make_directory(config.record)
     serve = _serve_run if arguments.learner is not None else _serve_saved_policy
     serve(arguments, config, signals)
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
-from actor.episode_recording import EpisodeRecording
+from actor.episode_recording import EpisodeRecording, make_directory
 from actor.proxy import ReplayBufferProxy
 from actor.stat import ActorCounters
 from common.config.actor_config import PushConfig
 from common.data import INTERVENED, BufferedItems, Model, ModelVersion
+from common.parts import Parts
 from crossborder.serving.recording_player import RecordingPlayer
-from learner.evaluation.policy import Policy
-from learner.storage.checkpoint import load_parts
 
 
 class OnlyModel:
@@ -30,26 +29,27 @@ class Nowhere:
         """Take rows."""
 
 
-def load_recorded_policy(
-    directory: Path, allow: Sequence[str], record: Path, *, explores: bool, device: str
-) -> tuple[RecordingPlayer, EpisodeRecording]:
-    """Load a saved policy as a player, and open the recording of its episodes.
+class Recorded(NamedTuple):
+    """A player whose steps are recorded, the recording, and the proxy that knows which model acts."""
+
+    player: RecordingPlayer
+    recording: EpisodeRecording
+    proxy: ReplayBufferProxy
+
+
+def record(parts: Parts, directory: Path) -> Recorded:
+    """Make a player of a saved policy, and open the recording of its episodes.
 
     Args:
-        directory: see ``load_policy``.
-        allow: see ``load_policy``.
-        record: the directory into which every whole episode is written.
-        explores: whether the policy explores.
-        device: where the policy computes.
+        parts: of the policy, without lanes.
+        directory: into which every whole episode is written; it is made.
 
     Raises:
-        CrossborderError: see ``load_policy``.
+        ConfigError: nothing can be written there.
+        PluginError: the agent cannot act for some of its lanes.
     """
-    parts, _, meta = load_parts(directory, allow, device)
-    if explores:
-        Policy(parts.agent, parts.frames, parts.frame_stack, meta["opt_steps"]).explore()
+    make_directory(directory)
     rows = parts.rows if INTERVENED.name in parts.rows.by_name else parts.rows.plus(INTERVENED)
     parts = replace(parts, schema=rows, rows=rows, has_priorities=False)
-    recording, proxy = EpisodeRecording(record, rows), ReplayBufferProxy(rows, PushConfig(), Nowhere())
-    proxy.version = ModelVersion(1, meta["opt_steps"])
-    return RecordingPlayer(parts, OnlyModel(), proxy, ActorCounters(), recording), recording
+    recording, proxy = EpisodeRecording(directory, rows), ReplayBufferProxy(rows, PushConfig(), Nowhere())
+    return Recorded(RecordingPlayer(parts, OnlyModel(), proxy, ActorCounters(), recording), recording, proxy)

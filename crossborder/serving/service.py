@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from common.wire.pb import acting_pb2 as pb
-from crossborder.serving.batching import Player
 from crossborder.serving.description import VERSION
 from crossborder.serving.figures import Figures
 from crossborder.serving.serving_config import ServingConfig
@@ -13,13 +13,14 @@ from crossborder.serving.sessions import Sessions
 from learner.ingest.audit import AuditLog
 from learner.ingest.limits import CallLimits
 
+HEALTH_PATH: Final = "/healthz"
+
 
 @dataclass(frozen=True)
 class Service:
     """An acting service behind its doors.
 
     Args:
-        player: chooses actions.
         config: has the limits.
         sessions: of the clients.
         figures: counts.
@@ -28,7 +29,6 @@ class Service:
         handshake_seconds: the first request of a connection must come within this time.
     """
 
-    player: Player
     config: ServingConfig
     sessions: Sessions
     figures: Figures
@@ -36,9 +36,14 @@ class Service:
     audit: AuditLog
     handshake_seconds: float
 
-    def describe(self) -> pb.DescribeResponse:
-        """All that a client must know."""
-        observation, action = self.sessions.description.leaves()
+    def describe(self, request: pb.DescribeRequest) -> pb.DescribeResponse:
+        """All that a client must know.
+
+        Raises:
+            BadMessageError: there is no policy of this name.
+        """
+        policy = self.sessions.policy(request.policy)
+        observation, action = policy.description.leaves()
         config = self.config
         limits = pb.ActingLimits(
             max_lanes=config.max_lanes,
@@ -53,5 +58,6 @@ class Service:
             action=action,
             limits=limits,
             explores=config.explore,
-            version=self.player.opt_steps,
+            version=policy.player.opt_steps,
+            policies=filter(None, self.sessions.policies),
         )

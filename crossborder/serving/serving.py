@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -18,12 +18,13 @@ from common.wire.address import join_address, split_address
 from common.wire.pb import acting_pb2, acting_pb2_grpc
 from common.wire.waiting import WaitingBytes
 from crossborder.serving.acting_servicer import ActingServicer
-from crossborder.serving.batching import Player, StepSink
 from crossborder.serving.figures import Figures
-from crossborder.serving.service import Service
+from crossborder.serving.served_policy import ServedPolicy
+from crossborder.serving.service import HEALTH_PATH, Service
 from crossborder.serving.serving_config import ServingConfig
 from crossborder.serving.serving_metrics import ServingCollector
 from crossborder.serving.sessions import Sessions
+from crossborder.serving.status_page import StatusPage
 from learner.ingest.admission import Admission
 from learner.ingest.audit import AuditLog
 from learner.ingest.gate import Gate, KnownTokens, Role
@@ -57,20 +58,18 @@ class Places:
 
 
 async def serve(
-    player: Player,
+    policies: Sequence[ServedPolicy],
     config: ServingConfig,
     ends: Callable[[], bool],
     on_listening: Callable[[Places], None],
-    sink: StepSink | None = None,
 ) -> None:
     """Serve clients.
 
     Args:
-        player: chooses actions.
+        policies: at least one; all of them have other names. Clients who name none get the first.
         config: of the service.
         ends: whether to shut down; called a few times a second.
         on_listening: called once, when clients are served.
-        sink: takes the steps of all lanes; None: nobody does.
 
     Raises:
         AddressError: an address is taken.
@@ -79,13 +78,13 @@ async def serve(
         CrossborderError: the steps could not be handed over.
     """
     figures, counts = Figures(), IngestCounts()
-    sessions = Sessions(player, config, figures, sink)
+    sessions = Sessions(policies, config, figures)
     gate = _make_gate(config)
     server_config = config.as_server()
     limits = CallLimits(server_config.fleet, counts, may_share_address=True)
     waiting = WaitingBytes(server_config.waiting_bytes, "the sessions of this service")
     seconds = server_config.limits.handshake_seconds
-    service = Service(player, config, sessions, figures, limits, AuditLog(config.audit_file), seconds)
+    service = Service(config, sessions, figures, limits, AuditLog(config.audit_file), seconds)
     admission = Admission(gate, limits, counts, service.audit, handshake_seconds=seconds, waiting=waiting)
     options = dict(server_options(server_config))
     options[MAX_CONNECTIONS_OPTION] = connections_within(options[MAX_CONNECTIONS_OPTION], raise_descriptor_limit())
@@ -93,12 +92,13 @@ async def serve(
     acting_pb2_grpc.add_ActingServiceServicer_to_server(ActingServicer(service), server)
     address, gate.port = _listen(server, config)
     waiting.serve_on(gate.port)
-    metrics = _serve_metrics(ServingCollector(sessions, figures, counts), config)
+    page = StatusPage(sessions)
+    metrics = _serve_metrics(ServingCollector(sessions, figures, counts), page, config)
     async with AsyncExitStack() as stack:
         stack.callback(metrics.close)
-        answering = await stack.enter_async_context(_answering(sessions))
+        working = await stack.enter_async_context(_working(work for policy in policies for work in policy.works()))
         await stack.enter_async_context(_started(server))
-        ticks = [sessions.tick, admission.tick]
+        ticks = [sessions.tick, admission.tick, page.tick]
         websocket = None
         if config.websocket is not None:
             door = _make_websocket_door(service)
@@ -107,14 +107,16 @@ async def serve(
         gc.collect()
         gc.freeze()  # A collection over all that torch has made would hold the clients up for 0.05 s.
         stack.callback(gc.unfreeze)
+        page.tick()  # Its health is good before anybody is told where it listens.
         on_listening(Places(address, websocket, metrics.port))
-        while not (ends() or answering.done()):
+        failed = set[asyncio.Task[NoReturn]]()
+        while not (ends() or failed):
             for tick in ticks:
                 tick()
-            await asyncio.wait([answering], timeout=TICK_SECONDS)
+            failed, _ = await asyncio.wait(working, timeout=TICK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         sessions.stop()
-        if answering.done():
-            answering.result()
+        for task in failed:
+            task.result()
 
 
 def _make_websocket_door(service: Service) -> WebSocketDoor:
@@ -148,20 +150,21 @@ def _listen(server: grpc.aio.Server, config: ServingConfig) -> tuple[str, int]:
     return join_address(split_address(config.listen)[0], port), port
 
 
-def _serve_metrics(collector: ServingCollector, config: ServingConfig) -> MetricsServer:
+def _serve_metrics(collector: ServingCollector, page: StatusPage, config: ServingConfig) -> MetricsServer:
     host, port = split_address(config.metrics) if config.metrics is not None else ("127.0.0.1", None)
-    return MetricsServer(collector, MetricsConfig(host=host), port)
+    return MetricsServer(collector, MetricsConfig(host=host), port, {"/": page.show, HEALTH_PATH: page.tell_health})
 
 
 @asynccontextmanager
-async def _answering(sessions: Sessions) -> AsyncIterator[asyncio.Task[object]]:
-    """A context in which steps are answered; its task ends only with an error."""
-    task: asyncio.Task[object] = asyncio.create_task(sessions.batches.run())
+async def _working(works: Iterable[Coroutine[Any, Any, NoReturn]]) -> AsyncIterator[set[asyncio.Task[NoReturn]]]:
+    """A context in which tasks do these works, each of which ends only with an error."""
+    tasks = {asyncio.create_task(work) for work in works}
     try:
-        yield task
+        yield tasks
     finally:
-        task.cancel()
-        await asyncio.wait([task])
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
 
 
 @asynccontextmanager

@@ -49,7 +49,9 @@ class ServingConfig(Settings):
         "that CROSSBORDER_CLIENT_TOKEN_FILE names, or the token in CROSSBORDER_CLIENT_TOKEN, if either is set.",
     )
     metrics: str | None = Field(
-        None, description="The address on which the service offers /metrics to Prometheus, HOST:PORT. null: nowhere."
+        None,
+        description="The address on which the service offers /metrics to Prometheus, /healthz to load balancers, and "
+        "at / a page for people on its host, HOST:PORT. null: nowhere.",
     )
     audit_file: HomePath | None = Field(
         None, description="The file of the audit log. null: its events are lines of the process's log."

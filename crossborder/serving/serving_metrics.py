@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from prometheus_client.core import HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from crossborder.serving.figures import Figures
+from crossborder.serving.figures import Figures, PolicyFigures
+from crossborder.serving.served_policy import ServedPolicy
 from crossborder.serving.sessions import Sessions
 from learner.ingest.refusals import BucketCounts, IngestCounts
-from learner.records.exposition import counter, counters, gauge
+from learner.records.exposition import counter, counters, gauge, gauges
 
 
 class ServingCollector(Collector):
@@ -31,20 +32,43 @@ class ServingCollector(Collector):
         yield counter("crossborder_serving_sessions_opened_total", "Sessions opened.", figures.opened)
         yield counter("crossborder_serving_resumes_total", "Sessions that came back.", figures.resumed)
         yield counter("crossborder_serving_sessions_expired_total", "Sessions that stayed away.", figures.expired)
-        yield counter("crossborder_serving_actions_total", "Actions given to lanes.", figures.actions)
-        yield counter("crossborder_serving_repeated_steps_total", "Steps that came again.", figures.repeated)
-        yield counter("crossborder_serving_episodes_total", "Episodes that ended.", figures.episodes)
-        yield counter("crossborder_serving_returns_total", "Sum of the returns of ended episodes.", figures.return_sum)
         yield counters("crossborder_serving_refused_total", "Requests refused.", "reason", figures.refused)
         yield counters("crossborder_serving_over_limit_total", "Calls over a limit.", "limit", counts.over_limit)
         yield counter("crossborder_serving_unauthenticated_total", "Calls without a token.", counts.unauthenticated)
-        yield _histogram("crossborder_serving_batch_lanes", "Lanes in one forward pass.", figures.batch_lanes)
-        yield _histogram("crossborder_serving_wait_seconds", "Waits of steps for others.", figures.wait_seconds)
-        yield _histogram(
-            "crossborder_serving_answer_seconds", "From a step's arrival to its action.", figures.answer_seconds
-        )
+        yield from _collect_policies(sessions.policies)
 
 
-def _histogram(name: str, text: str, counts: BucketCounts) -> Metric:
-    buckets = [("+Inf" if math.isinf(bound) else str(bound), float(count)) for bound, count in counts.buckets()]
-    return HistogramMetricFamily(name, text, buckets=buckets, sum_value=counts.sum)
+def _collect_policies(policies: Mapping[str, ServedPolicy]) -> Iterable[Metric]:
+    """The metrics of each policy; Prometheus takes the empty name of a single policy as no label."""
+    counts = {name: policy.figures for name, policy in policies.items()}
+
+    def total(name: str, text: str, read: Callable[[PolicyFigures], float]) -> Metric:
+        return counters(f"crossborder_serving_{name}", text, "policy", {key: read(one) for key, one in counts.items()})
+
+    def histogram(name: str, text: str, read: Callable[[PolicyFigures], BucketCounts]) -> Metric:
+        family = HistogramMetricFamily(f"crossborder_serving_{name}", text, labels=["policy"])
+        for key, figures in counts.items():
+            family.add_metric([key], *_buckets(read(figures)))
+        return family
+
+    yield gauges(
+        "crossborder_serving_opt_steps",
+        "Opt steps of the model that acts.",
+        "policy",
+        {name: policy.player.opt_steps for name, policy in policies.items()},
+    )
+    yield total("actions_total", "Actions given to lanes.", lambda figures: figures.actions)
+    yield total("repeated_steps_total", "Steps that came again.", lambda figures: figures.repeated)
+    yield total("episodes_total", "Episodes that ended.", lambda figures: figures.episodes)
+    yield total("returns_total", "Sum of the returns of ended episodes.", lambda figures: figures.return_sum)
+    yield total("policies_taken_up_total", "Newer policies that act since.", lambda figures: figures.taken_up)
+    yield total("policies_refused_total", "Newer policies that cannot act.", lambda figures: figures.not_taken_up)
+    yield histogram("batch_lanes", "Lanes in one forward pass.", lambda figures: figures.batch_lanes)
+    yield histogram("wait_seconds", "Waits of steps for others.", lambda figures: figures.wait_seconds)
+    yield histogram("answer_seconds", "From a step's arrival to its action.", lambda figures: figures.answer_seconds)
+
+
+def _buckets(counts: BucketCounts) -> tuple[list[tuple[str, float]], float]:
+    """The buckets and the sum, as prometheus_client takes them."""
+    found = [("+Inf" if math.isinf(bound) else str(bound), float(count)) for bound, count in counts.buckets()]
+    return found, counts.sum

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
@@ -10,10 +11,9 @@ import numpy as np
 
 from common.data import Array
 from common.wire.pb import acting_pb2 as pb
-from crossborder.serving.batching import Batcher, Choice
-from crossborder.serving.description import Description
-from crossborder.serving.figures import Figures
+from crossborder.serving.batching import Choice
 from crossborder.serving.reading import read_lanes, read_moment
+from crossborder.serving.served_policy import ServedPolicy
 from learner.ingest.refusals import BadMessageError
 
 Tell = Callable[[pb.LaneActions], None]
@@ -28,9 +28,7 @@ class Session:
         owner: the name of the client's token; empty without tokens.
         lanes: their numbers among all lanes of the service, ``[n]`` int64. The client counts them from 0.
         seed: of the first lane.
-        description: of observations and actions.
-        batches: chooses actions.
-        figures: counts them.
+        policy: acts for all of them.
         clock: seconds, monotonic.
     """
 
@@ -41,17 +39,17 @@ class Session:
         owner: str,
         lanes: Array,
         seed: int,
-        description: Description,
-        batches: Batcher,
-        figures: Figures,
+        policy: ServedPolicy,
         clock: Callable[[], float],
     ) -> None:
-        self.key, self.owner, self.lanes, self.seed = key, owner, lanes, seed
+        self.key, self.owner, self.lanes, self.seed, self.policy = key, owner, lanes, seed, policy
         self.last_seq = 0
         self.silent_since = clock()
+        self.opened_at, self.door = time.time(), ""
+        """Unix seconds, and the door of its present or last connection."""
         self.hang_up: Callable[[], None] | None = None
         """Ends the present connection; None while there is none."""
-        self._description, self._batches, self._figures, self._clock = description, batches, figures, clock
+        self._clock = clock
         self.on_rest: Callable[[], None] | None = None
         """Called once, as soon as no lane waits any more."""
         self._answers = OrderedDict[int, pb.LaneActions | list[Tell]]()
@@ -78,7 +76,7 @@ class Session:
         self.silent_since = self._clock()
         kept = self._answers.get(step.seq)
         if kept is not None:
-            self._figures.repeated += 1
+            self.policy.figures.repeated += 1
             if isinstance(kept, pb.LaneActions):
                 tell(kept)
             else:
@@ -109,14 +107,14 @@ class Session:
             raise BadMessageError(
                 f"step: expected no step of lane {own[waits][0]} before the answer to its last one, found one"
             )
-        moment = read_moment(step, own, self.lanes[own], self._begins[own], self._description)
+        moment = read_moment(step, own, self.lanes[own], self._begins[own], self.policy.description)
         self._begins[own], self._waits[own] = moment.ends, True
-        self._batches.submit(moment, partial(self._answer, step.seq, own))
+        self.policy.batches.submit(moment, partial(self._answer, step.seq, own))
 
     def _answer(self, seq: int, own: Array, choice: Choice) -> None:
         self._waits[own] = False
         self.silent_since = self._clock()
-        answer = pb.LaneActions(seq=seq, action=choice.action, version=choice.opt_steps)
+        answer = pb.LaneActions(seq=seq, action=choice.action, version=choice.opt_steps, seconds=choice.seconds)
         waiting = self._answers[seq]
         assert isinstance(waiting, list), "a step is answered once"
         self._answers[seq] = answer

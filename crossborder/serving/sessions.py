@@ -6,16 +6,15 @@ import heapq
 import logging
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
 import numpy as np
 
 from common.data import Array
-from crossborder.serving.batching import Batcher, Player, StepSink
-from crossborder.serving.description import Description
 from crossborder.serving.figures import Figures
+from crossborder.serving.served_policy import ServedPolicy
 from crossborder.serving.serving_config import ServingConfig
 from crossborder.serving.session import Session
 from learner.ingest.gate import digest_of
@@ -29,37 +28,25 @@ class Sessions:
     """Opens, resumes and ends sessions. Lanes of sessions that have ended go to the next sessions.
 
     Args:
-        player: chooses actions for all sessions.
+        policies: of which each session chooses one; all of them have other names.
         config: has the limits.
         figures: counts.
-        sink: takes the steps of all lanes; None: nobody does.
         clock: seconds, monotonic.
     """
 
     def __init__(
         self,
-        player: Player,
+        policies: Sequence[ServedPolicy],
         config: ServingConfig,
         figures: Figures,
-        sink: StepSink | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.description = Description(player.spec, takes_executed=sink is None or sink.takes_executed)
-        self.connected_lanes = 0
-        """Lanes whose sessions have a connection."""
+        self.policies = {policy.name: policy for policy in policies}
+        """By name; the first is that of clients who name none."""
         self.used_lanes = 0
         self.is_stopping = False
         """The service is shutting down: no session begins any more."""
         self._config, self._figures, self._clock = config, figures, clock
-        self.batches = Batcher(
-            player,
-            self.description,
-            max_rows=config.max_batch,
-            max_wait=config.max_wait_ms / 1000,
-            count_lanes=lambda: self.connected_lanes,
-            figures=figures,
-            sink=sink,
-        )
         self._by_secret = dict[bytes, Session]()
         """By the digest of the secret: the time of a look-up tells nothing about the secret."""
         self._free = list[int]()
@@ -70,15 +57,37 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._by_secret)
 
-    def open(self, n: int, owner: str) -> tuple[str, Session]:
-        """Open a session with n lanes; return its secret too.
+    @property
+    def connected_lanes(self) -> int:
+        """Lanes whose sessions have a connection."""
+        return sum(policy.connected_lanes for policy in self.policies.values())
+
+    def policy(self, name: str) -> ServedPolicy:
+        """The policy of a name; the first one for an empty name.
 
         Raises:
-            BadMessageError: n is 0.
+            BadMessageError: there is none of this name.
+        """
+        found = self.policies.get(name) if name else next(iter(self.policies.values()))
+        if found is None:
+            known = ", ".join(filter(None, self.policies)) or "none: the service has one policy, without a name"
+            raise BadMessageError(f"policy: expected one of these names: {known}; found '{name}'")
+        return found
+
+    def all(self) -> tuple[Session, ...]:
+        """All sessions, the oldest first; any thread may ask, since no other thread runs during the copy."""
+        return tuple(self._by_secret.values())
+
+    def open(self, n: int, owner: str, policy: str = "") -> tuple[str, Session]:
+        """Open a session with n lanes, for which a policy acts; return its secret too.
+
+        Raises:
+            BadMessageError: n is 0, or there is no such policy.
             OverLimitError: there is no room for it.
         """
         if n < 1:
             raise BadMessageError("open: expected at least one lane, found 0")
+        chosen = self.policy(policy)
         if len(self) >= self._config.max_sessions:
             raise OverLimitError(f"all {self._config.max_sessions} sessions (max_sessions) are taken; try again later")
         if self.used_lanes + n > self._config.max_lanes:
@@ -90,11 +99,10 @@ class Sessions:
             owner=owner,
             lanes=self._take_lanes(n),
             seed=self._next_seed,
-            description=self.description,
-            batches=self.batches,
-            figures=self._figures,
+            policy=chosen,
             clock=self._clock,
         )
+        chosen.lanes += n
         self._next_seed += n
         self._by_secret[session.key] = session
         self._figures.opened += 1
@@ -117,19 +125,20 @@ class Sessions:
         if session.hang_up is not None:
             session.hang_up()
         else:
-            self.connected_lanes += len(session.lanes)
+            session.policy.connected_lanes += len(session.lanes)
         session.hang_up, session.silent_since = hang_up, self._clock()
 
     def disconnect(self, session: Session, hang_up: Callable[[], None]) -> None:
         """Note that a connection has ended. The session stays for ``resume_seconds``, unless it was closed."""
         if session.hang_up is hang_up:
             session.hang_up, session.silent_since = None, self._clock()
-            self.connected_lanes -= len(session.lanes)
+            session.policy.connected_lanes -= len(session.lanes)
 
     def close(self, session: Session) -> None:
         """End a session. Its lanes are free as soon as no batch holds them."""
         if self._by_secret.pop(session.key, None) is None:
             return
+        session.policy.lanes -= len(session.lanes)
         if session.hang_up is not None:
             hang_up = session.hang_up
             self.disconnect(session, hang_up)

@@ -16,15 +16,17 @@ from websockets.http11 import Request, Response
 from websockets.typing import Origin
 
 from common.errors import AddressError, CrossborderError
-from common.wire.address import join_address, split_address
+from common.wire.address import join_address, name_peer, split_address
 from common.wire.pb import acting_pb2 as pb
 from common.wire.rpc import StoppingError
 from common.wire.tokens import authorization
 from crossborder.serving.connection import Connection
-from crossborder.serving.service import Service
+from crossborder.serving.description import Description
+from crossborder.serving.service import HEALTH_PATH, Service
 from crossborder.serving.websocket_messages import (
     Values,
     parse,
+    read_describe,
     read_request,
     tell_answer,
     tell_description,
@@ -123,7 +125,11 @@ class WebSocketDoor:
         context.sni_callback = use_present
         return context
 
-    def _admit(self, socket: ServerConnection, _: Request) -> Response | None:
+    def _admit(self, socket: ServerConnection, request: Request) -> Response | None:
+        if request.path == HEALTH_PATH:  # For a load balancer before this door.
+            if self._service.sessions.is_stopping:
+                return socket.respond(HTTPStatus.SERVICE_UNAVAILABLE, "not serving\n")
+            return socket.respond(HTTPStatus.OK, "serving\n")
         if self._n_strangers >= MAX_STRANGERS:
             return socket.respond(HTTPStatus.SERVICE_UNAVAILABLE, "too many connections without a token\n")
         return None
@@ -184,7 +190,7 @@ class WebSocketDoor:
             UnauthenticatedError: the token is not valid.
             OtherUserError: another user of this host calls, and there are no tokens.
         """
-        peer = _peer_of(socket)
+        peer = name_peer(*socket.remote_address[:2])
         try:
             caller = self._gate.identify(METHOD, [authorization(str(token))], peer)
         except UnauthenticatedError:
@@ -196,20 +202,21 @@ class WebSocketDoor:
 
     async def _talk(self, socket: ServerConnection, caller: Caller, values: Values, *, as_text: bool) -> None:
         if "describe" in values:
-            await socket.send(write(tell_description(self._service.describe()), as_text=as_text))
+            described = self._service.describe(read_describe(values))
+            await socket.send(write(tell_description(described), as_text=as_text))
             values = parse(await self._read_in_time(socket))
-        description, connection = self._service.sessions.description, Connection(self._service.sessions, caller.name)
+        connection = Connection(self._service.sessions, caller.name, "WebSocket")
         try:
-            opened = connection.begin(read_request(values, description))
+            opened, description = connection.begin(read_request(values)), connection.description
             await socket.send(write(tell_answer(opened, description), as_text=as_text))
-            async for answer in connection.answers(self._requests(socket)):
+            async for answer in connection.answers(self._requests(socket, description)):
                 await socket.send(write(tell_answer(answer, description), as_text=as_text))
         finally:
             connection.end()
 
-    async def _requests(self, socket: ServerConnection) -> AsyncIterator[pb.ActRequest]:
+    async def _requests(self, socket: ServerConnection, description: Description) -> AsyncIterator[pb.ActRequest]:
         async for message in socket:
-            yield read_request(parse(message), self._service.sessions.description)
+            yield read_request(parse(message), description)
 
     async def _refuse(self, socket: ServerConnection, error: CrossborderError, *, as_text: bool) -> None:
         """Tell the client why its connection ends, and end it."""
@@ -226,9 +233,3 @@ class WebSocketDoor:
 def _port_of(server: Server) -> int:
     port: int = next(iter(server.sockets)).getsockname()[1]
     return port
-
-
-def _peer_of(socket: ServerConnection) -> str:
-    """The other end of a connection, as gRPC names it."""
-    host, port = socket.remote_address[:2]
-    return f"ipv6:%5B{host}%5D:{port}" if ":" in host else f"ipv4:{host}:{port}"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -45,8 +46,22 @@ def write(values: Values, *, as_text: bool) -> str | bytes:
     return packed
 
 
-def read_request(values: Values, description: Description) -> pb.ActRequest:
+def read_describe(values: Values) -> pb.DescribeRequest:
+    """The request to describe a policy.
+
+    Raises:
+        BadMessageError: a field is unknown, or a value is of another kind.
+    """
+    with _refusing("describe"):
+        return pb.DescribeRequest(**_fields_of("describe", values))
+
+
+def read_request(values: Values, description: Description | None = None) -> pb.ActRequest:
     """The request that a mapping says, as gRPC would carry it. The same rules are checked later for both.
+
+    Args:
+        values: of the message.
+        description: of the session's observations and actions; None: a step is not expected yet.
 
     Raises:
         BadMessageError: a field is unknown, or a value is of another kind.
@@ -57,19 +72,33 @@ def read_request(values: Values, description: Description) -> pb.ActRequest:
             f"expected one of {', '.join(_REQUESTS)}, found {', '.join(map(str, values)) or 'nothing'}"
         )
     (kind,) = kinds
-    fields = values[kind]
-    if not isinstance(fields, dict):
-        raise BadMessageError(f"{kind}: expected a mapping, found a {type(fields).__name__}")
-    try:
+    fields = _fields_of(kind, values)
+    with _refusing(kind):
         match kind:
             case "open":
                 return pb.ActRequest(open=pb.OpenSession(**fields))
             case "resume":
                 return pb.ActRequest(resume=pb.ResumeSession(**fields))
-            case "step":
+            case "step" if description is not None:
                 return pb.ActRequest(step=_read_step(fields, description))
+            case "step":
+                raise BadMessageError("expected open or resume as the first request, found step")
             case _:
                 return pb.ActRequest(close=pb.CloseSession(**fields))
+
+
+def _fields_of(kind: str, values: Values) -> dict[str, Any]:
+    fields = values[kind]
+    if not isinstance(fields, dict):
+        raise BadMessageError(f"{kind}: expected a mapping, found a {type(fields).__name__}")
+    return fields
+
+
+@contextmanager
+def _refusing(kind: str) -> Iterator[None]:
+    """Refuse fields that protobuf or numpy does not take."""
+    try:
+        yield
     except (OverflowError, TypeError, ValueError) as error:
         raise BadMessageError(f"{kind}: {error}") from error
 
@@ -110,13 +139,14 @@ def tell_answer(answer: pb.ActResponse, description: Description) -> Values:
     """The values of a response: those of an action by leaf, as lists of numbers."""
     if answer.WhichOneof("response") == "opened":
         opened = answer.opened
-        return {"opened": {name: getattr(opened, name) for name in ("secret", "lanes", "seed", "last_seq")}}
+        return {"opened": {name: getattr(opened, name) for name in ("secret", "lanes", "seed", "last_seq", "policy")}}
     action = answer.action
     columns = description.action_columns
     k = len(action.action) // sum(column.row_bytes for column in columns.values())
     leaves = description.read_action(action.action, k, checked=False)
     told = {path: leaf.tolist() for path, leaf in leaves.items()} if isinstance(leaves, dict) else leaves.tolist()
-    return {"action": {"seq": action.seq, "action": told, "version": action.version}}
+    seconds = round(action.seconds, 6)
+    return {"action": {"seq": action.seq, "action": told, "version": action.version, "seconds": seconds}}
 
 
 def tell_description(described: pb.DescribeResponse) -> Values:

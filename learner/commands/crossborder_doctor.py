@@ -164,7 +164,7 @@ class Host:
         found = []
         for key, (host, port) in named.items():
             try:
-                _require_free(key, host, port)
+                require_free(key, host, port)
                 found.append(f"{key} {port} is free" if port else f"{key} takes any")
             except AddressError:
                 if len(self._config.ports_to_try(key)) == 1:
@@ -188,7 +188,7 @@ class Host:
         return f"{now:%Y-%m-%d %H:%M:%S} UTC, " + ("kept by NTP" if kept else "which no NTP service keeps")
 
 
-def _require_free(key: str, host: str, port: int) -> None:
+def require_free(key: str, host: str, port: int) -> None:
     """Check that this process could listen at an address.
 
     Raises:

@@ -7,6 +7,7 @@ import json
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Final
 
 from common.errors import ConfigError
 from common.process.command import Parser, as_path, run_command
@@ -15,31 +16,25 @@ from learner.shared.durable import has_file, locate
 from learner.storage.rundir import require_readable
 
 log = logging.getLogger(__name__)
+RUN_HELP: Final = "the run's directory, or a checkpoint in it: RUN/best"
 
 
 def make_policy_parser(name: str, description: str, examples: str) -> Parser:
     """A parser for a command that prints values about a saved policy."""
     parser = Parser(name, description, examples, level="WARNING")
+    parser.add_argument("--run", required=True, type=as_path, metavar="DIR", help=RUN_HELP)
     add_policy_options(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     return parser
 
 
-def add_policy_options(parser: Parser, *, required: bool = True, namer: str = "the policy") -> None:
-    """Add the options that name a saved policy, and the code that it may name.
+def add_policy_options(parser: Parser, *, namer: str = "the policy") -> None:
+    """Add the options that choose a checkpoint of a run, and name the code that the policy in it may name.
 
     Args:
         parser: takes the options.
-        required: whether there must be a ``--run``.
         namer: what names code, a noun for help texts.
     """
-    parser.add_argument(
-        "--run",
-        required=required,
-        type=as_path,
-        metavar="DIR",
-        help="the run's directory, or a checkpoint in it: RUN/best",
-    )
     parser.add_argument(
         "--allow",
         nargs="+",
@@ -60,8 +55,8 @@ def add_policy_options(parser: Parser, *, required: bool = True, namer: str = "t
     )
 
 
-def find_policy(arguments: argparse.Namespace) -> None:
-    """Find the policy that the options name: put its run in ``arguments.run``, its name in ``arguments.checkpoint``.
+def find_policy(run: Path, checkpoint: str | None) -> tuple[Path, str]:
+    """Find the policy that the options name; return its run and its name there.
 
     The user may have named no checkpoint, or both as ``--run RUN/best``.
 
@@ -69,10 +64,10 @@ def find_policy(arguments: argparse.Namespace) -> None:
         ConfigError: the user names two checkpoints.
         RunDirectoryError: there is no such directory.
     """
-    require_readable(arguments.run)
-    if has_file(arguments.run, "meta.json"):
-        arguments.run, arguments.checkpoint = _split(arguments.run, arguments.checkpoint)
-    arguments.checkpoint = arguments.checkpoint or _default_checkpoint(arguments.run)
+    require_readable(run)
+    if has_file(run, "meta.json"):
+        run, checkpoint = _split(run, checkpoint)
+    return run, checkpoint or _default_checkpoint(run)
 
 
 def run_policy_command(
@@ -80,11 +75,12 @@ def run_policy_command(
 ) -> int:
     """Run a command on a saved policy and print the values that ``work`` returns; return the exit code.
 
-    Before ``work``, ``find_policy`` has found the policy.
+    Before ``work``, ``find_policy`` has found the policy: its run is in ``arguments.run``, its name in
+    ``arguments.checkpoint``.
     """
 
     def act(arguments: argparse.Namespace) -> None:
-        find_policy(arguments)
+        arguments.run, arguments.checkpoint = find_policy(arguments.run, arguments.checkpoint)
         values = work(arguments)
         lines = json.dumps(values) + "\n" if arguments.json else "".join(f"{k}: {v}\n" for k, v in values.items())
         answers().write(lines)

@@ -223,8 +223,8 @@ class Gate:
     async def require_own_user(self, caller: Caller) -> None:
         """Check that no other user of this host joins or gives orders where no token keeps that user out.
 
-        Linux takes up to milliseconds, and far more where many connections have just ended: a thread waits for it, and
-        calls that need an actor which has joined, or that only ask, are not looked up.
+        Linux takes a millisecond, and where it does not speak netlink far longer: a thread waits for it, and calls that
+        need an actor which has joined, or that only ask, are not looked up.
 
         Raises:
             OtherUserError: another user of this host makes the call.

@@ -122,6 +122,22 @@ class BucketCounts:
             yield float(bound), total
 
 
+def quantile_between(
+    before: Sequence[tuple[float, int]], after: Sequence[tuple[float, int]], quantile: float
+) -> float | None:
+    """A quantile of the values that were counted between two looks at ``BucketCounts.buckets``; None without any.
+
+    As in Prometheus, values are taken to lie evenly in their bucket; beyond the last bound, the bound is returned.
+    """
+    counts = [(bound, now - then) for (_, then), (bound, now) in zip(before, after, strict=True)]
+    rank, low, below = quantile * counts[-1][1], 0.0, 0
+    for bound, count in counts:
+        if count and count >= rank:
+            return low if math.isinf(bound) else low + (bound - low) * (rank - below) / max(1, count - below)
+        low, below = bound, count
+    return None
+
+
 class IngestCounts:
     """Counters for the metrics alone: refusals by reason, open calls, delays and policy lag.
 

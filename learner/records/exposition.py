@@ -83,7 +83,7 @@ LOOK_SECONDS: Final = 0.25
 FAILURES_LOGGED_EVERY: Final = 60.0
 LEAST_SCRAPE_SECONDS, MOST_SCRAPE_SECONDS = 1.0, 60.0
 """Seconds between scrapes of one scraper. Closer scrapes may be two people's; no process waits for a slower scraper."""
-_App: TypeAlias = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+App: TypeAlias = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
 class Scrapes:
@@ -119,13 +119,16 @@ class MetricsServer:
         config: the address to listen on, and the certificates for TLS; changed files are used from the next connection
             on.
         port: 0 takes a free port, None serves nothing.
+        pages: further answers by path; all other paths have the metrics.
 
     Raises:
         AddressError: the port is taken.
         ConfigError: a certificate cannot be read.
     """
 
-    def __init__(self, collector: Collector, config: MetricsConfig, port: int | None) -> None:
+    def __init__(
+        self, collector: Collector, config: MetricsConfig, port: int | None, pages: Mapping[str, App] | None = None
+    ) -> None:
         self.port: int | None = None
         self._scrapes = Scrapes()
         if port is None:
@@ -135,7 +138,7 @@ class MetricsServer:
             self._server = _Server(config.host, port, context)
         except OSError as error:
             raise AddressError(f"metrics: cannot listen on {config.host}:{port}: {error.strerror}") from error
-        self._server.set_app(_make_app(collector, self._scrapes))
+        self._server.set_app(_make_app(collector, self._scrapes, pages or {}))
         self.port = int(self._server.server_port)
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(LOOK_SECONDS,), name="metrics", daemon=True
@@ -154,7 +157,7 @@ class MetricsServer:
             self._thread.join(timeout=5)
 
 
-def _make_app(collector: Collector, scrapes: Scrapes) -> _App:
+def _make_app(collector: Collector, scrapes: Scrapes, pages: Mapping[str, App]) -> App:
     """The WSGI application: prometheus-client's, which notes each scrape and survives a value that cannot be read."""
     registry = prometheus_client.CollectorRegistry()
     registry.register(collector)
@@ -163,8 +166,10 @@ def _make_app(collector: Collector, scrapes: Scrapes) -> _App:
     answer, failures = prometheus_client.make_wsgi_app(registry), LogThrottle(FAILURES_LOGGED_EVERY)
 
     def app(environment: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
-        began = time.monotonic()
+        began, page = time.monotonic(), pages.get(environment["PATH_INFO"])
         try:
+            if page is not None:
+                return page(environment, start)
             body: Iterable[bytes] = answer(environment, start)
         except Exception as error:  # A value that cannot be read must end neither training nor ingest.
             missed = failures.due()
@@ -192,6 +197,9 @@ def _tls_context(tls: TlsConfig) -> ssl.SSLContext:
     read_pair(tls.certificate, tls.key)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    # In TLS 1.3 a server sends tickets after the handshake. A client that reads them in one thread while it writes in
+    # another, as websockets.sync does, may lose its first message (python/cpython#151508): one in a hundred did.
+    context.num_tickets = 0
     context.load_cert_chain(tls.certificate, tls.key)
     if tls.client_ca is not None:
         read_authorities(tls.client_ca)
@@ -201,6 +209,9 @@ def _tls_context(tls: TlsConfig) -> ssl.SSLContext:
 
 
 class _Handler(WSGIRequestHandler):
+    def get_environ(self) -> dict[str, Any]:
+        return super().get_environ() | {"REMOTE_PORT": self.client_address[1]}
+
     def log_message(self, *_: object) -> None:
         """Log nothing: a scrape every few seconds is no event."""
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 MASK: Final = "***"
 _WORD_BEGINS: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _SECRET_KEY: Final = re.compile(
-    r"(^|_|-)(pass(words?|wd|phrase)?|pwd?|secrets?|token|(api|access|private|secret|ssh)[_-]?keys?([_-]pem)?|credentials?"
+    r"(^|_|-)(pass(words?|wd|phrase)?|pwd?|pin|secrets?|tokens?|(api|access|private|secret|ssh)[_-]?keys?([_-]pem)?|credentials?"
     r"|authorization|auth|bearer|cookies?|headers|connection[_-]?string|dsn)$",
     re.IGNORECASE,
 )

@@ -29,7 +29,14 @@ Start = Callable[..., Command]
 WriteConfig = Callable[..., Path]
 SOONER = {"[5m]": "[60s]", "[10m]": "[60s]", "> 3600": "> 3", "> 60": "> 2"}
 """Windows hold a fault and the figures before it, also where half a minute of a busy machine lies between them."""
-SHOWN_ELSEWHERE = {"ActionsLate", "BatchesRefused", "CertificateExpires", "ClientsRefused", "LearningOffPolicy"}
+SHOWN_ELSEWHERE = {
+    "ActionsLate",
+    "BatchesRefused",
+    "CertificateExpires",
+    "ClientsRefused",
+    "LearningOffPolicy",
+    "NewerPolicyRefused",
+}
 UNATTENDED = ("LearnerStalled", "NoActors", "ReplayStarved", "CheckpointTooOld")
 SHOWN = {*UNATTENDED, "DiskNearlyFull", "LearnerDown"} | {
     "PolicyLagHigh",

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from torch.nn import functional
 
+from common.agents.losses.advantages import sum_backwards
 from common.agents.losses.sequence_losses import masked_loss
 
 
@@ -44,42 +45,11 @@ def vtrace(
         ratio = log_ratio.exp()
         rho, c = ratio.clamp(max=rho_bar), ratio.clamp(max=c_bar)
         goes_on = mask & functional.pad(mask[:, 1:], (0, 1))
-        excess, advantage = corrected_advantages(
-            reward, discount, value[:, :-1], value[:, 1:], goes_on=goes_on, rho=rho, c=c
-        )
+        error = reward + discount * value[:, 1:] - value[:, :-1]
+        excess = sum_backwards(rho * error, discount * c, goes_on)
         target = value[:, :-1] + torch.where(mask, excess, 0.0)
-        return VTrace(target, torch.where(mask, rho * advantage, 0.0))
-
-
-@torch.no_grad()
-def corrected_advantages(
-    reward: torch.Tensor,  # [B, L]
-    discount: torch.Tensor,  # [B, L], gamma; 0 where the episode terminated
-    value: torch.Tensor,  # [B, L], V(x)
-    next_value: torch.Tensor,  # [B, L], V of the observation after each step
-    *,
-    goes_on: torch.Tensor,  # [B, L] bool: the next step is of the same episode; the last step is False
-    rho: torch.Tensor,  # [B, L], the weight of each step's own error
-    c: torch.Tensor,  # [B, L], the weight of later errors
-    gae_lambda: float = 1.0,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """What V-trace adds to the values, ``v_s - V(x_s)``, and the advantages of the actions; both are ``[B, L]``.
-
-    ``delta_t = r_t + gamma V(x_(t+1)) - V(x_t)``, ``e_t = rho_t delta_t + c_t gamma lambda e_(t+1)`` and
-    ``A_t = delta_t + gamma lambda e_(t+1)``. With lambda 1 this is V-trace (arXiv:1802.01561). With every weight 1, e
-    and A are the generalised advantages of arXiv:1506.02438. Steps after which the episode does not go on have no e
-    beyond them. No gradient goes through the results.
-    """
-    delta = reward + discount * next_value - value
-    further = discount * gae_lambda
-    own, weight = (rho * delta).unbind(dim=1), (c * further).unbind(dim=1)
-    follows, beyond = goes_on.unbind(dim=1), torch.zeros_like(own[-1])
-    excess: list[torch.Tensor] = []
-    for t in range(len(own) - 1, -1, -1):
-        beyond = own[t] + torch.where(follows[t], weight[t] * beyond, 0.0)
-        excess.append(beyond)
-    found = torch.stack(excess[::-1], dim=1)
-    return found, delta + torch.where(goes_on, further * functional.pad(found[:, 1:], (0, 1)), 0.0)
+        beyond = torch.where(goes_on, discount * functional.pad(excess[:, 1:], (0, 1)), 0.0)
+        return VTrace(target, torch.where(mask, rho * (error + beyond), 0.0))
 
 
 def policy_gradient_loss(

@@ -53,12 +53,17 @@ DESCRIPTOR: _descriptor.FileDescriptor
 class DescribeRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    POLICY_FIELD_NUMBER: _builtins.int
+    policy: _builtins.str
+    """One of `DescribeResponse.policies`; empty: the first of them."""
     def __init__(
         self,
+        *,
+        policy: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["policy", b"policy"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -74,6 +79,7 @@ class DescribeResponse(_message.Message):
     LIMITS_FIELD_NUMBER: _builtins.int
     EXPLORES_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
+    POLICIES_FIELD_NUMBER: _builtins.int
     protocol_version: _builtins.int
     """The version of this protocol that the service speaks: 1. New fields do not change it."""
     explores: _builtins.bool
@@ -88,6 +94,10 @@ class DescribeResponse(_message.Message):
     def action(self) -> _containers.RepeatedCompositeFieldContainer[Global___Leaf]: ...
     @_builtins.property
     def limits(self) -> Global___ActingLimits: ...
+    @_builtins.property
+    def policies(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The names of all policies of the service, each with its own leaves; empty: there is one, which has no name."""
+
     def __init__(
         self,
         *,
@@ -97,10 +107,11 @@ class DescribeResponse(_message.Message):
         limits: Global___ActingLimits | None = ...,
         explores: _builtins.bool = ...,
         version: _builtins.int = ...,
+        policies: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["limits", b"limits"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "explores", b"explores", "limits", b"limits", "observation", b"observation", "protocol_version", b"protocol_version", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "explores", b"explores", "limits", b"limits", "observation", b"observation", "policies", b"policies", "protocol_version", b"protocol_version", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -224,16 +235,20 @@ class OpenSession(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     LANES_FIELD_NUMBER: _builtins.int
+    POLICY_FIELD_NUMBER: _builtins.int
     lanes: _builtins.int
     """At least 1."""
+    policy: _builtins.str
+    """The policy that acts for all of them, one of `DescribeResponse.policies`; empty: the first of them."""
     def __init__(
         self,
         *,
         lanes: _builtins.int = ...,
+        policy: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["lanes", b"lanes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lanes", b"lanes", "policy", b"policy"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -386,6 +401,7 @@ class SessionOpened(_message.Message):
     LANES_FIELD_NUMBER: _builtins.int
     SEED_FIELD_NUMBER: _builtins.int
     LAST_SEQ_FIELD_NUMBER: _builtins.int
+    POLICY_FIELD_NUMBER: _builtins.int
     secret: _builtins.str
     """Whoever has it can go on with this session; keep it, and log it nowhere."""
     lanes: _builtins.int
@@ -394,6 +410,8 @@ class SessionOpened(_message.Message):
     """For the environments' random generators: of lane 0; lane i has seed + i. No two lanes of the service have the same."""
     last_seq: _builtins.int
     """The greatest seq that the service has taken; 0: none."""
+    policy: _builtins.str
+    """The policy that acts; empty: it has no name."""
     def __init__(
         self,
         *,
@@ -401,10 +419,11 @@ class SessionOpened(_message.Message):
         lanes: _builtins.int = ...,
         seed: _builtins.int = ...,
         last_seq: _builtins.int = ...,
+        policy: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["lanes", b"lanes", "last_seq", b"last_seq", "secret", b"secret", "seed", b"seed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lanes", b"lanes", "last_seq", b"last_seq", "policy", b"policy", "secret", b"secret", "seed", b"seed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -417,22 +436,28 @@ class LaneActions(_message.Message):
     SEQ_FIELD_NUMBER: _builtins.int
     ACTION_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
+    SECONDS_FIELD_NUMBER: _builtins.int
     seq: _builtins.int
     """Of the step that is answered."""
     action: _builtins.bytes
     """The actions of its k lanes, in the form of `LaneSteps.observation`, by the leaves of `DescribeResponse.action`."""
     version: _builtins.int
     """Opt steps of the model that chose them."""
+    seconds: _builtins.float
+    """From the arrival of the step at the service until its actions were chosen. The rest of the time that the client has
+    waited is that of the way there and back.
+    """
     def __init__(
         self,
         *,
         seq: _builtins.int = ...,
         action: _builtins.bytes = ...,
         version: _builtins.int = ...,
+        seconds: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "seq", b"seq", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "seconds", b"seconds", "seq", b"seq", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

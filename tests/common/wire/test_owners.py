@@ -6,8 +6,16 @@ from contextlib import closing, contextmanager
 
 import pytest
 
+from common.wire import owners
 from common.wire.owners import find_listeners, is_own_host, is_strangers_peer
 from tests.users import NOBODY, as_nobody, needs_root
+
+
+@pytest.fixture(params=["netlink", "tables"], autouse=True)
+def told_by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Linux tells whose sockets they are by one of two ways alone."""
+    name, missing = {"netlink": ("_TABLES", ()), "tables": ("_SOCK_DIAG", 99)}[request.param]
+    monkeypatch.setattr(owners, name, missing)
 
 
 @contextmanager

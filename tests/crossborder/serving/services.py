@@ -6,7 +6,7 @@ import asyncio
 import queue
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -22,10 +22,12 @@ from common.wire.rpc import ERROR_KEY
 from crossborder.serving.batching import StepSink
 from crossborder.serving.description import Description
 from crossborder.serving.reading import Moment
+from crossborder.serving.served_policy import ServedPolicy
 from crossborder.serving.serving import Places, serve
 from crossborder.serving.serving_config import ServingConfig
 from tests.conftest import PATIENCE
 
+SOURCE = "runs/<b>&me</b>"
 SPEC = EnvSpec(gymnasium.spaces.Box(-1, 1, (2,), np.float32), gymnasium.spaces.Discrete(1000))
 
 
@@ -60,9 +62,15 @@ def moment_of(lanes: Array, **given: Any) -> Moment:
 class Service:
     """An acting service in a thread of its own, with an event loop of its own."""
 
-    def __init__(self, player: Any = None, sink: StepSink | None = None, **settings: Any) -> None:
-        self.player, self._sink = player or Counting(), sink
+    def __init__(
+        self, player: Any = None, sink: StepSink | None = None, named: Mapping[str, Any] | None = None, **settings: Any
+    ) -> None:
         self.config = ServingConfig(**{"listen": "127.0.0.1:0", **settings})
+        players = named or {"": player or Counting()}
+        self.player = next(iter(players.values()))
+        self.policies = [
+            ServedPolicy(one, self.config, sink, name=name, source=SOURCE) for name, one in players.items()
+        ]
         self.places: Places
         self.error: BaseException | None = None
         self._listens, self._stopped = threading.Event(), threading.Event()
@@ -70,7 +78,7 @@ class Service:
 
     def _run(self) -> None:
         try:
-            asyncio.run(serve(self.player, self.config, self._stopped.is_set, self._note, self._sink))
+            asyncio.run(serve(self.policies, self.config, self._stopped.is_set, self._note))
         except BaseException as error:  # noqa: BLE001 - the test looks at it
             self.error = error
         finally:
@@ -114,8 +122,8 @@ class Caller:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         self.channel.close()
 
-    def open(self, lanes: int = 1) -> Stream:
-        return Stream(self, open=pb.OpenSession(lanes=lanes))
+    def open(self, lanes: int = 1, policy: str = "") -> Stream:
+        return Stream(self, open=pb.OpenSession(lanes=lanes, policy=policy))
 
     def resume(self, secret: str) -> Stream:
         return Stream(self, resume=pb.ResumeSession(secret=secret))

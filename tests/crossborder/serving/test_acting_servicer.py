@@ -273,3 +273,45 @@ def test_steps_of_several_lanes_may_wait_at_the_same_time(caller: Caller) -> Non
     for seq, lane in enumerate((0, 1), 1):
         stream.send(step=stream.make_step(seq, lanes=[lane]))
     assert [stream.read().seq, stream.read().seq] == [1, 2]
+
+
+def test_a_session_names_its_policy_and_only_sessions_of_one_policy_share_a_batch() -> None:
+    named = {"easy": Counting(), "hard": Counting()}
+    with Service(named=named, max_wait_ms=1000) as service, Caller(service.places.address) as caller:
+        for asked in ("", "easy", "hard"):
+            described = caller.stub.Describe(pb.DescribeRequest(policy=asked))
+            assert [*described.policies] == ["easy", "hard"]
+        hard, first = caller.open(2, policy="hard"), caller.open(1)
+        assert (hard.opened.policy, first.opened.policy) == ("hard", "easy"), "who names none gets the first"
+        assert hard.actions(1, 2) == [1, 1], "no lane of another policy is waited for"
+        assert first.actions(1) == [1]
+        hard.cut()
+        assert caller.resume(hard.opened.secret).opened.policy == "hard"
+    assert [player.batches for player in named.values()] == [[[2]], [[0, 1]]]
+
+
+@pytest.mark.parametrize(("named", "known"), [(["easy", "hard"], "easy, hard"), ([""], "the service has one policy")])
+def test_an_unknown_policy_is_refused_with_the_names_of_all(named: list[str], known: str) -> None:
+    with Service(named={name: Counting() for name in named}) as service, Caller(service.places.address) as caller:
+        asks = (
+            lambda: caller.stub.Describe(pb.DescribeRequest(policy="herd")),
+            lambda: caller.open(policy="herd"),
+        )
+        for ask in asks:
+            with pytest.raises(grpc.RpcError) as error:
+                ask()
+            _, name, message = refusal(error.value)
+            assert name == "bad_message"
+            assert known in message
+            assert "found 'herd'" in message
+
+
+def test_an_answer_says_how_long_its_step_was_at_the_service() -> None:
+    with Service(max_wait_ms=100) as service, Caller(service.places.address) as caller:
+        first, second = caller.open(), caller.open()
+        early = first.step(1)  # The other session's lane does not come.
+        second.send(step=second.make_step(1))
+        late = first.step(2)
+        assert early.seconds > 0.09
+        assert 0 < late.seconds < 60
+        assert first.step(2) == late, "the same answer again"

@@ -10,7 +10,7 @@ import pytest
 from common.errors import PluginError
 from crossborder.serving.batching import Batcher, Choice
 from crossborder.serving.description import Description
-from crossborder.serving.figures import Figures
+from crossborder.serving.figures import PolicyFigures
 from tests.crossborder.serving.services import Counting, moment_of
 
 FOREVER = 3600.0
@@ -22,9 +22,9 @@ def submit(batches: Batcher, *lanes: int) -> asyncio.Future[Choice]:
     return choice
 
 
-def run(player: Counting, act: Callable[[Batcher], Awaitable[None]], connected: int, **limits: Any) -> Figures:
+def run(player: Counting, act: Callable[[Batcher], Awaitable[None]], connected: int, **limits: Any) -> PolicyFigures:
     """Let a batcher answer while ``act`` submits."""
-    figures = Figures()
+    figures = PolicyFigures()
 
     async def both() -> None:
         chosen = {"max_rows": 64, "max_wait": FOREVER, **limits}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -26,13 +27,14 @@ from tests.crossborder.serving.services import Caller, numbers
 
 Start = Callable[..., Command]
 CARTPOLE = EnvConfig(target="gymnasium:make", params={"id": "CartPole-v1"})
+ACROBOT = EnvConfig(target="gymnasium:make", params={"id": "Acrobot-v1"})
 
 
-def save(run: Path, env: EnvConfig = CARTPOLE, **params: object) -> Agent:
+def save(run: Path, env: EnvConfig = CARTPOLE, *, opt_steps: int = 12, **params: object) -> Agent:
     """Save the policy of an untrained DQN as ``best``, and return its agent."""
     config = ActorConfig(env=env, agent=PluginConfig(target="common.agents.dqn:DQN", params={"units": [8], **params}))
-    agent = build_parts(config, seed=3).agent
-    Checkpoints(run, config, "run").save("best", agent, opt_steps=12)
+    agent = build_parts(config, seed=opt_steps).agent
+    Checkpoints(run, config, "run").save("best", agent, opt_steps=opt_steps)
     agent.eval()
     return agent
 
@@ -73,6 +75,8 @@ def test_a_client_gets_the_greedy_actions_of_the_saved_policy_and_ctrl_c_ends_th
         (["--device", "gpu"], 2, "device: expected a device such as cpu, cuda or cuda:1, found 'gpu'"),
         (["--learner", "127.0.0.1:1"], 2, "expected one of --run and --learner"),
         (["--checkpoint", "7"], 2, "names the checkpoint best, --checkpoint 7 another"),
+        (["--run", "runs/other"], 2, "expected another NAME=DIR for each of several policies, found the names none"),
+        (["--run", "a b=runs/other"], 2, "expected a name of up to 64 letters"),
     ],
 )
 def test_what_cannot_be_served_is_said(tmp_path: Path, start: Start, words: list[str], code: int, message: str) -> None:
@@ -107,6 +111,51 @@ def test_a_policy_with_a_memory_goes_on_in_each_lane_after_a_broken_connection(t
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("place", ["", "best"])
+def test_sessions_go_on_with_the_policy_that_a_run_puts_in_the_place_of_the_one_that_acts(
+    tmp_path: Path, start: Start, place: str
+) -> None:
+    agents = {12: save(tmp_path / "run")}
+    command = start("policy-server", "--run", str(tmp_path / "run" / place), "--listen", "127.0.0.1:0")
+    observations = np.random.default_rng(0).normal(size=(16, 4)).astype(np.float32)
+    with Caller(address_of(command), read_spec(CARTPOLE)) as caller:
+        stream = caller.open(16)
+
+        def step(seq: int) -> int:
+            answer = stream.step(seq, observations, 16)
+            assert numbers(answer) == agents[answer.version].sample(observations).tolist()
+            return answer.version
+
+        assert step(1) == 12
+        agents[24] = save(tmp_path / "run", opt_steps=24)
+        seqs = count(2)
+        wait_for(lambda: step(next(seqs)) == 24, "the newer policy acts in the same session")
+
+
+@pytest.mark.slow
+def test_each_session_chooses_one_of_several_policies_and_each_has_its_own_recording(
+    tmp_path: Path, start: Start
+) -> None:
+    agents = {"cart": save(tmp_path / "cart"), "acrobot": save(tmp_path / "acrobot", ACROBOT)}
+    runs = [f"--run={name}={tmp_path / name}" for name in agents]
+    command = start("policy-server", *runs, "--listen", "127.0.0.1:0", "--record", str(tmp_path / "episodes"))
+    address, rng = address_of(command), np.random.default_rng(0)
+    for name, env in (("acrobot", ACROBOT), ("cart", CARTPOLE)):
+        with Caller(address, spec := read_spec(env)) as caller:
+            assert [*caller.stub.Describe(pb.DescribeRequest(policy=name)).policies] == ["cart", "acrobot"]
+            stream = caller.open(2, policy=name)
+            shape = (2, *spec.observation_space.shape)  # type: ignore[misc] # a Box has one
+            observations = (rng.random(shape) * 0.1).astype(np.float32)
+            assert numbers(stream.step(1, observations, 2)) == agents[name].sample(observations).tolist()
+            stream.step(2, observations, 2, terminated=[True, False])
+    command.signal(signal.SIGINT)
+    assert command.wait() == 130, command.output()
+    for name, width in (("cart", 4), ("acrobot", 6)):
+        (file,) = (tmp_path / "episodes" / name).iterdir()
+        assert read_episode(file)["obs"].shape == (2, width)
+
+
+@pytest.mark.slow
 def test_the_client_on_the_page_plays(tmp_path: Path, start: Start) -> None:
     save(tmp_path / "run")
     words = ["--listen", "127.0.0.1:0", "--websocket", "127.0.0.1:0", "--metrics", "127.0.0.1:0"]
@@ -119,8 +168,8 @@ def test_the_client_on_the_page_plays(tmp_path: Path, start: Start) -> None:
     exec(client.replace("127.0.0.1:50061", websocket[0]), {})  # noqa: S102 - our own page
     with urlopen(f"http://127.0.0.1:{metrics[1]}/metrics", timeout=PATIENCE) as answer:
         told = answer.read().decode()
-    (episodes,) = re.findall(r"^crossborder_serving_episodes_total (\S+)", told, re.MULTILINE)
-    (returns,) = re.findall(r"^crossborder_serving_returns_total (\S+)", told, re.MULTILINE)
+    (episodes,) = re.findall(r"^crossborder_serving_episodes_total\S* (\S+)", told, re.MULTILINE)
+    (returns,) = re.findall(r"^crossborder_serving_returns_total\S* (\S+)", told, re.MULTILINE)
     assert float(episodes) > 5
     assert 5 * float(episodes) < float(returns) < 1000, "an untrained policy keeps the pole up for some ten steps"
 

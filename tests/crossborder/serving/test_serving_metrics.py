@@ -8,15 +8,17 @@ import pytest
 
 from common.wire.pb import acting_pb2 as pb
 from tests.conftest import PATIENCE, ROOT
-from tests.crossborder.serving.services import Caller, Service
+from tests.crossborder.serving.services import Caller, Counting, Service
 
 
 def scrape(service: Service) -> dict[str, float]:
-    """The value of each sample that has a value, without the prefix of all names."""
+    """The value of each sample that has a value, without the prefix of all names and the label of a single policy."""
     with urlopen(f"http://127.0.0.1:{service.places.metrics_port}/metrics", timeout=PATIENCE) as answer:
         lines = answer.read().decode().splitlines()
     prefix = "crossborder_serving_"
-    found = (line.removeprefix(prefix).rsplit(" ", 1) for line in lines if line.startswith(prefix))
+    found = (
+        line.removeprefix(prefix).replace('{policy=""}', "").rsplit(" ", 1) for line in lines if line.startswith(prefix)
+    )
     return {name: float(value) for name, value in found}
 
 
@@ -38,6 +40,17 @@ def test_the_metrics_tell_what_a_service_has_done() -> None:
     assert told['refused_total{reason="session_lost"}'] == 1
     assert (told["batch_lanes_count"], told["batch_lanes_sum"]) == (2, 5)
     assert (told["wait_seconds_count"], told["answer_seconds_count"]) == (2, 2)
+
+
+def test_each_policy_has_its_own_figures() -> None:
+    named = {"easy": Counting(), "hard": Counting()}
+    with Service(named=named, metrics="127.0.0.1:0") as service, Caller(service.places.address) as caller:
+        caller.open(2, policy="hard").actions(1, 2)
+        caller.open(1, policy="easy").actions(1)
+        told = scrape(service)
+    assert [told[f'actions_total{{policy="{name}"}}'] for name in named] == [1, 2]
+    assert [told[f'batch_lanes_sum{{policy="{name}"}}'] for name in named] == [1, 2]
+    assert [told[f'opt_steps{{policy="{name}"}}'] for name in named] == [7, 7]
 
 
 def test_every_metric_is_on_the_page_and_the_page_names_no_other() -> None:

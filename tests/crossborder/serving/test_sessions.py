@@ -7,6 +7,7 @@ import pytest
 
 from common.wire.pb import acting_pb2 as pb
 from crossborder.serving.figures import Figures
+from crossborder.serving.served_policy import ServedPolicy
 from crossborder.serving.serving_config import ServingConfig
 from crossborder.serving.sessions import Sessions
 from learner.ingest.refusals import SessionLostError
@@ -21,7 +22,8 @@ class Clock:
 
 
 def make_sessions(clock: Clock | None = None, **settings: float) -> Sessions:
-    return Sessions(Counting(), ServingConfig(**settings), Figures(), clock=clock or Clock())
+    config = ServingConfig(**settings)
+    return Sessions([ServedPolicy(Counting(), config)], config, Figures(), clock=clock or Clock())
 
 
 def test_a_lane_goes_to_another_session_only_when_no_batch_holds_it() -> None:
@@ -32,7 +34,7 @@ def test_a_lane_goes_to_another_session_only_when_no_batch_holds_it() -> None:
         session.take(pb.LaneSteps(seq=1, observation=np.zeros(2, np.float32).tobytes()), answer.set_result)
         sessions.close(session)
         assert sessions.open(1, "")[1].lanes.tolist() == [1]
-        answering = asyncio.create_task(sessions.batches.run())
+        answering = asyncio.create_task(sessions.policy("").batches.run())
         await answer
         await asyncio.sleep(0)
         assert sessions.open(1, "")[1].lanes.tolist() == [0]
@@ -85,7 +87,7 @@ def test_a_session_that_waits_for_the_service_is_not_silent() -> None:
         session.take(pb.LaneSteps(seq=1, observation=np.zeros(2, np.float32).tobytes()), answer.set_result)
         clock.now = 1000
         sessions.tick()
-        answering = asyncio.create_task(sessions.batches.run())
+        answering = asyncio.create_task(sessions.policy("").batches.run())
         await answer
         answering.cancel()
         sessions.tick()

@@ -54,6 +54,7 @@ class Talk:
         """The actions that answer a step."""
         answer = self.ask(step={"seq": seq, "observation": [[0.0, 0.0]], **fields})
         assert answer["action"]["seq"] == seq
+        assert answer["action"]["seconds"] > 0
         return answer["action"]["action"]
 
     def refused(self, **values: Any) -> tuple[str, str, int]:
@@ -196,6 +197,10 @@ def test_a_token_comes_in_the_first_message_over_tls_and_ends_its_connections_wh
             assert (name, code) == ("unauthenticated", 1008)
         talk = talk_to(service, ssl=trust)
         assert "opened" in talk.ask(open={"lanes": 1}, token=SECRET)
+        tls_socket = talk.socket.socket
+        assert isinstance(tls_socket, ssl.SSLSocket)
+        assert tls_socket.session is not None
+        assert not tls_socket.session.has_ticket  # Tickets upset clients with two threads.
         tokens.write_text(f"another-client {'c' * 20}\n")
         assert talk.read()["error"]["name"] == "unauthenticated"
 
@@ -231,3 +236,17 @@ def test_the_bytes_of_one_leaf_are_never_taken_for_those_of_another(talk_to: Tal
         name, message, _ = talk.refused(step={"seq": 1, "observation": mixed})
     assert name == "bad_message"
     assert "expected the same number of lanes in each leaf, found camera: 1.66667, speed: 3" in message
+
+
+def test_a_client_chooses_one_of_several_policies_with_other_spaces(talk_to: TalkTo) -> None:
+    with Service(named={"blind": Counting(), "seeing": Counting(PICTURES)}, websocket="127.0.0.1:0") as service:
+        talk = talk_to(service)
+        described = talk.ask(describe={"policy": "seeing"})["description"]
+        assert described["policies"] == ["blind", "seeing"]
+        assert [leaf["path"] for leaf in described["observation"]] == ["camera", "speed"]
+        assert talk.ask(open={"lanes": 1, "policy": "seeing"})["opened"]["policy"] == "seeing"
+        assert talk.step(1, observation={"camera": [[[[0] * 3] * 2] * 2], "speed": [0.5]}) == [1]
+        assert talk_to(service).ask(open={"lanes": 1})["opened"]["policy"] == "blind"
+        name, message, _ = talk_to(service).refused(describe={"policy": "deaf"})
+        assert name == "bad_message"
+        assert "blind, seeing" in message

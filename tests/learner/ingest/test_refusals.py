@@ -17,6 +17,7 @@ from learner.ingest.refusals import (
     OverLimitError,
     TokenReplacedError,
     UnauthenticatedError,
+    quantile_between,
     refuse,
     status_of,
 )
@@ -73,3 +74,17 @@ def test_a_refused_call_ends_with_status_message_and_name(caplog: pytest.LogCapt
         ((ERROR_KEY, "stopping"),),
     )
     assert "stopping: the learner is shutting down" in caplog.text
+
+
+def test_a_quantile_is_that_of_the_values_between_two_looks() -> None:
+    histogram = BucketCounts((1, 2, 4))
+    for _ in range(100):
+        histogram.observe(0.5)
+    before = [*histogram.buckets()]
+    assert quantile_between(before, before, 0.5) is None
+    for value in (1.5, 3, 3, 3):
+        histogram.observe(value)
+    after = [*histogram.buckets()]
+    assert [quantile_between(before, after, part) for part in (0.25, 0.5, 1)] == pytest.approx([2, 2 + 2 / 3, 4])
+    histogram.observe(9)
+    assert quantile_between(before, [*histogram.buckets()], 1) == 4, "beyond the last bound nothing is known"

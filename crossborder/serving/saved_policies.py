@@ -1,0 +1,61 @@
+"""Saved policies for an acting service, with or without a recording of their episodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Final
+
+from common.data import ModelVersion
+from crossborder.serving.following import Follower, stamps_of
+from crossborder.serving.recorded_policy import record
+from crossborder.serving.served_policy import ServedPolicy
+from crossborder.serving.serving_config import ServingConfig
+from learner.evaluation.policy import Policy
+from learner.storage.checkpoint import load_parts
+
+RECORD_SECONDS: Final = 10.0
+"""The time for writing the last episodes."""
+
+
+@contextmanager
+def opening(places: Mapping[str, Path], allow: Sequence[str], config: ServingConfig) -> Iterator[list[ServedPolicy]]:
+    """A context with saved policies; their last episodes are written at its end.
+
+    Args:
+        places: by the name of each policy its directory; see ``ServedPolicy`` and ``load_parts``.
+        allow: see ``load_parts``.
+        config: of the service. The episodes of a policy with a name are recorded in a directory of this name.
+
+    Raises:
+        CrossborderError: see ``load_parts``.
+    """
+    with ExitStack() as stack:
+        yield [stack.enter_context(_opening(name, place, allow, config)) for name, place in places.items()]
+
+
+@contextmanager
+def _opening(name: str, place: Path, allow: Sequence[str], config: ServingConfig) -> Iterator[ServedPolicy]:
+    stamps = stamps_of(place)
+    parts, parts_config, meta = load_parts(place, allow, config.device)
+    policy = Policy(parts.agent, parts.frames, parts.frame_stack)
+    recorded = None if config.record is None else record(parts, config.record / name)
+
+    def note(opt_steps: int) -> None:
+        policy.opt_steps = opt_steps
+        if config.explore:
+            policy.explore()
+        if recorded is not None:
+            recorded.proxy.version = ModelVersion(1, opt_steps)
+
+    note(meta["opt_steps"])
+    follower, source = Follower(place, stamps, parts_config, parts.agent, note), str(place)
+    if recorded is None:
+        yield ServedPolicy(policy, config, name=name, follower=follower, source=source)
+        return
+    try:
+        yield ServedPolicy(recorded.player, config, recorded.player, name=name, follower=follower, source=source)
+        recorded.player.flush()
+    finally:
+        recorded.recording.close(RECORD_SECONDS)

@@ -1,0 +1,60 @@
+"""A policy that an acting service has for its clients, with its own batches and figures."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Iterator
+from typing import Any, NoReturn
+
+from crossborder.serving.batching import Batcher, Player, StepSink
+from crossborder.serving.description import Description
+from crossborder.serving.figures import PolicyFigures
+from crossborder.serving.following import Follower
+from crossborder.serving.serving_config import ServingConfig
+
+
+class ServedPolicy:
+    """A policy under the name by which clients ask for it.
+
+    Args:
+        player: chooses its actions.
+        config: of the service.
+        sink: takes the steps of its lanes; None: nobody does.
+        name: empty if the service has this policy alone, and clients need not name it.
+        follower: brings newer parameters; None: the player does, or there are none.
+
+        source: where it comes from, for people.
+
+    Raises:
+        ConfigError: a leaf of its spaces cannot travel.
+    """
+
+    def __init__(
+        self,
+        player: Player,
+        config: ServingConfig,
+        sink: StepSink | None = None,
+        *,
+        name: str = "",
+        follower: Follower | None = None,
+        source: str = "",
+    ) -> None:
+        self.name, self.player, self.source, self._follower = name, player, source, follower
+        self.description = Description(player.spec, takes_executed=sink is None or sink.takes_executed)
+        self.figures = PolicyFigures()
+        self.lanes = self.connected_lanes = 0
+        """Lanes of its sessions, and those of them that have a connection."""
+        self.batches = Batcher(
+            player,
+            self.description,
+            max_rows=config.max_batch,
+            max_wait=config.max_wait_ms / 1000,
+            count_lanes=lambda: self.connected_lanes,
+            figures=self.figures,
+            sink=sink,
+        )
+
+    def works(self) -> Iterator[Coroutine[Any, Any, NoReturn]]:
+        """What must run as long as the policy is served; each ends only with an error."""
+        yield self.batches.run()
+        if self._follower is not None:
+            yield self._follower.run(self.figures)
