@@ -11,6 +11,7 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_va
 from common.depth import parse_json
 from common.errors import ConfigError
 from common.plugins.part_config import EnvConfig, PluginConfig
+from common.plugins.short_names import write_out
 from common.settings import Constant, Settings, unknown_before, validate
 
 if TYPE_CHECKING:  # Ingest reads configurations, and never imports gymnasium.
@@ -112,10 +113,10 @@ class ActorConfig(Settings):
     """The settings of an actor: the parts that it builds, and how it works."""
 
     env: EnvConfig = Field(description="The environment, a gymnasium.Env or a gymnasium.vector.VectorEnv.")
-    agent: PluginConfig = Field(description="The agent, a common.interfaces.Agent.")
+    agent: PluginConfig = Field(description="The agent, a crossborder.Agent.")
     step_processor: PluginConfig | None = Field(
         None,
-        description="Your own code that changes rows before an actor sends them: a common.interfaces.RowMap, or a "
+        description="Your own code that changes rows before an actor sends them: a crossborder.RowMap, or a "
         "StepProcessor, which makes self-contained items of the steps. null sends the rows as they are.",
     )
     push: PushConfig = Field(PushConfig(), description="How actors hand over their rows.")
@@ -150,6 +151,11 @@ class ActorConfig(Settings):
         except ValueError as error:  # Also for an integer of too many digits.
             raise ConfigError(f"{where}: expected JSON, found {len(text)} characters of other text: {error}") from error
         return validate(cls, values, where)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _names_parts_in_full(cls, values: Any) -> Any:
+        return write_out(values)
 
     @model_validator(mode="after")
     def _has_one_lane(self) -> ActorConfig:
