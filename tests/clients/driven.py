@@ -122,16 +122,20 @@ def save_policy(run: Path, spaces: Mapping[str, Any], agent: PluginConfig = COUN
     Checkpoints(run, config, "run").save("best", build_parts(config, seed=3).agent, opt_steps=12)
 
 
+def websocket_of(command: Command) -> str:
+    """Where an acting service listens for WebSocket."""
+    output = command.output
+    wait_for(lambda: "WebSocket on" in output() or command.process.poll() is not None, "it listens")
+    found = re.search(r"WebSocket on (\S+)", output())
+    assert found, output()
+    return found[1]
+
+
 class Served:
     """An acting service of a saved policy."""
 
     def __init__(self, start: Callable[..., Command], run: Path, *words: str, port: int = 0) -> None:
+        allowed = ["--allow", "tests", "--allow", "my_game:Game"]
         doors = ["--listen", "127.0.0.1:0", "--websocket", f"127.0.0.1:{port}"]
-        self.command = start(
-            "policy-server", "--run", str(run), "--allow", "tests", "--allow", "my_game:Game", *doors, *words
-        )
-        output = self.command.output
-        wait_for(lambda: "WebSocket on" in output() or self.command.process.poll() is not None, "it listens")
-        found = re.search(r"WebSocket on (\S+)", output())
-        assert found, output()
-        self.address = found[1]
+        self.command = start("policy-server", "--run", str(run), *allowed, *doors, *words)
+        self.address = websocket_of(self.command)
