@@ -10,6 +10,7 @@ import select
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -38,12 +39,14 @@ class Driven:
     Args:
         command: runs its driver.
         log: the file of its other output.
-        ca: the file of an authority that it trusts; Node takes it from its environment, others from ``open``.
+        ca: the file of an authority that it trusts; Node and Mono know it from their environment, Python from ``open``.
     """
 
     def __init__(self, command: Sequence[str], log: Path, ca: str = "") -> None:
         self._log = log.open("wb")
         env, pipe = {**os.environ, "NODE_EXTRA_CA_CERTS": ca}, subprocess.PIPE
+        if ca:
+            env["XDG_CONFIG_HOME"] = str(make_mono_store(Path(ca)))
         self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=self._log, text=True, env=env)
 
     def call(self, name: str, **given: Any) -> Any:
@@ -80,6 +83,16 @@ class Driven:
         self._log.close()
 
 
+def make_mono_store(ca: Path) -> Path:
+    """Beside an authority's file, a folder in which Mono finds it, as ``cert-sync`` would make it."""
+    words = ["openssl", "x509", "-subject_hash", "-noout", "-in", str(ca)]
+    name = subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
+    store = ca.parent / "config" / ".mono" / "new-certs" / "Trust"
+    store.mkdir(parents=True, exist_ok=True)
+    shutil.copy(ca, store / f"{name}.0")
+    return ca.parent / "config"
+
+
 def _without_bytes(value: Any) -> Any:
     """The value, with ``{"bytes": TEXT}`` in place of bytes."""
     if isinstance(value, bytes):
@@ -104,16 +117,32 @@ def find_node() -> list[str] | None:
     return [node] if "function" in has_one else [node, "--experimental-websocket"]
 
 
-def find_commands() -> dict[str, list[str] | None]:
-    """The command that runs each client, None where its tools are missing."""
+def compile_csharp(*sources: Path) -> list[str] | None:
+    """Programs of the client in C# and these sources, for Mono."""
+    if not all(map(shutil.which, ("mcs", "mono"))):
+        return None
+    program = ROOT / "build" / "clients" / f"{sources[0].stem}.{os.getpid()}.exe"
+    program.parent.mkdir(parents=True, exist_ok=True)
+    words = ["-nologo", "-warnaserror", "-langversion:7.2", "-r:System.Net.Http.dll", f"-out:{program}"]
+    files = [CLIENTS / "csharp" / "Crossborder.cs", *sources]
+    subprocess.run(["mcs", *words, *map(str, files)], check=True)  # noqa: S607
+    return ["mono", str(program)]
+
+
+@cache
+def command_of(language: str) -> list[str] | None:
+    """The command that runs the driver of a client; None if its tools are missing."""
+    if language == "csharp":
+        return compile_csharp(DRIVERS / "Driver.cs")
     node = find_node()
-    return {
+    found: dict[str, list[str] | None] = {
         "python": [*oldest_python(), str(DRIVERS / "driver.py"), str(CLIENTS / "python")],
         "javascript": node and [*node, str(DRIVERS / "driver.mjs"), str(CLIENTS / "javascript")],
     }
+    return found[language]
 
 
-COMMANDS: Final = find_commands()
+LANGUAGES: Final = ("python", "javascript", "csharp")
 
 
 def save_policy(run: Path, spaces: Mapping[str, Any], agent: PluginConfig = COUNTING) -> None:

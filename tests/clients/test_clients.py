@@ -14,7 +14,7 @@ from common.episode_files import read_episode
 from common.plugins.part_config import PluginConfig
 from crossborder.certificates.authority import make_files
 from tests.clients.counting import PLAIN, STRUCTURED
-from tests.clients.driven import COMMANDS, CallError, Driven, Served, save_policy
+from tests.clients.driven import LANGUAGES, CallError, Driven, Served, command_of, save_policy
 from tests.clients.line import Line
 from tests.conftest import Command, free_port, kill, wait_for
 
@@ -25,10 +25,10 @@ HERE = [0.5, -0.5]
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(params=COMMANDS)
+@pytest.fixture(params=LANGUAGES)
 def connect(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Connect]:
     """Starts the client of a language, and opens its session."""
-    command = COMMANDS[request.param]
+    command = command_of(request.param)
     if command is None:
         pytest.skip(f"the tools of {request.param} are missing")
     clients = list[Driven]()

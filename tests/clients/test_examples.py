@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from common.config.run_config import load_config
-from tests.clients.driven import CLIENTS, find_node, oldest_python, websocket_of
+from tests.clients.driven import CLIENTS, LANGUAGES, compile_csharp, find_node, oldest_python, websocket_of
 from tests.conftest import PATIENCE, Command, wait_for
 from tests.e2e.test_counting import train_in_thread
 from tests.site.browser import PROGRAMS, open_browser
@@ -52,25 +52,24 @@ def serve(tmp_path: Path, start: Start) -> Iterator[Callable[..., str]]:
         yield _serve
 
 
-def commands(address: str) -> dict[str, list[str] | None]:
-    """The command that plays in each language, None where its tools are missing."""
+def find_game(language: str) -> list[str] | None:
+    """The command that plays the game, all but the address; None if its tools are missing."""
+    if language == "python":
+        return [*oldest_python(), str(CLIENTS / "python" / "example.py")]
+    if language == "csharp":
+        return compile_csharp(CLIENTS / "csharp" / "Example.cs")
     node = find_node()
-    javascript = ["--input-type=module", "-e", IN_NODE, str(CLIENTS / "javascript"), address]
-    return {
-        "python": [*oldest_python(), str(CLIENTS / "python" / "example.py"), address],
-        "javascript": node and [*node, *javascript],
-    }
+    return node and [*node, "--input-type=module", "-e", IN_NODE, str(CLIENTS / "javascript")]
 
 
-@pytest.mark.parametrize("language", commands(""))
+@pytest.mark.parametrize("language", LANGUAGES)
 def test_the_game_learns_to_catch(serve: Callable[..., str], tmp_path: Path, language: str) -> None:
-    if commands("")[language] is None:
+    command = find_game(language)
+    if command is None:
         pytest.skip(f"the tools of {language} are missing")
-    command = commands(serve())[language]
-    assert command is not None
     log = tmp_path / "game.log"
     with log.open("wb") as errors:
-        game = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
+        game = subprocess.Popen([*command, serve()], stdout=subprocess.PIPE, stderr=errors, text=True)
     try:
         assert game.stdout is not None
         caught = 0
