@@ -45,7 +45,7 @@ class Driven:
     def __init__(self, command: Sequence[str], log: Path, ca: str = "") -> None:
         self._log = log.open("wb")
         env, pipe = {**os.environ, "NODE_EXTRA_CA_CERTS": ca}, subprocess.PIPE
-        if ca:
+        if ca and command[0] == "mono":
             env["XDG_CONFIG_HOME"] = str(make_mono_store(Path(ca)))
         self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=self._log, text=True, env=env)
 
@@ -121,7 +121,7 @@ def compile_csharp(*sources: Path) -> list[str] | None:
     """Programs of the client in C# and these sources, for Mono."""
     if not all(map(shutil.which, ("mcs", "mono"))):
         return None
-    program = ROOT / "build" / "clients" / f"{sources[0].stem}.{os.getpid()}.exe"
+    program = ROOT / "build" / "clients" / f"{sources[0].stem}.exe"
     program.parent.mkdir(parents=True, exist_ok=True)
     words = ["-nologo", "-warnaserror", "-langversion:7.2", "-r:System.Net.Http.dll", f"-out:{program}"]
     files = [CLIENTS / "csharp" / "Crossborder.cs", *sources]

@@ -299,7 +299,7 @@ def test_a_service_out_of_reach_is_given_up_after_the_patience(connect: Connect)
     assert error.value.name == "out_of_reach"
 
 
-def test_what_is_no_websocket_is_named(connect: Connect, served: Served) -> None:
+def test_an_address_without_websocket_is_given_up_after_the_patience(connect: Connect, served: Served) -> None:
     (grpc,) = [line.split()[-1] for line in served.command.output().splitlines() if "acts for clients on" in line]
     with pytest.raises(CallError) as error:
         connect(grpc, patience=0.5)
