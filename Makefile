@@ -13,7 +13,7 @@ PROTO := common/wire/pb/crossborder.proto common/wire/pb/acting.proto
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test test-fast test-oldest chaos check cluster-test format generated lint proto proto-check proto-release proto-buf dashboards dashboards-check dashboards-types film pages \
-	docs site-check wheel node-actor manifests manifests-check kustomize lock audit images compose-test bench clean
+	docs site-check wheel node-actor clients-test manifests manifests-check kustomize lock audit images compose-test bench clean
 
 $(BIN)/python:
 	$(or $(PYTHON),$(error $(NO_PYTHON))) -m venv $(VENV)
@@ -152,6 +152,11 @@ audit: $(READY)
 	for lock in docker/actor.lock docker/learner.lock docker/build.lock docker/torch-cuda.lock; do \
 		$(BIN)/uv tool run --quiet pip-audit==2.9.0 --strict --disable-pip --require-hashes --requirement $$lock || exit 1; \
 	done
+
+# Clients of acting services in each language whose tools are here, and the page that learns in a browser.
+#   apt-get install nodejs chromium chromium-driver mono-mcs mono-runtime
+clients-test: $(READY)
+	$(BIN)/pytest -rs -m "browser or not browser" tests/clients
 
 # Both images; DOCKER_BUILD_FLAGS goes to docker build, e.g. --network=host.
 images:

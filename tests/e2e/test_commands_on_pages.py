@@ -97,6 +97,7 @@ def write_files(place: Path, changes: Settings, port: int) -> None:
     for name in ("cartpole", "pendulum", "pendulum_offline", "ppo_pettingzoo"):
         config = Path("configs", f"{name}.yaml")
         write_yaml(place / config, (ROOT / config).read_text(), changes, ports)
+    write_yaml(place / "clients" / "catch.yaml", (ROOT / "clients" / "catch.yaml").read_text(), changes, ports)
     for copied in ("FILE", "run.yaml"):
         shutil.copy(place / "configs" / "cartpole.yaml", place / copied)
     sweep = (ROOT / "examples" / "sweeps" / "cartpole.yaml").read_text()
