@@ -1,5 +1,9 @@
 # `make demo` trains CartPole, `make test` runs the tests; both first make .venv with the packages that they need.
-PYTHON ?= python3.11
+# Python 3.11 or newer: python3, or else the newest that runs. Debian and Ubuntu keep ensurepip, which venv needs, in a package.
+PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11; do \
+	$$python -c 'import ensurepip, sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
+NO_PYTHON = expected Python 3.11 or newer with venv as python3 or python3.11 to python3.14, found none: install it \
+	(Debian, Ubuntu: apt-get install python3-venv), or name it: make PYTHON=/path/to/python
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
@@ -9,12 +13,14 @@ PROTO := common/wire/pb/crossborder.proto common/wire/pb/acting.proto
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test test-fast test-oldest chaos check cluster-test format generated lint proto proto-check proto-release proto-buf dashboards dashboards-check dashboards-types film pages \
-	docs site-check wheel node-actor manifests manifests-check kustomize lock audit images compose-test bench clean
+	docs site-check wheel node-actor clients-test manifests manifests-check kustomize lock audit images compose-test bench clean
+
+$(BIN)/python:
+	$(or $(PYTHON),$(error $(NO_PYTHON))) -m venv $(VENV)
 
 # torch goes first, by itself: a later open requirement could fetch a CUDA build of several GB. uv installs the rest in
 # a tenth of pip's time. Neither compiles modules: Python does so for those that are imported.
-$(READY): pyproject.toml
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+$(READY): pyproject.toml | $(BIN)/python
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile "torch>=2.8,<2.14" "uv>=0.9,<1"
 	$(BIN)/uv pip install --quiet --python $(BIN)/python -e '.[dev]'
 	touch $@
@@ -146,6 +152,11 @@ audit: $(READY)
 	for lock in docker/actor.lock docker/learner.lock docker/build.lock docker/torch-cuda.lock; do \
 		$(BIN)/uv tool run --quiet pip-audit==2.9.0 --strict --disable-pip --require-hashes --requirement $$lock || exit 1; \
 	done
+
+# Clients of acting services in each language whose tools are here, and the page that learns in a browser.
+#   apt-get install nodejs chromium chromium-driver mono-mcs mono-runtime
+clients-test: $(READY)
+	$(BIN)/pytest -rs -m "browser or not browser" tests/clients
 
 # Both images; DOCKER_BUILD_FLAGS goes to docker build, e.g. --network=host.
 images:

@@ -35,7 +35,7 @@ from common.wire.trust import Trust
 _BASES: Final[dict[Role, tuple[tuple[type, ...], str]]] = {
     "environment": ((gymnasium.Env, VectorEnv), "gymnasium.Env or VectorEnv"),
     "wrapper": ((gymnasium.Wrapper, VectorWrapper), "gymnasium.Wrapper or VectorWrapper"),
-    "agent": ((Agent,), "common.interfaces.Agent"),
+    "agent": ((Agent,), "crossborder.Agent"),
     "network": ((torch.nn.Module,), "torch.nn.Module"),
 }
 _WITHOUT_ID: Final = (
@@ -120,7 +120,7 @@ class Allowance:
         return name.text in self._entries or (name.by_module and any(_within(module, entry) for entry in self._entries))
 
     def _is_shipped(self, name: Name) -> bool:
-        return name.role is not None and name.text in SHIPPED[name.role]
+        return name.role is not None and name.text in SHIPPED[name.role].values()
 
     def _check_kind(self, name: Name, role: Role) -> None:
         """Check that a target is a class of its role, or a function that is allowed by its whole name."""
@@ -138,7 +138,7 @@ class Allowance:
 
     def _check_gymnasium_id(self, place: str, env_id: object, target: str) -> None:
         """Check that the id names an environment of gymnasium itself or of an allowed package."""
-        if target not in SHIPPED["environment"] or target in _WITHOUT_ID or env_id in self._entries:
+        if target not in SHIPPED["environment"].values() or target in _WITHOUT_ID or env_id in self._entries:
             return
         if not isinstance(env_id, str):
             raise PluginError(f"{place}: expected the id of an environment as text, found {env_id!r}")

@@ -15,8 +15,7 @@ from actor.stat import ActorCounters
 from common.config.actor_config import ActorConfig
 from common.data import NO_MODEL, Model, ModelVersion
 from common.errors import PluginError
-from common.evaluation import open_evaluator
-from common.interfaces import Evaluation
+from common.evaluation import open_evaluator, score_agent
 from common.lanes.watched_envs import EvaluationAbandoned, Watch
 from common.parts import Parts
 from common.process.child import RestartPolicy
@@ -26,7 +25,7 @@ WAIT_SECONDS = 1.0
 
 
 class Candidates(Protocol):
-    """Gives the models that are to be scored."""
+    """Gives the models that are to be scored: an actor's ``ModelFetcher``, or a test by hand."""
 
     def wait_newer(self, version: ModelVersion, seconds: float) -> Model | None:
         """Wait for a model that is newer than ``version``; None if none comes in time."""
@@ -93,21 +92,17 @@ class CandidateScorer:
 
     def _score(self, model: Model) -> None:
         self._agent.sync_model(model)
-        self._agent.eval()
-        began = time.monotonic()
-        found = self._evaluate()
-        seconds = time.monotonic() - began
+        score, record, seconds = self._evaluate()
         self._watch.rest()  # The next candidate may come much later.
-        record = {key: float(value) for key, value in found.record.items()}
-        if not all(map(math.isfinite, (found.score, *record.values()))):
-            raise PluginError(f"evaluator: expected finite values, found the score {found.score} and {record}")
-        log.info("the candidate of opt step %d scores %g", model.version.opt_steps, found.score)
-        self._report(CandidateScore(model.version, found.score, record, seconds))
+        if not all(map(math.isfinite, (score, *record.values()))):
+            raise PluginError(f"evaluator: expected finite values, found the score {score} and {record}")
+        log.info("the candidate of opt step %d scores %g", model.version.opt_steps, score)
+        self._report(CandidateScore(model.version, score, record, seconds))
 
-    def _evaluate(self) -> Evaluation:
+    def _evaluate(self) -> tuple[float, dict[str, float], float]:
         while True:
             try:
-                return self._evaluator.evaluate(self._agent)
+                return score_agent(self._evaluator, self._agent)
             except Exception as error:  # noqa: BLE001 - it is logged, and raised if evaluations raise too often
                 self._rebuild(error)
 

@@ -14,10 +14,12 @@ import tempfile
 import time
 from pathlib import Path
 from typing import Final
+from unittest import mock
 
 import numpy as np
 import prometheus_client
 
+from common.config import run_config
 from common.parts import build_parts
 from learner.ingest.fleet_metrics import FIRST_RATE_SECONDS
 from learner.ingest.ingest_metrics import IngestCollector
@@ -41,7 +43,7 @@ def fill(lone: LoneCore, directory: Path, actors: int) -> None:
 def measure(actors: int, per_actor: bool) -> str:
     """One line of the table."""
     with tempfile.TemporaryDirectory() as folder:
-        changes = {"metrics": {"per_actor": per_actor}, "server": {"max_actors": actors}, "replay": {"capacity": 1000}}
+        changes = {"server": {"max_actors": actors}, "replay": {"capacity": 1000}}
         config, directory = counting_config(Path(folder) / "run", **changes), Path(folder) / "shared"
         parts = build_parts(config, seed=0, epsilon=0.0, n_envs=1)
         lone = LoneCore(directory, config, parts.schema)
@@ -68,7 +70,8 @@ def main() -> None:
     actors = parser.parse_args().actors
     sys.stdout.write("| actors | series of each | bytes | series | median ms |\n|--:|---|--:|--:|--:|\n")
     for per_actor in (True, False):
-        sys.stdout.write(measure(actors, per_actor))
+        with mock.patch.object(run_config, "MAX_ACTORS_SHOWN", actors if per_actor else 0):
+            sys.stdout.write(measure(actors, per_actor))
 
 
 if __name__ == "__main__":

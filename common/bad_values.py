@@ -15,6 +15,9 @@ from common.errors import BadValue, RefusedError
 
 ANY_FINITE: Final = float(np.finfo(np.float64).max)
 """The largest value under rules that allow every finite value."""
+LARGEST_VALUE: Final = 1e12
+"""A float further from 0 is an accident, such as that of a simulator: as a loss is a square, a few such floats pass the
+range of float32, and training diverges."""
 
 
 def is_extreme(values: Array, largest: float) -> Array:
@@ -35,7 +38,7 @@ def first_extreme(name: str, values: Array, rows: int, largest: float = ANY_FINI
     bad = int(np.flatnonzero(is_extreme(values, largest))[0])
     expected = "finite values"
     if largest < ANY_FINITE and np.isfinite(values[bad]):
-        expected = f"values of at most {largest:g} (server.largest_value)"
+        expected = f"values of at most {largest:g} (server.clip_nonfinite clips larger ones)"
     return BadValue(name, expected, str(values[bad]), bad * rows // len(values))
 
 

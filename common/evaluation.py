@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from copy import deepcopy
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import gymnasium
 import numpy as np
@@ -23,6 +24,9 @@ from common.lanes.stacking import Stacker
 from common.lanes.vector_lanes import is_vector
 from common.lanes.watched_envs import Watch
 from common.plugins.part_config import EnvConfig
+
+MAX_ENVS: Final = 32
+"""The most environments of one evaluation. More would share the cost of an inference no better, and need memory."""
 
 
 def build_evaluator(
@@ -47,13 +51,26 @@ def build_evaluator(
     return evaluator
 
 
+def score_agent(evaluator: Evaluator, agent: Agent) -> tuple[float, dict[str, float], float]:
+    """Switch the agent to eval mode and score it: every score of a run comes from here.
+
+    Returns:
+        The score and the record of the evaluation, and the seconds that it took.
+    """
+    agent.eval()  # Before each evaluation: it also begins the draws of ``eval_epsilon`` anew.
+    began = time.perf_counter()
+    found = evaluator.evaluate(agent)
+    seconds = time.perf_counter() - began
+    return float(found.score), {key: float(value) for key, value in found.record.items()}, seconds
+
+
 class DefaultEvaluator:
     """Scores the mean undiscounted return of greedy episodes (border's ``DefaultEvaluator``).
 
     Of an environment with several agents, an episode is a game, and the mean is over all agents of all games.
 
     Episode i begins with ``reset(seed=config.seed + i)``, so that all evaluations of a run see the same episodes. Up to
-    ``config.max_envs`` episodes are played at the same time, each in a separate environment.
+    ``MAX_ENVS`` episodes are played at the same time, each in a separate environment.
 
     Args:
         env: a plain environment or a vector environment; no other code steps it.
@@ -92,7 +109,7 @@ class DefaultEvaluator:
         """The lanes in which episodes are played; more environments are built at the first evaluation."""
         if is_vector(self._env):
             return lanes_of(self._env, self._env_config)
-        wanted = min(self._config.episodes, self._config.max_envs)
+        wanted = min(self._config.episodes, MAX_ENVS)
         more = [self._make_env() for _ in range(wanted - 1)] if self._make_env is not None else []
         lanes = lanes_of([self._env, *more], self._env_config)
         lanes.wrap(RestingEnv)

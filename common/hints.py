@@ -26,6 +26,13 @@ IN_OTHER_LIBRARIES: Final = {
 """Names of stable-baselines3, CleanRL and RLlib, and ours: docs/from-other-libraries.md."""
 
 
+def closest(name: str, known: Iterable[str]) -> str:
+    """A hint such as `` (did you mean 'capacity'?)``; empty if no known name resembles the name, in any case."""
+    by_lower = {each.lower(): each for each in sorted(known)}
+    close = difflib.get_close_matches(name.lower(), by_lower, n=1)
+    return f" (did you mean '{by_lower[close[0]]}'?)" if close else ""
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """A hint such as `` (did you mean 'capacity'?)``, or the list of all known names."""
     names = sorted(known)
@@ -34,8 +41,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
         return f" (did you mean '{last}'?)"
     if ours:
         return f" (here it is {ours})"
-    close = difflib.get_close_matches(name, names, n=1)
-    return f" (did you mean '{close[0]}'?)" if close else f" (known: {', '.join(names) or 'none'})"
+    return closest(name, names) or f" (known: {', '.join(names) or 'none'})"
 
 
 def nearest_path(path: Path) -> str:

@@ -12,7 +12,7 @@ To use your own part, implement its interface and name the part in the configura
     step_processor.target   RowMap, or StepProcessor for self-contained items without links
     agent.target            Agent
     replay.view.target      a view; derive it from ``learner.replay.view:View``
-    replay.target           ReplayBuffer; derive it from ``learner.replay.shared_buffer:SharedReplay``
+    replay.target           ReplayBuffer; derive it from ``crossborder.SharedReplay``
     evaluator.target        Evaluator
     recorders[].target      Recorder
     callbacks[].target      Callback
@@ -93,7 +93,7 @@ class ReplayBuffer(Protocol):
     """The items from which an agent learns.
 
     A buffer that a configuration names draws from the replay that ingest fills. It must also draw safely while ingest
-    overwrites rows, and go on in a resumed run. ``learner.replay.shared_buffer:SharedReplay`` does both.
+    overwrites rows, and go on in a resumed run. ``crossborder.SharedReplay`` does both.
     """
 
     @property
@@ -174,7 +174,7 @@ class Agent(abc.ABC):
 
         An agent with a memory clears the memory of these lanes. All lanes are True in the first call, and in the first
         call with another n. Train mode and eval mode need separate memories: in training in turns, an evaluation comes
-        between two steps of an episode. ``common.agents.network_agent:LaneMemory`` is such a memory.
+        between two steps of an episode. ``crossborder.LaneMemory`` is such a memory.
 
         Only an agent whose ``sample`` takes ``lanes`` is given them, see ``LaneAgent``.
         """
@@ -296,7 +296,7 @@ class LaneAgent(Protocol):
     the next lane, and say with ``begin`` that an episode begins there.
 
     A lane acts the same whichever lanes act beside it. So random numbers of a call with ``lanes`` come from a sequence
-    for each lane (``common.agents.network_agent:LaneRandom``), and not from the generator that serves all lanes.
+    for each lane (``crossborder.LaneRandom``), and not from the generator that serves all lanes.
     """
 
     def begin(self, begins: Array, lanes: Array | None = None) -> None:

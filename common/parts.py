@@ -72,7 +72,7 @@ def build_parts(config: ActorConfig, *, seed: int, epsilon: float = 0.0, device:
         spec = stacked_spec(frames, config.env.frame_stack)
         agent = config.agent.build(**AgentArguments(spec=spec, seed=seed, epsilon=epsilon, device=device))
         if not isinstance(agent, Agent):
-            raise PluginError(f"agent.target: expected a common.interfaces.Agent, found {type(agent).__name__}")
+            raise PluginError(f"agent.target: expected a crossborder.Agent, found {type(agent).__name__}")
         row_map, processors = build_processors(config.step_processor, lanes.n if lanes else 1)
         rows = row_schema(frames, agent, config.env)
         schema = check_mapped(row_map, rows) if row_map else processors[0].schema(spec) if processors else rows

@@ -39,7 +39,7 @@ def build_processors(config: PluginConfig | None, n: int) -> tuple[RowMap | None
         return made, ()
     if missing := [name for name in METHODS["step processor"] if not callable(getattr(made, name, None))]:
         raise PluginError(
-            f"step_processor.target: expected a common.interfaces.RowMap or StepProcessor, found "
+            f"step_processor.target: expected a crossborder.RowMap or StepProcessor, found "
             f"{type(made).__name__} without {', '.join(missing)}"
         )
     return None, (made, *(config.build() for _ in range(n - 1)))

@@ -40,7 +40,7 @@ def _place(spec: ModuleSpec) -> Path:
     return Path(next(iter(places)) if places else spec.origin or "").resolve()
 
 
-def _advice(needs: Sequence[str]) -> tuple[str, str] | None:
+def advise(needs: Sequence[str]) -> tuple[str, str] | None:
     """The fault of the installation and advice; None if all is well."""
     clash = find_clash()
     if clash is not None:
@@ -67,7 +67,7 @@ def _command(name: str, module: str, needs: Sequence[str] = ()) -> Main:
     """The command ``name``, which is ``main`` of a module that imports the packages ``needs``."""
 
     def main(argv: Sequence[str] | None = None) -> int:
-        advice = _advice(needs)
+        advice = advise(needs)
         if advice is None:
             code: int = importlib.import_module(module).main(argv)
             return code

@@ -71,7 +71,7 @@ _AT_A_GLANCE = Row(
 
 
 def _or(each: str, fleet: str) -> str:
-    """An expression by actor or, if actors have no series (``metrics.per_actor``), an expression over all actors.
+    """An expression by actor or, if actors have no series (``server.max_actors`` above 256), one over all actors.
 
     Args:
         each: the expression by actor.
@@ -113,7 +113,7 @@ _EACH = Row(
             "Actors",
             (
                 "Actors that hold an id, with their hosts. Sort by a column to find the actor or host that "
-                "stands out. With metrics.per_actor off, the table shows sums and quantiles; learner-server "
+                "stands out. With server.max_actors above 256, the table shows sums and quantiles; learner-server "
                 "status shows each actor."
             ),
             "short",

@@ -6,7 +6,7 @@ Run: sync-train --config examples/own_agent.yaml --set 'callbacks=[{target: "exa
 from collections.abc import Mapping
 from typing import Any
 
-from common.interfaces import Callback
+from crossborder import Callback
 
 
 class StopOnHighLoss(Callback):

@@ -10,8 +10,7 @@ import gymnasium
 import numpy as np
 import torch
 
-from common.data import Array, Model, Record
-from common.interfaces import Agent, EnvSpec, ReplayBuffer
+from crossborder import Agent, Array, EnvSpec, Model, Record, ReplayBuffer
 
 
 class Corridor(gymnasium.Env[Array, Any]):

@@ -3,8 +3,7 @@
 Run: learner-server --config examples/own_processor.yaml --local-actors 2
 """
 
-from common.data import Items
-from common.processors import SameColumns
+from crossborder import Items, SameColumns
 
 
 class ScaledReward(SameColumns):

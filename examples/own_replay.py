@@ -5,10 +5,7 @@ Run: learner-server --config examples/own_replay.yaml --local-actors 2
 
 import numpy as np
 
-from common.data import Array, Items
-from learner.replay.memory import ReplayMemory
-from learner.replay.shared_buffer import SharedReplay
-from learner.replay.view import View
+from crossborder import Array, Items, ReplayMemory, SharedReplay, View
 
 
 class RecentReplay(SharedReplay):

@@ -7,10 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from common.data import Array, Schema
-from learner.replay.view import Plan, Rows, View
-from learner.views.paths import follow
-from learner.views.transitions import Transitions
+from crossborder import Array, Plan, Rows, Schema, Transitions, View, follow
 
 
 class WithReturn(View):

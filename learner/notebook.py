@@ -1,10 +1,10 @@
 """crossborder from Python, for notebooks and scripts: train a configuration, read its records, load its policy.
 
-    from learner.notebook import load_policy, read_records, train
+    import crossborder
 
-    run = train("configs/cartpole.yaml", actors=2, settings={"trainer.max_opts": 20_000})
-    read_records(run.run_dir).plot("seconds", "eval_reward")
-    policy = load_policy(run.run_dir / "best")
+    run = crossborder.train("configs/cartpole.yaml", actors=2, settings={"trainer.max_opts": 20_000})
+    crossborder.read_records(run.run_dir).plot("seconds", "eval_reward")
+    policy = crossborder.load_policy(run.run_dir / "best")
 
 Trainer, actors and files are those of the commands, so a command can go on with a run that began here.
 """

@@ -29,6 +29,7 @@ from common.agents.sac import SACConfig
 from common.agents.td3 import TD3Config
 from common.config.run_config import RunConfig
 from common.plugins.part_config import PluginConfig
+from common.plugins.shipped import SHIPPED
 from common.settings import Settings, models_in
 from learner.replay.view import View
 from learner.views.hindsight import Hindsight
@@ -64,6 +65,9 @@ their part of it from the learner. `--show-config` prints the file with all defa
 values, and `--check` builds everything once without training. If a key is unknown, the error names the nearest known
 key; if a value is wrong, it names the values that are expected. Times are in seconds. In a path, `~` is the home of the
 user who runs the command.
+
+A key `target` names a part. Your own part is `module:attr`, such as `my_parts:MyAgent`. A part of crossborder has a
+[short name](#short-names) too: `DQN` is `common.agents.dqn:DQN`. What a run records has the whole name.
 """
 AGENTS_HEAD = """\
 ## Agents
@@ -74,6 +78,11 @@ VIEWS_HEAD = """\
 ## Views
 
 The settings under `replay.view.params`, for each view ([what an agent draws](rows-and-views.md#what-an-agent-draws)).
+"""
+NAMES_HEAD = """\
+## Short names
+
+The parts of crossborder that a `target` may name shortly.
 """
 BOUNDS = {"minimum": "≥ {}", "exclusiveMinimum": "> {}", "maximum": "≤ {}", "exclusiveMaximum": "< {}"}
 NAMES = {
@@ -107,7 +116,14 @@ def page() -> str:
     for view in VIEWS:
         place = f"`{view.__module__}:{view.__name__}`"
         parts.append(_section(f"### `{view.__name__}`", f"{place}: {_summary(view)}", _parameters(view)))
+    parts.append("\n".join((NAMES_HEAD, "| part | short name | whole name |", "|---|---|---|", *_short_names(), "")))
     return "\n".join(parts)
+
+
+def _short_names() -> Iterator[str]:
+    for role, names in SHIPPED.items():
+        for short, target in names.items():
+            yield f"| {role} | `{short}` | `{target}` |"
 
 
 def _parameters(view: type[View]) -> Iterator[str]:

@@ -29,7 +29,7 @@ from tests.learner.scrapes import full_run, scrape_ingest, scrape_trainer
 METRICS_PAGE = (ROOT / "docs" / "metrics.md").read_text()
 PAGES = {path.name: path.read_text() for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))}
 SCRIPTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
-SHELL = "#SBATCH . cp docker export git make mkdir node pip python scp ssh sudo torchrun"
+SHELL = "#SBATCH . cp docker export git make mkdir node pip python python3 scp ssh sudo torchrun"
 """Words with which a block for the shell begins, beside our commands; the site colours such a block as one."""
 SECTIONS = "|".join(RunConfig.model_fields)
 SEARCHED = """

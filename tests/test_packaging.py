@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from common.interfaces import Agent
+from common.plugins.shipped import OWN_PACKAGES
 from tests.conftest import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -70,6 +72,13 @@ def test_each_command_is_installed_and_one_without_arguments_of_its_own_runs(run
     listing = "from importlib.metadata import entry_points as e; print(*[s.name for s in e(group='console_scripts')])"
     assert {*PROJECT["scripts"]} <= {*run("python", "-P", "-c", listing).split()}
     assert "usage: actor-worker" in run("actor-worker", "--help")
+
+
+def test_the_wheel_has_the_door_and_the_types_that_type_checkers_look_for(run: Run) -> None:
+    assert run("python", "-P", "-c", "import crossborder; print(crossborder.Agent)") == f"{Agent}\n"
+    listing = "import importlib, pathlib; print(*(importlib.import_module(name).__path__[0] for name in {names}))"
+    packages = run("python", "-P", "-c", listing.format(names=OWN_PACKAGES)).split()
+    assert [path for path in packages if not (Path(path) / "py.typed").is_file()] == []
 
 
 def test_a_configuration_that_the_wheel_brings_is_one_that_its_learner_can_train(run: Run) -> None:

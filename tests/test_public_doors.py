@@ -1,9 +1,10 @@
-"""Benchmarks and end-to-end tests use public names, and each name that they import exists; this needs no GPU."""
+"""Pages and examples import ``crossborder`` alone; benchmarks and end-to-end tests use public names that exist."""
 
 from __future__ import annotations
 
 import ast
 import importlib
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,15 @@ from common.plugins.shipped import OWN_PACKAGES
 from tests.conftest import ROOT
 
 USERS = sorted([*(ROOT / "benchmarks").rglob("*.py"), *(ROOT / "tests" / "e2e").rglob("*.py")])
+PAGES_AND_EXAMPLES = sorted(
+    [
+        ROOT / "README.md",
+        *(ROOT / "docs").rglob("*.md"),
+        *(ROOT / "examples").rglob("*.md"),
+        *(ROOT / "examples").rglob("*.py"),
+    ]
+)
+BEHIND_THE_DOOR = "|".join(package for package in OWN_PACKAGES if package != "crossborder")
 OWN_OBJECTS = {"server", "host", "learner", "ingest", "run", "trainer", "publisher", "buffer", "local_actors"}
 """Names that stand for objects of ours wherever they are used."""
 
@@ -44,3 +54,10 @@ def test_every_name_that_is_imported_is_there(path: Path) -> None:
 
 def test_nobody_reaches_for_what_is_private_in_the_learner() -> None:
     assert [use for path in USERS for use in private_uses_in(path)] == []
+
+
+@pytest.mark.parametrize("path", PAGES_AND_EXAMPLES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_pages_and_examples_import_crossborder_and_none_of_the_rooms_behind_it(path: Path) -> None:
+    """Commands that run Python count too. What is missing at the door belongs into ``crossborder/__init__.pyi``."""
+    rooms = rf"\bfrom (?:(?:{BEHIND_THE_DOOR})\b|crossborder\.)\S* import .*|^\s*import (?:{BEHIND_THE_DOOR})\b.*"
+    assert re.findall(rooms, path.read_text(), re.MULTILINE) == []

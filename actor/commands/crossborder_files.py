@@ -18,6 +18,7 @@ EXAMPLES = """\
   crossborder-files crossborder-files    copies of all of it, in a new directory
 """
 SOURCES: Final = {
+    "clients": "clients",
     "configs": "configs",
     "dashboards": "docker/grafana/dashboards",
     "docs": "docs",

@@ -34,7 +34,7 @@ class ItemSink(Protocol):
 
 
 class RowWatcher(Protocol):
-    """Takes the rows of a sampler too, before they are mapped."""
+    """Takes the rows of a sampler too, before they are mapped: an ``EpisodeRecording``, a room beside this one."""
 
     def add(self, rows: Items) -> None:
         """Take rows, ``[n, *shape]``, which are valid during the call; does not wait."""

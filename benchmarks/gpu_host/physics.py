@@ -17,6 +17,7 @@ import yaml
 from benchmarks.gpu_host.part import give, read_arguments, tell
 from benchmarks.gpu_host.solving import ACTORS, CONFIGS
 from common.plugins.part_config import PluginConfig
+from common.plugins.short_names import write_out
 from common.settings import validate
 
 LEAST_SECONDS: Final = 0.5
@@ -40,7 +41,7 @@ def step_envs(env: dict[str, Any], seconds: float, ready: Any, rates: Any, k: in
 
 def measure(task: str, processes: int, seconds: float) -> float:
     """The steps a second of all processes together."""
-    env = yaml.safe_load(Path(f"configs/{CONFIGS[task]}.yaml").read_text())["env"]
+    env = write_out(yaml.safe_load(Path(f"configs/{CONFIGS[task]}.yaml").read_text()))["env"]
     context = multiprocessing.get_context("spawn")
     ready, rates = context.Barrier(processes), context.Array("d", processes)
     workers = [context.Process(target=step_envs, args=(env, seconds, ready, rates, k)) for k in range(processes)]

@@ -18,7 +18,6 @@ from torch import nn
 from common.agents.actions import ActionScale
 from common.agents.configured_agent import (
     BatchItems,
-    ConfiguredAgent,
     CriticCount,
     DiscountFactor,
     EncoderFeatures,
@@ -26,9 +25,10 @@ from common.agents.configured_agent import (
     LossOfCritics,
     NetworkConfig,
     NormalizeRewards,
+    OffPolicyAgent,
+    OffPolicyConfig,
     RewardScale,
     ShiftPixels,
-    UpdatesPerOpt,
 )
 from common.agents.network_agent import (
     Batch,
@@ -38,7 +38,6 @@ from common.agents.network_agent import (
     build_optimizer,
     count_at_once,
     draw_transitions,
-    report_td_error,
     split_batches,
 )
 from common.agents.networks.blocks import LayersConfig
@@ -48,7 +47,7 @@ from common.agents.networks.frozen import FrozenEncoderConfig, load_frozen_netwo
 from common.agents.networks.layers import Observed
 from common.agents.networks.picture_leaves import RandomShift
 from common.agents.networks.policies import GreedyActor
-from common.data import Array, Leaves, Record
+from common.data import Array, Leaves
 from common.interfaces import EnvSpec, ReplayBuffer
 from common.plugins.part_config import PluginConfig
 
@@ -56,7 +55,7 @@ FEATURES: Final = "shared features"
 """A result of the critics' update: the features ``[B, F]`` from which the actor learns if both share an encoder."""
 
 
-class ActorCriticConfig(LayersConfig, NetworkConfig):
+class ActorCriticConfig(LayersConfig, NetworkConfig, OffPolicyConfig):
     """The settings that these agents share."""
 
     units: tuple[PositiveInt, ...] = Field(
@@ -89,7 +88,6 @@ class ActorCriticConfig(LayersConfig, NetworkConfig):
     normalize_rewards: NormalizeRewards = False
     lr: PositiveFloat = Field(3e-4, description="The learning rate of actor and critics.")
     batch_size: BatchItems = 256
-    n_updates_per_opt: UpdatesPerOpt = 1
     discount_factor: DiscountFactor = 0.99
     n_critics: CriticCount = 2
     critic_loss: LossOfCritics = "mse"
@@ -121,7 +119,7 @@ class ActorCriticConfig(LayersConfig, NetworkConfig):
         return self
 
 
-class ActorCritic(ConfiguredAgent):
+class ActorCritic(OffPolicyAgent):
     """An actor, n critics and their targets; the subclass defines exploration, and the updates of critics and actor.
 
     The actor's actions are in ``[-1, 1]``; they are rescaled to the bounds of the action space for the environment.
@@ -165,7 +163,7 @@ class ActorCritic(ConfiguredAgent):
         self._generator = torch.Generator(self.device).manual_seed(seed)
         self._n_at_once = count_at_once(spec, config.batch_size, config.n_updates_per_opt)
         captured = self._captured
-        self._update_critics = Update(self._improve_critics, self.nets, captured=captured)
+        self.learn = Update(self._improve_critics, self.nets, captured=captured)
         self._update_actor = Update(self._improve_actor, self.nets, captured=captured)
         self._act_greedily = Inference(self._policy, self.device, captured=captured)
         self._act_exploring = Inference(
@@ -227,25 +225,14 @@ class ActorCritic(ConfiguredAgent):
     def sample(self, obs: Leaves, lanes: Array | None = None) -> Array:
         return self._act_exploring(obs, lanes) if self.is_train else self._act_greedily(obs, lanes)
 
-    def opt(self, buffer: ReplayBuffer) -> Record | None:
-        if len(buffer) == 0:
-            return None
-        record: Record = {}
-        left = self.config.n_updates_per_opt
-        while left:
-            for batch in self._draw_batches(buffer):
-                left -= 1
-                results = self._update_critics(batch, recorded=left == 0)
-                report_td_error(buffer, batch, results)
-                if FEATURES in results:
-                    batch[FEATURES] = results.pop(FEATURES)
-                record |= results
-                if self._is_actors_turn():
-                    record |= self._update_actor(batch)
-        return record
+    def _finish_update(self, batch: Batch, results: Results) -> Results:
+        """The actor's part of an update, if it is its turn."""
+        if FEATURES in results:
+            batch = {**batch, FEATURES: results.pop(FEATURES)}
+        return results | self._update_actor(batch) if self._is_actors_turn() else results
 
-    def _draw_batches(self, buffer: ReplayBuffer) -> Sequence[dict[str, torch.Tensor]]:
-        """Draw the next batches of this opt step, several at once from a uniform buffer; actions are in [-1, 1]."""
+    def _draw_batches(self, buffer: ReplayBuffer) -> Sequence[Batch]:
+        """Draw several batches at once from a uniform buffer; actions are in [-1, 1]."""
         n = self._n_at_once if buffer.is_uniform else 1
         drawn = draw_transitions(type(self).__name__, buffer, n * self.config.batch_size, self.device)
         batches = self._normalize(self._shift(drawn))

@@ -19,9 +19,9 @@ from common.agents.networks.batch_norm import frozen_statistics
 from common.agents.networks.critics import Critics
 from common.agents.networks.layers import Observed
 from common.agents.networks.returns import CriticReturn, Returns, ScalarReturn
-from common.data import Array, Leaves, Record
+from common.data import Array, Leaves
 from common.errors import ConfigError
-from common.interfaces import EnvSpec, ReplayBuffer
+from common.interfaces import EnvSpec
 from common.spaces import from_columns
 
 
@@ -136,11 +136,6 @@ class Bootstrapping(ActorCritic):
             share = torch.from_numpy(self._lane_random.of(lanes).random(self.action_scale.size)).to(self.device)
         actions: Array = self.action_scale.to_env(2 * share - 1).numpy(force=True)  # From [n, A], uniform in [-1, 1].
         return actions
-
-    def opt(self, buffer: ReplayBuffer) -> Record | None:
-        record = super().opt(buffer)
-        self._opt_steps += record is not None
-        return record
 
     @abc.abstractmethod
     def _next_action(self, next_obs: Observed) -> tuple[torch.Tensor, torch.Tensor | None]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import abc
+from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar
 
 import torch
@@ -9,21 +11,28 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_va
 from torch import nn
 
 from common.agents.losses.values import CriticLoss
-from common.agents.network_agent import LaneRandom, NetworkAgent, NormalizeBatch, UpdateConfig
+from common.agents.network_agent import (
+    Batch,
+    LaneRandom,
+    NetworkAgent,
+    NormalizeBatch,
+    Results,
+    Update,
+    UpdateConfig,
+    report_td_error,
+)
 from common.agents.networks.encoders import LeafSpaces, build_mlp, build_network, is_own_network
 from common.agents.networks.layers import Activation
 from common.agents.networks.normalization import build_normalizer
 from common.config.replay_config import Unit
-from common.data import Model
+from common.data import Model, Record
+from common.interfaces import ReplayBuffer
 from common.plugins.part_config import PluginConfig
 from common.settings import Settings
 
 LearningRate = Annotated[PositiveFloat, Field(description="The learning rate.")]
 BatchItems = Annotated[PositiveInt, Field(description="The number of items in the batch of one update.")]
 BatchSequences = Annotated[PositiveInt, Field(description="The number of sequences in the batch of one update.")]
-UpdatesPerOpt = Annotated[
-    PositiveInt, Field(description="The number of updates in one opt step, each with its own batch.")
-]
 DiscountFactor = Annotated[
     Unit, Field(description="Gamma: the weight of a reward is multiplied by it for each step into the future.")
 ]
@@ -123,6 +132,14 @@ class AgentConfig(UpdateConfig):
     )
 
 
+class OffPolicyConfig(AgentConfig):
+    """The settings of every ``OffPolicyAgent``."""
+
+    n_updates_per_opt: PositiveInt = Field(
+        1, description="The number of updates in one opt step, each with its own batch."
+    )
+
+
 class NetworkConfig(AgentConfig):
     """The settings of agents whose configuration may name a network; each agent describes them in its own words."""
 
@@ -181,7 +198,7 @@ class ConfiguredAgent(NetworkAgent):
         self.config, self.device = self.Config(**params), torch.device(device)
         self._epsilon, self._lane_random = epsilon, LaneRandom(seed)
         self._captured = self.captures(self.config)
-        self._opt_steps = 0  # Those of the newest model; an agent that names it among its counters counts its own too.
+        self._opt_steps = 0  # Those of the newest model, or those of this agent if it learns.
         torch.manual_seed(seed)
 
     def sync_model(self, model: Model) -> None:
@@ -193,3 +210,35 @@ class ConfiguredAgent(NetworkAgent):
         enabled = self.config.normalize_observations
         self.normalizer = build_normalizer(leaves, enabled=enabled, rewards=rewards).to(self.device)
         self._normalize = NormalizeBatch(self.normalizer, captured=self._captured, merges_first=merges_first)
+
+
+class OffPolicyAgent(ConfiguredAgent):
+    """An agent whose opt step makes ``n_updates_per_opt`` updates, each from a batch that it draws.
+
+    The subclass sets ``learn`` in its ``__init__``. Arguments and errors are those of ``ConfiguredAgent``.
+    """
+
+    config: OffPolicyConfig
+    learn: Update
+
+    def opt(self, buffer: ReplayBuffer) -> Record | None:
+        if len(buffer) == 0:
+            return None
+        record: Record = {}
+        left = self.config.n_updates_per_opt
+        while left:
+            for batch in self._draw_batches(buffer):
+                left -= 1
+                results = self.learn(batch, recorded=left == 0)
+                report_td_error(buffer, batch, results)
+                record |= self._finish_update(batch, results)
+        self._opt_steps += 1
+        return record
+
+    @abc.abstractmethod
+    def _draw_batches(self, buffer: ReplayBuffer) -> Sequence[Batch]:
+        """Draw the next batches of this opt step: one, or as many as divide the number of its updates."""
+
+    def _finish_update(self, batch: Batch, results: Results) -> Results:  # noqa: ARG002 - subclasses look at the batch
+        """Do what belongs to an update after ``learn``; return the results for the record."""
+        return results

@@ -7,6 +7,7 @@ actions.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -17,18 +18,18 @@ from torch import nn
 from common.agents.actions import ActionIndex
 from common.agents.configured_agent import (
     BatchItems,
-    ConfiguredAgent,
     CriticCount,
     DiscountFactor,
     EntCoefConfig,
     GradNormLimit,
     LossOfCritics,
     NormalizeRewards,
+    OffPolicyAgent,
+    OffPolicyConfig,
     OneNetworkConfig,
     PictureFeatures,
     ShiftPixels,
     TauOfCritics,
-    UpdatesPerOpt,
 )
 from common.agents.losses.entropy import discrete_soft_policy_loss, discrete_soft_value, ent_coef_loss
 from common.agents.losses.values import critic_loss, td_target
@@ -42,7 +43,6 @@ from common.agents.network_agent import (
     discount_of,
     draw_transitions,
     measure_td_error,
-    report_td_error,
     track,
 )
 from common.agents.networks.allowed import AllowedActions
@@ -51,13 +51,13 @@ from common.agents.networks.layers import Observed
 from common.agents.networks.picture_leaves import RandomShift
 from common.agents.networks.policies import CategoricalPolicy, GreedyQ
 from common.config.replay_config import Unit
-from common.data import Array, Leaves, Record
+from common.data import Array, Leaves
 from common.interfaces import EnvSpec, ReplayBuffer
 from common.plugins.part_config import PluginConfig
 from common.spaces import from_columns
 
 
-class DiscreteSACConfig(EntCoefConfig, OneNetworkConfig):
+class DiscreteSACConfig(EntCoefConfig, OneNetworkConfig, OffPolicyConfig):
     """``agent.params`` of ``common.agents.discrete_sac:DiscreteSAC``."""
 
     units: tuple[PositiveInt, ...] = Field(
@@ -73,7 +73,6 @@ class DiscreteSACConfig(EntCoefConfig, OneNetworkConfig):
     normalize_rewards: NormalizeRewards = False
     lr: PositiveFloat = Field(3e-4, description="The learning rate of actor, critics and entropy coefficient.")
     batch_size: BatchItems = 64
-    n_updates_per_opt: UpdatesPerOpt = 1
     discount_factor: DiscountFactor = 0.99
     n_critics: CriticCount = 2
     critic_loss: LossOfCritics = "mse"
@@ -86,7 +85,7 @@ class DiscreteSACConfig(EntCoefConfig, OneNetworkConfig):
     )
 
 
-class DiscreteSAC(ConfiguredAgent):
+class DiscreteSAC(OffPolicyAgent):
     """A softmax policy whose entropy is rewarded, n critics of all actions, and their targets.
 
     It takes ``Discrete`` or ``MultiDiscrete`` actions. Arguments and errors are those of ``ConfiguredAgent``; params:
@@ -117,7 +116,7 @@ class DiscreteSAC(ConfiguredAgent):
             for net in (self.actor, self.critics, self.ent_coef)
         )
         self._generator = torch.Generator(self.device).manual_seed(seed)
-        self._update = Update(self._learn_from, self.nets, captured=self._captured)
+        self.learn = Update(self._learn_from, self.nets, captured=self._captured)
         greedy = GreedyQ(self.actor, torch.from_numpy(self.actions.table).to(self.device))
         self._policy = nn.Sequential(self.normalizer, greedy)
         self._act_greedily = Inference(self._policy, self.device, captured=self._captured)
@@ -135,17 +134,11 @@ class DiscreteSAC(ConfiguredAgent):
     def sample(self, obs: Leaves, lanes: Array | None = None) -> Array:
         return self.actions.to_env(self._act_exploring(obs, lanes)) if self.is_train else self._act_greedily(obs, lanes)
 
-    def opt(self, buffer: ReplayBuffer) -> Record | None:
-        if len(buffer) == 0:
-            return None
-        results: Results = {}
-        for left in reversed(range(self.config.n_updates_per_opt)):
-            drawn = draw_transitions(type(self).__name__, buffer, self.config.batch_size, self.device)
-            batch = self._normalize(self._shift(drawn))
-            batch["action"] = self.actions.from_env(batch["action"])  # [B], numbers from here on.
-            results = self._update(batch, recorded=left == 0)
-            report_td_error(buffer, batch, results)
-        return {**results}
+    def _draw_batches(self, buffer: ReplayBuffer) -> Sequence[Batch]:
+        drawn = draw_transitions(type(self).__name__, buffer, self.config.batch_size, self.device)
+        batch = self._normalize(self._shift(drawn))
+        batch["action"] = self.actions.from_env(batch["action"])  # [B], numbers from here on.
+        return (batch,)
 
     def _learn_from(self, batch: Batch) -> Results:
         results = self._improve_critics(batch) | self._improve_actor(batch)

@@ -21,17 +21,17 @@ from torch import nn
 from common.agents.actions import ActionIndex
 from common.agents.configured_agent import (
     BatchItems,
-    ConfiguredAgent,
     DiscountFactor,
     Dueling,
     GradNormLimit,
     LearningRate,
     LossOfCritics,
     NormalizeRewards,
+    OffPolicyAgent,
+    OffPolicyConfig,
     OneNetworkConfig,
     PictureFeatures,
     ShiftPixels,
-    UpdatesPerOpt,
 )
 from common.agents.exploring.over_values import EpsilonGreedy, EvaluationEpsilon, Explorer
 from common.agents.losses.values import (
@@ -53,7 +53,6 @@ from common.agents.network_agent import (
     discount_of,
     draw_transitions,
     measure_td_error,
-    report_td_error,
     split_batches,
     to_tensors,
     track,
@@ -74,7 +73,7 @@ from common.spaces import from_columns
 ResultT = TypeVar("ResultT")
 
 
-class QAgentConfig(OneNetworkConfig):
+class QAgentConfig(OneNetworkConfig, OffPolicyConfig):
     """The settings that all agents of action values share."""
 
     units: tuple[PositiveInt, ...] = Field((256, 256), description="The width of each hidden layer of the network.")
@@ -88,7 +87,6 @@ class QAgentConfig(OneNetworkConfig):
     normalize_rewards: NormalizeRewards = False
     lr: LearningRate = 1e-3
     batch_size: BatchItems = 64
-    n_updates_per_opt: UpdatesPerOpt = 1
     discount_factor: DiscountFactor = 0.99
     double_dqn: bool = Field(
         True,
@@ -136,7 +134,7 @@ class QLoss(NamedTuple):
     """The values that ``prediction`` should have, ``[B]``."""
 
 
-class QAgent(ConfiguredAgent):
+class QAgent(OffPolicyAgent):
     """An agent with a network of action values and a target; the subclass makes the network and computes the loss.
 
     It learns from transitions. If they have a column ``discount``, as n-step transitions have, it replaces
@@ -222,22 +220,12 @@ class QAgent(ConfiguredAgent):
         return self.config.explorer.choose(values, self._opt_steps, self._epsilon, rng)
 
     def opt(self, buffer: ReplayBuffer) -> Record | None:
-        if len(buffer) == 0:
-            return None
-        results: Results = {}
-        left = self.config.n_updates_per_opt
-        while left:
-            for batch in self._draw_batches(buffer):
-                left -= 1
-                results = self.learn(batch, recorded=left == 0)
-                report_td_error(buffer, batch, results)
-        self._opt_steps += 1
-        if self._opt_steps % self.config.soft_update_interval == 0:
+        record = super().opt(buffer)
+        if record is not None and self._opt_steps % self.config.soft_update_interval == 0:
             track(self.qnet_tgt, self.qnet, self.config.tau)
-        return {**results}
+        return record
 
     def _draw_batches(self, buffer: ReplayBuffer) -> Sequence[Batch]:
-        """Draw the next batches of this opt step: one, or as many as divide the number of its updates."""
         return (self._draw(buffer),)
 
     def _draw(self, buffer: ReplayBuffer, n: int = 1) -> Batch:

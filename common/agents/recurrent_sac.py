@@ -8,6 +8,7 @@ no input, since an agent does not know them while it acts.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from copy import deepcopy
 from typing import Any, ClassVar, Final
 
@@ -17,7 +18,6 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 from common.agents.actions import ActionScale
 from common.agents.configured_agent import (
     BatchSequences,
-    ConfiguredAgent,
     CriticCount,
     DiscountFactor,
     EncoderFeatures,
@@ -25,10 +25,11 @@ from common.agents.configured_agent import (
     GradNormLimit,
     MaxShare,
     NetworkConfig,
+    OffPolicyAgent,
+    OffPolicyConfig,
     RewardScale,
     TargetSteps,
     TauOfCritics,
-    UpdatesPerOpt,
 )
 from common.agents.losses.entropy import ent_coef_loss, soft_value, squashed_gaussian
 from common.agents.losses.sequence_losses import masked_loss, masked_mean, n_step_target, sequence_priority
@@ -42,7 +43,6 @@ from common.agents.network_agent import (
     descend,
     draw,
     name_td_error,
-    report_td_error,
     track,
 )
 from common.agents.networks.critics import EntropyCoef
@@ -50,7 +50,7 @@ from common.agents.networks.encoders import LeafSpaces, build_encoder, select_le
 from common.agents.networks.layers import Mlp
 from common.agents.networks.recurrent import MemoryConfig, RecurrentCritics, RecurrentEncoder, RecurrentNetwork
 from common.agents.recurrent_agent import RecurrentAgent, add_time, require_sequences
-from common.data import Array, Leaves, Record
+from common.data import Array, Leaves
 from common.interfaces import EnvSpec, ReplayBuffer
 from common.plugins.part_config import PluginConfig
 from common.spaces import from_columns, to_columns
@@ -59,7 +59,7 @@ LSTD_LIMITS: Final = (-20.0, 2.0)
 """Limits of the logarithm of the policy's standard deviation, those of SAC's authors."""
 
 
-class RecurrentSACConfig(EntCoefConfig, NetworkConfig):
+class RecurrentSACConfig(EntCoefConfig, NetworkConfig, OffPolicyConfig):
     """``agent.params`` of ``common.agents.recurrent_sac:RecurrentSAC``."""
 
     memory: MemoryConfig = Field(
@@ -75,7 +75,6 @@ class RecurrentSACConfig(EntCoefConfig, NetworkConfig):
     feature_dim: EncoderFeatures = 50
     lr: PositiveFloat = Field(3e-4, description="The learning rate of actor, critics and entropy coefficient.")
     batch_size: BatchSequences = 32
-    n_updates_per_opt: UpdatesPerOpt = 1
     discount_factor: DiscountFactor = 0.99
     n_steps: TargetSteps = 1
     n_critics: CriticCount = 2
@@ -89,7 +88,7 @@ class RecurrentSACConfig(EntCoefConfig, NetworkConfig):
     max_share: MaxShare = 0.9
 
 
-class RecurrentSAC(RecurrentAgent, ConfiguredAgent):
+class RecurrentSAC(RecurrentAgent, OffPolicyAgent):
     """A squashed Gaussian policy whose entropy is rewarded, and n critics; all of them have a memory.
 
     It takes ``gymnasium.spaces.Box`` actions of any shape with finite bounds. Arguments and errors are those of
@@ -181,17 +180,10 @@ class RecurrentSAC(RecurrentAgent, ConfiguredAgent):
             noise = torch.randn(mean.shape, generator=self._generator, device=self.device)
         return squashed_gaussian(mean, log_std.clamp(*LSTD_LIMITS), noise)
 
-    def opt(self, buffer: ReplayBuffer) -> Record | None:
-        if len(buffer) == 0:
-            return None
-        results: Results = {}
-        for left in reversed(range(self.config.n_updates_per_opt)):
-            batch = draw(buffer, self.config.batch_size, self.device)
-            require_sequences(type(self).__name__, batch)
-            results = self.learn(self._normalize(batch), recorded=left == 0)
-            report_td_error(buffer, batch, results)
-        self._opt_steps += 1
-        return {**results}
+    def _draw_batches(self, buffer: ReplayBuffer) -> Sequence[Batch]:
+        batch = draw(buffer, self.config.batch_size, self.device)
+        require_sequences(type(self).__name__, batch)
+        return (self._normalize(batch),)
 
     def _learn_from(self, batch: Batch) -> Results:
         """One gradient step of the critics, of the actor and of the entropy coefficient, and one of the targets."""

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, TypedDict
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from common.depth import parse_json
 from common.errors import ConfigError
 from common.plugins.part_config import EnvConfig, PluginConfig
-from common.settings import Settings, unknown_before, validate
+from common.plugins.short_names import write_out
+from common.settings import Constant, Settings, unknown_before, validate
 
 if TYPE_CHECKING:  # Ingest reads configurations, and never imports gymnasium.
     from common.lanes.building import Env
@@ -19,6 +20,8 @@ if TYPE_CHECKING:  # Ingest reads configurations, and never imports gymnasium.
 
 class EvaluatorConfig(PluginConfig):
     """Greedy episodes in environments that only evaluations step."""
+
+    GONE: ClassVar = {"max_envs": Constant(32, "32")}
 
     target: str = Field(
         "common.evaluation:DefaultEvaluator",
@@ -42,9 +45,6 @@ class EvaluatorConfig(PluginConfig):
     max_steps: PositiveInt = Field(
         100_000, description="The most steps of one episode; the evaluation cuts off a longer one."
     )
-    max_envs: PositiveInt = Field(
-        32, description="The most environments in which an evaluation plays at the same time."
-    )
     seed: NonNegativeInt = Field(0, description="The seed of evaluations: episode i begins with reset(seed=seed + i).")
 
 
@@ -65,7 +65,7 @@ _INFINITIES: Final = {"Infinity": math.inf, "-Infinity": -math.inf}
 """JSON has no infinite number, and some parsers refuse a number that is too large: so these are texts on the wire."""
 
 MAX_ENVS_PER_ACTOR: Final = 1024
-MAX_BATCH_ROWS: Final = 1 << 20
+MAX_BATCH_ROWS: Final = 1 << 16
 MAX_WINDOW: Final = 1 << 16
 MAX_SPOOL_BYTES: Final = 16 << 30
 """The largest values of settings that a learner sends to actors. An actor allocates memory according to them, so a
@@ -113,10 +113,10 @@ class ActorConfig(Settings):
     """The settings of an actor: the parts that it builds, and how it works."""
 
     env: EnvConfig = Field(description="The environment, a gymnasium.Env or a gymnasium.vector.VectorEnv.")
-    agent: PluginConfig = Field(description="The agent, a common.interfaces.Agent.")
+    agent: PluginConfig = Field(description="The agent, a crossborder.Agent.")
     step_processor: PluginConfig | None = Field(
         None,
-        description="Your own code that changes rows before an actor sends them: a common.interfaces.RowMap, or a "
+        description="Your own code that changes rows before an actor sends them: a crossborder.RowMap, or a "
         "StepProcessor, which makes self-contained items of the steps. null sends the rows as they are.",
     )
     push: PushConfig = Field(PushConfig(), description="How actors hand over their rows.")
@@ -151,6 +151,11 @@ class ActorConfig(Settings):
         except ValueError as error:  # Also for an integer of too many digits.
             raise ConfigError(f"{where}: expected JSON, found {len(text)} characters of other text: {error}") from error
         return validate(cls, values, where)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _names_parts_in_full(cls, values: Any) -> Any:
+        return write_out(values)
 
     @model_validator(mode="after")
     def _has_one_lane(self) -> ActorConfig:

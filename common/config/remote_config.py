@@ -13,6 +13,7 @@ from common.config.nested import assign, read_yaml
 from common.config.run_config import RunConfig
 from common.errors import ConfigError
 from common.plugins.part_config import EnvConfig
+from common.plugins.short_names import write_out
 from common.settings import Settings, validate
 from common.wire.address import split_address
 
@@ -60,6 +61,11 @@ class RemoteConfig(Settings):
                     "actors of a learner have ids; give each worker a file with its own wrappers"
                 )
         self.env.check("env", frozenset())
+
+    @model_validator(mode="before")
+    @classmethod
+    def _names_parts_in_full(cls, values: Any) -> Any:
+        return write_out(values)
 
     @model_validator(mode="after")
     def _has_one_lane(self) -> RemoteConfig:

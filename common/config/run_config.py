@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, ClassVar, Final, TypeVar
 
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
@@ -15,7 +15,7 @@ from common.config.server_config import ServerConfig, TlsConfig
 from common.config.trainer_config import TrainerConfig
 from common.errors import ConfigError
 from common.plugins.part_config import AgentArguments, PluginConfig
-from common.settings import HomePath, Settings, validate
+from common.settings import Constant, HomePath, Settings, validate
 from common.wire.address import is_loopback
 
 RECORDER_OPTIONAL: Final = frozenset({"identity", "config"})
@@ -23,8 +23,7 @@ RECORDER_OPTIONAL: Final = frozenset({"identity", "config"})
 
 
 MAX_ACTORS_SHOWN: Final = 256
-"""With a larger ``server.max_actors``, ingest serves series of single actors only if ``metrics.per_actor`` is true: a
-thousand actors would have 19,000 series."""
+"""With a larger ``server.max_actors``, ingest serves no series of single actors: a thousand would have 19,000."""
 
 
 MAX_SEED: Final = 1 << 61
@@ -58,17 +57,16 @@ class MetricsConfig(Settings):
     On loopback, a port that nobody has named gives way to a free one if another program has it.
     """
 
+    GONE: ClassVar = {
+        "per_actor": Constant(None, f"true if server.max_actors is at most {MAX_ACTORS_SHOWN}, and otherwise false")
+    }
+
     host: str = Field("127.0.0.1", description="The address on which /metrics is served.")
     trainer_port: Annotated[int | None, Field(ge=0, le=65535)] = Field(
         9464, description="The port of the trainer's /metrics."
     )
     ingest_port: Annotated[int | None, Field(ge=0, le=65535)] = Field(
         9465, description="The port of ingest's /metrics."
-    )
-    per_actor: bool | None = Field(
-        None,
-        description="Whether ingest also serves metrics of each single actor, 19 time series for each. null: it does "
-        "if server.max_actors is at most 256.",
     )
     tls: TlsConfig | None = Field(
         None,
@@ -145,9 +143,8 @@ class RunConfig(ActorConfig):
                     "executed action: otherwise no row says that somebody intervened"
                 )
         half = self.replay.capacity // 2  # While a batch overwrites old rows, there must be other rows to draw.
-        for name, limit in (("server.max_rows", self.server.max_rows), ("half of replay.capacity", half)):
-            if self.push.n_buffer > limit:
-                raise ValueError(f"push.n_buffer ({self.push.n_buffer}) is above {name} ({limit})")
+        if self.push.n_buffer > half:
+            raise ValueError(f"push.n_buffer ({self.push.n_buffer}) is above half of replay.capacity ({half})")
         for name in ("agent_overrides", "env_overrides"):
             beyond = [actor_id for actor_id in getattr(self, name) if actor_id >= self.server.max_actors]
             if beyond:
@@ -164,8 +161,7 @@ class RunConfig(ActorConfig):
     @property
     def shows_each_actor(self) -> bool:
         """Whether ``/metrics`` of ingest has series of each actor."""
-        chosen = self.metrics.per_actor
-        return self.server.max_actors <= MAX_ACTORS_SHOWN if chosen is None else chosen
+        return self.server.max_actors <= MAX_ACTORS_SHOWN
 
     def ports_to_try(self, key: str) -> tuple[Any, ...]:
         """The values of a setting in ``FREE_PORTS`` in the order in which the learner tries them.

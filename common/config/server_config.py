@@ -89,7 +89,11 @@ class LimitsConfig(Settings):
 class ServerConfig(Settings):
     """The gRPC server on the learner host."""
 
-    GONE: ClassVar = {"reflection": Constant(False, "true if the learner answers admins (server.admin)")}
+    GONE: ClassVar = {
+        "reflection": Constant(False, "true if the learner answers admins (server.admin)"),
+        "max_rows": Constant(65_536, "65,536, the most that push.n_buffer may be"),
+        "largest_value": Constant(1e12, "1e12; server.clip_nonfinite clips larger values of a column"),
+    }
 
     listen: str = Field(
         "127.0.0.1:50051",
@@ -126,11 +130,6 @@ class ServerConfig(Settings):
         "decides which policy is the best, and may end the run. null: actors whose tokens have no name, and all actors "
         "of a learner without tokens.",
     )
-    max_rows: PositiveInt = Field(
-        65_536,
-        description="The most rows in one batch. A batch is also limited to a sixteenth of replay.capacity, or to "
-        "push.n_buffer rows if that is more.",
-    )
     replay_share: Annotated[float, Field(ge=1)] | None = Field(
         4.0,
         description="Keeps one fast actor from filling the replay: its share of the rows may be this many times the "
@@ -146,15 +145,9 @@ class ServerConfig(Settings):
     )
     clip_nonfinite: dict[str, PositiveFloat] = Field(
         default_factory=dict,
-        description="Lets columns have values that are not finite: by column, the number that replaces infinity; its "
-        "negative replaces minus infinity, and 0 replaces NaN. In all other columns, a batch with one of these "
-        "values is refused.",
-    )
-    largest_value: PositiveFloat = Field(
-        1e12,
-        description="The largest float, and without its sign the least, that a row may hold. A batch with a larger "
-        "one is refused, since a single such value can make training diverge; it is clipped in the columns of "
-        "clip_nonfinite. Columns of info have no such limit.",
+        description="Lets columns have values that are not finite or beyond 1e12: by column, the number that replaces "
+        "infinity and larger values; its negative replaces those below -1e12, and 0 replaces NaN. In all other "
+        "columns, a batch with one of these values is refused. Columns of info may have any finite value.",
     )
     out_of_bounds: dict[str, OnOutOfBounds] = Field(
         default_factory=dict,
@@ -170,8 +163,9 @@ class ServerConfig(Settings):
     hung_seconds: Annotated[float, Field(ge=1)] | None = Field(
         60.0,
         description="Seconds without a sign of life after which the learner kills and restarts its ingest or "
-        "evaluator process. If the trainer hangs for this time, ingest logs it. null: the learner watches none of "
-        "them.",
+        "evaluator process, and after which training fails if one of several ranks does not answer the others. If the "
+        "trainer hangs for this time, ingest logs it. It must be more than the longest opt step, checkpoint or step of "
+        "an evaluation takes. null: the learner watches no process, and ranks wait for a day.",
     )
     grace_seconds: PositiveFloat = Field(
         5.0, description="Seconds that actors have at the end of the run to hand over their last items."

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import AliasChoices, Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from common.cores import Cores
-from common.settings import Settings
+from common.settings import Constant, Settings
 
 Interval = Annotated[int | None, Field(ge=0)]
 Precision = Literal["float32", "bfloat16"]
@@ -17,6 +17,8 @@ ProductChoice = Literal["measured", "torch", "onednn"]
 
 class TrainerConfig(Settings):
     """The learner loop. Intervals count opt steps; 0 or null means never."""
+
+    GONE: ClassVar = {"rank_seconds": Constant(60.0, "server.hung_seconds")}
 
     max_opts: PositiveInt = Field(
         description="The number of opt steps after which training ends.",
@@ -91,11 +93,6 @@ class TrainerConfig(Settings):
         description="For links that are too slow for whole models: the number of earlier models that ingest keeps. "
         "An actor that has one of them fetches only the compressed difference to the newest model. 0: actors always "
         "fetch whole models.",
-    )
-    rank_seconds: Annotated[float, Field(ge=1)] = Field(
-        60.0,
-        description="With several ranks: seconds after which training fails if a rank does not answer the others. "
-        "They must be more than the longest opt step, checkpoint or step of an evaluation takes.",
     )
     torch_threads: PositiveInt = Field(1, description="The number of CPU threads that torch uses in the trainer.")
     cores: Cores | None = Field(

@@ -45,7 +45,7 @@ def make(
 ) -> SeatsEnv:
     """Make an environment of PettingZoo; its agents are lanes that share one policy.
 
-        env: {target: common.envs.pettingzoo:make, params: {id: classic/connect_four-v3}}
+        env: {target: pettingzoo, params: {id: classic/connect_four-v3}}
 
     PettingZoo converts an ``AECEnv``: by ``aec_to_parallel`` if its metadata say ``is_parallelizable``, otherwise by
     ``turn_based_aec_to_parallel``, in which all agents step each time and only the action of one of them counts.

@@ -73,7 +73,10 @@ def _close(*envs: AnyEnv) -> None:
 
 
 class EnvKeeper(Protocol):
-    """Watches environments: it knows how long one has been busy, and replaces an environment that has raised."""
+    """Watches environments: it knows how long one has been busy, and replaces an environment that has raised.
+
+    The actor has one, ``actor.sampling.guard``, which this package may not import.
+    """
 
     busy: Busy
 

@@ -29,7 +29,9 @@ MAX_RATE_HZ: Final = 1000.0
 class PluginConfig(Settings):
     """A part named by its place in Python code."""
 
-    target: str = Field(description="The class or function that builds the part, written as module:attr.")
+    target: str = Field(
+        description="The class or function that builds the part: module:attr, or the short name of a shipped part."
+    )
     params: dict[str, Any] = Field(default_factory=dict, description="Keyword arguments for the target.")
 
     def build(self, *, optional: Mapping[str, Any] | None = None, **given: Any) -> Any:

@@ -17,9 +17,9 @@ from typing import Any, Final
 import numpy as np
 
 from common.errors import PluginError
-from common.hints import nearest
+from common.hints import closest, nearest
 from common.home import naming_missing_home
-from common.plugins.shipped import OWN_PACKAGES
+from common.plugins.shipped import OWN_PACKAGES, SHORT_NAMES
 from common.process.signals import STOP_SIGNALS
 
 log = logging.getLogger(__name__)
@@ -116,7 +116,12 @@ def load_part(target: str) -> Callable[..., Any]:
     """
     module_name, colon, attr = target.partition(":")
     if not (module_name and colon and attr) or module_name.startswith("."):
-        raise PluginError(f"'{target}': expected module:attr, for example common.agents.dqn:DQN")
+        in_full = SHORT_NAMES.get(target)
+        hint = f" (here, write {in_full})" if in_full else closest(target, SHORT_NAMES)
+        raise PluginError(
+            f"'{target}': expected module:attr, such as my_parts:MyAgent, or the short name of a part of crossborder, "
+            f"such as DQN{hint}"
+        )
     try:
         module = load_module(module_name)
     except PluginError as error:

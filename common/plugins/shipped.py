@@ -1,42 +1,50 @@
-"""The parts that come with crossborder and that a configuration may name.
+"""The parts that come with crossborder and that a configuration may name, and their short names.
 
-``tests/common/plugins/test_shipped.py`` compares these lists with the code.
+``tests/common/plugins/test_shipped.py`` compares these tables with the code.
 """
 
 from __future__ import annotations
 
 from typing import Final, Literal
 
-Role = Literal["environment", "wrapper", "device", "agent", "step processor", "network", "evaluator"]
+Role = Literal[
+    "environment",
+    "wrapper",
+    "device",
+    "agent",
+    "step processor",
+    "network",
+    "evaluator",
+    "view",
+    "replay buffer",
+    "recorder",
+    "callback",
+]
 
-SHIPPED: Final[dict[Role, frozenset[str]]] = {
-    "environment": frozenset(
-        {
-            "gymnasium:make",
-            "gymnasium:make_vec",
-            "common.envs.atari:make",
-            "common.envs.atari:make_vector",
-            "common.envs.goals:Reach",
-            "common.envs.masked_tasks:TakeAway",
-            "common.envs.minatar:make",
-            "common.envs.pettingzoo:make",
-            "common.envs.pool:make",
-            "common.envs.memory_tasks:Cue",
-        }
-    ),
-    "wrapper": frozenset(
-        {
-            "common.envs.memory_tasks:KeepElements",
-            "crossborder.people.teleoperation:Teleoperate",
-            "common.envs.pictures:PreparePictures",
-            "common.envs.wrappers:MaskFromInfo",
-            "common.envs.wrappers:PythonActions",
-            "common.envs.wrappers:discounted_return",
-            "crossborder.rewards.reward_classifier:RewardClassifier",
-        }
-    )
-    | frozenset(
-        f"gymnasium.wrappers:{name}"
+SHIPPED: Final[dict[Role, dict[str, str]]] = {
+    "environment": {
+        "gymnasium": "gymnasium:make",
+        "gymnasium_vector": "gymnasium:make_vec",
+        "atari": "common.envs.atari:make",
+        "atari_vector": "common.envs.atari:make_vector",
+        "Reach": "common.envs.goals:Reach",
+        "TakeAway": "common.envs.masked_tasks:TakeAway",
+        "minatar": "common.envs.minatar:make",
+        "pettingzoo": "common.envs.pettingzoo:make",
+        "envpool": "common.envs.pool:make",
+        "Cue": "common.envs.memory_tasks:Cue",
+    },
+    "wrapper": {
+        "KeepElements": "common.envs.memory_tasks:KeepElements",
+        "Teleoperate": "crossborder.people.teleoperation:Teleoperate",
+        "PreparePictures": "common.envs.pictures:PreparePictures",
+        "MaskFromInfo": "common.envs.wrappers:MaskFromInfo",
+        "PythonActions": "common.envs.wrappers:PythonActions",
+        "discounted_return": "common.envs.wrappers:discounted_return",
+        "RewardClassifier": "crossborder.rewards.reward_classifier:RewardClassifier",
+    }
+    | {
+        name: f"gymnasium.wrappers:{name}"
         for name in (
             "ClipAction",
             "ClipReward",
@@ -54,32 +62,50 @@ SHIPPED: Final[dict[Role, frozenset[str]]] = {
             "TimeAwareObservation",
             "TimeLimit",
         )
-    ),
-    "device": frozenset({"crossborder.people.gamepad:Gamepad", "crossborder.people.keyboard:Keyboard"}),
-    "agent": frozenset(
-        {
-            "common.agents.awac:AWAC",
-            "common.agents.bc:BC",
-            "common.agents.c51:C51",
-            "common.agents.discrete_sac:DiscreteSAC",
-            "common.agents.dqn:DQN",
-            "common.agents.impala:IMPALA",
-            "common.agents.ppo:PPO",
-            "common.agents.iql:IQL",
-            "common.agents.iqn:IQN",
-            "common.agents.qr_dqn:QRDQN",
-            "common.agents.r2d2:R2D2",
-            "common.agents.recurrent_ppo:RecurrentPPO",
-            "common.agents.recurrent_sac:RecurrentSAC",
-            "common.agents.sac:SAC",
-            "common.agents.td3:TD3",
-        }
-    ),
-    "step processor": frozenset(),
-    "evaluator": frozenset({"common.evaluation:DefaultEvaluator"}),
-    "network": frozenset(f"common.agents.networks:{name}" for name in ("ConvNet", "ImpalaCnn", "NatureCnn")),
+    },
+    "device": {
+        "Gamepad": "crossborder.people.gamepad:Gamepad",
+        "Keyboard": "crossborder.people.keyboard:Keyboard",
+    },
+    "agent": {
+        "AWAC": "common.agents.awac:AWAC",
+        "BC": "common.agents.bc:BC",
+        "C51": "common.agents.c51:C51",
+        "DiscreteSAC": "common.agents.discrete_sac:DiscreteSAC",
+        "DQN": "common.agents.dqn:DQN",
+        "IMPALA": "common.agents.impala:IMPALA",
+        "PPO": "common.agents.ppo:PPO",
+        "IQL": "common.agents.iql:IQL",
+        "IQN": "common.agents.iqn:IQN",
+        "QRDQN": "common.agents.qr_dqn:QRDQN",
+        "R2D2": "common.agents.r2d2:R2D2",
+        "RecurrentPPO": "common.agents.recurrent_ppo:RecurrentPPO",
+        "RecurrentSAC": "common.agents.recurrent_sac:RecurrentSAC",
+        "SAC": "common.agents.sac:SAC",
+        "TD3": "common.agents.td3:TD3",
+    },
+    "step processor": {},
+    "evaluator": {"DefaultEvaluator": "common.evaluation:DefaultEvaluator"},
+    "network": {name: f"common.agents.networks:{name}" for name in ("ConvNet", "ImpalaCnn", "NatureCnn")},
+    "view": {
+        "Hindsight": "learner.views.hindsight:Hindsight",
+        "Rollouts": "learner.views.rollouts:Rollouts",
+        "SelfContained": "learner.views.items:SelfContained",
+        "Sequences": "learner.views.sequences:Sequences",
+        "Transitions": "learner.views.transitions:Transitions",
+    },
+    "replay buffer": {"QueueReplay": "learner.replay.queue:QueueReplay"},
+    "recorder": {
+        "MlflowRecorder": "learner.records.mlflow:MlflowRecorder",
+        "TensorBoardRecorder": "learner.records.tensorboard:TensorBoardRecorder",
+        "WandbRecorder": "learner.records.wandb:WandbRecorder",
+    },
+    "callback": {"EarlyStopping": "learner.callbacks.early_stopping:EarlyStopping"},
 }
-"""By role, as ``module:attr``."""
+"""By role, the short name of each part in configurations, and the part as ``module:attr``."""
+
+SHORT_NAMES: Final = {short: target for names in SHIPPED.values() for short, target in names.items()}
+"""The short names of all roles; no two parts have the same."""
 
 METHODS: Final[dict[Role, tuple[str, ...]]] = {
     "step processor": ("schema", "reset", "process"),

@@ -18,7 +18,7 @@ from common.leaves import copy_leaves, pick_lanes
 from common.spaces import leaves_of, to_columns
 from common.testing.play import explaining
 
-FORGET = "begins is True where an episode begins, and these lanes forget (common.agents.network_agent has LaneMemory)"
+FORGET = "begins is True where an episode begins, and these lanes forget (crossborder.LaneMemory does so)"
 SOME_LANES = np.array([4, 0, 2])
 """The lanes for which an agent acts together; the last of them also acts alone."""
 
@@ -84,7 +84,7 @@ def _check_lanes(beside: Agent, alone: Agent, obs: Leaves, space: gymnasium.Spac
                     f"at step {step} of {mode} mode, sample(obs, lanes) gave lane {SOME_LANES[-1]} other actions or "
                     f"extras beside the lanes {SOME_LANES[:-1].tolist()} than alone: keep the memory of each lane by "
                     "its number, and draw its random numbers from a sequence of its own (LaneMemory and LaneRandom of "
-                    "common.agents.network_agent do so)"
+                    "crossborder do so)"
                 )
 
 
@@ -231,7 +231,7 @@ def _check_evaluation_between(agent: Agent, obs: Leaves) -> None:
         states.append(_states_after(agent, obs, evaluation=evaluation))
     assert equal_leaves(*states), (
         "extras() gave another recurrent state after an evaluation between two steps: keep a memory for train() and "
-        "one for eval(), as LaneMemory of common.agents.network_agent does"
+        "one for eval(), as crossborder.LaneMemory does"
     )
 
 

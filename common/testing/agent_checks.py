@@ -136,7 +136,7 @@ def make_agent(make: MakeAgent, spec: EnvSpec, seed: int, epsilon: float = 1.0) 
     """
     with explaining("the agent must be built by keywords: spec=…, seed=…, epsilon=…, device=…"):
         agent = make(spec=spec, seed=seed, epsilon=epsilon, device="cpu")
-    assert isinstance(agent, Agent), f"expected a common.interfaces.Agent, found {type(agent).__name__}: derive from it"
+    assert isinstance(agent, Agent), f"expected a crossborder.Agent, found {type(agent).__name__}: derive from it"
     return agent
 
 
@@ -286,7 +286,7 @@ def _check_optimizers(agent: Agent) -> None:
             continue
         advice = (
             f"training_state() leaves out the tensors of the optimiser '{name}', so it begins again at --resume: add "
-            "its tensors, or derive from common.agents.network_agent.NetworkAgent, which adds them"
+            "its tensors, or derive from crossborder.NetworkAgent, which adds them"
         )
         assert type(agent).training_state is Agent.training_state, advice
         warnings.warn(advice, stacklevel=3)

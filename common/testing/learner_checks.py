@@ -11,6 +11,7 @@ from typing import Final
 import numpy as np
 
 from common.data import Items
+from common.evaluation import score_agent
 from common.interfaces import Agent, Callback, Evaluation, Evaluator, Recorder, ReplayBuffer
 from common.testing.play import check_record, explaining
 
@@ -145,7 +146,7 @@ def check_evaluator(evaluator: Evaluator, agent: Agent, *, repeatable: bool = Tr
     for name, value in agent.model_info().items():
         assert value.equal(before[name]), f"evaluate() left '{name}' of the agent changed: an evaluation must not train"
     if repeatable:
-        again = evaluator.evaluate(agent).score
+        again = score_agent(evaluator, agent)[0]
         assert math.isclose(first.score, again), (
             f"evaluate() scored the same agent {first.score} and then {again}: start the episodes from the same seeds "
             "every time, or say repeatable=False"

@@ -11,7 +11,7 @@ import numpy as np
 
 from common.config.actor_config import EvaluatorConfig
 from common.data import Items, Leaves
-from common.evaluation import DefaultEvaluator
+from common.evaluation import DefaultEvaluator, score_agent
 from common.interfaces import Agent, ReplayBuffer, Step
 from common.lanes.building import Env, spec_of
 from common.leaves import pick_lanes
@@ -69,7 +69,7 @@ def check_learning(
     )
     schema = row_schema(spec, agent)
     evaluator = DefaultEvaluator(env, EvaluatorConfig(episodes=episodes, seed=seed))
-    played, extras, scores = list[list[Step]](), list[list[Items]](), [_score(agent, evaluator)]
+    played, extras, scores = list[list[Step]](), list[list[Items]](), [score_agent(evaluator, agent)[0]]
     for number in range(ROUNDS):
         new, recorded = _act(agent, env, max(1, opts * steps_per_opt // ROUNDS), seed + number)
         played, extras = played + new, extras + recorded
@@ -81,7 +81,7 @@ def check_learning(
         )
         for _ in range(max(1, opts // ROUNDS)):
             check_record(agent.opt(memory) or {}, "opt()")
-        scores.append(_score(agent, evaluator))
+        scores.append(score_agent(evaluator, agent)[0])
         if scores[-1] >= target:
             return scores
     found = ", ".join(f"{score:.4g}" for score in scores)
@@ -89,11 +89,6 @@ def check_learning(
         f"expected a mean return of {target:g} within {opts} opt steps, found {found} (the first before any opt step); "
         "give it more opts or steps_per_opt if the scores still rise"
     )
-
-
-def _score(agent: Agent, evaluator: DefaultEvaluator) -> float:
-    agent.eval()
-    return evaluator.evaluate(agent).score
 
 
 class _Beginnings(gymnasium.Wrapper[Any, Any, Any, Any]):

@@ -61,7 +61,7 @@ def check_row_map(row_map: RowMap, env: Env, *, steps: int = 300, policy: Policy
     Raises:
         AssertionError: naming what does not fit and what to do.
     """
-    assert isinstance(row_map, RowMap), f"expected a common.interfaces.RowMap, found {type(row_map).__name__}"
+    assert isinstance(row_map, RowMap), f"expected a crossborder.RowMap, found {type(row_map).__name__}"
     given = row_schema(spec_of(env))
     with explaining("schema() failed: return the schema it is given, or schema.plus(column)"):
         schema = row_map.schema(given)

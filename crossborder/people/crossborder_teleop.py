@@ -9,6 +9,7 @@ from pathlib import Path
 
 from common.errors import ConfigError
 from common.plugins.part_config import EnvConfig
+from common.plugins.short_names import write_out
 from common.process.command import Parser, as_path, at_least, run_service
 from common.process.signals import StopSignals
 from common.process.standard_streams import answers
@@ -59,7 +60,7 @@ def _read_env(path: Path, overrides: list[str]) -> EnvConfig:
     """
     from common.config.run_config import read_values
 
-    values = read_values(path, overrides)
+    values = write_out(read_values(path, overrides))
     if "env" not in values:
         raise ConfigError(f"{path}: expected a section env, found {', '.join(map(str, values)) or 'nothing'}")
     config = validate(EnvConfig, values["env"], "env")

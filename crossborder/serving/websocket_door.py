@@ -94,6 +94,9 @@ class WebSocketDoor:
                 max_size=self._config.max_message_bytes,
                 max_queue=1,
                 open_timeout=self._service.handshake_seconds,
+                # A game answers pings and the end of the connection only while it waits for an action.
+                ping_timeout=self._config.silence_seconds,
+                close_timeout=STOP_SECONDS,
                 logger=connections,
                 server_header=None,
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -114,7 +115,7 @@ def _read_step(fields: Mapping[str, Any], description: Description) -> pb.LaneSt
 
 
 def _pack(columns: Mapping[str, Column], value: Any, name: str) -> bytes:
-    """The payload of values by leaf: lists of numbers or, in MessagePack, the bytes of a leaf."""
+    """The payload of values by leaf: lists of numbers, or the bytes of a leaf, which are text in JSON (base64)."""
     by_path = {"": value} if columns.keys() == {""} else value
     if not isinstance(by_path, dict) or by_path.keys() != columns.keys():
         found = ", ".join(map(str, by_path)) if isinstance(by_path, dict) else f"a {type(value).__name__}"
@@ -130,6 +131,8 @@ def _pack(columns: Mapping[str, Column], value: Any, name: str) -> bytes:
 def _pack_leaf(column: Column, value: Any, name: str) -> bytes:
     if isinstance(value, bytes):
         return value
+    if isinstance(value, str):
+        return base64.b64decode(value, validate=True)
     array = np.asarray(value)
     if array.shape[1:] != column.shape or not array.ndim:
         raise BadMessageError(f"{name}: expected the shape {['k', *column.shape]}, found {list(array.shape)}")

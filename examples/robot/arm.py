@@ -10,8 +10,7 @@ import gymnasium
 import mujoco
 import numpy as np
 
-from common.data import Array
-from common.errors import ConfigError
+from crossborder import Array, ConfigError
 from examples.robot.drawing import Drawer
 
 SCENE: Final = Path(__file__).with_name("scene.xml")

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from common.data import Array, Items
-from common.episode_files import write_episode
+from crossborder import Array, Items, write_episode
 from examples.robot.arm import PressButton
 from examples.robot.expert import press
 

@@ -7,7 +7,7 @@ from typing import Any
 import mujoco
 import numpy as np
 
-from common.data import Array
+from crossborder import Array
 
 
 class Drawer:

@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from common.data import Array
+from crossborder import Array
 from examples.robot.arm import CONTROL_HZ, SPEED, PressButton
 
 ABOVE: Final = 0.05

@@ -14,10 +14,8 @@ from typing import Final
 
 from PIL import Image
 
-from common.data import Array
-from common.interfaces import Agent
+from crossborder import Agent, Array, load_agent
 from examples.robot.arm import CONTROL_HZ, PressButton
-from learner.storage.checkpoint import load_agent
 
 SIZE: Final = (360, 180)
 """Width and height of the GIF."""

@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from crossborder.people.device import Command
+from crossborder import Command
 from examples.robot.arm import PressButton
 from examples.robot.expert import press
 

@@ -62,7 +62,7 @@ def _film(arguments: argparse.Namespace, config: EnvConfig) -> AbstractContextMa
 
 def _evaluate(arguments: argparse.Namespace) -> Mapping[str, object]:
     from common.errors import PluginError
-    from common.evaluation import open_evaluator
+    from common.evaluation import open_evaluator, score_agent
     from common.lanes.watched_envs import Watch
     from learner.storage.checkpoint import load_agent
 
@@ -79,11 +79,10 @@ def _evaluate(arguments: argparse.Namespace) -> Mapping[str, object]:
                 f"{error}; the run describes its spaces (env.spaces), so only its actors may have the environment: "
                 "let an actor score policies (evaluator.process: actor)"
             ) from error
-        evaluation = evaluator.evaluate(agent)
-    record = {key: float(value) for key, value in evaluation.record.items()}
+        score, record, _ = score_agent(evaluator, agent)
     asked = {"episodes": parts.evaluator.episodes, "seed": parts.evaluator.seed}
     place = str(arguments.run / arguments.checkpoint)
-    return {"checkpoint": place, "opt_steps": meta["opt_steps"], **asked, "score": float(evaluation.score), **record}
+    return {"checkpoint": place, "opt_steps": meta["opt_steps"], **asked, "score": score, **record}
 
 
 def _change(saved: ActorConfig, arguments: argparse.Namespace) -> ActorConfig:

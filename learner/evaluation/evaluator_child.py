@@ -26,7 +26,7 @@ from actor.sampling.guard import Watchdog
 from common.agents.products import choose_products
 from common.config.run_config import RunConfig
 from common.errors import CrossborderError, EnvHungError
-from common.evaluation import open_evaluator
+from common.evaluation import open_evaluator, score_agent
 from common.interfaces import Agent, Evaluator
 from common.lanes.lanes import Busy
 from common.lanes.watched_envs import EvaluationAbandoned, Watch
@@ -64,7 +64,6 @@ def serve(boot: EvaluatorBoot, trainer_gone: threading.Event) -> None:
     torch.set_num_threads(boot.config.trainer.torch_threads)
     choose_products(boot.config.trainer.products)
     parts = build_parts(boot.config, seed=boot.config.seed, n_envs=0)
-    parts.agent.eval()
     busy, seconds = Busy(), boot.config.env.timeout_seconds
     watchdog = Watchdog(busy, seconds, _end_hung) if seconds else nullcontext()
     with ExitStack() as stack, suppress(EvaluationAbandoned), watchdog:
@@ -85,16 +84,8 @@ def _answer(evaluator: Evaluator, agent: Agent, candidate: Path) -> Event:
     try:
         params, meta = load_params(candidate)
         agent.load_params(params)
-        began = time.perf_counter()
-        evaluation = evaluator.evaluate(agent)
-        seconds = time.perf_counter() - began
-        record = {key: float(value) for key, value in evaluation.record.items()}
-        return {
-            "opt_steps": meta["opt_steps"],
-            "score": float(evaluation.score),
-            "record": record,
-            "seconds": seconds,
-        }
+        score, record, seconds = score_agent(evaluator, agent)
+        return {"opt_steps": meta["opt_steps"], "score": score, "record": record, "seconds": seconds}
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the trainer raises it
         failure = _typed(error)
         return {"failure": str(failure), "exit_code": failure.exit_code}

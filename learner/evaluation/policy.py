@@ -11,6 +11,7 @@ import numpy as np
 
 from common.data import Array, Leaves, Model, ModelVersion
 from common.errors import PluginError
+from common.home import expand_path
 from common.interfaces import Agent, EnvSpec, LaneAgent, acting_for_lanes
 from common.lanes.stacking import Stacker
 from common.leaves import pick_lanes
@@ -116,7 +117,7 @@ def _join(rows: Sequence[Leaves]) -> Leaves:
     return np.stack(rows)  # type: ignore[arg-type] # no row is a dict
 
 
-def load_policy(directory: Path, allow: Sequence[str] = (), device: str = "cpu") -> Policy:
+def load_policy(directory: str | Path, allow: Sequence[str] = (), device: str = "cpu") -> Policy:
     """Load a saved policy.
 
     Args:
@@ -127,8 +128,9 @@ def load_policy(directory: Path, allow: Sequence[str] = (), device: str = "cpu")
 
     Raises:
         CheckpointError: the directory holds no readable checkpoint.
+        ConfigError: the directory is in a home that is not known.
         PluginError: the policy names a part that is not allowed, or the agent or the environment that knows the
             observation space cannot be built.
     """
-    parts, _, meta = load_parts(directory, allow, device)
+    parts, _, meta = load_parts(expand_path(directory, "directory"), allow, device)
     return Policy(parts.agent, parts.frames, parts.frame_stack, meta["opt_steps"])

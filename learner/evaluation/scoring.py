@@ -9,7 +9,6 @@ from __future__ import annotations
 import abc
 import logging
 import threading
-import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
@@ -19,6 +18,7 @@ from typing import Any, ClassVar, Final, Protocol
 from actor.sampling.guard import Watchdog
 from common.depth import parse_json
 from common.errors import CheckpointError
+from common.evaluation import score_agent
 from common.interfaces import Agent, Evaluation, Evaluator
 from common.lanes.lanes import Busy
 from common.lanes.watched_envs import EvaluationAbandoned
@@ -118,12 +118,10 @@ class InlineScoring:
         self._busy, self._timeout_seconds = busy or Busy(), timeout_seconds
 
     def begin(self, agent: Agent, moment: Moment) -> FinishedEvaluation | None:
-        agent.eval()
-        began = time.perf_counter()
         try:
             with self._watchdog():
-                evaluation = self._evaluator.evaluate(agent)
-            return FinishedEvaluation(moment, evaluation, time.perf_counter() - began)
+                score, record, seconds = score_agent(self._evaluator, agent)
+            return FinishedEvaluation(moment, Evaluation(score, {**record}), seconds)
         except EvaluationAbandoned:
             return None
         finally:

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from common.config.actor_config import MAX_BATCH_ROWS
 from common.config.run_config import RunConfig
 from common.depth import parse_json
 from common.wire.pb import crossborder_pb2 as pb
@@ -52,7 +53,7 @@ def present_limits(config: RunConfig) -> pb.Limits:
     """The limits of a configuration: at most a small part of the replay, but room for ``push.n_buffer`` rows."""
     part = max(config.push.n_buffer, config.replay.capacity // BATCHES_PER_REPLAY)
     return pb.Limits(
-        max_rows=min(config.server.max_rows, config.replay.capacity, part),
+        max_rows=min(MAX_BATCH_ROWS, config.replay.capacity, part),
         max_message_bytes=config.server.max_message_bytes,
         silence_seconds=config.server.lost_seconds,
         compressions=[pb.COMPRESSION_ZSTD],

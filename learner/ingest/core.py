@@ -112,7 +112,7 @@ class ScoringActors:
     def __init__(self, boot: IngestBoot, control: ControlBlock) -> None:
         self.slots = ModelSlots(boot.directory / "candidates", boot.model_bytes, create=False)
         self.answers = ModelAnswers(self.slots, 0)
-        largest = largest_return(boot.config.evaluator, boot.config.server.largest_value)
+        largest = largest_return(boot.config.evaluator)
         self.scores = CandidateScores(boot.directory / "score.json", self.slots, control, largest)
         self.actors = set[int]()
         """Rows of evaluating actors in the actor table."""

@@ -8,6 +8,7 @@ import math
 from pathlib import Path
 from typing import Any, Final
 
+from common.bad_values import LARGEST_VALUE
 from common.config.actor_config import EvaluatorConfig
 from common.data import NO_MODEL, ModelVersion
 from common.depth import parse_json
@@ -96,13 +97,13 @@ class CandidateScores:
         log.info("actor %d scores the candidate of opt step %d: %g", actor_id, version.opt_steps, score.score)
 
 
-def largest_return(evaluator: EvaluatorConfig, largest_reward: float) -> float | None:
+def largest_return(evaluator: EvaluatorConfig) -> float | None:
     """The largest absolute return of an episode that the shipped evaluator plays; its score is the mean of returns.
 
-    It adds up at most ``max_steps`` rewards, and no row may have a reward beyond ``server.largest_value``. None: a
-    user's own evaluator may score otherwise.
+    It adds up at most ``max_steps`` rewards, and no row may have a reward beyond ``LARGEST_VALUE``. None: a user's
+    own evaluator may score otherwise.
     """
-    return largest_reward * evaluator.max_steps if evaluator.target == EvaluatorConfig().target else None
+    return LARGEST_VALUE * evaluator.max_steps if evaluator.target == EvaluatorConfig().target else None
 
 
 def _check(score: pb.Score, newest: ModelVersion, known: set[str]) -> None:
@@ -134,7 +135,7 @@ def _check_returns(score: pb.Score, largest: float) -> None:
     rounding = _ROUNDING * max(abs(least), abs(most))
     if not -largest <= least <= most <= largest or not least - rounding <= score.score <= most + rounding:
         raise RefusedError(
-            f"score: expected the mean of returns within {largest:g} (server.largest_value times evaluator.max_steps), "
+            f"score: expected the mean of returns within {largest:g} ({LARGEST_VALUE:g} times evaluator.max_steps), "
             f"from eval_reward_min to eval_reward_max, found {score.score} and returns from {least} to {most}",
             "report",
         )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
@@ -15,28 +14,25 @@ from learner.loop.learner import Learner
 from learner.shared.followed_batch import FollowedBatch
 
 
-class DrawnBuffer(Protocol):
-    """A replay that remembers its last batch."""
-
-    @property
-    def last_drawn(self) -> Array:
-        """Absolute indices of the rows at which the draws of the last batch begin, ``[n]``; empty if not known."""
-
-
 class OptTraces:
     """Checks after each opt step whether it has drawn from the followed batch, and afterwards waits for the next model.
 
     Args:
         directory: of the run's shared files.
         learner: takes the opt steps.
-        buffer: the replay from which the agent draws.
+        last_drawn: gives the absolute indices of the rows at which the draws of the last batch begin, ``[n]``; empty if
+            they are not known.
         newest: gives the version of the newest model.
     """
 
     def __init__(
-        self, directory: Path, learner: Learner, buffer: DrawnBuffer, newest: Callable[[], ModelVersion]
+        self,
+        directory: Path,
+        learner: Learner,
+        last_drawn: Callable[[], Array],
+        newest: Callable[[], ModelVersion],
     ) -> None:
-        self._learner, self._buffer, self._newest = learner, buffer, newest
+        self._learner, self._last_drawn, self._newest = learner, last_drawn, newest
         self._tracing = open_tracing("trainer")
         self._followed = FollowedBatch.open(directory, create=True) if self._tracing is not None else None
         self._opt_seconds = 0.0
@@ -56,7 +52,7 @@ class OptTraces:
             return
         batch = self._followed.batch()
         if self._drawn != number:
-            drawn = self._buffer.last_drawn
+            drawn = self._last_drawn()
             if not np.any((drawn >= batch.first) & (drawn < batch.end)):
                 return
             ended = now - (learner.seconds_since_opt() or 0.0)

@@ -152,7 +152,7 @@ def build_view(schema: Schema, config: RunConfig, newest_model: Callable[[], int
     }
     view = named.build(optional=given)
     if not isinstance(view, View):
-        raise PluginError(f"replay.view.target: expected a learner.replay.view.View, found {type(view).__name__}")
+        raise PluginError(f"replay.view.target: expected a crossborder.View, found {type(view).__name__}")
     staleness = config.replay.staleness
     view = view if staleness is None else WeighedByAge(view, schema, staleness.half_age, newest_model)
     settings = config.model_dump(mode="json", include={"env": True, "replay": {"view", "staleness"}})

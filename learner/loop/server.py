@@ -58,6 +58,8 @@ from learner.storage.origin import Origin
 from learner.storage.resume import ResumePoint
 
 log = logging.getLogger(__name__)
+DAY = 86_400.0
+"""Seconds that ranks wait for each other if ``server.hung_seconds`` is null."""
 LEAVE_SECONDS = 2.0
 """Local actors get this long to end. Ingest has taken their rows already, within its own grace period."""
 
@@ -117,7 +119,9 @@ class LearnerServer:
             self.ranks = self._make_ranks(group, beginning)
             # 4. The learner, in the state of a resumed run.
             self.learner = self._make_learner(earlier, stack)
-            self._traces = OptTraces(directory.shared, self.learner, self.buffer, self.publisher.slots.newest)
+            self._traces = OptTraces(
+                directory.shared, self.learner, lambda: self.buffer.last_drawn, self.publisher.slots.newest
+            )
             self.control.opt_steps = self.learner.opt_steps
             self.ratio.begin(self.buffer.inserted, self.buffer.sampled)
             # 5. The first model, ingest, /metrics and endpoints.json. Parts end in the reverse order of these lines.
@@ -165,7 +169,7 @@ class LearnerServer:
     def _open_group(self, stack: ExitStack, when_met: Callable[[], None]) -> Group | None:
         if self.place.is_alone:
             return None
-        group = Group(self.place, self.config.trainer.rank_seconds, self.config.trainer.device)
+        group = Group(self.place, self.config.server.hung_seconds or DAY, self.config.trainer.device)
         stack.enter_context(group)
         when_met()
         return group

@@ -1,6 +1,6 @@
 """The connections between the ranks of a run, by torch.distributed: gloo between CPUs, nccl between GPUs.
 
-Only tensors travel. A rank that waits for the others waits at most ``trainer.rank_seconds``; if the process of another
+Only tensors travel. A rank that waits for the others waits at most ``server.hung_seconds``; if the process of another
 rank ends, its connections break, and all others see that at once.
 
 The ranks of one start find each other in torchrun's store, which still has the keys of earlier starts. torchrun keeps

@@ -138,7 +138,7 @@ class Turns:
         if len({each.checksum for each in heard}) > 1:
             raise PluginError(
                 f"agent.target: opt step {steps[0]}: expected the same model on all ranks, found different models; "
-                "your own agent must take its gradient steps by descend of common.agents.network_agent, which averages "
+                "your own agent must take its gradient steps by crossborder.descend, which averages "
                 "gradients over ranks. With a shipped agent, the ranks round differently: they need processors or GPUs "
                 "of the same kind, and the same release of torch"
             )

@@ -1,7 +1,7 @@
 """The values that actors, environments and datasets should not store: each is counted, clipped or refused.
 
-Extreme values, which are NaN, infinite or beyond ``server.largest_value``, are clipped if ``server.clip_nonfinite``
-names the column, and refused otherwise: one of them can end a run, and again after each ``--resume``. Other values
+Extreme values, which are NaN, infinite or beyond ``LARGEST_VALUE``, are clipped if ``server.clip_nonfinite`` names
+the column, and refused otherwise: one of them can end a run, and again after each ``--resume``. Other values
 outside a column's domain are refused, or counted and kept if ``server.out_of_bounds`` says so.
 """
 
@@ -12,7 +12,15 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from common.bad_values import ANY_FINITE, REFUSE_ALL, first_extreme, first_outside, has_extreme, is_extreme
+from common.bad_values import (
+    ANY_FINITE,
+    LARGEST_VALUE,
+    REFUSE_ALL,
+    first_extreme,
+    first_outside,
+    has_extreme,
+    is_extreme,
+)
 from common.config.server_config import OnOutOfBounds, ServerConfig
 from common.data import Array, Column, Items, Schema
 from common.errors import BadValue, RefusedError
@@ -38,19 +46,12 @@ class ValueRules:
         clip: by column of floats, the number that replaces infinity and finite extreme values; NaN becomes 0.
         out_of_bounds: by column, what happens to values outside its domain. Unless named here, a column refuses them,
             but observations of floats are counted and kept.
-        largest: floats further from 0 are extreme, except in the columns of ``info``, which no agent learns from.
     """
 
-    def __init__(
-        self,
-        schema: Schema,
-        clip: Mapping[str, float],
-        out_of_bounds: Mapping[str, OnOutOfBounds],
-        largest: float = ANY_FINITE,
-    ) -> None:
+    def __init__(self, schema: Schema, clip: Mapping[str, float], out_of_bounds: Mapping[str, OnOutOfBounds]) -> None:
         self._clip = clip
-        self._largest = {
-            name: ANY_FINITE if name.startswith(INFO) else _rounded(max(largest, clip.get(name, 0.0)), column)
+        self._largest = {  # No agent learns from the columns of ``info``.
+            name: ANY_FINITE if name.startswith(INFO) else _rounded(max(LARGEST_VALUE, clip.get(name, 0.0)), column)
             for name, column in schema.float_columns.items()
         }
         bounded = schema.bounded_columns
@@ -67,7 +68,7 @@ class ValueRules:
     @classmethod
     def of(cls, schema: Schema, config: ServerConfig) -> ValueRules:
         """The rules that a configuration sets."""
-        return cls(schema, config.clip_nonfinite, config.out_of_bounds, config.largest_value)
+        return cls(schema, config.clip_nonfinite, config.out_of_bounds)
 
     def largest_of(self, name: str) -> float:
         return self._largest[name]

@@ -28,6 +28,7 @@ from common.config.actor_config import ActorConfig
 from common.depth import parse_json
 from common.errors import CheckpointError, ConfigError
 from common.hints import nearest_path
+from common.home import expand_path
 from common.interfaces import Agent
 from common.parts import Parts, build_parts
 from common.settings import validate
@@ -260,7 +261,7 @@ def _read_policy(directory: Path) -> tuple[dict[str, torch.Tensor], dict[str, An
     return params, meta
 
 
-def load_agent(directory: Path, allow: Sequence[str] = ()) -> tuple[Agent, ActorConfig, dict[str, Any]]:
+def load_agent(directory: str | Path, allow: Sequence[str] = ()) -> tuple[Agent, ActorConfig, dict[str, Any]]:
     """Build the agent of a policy, in eval mode; return it with the configuration and the meta data of the policy.
 
     Of the parts that ``meta.json`` names, only those are imported that come with crossborder or that ``allow`` names,
@@ -272,9 +273,10 @@ def load_agent(directory: Path, allow: Sequence[str] = ()) -> tuple[Agent, Actor
 
     Raises:
         CheckpointError: the directory holds no readable checkpoint.
+        ConfigError: the directory is in a home that is not known.
         PluginError: the policy names a part that is not allowed, or a part cannot be built.
     """
-    parts, config, meta = load_parts(directory, allow)
+    parts, config, meta = load_parts(expand_path(directory, "directory"), allow)
     return parts.agent, config, meta
 
 

@@ -114,7 +114,7 @@ def test_a_function_is_allowed_by_its_whole_name_and_not_called() -> None:
         ({"env": {"target": "mine.parts:Popen"}}, "env.target: expected a subclass of gymnasium.Env"),
         ({"env": {"target": "mine.parts:Child"}}, "env.target: expected a subclass of gymnasium.Env"),
         ({"env": {"target": "mine.parts:getoutput"}}, "is no class"),
-        ({"agent": {"target": "mine.parts:Game"}}, "agent.target: expected a subclass of common.interfaces.Agent"),
+        ({"agent": {"target": "mine.parts:Game"}}, "agent.target: expected a subclass of crossborder.Agent"),
         ({"step_processor": {"target": "mine.parts:NoProcessor"}}, "is no step processor: it has no schema, reset"),
         (
             {"agent": {**DQN, "params": {"network": {"target": "mine.parts:Popen"}}}},

@@ -37,7 +37,7 @@ from tests.stored import assert_stored, open_replay, stored_links, stored_rows
 
 Start = Callable[..., Command]
 COUNTING: dict[str, Any] = {"target": "tests.parts:CountingEnv", "rebuilds_per_minute": 0}
-CARTPOLE = {"target": "gymnasium:make", "params": {"id": "CartPole-v1"}}
+CARTPOLE = {"target": "gymnasium", "params": {"id": "CartPole-v1"}}
 PENDULUM = {"target": "gymnasium:make", "params": {"id": "Pendulum-v1", "max_episode_steps": 13}}
 
 

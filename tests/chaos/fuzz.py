@@ -19,6 +19,7 @@ from common.wire.compression import compress
 from common.wire.large_field import Request
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.rpc import PROTOCOL_VERSION, NotJoinedError, SharedIncarnationError, version_from_pb
+from learner.ingest.batch_limits import BATCHES_PER_REPLAY
 from learner.ingest.joining import join
 from learner.ingest.pushing import push
 from learner.ingest.registry import TooManyActorsError
@@ -39,8 +40,8 @@ REFUSALS: Final = (
     TooManyActorsError,
 )
 """All that ``IngestCore`` may answer with; anything else that is raised ends the exercise."""
-CAPACITY: Final = 500
-MAX_ROWS: Final = 50
+CAPACITY: Final = 800
+MAX_ROWS: Final = CAPACITY // BATCHES_PER_REPLAY
 MAX_ACTORS: Final = 4
 ACTORS: Final = (1, 2, 3)
 """Incarnations that may take part."""
@@ -61,7 +62,7 @@ class Target:
         config = counting_config(
             directory,
             replay={"capacity": CAPACITY},
-            server={"max_actors": MAX_ACTORS, "max_rows": MAX_ROWS, "lost_seconds": 1e6},
+            server={"max_actors": MAX_ACTORS, "lost_seconds": 1e6},
         )
         self._lone = LoneCore(directory, config, schema)
         self.core = self._lone.core

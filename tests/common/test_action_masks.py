@@ -160,10 +160,11 @@ class Taking(Agent):
         raise NotImplementedError
 
 
-def test_evaluations_end_although_episodes_of_other_lanes_still_go_on() -> None:
+def test_evaluations_end_although_episodes_of_other_lanes_still_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("common.evaluation.MAX_ENVS", 3)
     env = TakeAway(stones=7)
     agent = Taking(EnvSpec(env.observation_space, env.action_space))
-    config = EvaluatorConfig(episodes=6, max_envs=3)
+    config = EvaluatorConfig(episodes=6)
     found = DefaultEvaluator(env, config, make_env=lambda: TakeAway(stones=7)).evaluate(agent)
     assert -1 <= found.score <= 1
 

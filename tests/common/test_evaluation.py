@@ -120,14 +120,15 @@ class Noting(Idle):
         return super().sample(obs)
 
 
-def test_episodes_are_played_at_the_same_time_in_environments_of_their_own() -> None:
+def test_episodes_are_played_at_the_same_time_in_environments_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("common.evaluation.MAX_ENVS", 3)
     made: list[SeedEnv] = []
 
     def make() -> SeedEnv:
         made.append(SeedEnv())
         return made[-1]
 
-    env, agent, config = SeedEnv(), Noting(), EvaluatorConfig(episodes=5, max_envs=3, seed=10)
+    env, agent, config = SeedEnv(), Noting(), EvaluatorConfig(episodes=5, seed=10)
     evaluation = DefaultEvaluator(env, config, make_env=make).evaluate(agent)
     alone = DefaultEvaluator(SeedEnv(), config).evaluate(Idle())
     assert evaluation == alone
@@ -239,7 +240,7 @@ def test_an_evaluation_on_a_robot_plays_in_one_environment_and_stops_it_safely(t
     log = tmp_path / "log"
     params = {"log": str(log)}
     env = {"target": "tests.robots:Robot", "params": params, "rate_hz": 1000.0, "safe_stop": "halt"}
-    config = counting_config(tmp_path, env=env, evaluator={"episodes": 2, "max_envs": 2})
+    config = counting_config(tmp_path, env=env, evaluator={"episodes": 2})
     watch = Watch(threading.Event())
     with ExitStack() as stack:
         open_evaluator(config, spec_of(CountingEnv()), watch, stack).evaluate(checking_agent())

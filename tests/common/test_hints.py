@@ -12,6 +12,7 @@ from tests.conftest import ROOT
     ("name", "known", "hint"),
     [
         ("capcity", {"capacity", "seed"}, " (did you mean 'capacity'?)"),
+        ("dqn", {"DQN", "IQN"}, " (did you mean 'DQN'?)"),
         ("learning_rate", {"lr", "units"}, " (did you mean 'lr'?)"),
         ("policy_kwargs", {"policy_delay"}, " (here it is agent.params.units or agent.params.network)"),
         ("zzz", {"b", "a"}, " (known: a, b)"),

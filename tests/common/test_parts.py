@@ -118,7 +118,7 @@ def test_every_lane_has_a_step_processor_of_its_own() -> None:
     [
         ({"step_processor": {"target": f"{__name__}:NoRows"}}, "NoRows.schema must return the columns of rows"),
         ({"step_processor": {"target": "builtins:dict"}}, "found dict without schema, reset, process"),
-        ({"agent": {"target": "builtins:dict"}}, "expected a common.interfaces.Agent, found dict"),
+        ({"agent": {"target": "builtins:dict"}}, "expected a crossborder.Agent, found dict"),
         ({"push": {"initial_priorities": True}}, r"CheckingAgent has no td_error\(items\)"),
     ],
 )

@@ -97,6 +97,7 @@ def write_files(place: Path, changes: Settings, port: int) -> None:
     for name in ("cartpole", "pendulum", "pendulum_offline", "ppo_pettingzoo"):
         config = Path("configs", f"{name}.yaml")
         write_yaml(place / config, (ROOT / config).read_text(), changes, ports)
+    write_yaml(place / "clients" / "catch.yaml", (ROOT / "clients" / "catch.yaml").read_text(), changes, ports)
     for copied in ("FILE", "run.yaml"):
         shutil.copy(place / "configs" / "cartpole.yaml", place / copied)
     sweep = (ROOT / "examples" / "sweeps" / "cartpole.yaml").read_text()
@@ -115,7 +116,7 @@ def write_robot(place: Path, ports: Settings) -> None:
     config = next(block for block in blocks("robots.md", "yaml") if "my_robot:Arm" in block)
     write_yaml(place / "arm.yaml", config.replace("128, 128", "24, 24"), ports)
     env = next(block for block in blocks("people.md", "yaml") if "success_ends" in block)
-    person = env.replace("crossborder.people.keyboard:Keyboard", "my_robot:Person").replace("200", "8")
+    person = env.replace("target: Keyboard", "target: my_robot:Person").replace("200", "8")
     (place / "label.yaml").write_text(person)
     (place / "my_robot.yaml").write_text(person.replace("success_ends: false", "success_ends: true"))
 

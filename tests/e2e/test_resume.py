@@ -181,7 +181,7 @@ def test_settings_changed_on_resume_reach_the_actors_that_live_on_after_they_hav
         "--set",
         "env.rebuilds_per_minute=3",
         "--set",
-        "server.max_rows=10",
+        "server.max_message_bytes=60_000",
     )
     wait_for(lambda: lives(run_dir) == [2, 2, 2], "each process begins a second life")
     grows(run_dir, pids)

@@ -9,8 +9,8 @@ import pytest
 
 from common.config.run_config import load_config
 from common.errors import ConfigError
+from crossborder import load_policy, read_records, train
 from learner.loop.learner import Outcome
-from learner.notebook import load_policy, read_records, train
 from tests.conftest import counting_values
 
 CARTPOLE = {

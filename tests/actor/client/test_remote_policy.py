@@ -93,7 +93,7 @@ def test_rows_in_which_somebody_else_has_acted(mode: AutoresetMode | None) -> No
     assert_same_rows(make, 2, intervention="intervene_action")
 
 
-CROWD = {"target": "common.envs.pettingzoo:make", "params": {"id": "tests.seats:Crowd"}}
+CROWD: dict[str, Any] = {"target": "common.envs.pettingzoo:make", "params": {"id": "tests.seats:Crowd"}}
 
 
 @pytest.mark.parametrize("groups", [1, 2])

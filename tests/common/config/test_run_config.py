@@ -118,10 +118,6 @@ def test_a_missing_value_is_asked_for_by_name() -> None:
             {"trainer": {"max_opts": 1, "target_score": 9.0, "eval_interval": 0}},
             r"trainer\.target_score needs trainer\.eval_interval",
         ),
-        (
-            {"push": {"n_buffer": 11}, "server": {"max_rows": 10}},
-            r"push\.n_buffer \(11\) is above server\.max_rows \(10\)",
-        ),
         ({"push": {"initial_priorities": True}}, r"push\.initial_priorities needs replay\.prioritized"),
         ({"replay": {"prioritized": {"alpha": 1.1}}}, r"replay\.prioritized\.alpha: .*less than or equal to 1, found"),
         ({"replay": {"prioritized": {"beta": 1}}}, r"replay\.prioritized\.beta: unknown key \(did you mean 'beta_0'"),
@@ -138,10 +134,8 @@ def test_values_that_do_not_go_together_are_refused(changes: dict[str, Any], mes
 
 def test_values_at_the_limits_of_one_another_are_accepted() -> None:
     trainer = {"max_opts": 1, "warmup_period": 10, "target_score": 9.0, "eval_interval": 1}
-    config = build(trainer=trainer, replay={"capacity": 10}, push={"n_buffer": 5}, server={"max_rows": 5})
-    assert (
-        config.trainer.warmup_period == config.replay.capacity == 2 * config.push.n_buffer == 2 * config.server.max_rows
-    )
+    config = build(trainer=trainer, replay={"capacity": 10}, push={"n_buffer": 5})
+    assert config.trainer.warmup_period == config.replay.capacity == 2 * config.push.n_buffer
 
 
 @pytest.mark.parametrize(
@@ -181,7 +175,9 @@ def test_the_largest_limits_fit_the_options_of_grpc() -> None:
 
 def test_a_setting_that_is_a_constant_now_may_be_named_with_its_former_default_and_with_no_other_value() -> None:
     limits = {"max_calls": None, "joins_per_second": 100, "max_health_calls": 32}
-    assert build(server={"limits": limits, "reflection": False}) == build(), "as config.yaml of an earlier run"
+    gone = {"server": {"limits": limits, "reflection": False, "max_rows": 65_536}, "evaluator": {"max_envs": 32}}
+    gone["trainer"] = {"max_opts": 10, "rank_seconds": 60.0}
+    assert build(**gone, metrics={"per_actor": None}) == build(), "as config.yaml of an earlier run"
     said = r"^server\.limits\.max_calls: this is no setting any more, and is always four for .*; remove the key$"
     with pytest.raises(ConfigError, match=said):
         build(server={"limits": {"max_calls": 1}})

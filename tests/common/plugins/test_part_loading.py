@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 from collections.abc import Iterator
@@ -24,7 +25,22 @@ def test_a_callable_is_found_by_module_and_name() -> None:
 
 @pytest.mark.parametrize("target", ["", "common.lanes.stacking", "common.lanes.stacking:", ":Stacker"])
 def test_a_target_without_module_or_attribute_is_refused_with_an_example(target: str) -> None:
-    with pytest.raises(PluginError, match=r"expected module:attr, for example common\.agents\.dqn:DQN"):
+    with pytest.raises(
+        PluginError, match=r"expected module:attr, such as my_parts:MyAgent, or the short name of .* DQN$"
+    ):
+        load_part(target)
+
+
+@pytest.mark.parametrize(
+    ("target", "hint"),
+    [
+        ("dqn", "(did you mean 'DQN'?)"),
+        ("Sequence", "(did you mean 'Sequences'?)"),
+        ("SAC", "(here, write common.agents.sac:SAC)"),
+    ],
+)
+def test_a_wrong_short_name_is_answered_with_the_nearest(target: str, hint: str) -> None:
+    with pytest.raises(PluginError, match=re.escape(f"'{target}': expected module:attr") + ".*" + re.escape(hint)):
         load_part(target)
 
 

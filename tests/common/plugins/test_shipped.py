@@ -14,7 +14,7 @@ from common import processors
 from common.agents import networks
 from common.interfaces import Agent
 from common.plugins import part_loading
-from common.plugins.shipped import METHODS, OWN_PACKAGES, SHIPPED
+from common.plugins.shipped import METHODS, OWN_PACKAGES, SHIPPED, SHORT_NAMES, Role
 from crossborder import people
 from crossborder.people.device import Device
 
@@ -40,12 +40,20 @@ def named(found: Iterator[type] | list[type]) -> set[str]:
     return {f"{part.__module__}:{part.__name__}" for part in found}
 
 
+def targets(role: Role) -> set[str]:
+    return {*SHIPPED[role].values()}
+
+
 def test_every_agent_is_listed() -> None:
-    assert named([part for part in classes_in(*agent_modules()) if issubclass(part, Agent)]) == SHIPPED["agent"]
+    assert named([part for part in classes_in(*agent_modules()) if issubclass(part, Agent)]) == {
+        *SHIPPED["agent"].values()
+    }
 
 
 def test_every_step_processor_is_listed() -> None:
-    assert named([part for part in classes_in(processors) if is_step_processor(part)]) == SHIPPED["step processor"]
+    assert named([part for part in classes_in(processors) if is_step_processor(part)]) == {
+        *SHIPPED["step processor"].values()
+    }
 
 
 def test_every_network_that_a_configuration_can_name_is_listed() -> None:
@@ -56,21 +64,32 @@ def test_every_network_that_a_configuration_can_name_is_listed() -> None:
         return issubclass(part, torch.nn.Module) and required == ["in_shape", "out_dim"]
 
     fitting = {name for name in networks.__all__ if isinstance(part := getattr(networks, name), type) and fits(part)}
-    assert {f"common.agents.networks:{name}" for name in fitting} == SHIPPED["network"]
+    assert {f"common.agents.networks:{name}" for name in fitting} == targets("network")
 
 
 def test_every_device_is_listed() -> None:
     modules = [importlib.import_module(f"crossborder.people.{m.name}") for m in pkgutil.iter_modules(people.__path__)]
     devices = [part for part in classes_in(*modules) if all(hasattr(part, name) for name in METHODS["device"])]
-    assert named([part for part in devices if part is not Device]) == SHIPPED["device"]
+    assert named([part for part in devices if part is not Device]) == targets("device")
 
 
-@pytest.mark.parametrize("target", sorted(SHIPPED["environment"]))
+@pytest.mark.parametrize("target", SHIPPED["environment"].values())
 def test_every_factory_of_environments_exists(target: str) -> None:
     found = part_loading.load_part(target)
     assert inspect.isfunction(found) or (isinstance(found, type) and issubclass(found, gymnasium.Env))
 
 
 def test_every_shipped_part_is_in_a_package_of_ours_or_of_gymnasium() -> None:
-    packages = {target.partition(":")[0].partition(".")[0] for targets in SHIPPED.values() for target in targets}
+    packages = {target.partition(":")[0].partition(".")[0] for target in SHORT_NAMES.values()}
     assert packages <= {*OWN_PACKAGES, "gymnasium"}
+
+
+@pytest.mark.parametrize(("short", "target"), SHORT_NAMES.items())
+def test_every_shipped_part_exists_and_a_class_has_its_own_name_as_short_name(short: str, target: str) -> None:
+    found = part_loading.load_part(target)
+    assert not isinstance(found, type) or found.__name__ == short
+
+
+def test_every_short_name_names_one_part() -> None:
+    assert len(SHORT_NAMES) == sum(len(names) for names in SHIPPED.values())
+    assert len({*SHORT_NAMES.values()}) == len(SHORT_NAMES)

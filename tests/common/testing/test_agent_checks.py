@@ -259,7 +259,7 @@ def test_an_agent_is_refused_that_is(agent: type[Agent], message: str) -> None:
 
 
 def test_a_function_that_makes_no_agent_is_found() -> None:
-    with fails_saying("expected a common.interfaces.Agent, found dict: derive from it"):
+    with fails_saying("expected a crossborder.Agent, found dict: derive from it"):
         check_agent(cast("type[Agent]", dict), Corridor())
 
 

@@ -171,5 +171,5 @@ def test_a_map_that_writes_into_its_rows_or_remembers_them_is_found() -> None:
 
 def test_a_good_map_passes_and_other_objects_do_not() -> None:
     check_row_map(SameColumns(), Walk())
-    with fails_saying("expected a common.interfaces.RowMap, found Transitions"):
+    with fails_saying("expected a crossborder.RowMap, found Transitions"):
         check_row_map(Transitions(), Walk())  # type: ignore[arg-type]

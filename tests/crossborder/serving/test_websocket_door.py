@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import ssl
 from collections.abc import Callable, Iterator
@@ -125,6 +126,8 @@ BAD: dict[str, tuple[Values, str]] = {
     "no observation": ({"seq": 1}, "observation: expected the shape ['k', 2], found []"),
     "another shape": ({"seq": 1, "observation": [[0, 0, 0]]}, "expected the shape ['k', 2], found [1, 3]"),
     "rows of different lengths": ({"seq": 1, "observation": [[0, 0], [0]]}, "step: "),
+    "text that is no base64": ({"seq": 1, "observation": "AAA"}, "step: Incorrect padding"),
+    "bytes of half a lane": ({"seq": 1, "observation": "AAAAAA=="}, "observation"),
     "text in an observation": ({"seq": 1, "observation": [["0", "0"]]}, "cannot hold these values"),
     "not a number": ({"seq": 1, "observation": [[0, float("nan")]]}, "expected finite values, found nan"),
     "a fraction for an action": ({"seq": 1, "observation": [[0, 0]], "executed": [0.5]}, "cannot hold these values"),
@@ -217,10 +220,16 @@ PICTURES = EnvSpec(
 )
 
 
-def test_pictures_are_bytes_in_messagepack_and_lists_in_json(talk_to: TalkTo) -> None:
+def test_pictures_are_bytes_or_lists(talk_to: TalkTo) -> None:
     with Service(Counting(PICTURES), websocket="127.0.0.1:0") as service:
         pictures = np.arange(24, dtype=np.uint8).reshape(2, 2, 2, 3)
-        for packed, camera in ((True, pictures.tobytes()), (False, pictures.tolist())):
+        text = base64.b64encode(pictures.tobytes()).decode()
+        for packed, camera in (
+            (True, pictures.tobytes()),
+            (True, pictures.tolist()),
+            (False, text),
+            (False, pictures.tolist()),
+        ):
             talk = talk_to(service, packed=packed)
             talk.ask(open={"lanes": 2})
             assert talk.step(1, observation={"camera": camera, "speed": [0.5, -0.5]}) == [1, 1]

@@ -57,6 +57,16 @@ def test_it_answers_with_the_score_of_the_candidate_as_it_lies_there_and_its_opt
         wait_for(lambda: bell.wait(0.1), "a sign of life")
 
 
+def test_the_same_candidate_has_the_same_score_again_also_if_some_of_its_actions_are_random(
+    make_config: MakeConfig, tmp_path: Path
+) -> None:
+    agent = {"target": "common.agents.dqn:DQN", "params": {"eval_epsilon": 0.5}}
+    config = make_config(env={"target": "gymnasium:make", "params": {"id": "CartPole-v1"}}, agent=agent)
+    Checkpoints(tmp_path, config, "run").draft("candidate", build_parts(config, seed=0).agent, opt_steps=1)
+    with evaluator(config, tmp_path / "candidate") as (child, _):
+        assert asked(child)["score"] == asked(child)["score"]
+
+
 def test_a_candidate_that_cannot_be_read_is_an_answer_with_its_exit_code(
     make_config: MakeConfig, tmp_path: Path
 ) -> None:

@@ -15,22 +15,23 @@ from tests.learner.ingest.by_hand import Client, Talk, refusal
 def test_batches_within_the_former_limits_are_taken_after_a_resume_with_lower_limits(
     make_config: MakeConfig,
 ) -> None:
-    with LearnerServer(make_config(server={"grace_seconds": 0.5})) as server:
+    replay, server_config = {"capacity": 10_000}, {"grace_seconds": 0.5}
+    with LearnerServer(make_config(replay=replay, push={"n_buffer": 3000}, server=server_config)) as server:
         client = Client(server)
         client.join()
         talk = Talk(client.stub)
         talk.say(client.batch(1))
         talk.cancel()
-    lower = {"grace_seconds": 0.5, "max_rows": 20, "max_message_bytes": 60_000}
-    with LearnerServer(make_config(server=lower), resume=True) as server:
+    lower = {"grace_seconds": 0.5, "max_message_bytes": 60_000}
+    with LearnerServer(make_config(replay=replay, server=lower), resume=True) as server:
         client, newcomer = Client(server), Client(server, incarnation=78)
         joined = client.join()
-        assert (joined.last_seq, joined.limits.max_rows, joined.limits.max_message_bytes) == (1, 20, 60_000)
+        assert (joined.last_seq, joined.limits.max_rows, joined.limits.max_message_bytes) == (1, 625, 60_000)
         assert Talk(client.stub).say(client.batch(2, count=2000)).acked_seq == 2
         newcomer.join()
         with pytest.raises(grpc.RpcError) as error:
-            Talk(newcomer.stub).say(newcomer.batch(1, count=21))
-        assert "rows: expected 1 to 20, found 21" in refusal(error)[2]
+            Talk(newcomer.stub).say(newcomer.batch(1, count=626))
+        assert "rows: expected 1 to 625, found 626" in refusal(error)[2]
 
 
 def limits(max_rows: int, max_message_bytes: int) -> pb.Limits:

@@ -126,14 +126,9 @@ def test_series_of_actors_are_as_many_as_there_are_ids(make_config: MakeConfig) 
     ]
 
 
-@pytest.mark.parametrize(
-    ("per_actor", "max_actors", "shown"), [(None, 256, True), (None, 257, False), (True, 257, True), (False, 2, False)]
-)
-def test_actors_have_series_of_their_own_in_small_fleets_or_as_the_configuration_says(
-    per_actor: bool | None, max_actors: int, shown: bool, make_config: MakeConfig
-) -> None:
-    config = make_config(metrics={"per_actor": per_actor}, server={"max_actors": max_actors})
-    assert config.shows_each_actor is shown
+@pytest.mark.parametrize(("max_actors", "shown"), [(256, True), (257, False)])
+def test_actors_have_series_of_their_own_in_small_fleets(max_actors: int, shown: bool, make_config: MakeConfig) -> None:
+    assert make_config(server={"max_actors": max_actors}).shows_each_actor is shown
 
 
 def test_refused_batches_are_counted_by_reason(host: LearnerServer) -> None:

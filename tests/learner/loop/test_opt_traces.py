@@ -25,7 +25,9 @@ class Trainer:
         self.learner = SimpleNamespace(opt_steps=0, opt_seconds=0.0, seconds_since_opt=lambda: 0.0)
         self.buffer = SimpleNamespace(last_drawn=np.empty(0, np.int64))
         self.newest = ModelVersion(1, 0)
-        self.traces = OptTraces(directory, cast(Learner, self.learner), self.buffer, lambda: self.newest)
+        self.traces = OptTraces(
+            directory, cast(Learner, self.learner), lambda: self.buffer.last_drawn, lambda: self.newest
+        )
 
     def opt(self, *drawn: int, published: bool = False) -> None:
         self.learner.opt_steps += 1

@@ -114,9 +114,7 @@ def test_self_contained_items_need_no_view(tmp_path: Path, make_config: MakeConf
 
 def test_a_part_that_is_not_a_view_is_refused_by_name(make_config: MakeConfig) -> None:
     config = make_config(replay={"view": {"target": "tests.learner.loop.test_replay_opening:NoView"}})
-    with pytest.raises(
-        PluginError, match=r"replay\.view\.target: expected a learner\.replay\.view\.View, found NoView"
-    ):
+    with pytest.raises(PluginError, match=r"replay\.view\.target: expected a crossborder\.View, found NoView"):
         build_view(SCHEMA, config)
 
 

@@ -233,7 +233,10 @@ def config_of(name: str, **env: Any) -> RunConfig:
     [
         ({"obs": [1.0]}, r"observation: expected float32 \[2\]"),
         ({"obs": [0.0, float("nan")]}, "column 'obs': expected finite values, found nan"),
-        ({"obs": [0.0, 1e20]}, "expected values of at most .*largest_value"),
+        (
+            {"obs": [0.0, 1e20]},
+            r"expected values of at most 1e\+12 \(server\.clip_nonfinite clips larger ones\), found",
+        ),
         ({"reward": [1.0]}, "reward: expected a number"),
         ({"reward": 1e30}, "column 'reward': expected values of at most"),
         ({"terminated": [True]}, "terminated: expected a bool"),

@@ -5,6 +5,7 @@ import contextlib
 import numpy as np
 import pytest
 
+from common.bad_values import LARGEST_VALUE
 from common.data import PRIORITY, Column, Items, Schema
 from common.domain import Domain
 from common.errors import RefusedError
@@ -127,26 +128,26 @@ def with_info(time: float, obs: float) -> Items:
 
 @pytest.mark.parametrize("value", [1e20, -1e20, 3e38])
 def test_a_finite_value_beyond_the_largest_is_refused_and_counted(value: float) -> None:
-    rules = ValueRules(WITH_INFO, {}, {}, largest=1e12)
+    rules = ValueRules(WITH_INFO, {}, {})
     rows = with_info(0.0, value)
-    with pytest.raises(RefusedError, match=r"column 'obs': expected values of at most 1e\+12 \(server.largest_value\)"):
+    with pytest.raises(RefusedError, match=r"column 'obs': expected values of at most 1e\+12 \(server\.clip_nonfinite"):
         decode(WITH_INFO, 2, encode(WITH_INFO, rows, 2), rules)
-    with pytest.raises(RefusedError, match=r"server\.largest_value"):
+    with pytest.raises(RefusedError, match=r"server\.clip_nonfinite"):
         rules.check(rows, 2)
     assert rules.nonfinite_found["obs"] == 8
     assert rules.find_refused(WITH_INFO.by_name["obs"], rows["obs"]).tolist() == [True, True]
 
 
 def test_values_up_to_the_largest_and_any_finite_value_of_info_are_kept() -> None:
-    rules = ValueRules(WITH_INFO, {}, {}, largest=1e6)
-    rows = with_info(1e300, -1e6)
+    rules = ValueRules(WITH_INFO, {}, {})
+    rows = with_info(1e300, -LARGEST_VALUE)
     assert decode(WITH_INFO, 2, encode(WITH_INFO, rows, 2), rules)["info/time"].tolist() == [0.0, 1e300]
     assert rules.check(rows, 2) is rows
 
 
 def test_a_clipped_column_has_its_bound_in_place_of_values_beyond_the_largest() -> None:
-    rules = ValueRules(SCHEMA, {"obs": 10.0}, {}, largest=1e12)
+    rules = ValueRules(SCHEMA, {"obs": 10.0}, {})
     assert rules.check(items([0.0], obs=-1e20), 1)["obs"].tolist() == [[-10.0, -10.0]]
-    wide = ValueRules(SCHEMA, {"obs": 1e30}, {}, largest=1e12)
+    wide = ValueRules(SCHEMA, {"obs": 1e30}, {})
     stored = wide.check(items([0.0], obs=INF), 1)["obs"]
     assert not wide.find_refused(SCHEMA.by_name["obs"], stored).any()

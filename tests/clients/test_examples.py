@@ -1,0 +1,107 @@
+"""The examples of the clients learn: a learner, an acting service and the game of each language, as processes."""
+
+from __future__ import annotations
+
+import re
+import select
+import shutil
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from common.config.run_config import load_config
+from tests.clients.driven import CLIENTS, LANGUAGES, compile_csharp, find_node, oldest_python, websocket_of
+from tests.conftest import PATIENCE, Command, wait_for
+from tests.e2e.test_counting import train_in_thread
+from tests.site.browser import PROGRAMS, open_browser
+
+Start = Callable[..., Command]
+GOOD = 80
+"""Balls of a hundred; without learning it is about 20."""
+IN_NODE = """
+    const [folder, address] = process.argv.slice(1);
+    const { Session } = await import(folder + "/crossborder.js");
+    const { Catch, play } = await import(folder + "/catch.js");
+    const tell = (n, caught) => n % 100 || console.log(`${caught} were caught`);
+    await play(await Session.open(address), new Catch(), () => {}, tell);
+"""
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def serve(tmp_path: Path, start: Start) -> Iterator[Callable[..., str]]:
+    """Trains the game in a learner, and starts an acting service; its address for WebSocket."""
+    free = (
+        "server.listen=127.0.0.1:0",
+        "metrics.trainer_port=0",
+        "metrics.ingest_port=0",
+        f"run_dir={tmp_path / 'run'}",
+    )
+    config = load_config(CLIENTS / "catch.yaml", (*free, "trainer.max_opts=1000000"))
+    with train_in_thread(config, local_actors=0) as (server, _):
+
+        def _serve(*words: str) -> str:
+            doors = ["--listen", "127.0.0.1:0", "--websocket", "127.0.0.1:0", *words]
+            return f"ws://{websocket_of(start('policy-server', '--learner', server.ingest.address, *doors))}"
+
+        yield _serve
+
+
+def find_game(language: str) -> list[str] | None:
+    """The command that plays the game, all but the address; None if its tools are missing."""
+    if language == "python":
+        return [*oldest_python(), str(CLIENTS / "python" / "example.py")]
+    if language == "csharp":
+        return compile_csharp(CLIENTS / "csharp" / "Example.cs")
+    node = find_node()
+    return node and [*node, "--input-type=module", "-e", IN_NODE, str(CLIENTS / "javascript")]
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_game_learns_to_catch(serve: Callable[..., str], tmp_path: Path, language: str) -> None:
+    command = find_game(language)
+    if command is None:
+        pytest.skip(f"the tools of {language} are missing")
+    log = tmp_path / "game.log"
+    with log.open("wb") as errors:
+        game = subprocess.Popen([*command, serve()], stdout=subprocess.PIPE, stderr=errors, text=True)
+    try:
+        assert game.stdout is not None
+        caught = 0
+        while caught < GOOD:
+            assert select.select([game.stdout], [], [], PATIENCE)[0], "the game stands still"
+            found = re.search(r"(\d+) were caught", game.stdout.readline())
+            assert found, log.read_text()
+            caught = int(found[1])
+    finally:
+        game.kill()
+        game.communicate()
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(not all(map(shutil.which, PROGRAMS)), reason=f"needs {' and '.join(PROGRAMS)}")
+def test_the_page_learns_while_one_watches(serve: Callable[..., str], tmp_path: Path) -> None:
+    handler = partial(SimpleHTTPRequestHandler, directory=str(CLIENTS / "javascript"))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as pages:
+        threading.Thread(target=pages.serve_forever).start()
+        page = f"http://127.0.0.1:{pages.server_port}"
+        address = serve("--set", f"origins=[{page}]")
+        try:
+            with open_browser(tmp_path / "browser.log") as browser:
+                browser.open(f"{page}/index.html?{address}")
+                said = "return document.querySelector('#said').textContent"
+
+                def caught() -> int:
+                    found = re.search(r"last 100, (\d+) were caught", browser.run(said))
+                    return int(found[1]) if found else 0
+
+                wait_for(lambda: caught() >= GOOD, "it has learned")
+                assert not browser.complaints()
+                browser.screenshot(tmp_path / "game.png")
+        finally:
+            pages.shutdown()

@@ -1,0 +1,98 @@
+"""How the client in Python plays in environments of gym and gymnasium, of any age."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Any
+
+import gymnasium
+import numpy as np
+from crossborder_client import Session
+
+from common.data import Array, Leaves
+from common.interfaces import EnvSpec
+from tests.crossborder.serving.services import SPEC, Counting, Service
+
+
+class Modern:
+    """Its episodes have three steps, and end by themselves and by a limit of time in turn."""
+
+    def __init__(self) -> None:
+        self.seeds: list[int | None] = []
+        self.actions: list[Any] = []
+        self.n = self.episodes = 0
+
+    def reset(self, *, seed: int | None = None) -> Any:
+        self.seeds.append(seed)
+        self.n = 0
+        self.episodes += 1
+        return self.look(), {}
+
+    def step(self, action: Any) -> Any:
+        self.actions.append(action)
+        self.n += 1
+        done = self.n == 3
+        return self.look(), np.float32(0.5), done and self.episodes % 2 == 1, done and self.episodes % 2 == 0, {}
+
+    def look(self) -> Any:
+        return np.array([self.n, self.episodes], np.float32)
+
+
+class Old(Modern):
+    """The interface of gym before 0.26."""
+
+    def seed(self, seed: int) -> None:
+        self.seeds.append(seed)
+
+    def reset(self) -> Any:  # type: ignore[override]
+        self.n = 0
+        self.episodes += 1
+        return self.look()
+
+    def step(self, action: Any) -> Any:
+        observation, reward, terminated, truncated, info = super().step(action)
+        return (
+            observation,
+            reward,
+            terminated or truncated,
+            {**info, "TimeLimit.truncated": True} if truncated else info,
+        )
+
+
+class Seen(Counting):
+    """Keeps the ends that the service was told; actions are arrays."""
+
+    def __init__(self) -> None:
+        super().__init__(EnvSpec(SPEC.observation_space, gymnasium.spaces.Box(0, 1000, (2,), np.float32)))
+        self.begins: list[bool] = []
+
+    def sample(self, obs: Leaves, begins: Array, lanes: Array) -> Leaves:
+        self.begins.extend(begins.tolist())
+        return np.stack([super().sample(obs, begins, lanes)] * 2, axis=1).astype(np.float32)  # type: ignore[list-item]
+
+
+def test_environments_of_each_age_play_whole_episodes() -> None:
+    with Service(websocket="127.0.0.1:0", seed=7) as service, Session(f"ws://{service.places.websocket}") as session:
+        for env, seeds in ((Modern(), [7, None, None]), (Old(), [7])):
+            assert [*islice(session.episodes(env), 3)] == [1.5] * 3
+            assert env.seeds == seeds
+            assert env.actions == [1, 2, 3] * 3, "the count begins anew with each episode"
+    (first, *_) = service.player.seen
+    assert first.dtype == np.float32
+
+
+def test_actions_that_are_more_than_a_number_are_arrays_of_the_space() -> None:
+    player = Seen()
+    with Service(player, websocket="127.0.0.1:0") as service, Session(f"ws://{service.places.websocket}") as session:
+        env = Modern()
+        next(iter(session.episodes(env)))
+    assert [(action.dtype, action.tolist()) for action in env.actions] == [(np.float32, [n, n]) for n in (1, 2, 3)]
+
+
+def test_an_episode_that_was_left_is_restarted_by_the_next_one() -> None:
+    player = Seen()
+    with Service(player, websocket="127.0.0.1:0") as service, Session(f"ws://{service.places.websocket}") as session:
+        session.act([0, 0])
+        session.act([1, 0])
+        next(iter(session.episodes(Modern())))
+    assert player.begins == [True, False, True, False, False], "the last observation gets no action"
