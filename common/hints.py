@@ -45,13 +45,14 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def nearest_path(path: Path) -> str:
-    """A hint at the file or directory whose path resembles the missing ``path``; empty if there is none."""
+    """A hint at the file or directory whose path resembles the missing ``path``, or at where a relative path begins."""
     try:
         if path.exists():
             return ""
         if not path.parent.is_dir():
             return nearest_path(path.parent)
         close = difflib.get_close_matches(path.name, (beside.name for beside in path.parent.iterdir()), n=1)
+        start = "" if path.is_absolute() else f" (in {Path.cwd()})"
     except OSError:  # No hint for a user who may not read the directory.
         return ""
-    return f" (did you mean '{path.with_name(close[0])}'?)" if close else ""
+    return f" (did you mean '{path.with_name(close[0])}'?)" if close else start

@@ -1,6 +1,8 @@
-"""Asking a learner whether it serves, through the standard gRPC health service."""
+"""Asking a learner or an acting service whether it serves, through the standard gRPC health service."""
 
 from __future__ import annotations
+
+from typing import Final
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -9,15 +11,15 @@ from common.errors import CrossborderError, LearnerUnreachableError
 from common.wire.address import join_address, split_address
 from common.wire.channel import name_proxy, open_channel, watch_credentials
 from common.wire.endpoints import Endpoint, find_endpoints, split_addresses
-from common.wire.pb import crossborder_pb2 as pb
 from common.wire.rpc import describe, typed_error
 from common.wire.trust import Trust
 
-SERVICE = pb.DESCRIPTOR.services_by_name["LearnerService"].full_name
+SERVICE: Final = ""
+"""The whole server. A learner and an acting service have different gRPC services, and both tell this health."""
 
 
 def check_health(addresses: str, trust: Trust, seconds: float) -> None:
-    """Check that a learner at one of these addresses serves actors. Asks each once, until one serves.
+    """Check that a learner or an acting service at one of these addresses serves. Asks each once, until one does.
 
     Args:
         addresses: HOST:PORT, or several, separated by commas; see ``find_endpoints``.

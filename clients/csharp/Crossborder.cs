@@ -44,7 +44,7 @@ namespace Crossborder {
         };
         Uri address;
         double timeout, patience;
-        string token, secret = "";
+        string token, policy, secret = "";
         long seq;
         Wire wire;
         readonly SemaphoreSlim turn = new SemaphoreSlim(1);
@@ -63,14 +63,15 @@ namespace Crossborder {
         /// <param name="lanes">how many characters or copies of a game act; they are counted from 0.</param>
         /// <param name="timeout">seconds after which a connection without an answer counts as broken.</param>
         /// <param name="patience">seconds after which a service out of reach is given up, by TimeoutException.</param>
+        /// <param name="policy">the name of one, if the service has several; empty: the first.</param>
         public static async Task<Session> Open(
-            string address, string token = "", int lanes = 1, double timeout = 60, double patience = 60) {
+            string address, string token = "", int lanes = 1, double timeout = 60, double patience = 60, string policy = "") {
             var uri = new Uri(address);
             if (uri.Scheme != "ws" && uri.Scheme != "wss")
                 throw new ArgumentException("address: expected ws://HOST:PORT or wss://HOST:PORT, found " + address);
             if (token != "" && uri.Scheme == "ws" && !uri.IsLoopback)
                 throw new ArgumentException("address: expected wss://, since a token needs TLS, found " + address);
-            var session = new Session { address = uri, token = token, Lanes = lanes, patience = patience };
+            var session = new Session { address = uri, token = token, policy = policy, Lanes = lanes, patience = patience };
             session.timeout = Math.Min(timeout, patience);
             await session.InTurn(() => session.Persist(made => Task.FromResult(0))).ConfigureAwait(false);
             return session;
@@ -133,10 +134,10 @@ namespace Crossborder {
         async Task<Wire> Connect() {
             wire = new Wire { Timeout = TimeSpan.FromSeconds(timeout) };
             await wire.Open(address);
-            var first = new Fields { { "describe", new Fields() } };
+            var first = new Fields { { "describe", new Fields { { "policy", policy } } } };
             if (token != "") first["token"] = token;
             Description = await wire.Ask(first, "description");
-            var fields = secret == "" ? new Fields { { "lanes", Lanes } } : new Fields { { "secret", secret } };
+            var fields = secret == "" ? new Fields { { "lanes", Lanes }, { "policy", policy } } : new Fields { { "secret", secret } };
             var opened = await wire.Ask(new Fields { { secret == "" ? "open" : "resume", fields } }, "opened");
             secret = (string)opened["secret"];
             Seed = (long)opened["seed"];

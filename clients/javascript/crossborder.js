@@ -48,10 +48,11 @@ export class Session {
    * @param {number} [options.lanes] how many characters or copies of a game act; they are counted from 0.
    * @param {number} [options.timeout] seconds after which a connection without an answer counts as broken.
    * @param {number} [options.patience] seconds after which a service that is out of reach is given up.
-   * @throws {RefusedError} the token is not valid.
+   * @param {string} [options.policy] the name of one, if the service has several; empty: the first.
+   * @throws {RefusedError} the token is not valid, or there is no such policy.
    * @throws {Error} the service is out of reach.
    */
-  static async open(address, { token = "", lanes = 1, timeout = 60, patience = 60 } = {}) {
+  static async open(address, { token = "", lanes = 1, timeout = 60, patience = 60, policy = "" } = {}) {
     const { protocol, hostname } = new URL(address);
     if (protocol !== "ws:" && protocol !== "wss:") {
       throw new TypeError(`address: expected ws://HOST:PORT or wss://HOST:PORT, found ${address}`);
@@ -60,7 +61,8 @@ export class Session {
       throw new TypeError(`address: expected wss://, since a token needs TLS, found ${address}`);
     }
     const session = new Session();
-    Object.assign(session, { address, token, lanes, timeout, patience, description: null, seed: 0, version: 0, losses: 0 });
+    Object.assign(session, { address, token, lanes, timeout, patience, policy });
+    Object.assign(session, { description: null, seed: 0, version: 0, losses: 0 });
     await session.#take(() => session.#persist(async () => {}));
     return session;
   }
@@ -167,10 +169,10 @@ export class Session {
     const wire = (this.#wire = new Wire(this.address));
     await wire.opened(seconds);
     const token = this.token ? { token: this.token } : {};
-    this.description = await wire.ask({ ...token, describe: {} }, "description", seconds);
+    this.description = await wire.ask({ ...token, describe: { policy: this.policy } }, "description", seconds);
     if (this.#secret) await wire.ask({ resume: { secret: this.#secret } }, "opened", seconds);
     else {
-      const { secret, seed } = await wire.ask({ open: { lanes: this.lanes } }, "opened", seconds);
+      const { secret, seed } = await wire.ask({ open: { lanes: this.lanes, policy: this.policy } }, "opened", seconds);
       [this.#secret, this.seed, this.#seq] = [secret, seed, 0];
     }
     return wire;

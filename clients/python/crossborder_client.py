@@ -54,18 +54,19 @@ class Session:
         tls: for a certificate of your own authority: ``ssl.create_default_context(cafile="ca.pem")``.
         timeout: seconds after which a connection without an answer counts as broken.
         patience: seconds after which a service that is out of reach is given up, by ``ConnectionError``.
+        policy: the name of one, if the service has several; empty: the first.
     """
 
     def __init__(
         self, address: str, token: str = "", lanes: int = 1, tls: ssl.SSLContext | None = None,
-        timeout: float = 60.0, patience: float = 60.0,
+        timeout: float = 60.0, patience: float = 60.0, policy: str = "",
     ) -> None:  # fmt: skip
         url = urlsplit(address)
         if url.scheme not in ("ws", "wss") or not url.hostname:
             raise ValueError(f"address: expected ws://HOST:PORT or wss://HOST:PORT, found {address!r}")
         if token and url.scheme == "ws" and url.hostname not in ("localhost", "127.0.0.1", "::1"):
             raise ValueError(f"address: expected wss://, since a token needs TLS, found {address!r}")
-        self.address, self.token, self.lanes, self._tls = address, token, lanes, tls
+        self.address, self.token, self.lanes, self.policy, self._tls = address, token, lanes, policy, tls
         self._timeout, self._patience, self._secret = min(timeout, patience), patience, ""
         self.seed = self.version = self.losses = self._seq = 0
         self.description: dict[str, Any] = {}
@@ -162,8 +163,9 @@ class Session:
         """Open a connection, and with it a session, or the one that this client had."""
         wire = self._wire = _WebSocket(self.address, self._tls, self._timeout)
         wire.shake_hands()
-        self.description = wire.ask({**({"token": self.token} if self.token else {}), "describe": {}}, "description")
-        first = {"resume": {"secret": self._secret}} if self._secret else {"open": {"lanes": self.lanes}}
+        token, policy = ({"token": self.token} if self.token else {}), {"policy": self.policy}
+        self.description = wire.ask({**token, "describe": policy}, "description")
+        first = {"resume": {"secret": self._secret}} if self._secret else {"open": {"lanes": self.lanes, **policy}}
         opened = wire.ask(first, "opened")
         self._secret, self.seed = opened["secret"], opened["seed"]
         return wire

@@ -80,8 +80,10 @@ def read_yaml(path: Path) -> dict[str, Any]:
     """
     try:
         values = parse_yaml(path.read_text())
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read: {error}{nearest_path(path)}") from error
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}{nearest_path(path)}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from error
     except (yaml.YAMLError, ValueError) as error:  # ValueError: for a value such as the date 2024-13-01.
         raise ConfigError(f"{path}: not valid YAML: {error}") from error
     if not isinstance(values, dict | None):

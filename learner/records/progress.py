@@ -19,7 +19,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from learner.records.status import Status, format_return
+from learner.records.status import Status, format_rate, format_return
 
 log = logging.getLogger(__name__)
 LIVE_SECONDS, PLAIN_SECONDS = 0.5, 5.0
@@ -79,7 +79,8 @@ class Progress:
         if self._console is None:
             self._tell_lines(lambda line: log.info("%s", line))
         elif not _can_be_live(self._console):
-            self._tell_lines(self._console.print)
+            # A notebook breaks long lines, as ``print`` does; in a file a status is one line.
+            self._tell_lines(self._console.print if self._console.is_jupyter else self._console.out)
         else:
             self._show_live(self._console)
 
@@ -124,7 +125,7 @@ def render(status: Status, before: Status) -> Group:
     record, rates = status.record, status.rates_since(before)
     wanted = f" of {status.samples_per_insert:g}" if status.samples_per_insert else ""
     flow = (
-        f"{status.seconds:.0f} s · {rates[0]:.0f} opt/s · {rates[1]:.0f} steps/s · "
+        f"{status.seconds:.0f} s · {format_rate(rates[0])} opt/s · {format_rate(rates[1])} steps/s · "
         f"replay ratio {status.replay_ratio:.1f}{wanted} · replay {status.replay_size:,}"
     )
     loss = record.get("loss", record.get("loss_critic", math.nan))

@@ -44,11 +44,20 @@ class Status:
         """The status as one line for a log, with the rates since the earlier status ``before``."""
         best, rates = self.best_score if math.isfinite(self.best_score) else None, self.rates_since(before)
         return (
-            f"{self.seconds:.0f} s, opt step {self.opt_steps}/{self.max_opts}, {rates[0]:.0f} opt/s, "
-            f"{rates[1]:.0f} steps/s, {self.actors_online} actors, return {format_return(self.return_mean)}, "
+            f"{self.seconds:.0f} s, opt step {self.opt_steps}/{self.max_opts}, {format_rate(rates[0])} opt/s, "
+            f"{format_rate(rates[1])} steps/s, {self.actors_online} actors, return {format_return(self.return_mean)}, "
             f"best evaluation {format_return(best)}, replay {self.replay_size} steps, "
             f"ratio {self.replay_ratio:.1f}, policy lag {self.policy_lag:.0f} opt steps"
         )
+
+
+def format_rate(value: float) -> str:
+    """Format a rate: below 10 with a decimal, since PPO and IMPALA make few opt steps per second, and 0.4 is not 0.
+
+    >>> format_rate(0.0), format_rate(0.4), format_rate(1300.2)
+    ('0', '0.4', '1300')
+    """
+    return f"{value:.1f}" if 0 < value < 10 else f"{value:.0f}"
 
 
 def format_return(value: float | None) -> str:

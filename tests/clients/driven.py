@@ -163,7 +163,7 @@ def websocket_of(command: Command) -> str:
 class Served:
     """An acting service of a saved policy."""
 
-    def __init__(self, start: Callable[..., Command], run: Path, *words: str, port: int = 0) -> None:
+    def __init__(self, start: Callable[..., Command], run: Path | str, *words: str, port: int = 0) -> None:
         allowed = ["--allow", "tests", "--allow", "my_game:Game"]
         doors = ["--listen", "127.0.0.1:0", "--websocket", f"127.0.0.1:{port}"]
         self.command = start("policy-server", "--run", str(run), *allowed, *doors, *words)

@@ -149,6 +149,19 @@ def test_structured_observations_and_actions(connect: Connect, start: Start, tmp
     assert (episode["action/count"], episode["action/aim"]) == ([1, 5], [[1, 6], [0.5, 0.25]])
 
 
+def test_a_client_names_one_of_several_policies_with_its_own_spaces(
+    connect: Connect, start: Start, run: Path, tmp_path: Path
+) -> None:
+    save_policy(tmp_path / "rich", STRUCTURED)
+    served = Served(start, f"plain={run}", "--run", f"rich={tmp_path / 'rich'}")
+    seen = {"camera": bytes([9] * 12), "arm/joints": [0, 0, 0]}
+    assert connect(served.address, policy="rich").call("act", observation=seen) == {"count": 1, "aim": [1, 9]}
+    assert connect(served.address).call("act", observation=HERE) == 1
+    with pytest.raises(CallError, match="richer") as error:
+        connect(served.address, policy="richer")
+    assert error.value.name == "bad_message"
+
+
 def test_large_pictures_travel(connect: Connect, start: Start, tmp_path: Path) -> None:
     large = {"type": "Box", "low": 0, "high": 255, "shape": [200, 300, 3], "dtype": "uint8"}
     spaces = {"observation": {"type": "Dict", "spaces": {"camera": large}}, "action": STRUCTURED["action"]}

@@ -42,5 +42,12 @@ def test_a_missing_directory_is_answered_with_the_nearest_where_it_is_missing(tm
     assert nearest_path(tmp_path / "cartpole-1" / "bset") == f" (did you mean '{tmp_path}/cartpole-1/best'?)"
 
 
+def test_a_relative_path_without_a_neighbour_is_answered_with_the_present_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert nearest_path(Path("configs/cartpole.yaml")) == nearest_path(Path("zzz")) == f" (in {tmp_path})"
+
+
 def test_there_is_no_hint_at_a_directory_that_may_not_be_read(tmp_path: Path) -> None:
     assert nearest_path(tmp_path / ("x" * 300)) == ""

@@ -44,7 +44,7 @@ static class Driver
             case "open":
                 session = await Session.Open(
                     (string)given["address"], (string)Get(given, "token", ""), Convert.ToInt32(Get(given, "lanes", 1L)),
-                    Convert.ToDouble(given["timeout"]), Convert.ToDouble(given["patience"]));
+                    Convert.ToDouble(given["timeout"]), Convert.ToDouble(given["patience"]), (string)Get(given, "policy", ""));
                 return null;
             case "get":
                 var name = (string)given["attribute"];

@@ -11,6 +11,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from actor.client.health import check_health
 from common.errors import AddressError, PluginError
 from common.wire.channel import open_channel, watch_credentials
 from common.wire.pb import acting_pb2 as pb
@@ -93,6 +94,10 @@ def test_health_is_told_without_a_token(secured: Service, certs: Path) -> None:
         asked = health_pb2.HealthCheckRequest(service="crossborder.v1.ActingService")
         answer = health_pb2_grpc.HealthStub(channel).Check(asked)
     assert answer.status == health_pb2.HealthCheckResponse.SERVING
+
+
+def test_the_health_probe_passes(secured: Service, certs: Path) -> None:
+    check_health(secured.places.address, Trust(ca=certs / "ca.pem"), PATIENCE)
 
 
 def test_a_message_beyond_the_limit_is_refused() -> None:

@@ -91,6 +91,15 @@ def test_in_a_terminal_the_last_state_stays_on_the_screen() -> None:
     assert "of 80,000" in screen.getvalue()
 
 
+def test_in_a_file_each_status_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "PLAIN_SECONDS", 0.001)
+    file = io.StringIO()
+    with Progress(lambda: STATUS, Console(file=file, width=80)) as shown:
+        while not file.getvalue():
+            shown._closed.wait(0.001)
+    assert set(file.getvalue().splitlines()) == {STATUS.line(STATUS)}
+
+
 @pytest.mark.filterwarnings("error")
 @pytest.mark.skipif(find_spec("ipywidgets") is not None, reason="the live display works")
 def test_in_a_notebook_without_ipywidgets_it_prints_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,6 +35,10 @@ def test_rates_are_those_since_the_status_before_and_not_those_of_a_record_betwe
     assert STATUS.rates_since(STATUS) == (0.0, 0.0)
 
 
+def test_a_run_with_few_opt_steps_per_second_does_not_seem_to_stand() -> None:
+    assert " 0.5 opt/s, " in dataclasses.replace(STATUS, opt_steps=BEFORE.opt_steps + 1).line(BEFORE)
+
+
 def test_the_line_has_all_that_a_log_needs() -> None:
     line = dataclasses.replace(STATUS, seconds=18.4, opt_steps=9120, max_opts=80000, replay_size=18240).line(BEFORE)
     for part in (
