@@ -36,6 +36,7 @@ from learner.ingest.admission import OpenCall
 from learner.ingest.audit import STRANGER
 from learner.ingest.gate import CLIENT_METHODS, Caller, Gate
 from learner.ingest.refusals import (
+    BadMessageError,
     OverLimitError,
     TokenReplacedError,
     UnauthenticatedError,
@@ -50,6 +51,8 @@ STOP_SECONDS: Final = 0.5
 """The time in which clients are told that the service ends."""
 MAX_STRANGERS: Final = 32
 """Connections that have not shown a token yet. Each may make the service keep one message."""
+MOST_OPENING: Final = 1 << 13
+"""Characters of a message before a session: to parse millions of brackets would hold all clients up for seconds."""
 _CLOSE_CODES: Final = {StoppingError: 1001, TokenReplacedError: 1012, OverLimitError: 1013}
 """Of errors after which a client may come back (RFC 6455, section 7.4, and IANA's list); all others are 1008."""
 
@@ -180,11 +183,20 @@ class WebSocketDoor:
             self._open.discard(call)
 
     async def _read_in_time(self, socket: ServerConnection) -> str | bytes:
+        """A message before a session.
+
+        Raises:
+            OverLimitError: none came in time.
+            BadMessageError: it is far longer than one that opens a session.
+        """
         try:
             async with asyncio.timeout(self._service.handshake_seconds):
-                return await socket.recv()
+                message = await socket.recv()
         except TimeoutError:
             raise self._limits.count_refusal("handshake_seconds") from None
+        if len(message) > MOST_OPENING:
+            raise BadMessageError(f"expected at most {MOST_OPENING} characters before a session, found {len(message)}")
+        return message
 
     async def _identify(self, socket: ServerConnection, token: object) -> Caller:
         """The caller that has sent this token; a caller without any sends an empty one.
