@@ -230,7 +230,8 @@ def test_an_environment_that_breaks_pettingzoos_interface_is_told_so(change: dic
         play(lanes, 10)
 
 
-def test_an_environment_may_keep_those_in_agents_who_have_left() -> None:
+@pytest.mark.parametrize("players", [{}, {"b": "random", "c": "random"}], ids=str)
+def test_an_environment_may_keep_those_in_agents_who_have_left(players: dict[str, str]) -> None:
     class Keeps(Crowd):
         def reset(self, seed: int | None = None, options: Any = None) -> Any:
             self._kept: list[str] = []
@@ -244,7 +245,7 @@ def test_an_environment_may_keep_those_in_agents_who_have_left() -> None:
             self.agents = [*self.agents, *self._kept]
             return found
 
-    lanes = [lanes_of(SeatsEnv([env])) for env in (Keeps(), Crowd())]
+    lanes = [lanes_of(SeatsEnv([env], players=[players])) for env in (Keeps(), Crowd())]
     for each in lanes:
         each.reset(4)
     assert play(lanes[0], 40) == play(lanes[1], 40)
