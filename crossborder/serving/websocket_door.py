@@ -40,6 +40,7 @@ from learner.ingest.refusals import (
     OverLimitError,
     TokenReplacedError,
     UnauthenticatedError,
+    message_of,
     status_of,
 )
 from learner.records.exposition import watch_tls
@@ -235,11 +236,11 @@ class WebSocketDoor:
 
     async def _refuse(self, socket: ServerConnection, error: CrossborderError, *, as_text: bool) -> None:
         """Tell the client why its connection ends, and end it."""
-        name = status_of(error)[1]
+        name, message = status_of(error)[1], message_of(error)
         self._service.figures.refused[name] += 1
-        log.warning("%s: %s", name, error)
+        log.warning("%s: %s", name, message)
         try:
-            await socket.send(write({"error": {"name": name, "message": str(error)}}, as_text=as_text))
+            await socket.send(write({"error": {"name": name, "message": message}}, as_text=as_text))
         except ConnectionClosed:
             log.debug("the client has gone before it was told")
         await socket.close(_CLOSE_CODES.get(type(error), 1008), name)

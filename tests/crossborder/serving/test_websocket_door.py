@@ -166,6 +166,17 @@ def test_a_message_before_a_session_is_short(talk_to: TalkTo, service: Service) 
     assert "characters before a session" in talk.refused(open={"lanes": 1, "policy": "a" * MOST_OPENING})[1]
 
 
+def test_what_is_told_about_a_refusal_is_short(
+    talk_to: TalkTo, service: Service, caplog: pytest.LogCaptureFixture
+) -> None:
+    talk = talk_to(service)
+    talk.ask(open={"lanes": 1})
+    name, message, _ = talk.refused(step={"seq": 1, "observation": [[0, 0]], "a" * 100_000: 1})
+    assert name == "bad_message"
+    assert len(message) < 5000
+    assert max(len(record.getMessage()) for record in caplog.records) < 5000
+
+
 def test_web_pages_connect_only_from_origins_that_are_named(talk_to: TalkTo, service: Service) -> None:
     assert "opened" in talk_to(service, origin=Origin("https://game.example")).ask(open={"lanes": 1})
     with pytest.raises(InvalidStatus) as refused:
