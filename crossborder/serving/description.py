@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from common.action_masks import find_masks
 from common.bad_values import KEEP_ALL, REFUSE_ALL, Rules
-from common.data import Array, Column, Leaves, Schema
+from common.data import Column, Leaves, Schema
 from common.errors import PluginError, RefusedError
 from common.interfaces import EnvSpec
 from common.spaces import AnySpace, columns_of, from_columns, to_columns
-from common.wire.codec import decode, encode
+from common.wire.codec import decode
 from common.wire.pb import acting_pb2 as pb
 from learner.ingest.refusals import BadMessageError
 
@@ -71,8 +71,11 @@ class Description:
         Raises:
             PluginError: an action is NaN or infinite, which no client should execute.
         """
-        n = sum(counts)
-        columns = _columns_of("action", self._action, actions, n)
+        n, found = sum(counts), to_columns("action", actions)
+        columns = {
+            column.name: np.asarray(found[column.name], column.numpy_dtype).reshape(n, *column.shape)
+            for column in self._action.columns
+        }
         for name, array in columns.items():
             if array.dtype.kind == "f" and not np.isfinite(array).all():
                 raise PluginError(
@@ -84,10 +87,6 @@ class Description:
             for packed, size in ((array.tobytes(), array.nbytes // n) for array in columns.values())
         ]
         return parts[0] if len(parts) == 1 else list(map(b"".join, zip(*parts, strict=True)))
-
-    def write_observation(self, observations: Leaves, k: int) -> bytes:
-        """The payload with the observations of k lanes."""
-        return encode(self._observation, _columns_of("observation", self._observation, observations, k), k)
 
     def leaves(self) -> tuple[list[pb.Leaf], list[pb.Leaf]]:
         """The leaves of one observation and of one action, for ``DescribeResponse``."""
@@ -111,15 +110,6 @@ def _read(name: str, schema: Schema, payload: bytes, k: int, rules: Rules = REFU
         raise BadMessageError(f"{name}: {error}") from error
     leaves: Leaves = from_columns(name, columns)
     return leaves
-
-
-def _columns_of(name: str, schema: Schema, leaves: Leaves, k: int) -> dict[str, Array]:
-    """The leaves of k lanes as the columns of a payload, in its order."""
-    found: dict[str, Any] = to_columns(name, leaves)
-    return {
-        column.name: np.asarray(found[column.name], column.numpy_dtype).reshape(k, *column.shape)
-        for column in schema.columns
-    }
 
 
 def _describe(name: str, space: AnySpace) -> Iterator[pb.Leaf]:

@@ -21,7 +21,6 @@ class ServedPolicy:
         sink: takes the steps of its lanes; None: nobody does.
         name: empty if the service has this policy alone, and clients need not name it.
         follower: brings newer parameters; None: the player does, or there are none.
-
         source: where it comes from, for people.
 
     Raises:

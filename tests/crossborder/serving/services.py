@@ -14,7 +14,7 @@ import grpc
 import gymnasium
 import numpy as np
 
-from common.data import Array, Leaves
+from common.data import Array, Column, Leaves
 from common.interfaces import EnvSpec
 from common.wire.pb import acting_pb2 as pb
 from common.wire.pb import acting_pb2_grpc as pb_grpc
@@ -103,6 +103,12 @@ class Service:
         self.stop()
 
 
+def pack(columns: Mapping[str, Column], leaves: Leaves) -> bytes:
+    """The payload of observations."""
+    by_path = leaves if isinstance(leaves, dict) else {"": leaves}
+    return b"".join(np.asarray(by_path[path], column.dtype).tobytes() for path, column in columns.items())
+
+
 class Caller:
     """A program that talks to a service by gRPC.
 
@@ -149,8 +155,7 @@ class Stream:
 
     def make_step(self, seq: int, observation: Any = None, k: int = 1, **fields: Any) -> pb.LaneSteps:
         found = np.zeros((k, 2), np.float32) if observation is None else observation
-        k = len(fields["lanes"]) if "lanes" in fields else k
-        payload = found if isinstance(found, bytes) else self.description.write_observation(found, k)
+        payload = found if isinstance(found, bytes) else pack(self.description.observation_columns, found)
         return pb.LaneSteps(seq=seq, observation=payload, **fields)
 
     def read(self) -> pb.LaneActions:

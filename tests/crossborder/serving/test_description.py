@@ -48,7 +48,7 @@ def test_an_action_that_is_not_finite_reaches_no_client() -> None:
 def test_floats_of_observations_may_leave_their_bounds_and_integers_may_not() -> None:
     spec = EnvSpec(gymnasium.spaces.Dict({"goal": DISCRETE(2), "speed": BOX(-1, 1, (1,), np.float32)}), DISCRETE(2))
     description = Description(spec)
-    payload = description.write_observation({"goal": np.array([1]), "speed": np.array([[9.0]])}, 1)
+    payload = np.array([1], "<i8").tobytes() + np.array([9.0], "<f4").tobytes()
     assert description.read_observation(payload, 1)["speed"].tolist() == [[9.0]]
     with pytest.raises(BadMessageError, match="column 'observation/goal': expected 0 to 1, found 2"):
         description.read_observation(payload.replace(b"\x01", b"\x02"), 1)

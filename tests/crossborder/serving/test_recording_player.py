@@ -25,7 +25,7 @@ from crossborder.serving.description import Description
 from crossborder.serving.recording_player import RecordingPlayer
 from tests.actor.acting import Kept, assert_same
 from tests.conftest import merged
-from tests.crossborder.serving.services import Caller, Service, Stream, numbers, refusal
+from tests.crossborder.serving.services import Caller, Service, Stream, numbers, pack, refusal
 
 SEED, ROUNDS = 11, 60
 LIMIT = {"wrappers": [{"target": "gymnasium.wrappers:TimeLimit", "params": {"max_episode_steps": 13}}]}
@@ -236,9 +236,9 @@ def test_masks_that_allow_no_action_are_refused_unless_the_episode_has_terminate
     description = Description(service.player.spec)
     seen = empty_leaves(service.player.spec.observation_space, 1)
     assert isinstance(seen, dict)
-    none = description.write_observation(seen, 1)
+    none = pack(description.observation_columns, seen)
     seen["action_mask"][:] = 1
-    some = description.write_observation(seen, 1)
+    some = pack(description.observation_columns, seen)
     with service.calls() as caller:
         stream = caller.open(1)
         stream.step(1, some)
