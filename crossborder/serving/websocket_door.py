@@ -16,7 +16,7 @@ from websockets.http11 import Request, Response
 from websockets.typing import Origin
 
 from common.errors import AddressError, CrossborderError
-from common.wire.address import join_address, name_peer, split_address
+from common.wire.address import join_address, name_peer, peer_address, split_address
 from common.wire.pb import acting_pb2 as pb
 from common.wire.rpc import StoppingError
 from common.wire.tokens import authorization
@@ -35,6 +35,7 @@ from crossborder.serving.websocket_messages import (
 from learner.ingest.admission import OpenCall
 from learner.ingest.audit import STRANGER
 from learner.ingest.gate import CLIENT_METHODS, Caller, Gate
+from learner.ingest.limits import YieldingPlaces
 from learner.ingest.refusals import (
     BadMessageError,
     OverLimitError,
@@ -51,7 +52,8 @@ METHOD: Final = f"{CLIENT_METHODS}Act"
 STOP_SECONDS: Final = 0.5
 """The time in which clients are told that the service ends."""
 MAX_STRANGERS: Final = 32
-"""Connections that have not shown a token yet. Each may make the service keep one message."""
+"""Connections that have not shown a token yet. Each may make the service keep one message. One more ends the oldest of
+the address that has most of them, so silent connections keep no client out."""
 MOST_OPENING: Final = 1 << 13
 """Characters of a message before a session: to parse millions of brackets would hold all clients up for seconds."""
 _CLOSE_CODES: Final = {StoppingError: 1001, TokenReplacedError: 1012, OverLimitError: 1013}
@@ -70,7 +72,7 @@ class WebSocketDoor:
         self._service, self._gate = service, gate
         self._config, self._limits = service.config, service.limits
         self._open = set[OpenCall]()
-        self._n_strangers = 0
+        self._strangers = YieldingPlaces(MAX_STRANGERS)
         self._tasks = set[asyncio.Task[None]]()
         """Of all connections."""
 
@@ -137,8 +139,6 @@ class WebSocketDoor:
             if self._service.sessions.is_stopping:
                 return socket.respond(HTTPStatus.SERVICE_UNAVAILABLE, "not serving\n")
             return socket.respond(HTTPStatus.OK, "serving\n")
-        if self._n_strangers >= MAX_STRANGERS:
-            return socket.respond(HTTPStatus.SERVICE_UNAVAILABLE, "too many connections without a token\n")
         return None
 
     async def _serve(self, socket: ServerConnection) -> None:
@@ -147,14 +147,15 @@ class WebSocketDoor:
         self._tasks.add(task)
         as_text = True
         try:
-            self._n_strangers += 1
+            account = peer_address(name_peer(*socket.remote_address[:2]))
+            place = self._strangers.take(account, socket.transport.abort)
             try:
                 message = await self._read_in_time(socket)
                 as_text = isinstance(message, str)
                 values = dict(parse(message))
                 caller = await self._identify(socket, values.pop("token", ""))
             finally:
-                self._n_strangers -= 1
+                self._strangers.release(place)
             await self._serve_caller(socket, caller, values, as_text=as_text)
         except ConnectionClosed as error:
             log.debug("a connection has ended: %s", error)

@@ -19,7 +19,7 @@ from websockets.typing import Origin
 
 from common.interfaces import EnvSpec
 from crossborder.certificates.authority import make_files
-from crossborder.serving.websocket_door import MOST_OPENING
+from crossborder.serving.websocket_door import MAX_STRANGERS, MOST_OPENING
 from tests.conftest import PATIENCE
 from tests.crossborder.serving.services import Caller, Counting, Service
 
@@ -164,6 +164,14 @@ def test_a_message_before_a_session_is_short(talk_to: TalkTo, service: Service) 
     talk = talk_to(service)
     talk.ask(describe={})
     assert "characters before a session" in talk.refused(open={"lanes": 1, "policy": "a" * MOST_OPENING})[1]
+
+
+def test_connections_that_say_nothing_keep_no_client_out(talk_to: TalkTo, service: Service) -> None:
+    silent = [talk_to(service) for _ in range(MAX_STRANGERS)]
+    assert "opened" in talk_to(service).ask(open={"lanes": 1})
+    with pytest.raises(ConnectionClosed):
+        silent[0].read()
+    assert "opened" in silent[1].ask(open={"lanes": 1})
 
 
 def test_what_is_told_about_a_refusal_is_short(
