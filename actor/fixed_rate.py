@@ -8,6 +8,7 @@ with a rate makes a safe stop first, and begins a new episode afterwards.
 
 from __future__ import annotations
 
+import abc
 import gc
 import logging
 import os
@@ -18,8 +19,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
+from actor.client.acting_session import NoAnswerError
 from actor.client.fetcher import ModelFetcher
 from actor.client.pusher import BEHIND_SECONDS, Pusher
+from actor.client.remote_policy import RemotePolicy
 from actor.proxy import ReplayBufferProxy
 from actor.sampling.sampler import Sampler
 from actor.stat import ActorCounters
@@ -50,8 +53,50 @@ class Reason:
     wait: Callable[[float], bool]
 
 
-class Control:
-    """Acts in one lane at a fixed rate.
+class SafeControl(abc.ABC):
+    """Acts in one lane at a fixed rate, and makes a safe stop before it waits.
+
+    Args:
+        lanes: one lane.
+        stop_safely: makes a safe stop.
+        counters: counts safe stops.
+    """
+
+    def __init__(self, lanes: PlainLanes, stop_safely: Callable[[], None], counters: ActorCounters) -> None:
+        self._lanes, self._stop_safely, self._counters = lanes, stop_safely, counters
+
+    def run(self, ends: Callable[[], bool]) -> None:
+        """Act until ``ends()`` is true or something raises; then make a safe stop."""
+        with acting_first():
+            try:
+                while not ends():
+                    self._act(ends)
+            finally:
+                self._stop_safely()
+
+    @abc.abstractmethod
+    def _act(self, ends: Callable[[], bool]) -> None:
+        """Take one step, or call ``_pause`` if there is a reason to."""
+
+    def _pause(self, reason: Reason, ends: Callable[[], bool]) -> None:
+        """Make a safe stop, wait, and have a new episode begin.
+
+        The episode before stays without an end: its last row is not linked to another.
+        """
+        log.warning("safe stop: %s", reason.text)
+        began = time.monotonic()
+        self._stop_safely()
+        self._counters.safe_stops += 1
+        self._lanes.reset()
+        while not (ends() or reason.wait(LOOK_SECONDS)):
+            continue
+        waited = time.monotonic() - began
+        self._counters.wait_seconds += waited
+        log.info("waited for %.1f s after the safe stop", waited)
+
+
+class Control(SafeControl):
+    """Acts with the models of a learner.
 
     Args:
         sampler: keeps ``pace``.
@@ -80,9 +125,9 @@ class Control:
         max_model_age: float | None,
         counters: ActorCounters,
     ) -> None:
-        self._sampler, self._pace, self._lanes, self._agent, self._proxy = sampler, pace, lanes, agent, proxy
-        self._models, self._pusher, self._stop_safely = models, pusher, stop_safely
-        self._max_model_age, self._counters = max_model_age, counters
+        super().__init__(lanes, stop_safely, counters)
+        self._sampler, self._pace, self._agent, self._proxy = sampler, pace, agent, proxy
+        self._models, self._pusher, self._max_model_age = models, pusher, max_model_age
         self._confirmed_at = time.monotonic()
         self._sync_seconds = self._inference_seconds = 0.0
         self._full = Reason("the spool is full (push.spool_bytes)", pusher.wait_for_room)
@@ -95,17 +140,7 @@ class Control:
             self._wait_for_young_model,
         )
 
-    def run(self, ends: Callable[[], bool]) -> None:
-        """Act until ``ends()`` is true or something raises; then make a safe stop."""
-        with acting_first():
-            try:
-                while not ends():
-                    self._act(ends)
-            finally:
-                self._stop_safely()
-
     def _act(self, ends: Callable[[], bool]) -> None:
-        """Take one step, or wait if there is a reason to."""
         reason = self._find_reason_to_wait()
         if reason is not None:
             self._pause(reason, ends)
@@ -147,22 +182,6 @@ class Control:
         self._models.wait_for_word(seconds)
         return self._has_young_model()
 
-    def _pause(self, reason: Reason, ends: Callable[[], bool]) -> None:
-        """Make a safe stop, wait, and have a new episode begin.
-
-        The episode before stays without an end: its last row is not linked to another.
-        """
-        log.warning("safe stop: %s", reason.text)
-        began = time.monotonic()
-        self._stop_safely()
-        self._counters.safe_stops += 1
-        self._lanes.reset()
-        while not (ends() or reason.wait(LOOK_SECONDS)):
-            continue
-        waited = time.monotonic() - began
-        self._counters.wait_seconds += waited
-        log.info("waited for %.1f s after the safe stop", waited)
-
     def _sync(self) -> None:
         """Load a newer model, if there is one and enough time is left."""
         model = self._models.newer_than(self._proxy.version)
@@ -179,6 +198,36 @@ class Control:
         self._agent.sync_model(model)
         self._proxy.version, self._sampler.version = model.version, model.version.opt_steps
         self._sync_seconds = max(time.monotonic() - began, 0.9 * self._sync_seconds)
+
+
+class RemoteControl(SafeControl):
+    """Acts with the policy of an acting service.
+
+    Args:
+        policy: gives actions in time, or raises NoAnswerError.
+        step: takes one step by it.
+        lanes: see ``SafeControl``.
+        stop_safely: see ``SafeControl``.
+        counters: see ``SafeControl``.
+    """
+
+    def __init__(
+        self,
+        policy: RemotePolicy,
+        step: Callable[[], None],
+        lanes: PlainLanes,
+        stop_safely: Callable[[], None],
+        counters: ActorCounters,
+    ) -> None:
+        super().__init__(lanes, stop_safely, counters)
+        self._step = step
+        self._late = Reason(f"the acting service has given no action for {policy.seconds:g} s", policy.wait)
+
+    def _act(self, ends: Callable[[], bool]) -> None:
+        try:
+            self._step()
+        except NoAnswerError:
+            self._pause(self._late, ends)
 
 
 @contextmanager

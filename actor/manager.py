@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from actor.stat import ActorStat
+from common.config.remote_config import RemoteConfig
 from common.cores import divide_cores
 from common.errors import CrossborderError
 from common.process.child import Child
@@ -24,6 +25,8 @@ from common.wire.trust import Trust
 log = logging.getLogger(__name__)
 MEMORY: Final = Path("/dev/shm")  # noqa: S108 - a directory of our own is made in it, for this user only
 PREFIX: Final = "crossborder-models-"
+ACTOR: Final = "actor.worker"
+"""The module of a worker that is an actor."""
 
 
 class ModelShare:
@@ -82,7 +85,7 @@ class ActorManager:
     """Runs ``n_actors`` worker processes for one learner.
 
     Args:
-        address: the learner's HOST:PORT.
+        address: HOST:PORT of the learner, or of the acting service.
         n_actors: number of worker processes.
         on_failure: called when a worker cannot be kept running.
         trust: how workers check the learner, and what they prove to it.
@@ -94,6 +97,7 @@ class ActorManager:
         cores: which are divided among the workers; empty: the workers use any cores.
         spares: processes that become the workers, one for each worker, closed by the caller; None: the manager makes
             the workers itself.
+        remote: the settings of workers whose policy is an acting service; None: the workers are actors of a learner.
     """
 
     def __init__(
@@ -109,9 +113,11 @@ class ActorManager:
         models: Path | None = None,
         cores: Sequence[int] = (),
         spares: Sequence[Spare] | None = None,
+        remote: RemoteConfig | None = None,
     ) -> None:
-        self._spares = make_spares(n_actors) if spares is None else spares
-        self.share = _open_share() if models is None and n_actors > 1 else None
+        module = ACTOR if remote is None else "actor.remote_worker"
+        self._spares = make_spares(n_actors, module) if spares is None else spares
+        self.share = _open_share() if models is None and n_actors > 1 and remote is None else None
         """The directory in which the workers share models; None if they share none."""
         models = self.share.path if self.share is not None else models
         self._boot = {
@@ -121,6 +127,7 @@ class ActorManager:
             "evaluates": evaluates,
             "record": str(record) if record else None,
             "models": str(models) if models else None,
+            "remote": None if remote is None else remote.model_dump(mode="json"),
         }
         self._cores = divide_cores(cores, n_actors)
         self._supervisors: list[Supervisor] = []
@@ -132,7 +139,7 @@ class ActorManager:
             raise
 
     def _start(self, index: int) -> Child:
-        return self._spares[index].start_child({**self._boot, "cores": self._cores[index]})
+        return self._spares[index].start_child({**self._boot, "cores": self._cores[index], "number": index})
 
     @property
     def restarts(self) -> int:
@@ -178,9 +185,9 @@ class ActorManager:
         return stats
 
 
-def make_spares(n_actors: int) -> list[Spare]:
+def make_spares(n_actors: int, module: str = ACTOR) -> list[Spare]:
     """Make one spare for each worker. A spare that begins now has imported its modules when the learner listens."""
-    return [Spare(f"worker-{i}", "actor.worker") for i in range(n_actors)]
+    return [Spare(f"worker-{i}", module) for i in range(n_actors)]
 
 
 def _open_share() -> ModelShare | None:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import logging
-import os
-import signal
 import sys
 import threading
-from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
 from actor.allowance import check_names
+from actor.child_main import run_child, run_worker
 from actor.client.assembly import max_file_bytes
 from actor.client.connector import Connector, LearnerAwayError, new_incarnation
 from actor.client.fetcher import ModelFetcher
@@ -26,24 +25,19 @@ from actor.episode_recording import EpisodeRecording
 from actor.evaluating import CandidateScorer
 from actor.fixed_rate import Control
 from actor.proxy import ReplayBufferProxy
-from actor.sampling.guard import Guard, Watchdog
+from actor.sampling.guard import guard_envs, watch_envs
 from actor.sampling.sampler import Sampler, lanes_of
 from actor.stat import ActorCounters, ActorStat
 from common.config.actor_config import ActorConfig
-from common.cores import bind
 from common.data import Schema
-from common.errors import ConfigError, CrossborderError, EnvHungError, PluginError
-from common.lanes.building import build_env
+from common.errors import ConfigError, CrossborderError, PluginError
 from common.lanes.lanes import Busy
 from common.lanes.pace import Pace
 from common.lanes.plain_lanes import PlainLanes
-from common.lanes.safe_stop import build_safe_stop, stop_safely
+from common.lanes.safe_stop import stop_safely
 from common.lanes.watched_envs import Watch
 from common.parts import Parts, build_parts
-from common.plugins.part_config import EnvConfig
-from common.process.child import RestartPolicy, keep_buffers, read_boot, say, say_error
-from common.process.log import setup_logging
-from common.process.signals import StopSignals
+from common.process.child import say_error
 from common.settings import validate
 from common.wire.trust import Trust
 
@@ -231,13 +225,13 @@ class Actor:
             raise
         busy = Busy()
         if parts.lanes is not None:
-            guard_envs(parts, config.env, counters, busy)
+            guard_envs(parts.lanes, config.env, counters, busy)
         stack.callback(parts.close)
         self._recording = self._open_recording(parts, stack)
         fetcher.allow(max_file_bytes(parts.agent.model_info()))
         pusher.ready()
         act = self._choose_loop(pusher, has_rate=config.env.rate_hz is not None)
-        with self._watchdog(config.env, busy, pusher, counters):
+        with watch_envs(busy, config.env, counters, partial(self._hand_over_hung, pusher), self._tell):
             fetcher.first(FIRST_MODEL_SECONDS)
             act(parts, joined, fetcher, pusher, counters)
         if pusher.changes:
@@ -280,29 +274,17 @@ class Actor:
         stack.callback(scorer.close)
         fetcher.allow(max_file_bytes(parts.agent.model_info()))
         pusher.ready()
-        with self._watchdog(config.env, busy, pusher, counters):
+        with watch_envs(busy, config.env, counters, partial(self._hand_over_hung, pusher), self._tell):
             scorer.run(fetcher, lambda: bool(pusher.changes))
 
-    def _watchdog(
-        self, config: EnvConfig, busy: Busy, pusher: Pusher, counters: ActorCounters
-    ) -> AbstractContextManager[None]:
-        """A context in which an environment that does not return ends the process."""
-        if config.timeout_seconds is None:
-            return nullcontext()
-        return Watchdog(busy, config.timeout_seconds, partial(self._end_hung, pusher, counters))
+    def _hand_over_hung(self, pusher: Pusher) -> None:
+        """Hand over the full batches, in the watchdog's thread.
 
-    def _end_hung(self, pusher: Pusher, counters: ActorCounters, where: str) -> None:
-        """Hand over the full batches and end the process, since Python cannot end a thread that hangs.
-
-        The watchdog's thread runs this. A batch that is not full is given up: the acting thread may be filling it.
+        A batch that is not full is given up: the acting thread may be filling it.
         """
-        log.error("an environment does not return:\n%s", where)
-        counters.env_hangs += 1
-        counters.note_env_error(f"does not return:\n{where}")
         pusher.finish(FINISH_SECONDS)
         if self._recording is not None:
             self._recording.close(FINISH_SECONDS)
-        os._exit(self._tell(EnvHungError("an environment has not returned within env.timeout_seconds")))
 
     def _act(
         self, parts: Parts, joined: JoinAnswer, models: ModelFetcher, pusher: Pusher, counters: ActorCounters
@@ -374,62 +356,26 @@ def build_agreed_parts(
     return parts
 
 
-def guard_envs(parts: Parts, config: EnvConfig, counters: ActorCounters, busy: Busy) -> None:
-    """From now on, rebuild an environment when it raises."""
-    allowance, build = RestartPolicy(config.rebuilds_per_minute, 60.0), partial(build_env, config)
-    lanes_of(parts).keep(Guard(build, allowance, counters, busy, build_safe_stop(config)))
-
-
 def run_actor(actor: Actor) -> ActorStat:
-    """Run an actor. torch gets one thread, since a host runs many actors; the process keeps freed memory for reuse.
+    """Run an actor. torch gets one thread, since a host runs many actors; see ``run_worker`` too.
 
     Raises:
         CrossborderError: see ``Actor.run``.
     """
     torch.set_num_threads(1)
-    keep_buffers()
-    stat = actor.run()
-    log.info("actor %d took %d steps in %.1f s", stat.actor_id, stat.env_steps, stat.duration)
-    return stat
+    return run_worker(actor)
+
+
+def _make_actor(boot: Mapping[str, Any]) -> Actor:
+    record, models = (Path(boot[key]) if boot[key] else None for key in ("record", "models"))
+    trust = validate(Trust, boot["trust"])
+    evaluates = boot["evaluates"]
+    return Actor(boot["address"], boot["patience"], trust, say_error, evaluates=evaluates, record=record, models=models)
 
 
 def main() -> int:
-    """A child of ``ActorManager``: one JSON line on stdin, one on stdout at the end; ends when stdin closes."""
-    setup_logging(form="json")
-    boot = read_boot()
-
-    def stop_with_parent() -> None:
-        sys.stdin.read()
-        actor.stop()
-
-    try:
-        if boot["cores"]:
-            bind(boot["cores"])
-        trust = validate(Trust, boot["trust"])
-        record, models = (Path(boot[key]) if boot[key] else None for key in ("record", "models"))
-        actor = Actor(
-            boot["address"],
-            boot["patience"],
-            trust,
-            say_error,
-            evaluates=boot["evaluates"],
-            record=record,
-            models=models,
-        )
-        threading.Thread(target=stop_with_parent, name="lifeline", daemon=True).start()
-        signals = StopSignals()
-        signals.on_stop = actor.stop
-        stat = run_actor(actor)
-    except CrossborderError as error:
-        return say_error(error)
-    except (Exception, SystemExit):
-        log.exception("the actor failed")
-        return 1
-    say({"stat": vars(stat)})
-    if signals.received is not None:  # To its parent, the actor ends as if the signal had ended it at once.
-        signal.signal(signals.received, signal.SIG_DFL)
-        os.kill(os.getpid(), signals.received)
-    return 0
+    """A child of ``ActorManager``; see ``run_child``."""
+    return run_child(_make_actor, run_actor)
 
 
 if __name__ == "__main__":

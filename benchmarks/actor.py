@@ -21,8 +21,9 @@ from gymnasium.wrappers import FrameStackObservation
 from torch import nn
 
 from actor.proxy import ReplayBufferProxy
-from actor.sampling.sampler import Sampler
-from actor.worker import build_agreed_parts, guard_envs
+from actor.sampling.guard import guard_envs
+from actor.sampling.sampler import Sampler, lanes_of
+from actor.worker import build_agreed_parts
 from benchmarks.client import Client
 from benchmarks.report import report, run_as_actors_do
 from benchmarks.serving import serve_learner
@@ -108,7 +109,7 @@ def measure(kind: str, n_envs: int) -> dict[str, object]:
         agent = parts.agent
         assert isinstance(agent, DQN)
         agent.train()
-        guard_envs(parts, config.env, client.counters, Busy())
+        guard_envs(lanes_of(parts), config.env, client.counters, Busy())
         ours = acting(server, client, agent, Sampler(parts, client.counters, seed=0))
         floor = bare(plain_envs(config.env, n_envs), agent.qnet)
         turns = [(*seconds_a_round(ours), *seconds_a_round(floor)) for _ in range(TURNS + 1)][1:]

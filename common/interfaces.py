@@ -266,6 +266,25 @@ class Agent(abc.ABC):
         raise PluginError(f"{type(self).__name__} offers no policy(): return its greedy policy as a torch.nn.Module")
 
 
+class FixedAgent(Agent):
+    """An agent without parameters, which learns nothing."""
+
+    def opt(self, buffer: ReplayBuffer) -> Record | None:  # noqa: ARG002 - the signature of Agent
+        return None
+
+    def model_info(self) -> Mapping[str, torch.Tensor]:
+        return {}
+
+    def sync_model(self, model: Model) -> None:
+        """Do nothing: there are no parameters."""
+
+    def save_params(self) -> Mapping[str, torch.Tensor]:
+        return {}
+
+    def load_params(self, params: Mapping[str, torch.Tensor]) -> None:
+        """Do nothing: there are no parameters."""
+
+
 class LaneAgent(Protocol):
     """An agent that can act for some of its lanes, those that wait for an action; ``acting_for_lanes`` gives it.
 

@@ -11,6 +11,9 @@ GENERATED = Path("common/wire/pb")
 
 # Modules without a test file of their name, and where their behaviour is tested instead.
 TESTED_ELSEWHERE: dict[str, str] = {
+    "actor/child_main.py": "actor/test_worker.py",
+    "actor/client/client_reports.py": "actor/test_remote_worker.py",
+    "common/config/remote_config.py": "actor/test_remote_worker.py",
     "common/agents/averaging.py": "learner/ranks/test_averaging.py",
     "common/testing/acting_checks.py": "common/testing/test_agent_checks.py",
     "crossborder/serving/connection.py": "crossborder/serving/test_acting_servicer.py",

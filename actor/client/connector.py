@@ -20,7 +20,7 @@ from common.errors import CrossborderError, LearnerUnreachableError, RefusedErro
 from common.process.clocks import Backoff, Deadline
 from common.process.log import identify
 from common.wire.address import is_loopback, join_address, split_address
-from common.wire.channel import get_model, name_proxy, open_channel, push_items, watch_credentials
+from common.wire.channel import get_model, hint_at_tls, name_proxy, open_channel, push_items, watch_credentials
 from common.wire.endpoints import Endpoint, find_endpoints, split_addresses
 from common.wire.owners import is_listening, is_own_host
 from common.wire.pb import crossborder_pb2 as pb
@@ -156,7 +156,7 @@ class Connector:
                 raise StoppingError(f"{place}: told to stop while looking for the learner")
             if deadline.passed():
                 kind = LearnerAwayError if self._has_joined and self._has_choice() else LearnerUnreachableError
-                raise kind(f"{place}: no learner for {self._patience:g} s: {reason}{_hint(reason)}")
+                raise kind(f"{place}: no learner for {self._patience:g} s: {reason}{hint_at_tls(reason)}")
             if not is_logged:
                 log.info("waiting for the learner at %s: %s", place, reason)
                 is_logged = True
@@ -233,11 +233,6 @@ class Connector:
 
     def close(self) -> None:
         self._channel.close()
-
-
-def _hint(reason: str) -> str:
-    """A learner that asks for TLS or a certificate, and gets none, closes the connection and does not say why."""
-    return "; does it expect TLS (--ca) or a certificate (--certificate, --key)?" if "Socket closed" in reason else ""
 
 
 MAX_ADDRESS: Final = 300

@@ -1,11 +1,13 @@
-"""``actor-worker``: actors on this host for a learner on another."""
+"""``actor-worker``: environments on this host, for a learner or with an acting service on another."""
 
 from __future__ import annotations
 
 import argparse
 import logging
 import sys
+from collections.abc import Callable
 from functools import partial
+from typing import TYPE_CHECKING, Final
 
 from actor.manager import ActorManager
 from common.cores import bind, require_usable
@@ -15,7 +17,10 @@ from common.process.log import quiet_grpc
 from common.process.signals import StopSignals
 from common.process.standard_streams import answers
 from common.wire.endpoints import split_addresses
-from common.wire.trust import Trust, add_learner_options, read_trust
+from common.wire.trust import ServiceTrust, Trust, add_learner_options, read_trust
+
+if TYPE_CHECKING:
+    from common.config.remote_config import RemoteConfig
 
 log = logging.getLogger(__name__)
 EXAMPLES = """\
@@ -29,18 +34,45 @@ EXAMPLES = """\
   actor-worker --learner gpu-host:50051 --id 1            the actor of robot 1, with its env_overrides
   actor-worker --learner gpu-host:50051 --allow my_parts …                  the learner may name your own parts
   actor-worker --learner gpu-host:50051 --ca ca.pem --token-file actor.token --check   would it work from here?
+  actor-worker --policy gpu-host:50060 --ca ca.pem --token-file client.token --config run.yaml
+                                                          the environments are here, an acting service chooses actions
+  actor-worker --config robot.yaml                        the same, with policy: gpu-host:50060 in the file
 
-The token may come from the environment too: CROSSBORDER_TOKEN_FILE or CROSSBORDER_TOKEN.
-Everything else comes from the learner.
+The token may come from the environment too: CROSSBORDER_TOKEN_FILE or CROSSBORDER_TOKEN; with --policy
+CROSSBORDER_CLIENT_TOKEN_FILE or CROSSBORDER_CLIENT_TOKEN. Everything else comes from the learner; with --policy the
+environment comes from the file.
 """
 STOP_SECONDS = 20.0
 """Longer than a worker takes to hand over its rows."""
+_ACTOR_OPTIONS: Final = ("allow", "check", "evaluate", "id", "record")
+"""The options that only actors of a learner have."""
 
 
 def parser() -> Parser:
     """The command's options."""
     made = Parser("actor-worker", __doc__, EXAMPLES)
-    add_learner_options(made, "this actor", several=True)
+    add_learner_options(made, "this actor", several=True, required=False)
+    made.add_argument(
+        "--policy",
+        metavar="[NAME=]HOST:PORT",
+        help="where an acting service listens (policy-server), which chooses the actions and sends the rows; instead "
+        "of --learner; NAME is that of one of its policies (default: the first)",
+    )
+    made.add_argument(
+        "--config",
+        type=as_path,
+        metavar="FILE",
+        help="with --policy: a YAML file with env and envs_per_actor, such as the run's own; it may name the policy "
+        "too",
+    )
+    made.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        dest="settings",
+        metavar="KEY.KEY=VALUE",
+        help="with --policy: a setting of that file; repeatable",
+    )
     made.add_argument(
         "--allow",
         nargs="+",
@@ -71,8 +103,8 @@ def parser() -> Parser:
         type=positive,
         default=120.0,
         metavar="SECONDS",
-        help="how long to look for the learner, at the start and after a broken connection; if there are several "
-        "learners, an actor then starts over at another one (default: 120)",
+        help="how long to look for the learner or the acting service, at the start and after a broken connection; if "
+        "there are several learners, an actor then starts over at another one (default: 120)",
     )
     made.add_argument(
         "--evaluate",
@@ -92,7 +124,7 @@ def parser() -> Parser:
 def _run_one(arguments: argparse.Namespace, trust: Trust, signals: StopSignals) -> None:
     from actor.worker import Actor, run_actor
 
-    tell = partial(tell_error, "actor-worker", form=arguments.log_format)
+    tell = _teller(arguments)
     actor = Actor(
         arguments.learner,
         arguments.patience,
@@ -106,7 +138,22 @@ def _run_one(arguments: argparse.Namespace, trust: Trust, signals: StopSignals) 
     run_actor(actor)
 
 
-def _run_many(arguments: argparse.Namespace, trust: Trust, signals: StopSignals) -> None:
+def _run_remote(arguments: argparse.Namespace, trust: ServiceTrust, signals: StopSignals, config: RemoteConfig) -> None:
+    from actor.child_main import run_worker
+    from actor.remote_worker import RemoteWorker
+
+    worker = RemoteWorker(config, arguments.patience, trust, _teller(arguments))
+    signals.on_stop = worker.stop
+    run_worker(worker)
+
+
+def _teller(arguments: argparse.Namespace) -> Callable[[CrossborderError], int]:
+    return partial(tell_error, "actor-worker", form=arguments.log_format)
+
+
+def _run_many(
+    arguments: argparse.Namespace, trust: Trust, signals: StopSignals, remote: RemoteConfig | None = None
+) -> None:
     failures: list[CrossborderError] = []
 
     def on_failure(error: CrossborderError) -> None:
@@ -114,7 +161,7 @@ def _run_many(arguments: argparse.Namespace, trust: Trust, signals: StopSignals)
         failures.append(error)
 
     manager = ActorManager(
-        arguments.learner,
+        arguments.learner if remote is None else remote.address,
         arguments.num_actors,
         on_failure,
         trust,
@@ -122,6 +169,7 @@ def _run_many(arguments: argparse.Namespace, trust: Trust, signals: StopSignals)
         evaluates=arguments.evaluate,
         record=arguments.record,
         cores=arguments.cores or (),
+        remote=remote,
     )
     signals.on_stop = manager.ask_to_stop
     manager.wait()
@@ -151,8 +199,35 @@ def _prepare_recording(arguments: argparse.Namespace) -> None:
     make_directory(arguments.record)
 
 
+def _read_remote(arguments: argparse.Namespace) -> RemoteConfig:
+    """The settings of a worker whose policy is an acting service.
+
+    Raises:
+        ConfigError: there is no file, an option does not fit, or a setting is wrong.
+    """
+    from common.config.remote_config import read_remote_config
+
+    unset = parser().get_default
+    if given := [f"--{name}" for name in _ACTOR_OPTIONS if getattr(arguments, name) != unset(name)]:
+        raise ConfigError(
+            f"--policy: expected none of {', '.join(f'--{name}' for name in _ACTOR_OPTIONS)} beside it, found "
+            f"{', '.join(given)}: the acting service is the actor"
+        )
+    if arguments.config is None and not arguments.settings:
+        raise ConfigError("--policy: expected --config FILE beside it, which names the environment")
+    return read_remote_config(arguments.config, arguments.policy, arguments.settings)
+
+
 def _run(arguments: argparse.Namespace, signals: StopSignals) -> None:
     quiet_grpc("text" if arguments.num_actors > 1 else arguments.log_format)
+    has_policy = arguments.policy is not None or arguments.config is not None or bool(arguments.settings)
+    if (arguments.learner is not None) == has_policy:
+        found = "both" if has_policy else "neither"
+        raise ConfigError(
+            f"expected one of --learner and --policy (with --config), found {found}: a learner's actor acts itself, "
+            "or an acting service chooses the actions"
+        )
+    remote = _read_remote(arguments) if has_policy else None
     if arguments.id is not None and arguments.num_actors > 1:
         raise ConfigError(f"--id: expected one actor, found --num-actors {arguments.num_actors}")
     if arguments.record is not None:
@@ -160,6 +235,10 @@ def _run(arguments: argparse.Namespace, signals: StopSignals) -> None:
     if arguments.cores is not None:
         require_usable(arguments.cores, "--cores")
         bind(arguments.cores)
+    if remote is not None:
+        act = _run_remote if arguments.num_actors == 1 else _run_many
+        act(arguments, read_trust(ServiceTrust, arguments, remote.address), signals, remote)
+        return
     run = _check if arguments.check else _run_one if arguments.num_actors == 1 else _run_many
     run(arguments, read_trust(Trust, arguments), signals)
 

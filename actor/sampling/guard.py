@@ -5,17 +5,22 @@ from __future__ import annotations
 import faulthandler
 import logging
 import math
+import os
 import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Final
 
 from actor.stat import ActorCounters
-from common.lanes.building import EnvExitError
-from common.lanes.lanes import AnyEnv, Busy, close_env
-from common.lanes.safe_stop import SafeStop
+from common.errors import CrossborderError, EnvHungError
+from common.lanes.building import EnvExitError, build_env
+from common.lanes.lanes import AnyEnv, Busy, Lanes, close_env
+from common.lanes.safe_stop import SafeStop, build_safe_stop
+from common.plugins.part_config import EnvConfig
 from common.process.child import RestartPolicy
 
 log = logging.getLogger(__name__)
@@ -64,6 +69,12 @@ class Guard:
         self._stop_safely(env)
         close_env(env)
         return self._build()
+
+
+def guard_envs(lanes: Lanes, config: EnvConfig, counters: ActorCounters, busy: Busy) -> None:
+    """From now on, rebuild an environment when it raises."""
+    allowance, build = RestartPolicy(config.rebuilds_per_minute, 60.0), partial(build_env, config)
+    lanes.keep(Guard(build, allowance, counters, busy, build_safe_stop(config)))
 
 
 class Watchdog:
@@ -122,3 +133,34 @@ class Watchdog:
         """End the process in ``seconds``, even if no Python runs then; each call replaces the alarm before."""
         if self._ends_process:
             faulthandler.dump_traceback_later(seconds, exit=True)
+
+
+def watch_envs(
+    busy: Busy,
+    config: EnvConfig,
+    counters: ActorCounters,
+    hand_over: Callable[[], object],
+    tell: Callable[[CrossborderError], int],
+) -> AbstractContextManager[None]:
+    """A context in which an environment that does not return within ``env.timeout_seconds`` ends the process.
+
+    Python cannot end a thread that hangs.
+
+    Args:
+        busy: see ``Watchdog``.
+        config: sets the limit; without one there is no watchdog.
+        counters: counts hangs and keeps the stack for the learner.
+        hand_over: called before the end, in the watchdog's thread.
+        tell: takes the error, says why the process ends, and returns the exit code.
+    """
+    if config.timeout_seconds is None:
+        return nullcontext()
+
+    def end(where: str) -> None:
+        log.error("an environment does not return:\n%s", where)
+        counters.env_hangs += 1
+        counters.note_env_error(f"does not return:\n{where}")
+        hand_over()
+        os._exit(tell(EnvHungError("an environment has not returned within env.timeout_seconds")))
+
+    return Watchdog(busy, config.timeout_seconds, end)

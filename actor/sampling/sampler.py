@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from time import perf_counter
 from typing import Any, Protocol
 
@@ -10,10 +11,10 @@ import numpy as np
 from actor.sampling.item_maker import ItemMaker, next_of
 from actor.sampling.recorder import NEXT, SEEN, RowRecorder, add_priority, add_priority_to_rows, noted_columns
 from actor.stat import ActorCounters
-from common.data import PRIORITY, Array, Items, Schema
+from common.data import PRIORITY, Array, Items, Leaves, Schema
 from common.errors import PluginError
 from common.interfaces import Agent
-from common.lanes.lanes import Lanes
+from common.lanes.lanes import Lanes, Round
 from common.lanes.pace import Pace
 from common.lanes.stacking import Stacker
 from common.parts import Parts
@@ -39,6 +40,29 @@ class RowWatcher(Protocol):
         """Take rows, ``[n, *shape]``, which are valid during the call; does not wait."""
 
 
+class Records(Protocol):
+    """Notes the rounds of a sampler. ``RowRecorder`` and ``ItemMaker`` do."""
+
+    version: int
+    """Opt steps of the model that acts."""
+
+    @property
+    def rows(self) -> int:
+        """The number of rows that were gathered since the last ``clear``."""
+
+    def begin(self, obs: Leaves, begins: Array | None, actions: Leaves, extras: Mapping[str, Array] | None) -> None:
+        """Note a round before its step, since environments may write the next observations into the same arrays."""
+
+    def end(self, outcome: Round) -> None:
+        """Note the step of the round."""
+
+    def items(self) -> Items:
+        """The rows that were gathered, valid until the next round."""
+
+    def clear(self) -> None:
+        """Begin to gather anew."""
+
+
 class Outbox:
     """Pushes what was recorded as the learner expects it.
 
@@ -48,7 +72,7 @@ class Outbox:
         recording: takes the rows too; None: they are not recorded. It must be None for items of a step processor.
     """
 
-    def __init__(self, parts: Parts, records: RowRecorder | ItemMaker, recording: RowWatcher | None) -> None:
+    def __init__(self, parts: Parts, records: Records, recording: RowWatcher | None) -> None:
         self._parts, self._records, self._recording = parts, records, recording
         self._agreed = agreed_schema(parts)
 
@@ -71,9 +95,9 @@ class Outbox:
             items = map_rows(row_map.map, items, self._agreed)
         if not self._parts.has_priorities:
             return items
-        if isinstance(records, ItemMaker):
-            return add_priority(items, agent)
-        return add_priority_to_rows(items, records.notes(SEEN), records.notes(NEXT), agent)
+        if isinstance(records, RowRecorder):
+            return add_priority_to_rows(items, records.notes(SEEN), records.notes(NEXT), agent)
+        return add_priority(items, agent)
 
 
 class Sampler:
@@ -86,6 +110,7 @@ class Sampler:
             one number made of ``seed``, since its lanes would share seeds with those of other actors.
         pace: when steps begin; None: each at once. The agent acts before the wait, so each step begins at its tick.
         recording: takes the rows too; None: they are not recorded. It must be None for items of a step processor.
+        records: notes all rounds; None: they become the rows, or items, that ``parts`` describe.
     """
 
     def __init__(
@@ -95,10 +120,12 @@ class Sampler:
         seed: int,
         pace: Pace | None = None,
         recording: RowWatcher | None = None,
+        *,
+        records: Records | None = None,
     ) -> None:
         self._parts, self._counters, self._lanes, self._pace = parts, counters, lanes_of(parts), pace
         self._stacker = Stacker(parts.frames, self._lanes.n, parts.frame_stack) if parts.frame_stack > 1 else None
-        self._records = self._make_recorder()
+        self._records: Records = self._make_recorder() if records is None else records
         self._outbox = Outbox(parts, self._records, recording)
         rows = self._records if isinstance(self._records, RowRecorder) else None
         self._noted = rows if parts.has_priorities else None  # Notes the agent's observations for priorities.

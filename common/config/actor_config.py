@@ -159,12 +159,21 @@ class ActorConfig(Settings):
 
     @model_validator(mode="after")
     def _has_one_lane(self) -> ActorConfig:
-        if self.env.rate_hz is not None and self.envs_per_actor != 1:
-            raise ValueError(
-                f"envs_per_actor: expected 1 with env.rate_hz, since a robot is one lane, found {self.envs_per_actor}; "
-                "start an actor for each robot"
-            )
+        require_one_lane(self.env, self.envs_per_actor)
         return self
+
+
+def require_one_lane(env: EnvConfig, n_envs: int) -> None:
+    """Check that an actor with a rate has one environment.
+
+    Raises:
+        ValueError: it has several.
+    """
+    if env.rate_hz is not None and n_envs != 1:
+        raise ValueError(
+            f"envs_per_actor: expected 1 with env.rate_hz, since a robot is one lane, found {n_envs}; start an actor "
+            "for each robot"
+        )
 
 
 def _with_infinities(value: Any) -> Any:

@@ -101,6 +101,11 @@ def name_proxy(address: str) -> str:
     return f"; {variable} is set, so gRPC asks that proxy for the way: no_proxy={host} goes without it"
 
 
+def hint_at_tls(reason: str) -> str:
+    """A server that asks for TLS or a certificate, and gets none, closes the connection and does not say why."""
+    return "; does it expect TLS (--ca) or a certificate (--certificate, --key)?" if "Socket closed" in reason else ""
+
+
 PushItems: TypeAlias = "grpc.StreamStreamMultiCallable[Request, pb.PushItemsResponse]"
 GetModel: TypeAlias = "grpc.UnaryStreamMultiCallable[pb.GetModelRequest, bytes]"
 """Yields serialised ``GetModelResponse`` messages, for ``chunk.parse_chunk``."""

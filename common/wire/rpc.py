@@ -21,7 +21,7 @@ from common.wire.pb import crossborder_pb2 as pb
 PROTOCOL_VERSION = 3
 ERROR_KEY = "crossborder-error"
 NOT_AUTHENTICATED = "not authenticated"
-"""A learner's whole answer to a call without a valid token."""
+"""A server's whole answer to a call without a valid token."""
 CHUNK_BYTES = 1 << 20
 UNARY_BYTES = 4 << 20
 """A model up to this size travels in one message, a larger one in chunks: beyond 4 MiB one message was slower."""
@@ -69,6 +69,14 @@ class StoppingError(CrossborderError):
     exit_code = 0
 
 
+class BadMessageError(RefusedError):
+    """A request of a client of an acting service breaks the rules of ``acting.proto``."""
+
+
+class SessionLostError(CrossborderError):
+    """An acting service has no session of this secret: it ended, or the service was started anew."""
+
+
 _TYPED: dict[str | bytes, type[CrossborderError] | None] = {
     "protocol_mismatch": ProtocolMismatchError,
     "schema_mismatch": SchemaMismatchError,
@@ -76,6 +84,8 @@ _TYPED: dict[str | bytes, type[CrossborderError] | None] = {
     "incarnation_shared": SharedIncarnationError,
     "bad_items": RefusedError,
     "stopping": StoppingError,
+    "bad_message": BadMessageError,
+    "session_lost": SessionLostError,
     "too_many_actors": None,  # An actor may leave: the call is tried again.
     "over_limit": None,
 }
@@ -88,40 +98,40 @@ _PERMANENT = {
 }
 
 _HANDSHAKE = {
-    r"CERTIFICATE_VERIFY_FAILED: ([^:]+)": "the learner's certificate does not verify: {}",
+    r"CERTIFICATE_VERIFY_FAILED: ([^:]+)": "the {peer}'s certificate does not verify: {}",
     r"(Hostname Verification Check failed|Peer name \S+ is not in peer certificate)": (
-        "the learner's certificate is not for this host name: {}"
+        "the {peer}'s certificate is not for this host name: {}"
     ),
-    r"(WRONG_VERSION_NUMBER)": "the learner does not speak TLS: {}; to connect without encryption, use --insecure",
+    r"(WRONG_VERSION_NUMBER)": "the {peer} does not speak TLS: {}; to connect without encryption, use --insecure",
 }
-"""gRPC's text about a failed handshake, and its meaning. A learner that refuses our certificate only closes the
+"""gRPC's text about a failed handshake, and its meaning. A server that refuses our certificate only closes the
 connection."""
 
 
-def _authentication_error(error: grpc.RpcError, details: str) -> AuthenticationError | None:
+def _authentication_error(error: grpc.RpcError, details: str, peer: str) -> AuthenticationError | None:
     code = error.code()
     if code not in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.UNAVAILABLE):
         return None
     for pattern, meaning in _HANDSHAKE.items():
         found = re.search(pattern, details)
         if found:
-            return AuthenticationError(meaning.format(found[1]))
+            return AuthenticationError(meaning.format(found[1], peer=peer))
     if code is grpc.StatusCode.UNAVAILABLE:
         return None
     if details != NOT_AUTHENTICATED:  # gRPC's own code refuses to send the token, and says why.
         return AuthenticationError(f"the token was not sent: {escape(details)}")
-    return AuthenticationError("the learner refused the token")
+    return AuthenticationError(f"the {peer} refused the token")
 
 
-def typed_error(error: grpc.RpcError) -> CrossborderError | None:
-    """The error that a failed call stands for, or None if the call may be tried again."""
+def typed_error(error: grpc.RpcError, peer: str = "learner") -> CrossborderError | None:
+    """The error that a failed call stands for, or None if the call may be tried again; ``peer`` is who was called."""
     details = error.details() or error.code().name
     for entry in error.trailing_metadata() or ():
         if entry.key == ERROR_KEY and entry.value in _TYPED:
             kind = _TYPED[str(entry.value)]
             return kind(details) if kind else None
     refused = RefusedError(details) if error.code() in _PERMANENT else None
-    return _authentication_error(error, details) or refused
+    return _authentication_error(error, details, peer) or refused
 
 
 def describe(error: grpc.RpcError) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from typing import Final, TypeVar
+from typing import ClassVar, Final, TypeVar
 
 from pydantic import Field
 
@@ -13,7 +13,7 @@ from common.settings import PathElsewhere, Settings
 from common.wire.address import is_loopback, split_address
 from common.wire.endpoints import split_addresses
 from common.wire.owners import find_listeners, find_strangers
-from common.wire.tokens import ACTOR_VARIABLE, Tokens
+from common.wire.tokens import ACTOR_VARIABLE, CLIENT_VARIABLE, Tokens
 
 ANY: Final = "any"
 """In ``allow``: the learner may name any code."""
@@ -24,6 +24,9 @@ class Trust(Settings):
 
     The actor speaks TLS to every other host, and to this host if a file is given.
     """
+
+    PEER: ClassVar[str] = "learner"
+    """Who is checked, for messages."""
 
     ca: PathElsewhere | None = Field(
         None, description="Authorities that must have issued the learner's certificate; null: the public ones."
@@ -81,10 +84,19 @@ class Trust(Settings):
         strangers = find_strangers(find_listeners(address))
         if strangers:
             raise AuthenticationError(
-                f"{address}: expected a learner of this user or of root, found one of uid {min(strangers)}; an actor "
+                f"{address}: expected this user's or root's {self.PEER}, found one of uid {min(strangers)}; an actor "
                 "trusts another user of its host no more than another host: use TLS (--ca), or --insecure if you trust "
                 "that user"
             )
+
+
+class ServiceTrust(Trust):
+    """How a client and an acting service check each other; the service cannot name any code."""
+
+    PEER: ClassVar[str] = "acting service"
+
+    def tokens(self) -> Tokens | None:
+        return Tokens.find(self.token_file, CLIENT_VARIABLE)
 
 
 TrustT = TypeVar("TrustT", bound=Trust)
@@ -114,13 +126,18 @@ def add_learner_options(parser: Parser, caller: str, *, several: bool = False, r
     parser.add_argument("--insecure", action="store_true", help="connect to another host without encryption")
 
 
-def read_trust(kind: type[TrustT], arguments: argparse.Namespace) -> TrustT:
+def read_trust(kind: type[TrustT], arguments: argparse.Namespace, addresses: str | None = None) -> TrustT:
     """The trust that these arguments of a command line describe.
 
+    Args:
+        kind: of the trust.
+        arguments: of the command line.
+        addresses: HOST:PORT, or several, separated by commas; None: those of ``--learner``.
+
     Raises:
-        ConfigError: they contradict each other, or ``--learner`` is no list of HOST:PORT.
+        ConfigError: they contradict each other, or ``addresses`` are no list of HOST:PORT.
     """
     trust = kind(**{name: getattr(arguments, name) for name in kind.model_fields if hasattr(arguments, name)})
-    for address in split_addresses(arguments.learner):
+    for address in split_addresses(arguments.learner if addresses is None else addresses):
         trust.uses_tls(split_address(address)[0])
     return trust

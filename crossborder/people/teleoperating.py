@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 import gymnasium
 import numpy as np
-import torch
 
 from actor.episode_recording import EpisodeRecording
 from actor.sampling.sampler import Sampler
 from actor.stat import ActorCounters
 from common import spaces
-from common.data import FINAL, INTERVENED, Array, Items, Leaves, Model, Record
+from common.data import FINAL, INTERVENED, Array, Items, Leaves
 from common.errors import ConfigError
-from common.interfaces import Agent, EnvSpec, ReplayBuffer
+from common.interfaces import EnvSpec, FixedAgent
 from common.lanes.building import build_lanes
 from common.lanes.lanes import DISCARDED, SUCCESS, AnyEnv, Lanes
 from common.lanes.pace import Pace
@@ -33,8 +32,8 @@ FINISH_SECONDS: Final = 60.0
 """The seconds within which the last episodes must be written."""
 
 
-class Resting(Agent):
-    """Gives the resting action while no person acts, and learns nothing.
+class Resting(FixedAgent):
+    """Gives the resting action while no person acts.
 
     Args:
         spec: the spaces of one lane.
@@ -47,21 +46,6 @@ class Resting(Agent):
         n = len(next(iter(obs.values()))) if isinstance(obs, dict) else len(obs)
         actions: dict[str, Array] = {path: np.repeat(rest[None], n, axis=0) for path, rest in self._rest.items()}
         return actions[""] if actions.keys() == {""} else actions
-
-    def opt(self, buffer: ReplayBuffer) -> Record | None:  # noqa: ARG002 - the signature of Agent
-        return None
-
-    def model_info(self) -> Mapping[str, torch.Tensor]:
-        return {}
-
-    def sync_model(self, model: Model) -> None:
-        """Do nothing: this agent has no parameters."""
-
-    def save_params(self) -> Mapping[str, torch.Tensor]:
-        return {}
-
-    def load_params(self, params: Mapping[str, torch.Tensor]) -> None:
-        """Do nothing: this agent has no parameters."""
 
 
 class Spectator:

@@ -8,10 +8,11 @@ from collections.abc import AsyncIterator
 from common.errors import CrossborderError
 from common.wire.pb import acting_pb2 as pb
 from common.wire.pb import acting_pb2_grpc as pb_grpc
+from common.wire.rpc import BadMessageError
 from crossborder.serving.connection import Connection
 from crossborder.serving.service import Service
 from learner.ingest.gate import current_caller
-from learner.ingest.refusals import BadMessageError, Context, status_of
+from learner.ingest.refusals import Context, status_of
 
 
 class ActingServicer(pb_grpc.ActingServiceServicer):

@@ -15,7 +15,8 @@ from common.errors import CrossborderError, PluginError
 from common.interfaces import EnvSpec
 from common.lanes.lanes import Round
 from common.leaves import empty_leaves, pick_lanes, put_leaves
-from crossborder.serving.description import Description
+from common.wire.acting_payloads import Description
+from common.wire.pb import acting_pb2 as pb
 from crossborder.serving.figures import PolicyFigures
 from crossborder.serving.outcomes import Outcomes
 from crossborder.serving.reading import Moment, join_moments
@@ -48,6 +49,13 @@ class StepSink(Protocol):
 
     def note(self, moment: Moment, outcome: Round) -> None:
         """Take the outcome of the steps of some lanes, before actions for their next steps are chosen."""
+
+    def note_report(self, report: pb.ClientReport) -> None:
+        """Take the figures of a client.
+
+        Raises:
+            BadMessageError: one of them is impossible.
+        """
 
     async def hand_over(self) -> None:
         """Pass on what was gathered, if it is time; no lane acts meanwhile."""

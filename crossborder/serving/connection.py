@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
+from common.wire.acting_payloads import Description
 from common.wire.pb import acting_pb2 as pb
-from common.wire.rpc import StoppingError
-from crossborder.serving.description import Description
+from common.wire.rpc import BadMessageError, SessionLostError, StoppingError
 from crossborder.serving.session import Session
 from crossborder.serving.sessions import Sessions
-from learner.ingest.refusals import BadMessageError, SessionLostError
 
 
 class Connection:
@@ -92,8 +91,11 @@ class Connection:
                 self._sessions.disconnect(session, self._hang_up)
                 self._sessions.close(session)
                 return
+            if kind == "report":
+                session.policy.note_report(request.report)
+                continue
             if kind != "step":
-                raise BadMessageError(f"expected step or close, found {kind or 'nothing'}")
+                raise BadMessageError(f"expected step, report or close, found {kind or 'nothing'}")
             await self._room.acquire()
             session.take(request.step, self._tell)
             self._n_asked += 1

@@ -13,9 +13,9 @@ from common.action_masks import MASK
 from common.data import Array, Leaves
 from common.leaves import empty_leaves, pick_lanes
 from common.spaces import AnySpace
+from common.wire.acting_payloads import Description
 from common.wire.pb import acting_pb2 as pb
-from crossborder.serving.description import Description
-from learner.ingest.refusals import BadMessageError
+from common.wire.rpc import BadMessageError
 
 
 @dataclass(slots=True)  # Not frozen: that would take three times as long to construct.

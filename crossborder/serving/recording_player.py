@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from time import perf_counter
@@ -20,6 +21,8 @@ from common.lanes.stacking import Stacker
 from common.leaves import capacity_for, copy_leaves, pick_lanes, put_leaves
 from common.parts import Parts
 from common.spaces import columns_of, from_columns, to_columns
+from common.wire.pb import acting_pb2 as pb
+from common.wire.rpc import BadMessageError
 from crossborder.serving.reading import Moment
 
 
@@ -118,6 +121,17 @@ class RecordingPlayer:
         self._records.end(outcome)
         self._counters.env_steps += n_taken
         self._counters.add_episodes(outcome)
+
+    def note_report(self, report: pb.ClientReport) -> None:
+        """See ``StepSink``."""
+        if not 0 <= report.env_seconds < math.inf:
+            raise BadMessageError(f"report.env_seconds: expected 0 or more, and finite, found {report.env_seconds}")
+        self._counters.env_seconds += report.env_seconds
+        self._counters.env_rebuilds += report.env_rebuilds
+        self._counters.env_hangs += report.env_hangs
+        self._counters.safe_stops += report.safe_stops
+        if report.env_error:
+            self._counters.note_env_error(report.env_error)
 
     async def hand_over(self) -> None:
         """See ``StepSink``. While the learner holds its actors back, a thread waits, and not the event loop."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Coroutine, Iterator
 from typing import Any, NoReturn
 
+from common.wire.acting_payloads import Description
+from common.wire.pb import acting_pb2 as pb
 from crossborder.serving.batching import Batcher, Player, StepSink
-from crossborder.serving.description import Description
 from crossborder.serving.figures import PolicyFigures
 from crossborder.serving.following import Follower
 from crossborder.serving.serving_config import ServingConfig
@@ -37,7 +38,8 @@ class ServedPolicy:
         follower: Follower | None = None,
         source: str = "",
     ) -> None:
-        self.name, self.player, self.source, self._follower = name, player, source, follower
+        self.name, self.player, self.source = name, player, source
+        self._sink, self._follower = sink, follower
         self.description = Description(player.spec, takes_executed=sink is None or sink.takes_executed)
         self.figures = PolicyFigures()
         self.lanes = self.connected_lanes = 0
@@ -51,6 +53,15 @@ class ServedPolicy:
             figures=self.figures,
             sink=sink,
         )
+
+    def note_report(self, report: pb.ClientReport) -> None:
+        """Take the figures of a client.
+
+        Raises:
+            BadMessageError: one of them is impossible.
+        """
+        if self._sink is not None:
+            self._sink.note_report(report)
 
     def works(self) -> Iterator[Coroutine[Any, Any, NoReturn]]:
         """What must run as long as the policy is served; each ends only with an error."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from common.wire.acting_payloads import VERSION
 from common.wire.pb import acting_pb2 as pb
-from crossborder.serving.description import VERSION
 from crossborder.serving.figures import Figures
 from crossborder.serving.serving_config import ServingConfig
 from crossborder.serving.sessions import Sessions

@@ -11,10 +11,10 @@ import numpy as np
 
 from common.data import Array
 from common.wire.pb import acting_pb2 as pb
+from common.wire.rpc import BadMessageError
 from crossborder.serving.batching import Choice
 from crossborder.serving.reading import read_lanes, read_moment
 from crossborder.serving.served_policy import ServedPolicy
-from learner.ingest.refusals import BadMessageError
 
 Tell = Callable[[pb.LaneActions], None]
 """Takes the answer to a step."""

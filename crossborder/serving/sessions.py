@@ -13,12 +13,13 @@ from typing import Final
 import numpy as np
 
 from common.data import Array
+from common.wire.rpc import BadMessageError, SessionLostError
 from crossborder.serving.figures import Figures
 from crossborder.serving.served_policy import ServedPolicy
 from crossborder.serving.serving_config import ServingConfig
 from crossborder.serving.session import Session
 from learner.ingest.gate import digest_of
-from learner.ingest.refusals import BadMessageError, OverLimitError, SessionLostError
+from learner.ingest.refusals import OverLimitError
 
 log = logging.getLogger(__name__)
 SECRET_BYTES: Final = 18

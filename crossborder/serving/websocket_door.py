@@ -16,12 +16,12 @@ from websockets.http11 import Request, Response
 from websockets.typing import Origin
 
 from common.errors import AddressError, CrossborderError
+from common.wire.acting_payloads import Description
 from common.wire.address import join_address, name_peer, peer_address, split_address
 from common.wire.pb import acting_pb2 as pb
-from common.wire.rpc import StoppingError
+from common.wire.rpc import BadMessageError, StoppingError
 from common.wire.tokens import authorization
 from crossborder.serving.connection import Connection
-from crossborder.serving.description import Description
 from crossborder.serving.service import HEALTH_PATH, Service
 from crossborder.serving.websocket_messages import (
     Values,
@@ -37,7 +37,6 @@ from learner.ingest.audit import STRANGER
 from learner.ingest.gate import CLIENT_METHODS, Caller, Gate
 from learner.ingest.limits import YieldingPlaces
 from learner.ingest.refusals import (
-    BadMessageError,
     OverLimitError,
     TokenReplacedError,
     UnauthenticatedError,

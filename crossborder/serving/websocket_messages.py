@@ -16,12 +16,12 @@ from google.protobuf.json_format import MessageToDict
 from common.data import Column
 from common.depth import bound_depth, parse_json
 from common.spaces import convert
+from common.wire.acting_payloads import Description
 from common.wire.pb import acting_pb2 as pb
-from crossborder.serving.description import Description
-from learner.ingest.refusals import BadMessageError
+from common.wire.rpc import BadMessageError
 
 Values = Mapping[str, Any]
-_REQUESTS = ("open", "resume", "step", "close")
+_REQUESTS = ("open", "resume", "step", "report", "close")
 
 
 def parse(message: str | bytes) -> Values:
@@ -84,6 +84,8 @@ def read_request(values: Values, description: Description | None = None) -> pb.A
                 return pb.ActRequest(step=_read_step(fields, description))
             case "step":
                 raise BadMessageError("expected open or resume as the first request, found step")
+            case "report":
+                return pb.ActRequest(report=pb.ClientReport(**fields))
             case _:
                 return pb.ActRequest(close=pb.CloseSession(**fields))
 

@@ -12,7 +12,14 @@ from typing import Any, Final, NoReturn
 import grpc
 
 from common.errors import CrossborderError, ProtocolMismatchError, RefusedError, SchemaMismatchError
-from common.wire.rpc import ERROR_KEY, NotJoinedError, SharedIncarnationError, StoppingError
+from common.wire.rpc import (
+    ERROR_KEY,
+    BadMessageError,
+    NotJoinedError,
+    SessionLostError,
+    SharedIncarnationError,
+    StoppingError,
+)
 from learner.ingest.cordons import CordonedError
 from learner.ingest.registry import TooManyActorsError
 from learner.replay.writer import CursorsFullError
@@ -54,14 +61,6 @@ class TokenReplacedError(CrossborderError):
 
 class OtherUserError(CrossborderError):
     """Another user of this host calls a server without tokens."""
-
-
-class BadMessageError(CrossborderError):
-    """A request of a client of an acting service breaks the rules of ``acting.proto``."""
-
-
-class SessionLostError(CrossborderError):
-    """An acting service has no session of this secret: it ended, or the service was started anew."""
 
 
 _STATUS: dict[type[CrossborderError], tuple[grpc.StatusCode, str]] = {

@@ -78,7 +78,7 @@ def together(envs: Sequence[Any], mode: AutoresetMode | None, **options: Any) ->
 
 
 def env_config(**values: Any) -> EnvConfig:
-    return EnvConfig(target="tests.parts:CountingEnv", **values)
+    return EnvConfig(**{"target": "tests.parts:CountingEnv", **values})
 
 
 def make_parts(

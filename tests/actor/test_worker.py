@@ -8,8 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
+from actor.sampling.guard import guard_envs
 from actor.stat import ActorCounters
-from actor.worker import Actor, build_agreed_parts, guard_envs, main
+from actor.worker import Actor, build_agreed_parts, main
 from common.config.actor_config import ActorConfig
 from common.data import Column, Schema
 from common.errors import CrossborderError, LearnerUnreachableError, PluginError, SchemaMismatchError
@@ -67,7 +68,7 @@ def test_an_actor_acts_without_the_wrappers_of_other_actors(make_config: MakeCon
 
 
 def test_a_worker_whose_parent_ends_before_it_gives_it_work_ends_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("actor.worker.setup_logging", lambda form: None)
+    monkeypatch.setattr("actor.child_main.setup_logging", lambda form: None)
     monkeypatch.setattr("sys.stdin", io.StringIO())
     with pytest.raises(SystemExit) as ended:
         main()
@@ -119,8 +120,8 @@ def test_a_guarded_environment_is_rebuilt_from_its_configuration(tmp_path_factor
     env = {"target": "tests.parts:FailingEnv", "params": {"marker": str(marker), "at": 1}, "rebuilds_per_minute": 1}
     failing, counters = config(env=env), ActorCounters()
     parts = build_agreed_parts(failing, SCHEMA, seed=0, epsilon=0.0)
-    guard_envs(parts, failing.env, counters, Busy())
     assert parts.lanes is not None
+    guard_envs(parts.lanes, failing.env, counters, Busy())
     parts.lanes.reset(seed=7)
     parts.lanes.observe()
     outcome = parts.lanes.step(np.ones(1, np.int64))

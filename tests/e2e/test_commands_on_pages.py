@@ -38,7 +38,7 @@ ELSEWHERE: Final[Mapping[str, str]] = {
 
 READY: Final = {
     "learner-server": "listening on",
-    "actor-worker": "joined run",
+    "actor-worker": "joined ",
     "actor-relay": "listens on",
     "policy-server": "acts for clients on",
 }
@@ -128,6 +128,7 @@ class Terminals:
         self._start, self._place = start, place
         self._going_on: list[tuple[str, Command]] = []
         self.port, self._relay_port, self._second_port = free_port(), free_port(), free_port()
+        self._service_port = free_port()
 
     def play(self, lines: str) -> None:
         """Run all lines. A command must end with 0, and after a Ctrl-C with 130."""
@@ -169,7 +170,7 @@ class Terminals:
         line = line.replace("50051", str(self.port)).replace("50052", str(self._second_port))
         if line.startswith("policy-server") and " --listen " not in line:
             line += " --listen 127.0.0.1:50060"  # The default; two tests may run at the same time.
-        line = line.replace(":50060", ":0").replace(":50061", ":0")
+        line = line.replace("50060", str(self._service_port)).replace(":50061", ":0")
         return re.sub(r" /(data|shared)/", r" \1/", line)
 
     def _expand(self, word: str) -> list[str]:

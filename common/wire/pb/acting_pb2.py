@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x63ommon/wire/pb/acting.proto\x12\x0e\x63rossborder.v1\"!\n\x0f\x44\x65scribeRequest\x12\x0e\n\x06policy\x18\x01 \x01(\t\"\xe0\x01\n\x10\x44\x65scribeResponse\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12)\n\x0bobservation\x18\x02 \x03(\x0b\x32\x14.crossborder.v1.Leaf\x12$\n\x06\x61\x63tion\x18\x03 \x03(\x0b\x32\x14.crossborder.v1.Leaf\x12,\n\x06limits\x18\x04 \x01(\x0b\x32\x1c.crossborder.v1.ActingLimits\x12\x10\n\x08\x65xplores\x18\x05 \x01(\x08\x12\x0f\n\x07version\x18\x06 \x01(\x04\x12\x10\n\x08policies\x18\x07 \x03(\t\"M\n\x04Leaf\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\r\n\x05\x64type\x18\x02 \x01(\t\x12\r\n\x05shape\x18\x03 \x03(\r\x12\x0b\n\x03low\x18\x04 \x03(\x01\x12\x0c\n\x04high\x18\x05 \x03(\x01\"\x83\x01\n\x0c\x41\x63tingLimits\x12\x11\n\tmax_lanes\x18\x01 \x01(\r\x12\x14\n\x0cmax_sessions\x18\x02 \x01(\r\x12\x19\n\x11max_message_bytes\x18\x03 \x01(\x04\x12\x16\n\x0eresume_seconds\x18\x04 \x01(\x01\x12\x17\n\x0fsilence_seconds\x18\x05 \x01(\x01\"\xcf\x01\n\nActRequest\x12+\n\x04open\x18\x01 \x01(\x0b\x32\x1b.crossborder.v1.OpenSessionH\x00\x12/\n\x06resume\x18\x02 \x01(\x0b\x32\x1d.crossborder.v1.ResumeSessionH\x00\x12)\n\x04step\x18\x03 \x01(\x0b\x32\x19.crossborder.v1.LaneStepsH\x00\x12-\n\x05\x63lose\x18\x04 \x01(\x0b\x32\x1c.crossborder.v1.CloseSessionH\x00\x42\t\n\x07request\",\n\x0bOpenSession\x12\r\n\x05lanes\x18\x01 \x01(\r\x12\x0e\n\x06policy\x18\x02 \x01(\t\"\x1f\n\rResumeSession\x12\x0e\n\x06secret\x18\x01 \x01(\t\"\x0e\n\x0c\x43loseSession\"\xac\x01\n\tLaneSteps\x12\x0b\n\x03seq\x18\x01 \x01(\x04\x12\r\n\x05lanes\x18\x02 \x03(\r\x12\x13\n\x0bobservation\x18\x03 \x01(\x0c\x12\x0e\n\x06reward\x18\x04 \x03(\x02\x12\x12\n\nterminated\x18\x05 \x03(\x08\x12\x11\n\ttruncated\x18\x06 \x03(\x08\x12\x11\n\trestarted\x18\x07 \x03(\x08\x12\x10\n\x08\x65xecuted\x18\x08 \x01(\x0c\x12\x12\n\nintervened\x18\t \x03(\x08\"y\n\x0b\x41\x63tResponse\x12/\n\x06opened\x18\x01 \x01(\x0b\x32\x1d.crossborder.v1.SessionOpenedH\x00\x12-\n\x06\x61\x63tion\x18\x02 \x01(\x0b\x32\x1b.crossborder.v1.LaneActionsH\x00\x42\n\n\x08response\"^\n\rSessionOpened\x12\x0e\n\x06secret\x18\x01 \x01(\t\x12\r\n\x05lanes\x18\x02 \x01(\r\x12\x0c\n\x04seed\x18\x03 \x01(\x03\x12\x10\n\x08last_seq\x18\x04 \x01(\x04\x12\x0e\n\x06policy\x18\x05 \x01(\t\"L\n\x0bLaneActions\x12\x0b\n\x03seq\x18\x01 \x01(\x04\x12\x0e\n\x06\x61\x63tion\x18\x02 \x01(\x0c\x12\x0f\n\x07version\x18\x03 \x01(\x04\x12\x0f\n\x07seconds\x18\x04 \x01(\x02\x32\xa2\x01\n\rActingService\x12M\n\x08\x44\x65scribe\x12\x1f.crossborder.v1.DescribeRequest\x1a .crossborder.v1.DescribeResponse\x12\x42\n\x03\x41\x63t\x12\x1a.crossborder.v1.ActRequest\x1a\x1b.crossborder.v1.ActResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x63ommon/wire/pb/acting.proto\x12\x0e\x63rossborder.v1\"!\n\x0f\x44\x65scribeRequest\x12\x0e\n\x06policy\x18\x01 \x01(\t\"\xe0\x01\n\x10\x44\x65scribeResponse\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12)\n\x0bobservation\x18\x02 \x03(\x0b\x32\x14.crossborder.v1.Leaf\x12$\n\x06\x61\x63tion\x18\x03 \x03(\x0b\x32\x14.crossborder.v1.Leaf\x12,\n\x06limits\x18\x04 \x01(\x0b\x32\x1c.crossborder.v1.ActingLimits\x12\x10\n\x08\x65xplores\x18\x05 \x01(\x08\x12\x0f\n\x07version\x18\x06 \x01(\x04\x12\x10\n\x08policies\x18\x07 \x03(\t\"M\n\x04Leaf\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\r\n\x05\x64type\x18\x02 \x01(\t\x12\r\n\x05shape\x18\x03 \x03(\r\x12\x0b\n\x03low\x18\x04 \x03(\x01\x12\x0c\n\x04high\x18\x05 \x03(\x01\"\x83\x01\n\x0c\x41\x63tingLimits\x12\x11\n\tmax_lanes\x18\x01 \x01(\r\x12\x14\n\x0cmax_sessions\x18\x02 \x01(\r\x12\x19\n\x11max_message_bytes\x18\x03 \x01(\x04\x12\x16\n\x0eresume_seconds\x18\x04 \x01(\x01\x12\x17\n\x0fsilence_seconds\x18\x05 \x01(\x01\"\xff\x01\n\nActRequest\x12+\n\x04open\x18\x01 \x01(\x0b\x32\x1b.crossborder.v1.OpenSessionH\x00\x12/\n\x06resume\x18\x02 \x01(\x0b\x32\x1d.crossborder.v1.ResumeSessionH\x00\x12)\n\x04step\x18\x03 \x01(\x0b\x32\x19.crossborder.v1.LaneStepsH\x00\x12-\n\x05\x63lose\x18\x04 \x01(\x0b\x32\x1c.crossborder.v1.CloseSessionH\x00\x12.\n\x06report\x18\x05 \x01(\x0b\x32\x1c.crossborder.v1.ClientReportH\x00\x42\t\n\x07request\",\n\x0bOpenSession\x12\r\n\x05lanes\x18\x01 \x01(\r\x12\x0e\n\x06policy\x18\x02 \x01(\t\"\x1f\n\rResumeSession\x12\x0e\n\x06secret\x18\x01 \x01(\t\"\x0e\n\x0c\x43loseSession\"s\n\x0c\x43lientReport\x12\x13\n\x0b\x65nv_seconds\x18\x01 \x01(\x01\x12\x14\n\x0c\x65nv_rebuilds\x18\x02 \x01(\r\x12\x11\n\tenv_hangs\x18\x03 \x01(\r\x12\x12\n\nsafe_stops\x18\x04 \x01(\r\x12\x11\n\tenv_error\x18\x05 \x01(\t\"\xac\x01\n\tLaneSteps\x12\x0b\n\x03seq\x18\x01 \x01(\x04\x12\r\n\x05lanes\x18\x02 \x03(\r\x12\x13\n\x0bobservation\x18\x03 \x01(\x0c\x12\x0e\n\x06reward\x18\x04 \x03(\x02\x12\x12\n\nterminated\x18\x05 \x03(\x08\x12\x11\n\ttruncated\x18\x06 \x03(\x08\x12\x11\n\trestarted\x18\x07 \x03(\x08\x12\x10\n\x08\x65xecuted\x18\x08 \x01(\x0c\x12\x12\n\nintervened\x18\t \x03(\x08\"y\n\x0b\x41\x63tResponse\x12/\n\x06opened\x18\x01 \x01(\x0b\x32\x1d.crossborder.v1.SessionOpenedH\x00\x12-\n\x06\x61\x63tion\x18\x02 \x01(\x0b\x32\x1b.crossborder.v1.LaneActionsH\x00\x42\n\n\x08response\"^\n\rSessionOpened\x12\x0e\n\x06secret\x18\x01 \x01(\t\x12\r\n\x05lanes\x18\x02 \x01(\r\x12\x0c\n\x04seed\x18\x03 \x01(\x03\x12\x10\n\x08last_seq\x18\x04 \x01(\x04\x12\x0e\n\x06policy\x18\x05 \x01(\t\"L\n\x0bLaneActions\x12\x0b\n\x03seq\x18\x01 \x01(\x04\x12\x0e\n\x06\x61\x63tion\x18\x02 \x01(\x0c\x12\x0f\n\x07version\x18\x03 \x01(\x04\x12\x0f\n\x07seconds\x18\x04 \x01(\x02\x32\xa2\x01\n\rActingService\x12M\n\x08\x44\x65scribe\x12\x1f.crossborder.v1.DescribeRequest\x1a .crossborder.v1.DescribeResponse\x12\x42\n\x03\x41\x63t\x12\x1a.crossborder.v1.ActRequest\x1a\x1b.crossborder.v1.ActResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -40,21 +40,23 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ACTINGLIMITS']._serialized_start=389
   _globals['_ACTINGLIMITS']._serialized_end=520
   _globals['_ACTREQUEST']._serialized_start=523
-  _globals['_ACTREQUEST']._serialized_end=730
-  _globals['_OPENSESSION']._serialized_start=732
-  _globals['_OPENSESSION']._serialized_end=776
-  _globals['_RESUMESESSION']._serialized_start=778
-  _globals['_RESUMESESSION']._serialized_end=809
-  _globals['_CLOSESESSION']._serialized_start=811
-  _globals['_CLOSESESSION']._serialized_end=825
-  _globals['_LANESTEPS']._serialized_start=828
-  _globals['_LANESTEPS']._serialized_end=1000
-  _globals['_ACTRESPONSE']._serialized_start=1002
-  _globals['_ACTRESPONSE']._serialized_end=1123
-  _globals['_SESSIONOPENED']._serialized_start=1125
-  _globals['_SESSIONOPENED']._serialized_end=1219
-  _globals['_LANEACTIONS']._serialized_start=1221
-  _globals['_LANEACTIONS']._serialized_end=1297
-  _globals['_ACTINGSERVICE']._serialized_start=1300
-  _globals['_ACTINGSERVICE']._serialized_end=1462
+  _globals['_ACTREQUEST']._serialized_end=778
+  _globals['_OPENSESSION']._serialized_start=780
+  _globals['_OPENSESSION']._serialized_end=824
+  _globals['_RESUMESESSION']._serialized_start=826
+  _globals['_RESUMESESSION']._serialized_end=857
+  _globals['_CLOSESESSION']._serialized_start=859
+  _globals['_CLOSESESSION']._serialized_end=873
+  _globals['_CLIENTREPORT']._serialized_start=875
+  _globals['_CLIENTREPORT']._serialized_end=990
+  _globals['_LANESTEPS']._serialized_start=993
+  _globals['_LANESTEPS']._serialized_end=1165
+  _globals['_ACTRESPONSE']._serialized_start=1167
+  _globals['_ACTRESPONSE']._serialized_end=1288
+  _globals['_SESSIONOPENED']._serialized_start=1290
+  _globals['_SESSIONOPENED']._serialized_end=1384
+  _globals['_LANEACTIONS']._serialized_start=1386
+  _globals['_LANEACTIONS']._serialized_end=1462
+  _globals['_ACTINGSERVICE']._serialized_start=1465
+  _globals['_ACTINGSERVICE']._serialized_end=1627
 # @@protoc_insertion_point(module_scope)

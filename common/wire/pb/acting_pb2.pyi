@@ -14,7 +14,7 @@ robot. Lanes of a session are numbered from 0. An episode of T steps takes T + 1
 A client's life:
   1. Describe       once, at will: the leaves of observations and actions, and the limits.
   2. Act            one stream. The first request is `open`; its answer has the session's secret.
-  3. `step`         again and again. Each is answered by `action`, in the order of the steps.
+  3. `step`         again and again. Each is answered by `action`, in the order of the steps. `report` at will.
   4. `close`        the session ends, and the service ends the stream.
 After a broken stream: open another one within `resume_seconds`, and send `resume` with the secret as its first
 request. The answer says which step the service had last; then send the steps again whose actions did not arrive,
@@ -204,6 +204,7 @@ class ActRequest(_message.Message):
     RESUME_FIELD_NUMBER: _builtins.int
     STEP_FIELD_NUMBER: _builtins.int
     CLOSE_FIELD_NUMBER: _builtins.int
+    REPORT_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def open(self) -> Global___OpenSession: ...
     @_builtins.property
@@ -212,6 +213,8 @@ class ActRequest(_message.Message):
     def step(self) -> Global___LaneSteps: ...
     @_builtins.property
     def close(self) -> Global___CloseSession: ...
+    @_builtins.property
+    def report(self) -> Global___ClientReport: ...
     def __init__(
         self,
         *,
@@ -219,12 +222,13 @@ class ActRequest(_message.Message):
         resume: Global___ResumeSession | None = ...,
         step: Global___LaneSteps | None = ...,
         close: Global___CloseSession | None = ...,
+        report: Global___ClientReport | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["close", b"close", "open", b"open", "request", b"request", "resume", b"resume", "step", b"step"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["close", b"close", "open", b"open", "report", b"report", "request", b"request", "resume", b"resume", "step", b"step"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["close", b"close", "open", b"open", "request", b"request", "resume", b"resume", "step", b"step"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["close", b"close", "open", b"open", "report", b"report", "request", b"request", "resume", b"resume", "step", b"step"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_request: _TypeAlias = _typing.Literal["open", "resume", "step", "close"]  # noqa: Y015
+    _WhichOneofReturnType_request: _TypeAlias = _typing.Literal["open", "resume", "step", "close", "report"]  # noqa: Y015
     _WhichOneofArgType_request: _TypeAlias = _typing.Literal["request", b"request"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_request) -> _WhichOneofReturnType_request | None: ...
 
@@ -290,6 +294,45 @@ class CloseSession(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CloseSession: _TypeAlias = CloseSession  # noqa: Y015
+
+@_typing.final
+class ClientReport(_message.Message):
+    """What has come up at the client since its last report; at will, at any time in a session, and without an answer. An
+    actor of a run passes it on to its learner among its own figures; a saved policy ignores it.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENV_SECONDS_FIELD_NUMBER: _builtins.int
+    ENV_REBUILDS_FIELD_NUMBER: _builtins.int
+    ENV_HANGS_FIELD_NUMBER: _builtins.int
+    SAFE_STOPS_FIELD_NUMBER: _builtins.int
+    ENV_ERROR_FIELD_NUMBER: _builtins.int
+    env_seconds: _builtins.float
+    """Seconds spent in environments: finite, and 0 or more."""
+    env_rebuilds: _builtins.int
+    """Environments that failed and were built again, and environments that did not return."""
+    env_hangs: _builtins.int
+    safe_stops: _builtins.int
+    """Safe stops of robots, after which the client waited."""
+    env_error: _builtins.str
+    """The newest failure of an environment, for people; of a long text the end is kept."""
+    def __init__(
+        self,
+        *,
+        env_seconds: _builtins.float = ...,
+        env_rebuilds: _builtins.int = ...,
+        env_hangs: _builtins.int = ...,
+        safe_stops: _builtins.int = ...,
+        env_error: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["env_error", b"env_error", "env_hangs", b"env_hangs", "env_rebuilds", b"env_rebuilds", "env_seconds", b"env_seconds", "safe_stops", b"safe_stops"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ClientReport: _TypeAlias = ClientReport  # noqa: Y015
 
 @_typing.final
 class LaneSteps(_message.Message):

@@ -14,7 +14,7 @@ robot. Lanes of a session are numbered from 0. An episode of T steps takes T + 1
 A client's life:
   1. Describe       once, at will: the leaves of observations and actions, and the limits.
   2. Act            one stream. The first request is `open`; its answer has the session's secret.
-  3. `step`         again and again. Each is answered by `action`, in the order of the steps.
+  3. `step`         again and again. Each is answered by `action`, in the order of the steps. `report` at will.
   4. `close`        the session ends, and the service ends the stream.
 After a broken stream: open another one within `resume_seconds`, and send `resume` with the secret as its first
 request. The answer says which step the service had last; then send the steps again whose actions did not arrive,

@@ -257,7 +257,7 @@ def test_an_actor_joins_no_learner_of_another_user_in_the_clear(serve: Serve) ->
     with as_nobody():
         port = serve(ScriptedLearner(pb.JoinResponse(), []))
     connector = Connector(f"127.0.0.1:{port}", 1, PATIENCE, threading.Event())
-    with pytest.raises(AuthenticationError, match="expected a learner of this user or of root, found one of uid"):
+    with pytest.raises(AuthenticationError, match="expected this user's or root's learner, found one of uid"):
         connector.join()
     connector.close()
 

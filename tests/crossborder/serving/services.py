@@ -14,13 +14,13 @@ import grpc
 import gymnasium
 import numpy as np
 
-from common.data import Array, Column, Leaves
+from common.data import Array, Leaves
 from common.interfaces import EnvSpec
+from common.wire.acting_payloads import Description
 from common.wire.pb import acting_pb2 as pb
 from common.wire.pb import acting_pb2_grpc as pb_grpc
 from common.wire.rpc import ERROR_KEY
 from crossborder.serving.batching import StepSink
-from crossborder.serving.description import Description
 from crossborder.serving.reading import Moment
 from crossborder.serving.served_policy import ServedPolicy
 from crossborder.serving.serving import Places, serve
@@ -103,12 +103,6 @@ class Service:
         self.stop()
 
 
-def pack(columns: Mapping[str, Column], leaves: Leaves) -> bytes:
-    """The payload of observations."""
-    by_path = leaves if isinstance(leaves, dict) else {"": leaves}
-    return b"".join(np.asarray(by_path[path], column.dtype).tobytes() for path, column in columns.items())
-
-
 class Caller:
     """A program that talks to a service by gRPC.
 
@@ -155,7 +149,8 @@ class Stream:
 
     def make_step(self, seq: int, observation: Any = None, k: int = 1, **fields: Any) -> pb.LaneSteps:
         found = np.zeros((k, 2), np.float32) if observation is None else observation
-        payload = found if isinstance(found, bytes) else pack(self.description.observation_columns, found)
+        k = len(fields["lanes"]) if "lanes" in fields else k
+        payload = found if isinstance(found, bytes) else self.description.write_observation(found, k)
         return pb.LaneSteps(seq=seq, observation=payload, **fields)
 
     def read(self) -> pb.LaneActions:

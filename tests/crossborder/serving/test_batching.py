@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from common.errors import PluginError
+from common.wire.acting_payloads import Description
 from crossborder.serving.batching import Batcher, Choice
-from crossborder.serving.description import Description
 from crossborder.serving.figures import PolicyFigures
 from tests.crossborder.serving.services import Counting, moment_of
 

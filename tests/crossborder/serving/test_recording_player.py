@@ -20,12 +20,12 @@ from common.lanes.building import Env, build_env
 from common.leaves import empty_leaves
 from common.parts import build_parts
 from common.settings import validate
+from common.wire.acting_payloads import Description
 from common.wire.pb import acting_pb2 as pb
-from crossborder.serving.description import Description
 from crossborder.serving.recording_player import RecordingPlayer
 from tests.actor.acting import Kept, assert_same
 from tests.conftest import merged
-from tests.crossborder.serving.services import Caller, Service, Stream, numbers, pack, refusal
+from tests.crossborder.serving.services import Caller, Service, Stream, numbers, refusal
 
 SEED, ROUNDS = 11, 60
 LIMIT = {"wrappers": [{"target": "gymnasium.wrappers:TimeLimit", "params": {"max_episode_steps": 13}}]}
@@ -236,9 +236,9 @@ def test_masks_that_allow_no_action_are_refused_unless_the_episode_has_terminate
     description = Description(service.player.spec)
     seen = empty_leaves(service.player.spec.observation_space, 1)
     assert isinstance(seen, dict)
-    none = pack(description.observation_columns, seen)
+    none = description.write_observation(seen, 1)
     seen["action_mask"][:] = 1
-    some = pack(description.observation_columns, seen)
+    some = description.write_observation(seen, 1)
     with service.calls() as caller:
         stream = caller.open(1)
         stream.step(1, some)
@@ -307,6 +307,31 @@ def test_the_action_that_a_person_took_is_the_one_of_the_row(counting: RunServic
     assert [rows["action"].tolist() for rows in found.values()] == [[1, 2], [2, 2]]
     assert [rows["intervened"].tolist() for rows in found.values()] == [[False, False], [True, False]]
     assert counting.counters.intervened_steps == 1
+
+
+def test_what_a_client_reports_is_among_the_figures_of_the_actor(counting: RunService) -> None:
+    with counting.calls() as caller:
+        stream = caller.open(1)
+        for _ in range(2):
+            stream.send(report=pb.ClientReport(env_seconds=0.25, env_rebuilds=1, safe_stops=2, env_error="it fell"))
+        ask(stream, 1, 1, lanes=[0])
+    found = counting.counters
+    assert (found.env_seconds, found.env_rebuilds, found.env_hangs, found.safe_stops) == (0.5, 2, 0, 4)
+    assert found.take_env_error() == "it fell"
+
+
+@pytest.mark.parametrize("seconds", [-1.0, np.nan, np.inf])
+def test_an_impossible_report_is_refused(counting: RunService, seconds: float) -> None:
+    with counting.calls() as caller:
+        stream = caller.open(1)
+        stream.send(report=pb.ClientReport(env_seconds=seconds))
+        with pytest.raises(grpc.RpcError) as error:
+            stream.read()
+        assert refusal(error.value)[1:] == (
+            "bad_message",
+            f"report.env_seconds: expected 0 or more, and finite, found {seconds}",
+        )
+    assert counting.counters.env_seconds == 0
 
 
 def test_a_run_whose_rows_cannot_say_that_others_acted_refuses_their_actions() -> None:

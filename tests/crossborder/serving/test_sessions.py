@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from common.wire.pb import acting_pb2 as pb
+from common.wire.rpc import SessionLostError
 from crossborder.serving.figures import Figures
 from crossborder.serving.served_policy import ServedPolicy
 from crossborder.serving.serving_config import ServingConfig
 from crossborder.serving.sessions import Sessions
-from learner.ingest.refusals import SessionLostError
 from tests.crossborder.serving.services import Counting
 
 

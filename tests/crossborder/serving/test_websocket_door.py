@@ -97,6 +97,7 @@ def test_an_episode_by_websocket(talk_to: TalkTo, service: Service, packed: bool
     opened = talk.ask(open={"lanes": 2})["opened"]
     assert (opened["lanes"], opened["seed"], opened["last_seq"]) == (2, 0, 0)
     assert talk.step(1, observation=[[0.1, 0.2], [0.3, 0.4]]) == [1, 1]
+    talk.send(report={"env_seconds": 0.5, "env_rebuilds": 1, "env_error": "it fell"})  # It has no answer.
     assert talk.step(2, lanes=[1], reward=[0.5], terminated=[False]) == [2]
     talk.step(3, lanes=[1], reward=[1.0], terminated=[True])
     assert talk.step(4, lanes=[1]) == [1]

@@ -1,14 +1,17 @@
 from __future__ import annotations
 
+import re
+from typing import Any
+
 import gymnasium
 import numpy as np
 import pytest
 
-from common.errors import PluginError
+from common.errors import PluginError, SchemaMismatchError
 from common.interfaces import EnvSpec
+from common.wire.acting_payloads import Description
 from common.wire.pb import acting_pb2 as pb
-from crossborder.serving.description import Description
-from learner.ingest.refusals import BadMessageError
+from common.wire.rpc import BadMessageError
 
 BOX, DISCRETE = gymnasium.spaces.Box, gymnasium.spaces.Discrete
 
@@ -48,7 +51,49 @@ def test_an_action_that_is_not_finite_reaches_no_client() -> None:
 def test_floats_of_observations_may_leave_their_bounds_and_integers_may_not() -> None:
     spec = EnvSpec(gymnasium.spaces.Dict({"goal": DISCRETE(2), "speed": BOX(-1, 1, (1,), np.float32)}), DISCRETE(2))
     description = Description(spec)
-    payload = np.array([1], "<i8").tobytes() + np.array([9.0], "<f4").tobytes()
+    payload = description.write_observation({"goal": np.array([1]), "speed": np.array([[9.0]])}, 1)
     assert description.read_observation(payload, 1)["speed"].tolist() == [[9.0]]
     with pytest.raises(BadMessageError, match="column 'observation/goal': expected 0 to 1, found 2"):
         description.read_observation(payload.replace(b"\x01", b"\x02"), 1)
+
+
+def described(observation: gymnasium.Space[Any], action: gymnasium.Space[Any]) -> pb.DescribeResponse:
+    leaves = Description(EnvSpec(observation, action)).leaves()
+    return pb.DescribeResponse(observation=leaves[0], action=leaves[1])
+
+
+@pytest.mark.parametrize(
+    ("theirs", "mine", "message"),
+    [
+        ((BOX(-1, 1, (3,), np.float32), DISCRETE(2)), (BOX(-1, 1, (2,), np.float32), DISCRETE(2)), "<f4 [3]"),
+        (
+            (DISCRETE(9), DISCRETE(2)),
+            (DISCRETE(8), DISCRETE(2)),
+            "observation: the acting service expects <i8 [] from 0",
+        ),
+        (
+            (DISCRETE(9), DISCRETE(2)),
+            (DISCRETE(9), DISCRETE(3)),
+            "action: the acting service expects <i8 [] from 0 to 1",
+        ),
+        (
+            (DISCRETE(9), BOX(-1, 1, (1,), np.float32)),
+            (DISCRETE(9), BOX(-2, 1, (1,), np.float32)),
+            "env has <f4 [1] from -2 to 1",
+        ),
+        (
+            (gymnasium.spaces.Dict({"a": DISCRETE(2), "b": DISCRETE(2)}), DISCRETE(2)),
+            (gymnasium.spaces.Dict({"a": DISCRETE(2)}), DISCRETE(2)),
+            "expects 'b' <i8 [] from 0 to 1, env has no further leaf",
+        ),
+    ],
+)
+def test_the_first_leaf_that_differs_from_a_service_is_named(theirs: Any, mine: Any, message: str) -> None:
+    with pytest.raises(SchemaMismatchError, match=re.escape(message)):
+        Description(EnvSpec(*mine)).require_same(described(*theirs), "env")
+
+
+def test_floats_of_observations_may_have_other_bounds_than_those_of_a_service() -> None:
+    spec = EnvSpec(BOX(-1, 1, (3,), np.float32), BOX(-1, 1, (1,), np.float32))
+    spec_of_env = EnvSpec(BOX(-9, np.inf, (3,), np.float32), BOX(-1, 1, (1,), np.float32))
+    Description(spec_of_env).require_same(described(spec.observation_space, spec.action_space), "env")

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import accumulate
-from typing import Final
+from itertools import accumulate, zip_longest
+from typing import Any, Final
 
 import numpy as np
 
 from common.action_masks import find_masks
 from common.bad_values import KEEP_ALL, REFUSE_ALL, Rules
-from common.data import Column, Leaves, Schema
-from common.errors import PluginError, RefusedError
+from common.data import Array, Column, Leaves, Schema
+from common.errors import PluginError, RefusedError, SchemaMismatchError
 from common.interfaces import EnvSpec
 from common.spaces import AnySpace, columns_of, from_columns, to_columns
-from common.wire.codec import decode
+from common.wire.codec import decode, encode
 from common.wire.pb import acting_pb2 as pb
-from learner.ingest.refusals import BadMessageError
+from common.wire.rpc import BadMessageError
 
 VERSION: Final = 1
 """The version of ``acting.proto``."""
@@ -71,11 +71,8 @@ class Description:
         Raises:
             PluginError: an action is NaN or infinite, which no client should execute.
         """
-        n, found = sum(counts), to_columns("action", actions)
-        columns = {
-            column.name: np.asarray(found[column.name], column.numpy_dtype).reshape(n, *column.shape)
-            for column in self._action.columns
-        }
+        n = sum(counts)
+        columns = _columns_of("action", self._action, actions, n)
         for name, array in columns.items():
             if array.dtype.kind == "f" and not np.isfinite(array).all():
                 raise PluginError(
@@ -88,10 +85,41 @@ class Description:
         ]
         return parts[0] if len(parts) == 1 else list(map(b"".join, zip(*parts, strict=True)))
 
+    def write_observation(self, observations: Leaves, k: int) -> bytes:
+        """The payload with the observations of k lanes."""
+        return _write("observation", self._observation, observations, k)
+
+    def write_executed(self, actions: Leaves, k: int) -> bytes:
+        """The payload with the actions of k lanes, which somebody else than the policy has chosen."""
+        return _write("action", self._action, actions, k)
+
+    def step_bytes(self, k: int) -> int:
+        """The most bytes of a step of k lanes: besides payloads, a lane has a number, a reward and four flags."""
+        return k * (self._observation.row_bytes + self._action.row_bytes + 16) + 64
+
     def leaves(self) -> tuple[list[pb.Leaf], list[pb.Leaf]]:
         """The leaves of one observation and of one action, for ``DescribeResponse``."""
         spaces = self.spec.observation_space, self.spec.action_space
         return list(_describe("observation", spaces[0])), list(_describe("action", spaces[1]))
+
+    def require_same(self, described: pb.DescribeResponse, mine: str) -> None:
+        """Compare these spaces with those that an acting service describes.
+
+        Bounds of floats in observations are not compared, as environments declare them carelessly.
+
+        Args:
+            described: by the service.
+            mine: the name of what has these spaces.
+
+        Raises:
+            SchemaMismatchError: naming the first leaf that differs.
+        """
+        given = described.observation, described.action
+        for name, theirs, own in zip(("observation", "action"), given, self.leaves(), strict=True):
+            for their_leaf, own_leaf in zip_longest(theirs, own):
+                there, here = (_tell(leaf, name) for leaf in (their_leaf, own_leaf))
+                if there != here:
+                    raise SchemaMismatchError(f"{name}: the acting service expects {there}, {mine} has {here}")
 
 
 def _without_bounds(column: Column) -> Column:
@@ -110,6 +138,33 @@ def _read(name: str, schema: Schema, payload: bytes, k: int, rules: Rules = REFU
         raise BadMessageError(f"{name}: {error}") from error
     leaves: Leaves = from_columns(name, columns)
     return leaves
+
+
+def _write(name: str, schema: Schema, leaves: Leaves, k: int) -> bytes:
+    return encode(schema, _columns_of(name, schema, leaves, k), k)
+
+
+def _columns_of(name: str, schema: Schema, leaves: Leaves, k: int) -> dict[str, Array]:
+    """The leaves of k lanes as the columns of a payload, in its order."""
+    found: dict[str, Any] = to_columns(name, leaves)
+    return {
+        column.name: np.asarray(found[column.name], column.numpy_dtype).reshape(k, *column.shape)
+        for column in schema.columns
+    }
+
+
+def _tell(leaf: pb.Leaf | None, name: str) -> str:
+    if leaf is None:
+        return "no further leaf"
+    path = f"'{leaf.path}' " if leaf.path else ""
+    low, high = (list(bound) for bound in (leaf.low, leaf.high))
+    has_bounds = low and not (name == "observation" and leaf.dtype[1:2] == "f")
+    bounds = f" from {_first_of(low)} to {_first_of(high)}" if has_bounds else ""
+    return f"{path}{leaf.dtype} {list(leaf.shape)}{bounds}"
+
+
+def _first_of(bounds: list[float]) -> str:
+    return f"{bounds[0]:.17g}" if len(bounds) == 1 else str(bounds)
 
 
 def _describe(name: str, space: AnySpace) -> Iterator[pb.Leaf]:

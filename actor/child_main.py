@@ -1,0 +1,86 @@
+"""The main function of a worker that ``ActorManager`` starts."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, TypeVar
+
+from actor.stat import ActorStat
+from common.cores import bind
+from common.errors import CrossborderError
+from common.process.child import keep_buffers, read_boot, say, say_error
+from common.process.log import setup_logging
+from common.process.signals import StopSignals
+
+log = logging.getLogger(__name__)
+
+
+class Worker(Protocol):
+    """Acts in environments."""
+
+    def stop(self) -> None:
+        """Have ``run`` end in order; from any thread."""
+
+    def run(self) -> ActorStat:
+        """Act until told to stop.
+
+        Raises:
+            CrossborderError: it cannot go on.
+        """
+
+
+WorkerT = TypeVar("WorkerT", bound=Worker)
+
+
+def run_worker(worker: Worker) -> ActorStat:
+    """Run a worker in a process that keeps freed memory for reuse.
+
+    Raises:
+        CrossborderError: see ``Worker.run``.
+    """
+    keep_buffers()
+    stat = worker.run()
+    log.info("actor %d took %d steps in %.1f s", stat.actor_id, stat.env_steps, stat.duration)
+    return stat
+
+
+def run_child(make: Callable[[Mapping[str, Any]], WorkerT], run: Callable[[WorkerT], ActorStat]) -> int:
+    """Run a child of ``ActorManager``: one JSON line on stdin, one on stdout at the end; ends when stdin closes.
+
+    Args:
+        make: makes the worker by the line.
+        run: runs it.
+
+    Returns:
+        The exit code.
+    """
+    setup_logging(form="json")
+    boot = read_boot()
+
+    def stop_with_parent() -> None:
+        sys.stdin.read()
+        worker.stop()
+
+    try:
+        if boot["cores"]:
+            bind(boot["cores"])
+        worker = make(boot)
+        threading.Thread(target=stop_with_parent, name="lifeline", daemon=True).start()
+        signals = StopSignals()
+        signals.on_stop = worker.stop
+        stat = run(worker)
+    except CrossborderError as error:
+        return say_error(error)
+    except (Exception, SystemExit):
+        log.exception("the actor failed")
+        return 1
+    say({"stat": vars(stat)})
+    if signals.received is not None:  # To its parent, the actor ends as if the signal had ended it at once.
+        signal.signal(signals.received, signal.SIG_DFL)
+        os.kill(os.getpid(), signals.received)
+    return 0

@@ -1,0 +1,100 @@
+"""The settings of a worker whose policy is an acting service: its environment, and where the service is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, model_validator
+
+from common.config.actor_config import MAX_ENVS_PER_ACTOR, require_one_lane
+from common.config.nested import assign, read_yaml
+from common.config.run_config import RunConfig
+from common.errors import ConfigError
+from common.plugins.part_config import EnvConfig
+from common.plugins.short_names import write_out
+from common.settings import Settings, validate
+from common.wire.address import split_address
+
+
+class RemoteConfig(Settings):
+    """A worker that steps environments here, while an acting service chooses the actions."""
+
+    policy: str = Field(
+        description="The address at which the acting service listens, HOST:PORT; NAME=HOST:PORT, if the service has "
+        "several policies."
+    )
+    env: EnvConfig = Field(description="The environment, a gymnasium.Env or a gymnasium.vector.VectorEnv.")
+    envs_per_actor: Annotated[int, Field(ge=1, le=MAX_ENVS_PER_ACTOR)] = Field(
+        1, description="The number of environments (lanes). A vector environment brings its own number."
+    )
+
+    @property
+    def address(self) -> str:
+        """HOST:PORT of the acting service."""
+        return self.policy.rpartition("=")[2]
+
+    @property
+    def policy_name(self) -> str:
+        """Of the policy that acts; empty for the first one of the service."""
+        return self.policy.rpartition("=")[0]
+
+    def check(self) -> None:
+        """Check that the environment can be loaded, and that nothing is asked for that a service cannot do.
+
+        Raises:
+            ConfigError, PluginError: naming the place and what was expected.
+        """
+        if self.policy.startswith("="):
+            raise ConfigError(f"policy: expected a name before the =, found none in '{self.policy}'")
+        split_address(self.address)
+        if self.env.info:
+            raise ConfigError(
+                f"env.info: expected none beside --policy, found {', '.join(self.env.info)}: an acting service has no "
+                "place for values of info; --set env.info={} goes without them"
+            )
+        for index, wrapper in enumerate(self.env.wrappers):
+            if wrapper.actors is not None:
+                raise ConfigError(
+                    f"env.wrappers.{index}.actors: expected none beside --policy, found {list(wrapper.actors)}: only "
+                    "actors of a learner have ids; give each worker a file with its own wrappers"
+                )
+        self.env.check("env", frozenset())
+
+    @model_validator(mode="before")
+    @classmethod
+    def _names_parts_in_full(cls, values: Any) -> Any:
+        return write_out(values)
+
+    @model_validator(mode="after")
+    def _has_one_lane(self) -> RemoteConfig:
+        require_one_lane(self.env, self.envs_per_actor)
+        return self
+
+
+def read_remote_config(path: Path | None, policy: str | None, overrides: Sequence[str] = ()) -> RemoteConfig:
+    """Read the settings; those that only learners and other actors have are left out, so a run's own file will do.
+
+    Args:
+        path: a YAML file; None: there is none.
+        policy: instead of the one in the file.
+        overrides: ``a.b=c``.
+
+    Raises:
+        ConfigError, PluginError: the file cannot be read, or a value is wrong.
+    """
+    values: dict[str, Any] = read_yaml(path) if path is not None else {}
+    if policy is not None:
+        values["policy"] = policy
+    for override in overrides:
+        assign(values, override)
+    if values.get("env_overrides"):
+        raise ConfigError(
+            "env_overrides: expected none beside --policy, since only actors of a learner have ids; --set env.params.… "
+            "gives each worker its own, and --set env_overrides={} goes without them"
+        )
+    others = RunConfig.model_fields.keys() - RemoteConfig.model_fields.keys()
+    config = validate(RemoteConfig, {key: value for key, value in values.items() if key not in others})
+    config.check()
+    return config
