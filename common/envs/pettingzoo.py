@@ -291,7 +291,7 @@ class _Group:
             except (KeyError, TypeError, ValueError) as error:
                 raise InterfaceError(
                     f"step: expected the reward of agent '{agent}', a number, and whether it was terminated or "
-                    f"truncated, found {[each.get(agent) for each in (reward, ends, cuts)]}"
+                    f"truncated, found {(reward, ends, cuts)!r:.160}"
                 ) from error
             if is_end or is_cut:
                 terminated[lane], truncated[lane] = is_end, is_cut

@@ -101,11 +101,16 @@ class ScriptedEnv:
         self._rng = np.random.default_rng()
         self._players: dict[Any, Player] = {}
         self._seen: dict[Any, Any] = {}  # The newest observations.
+        self._left: set[Any] = set()  # Those who have left, and whom the environment keeps in its agents.
+
+    @property
+    def _here(self) -> list[Any]:
+        return [agent for agent in self._env.agents if agent not in self._left]
 
     @property
     def agents(self) -> list[Any]:
         """The agents that learn and are there."""
-        return [agent for agent in self._env.agents if agent not in self._scripts]
+        return [agent for agent in self._here if agent not in self._scripts]
 
     def reset(self, seed: int | None = None) -> tuple[dict[Any, Any], dict[Any, Any]]:
         """Begin a game, and play it until a learner can act.
@@ -117,8 +122,9 @@ class ScriptedEnv:
             self._rng = np.random.default_rng(seed)
         for _ in range(MAX_GAMES):
             self._seen, infos = self._env.reset(seed=seed)
+            self._left = set()
             self._players = {agent: self._draw(agent) for agent in self._scripts}
-            while self._env.agents and not self.agents:  # The learners come later.
+            while self._here and not self.agents:  # The learners come later.
                 self._advance({})
             self._play_turns()
             if self.agents:
@@ -137,10 +143,12 @@ class ScriptedEnv:
 
     def _advance(self, actions: Mapping[Any, Any]) -> Any:
         """Take one step of the environment with the actions of learners and scripts."""
-        acting = self._env.agents if self._turns is None else [self._turns.agent_selection]
+        acting = self._here if self._turns is None else [self._turns.agent_selection]
         chosen = {each: self._choose(each) if each in self._scripts else actions[each] for each in acting}
         found = self._env.step(chosen)
-        self._seen = {**self._seen, **found[0]}
+        obs, _, ends, cuts, _ = found
+        self._seen = {**self._seen, **obs}
+        self._left = {each for each in self._env.agents if each in self._left or ends.get(each) or cuts.get(each)}
         return found
 
     def _play_turns(self, found: Any = ({}, {}, {}, {}, {})) -> tuple[dict[Any, Any], ...]:

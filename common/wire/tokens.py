@@ -96,15 +96,6 @@ def read_token_text(path: Path) -> str:
     return text
 
 
-def read_tokens(path: Path) -> tuple[str, ...]:
-    """The secrets of a token file, without the names.
-
-    Raises:
-        ConfigError: see ``TokenSource.read``.
-    """
-    return tuple(token.secret for token in TokenSource(f"token file {path}", path).read())
-
-
 @dataclass(frozen=True)
 class TokenSource:
     """The place that tokens are read from.

@@ -17,9 +17,9 @@ from websockets.typing import Origin
 
 from common.errors import AddressError, CrossborderError
 from common.wire.acting_payloads import Description
-from common.wire.address import join_address, name_peer, split_address
+from common.wire.address import join_address, name_peer, peer_address, split_address
 from common.wire.pb import acting_pb2 as pb
-from common.wire.rpc import StoppingError
+from common.wire.rpc import BadMessageError, StoppingError
 from common.wire.tokens import authorization
 from crossborder.serving.connection import Connection
 from crossborder.serving.service import HEALTH_PATH, Service
@@ -35,10 +35,12 @@ from crossborder.serving.websocket_messages import (
 from learner.ingest.admission import OpenCall
 from learner.ingest.audit import STRANGER
 from learner.ingest.gate import CLIENT_METHODS, Caller, Gate
+from learner.ingest.limits import YieldingPlaces
 from learner.ingest.refusals import (
     OverLimitError,
     TokenReplacedError,
     UnauthenticatedError,
+    message_of,
     status_of,
 )
 from learner.records.exposition import watch_tls
@@ -49,7 +51,10 @@ METHOD: Final = f"{CLIENT_METHODS}Act"
 STOP_SECONDS: Final = 0.5
 """The time in which clients are told that the service ends."""
 MAX_STRANGERS: Final = 32
-"""Connections that have not shown a token yet. Each may make the service keep one message."""
+"""Connections that have not shown a token yet. Each may make the service keep one message. One more ends the oldest of
+the address that has most of them, so silent connections keep no client out."""
+MOST_OPENING: Final = 1 << 13
+"""Characters of a message before a session: to parse millions of brackets would hold all clients up for seconds."""
 _CLOSE_CODES: Final = {StoppingError: 1001, TokenReplacedError: 1012, OverLimitError: 1013}
 """Of errors after which a client may come back (RFC 6455, section 7.4, and IANA's list); all others are 1008."""
 
@@ -66,7 +71,7 @@ class WebSocketDoor:
         self._service, self._gate = service, gate
         self._config, self._limits = service.config, service.limits
         self._open = set[OpenCall]()
-        self._n_strangers = 0
+        self._strangers = YieldingPlaces(MAX_STRANGERS)
         self._tasks = set[asyncio.Task[None]]()
         """Of all connections."""
 
@@ -133,8 +138,6 @@ class WebSocketDoor:
             if self._service.sessions.is_stopping:
                 return socket.respond(HTTPStatus.SERVICE_UNAVAILABLE, "not serving\n")
             return socket.respond(HTTPStatus.OK, "serving\n")
-        if self._n_strangers >= MAX_STRANGERS:
-            return socket.respond(HTTPStatus.SERVICE_UNAVAILABLE, "too many connections without a token\n")
         return None
 
     async def _serve(self, socket: ServerConnection) -> None:
@@ -143,14 +146,15 @@ class WebSocketDoor:
         self._tasks.add(task)
         as_text = True
         try:
-            self._n_strangers += 1
+            account = peer_address(name_peer(*socket.remote_address[:2]))
+            place = self._strangers.take(account, socket.transport.abort)
             try:
                 message = await self._read_in_time(socket)
                 as_text = isinstance(message, str)
                 values = dict(parse(message))
                 caller = await self._identify(socket, values.pop("token", ""))
             finally:
-                self._n_strangers -= 1
+                self._strangers.release(place)
             await self._serve_caller(socket, caller, values, as_text=as_text)
         except ConnectionClosed as error:
             log.debug("a connection has ended: %s", error)
@@ -180,11 +184,20 @@ class WebSocketDoor:
             self._open.discard(call)
 
     async def _read_in_time(self, socket: ServerConnection) -> str | bytes:
+        """A message before a session.
+
+        Raises:
+            OverLimitError: none came in time.
+            BadMessageError: it is far longer than one that opens a session.
+        """
         try:
             async with asyncio.timeout(self._service.handshake_seconds):
-                return await socket.recv()
+                message = await socket.recv()
         except TimeoutError:
             raise self._limits.count_refusal("handshake_seconds") from None
+        if len(message) > MOST_OPENING:
+            raise BadMessageError(f"expected at most {MOST_OPENING} characters before a session, found {len(message)}")
+        return message
 
     async def _identify(self, socket: ServerConnection, token: object) -> Caller:
         """The caller that has sent this token; a caller without any sends an empty one.
@@ -223,11 +236,11 @@ class WebSocketDoor:
 
     async def _refuse(self, socket: ServerConnection, error: CrossborderError, *, as_text: bool) -> None:
         """Tell the client why its connection ends, and end it."""
-        name = status_of(error)[1]
+        name, message = status_of(error)[1], message_of(error)
         self._service.figures.refused[name] += 1
-        log.warning("%s: %s", name, error)
+        log.warning("%s: %s", name, message)
         try:
-            await socket.send(write({"error": {"name": name, "message": str(error)}}, as_text=as_text))
+            await socket.send(write({"error": {"name": name, "message": message}}, as_text=as_text))
         except ConnectionClosed:
             log.debug("the client has gone before it was told")
         await socket.close(_CLOSE_CODES.get(type(error), 1008), name)

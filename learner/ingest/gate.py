@@ -87,7 +87,7 @@ current_caller: ContextVar[Caller] = ContextVar("current_caller")
 
 def digest_of(secret: str) -> bytes:
     """The SHA-256 of a secret. Only digests are compared: the time of a look-up tells nothing about the secret."""
-    return hashlib.sha256(secret.encode()).digest()
+    return hashlib.sha256(secret.encode(errors="surrogatepass")).digest()  # JSON may hold what no other text can.
 
 
 class KnownTokens:

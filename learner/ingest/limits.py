@@ -45,7 +45,7 @@ MAX_CONNECTIONS = 8192
 """Connections that are remembered: as many as there may be for 4,096 actors."""
 
 
-class _YieldingPlaces:
+class YieldingPlaces:
     """Places for short calls. When all are taken, the account that has most places gives up its oldest one.
 
     So a new call always gets a place, and no caller keeps others out by holding calls open.
@@ -98,7 +98,7 @@ class CallLimits:
         else:
             self._max_account_calls = ACCOUNT_CALLS_PER_ACTOR * fleet
             self._account_rate = ACCOUNT_JOINS_PER_SECOND, fleet
-        self._health_places, self._admin_places = _YieldingPlaces(HEALTH_CALLS), _YieldingPlaces(ADMIN_CALLS)
+        self._health_places, self._admin_places = YieldingPlaces(HEALTH_CALLS), YieldingPlaces(ADMIN_CALLS)
         self._open = Counter[str]()
         """By account, its open calls; without accounts that have none."""
         self._account_joins, self._failures = OrderedDict[str, Bucket](), OrderedDict[str, Bucket]()

@@ -7,7 +7,7 @@ import math
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 import grpc
 
@@ -43,6 +43,8 @@ CALL_LIMITS = (
     "handshake_seconds",
 )
 """The limits for which a call can be refused."""
+MOST_TOLD: Final = 4000
+"""Characters of an error's message. gRPC carries 8 KiB: beyond it a caller hears of another error, and tries again."""
 
 
 class OverLimitError(CrossborderError):
@@ -87,11 +89,18 @@ def status_of(error: CrossborderError) -> tuple[grpc.StatusCode, str]:
     return _STATUS.get(type(error), (grpc.StatusCode.INTERNAL, "internal"))
 
 
+def message_of(error: CrossborderError) -> str:
+    """The message of an error for the caller and the log: its beginning, if it repeats a long text of the caller."""
+    text = str(error)
+    left_out = len(text) - MOST_TOLD
+    return text if left_out <= 0 else f"{text[:MOST_TOLD]} ({left_out} more characters)"
+
+
 async def refuse(context: Context, error: CrossborderError) -> NoReturn:
     """End a call with the status, the message and the name of an error."""
-    code, name = status_of(error)
-    log.warning("%s: %s", name, error)
-    await context.abort(code, str(error), ((ERROR_KEY, name),))
+    (code, name), message = status_of(error), message_of(error)
+    log.warning("%s: %s", name, message)
+    await context.abort(code, message, ((ERROR_KEY, name),))
     raise AssertionError("abort returned")
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from common.wire.tokens import read_tokens
+from common.wire.tokens import TokenSource
 from tests.conftest import Command, children_of, endpoints, kill, wait_for
 from tests.e2e.test_by_hand import CALM, grows, steps_by_actor
 
@@ -60,5 +60,5 @@ def test_actors_of_this_and_of_other_hosts_go_on_when_tokens_and_certificates_ar
 
     server.process.terminate()
     assert (server.wait(), other.wait()) == (143, 0), server.output() + other.output()
-    for token in read_tokens(files / "actor.token"):
-        assert not any(token in path.read_text() for path in (server.log, other.log, run_dir / "config.yaml"))
+    for token in TokenSource("actor", files / "actor.token").read():
+        assert not any(token.secret in path.read_text() for path in (server.log, other.log, run_dir / "config.yaml"))

@@ -20,7 +20,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from common.errors import AuthenticationError
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.pb import crossborder_pb2_grpc as pb_grpc
-from common.wire.tokens import ACTOR_VARIABLE, UNNAMED, authorization, read_tokens
+from common.wire.tokens import ACTOR_VARIABLE, UNNAMED, Tokens, TokenSource, authorization
 from common.wire.trust import Trust
 from tests.conftest import PATIENCE, Command, wait_for
 from tests.learner.scrapes import scrape_ingest
@@ -41,9 +41,14 @@ def channel(secured: Secured) -> Iterator[grpc.Channel]:
         yield channel
 
 
+def secret_of(secured: Secured, name: str) -> str:
+    """The newest token of a file."""
+    return Tokens(TokenSource(name, secured.certs / f"{name}.token")).first()
+
+
 def metadata(secured: Secured, token: str) -> tuple[tuple[str, str], ...]:
     """With the token of that name; none for an empty one."""
-    return (authorization(read_tokens(secured.certs / f"{token}.token")[0]),) if token else ()
+    return (authorization(secret_of(secured, token)),) if token else ()
 
 
 def service_names(channel: grpc.Channel, with_token: tuple[tuple[str, str], ...]) -> set[str]:
@@ -267,7 +272,7 @@ def test_an_actor_is_known_by_the_name_of_its_token_and_by_its_host(
 
 @pytest.mark.parametrize("given", ["{}", "Basic {}", "Bearer"])
 def test_a_token_counts_only_after_its_scheme(secured: Secured, channel: grpc.Channel, given: str) -> None:
-    value = given.format(read_tokens(secured.certs / "actor.token")[0])
+    value = given.format(secret_of(secured, "actor"))
     with pytest.raises(grpc.RpcError) as refused:
         pb_grpc.LearnerServiceStub(channel).Check(
             pb.CheckRequest(), timeout=SECONDS, metadata=(("authorization", value),)
@@ -276,7 +281,7 @@ def test_a_token_counts_only_after_its_scheme(secured: Secured, channel: grpc.Ch
 
 
 def test_the_scheme_may_be_written_in_any_case(secured: Secured, channel: grpc.Channel) -> None:
-    value = f"bEARER {read_tokens(secured.certs / 'actor.token')[0]}"
+    value = f"bEARER {secret_of(secured, 'actor')}"
     stub = pb_grpc.LearnerServiceStub(channel)
     assert stub.Check(pb.CheckRequest(), timeout=SECONDS, metadata=(("authorization", value),)).max_actors
 
@@ -297,5 +302,5 @@ def test_refusals_are_counted_and_the_log_holds_no_token(
     with pytest.raises(AuthenticationError):
         join(secured.address, secured.trust(token_file=write(tmp_path / "wrong.token", NEW)))
     assert scrape_ingest(secured.server)[counted] == before + 1
-    valid = {*read_tokens(secured.certs / "actor.token"), *read_tokens(secured.certs / "admin.token")}
+    valid = {secret_of(secured, name) for name in ("actor", "admin")}
     assert not any(token in caplog.text for token in {NEW, *valid})

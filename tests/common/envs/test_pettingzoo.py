@@ -193,6 +193,11 @@ def without(index: int) -> Callable[..., Any]:
     return step
 
 
+def unpaid(self: Crowd, actions: Any) -> Any:
+    obs, _, *others = Crowd.step(self, actions)
+    return obs, None, *others
+
+
 def leaving(self: Crowd, actions: Any) -> Any:
     found = Crowd.step(self, actions)
     self.agents = [agent for agent in self.agents if agent != "a"]
@@ -216,13 +221,14 @@ def misfit(self: Crowd, actions: Any) -> Any:
         ({"step": without(0)}, "observation: expected one for agent 'a', found none"),
         ({"step": without(1)}, "step: expected the reward of agent 'a', a number"),
         ({"step": without(2)}, "step: .*whether it was terminated or truncated"),
+        ({"step": unpaid}, r"step: expected the reward of agent 'a', a number, .* found \(None, "),
         ({"step": leaving}, "step: .*'a' is no longer in agents and was neither"),
         ({"step": bringing}, r"expected agents of possible_agents, \['a', 'b', 'c', 'd'\], found 'stranger'"),
         ({"step": misfit}, r"observation of agent 'a': expected float32 \[5\].*found float32 \[2\]"),
         ({"reset": lambda self, seed=None: {}}, "reset: expected the observations and infos of all agents, found"),
         ({"reset": lambda self, seed=None: ({}, {})}, "reset: expected at least one agent in agents, found none"),
     ],
-    ids=["observation", "reward", "end", "leaves", "stranger", "misfit", "former reset", "nobody"],
+    ids=["observation", "reward", "end", "unpaid", "leaves", "stranger", "misfit", "former reset", "nobody"],
 )
 def test_an_environment_that_breaks_pettingzoos_interface_is_told_so(change: dict[str, Any], message: str) -> None:
     lanes = lanes_of(crowd(**change), named("common.envs.pettingzoo:make", CROWD))
@@ -230,7 +236,8 @@ def test_an_environment_that_breaks_pettingzoos_interface_is_told_so(change: dic
         play(lanes, 10)
 
 
-def test_an_environment_may_keep_those_in_agents_who_have_left() -> None:
+@pytest.mark.parametrize("players", [{}, {"b": "random", "c": "random"}], ids=str)
+def test_an_environment_may_keep_those_in_agents_who_have_left(players: dict[str, str]) -> None:
     class Keeps(Crowd):
         def reset(self, seed: int | None = None, options: Any = None) -> Any:
             self._kept: list[str] = []
@@ -244,7 +251,7 @@ def test_an_environment_may_keep_those_in_agents_who_have_left() -> None:
             self.agents = [*self.agents, *self._kept]
             return found
 
-    lanes = [lanes_of(SeatsEnv([env])) for env in (Keeps(), Crowd())]
+    lanes = [lanes_of(SeatsEnv([env], players=[players])) for env in (Keeps(), Crowd())]
     for each in lanes:
         each.reset(4)
     assert play(lanes[0], 40) == play(lanes[1], 40)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from common.errors import ConfigError
-from common.wire.tokens import Token, TokenSource, read_tokens
+from common.wire.tokens import Token, TokenSource
 from crossborder.certificates.authority import ALL_FILES, add_token, make_files
 
 
@@ -46,9 +46,9 @@ def test_renewing_keeps_the_authority_and_the_newest_tokens(tmp_path: Path) -> N
     make(tmp_path, renew=True)  # Where nothing is, this makes everything.
     before = {name: (tmp_path / name).read_text() for name in ALL_FILES}
     for _ in range(2):
-        newest = read_tokens(tmp_path / "actor.token")[0]
+        newest = tokens_of(tmp_path / "actor.token")[0]
         make(tmp_path, renew=True)
-        new, kept = read_tokens(tmp_path / "actor.token")
+        new, kept = tokens_of(tmp_path / "actor.token")
         assert (kept, new != newest) == (newest, True)
     changed = {name for name in ALL_FILES if (tmp_path / name).read_text() != before[name]}
     assert changed == set(ALL_FILES) - {"ca.pem", "ca.key"}

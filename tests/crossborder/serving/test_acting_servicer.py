@@ -178,6 +178,16 @@ def test_streams_begin_with_open_or_resume(caller: Caller) -> None:
     assert refusal(error.value)[:2] == ("FAILED_PRECONDITION", "session_lost")
 
 
+def test_what_is_told_about_a_refusal_is_short(caller: Caller, caplog: pytest.LogCaptureFixture) -> None:
+    """It repeats what the client has sent, which may be a long text: a log has room for it, and so has a trailer."""
+    with pytest.raises(grpc.RpcError) as error:
+        caller.open(policy="a" * 100_000)
+    code, name, message = refusal(error.value)
+    assert (code, name) == ("INVALID_ARGUMENT", "bad_message")
+    assert "policy: expected one of these names" in message
+    assert max(len(record.getMessage()) for record in caplog.records) < 5000
+
+
 def test_sessions_and_lanes_are_limited_and_free_again_after_close(service: Service, caller: Caller) -> None:
     streams = [caller.open(2) for _ in range(3)]
     for lanes, limit in ((1, "all 3 sessions (max_sessions)"), (9, "all 3 sessions")):

@@ -19,6 +19,7 @@ from websockets.typing import Origin
 
 from common.interfaces import EnvSpec
 from crossborder.certificates.authority import make_files
+from crossborder.serving.websocket_door import MAX_STRANGERS, MOST_OPENING
 from tests.conftest import PATIENCE
 from tests.crossborder.serving.services import Caller, Counting, Service
 
@@ -157,6 +158,34 @@ def test_what_is_no_message_is_refused(talk_to: TalkTo, service: Service, messag
     assert told["error"]["name"] == "bad_message"
 
 
+def test_a_message_before_a_session_is_short(talk_to: TalkTo, service: Service) -> None:
+    """To parse a long one takes seconds, and who sends it has shown no token."""
+    talk = talk_to(service)
+    assert "characters before a session" in talk.refused(token=[[]] * MOST_OPENING)[1]
+    talk = talk_to(service)
+    talk.ask(describe={})
+    assert "characters before a session" in talk.refused(open={"lanes": 1, "policy": "a" * MOST_OPENING})[1]
+
+
+def test_connections_that_say_nothing_keep_no_client_out(talk_to: TalkTo, service: Service) -> None:
+    silent = [talk_to(service) for _ in range(MAX_STRANGERS)]
+    assert "opened" in talk_to(service).ask(open={"lanes": 1})
+    with pytest.raises(ConnectionClosed):
+        silent[0].read()
+    assert "opened" in silent[1].ask(open={"lanes": 1})
+
+
+def test_what_is_told_about_a_refusal_is_short(
+    talk_to: TalkTo, service: Service, caplog: pytest.LogCaptureFixture
+) -> None:
+    talk = talk_to(service)
+    talk.ask(open={"lanes": 1})
+    name, message, _ = talk.refused(step={"seq": 1, "observation": [[0, 0]], "a" * 100_000: 1})
+    assert name == "bad_message"
+    assert len(message) < 5000
+    assert max(len(record.getMessage()) for record in caplog.records) < 5000
+
+
 def test_web_pages_connect_only_from_origins_that_are_named(talk_to: TalkTo, service: Service) -> None:
     assert "opened" in talk_to(service, origin=Origin("https://game.example")).ask(open={"lanes": 1})
     with pytest.raises(InvalidStatus) as refused:
@@ -196,7 +225,7 @@ def test_a_token_comes_in_the_first_message_over_tls_and_ends_its_connections_wh
     tls = {"certificate": tmp_path / "server.pem", "key": tmp_path / "server.key"}
     trust = ssl.create_default_context(cafile=tmp_path / "ca.pem")
     with Service(websocket="127.0.0.1:0", tls=tls, token_file=tokens) as service:
-        for token in ({}, {"token": "b" * 20}, {"token": 7}):
+        for token in ({}, {"token": "b" * 20}, {"token": 7}, {"token": "\ud800" * 20}):
             name, _, code = talk_to(service, ssl=trust).refused(open={"lanes": 1}, **token)
             assert (name, code) == ("unauthenticated", 1008)
         talk = talk_to(service, ssl=trust)
