@@ -1,4 +1,4 @@
-"""``crossborder-health``: asks a learner whether it serves; containers use it as their probe."""
+"""``crossborder-health``: asks a learner or an acting service whether it serves; containers use it as their probe."""
 
 from __future__ import annotations
 

@@ -60,8 +60,8 @@ from learner.storage.resume import ResumePoint
 log = logging.getLogger(__name__)
 DAY = 86_400.0
 """Seconds that ranks wait for each other if ``server.hung_seconds`` is null."""
-LEAVE_SECONDS = 2.0
-"""Local actors get this long to end. Ingest has taken their rows already, within its own grace period."""
+LEAVE_SECONDS = 5.0
+"""Local actors get this long to end; beside much other work they took 2 s. Ingest has taken their rows already."""
 
 
 @dataclass(frozen=True)
