@@ -35,7 +35,7 @@ from common.plugins.part_config import PluginConfig
 from common.spaces import from_columns
 
 MAX_LOG_RATIO: Final = 20.0
-"""Where the policy has moved further from the one that acted, losses stay finite and a step teaches nothing."""
+"""Where the policy is further from the one that acted, losses and records stay small, and a step teaches nothing."""
 
 
 class PPOConfig(PolicyGradientConfig):
@@ -250,7 +250,7 @@ class PPO(PolicyGradientAgent):
         if config.normalize_advantages:
             advantage = _normalize(advantage, used)
         log_prob = self.actions.log_prob(outputs, steps[CHOICE].flatten(0, -2)).view(used.shape)
-        log_ratio = (log_prob - steps[LOG_PROB.name]).clamp(max=MAX_LOG_RATIO)
+        log_ratio = (log_prob - steps[LOG_PROB.name]).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
         ratio = log_ratio.exp()
         bounded = torch.minimum(torch.maximum(ratio, 1 - clip), 1 + clip)
         surrogate = torch.minimum(ratio * advantage, bounded * advantage)

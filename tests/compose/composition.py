@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import grpc
 import yaml
 
 from tests.conftest import ROOT, free_port, wait_for
@@ -18,7 +19,9 @@ from tests.dashboards.stack import Prometheus, answers
 PROJECT = "crossborder-test"
 NETWORK = f"{PROJECT}_default"
 SERVICES = ("learner", "actor", "prometheus")
-"""All but Grafana, whose work is done by asking Prometheus for what its panels ask for."""
+"""All but Grafana, whose work is done by asking Prometheus for what its panels ask for, and the acting service."""
+TOKEN = "a" * 20
+"""Of the acting service's client."""
 PATIENCE = 120.0
 
 
@@ -61,9 +64,19 @@ class Composition:
         mount = f"{self._config}:/app/configs/cartpole.yaml:ro"
         overlay.write_text(json.dumps({"services": {"learner": {"volumes": [mount]}}}))
         program = ["docker", "compose"] if exit_code("docker", "compose", "version") == 0 else ["docker-compose"]
-        self._command = [*program, "-f", str(ROOT / "docker-compose.yml"), "-f", str(overlay), "-p", PROJECT]
+        files = [ROOT / "docker-compose.yml", ROOT / "docker" / "docker-compose.serving.yml", overlay]
+        self._command = [*program, *(f"--file={file}" for file in files), f"--project-name={PROJECT}"]
+        tokens = folder / "clients.tokens"
+        tokens.write_text(f"game {TOKEN}\n")
+        tokens.chmod(0o644)  # Another user, that of the container, reads it.
         port = free_port()
-        self._environment = {"PROMETHEUS_PORT": str(port)}
+        self.serving = f"127.0.0.1:{free_port()}"
+        """Where clients reach the acting service."""
+        self._environment = {
+            "PROMETHEUS_PORT": str(port),
+            "SERVING": self.serving,
+            "CLIENT_TOKENS": str(tokens),
+        }
         self.prometheus = Prometheus(f"http://127.0.0.1:{port}")
 
     def __call__(self, *arguments: str, check: bool = True) -> str:
@@ -72,6 +85,15 @@ class Composition:
 
     def up(self, *arguments: str) -> None:
         self("up", "-d", "--no-build", *arguments, *SERVICES)
+
+    def serve(self) -> grpc.Channel:
+        """Start the acting service; a client's channel to it."""
+        self("up", "-d", "--no-build", "--no-recreate", "serving")
+        ca = docker("exec", self.containers("learner")[0], "cat", "certs/ca.pem")
+        credentials = grpc.composite_channel_credentials(
+            grpc.ssl_channel_credentials(ca.encode()), grpc.access_token_call_credentials(TOKEN)
+        )
+        return grpc.secure_channel(self.serving, credentials, [("grpc.ssl_target_name_override", "serving")])
 
     def containers(self, service: str, *options: str) -> list[str]:
         """Ids of those that run; with ``--all`` of those that have ended too."""

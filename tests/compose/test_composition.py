@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import grpc
 import pytest
 import yaml
 
@@ -17,7 +18,7 @@ from dashboards import DASHBOARDS
 from dashboards.dashboard import Dashboard
 from tests.compose.composition import NETWORK, PATIENCE, Composition, composed, docker, exit_code, kill_process
 from tests.conftest import ROOT, merged, wait_for
-from tests.dashboards.test_live import EMPTY, VARIABLES, at_once
+from tests.dashboards.test_live import EMPTY, VARIABLES, at_once, played
 
 pytestmark = [pytest.mark.compose, pytest.mark.timeout(600)]
 
@@ -142,6 +143,24 @@ def test_a_learner_killed_by_9_comes_back_by_itself_and_goes_on_with_the_run(sys
     wait(lambda: (system.value("crossborder_opt_steps_total") or 0) > steps, "training goes on")
 
 
+@pytest.fixture(scope="module")
+def game(system: Composition) -> Iterator[None]:
+    """A client that plays by the acting service."""
+    channel = system.serve()
+    grpc.channel_ready_future(channel).result(PATIENCE)
+    with played(system.serving, channel):
+        yield
+
+
+@pytest.mark.usefixtures("game")
+def test_an_acting_service_is_healthy_and_is_one_more_actor_of_the_learner(system: Composition) -> None:
+    (serving,) = system.containers("serving")
+    wait(lambda: json.loads(docker("inspect", serving))[0]["State"]["Health"]["Status"] == "healthy", "it is healthy")
+    wait(lambda: online(system) == 5, "it has joined beside four actors")
+    wait(lambda: system.value("crossborder_serving_connected_lanes"), "Prometheus has found it")
+
+
+@pytest.mark.usefixtures("game")
 @pytest.mark.parametrize("dashboard", DASHBOARDS, ids=lambda board: board.title)
 def test_every_expression_of_every_panel_returns_data(system: Composition, dashboard: Dashboard) -> None:
     asked = {at_once(expr, SHIPPED) for panel in dashboard.panels() for expr in panel.expressions()}
@@ -168,5 +187,5 @@ def test_restarted_with_a_target_the_run_goes_on_to_it_and_ends_well(system: Com
     assert not system.learner()["State"]["Running"]
     log = docker("logs", system.learner()["Id"])
     assert log.count("the target score was reached") == 1
-    wait(lambda: system.value("max(up)") == 0, "Prometheus sees the end")
+    wait(lambda: system.value('max(up{job="crossborder-ingest"})') == 0, "Prometheus sees the end")
     assert len(system.containers("actor")) == 4, "sent away, actors come back for the next learner"

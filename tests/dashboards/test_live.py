@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+import grpc
 import numpy as np
 import pytest
 import yaml
@@ -43,33 +44,41 @@ UNUSED: dict[str, str] = {}
 
 
 @contextmanager
-def serving(folder: Path) -> Iterator[int]:
-    """The metrics' port of an acting service of the run, whose client plays all the time."""
-    own = ["--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0", "--ca", str(folder / "certs" / "ca.pem")]
-    learner = endpoints(folder / "run")["learner"].replace("127.0.0.1", "localhost")
-    service = Command("policy-server", "--learner", learner, *own, log=folder / "serving.log")
+def played(address: str, channel: grpc.Channel | None = None) -> Iterator[None]:
+    """A context in which a client of CartPole's acting service plays all the time."""
     over = threading.Event()
 
-    def play(address: str) -> None:
+    def play() -> None:
         obs = np.zeros((1, 4), np.float32)
-        with Caller(address, read_spec(EnvConfig(target="gymnasium:make", params={"id": "CartPole-v1"}))) as caller:
+        spec = read_spec(EnvConfig(target="gymnasium:make", params={"id": "CartPole-v1"}))
+        with Caller(address, spec, channel) as caller:
             stream = caller.open()
             for seq in itertools.count(1):  # Each 50th step begins an episode.
                 stream.step(seq, obs, reward=[] if seq % 50 == 1 else [1.0], truncated=[seq % 50 == 0])
                 if over.wait(0.02):
                     return
 
+    player = threading.Thread(target=play)
+    player.start()
+    try:
+        yield
+    finally:
+        over.set()
+        player.join(PATIENCE)
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[int]:
+    """The metrics' port of an acting service of the run, whose client plays all the time."""
+    own = ["--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0", "--ca", str(folder / "certs" / "ca.pem")]
+    learner = endpoints(folder / "run")["learner"].replace("127.0.0.1", "localhost")
+    service = Command("policy-server", "--learner", learner, *own, log=folder / "serving.log")
     try:
         address = address_of(service)
         wait_for(lambda: "metrics on port" in service.output(), "all its doors are open")
         (port,) = re.findall(r"metrics on port (\d+)", service.output())
-        player = threading.Thread(target=play, args=[address])
-        player.start()
-        try:
+        with played(address):
             yield int(port)
-        finally:
-            over.set()
-            player.join(PATIENCE)
     finally:
         service.end()
 
