@@ -98,4 +98,4 @@ def test_every_line_of_an_actors_log_for_people_begins_with_its_run_and_its_id(
     assert actor.wait() == 0, actor.output()
     lines = actor.output().splitlines()
     assert len(lines) > 1
-    assert all(f"INFO    [run {run_id} actor 0] actor.worker: " in line for line in lines), actor.output()
+    assert all(f"INFO    [run {run_id} actor 0] actor." in line for line in lines), actor.output()
