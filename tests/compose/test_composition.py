@@ -143,7 +143,7 @@ def test_a_learner_killed_by_9_comes_back_by_itself_and_goes_on_with_the_run(sys
     wait(lambda: (system.value("crossborder_opt_steps_total") or 0) > steps, "training goes on")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="class")
 def game(system: Composition) -> Iterator[None]:
     """A client that plays by the acting service."""
     channel = system.serve()
@@ -153,27 +153,28 @@ def game(system: Composition) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("game")
-def test_an_acting_service_is_healthy_and_is_one_more_actor_of_the_learner(system: Composition) -> None:
-    (serving,) = system.containers("serving")
-    wait(lambda: json.loads(docker("inspect", serving))[0]["State"]["Health"]["Status"] == "healthy", "it is healthy")
-    wait(lambda: online(system) == 5, "it has joined beside four actors")
-    wait(lambda: system.value("crossborder_serving_connected_lanes"), "Prometheus has found it")
+class TestWhileAGameIsPlayed:
+    def test_an_acting_service_is_healthy_and_is_one_more_actor_of_the_learner(self, system: Composition) -> None:
+        (serving,) = system.containers("serving")
+        wait(
+            lambda: json.loads(docker("inspect", serving))[0]["State"]["Health"]["Status"] == "healthy", "it is healthy"
+        )
+        wait(lambda: online(system) == 5, "it has joined beside four actors")
+        wait(lambda: system.value("crossborder_serving_connected_lanes"), "Prometheus has found it")
 
+    @pytest.mark.parametrize("dashboard", DASHBOARDS, ids=lambda board: board.title)
+    def test_every_expression_of_every_panel_returns_data(self, system: Composition, dashboard: Dashboard) -> None:
+        asked = {at_once(expr, SHIPPED) for panel in dashboard.panels() for expr in panel.expressions()}
+        missing = asked - {at_once(expr, SHIPPED) for expr in EMPTY}
 
-@pytest.mark.usefixtures("game")
-@pytest.mark.parametrize("dashboard", DASHBOARDS, ids=lambda board: board.title)
-def test_every_expression_of_every_panel_returns_data(system: Composition, dashboard: Dashboard) -> None:
-    asked = {at_once(expr, SHIPPED) for panel in dashboard.panels() for expr in panel.expressions()}
-    missing = asked - {at_once(expr, SHIPPED) for expr in EMPTY}
+        def all_found() -> bool:
+            missing.difference_update({expr for expr in missing if system.prometheus.values(expr)})
+            return not missing
 
-    def all_found() -> bool:
-        missing.difference_update({expr for expr in missing if system.prometheus.values(expr)})
-        return not missing
-
-    try:
-        wait(all_found, "data for each expression")
-    finally:
-        assert missing == set()
+        try:
+            wait(all_found, "data for each expression")
+        finally:
+            assert missing == set()
 
 
 def test_every_rule_can_be_evaluated(system: Composition) -> None:
