@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from actor.manager import ActorManager
 from common.cores import bind, require_usable
 from common.errors import ConfigError, CrossborderError
-from common.process.command import Parser, as_cores, as_path, at_least, positive, run_service, tell_error
+from common.process.command import Parser, add_settings, as_cores, as_path, at_least, positive, run_service, tell_error
 from common.process.log import quiet_grpc
 from common.process.signals import StopSignals
 from common.process.standard_streams import answers
@@ -52,27 +52,7 @@ def parser() -> Parser:
     """The command's options."""
     made = Parser("actor-worker", __doc__, EXAMPLES)
     add_learner_options(made, "this actor", several=True, required=False)
-    made.add_argument(
-        "--policy",
-        metavar="[NAME=]HOST:PORT",
-        help="where an acting service listens (policy-server), which chooses the actions and sends the rows; instead "
-        "of --learner; NAME is that of one of its policies (default: the first)",
-    )
-    made.add_argument(
-        "--config",
-        type=as_path,
-        metavar="FILE",
-        help="with --policy: a YAML file with env and envs_per_actor, such as the run's own; it may name the policy "
-        "too",
-    )
-    made.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        dest="settings",
-        metavar="KEY.KEY=VALUE",
-        help="with --policy: a setting of that file; repeatable",
-    )
+    _add_policy_options(made)
     made.add_argument(
         "--allow",
         nargs="+",
@@ -119,6 +99,24 @@ def parser() -> Parser:
     )
     made.add_argument("--check", action="store_true", help="check whether an actor could work on this host, and exit")
     return made
+
+
+def _add_policy_options(made: Parser) -> None:
+    """Add the options of workers for which an acting service chooses the actions."""
+    made.add_argument(
+        "--policy",
+        metavar="[NAME=]HOST:PORT",
+        help="where an acting service listens (policy-server), which chooses the actions and sends the rows; instead "
+        "of --learner; NAME is that of one of its policies (default: the first)",
+    )
+    made.add_argument(
+        "--config",
+        type=as_path,
+        metavar="FILE",
+        help="with --policy: a YAML file with env and envs_per_actor, such as the run's own; it may name the policy "
+        "too",
+    )
+    add_settings(made, "settings", "with --policy: a setting of that file; repeatable")
 
 
 def _run_one(arguments: argparse.Namespace, trust: Trust, signals: StopSignals) -> None:

@@ -35,7 +35,7 @@ from common.plugins.part_config import PluginConfig
 from common.spaces import from_columns
 
 MAX_LOG_RATIO: Final = 20.0
-"""Where the policy is further from the one that acted, losses and records stay small, and a step teaches nothing."""
+"""Where the policy is further from the one that acted, losses and records stay finite, and a step teaches nothing."""
 
 
 class PPOConfig(PolicyGradientConfig):

@@ -106,6 +106,11 @@ class Parser(argparse.ArgumentParser):
             raise argparse.ArgumentError(action, f"unknown value '{value}'{nearest(str(value), action.choices)}")
 
 
+def add_settings(parser: argparse.ArgumentParser, name: str, text: str) -> None:
+    """Add the option ``--set KEY.KEY=VALUE``, whose values become the list ``name``; ``text`` is its help."""
+    parser.add_argument("--set", action="append", default=[], dest=name, metavar="KEY.KEY=VALUE", help=text)
+
+
 def at_least(least: int) -> Callable[[str], int]:
     """The type of an option that takes an integer of ``least`` or more."""
 

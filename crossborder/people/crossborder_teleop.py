@@ -10,7 +10,7 @@ from pathlib import Path
 from common.errors import ConfigError
 from common.plugins.part_config import EnvConfig
 from common.plugins.short_names import write_out
-from common.process.command import Parser, as_path, at_least, run_service
+from common.process.command import Parser, add_settings, as_path, at_least, run_service
 from common.process.signals import StopSignals
 from common.process.standard_streams import answers
 from common.settings import validate
@@ -41,14 +41,7 @@ def parser() -> Parser:
     made.add_argument(
         "--episodes", type=at_least(1), metavar="N", help="how many episodes to record (default: until Ctrl-C)"
     )
-    made.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        dest="overrides",
-        metavar="KEY=VALUE",
-        help="replace one value of the YAML file",
-    )
+    add_settings(made, "overrides", "replace one value of the YAML file")
     return made
 
 

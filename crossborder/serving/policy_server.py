@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from common.errors import ConfigError
-from common.process.command import Parser, as_path, positive, run_service, tell_error
+from common.process.command import Parser, add_settings, as_path, positive, run_service, tell_error
 from common.process.log import RateFilter, quiet_grpc
 from common.process.signals import StopSignals
 from common.process.standard_streams import answers
@@ -105,14 +105,7 @@ def parser() -> Parser:
         action="store_true",
         help="explore, as in training, with a saved policy (default: act greedily); with a learner it always explores",
     )
-    made.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        dest="settings",
-        metavar="KEY.KEY=VALUE",
-        help="a setting of the service; repeatable",
-    )
+    add_settings(made, "settings", "a setting of the service; repeatable")
     return made
 
 

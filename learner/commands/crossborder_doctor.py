@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final, cast
 from common.config.run_config import RunConfig, load_config
 from common.cores import require_usable, usable_cores
 from common.errors import AddressError, ConfigError, RunDirectoryError
-from common.process.command import Check, Parser, as_path, run_checks, run_command
+from common.process.command import Check, Parser, add_settings, as_path, run_checks, run_command
 from common.process.standard_streams import answers
 from common.wire.address import split_address
 from learner.commands.training_command import add_override
@@ -51,14 +51,7 @@ def parser() -> Parser:
     """The command's options."""
     made = Parser("crossborder-doctor", __doc__ or "", EXAMPLES)
     made.add_argument("--config", type=as_path, required=True, metavar="FILE", help="the run's YAML file")
-    made.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="KEY.KEY=VALUE",
-        dest="overrides",
-        help="replace one value of the YAML file",
-    )
+    add_settings(made, "overrides", "replace one value of the YAML file")
     add_override(made, "--run-dir", "run_dir", "DIR", "the directory into which the run would write all its files")
     return made
 

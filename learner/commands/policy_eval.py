@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from typing import TYPE_CHECKING
 
-from common.process.command import Parser, as_path
+from common.process.command import Parser, add_settings, as_path
 from learner.commands.policy_command import make_policy_parser, run_policy_command
 
 if TYPE_CHECKING:
@@ -34,13 +34,8 @@ def parser() -> Parser:
         "--episodes", type=int, metavar="N", help="the number of episodes (default: that of the run's evaluator)"
     )
     made.add_argument("--seed", type=int, metavar="N", help="episode i starts from seed + i (default: the run's)")
-    made.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        dest="settings",
-        metavar="KEY.KEY=VALUE",
-        help="another value of a setting of env or evaluator, with which the policy was saved; repeatable",
+    add_settings(
+        made, "settings", "another value of a setting of env or evaluator, with which the policy was saved; repeatable"
     )
     made.add_argument(
         "--record-video",

@@ -16,7 +16,7 @@ from common.config.run_config import RunConfig, dump_config, load_config
 from common.cores import require_usable
 from common.errors import BudgetExhaustedError, ConfigError
 from common.hints import nearest
-from common.process.command import Parser, as_path, run_until_signal
+from common.process.command import Parser, add_settings, as_path, run_until_signal
 from common.process.log import setup_logging
 from common.process.signals import StopSignals
 from common.process.standard_streams import answers, own_streams
@@ -35,14 +35,7 @@ def make_training_parser(name: str, description: str, examples: str) -> Parser:
     parser = Parser(name, description, examples)
     parser.set_defaults(local_actors=0)
     parser.add_argument("--config", type=as_path, metavar="FILE", help="the run's YAML file")
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="KEY.KEY=VALUE",
-        dest="overrides",
-        help="replace one value of the YAML file",
-    )
+    add_settings(parser, "overrides", "replace one value of the YAML file")
     add_override(parser, "--run-dir", "run_dir", "DIR", "the directory into which the run writes all its files")
     parser.add_argument("--show-config", action="store_true", help="print the resolved configuration and exit")
     parser.add_argument(
