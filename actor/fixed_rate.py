@@ -11,7 +11,6 @@ from __future__ import annotations
 import abc
 import gc
 import logging
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -30,6 +29,7 @@ from common.data import Model
 from common.interfaces import Agent
 from common.lanes.pace import Pace
 from common.lanes.plain_lanes import PlainLanes
+from common.system import above_other_threads
 
 log = logging.getLogger(__name__)
 SWITCH_SECONDS: Final = 0.0005
@@ -235,30 +235,15 @@ def acting_first() -> Iterator[None]:
     """A context in which this process hands the interpreter and the core to the calling thread soon.
 
     A garbage collection over all objects that torch and the other libraries have made takes 0.05 s, during which no
-    thread runs; from now on Python collects new objects only. In a process with real-time priority (chrt) all
-    threads have the same priority, and none of them yields to another, so the calling thread gets the next higher one.
+    thread runs; from now on Python collects new objects only. See ``above_other_threads`` for the core.
     """
-    switch_seconds, policy, priority = sys.getswitchinterval(), os.sched_getscheduler(0), os.sched_getparam(0)
-    is_real_time = policy in (os.SCHED_FIFO, os.SCHED_RR)
+    switch_seconds = sys.getswitchinterval()
     sys.setswitchinterval(SWITCH_SECONDS)
     gc.collect()
     gc.freeze()
-    if is_real_time:
-        _take_priority(policy, min(priority.sched_priority + 1, os.sched_get_priority_max(policy)))
     try:
-        yield
-    finally:  # An actor that starts anew makes new threads, with the priority of this thread.
+        with above_other_threads():
+            yield
+    finally:
         sys.setswitchinterval(switch_seconds)
         gc.unfreeze()
-        if is_real_time:
-            os.sched_setscheduler(0, policy, priority)
-
-
-def _take_priority(policy: int, priority: int) -> None:
-    try:
-        os.sched_setscheduler(0, policy, os.sched_param(priority))
-    except PermissionError:
-        log.warning(
-            "the thread that acts cannot have the real-time priority %d, one above the other threads of this actor",
-            priority,
-        )

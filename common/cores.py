@@ -9,12 +9,12 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from itertools import groupby, pairwise
-from pathlib import Path
 from typing import Annotated, Final
 
 from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
 
 from common.errors import ConfigError
+from common.system import bind_threads, usable_cores
 
 log = logging.getLogger(__name__)
 _PART: Final = re.compile(r"\s*(\d{1,4})(?:-(\d{1,4}))?\s*")
@@ -51,11 +51,6 @@ Cores = Annotated[
 """Numbers of cores in ascending order; a configuration has them as Linux lists them, such as ``0-3,8``."""
 
 
-def usable_cores() -> tuple[int, ...]:
-    """The cores that the calling thread may use."""
-    return tuple(sorted(os.sched_getaffinity(0)))
-
-
 def require_usable(cores: Sequence[int], setting: str) -> None:
     """Check that this process may use cores.
 
@@ -84,18 +79,8 @@ def bind(cores: Sequence[int]) -> None:
     Raises:
         OSError: the host has none of these cores, or its cgroup allows none.
     """
-    _bind_threads(cores)
+    bind_threads(cores)
     log.info("bound to cores: %s", write_cores(cores))
-
-
-def _bind_threads(cores: Sequence[int]) -> None:
-    # Linux binds a single thread. A thread that is not bound yet may start another one, so look until none is new.
-    bound = set[int]()
-    while new := {int(thread.name) for thread in Path("/proc/self/task").iterdir()} - bound:
-        for thread in new:
-            with contextlib.suppress(ProcessLookupError):  # It has ended meanwhile.
-                os.sched_setaffinity(thread, cores)
-        bound |= new
 
 
 @contextlib.contextmanager
@@ -118,7 +103,7 @@ def bound_to(cores: Sequence[int] | None, setting: str) -> Iterator[tuple[int, .
     try:
         yield tuple(sorted({*before} - {*cores}))
     finally:
-        _bind_threads(before)
+        bind_threads(before)
 
 
 def divide_cores(cores: Sequence[int], n: int) -> list[tuple[int, ...]]:

@@ -20,8 +20,19 @@ PACKAGES: Final = ("common", "actor", "learner")
 HOME: Final = Path(__file__).resolve().parent.parent
 LEARNER_NEEDS: Final = ("grpc_reflection", "matplotlib", "prometheus_client", "rich", "safetensors", "shtab")
 """The packages that ``crossborder[learner]`` installs beyond ``crossborder``, by the names of their imports."""
+NEED_LINUX: Final = {
+    "actor-relay",
+    "crossborder-doctor",
+    "crossborder-sweep",
+    "learner-server",
+    "offline-train",
+    "policy-server",
+    "replay-inspect",
+    "sync-train",
+}
+"""The commands that use what only Linux has. The others run on macOS too, and none runs on Windows."""
 EXIT_CODE: Final = 3
-"""The exit code of ``PluginError``: a package cannot be loaded."""
+"""The exit code of ``PluginError``: a package cannot be loaded, or not on this system."""
 Main = Callable[[Sequence[str] | None], int]
 
 
@@ -38,6 +49,18 @@ def _place(spec: ModuleSpec) -> Path:
     """The directory of a package, or the file of a module."""
     places = spec.submodule_search_locations
     return Path(next(iter(places)) if places else spec.origin or "").resolve()
+
+
+def advise_on_system(name: str) -> tuple[str, str] | None:
+    """Why a command cannot run on this system, and advice; None if it can."""
+    if sys.platform == "win32":
+        return (
+            "expected Linux or macOS, found Windows",
+            "use WSL 2; a program on Windows can also act through an acting service, with a client of docs/games.md",
+        )
+    if name in NEED_LINUX and sys.platform != "linux":
+        return f"expected Linux, found {sys.platform}", "use Docker; actor-worker needs none: docs/installing.md"
+    return None
 
 
 def advise(needs: Sequence[str]) -> tuple[str, str] | None:
@@ -67,7 +90,7 @@ def _command(name: str, module: str, needs: Sequence[str] = ()) -> Main:
     """The command ``name``, which is ``main`` of a module that imports the packages ``needs``."""
 
     def main(argv: Sequence[str] | None = None) -> int:
-        advice = advise(needs)
+        advice = advise_on_system(name) or advise(needs)
         if advice is None:
             code: int = importlib.import_module(module).main(argv)
             return code

@@ -28,7 +28,8 @@ import yaml
 from benchmarks.gpu_host.host import watch_gpu
 from benchmarks.gpu_host.part import Budget, give, read_arguments, tell
 from benchmarks.hotspots import PATIENCE, SECONDS, SHOWN, Watched
-from common.cores import usable_cores, write_cores
+from common.cores import write_cores
+from common.system import usable_cores
 
 CONFIGS: Final = {"pong": "pong_gpu", "humanoid": "fastsac_humanoid_gpu"}
 LEARNER_CORES: Final = 3

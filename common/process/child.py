@@ -30,6 +30,7 @@ from typing import Any, Final
 from common.errors import ChildFailedError, CrossborderError, EnvHungError, LearnerUnreachableError, by_exit_code
 from common.process.clocks import Deadline
 from common.process.log import relog
+from common.system import find_exit_code, wait_for_end
 
 log = logging.getLogger(__name__)
 KEEP_BUFFERS = {
@@ -60,10 +61,6 @@ Event = dict[str, Any]
 _MARK = "crossborder-event"
 WARM: Final[Event] = {"warm": True}
 """The event of a spare that has imported everything and waits for its boot line."""
-LOOK_SECONDS: Final = 0.05
-"""The time between two looks at a process that has no descriptor."""
-MOST_SECONDS: Final = 3600.0
-"""The longest single wait; the kernel refuses waits of 25 days and more."""
 
 
 def read_boot() -> dict[str, Any]:
@@ -110,25 +107,6 @@ def _event_in(line: str) -> Event | None:
     except (ValueError, RecursionError):
         return None
     return value[_MARK] if isinstance(value, dict) and value.keys() == {_MARK} else None
-
-
-def _wait_for_end(pid: int, seconds: float) -> None:
-    """Wait until a process has ended, for at most ``seconds``; it may return earlier.
-
-    Without a descriptor of the process it sleeps for a moment: Linux before 5.3 and some builds of Python know none,
-    and a host may have none left.
-    """
-    try:
-        watched = os.pidfd_open(pid)
-    except (AttributeError, OSError):
-        time.sleep(min(seconds, LOOK_SECONDS))
-        return
-    try:
-        end = select.poll()
-        end.register(watched, select.POLLIN)
-        end.poll(1000 * min(seconds, MOST_SECONDS))
-    finally:
-        os.close(watched)
 
 
 class Child:
@@ -247,24 +225,14 @@ class Child:
         return self._reported or ChildFailedError(f"{self.name} ended with exit code {self.poll()}")
 
     def poll(self) -> int | None:
-        """The exit code, or None while it runs.
-
-        A child that has ended keeps its process id until ``end``. If the kernel could give the id to another process
-        before, ``signal`` and ``end`` might kill that process and its group.
-        """
-        if self._process.returncode is None:
-            with contextlib.suppress(ChildProcessError):  # ``end`` in another thread may have released the id just now.
-                found = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-                if found is None:
-                    return None
-                return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
-        return self._process.poll()
+        """The exit code, or None while it runs. A child that has ended keeps its process id until ``end``."""
+        return find_exit_code(self._process)
 
     def wait(self, seconds: float) -> int | None:
         """Wait until the child has ended; the exit code, or None if it still runs after ``seconds``."""
         deadline = Deadline(seconds)
         while (code := self.poll()) is None and not deadline.passed():
-            _wait_for_end(self.pid, deadline.remaining())
+            wait_for_end(self.pid, deadline.remaining())
         return code
 
     def signal(self, number: int) -> None:

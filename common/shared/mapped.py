@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from common.errors import RunDirectoryError
+from common.system import allocate
 
 _fence_lock = threading.Lock()
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
@@ -112,7 +113,7 @@ def _allocate(path: Path, size: int) -> None:
     part = path.with_name(f".{path.name}.part")
     fd = os.open(part, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
-        os.posix_fallocate(fd, 0, size)
+        allocate(fd, size)
         os.fsync(fd)
     except OSError:
         part.unlink()

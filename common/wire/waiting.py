@@ -32,8 +32,10 @@ FRAMING: Final = 0.01
 FRAMING_BYTES: Final = 256
 """The bytes of frames, TLS and answers' flow control beside those of one message, rounded up."""
 FIRST_PRUNE: Final = 1024
+_TCP_INFO: Final = 11
+"""Linux alone has it, and Python names it there only."""
 _RECEIVED_AT: Final = 128
-"""Where ``struct tcp_info`` of Linux has ``tcpi_bytes_received``, 8 bytes."""
+"""Where ``struct tcp_info`` has ``tcpi_bytes_received``, 8 bytes."""
 _OPEN: Final = Path("/proc/self/fd")
 
 
@@ -176,7 +178,7 @@ def _received(port: int) -> Iterator[tuple[str, int]]:
     """Each connection's other end, and the bytes that gRPC has taken from its socket."""
     for end, connected in _connections(port):
         with suppress(OSError):
-            info = connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _RECEIVED_AT + 8)
+            info = connected.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _RECEIVED_AT + 8)
             unread = fcntl.ioctl(connected.fileno(), termios.FIONREAD, bytes(4))
             if len(info) == _RECEIVED_AT + 8:
                 yield end, struct.unpack_from("=Q", info, _RECEIVED_AT)[0] - struct.unpack("=i", unread)[0]

@@ -22,10 +22,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
 from common.config.run_config import RunConfig, load_config
-from common.cores import require_usable, usable_cores
+from common.cores import require_usable
 from common.errors import AddressError, ConfigError, RunDirectoryError
 from common.process.command import Check, Parser, add_settings, as_path, run_checks, run_command
 from common.process.standard_streams import answers
+from common.system import allocate, usable_cores
 from common.wire.address import split_address
 from learner.commands.training_command import add_override
 
@@ -129,7 +130,7 @@ class Host:
         place = self._disk()
         try:
             with tempfile.TemporaryFile(dir=place) as file:
-                os.posix_fallocate(file.fileno(), 0, mmap.PAGESIZE)
+                allocate(file.fileno(), mmap.PAGESIZE)
                 with mmap.mmap(file.fileno(), mmap.PAGESIZE) as one, mmap.mmap(file.fileno(), mmap.PAGESIZE) as other:
                     one[:4] = b"here"
                     is_shared = other[:4] == b"here"

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from common.cores import bound_to, divide_cores, read_cores, require_usable, usable_cores, write_cores
+from common.cores import bound_to, divide_cores, read_cores, require_usable, write_cores
 from common.errors import ConfigError
+from common.system import usable_cores
 from tests.conftest import cores_of
 
 

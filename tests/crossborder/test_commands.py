@@ -23,12 +23,20 @@ NEED_NO_LEARNER = {
 }
 
 
-def run(name: str, *path: Path, cwd: Path, without: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
+def run(
+    name: str, *path: Path, cwd: Path, without: Sequence[str] = (), system: str = "linux"
+) -> subprocess.CompletedProcess[str]:
     """A command as it is installed, with a search path before the rest, and as if some packages were not installed."""
     module, _, attr = SCRIPTS[name].partition(":")
     hide = f"import sys; sys.modules.update(dict.fromkeys({[*without]}))"
+    call = f"sys.platform = '{system}'; sys.exit({attr}(['--help']))"
     return subprocess.run(
-        [sys.executable, "-P", "-c", f"{hide}; from {module} import {attr}; sys.exit({attr}(['--help']))"],
+        [
+            sys.executable,
+            "-P",
+            "-c",
+            f"{hide}; from {module} import {attr}; {call}",
+        ],
         env={"PYTHONPATH": ":".join(map(str, path))},
         cwd=cwd,
         capture_output=True,
@@ -80,3 +88,17 @@ def test_a_learners_command_on_an_actor_host_names_the_extra_to_install(name: st
 def test_the_commands_of_actors_and_certificates_need_no_package_of_a_learner(name: str, tmp_path: Path) -> None:
     told = run(name, ROOT, cwd=tmp_path, without=commands.LEARNER_NEEDS)
     assert (told.returncode, told.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("name", ["actor-worker", "crossborder-health", "learner-server"])
+def test_no_command_runs_on_windows_and_it_says_what_does(name: str, tmp_path: Path) -> None:
+    told = run(name, ROOT, cwd=tmp_path, system="win32")
+    assert (told.returncode, told.stdout) == (3, "")
+    assert told.stderr.startswith(f"{name}: expected Linux or macOS, found Windows\n{name}: use WSL 2; a program on")
+
+
+@pytest.mark.parametrize("name", sorted(commands.NEED_LINUX))
+def test_on_macos_a_command_that_needs_linux_says_so(name: str, tmp_path: Path) -> None:
+    told = run(name, ROOT, cwd=tmp_path, system="darwin")
+    assert told.returncode == 3
+    assert f"{name}: expected Linux, found darwin\n{name}: use Docker; actor-worker needs none" in told.stderr

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from common.cores import usable_cores, write_cores
+from common.cores import write_cores
 from common.errors import ConfigError
+from common.system import usable_cores
 from learner.loop.server import LearnerServer
 from tests.conftest import Command, MakeConfig, children_of, cores_of, kill, wait_for
 from tests.e2e.test_counting import train_in_thread

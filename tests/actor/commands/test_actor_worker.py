@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from actor.commands.actor_worker import parser
-from common.cores import usable_cores, write_cores
+from common.cores import write_cores
 from common.errors import ConfigError, LearnerUnreachableError
+from common.system import usable_cores
 from tests.conftest import Command
 
 Start = Callable[..., Command]

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from common.cores import usable_cores, write_cores
+from common.cores import write_cores
 from common.errors import ConfigError
+from common.system import usable_cores
 from crossborder.certificates.authority import make_authority, sign
 from learner.commands.crossborder_doctor import CHECKS, describe_certificate, main
 from tests.disks import Disk

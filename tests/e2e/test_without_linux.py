@@ -1,0 +1,46 @@
+"""Actors on a system with POSIX and without what Linux alone has, in place of macOS, which we have none of."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from common.cores import write_cores
+from common.system import usable_cores
+from tests.conftest import ROOT, Command, free_port
+
+Start = Callable[..., Command]
+HERE = Path(__file__).parent / "without_linux"
+
+
+@pytest.fixture
+def start_actors(start: Start) -> Start:
+    def _start(*arguments: str) -> Command:
+        path = f"PYTHONPATH={HERE}:{ROOT}"
+        return start("actor-worker", "--learner", *arguments, prefix=["env", path])
+
+    return _start
+
+
+def test_actors_work_there_until_their_learner_is_done(
+    start_actors: Start,
+    start: Callable[..., Command],
+    write_config: Callable[..., Path],
+    tmp_path: Path,
+) -> None:
+    address = f"127.0.0.1:{free_port()}"
+    server = start("learner-server", "--config", str(write_config()), "--listen", address)
+    actors = start_actors(address, "--num-actors", "2", "--allow", "tests")
+    assert server.wait() == 0, server.output()
+    assert actors.wait() == 0, actors.output()
+    assert json.loads((tmp_path / "run" / "final" / "meta.json").read_text())["opt_steps"] > 0
+    assert "Traceback" not in actors.output()
+
+
+def test_an_actor_there_cannot_be_bound_to_cores(start_actors: Start) -> None:
+    worker = start_actors("127.0.0.1:1", "--cores", write_cores(usable_cores()))
+    assert worker.wait() == 2
+    assert "--cores: expected Linux, which can bind a process to cores, found darwin" in worker.output()
