@@ -13,7 +13,7 @@ PROTO := common/wire/pb/crossborder.proto common/wire/pb/acting.proto
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test test-fast test-oldest chaos check cluster-test format generated lint proto proto-check proto-release proto-buf dashboards dashboards-check dashboards-types film pages \
-	docs site-check wheel node-actor clients-test manifests manifests-check kustomize lock audit images compose-test bench clean
+	docs site-check wheel release-check node-actor clients-test manifests manifests-check kustomize lock audit images compose-test bench clean
 
 $(BIN)/python:
 	$(or $(PYTHON),$(error $(NO_PYTHON))) -m venv $(VENV)
@@ -66,6 +66,7 @@ lint: $(READY)
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/hadolint docker/Dockerfile
 	$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docker-compose.yml docker/docker-compose.*.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 
 # Generated code runs with the versions of grpcio and protobuf of its generators and with newer ones. So these are the
 # oldest versions that pyproject.toml allows, in an environment of their own.
@@ -124,6 +125,11 @@ site-check: docs
 # A wheel for hosts without a clone, and the sources, in dist.
 wheel: $(READY)
 	$(BIN)/hatchling build --directory dist
+
+# The files of a release, and whether they are fit for it: TAG=v0.4.0. Needs the network.
+release-check: wheel
+	$(BIN)/python -m pages.release $(TAG)
+	$(BIN)/uv tool run --quiet twine==6.2.0 check --strict dist/*
 
 # The packages of the actor in another language, without which its test is skipped. Needs npm.
 node-actor:
