@@ -155,14 +155,15 @@ class Bootstrapping(ActorCritic):
         with torch.no_grad(), frozen_statistics(*self.nets.values()):
             next_obs = self._encode(from_columns("next_obs", batch))
             next_action, cost = self._next_action(next_obs)
-        if config.targets:
-            with torch.no_grad():
-                next_outputs = self.critics_tgt.outputs(next_obs, next_action)
-            outputs = self.critics.outputs(obs, batch["action"])  # [N, B, K]
-        else:  # In one pass, so that batch normalisation sees actions of the replay and of the policy together.
+        if config.has_batch_norms or not config.targets:
+            # In one pass, so that batch normalisation sees actions of the replay and of the policy together.
             both = self.critics.outputs(_join(obs, next_obs), torch.cat((batch["action"], next_action)))
-            outputs, next_outputs = both.chunk(2, dim=1)
+            outputs, next_outputs = both.chunk(2, dim=1)  # [N, B, K]
+        else:
+            outputs = self.critics.outputs(obs, batch["action"])
         with torch.no_grad():
+            if config.targets:
+                next_outputs = self.critics_tgt.outputs(next_obs, next_action)
             following = self._following(next_outputs, cost)
             reward, discount = batch["reward"] * config.reward_scale, discount_of(batch, config.discount_factor)
             values = td_target(reward, batch["terminated"], following.values, discount)

@@ -25,8 +25,8 @@ class TD3Config(BootstrappingConfig):
 
     exploration_noise: ActionNoise = Field(
         WhiteNoise(std=0.1),
-        description="The noise that actors add to actions, by kind: gaussian, ou or pink. A single number is the "
-        "standard deviation of gaussian noise.",
+        description="The noise that actors add to actions, by kind: gaussian, ou, pink or repeated. A single number "
+        "is the standard deviation of gaussian noise.",
     )
     target_noise: Noise = Field(0.2, description="The standard deviation of the noise on the target policy's actions.")
     target_noise_clip: Noise = Field(
