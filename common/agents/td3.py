@@ -82,7 +82,9 @@ class TD3(Bootstrapping):
 
     def _improve_actor(self, batch: Batch) -> Results:
         obs = self._seen_by_actor(batch)
-        loss = policy_loss(self._values_to_follow(obs, self.actor(obs).tanh()))
+        action = self.actor(obs).tanh()
+        q = self._values_to_follow(obs, action)
+        loss = policy_loss(q) + self._imitation_loss(q[0], action, batch)
         descend(loss, self._actor_optimizer, self.config.max_grad_norm)
         if self.config.targets:
             for target, online in ((self.critics_tgt, self.critics), (self.actor_tgt, self.actor)):
