@@ -59,7 +59,6 @@ class BootstrappingConfig(ActorCriticConfig):
         description="Whether actor, critics and targets share one encoder of observations, which the critics' loss "
         "trains (DrQ-v2). false: the actor has an encoder, and the critics have one, which targets follow.",
     )
-
     imitation: PositiveFloat | None = Field(
         None,
         description="Lets the policy imitate the actions of a dataset: the weight of the mean squared distance to "
@@ -205,10 +204,13 @@ class Bootstrapping(ActorCritic):
             q: torch.Tensor = self.critics(obs, action)
         return q.mean(dim=0, keepdim=True) if self.config.follows_mean else q
 
-    def _imitation_loss(self, value: torch.Tensor, action: torch.Tensor, batch: Batch) -> torch.Tensor | float:
-        """What the policy pays for the distance of its actions ``[B, A]``, of these values ``[B]``, to the batch's."""
+    def _imitate(self, loss: torch.Tensor, q: torch.Tensor, action: torch.Tensor, batch: Batch) -> torch.Tensor:
+        """The policy's loss, and what it pays for the distance of its actions ``[B, A]`` to the batch's actions.
+
+        ``q`` ``[N, B]`` are the values of its actions.
+        """
         weight = self.config.imitation
-        return 0.0 if weight is None else weight * imitation_loss(value, action, batch["action"])
+        return loss if weight is None else loss + weight * imitation_loss(q[0], action, batch["action"])
 
     def _is_actors_turn(self) -> bool:
         self._n_updates += 1

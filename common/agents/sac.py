@@ -13,7 +13,6 @@ from common.agents.bootstrapping import Bootstrapping, BootstrappingConfig
 from common.agents.configured_agent import EntCoefConfig
 from common.agents.exploring.noise import ActionNoise, LaneNoise, StateDependentActor, StateDependentNoise
 from common.agents.losses.entropy import ent_coef_loss, soft_policy_loss, squash_lstd, squashed_gaussian
-from common.agents.losses.values import least_value
 from common.agents.network_agent import Batch, Results, build_optimizer, descend, track
 from common.agents.networks.critics import EntropyCoef
 from common.agents.networks.layers import Observed
@@ -148,7 +147,7 @@ class SAC(Bootstrapping):
         ent_coef = self.ent_coef().detach()
         action, log_prob = self._sample_policy(obs)
         q = self._values_to_follow(obs, action)
-        loss = soft_policy_loss(q, log_prob, ent_coef) + self._imitation_loss(least_value(q), action, batch)
+        loss = self._imitate(soft_policy_loss(q, log_prob, ent_coef), q, action, batch)
         descend(loss, self._actor_optimizer, self.config.max_grad_norm)
         log_prob = log_prob.detach()
         if self.config.auto_ent_coef:

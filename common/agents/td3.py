@@ -84,7 +84,7 @@ class TD3(Bootstrapping):
         obs = self._seen_by_actor(batch)
         action = self.actor(obs).tanh()
         q = self._values_to_follow(obs, action)
-        loss = policy_loss(q) + self._imitation_loss(q[0], action, batch)
+        loss = self._imitate(policy_loss(q), q, action, batch)
         descend(loss, self._actor_optimizer, self.config.max_grad_norm)
         if self.config.targets:
             for target, online in ((self.critics_tgt, self.critics), (self.actor_tgt, self.actor)):
