@@ -47,6 +47,7 @@ from common.agents.networks.frozen import FrozenEncoderConfig, load_frozen_netwo
 from common.agents.networks.layers import Observed
 from common.agents.networks.picture_leaves import RandomShift
 from common.agents.networks.policies import GreedyActor
+from common.agents.networks.unit_weights import keep_unit
 from common.data import Array, Leaves
 from common.interfaces import EnvSpec, ReplayBuffer
 from common.plugins.part_config import PluginConfig
@@ -86,6 +87,12 @@ class ActorCriticConfig(LayersConfig, NetworkConfig, OffPolicyConfig):
     )
     random_shift: ShiftPixels = 0
     normalize_rewards: NormalizeRewards = False
+    max_return: PositiveFloat | None = Field(
+        None,
+        description="With normalize_rewards, the greatest size of a discounted return so far: rewards are divided by "
+        "more than its standard deviation where a return would be larger. Use it as v_max of categorical critics, and "
+        "minus it as v_min. null: no limit.",
+    )
     lr: PositiveFloat = Field(3e-4, description="The learning rate of actor and critics.")
     batch_size: BatchItems = 256
     discount_factor: DiscountFactor = 0.99
@@ -112,10 +119,14 @@ class ActorCriticConfig(LayersConfig, NetworkConfig, OffPolicyConfig):
         if self.network is not None and self.frozen_encoders:
             raise ValueError("give network or frozen_encoders, not both: a network encodes all observations itself")
         for key, units in (("units", self.units), ("critic_units", self.units_of_critics)):
-            if self.architecture == "simba" and len(set(units)) != 1:
-                raise ValueError(f"{key}: the blocks of simba are all of one width, such as [256, 256]; found {units}")
-        if self.normalization == "batch" and self.batch_size == 1:
-            raise ValueError("normalization: batch needs a batch_size of at least 2: one item has no spread")
+            if self.architecture != "mlp" and len(set(units)) != 1:
+                raise ValueError(
+                    f"{key}: the blocks of {self.architecture} are all of one width, such as [256, 256]; found {units}"
+                )
+        if self.has_batch_norms and self.batch_size == 1:
+            raise ValueError("batch normalization needs a batch_size of at least 2: one item has no spread")
+        if self.max_return is not None and not self.normalize_rewards:
+            raise ValueError("max_return is a limit of normalised rewards; set normalize_rewards: true too")
         return self
 
 
@@ -152,14 +163,14 @@ class ActorCritic(OffPolicyAgent):
         self.actor = self._make_actor(n_dims).to(self.device).eval()  # Updates switch to train mode.
         self.critics = self._make_critics(n_dims).to(self.device).eval()
         self.critics_tgt = deepcopy(self.critics)
-        self._normalize_batches(select_leaves(observations), rewards=config.normalize_rewards)
+        leaves, max_return = select_leaves(observations), config.max_return
+        self._normalize_batches(leaves, rewards=config.normalize_rewards, max_return=max_return)
         acting = self.actor if self.encoder is None else nn.Sequential(self.encoder, self.actor)
         self._policy = nn.Sequential(self.normalizer, GreedyActor(acting, self.action_scale))
         self.nets = {"actor": acting, "critics": self.critics, "critics_tgt": self.critics_tgt}
         self.nets["normalizer"] = self.normalizer
-        self._actor_optimizer = build_optimizer(self.actor.parameters(), config.lr, config.optimizer)
-        shared = () if self.encoder is None else self.encoder.parameters()
-        self._critics_optimizer = build_optimizer([*self.critics.parameters(), *shared], config.lr, config.optimizer)
+        self._actor_optimizer = self._optimize(self.actor)
+        self._critics_optimizer = self._optimize(self.critics, *(() if self.encoder is None else (self.encoder,)))
         self._generator = torch.Generator(self.device).manual_seed(seed)
         self._n_at_once = count_at_once(spec, config.batch_size, config.n_updates_per_opt)
         captured = self._captured
@@ -172,6 +183,15 @@ class ActorCritic(OffPolicyAgent):
             captured=captured,
             noise=self._draw_noise,
         )
+
+    def _optimize(self, *nets: nn.Module) -> torch.optim.Optimizer:
+        """Make the optimiser of all parameters of these networks."""
+        config = self.config
+        parameters = [parameter for net in nets for parameter in net.parameters()]
+        optimizer = build_optimizer(parameters, config.lr, config.optimizer)
+        if config.unit_weights:
+            keep_unit(optimizer, nets)
+        return optimizer
 
     def _shares_encoder(self) -> bool:
         """Whether the actor and the critics have one encoder, which the critics train; networks then take features."""

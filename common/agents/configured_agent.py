@@ -205,10 +205,13 @@ class ConfiguredAgent(NetworkAgent):
         super().sync_model(model)
         self._opt_steps = model.version.opt_steps
 
-    def _normalize_batches(self, leaves: LeafSpaces, *, rewards: bool = False, merges_first: bool = True) -> None:
+    def _normalize_batches(
+        self, leaves: LeafSpaces, *, rewards: bool = False, max_return: float | None = None, merges_first: bool = True
+    ) -> None:
         """Make ``normalizer``, for these leaves of observations, and ``_normalize``; see ``NormalizeBatch``."""
         enabled = self.config.normalize_observations
-        self.normalizer = build_normalizer(leaves, enabled=enabled, rewards=rewards).to(self.device)
+        normalizer = build_normalizer(leaves, enabled=enabled, rewards=rewards, max_return=max_return)
+        self.normalizer = normalizer.to(self.device)
         self._normalize = NormalizeBatch(self.normalizer, captured=self._captured, merges_first=merges_first)
 
 

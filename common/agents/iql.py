@@ -9,7 +9,7 @@ from pydantic import Field
 
 from common.agents.awac import AdvantageWeighted, AdvantageWeightedConfig
 from common.agents.losses.values import expectile_loss, least_value
-from common.agents.network_agent import Batch, Results, build_optimizer, descend
+from common.agents.network_agent import Batch, Results, descend
 from common.agents.networks.layers import Observed
 from common.interfaces import EnvSpec
 from common.spaces import from_columns
@@ -38,7 +38,7 @@ class IQL(AdvantageWeighted):
         super().__init__(spec, **given)
         self.value = self._make_network(self._critic_leaves, 1).to(self.device)
         self.nets["value"] = self.value
-        self._value_optimizer = build_optimizer(self.value.parameters(), self.config.lr, self.config.optimizer)
+        self._value_optimizer = self._optimize(self.value)
 
     def _improve_critics(self, batch: Batch) -> Results:
         return self._improve_value(batch) | super()._improve_critics(batch)

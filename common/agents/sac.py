@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal
 
 import torch
@@ -32,9 +33,15 @@ class SACConfig(EntCoefConfig, BootstrappingConfig):
         description="How the logarithm of the standard deviation is kept between min_lstd and max_lstd: clamp cuts "
         "it off; tanh bends it (FastSAC).",
     )
+    target_std: PositiveFloat | None = Field(
+        None,
+        description="Instead of target_entropy: the standard deviation of a Gaussian of this entropy, before tanh. It "
+        "means the same for any number of dimensions; FlashSAC takes 0.15.",
+    )
     exploration_noise: ActionNoise | None = Field(
         None,
-        description="The noise with which actors sample the policy, by kind: gaussian, ou or pink; with std: 1 it is "
+        description="The noise with which actors sample the policy, by kind: gaussian, ou, pink or repeated; with std: "
+        "1 it is "
         "as large as the policy says. null: independent noise in each step.",
     )
     state_dependent_noise: StateDependentNoise | None = Field(
@@ -47,6 +54,14 @@ class SACConfig(EntCoefConfig, BootstrappingConfig):
     def _limits_in_order(self) -> SACConfig:
         if self.min_lstd > self.max_lstd:
             raise ValueError(f"min_lstd ({self.min_lstd}) is above max_lstd ({self.max_lstd})")
+        return self
+
+    @model_validator(mode="after")
+    def _one_target(self) -> SACConfig:
+        if self.target_std is not None:
+            self.refuse_beside("target_std", "target_entropy", reason="both say which entropy the policy keeps")
+        if not self.auto_ent_coef:
+            self.refuse_beside("auto_ent_coef: false", "target_std", reason="a fixed coefficient has no target")
         return self
 
     @model_validator(mode="after")
@@ -68,14 +83,16 @@ class SAC(Bootstrapping):
     def __init__(self, spec: EnvSpec, **given: Any) -> None:
         super().__init__(spec, **given)
         config = self.config
-        target = config.target_entropy
-        self.target_entropy = -float(self.action_scale.size) if target is None else target
+        n_dims, target = self.action_scale.size, config.target_entropy
+        if config.target_std is not None:  # The entropy of a Gaussian, whose dimensions are independent.
+            target = n_dims * math.log(config.target_std * math.sqrt(2 * math.pi * math.e))
+        self.target_entropy = -float(n_dims) if target is None else target
         self.ent_coef = EntropyCoef(config.ent_coef, learned=config.auto_ent_coef).to(self.device)
         self.nets["ent_coef"] = self.ent_coef
         self._ent_coef_optimizer = build_optimizer(
             self.ent_coef.parameters(), config.ent_coef_lr or config.lr, config.optimizer
         )
-        noise, size = config.exploration_noise, self.action_scale.size
+        noise, size = config.exploration_noise, n_dims
         if isinstance(self.actor, StateDependentActor) and config.state_dependent_noise is not None:
             noise, size = config.state_dependent_noise.process(), self.actor.lstd.numel()
         self._action_noise = None if noise is None else LaneNoise(noise, size, self._generator, self.device)
@@ -129,7 +146,8 @@ class SAC(Bootstrapping):
         obs = self._seen_by_actor(batch)
         ent_coef = self.ent_coef().detach()
         action, log_prob = self._sample_policy(obs)
-        loss = soft_policy_loss(self._values_to_follow(obs, action), log_prob, ent_coef)
+        q = self._values_to_follow(obs, action)
+        loss = self._imitate(soft_policy_loss(q, log_prob, ent_coef), q, action, batch)
         descend(loss, self._actor_optimizer, self.config.max_grad_norm)
         log_prob = log_prob.detach()
         if self.config.auto_ent_coef:

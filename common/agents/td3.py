@@ -25,8 +25,8 @@ class TD3Config(BootstrappingConfig):
 
     exploration_noise: ActionNoise = Field(
         WhiteNoise(std=0.1),
-        description="The noise that actors add to actions, by kind: gaussian, ou or pink. A single number is the "
-        "standard deviation of gaussian noise.",
+        description="The noise that actors add to actions, by kind: gaussian, ou, pink or repeated. A single number "
+        "is the standard deviation of gaussian noise.",
     )
     target_noise: Noise = Field(0.2, description="The standard deviation of the noise on the target policy's actions.")
     target_noise_clip: Noise = Field(
@@ -82,7 +82,9 @@ class TD3(Bootstrapping):
 
     def _improve_actor(self, batch: Batch) -> Results:
         obs = self._seen_by_actor(batch)
-        loss = policy_loss(self._values_to_follow(obs, self.actor(obs).tanh()))
+        action = self.actor(obs).tanh()
+        q = self._values_to_follow(obs, action)
+        loss = self._imitate(policy_loss(q), q, action, batch)
         descend(loss, self._actor_optimizer, self.config.max_grad_norm)
         if self.config.targets:
             for target, online in ((self.critics_tgt, self.critics), (self.actor_tgt, self.actor)):

@@ -1,4 +1,4 @@
-"""Noise on continuous actions: white, Ornstein-Uhlenbeck or pink, of one size or of different sizes in the lanes.
+"""Noise on continuous actions: white, Ornstein-Uhlenbeck, pink or repeated, of one size or of several in the lanes.
 
 Noise that is correlated in time moves an inert system further than white noise, whose pushes cancel each other out
 (``benchmarks/noise.py``). Pink noise, which is between white noise and a random walk, suits most tasks (Eberhard et
@@ -13,7 +13,7 @@ from typing import Annotated, Final, Literal, NamedTuple
 
 import numpy as np
 import torch
-from pydantic import BeforeValidator, Field, NonNegativeFloat, PositiveInt, model_validator
+from pydantic import BeforeValidator, Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 from torch import nn
 
 from common.agents.exploring.lane_random import LaneRandom, RowRandom
@@ -45,6 +45,10 @@ class _Noise(Settings):
 
     def decays(self) -> list[float]:
         """How much of each process is left after a step; empty for noise without a memory."""
+        return []
+
+    def durations(self) -> list[float]:
+        """The probabilities that noise stays the same for 1, 2, … steps; empty for noise that changes in each step."""
         return []
 
 
@@ -88,12 +92,32 @@ class PinkNoise(_Noise):
         return [math.exp(-1 / RATIO**k) for k in range(n)]
 
 
+class RepeatedNoise(_Noise):
+    """White noise that stays the same for a number of steps, which is drawn anew each time (arXiv:2604.04539).
+
+    The number follows a zeta distribution that ends at ``longest``: k steps have a probability in proportion to
+    ``k ** -exponent``, as in temporally extended epsilon-greedy exploration (arXiv:2006.01782).
+    """
+
+    kind: Literal["repeated"] = Field(
+        "repeated", description="White noise that is repeated for a random number of steps, mostly one (FlashSAC)."
+    )
+    exponent: PositiveFloat = Field(
+        2.0, description="The probability of k steps is in proportion to k to the power of minus this number."
+    )
+    longest: PositiveInt = Field(16, description="The greatest number of steps.")
+
+    def durations(self) -> list[float]:
+        weights = [k**-self.exponent for k in range(1, self.longest + 1)]
+        return [weight / sum(weights) for weight in weights]
+
+
 def _white_without_a_kind(noise: object) -> object:
     return {"kind": "gaussian", "std": noise} if isinstance(noise, int | float) else noise
 
 
 ActionNoise = Annotated[
-    Annotated[WhiteNoise | OrnsteinUhlenbeckNoise | PinkNoise, Field(discriminator="kind")],
+    Annotated[WhiteNoise | OrnsteinUhlenbeckNoise | PinkNoise | RepeatedNoise, Field(discriminator="kind")],
     BeforeValidator(_white_without_a_kind),
 ]
 
@@ -102,7 +126,10 @@ class LaneState(NamedTuple):
     """The state of the noise in n lanes, for actions of A dimensions."""
 
     processes: torch.Tensor
-    """The K processes that the noise is the sum of, each of variance 1: ``[n, A, K]``."""
+    """The K processes that the noise is the sum of, each of variance 1: ``[n, A, K]``.
+
+    Of repeated noise, K is 2: the noise, and the number of steps for which it stays.
+    """
     sizes: torch.Tensor
     """Standard deviations ``[n, 1]``."""
 
@@ -125,7 +152,7 @@ class LaneNoise:
 
     def __init__(
         self,
-        config: WhiteNoise | OrnsteinUhlenbeckNoise | PinkNoise,
+        config: WhiteNoise | OrnsteinUhlenbeckNoise | PinkNoise | RepeatedNoise,
         size: int,
         generator: torch.Generator,
         device: torch.device,
@@ -133,7 +160,10 @@ class LaneNoise:
         self._config, self._size, self._generator, self._device = config, size, generator, device
         decays = torch.tensor(config.decays(), device=device)
         self._decays, self._fresh = decays, (1 - decays.square()).sqrt()  # [K] both; the variances stay 1.
-        self._is_lasting = bool(len(decays)) or config.max_std is not None
+        self._durations = torch.tensor(config.durations(), device=device).cumsum(0)
+        self._repeats = bool(len(self._durations))
+        self._n_processes = 2 if self._repeats else len(decays)
+        self._is_lasting = bool(self._n_processes) or config.max_std is not None
         self._states: dict[int, LaneState] = {}  # By the number of lanes, since captured actions hold on to them.
         self._n = 0
         self._random = LaneRandom(generator.initial_seed(), use=1)
@@ -147,7 +177,7 @@ class LaneNoise:
             if begins.any():
                 self._renew(self._reach(lanes), lanes[begins])
             return
-        fresh = LaneState(self._randn(n, self._size, len(self._decays)), self._draw_sizes(n))
+        fresh = LaneState(self._first(self._randn(n, self._size, self._n_processes)), self._draw_sizes(n))
         state = self._states.setdefault(n, fresh)
         where = torch.from_numpy(begins | (n != self._n)).to(self._device)
         self._n = n
@@ -167,21 +197,30 @@ class LaneNoise:
         if n not in self._states:
             raise ConfigError("this noise begins with an episode, but the run was resumed in one with another noise")
         processes, sizes = self._states[n]
-        n_processes = processes.shape[2]
+        n_processes = self._n_processes
         if not n_processes:
             return self._randn(n, self._size) * sizes
+        if self._repeats:
+            share = torch.rand((n, 1), generator=self._generator, device=self._device)
+            processes.copy_(self._repeat(processes, self._randn(n, self._size), share))
+            return processes[..., 0] * sizes
         processes.mul_(self._decays).add_(self._randn(*processes.shape) * self._fresh)
         return processes.sum(dim=2) * (sizes / math.sqrt(n_processes))
 
     def _draw_for(self, lanes: Array) -> torch.Tensor:
         """The noise of the next step of these lanes, ``[k, A]`` float32."""
-        rows, n_processes = self._random.of(lanes), len(self._decays)
+        rows, n_processes = self._random.of(lanes), self._n_processes
         if not self._is_lasting:
             return self._normal(rows, self._size) * self._config.std
         state, index = self._reach(lanes), torch.from_numpy(lanes)
         sizes = state.sizes[index]
         if not n_processes:
             return self._normal(rows, self._size) * sizes
+        if self._repeats:
+            share = torch.from_numpy(rows.random(1)).float().to(self._device)
+            processes = self._repeat(state.processes[index], self._normal(rows, self._size), share)
+            state.processes[index] = processes
+            return processes[..., 0] * sizes
         fresh = self._normal(rows, self._size * n_processes).view(-1, self._size, n_processes) * self._fresh
         processes = state.processes[index] * self._decays + fresh
         state.processes[index] = processes
@@ -191,7 +230,7 @@ class LaneNoise:
         """The state of all lanes, in which the noise of new ones among ``lanes`` has begun."""
         before, n = self._n, capacity_for(lanes, self._n)
         if n > before:
-            shapes = (n, self._size, len(self._decays)), (n, 1)
+            shapes = (n, self._size, self._n_processes), (n, 1)
             grown = LaneState(*(torch.zeros(shape, device=self._device) for shape in shapes))
             if before:
                 for new, old in zip(grown, self._states[before], strict=True):
@@ -203,9 +242,26 @@ class LaneNoise:
     def _renew(self, state: LaneState, lanes: Array) -> None:
         """Begin new noise in these lanes, ``[k]``, by their own random numbers."""
         rows, index = self._random.of(lanes), torch.from_numpy(lanes)
-        processes = self._normal(rows, state.processes[0].numel())
+        processes = self._first(self._normal(rows, state.processes[0].numel()))
         state.processes[index] = processes.view(len(lanes), *state.processes.shape[1:])
         state.sizes[index] = self._size_at(torch.from_numpy(rows.random(1)).float().to(self._device))
+
+    def _first(self, normal: torch.Tensor) -> torch.Tensor:
+        """The processes of lanes whose noise begins, by standard normal numbers; any shape."""
+        return torch.zeros_like(normal) if self._repeats else normal
+
+    def _repeat(self, processes: torch.Tensor, fresh: torch.Tensor, share: torch.Tensor) -> torch.Tensor:
+        """Repeated noise one step later, ``[n, A, 2]``.
+
+        Args:
+            processes: the noise, and for how many steps it stays, ``[n, A, 2]``.
+            fresh: the noise that follows where no step is left, ``[n, A]``.
+            share: uniform in [0, 1), ``[n, 1]``; they choose for how many steps the new noise stays.
+        """
+        held, left = processes.unbind(dim=2)
+        ends, drawn = left < 1, 1 + (share > self._durations[:-1]).sum(dim=1, keepdim=True)
+        left = torch.where(ends, drawn, left) - 1
+        return torch.stack((torch.where(ends, fresh, held), left), dim=2)
 
     def _normal(self, rows: RowRandom, m: int) -> torch.Tensor:
         return torch.from_numpy(rows.standard_normal(m)).to(self._device)
@@ -232,7 +288,7 @@ class LaneNoise:
         if not all(name in tensors for name in names):
             return
         saved = LaneState(*(tensors[name].to(self._device).clone() for name in names))
-        shape = (len(saved.sizes), self._size, len(self._decays))
+        shape = (len(saved.sizes), self._size, self._n_processes)
         if saved.processes.shape != shape:
             raise ValueError(f"{prefix}processes: expected {list(shape)}, found {list(saved.processes.shape)}")
         self._keep(saved)

@@ -81,6 +81,18 @@ def policy_loss(q: torch.Tensor) -> torch.Tensor:
     return -q[0].mean()
 
 
+def imitation_loss(
+    value: torch.Tensor,  # [B], of the policy's actions
+    action: torch.Tensor,  # [B, A], of the policy
+    taken: torch.Tensor,  # [B, A], of the data
+) -> torch.Tensor:
+    """``mean|Q| * mean((pi(s) - a)^2)``, without a gradient through ``mean|Q|`` (TD3+BC, arXiv:2106.06860, section 5).
+
+    The paper divides the other part of the policy's loss, the values, by ``mean|Q|`` instead; the balance is the same.
+    """
+    return value.detach().abs().mean() * functional.mse_loss(action, taken)
+
+
 def scaled_log_policy(q: torch.Tensor, temperature: float) -> torch.Tensor:
     """``temperature * log softmax(q / temperature)``, ``[B, A]`` to ``[B, A]`` (appendix B.1, where it is stable)."""
     return temperature * (q / temperature).log_softmax(dim=-1)

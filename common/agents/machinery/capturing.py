@@ -12,6 +12,7 @@ torch's dispatch of an operation by name with the C function behind it. On a GPU
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import BuiltinFunctionType, MethodDescriptorType
 from typing import Any, Final
@@ -237,7 +238,8 @@ def _makes_the_same_call(function: object, args: tuple[Any, ...], kwargs: dict[s
     zeros = {source: source.meta["layout"].make_zeros() for source in node.all_input_nodes}
     args, kwargs = fx.node.map_arg((args, kwargs), zeros.__getitem__)
     recorder = _CallRecorder()
-    with recorder:
+    with recorder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Not the user's call, but a guess at a form of it.
         try:
             function(*args, **kwargs)
         except Exception:  # noqa: BLE001 - the function takes other arguments, or no zeros: it does not fit

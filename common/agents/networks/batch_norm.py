@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -30,6 +31,8 @@ R_MAX: Final = 3.0
 D_MAX: Final = 5.0
 WARM_UP: Final = 100_000
 """The number of batches that are normalised by their own statistics alone, while the running statistics settle."""
+NEVER: Final = math.inf
+"""A warm-up that does not end: plain batch normalisation (arXiv:1502.03167)."""
 
 
 class BatchRenorm(nn.Module):
@@ -46,14 +49,17 @@ class BatchRenorm(nn.Module):
 
     Args:
         n_features: F.
+        eps: added to variances.
+        warm_up: the number of batches without correction.
     """
 
     running_mean: torch.Tensor
     running_var: torch.Tensor
     num_batches_tracked: torch.Tensor
 
-    def __init__(self, n_features: int) -> None:
+    def __init__(self, n_features: int, *, eps: float = EPS, warm_up: float = WARM_UP) -> None:
         super().__init__()
+        self._eps, self._warm_up = eps, warm_up
         self.weight, self.bias = nn.Parameter(torch.ones(n_features)), nn.Parameter(torch.zeros(n_features))
         self.register_buffer("running_mean", torch.zeros(n_features))
         self.register_buffer("running_var", torch.ones(n_features))
@@ -63,11 +69,11 @@ class BatchRenorm(nn.Module):
         """``[B, F]`` to ``[B, F]`` float32; in train mode B is at least 2."""
         x = features.float()  # Under autocast features may be bfloat16, too coarse for statistics.
         if not self.training:
-            return functional.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, eps=EPS)
+            return functional.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, eps=self._eps)
         with torch.no_grad():
             mean, var = mean_and_variance(x)
-            std, running_std = (var + EPS).sqrt_(), (self.running_var + EPS).sqrt_()
-            is_warm = self.num_batches_tracked >= WARM_UP
+            std, running_std = (var + self._eps).sqrt_(), (self.running_var + self._eps).sqrt_()
+            is_warm = self.num_batches_tracked >= self._warm_up
             r = torch.where(is_warm, (std / running_std).clamp_(1 / R_MAX, R_MAX), 1.0)
             d = torch.where(is_warm, ((mean - self.running_mean) / running_std).clamp_(-D_MAX, D_MAX), 0.0)
             mean_of_ranks, var_of_ranks = average(torch.stack((mean, var)))  # The same on all ranks.
@@ -75,7 +81,7 @@ class BatchRenorm(nn.Module):
             self.running_var.lerp_(var_of_ranks, MOMENTUM)
             self.num_batches_tracked.add_(1)
         weight, bias = self.weight * r, torch.addcmul(self.bias, self.weight, d)
-        return functional.batch_norm(x, None, None, weight, bias, training=True, eps=EPS)
+        return functional.batch_norm(x, None, None, weight, bias, training=True, eps=self._eps)
 
 
 @contextmanager

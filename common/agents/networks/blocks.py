@@ -1,25 +1,28 @@
-"""Makes the hidden layers of an actor-critic from its settings: a plain perceptron, or SimBa's residual blocks."""
+"""Makes the hidden layers of an actor-critic from its settings: a plain perceptron, or residual blocks."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Final, Literal
 
 import torch
 from pydantic import Field, model_validator
 from torch import nn
 
+from common.agents.networks.batch_norm import NEVER, BatchRenorm
 from common.agents.networks.layers import ACTIVATIONS, Activation, Head, Linear, Mlp, Normalization
+from common.agents.networks.unit_weights import scale_to_unit
 from common.settings import Settings
 
 
 class LayersConfig(Settings):
     """The settings of hidden layers."""
 
-    architecture: Literal["mlp", "simba"] = Field(
+    architecture: Literal["mlp", "simba", "flash"] = Field(
         "mlp",
         description="The kind of network that units describes. mlp: plain layers, one after another; simba: a "
-        "residual block with its own LayerNorm for each entry, all of one width (arXiv:2410.09754).",
+        "residual block with its own LayerNorm for each entry, all of one width (arXiv:2410.09754); flash: the same "
+        "with batch normalization after each layer (arXiv:2604.04539).",
     )
     activation: Activation = Field("relu", description="The activation function after each hidden layer.")
     normalization: Normalization = Field(
@@ -27,26 +30,46 @@ class LayersConfig(Settings):
         description="The normalization of hidden layers: none, layer (LayerNorm), or batch (batch renormalization, "
         "as in CrossQ).",
     )
+    unit_weights: bool = Field(
+        False,
+        description="Whether each optimiser step ends by scaling the weights of each unit to the norm 1, so that the "
+        "effective learning rate does not fall as weights grow (arXiv:2502.15280). It needs normalised layers.",
+    )
 
     @model_validator(mode="after")
-    def _simba_has_its_own(self) -> LayersConfig:
-        if self.architecture == "simba" and self.normalization != "none":
+    def _blocks_have_their_own(self) -> LayersConfig:
+        if self.architecture != "mlp" and self.normalization != "none":
             raise ValueError(
-                f"normalization: {self.normalization} does not go with architecture: simba, whose blocks have a "
-                "LayerNorm; use architecture: mlp, or leave normalization out"
+                f"normalization: {self.normalization} does not go with architecture: {self.architecture}, whose blocks "
+                "have a normalization; use architecture: mlp, or leave normalization out"
+            )
+        if self.unit_weights and not self.has_norms:
+            raise ValueError(
+                "unit_weights: true needs layers that are normalised: set normalization, or architecture: flash"
             )
         return self
 
     def build(self, n_inputs: int, n_outputs: int, units: Sequence[int]) -> nn.Module:
         """Make the network from features ``[B, n_inputs]`` to ``[B, n_outputs]``."""
-        if self.architecture == "simba":
-            return Simba(n_inputs, n_outputs, units, activation=self.activation)
-        return Mlp((n_inputs,), n_outputs, units, activation=self.activation, normalization=self.normalization)
+        net: nn.Module
+        if self.architecture == "mlp":
+            net = Mlp((n_inputs,), n_outputs, units, activation=self.activation, normalization=self.normalization)
+        else:
+            make = Simba if self.architecture == "simba" else Flash
+            net = make(n_inputs, n_outputs, units, activation=self.activation)
+        if self.unit_weights:
+            scale_to_unit(net)
+        return net
 
     @property
     def has_norms(self) -> bool:
         """Whether hidden layers are normalised in any way."""
-        return self.architecture == "simba" or self.normalization != "none"
+        return self.architecture != "mlp" or self.normalization != "none"
+
+    @property
+    def has_batch_norms(self) -> bool:
+        """Whether hidden layers are normalised by statistics of the batch."""
+        return self.architecture == "flash" or self.normalization == "batch"
 
 
 class ResidualBlock(nn.Module):
@@ -96,3 +119,60 @@ class Simba(nn.Module):
     def forward(self, features: torch.Tensor) -> torch.Tensor:
         """``[B, n_inputs]`` to ``[B, n_outputs]``."""
         return self.layers(features.float())  # type: ignore[no-any-return]
+
+
+FLASH_EPS: Final = 1e-5
+"""What FlashSAC's authors add to the variances of batches."""
+
+
+class FlashBlock(nn.Module):
+    """``x + f(N2(W2 f(N1(W1 x))))``, four times as wide inside, with batch normalisations N1 and N2 (FlashSAC).
+
+    Args:
+        width: of the features.
+        activation: f.
+    """
+
+    def __init__(self, width: int, activation: Activation = "relu") -> None:
+        super().__init__()
+        sizes = ((width, 4 * width), (4 * width, width))
+        layers = [layer for i, o in sizes for layer in (*_flash_layer(i, o), ACTIVATIONS[activation]())]
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        """``[B, width]`` to ``[B, width]`` float32."""
+        return features + self.layers(features)  # type: ignore[no-any-return]
+
+
+class Flash(nn.Module):
+    """Normalised inputs, a linear layer, residual blocks, an RMSNorm and the outputs (FlashSAC, arXiv:2604.04539).
+
+    As in the authors' code, linear layers below a normalisation have no bias, which it would subtract again.
+
+    Args:
+        n_inputs: features of its inputs.
+        n_outputs: number of outputs.
+        units: the width of each block; all are the same.
+        activation: inside blocks.
+    """
+
+    def __init__(self, n_inputs: int, n_outputs: int, units: Sequence[int], *, activation: Activation = "relu") -> None:
+        super().__init__()
+        width = units[0]
+        blocks = [FlashBlock(width, activation) for _ in units]
+        inputs, first = BatchRenorm(n_inputs, eps=FLASH_EPS, warm_up=NEVER), Linear(n_inputs, width, bias=False)
+        self.layers = nn.Sequential(inputs, first, *blocks, nn.RMSNorm(width, eps=1e-6), Head(width, n_outputs))
+        for layer in self.modules():
+            if isinstance(layer, nn.Linear):
+                nn.init.orthogonal_(layer.weight)
+                if layer.bias is not None:
+                    nn.init.zeros_(layer.bias)
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        """``[B, n_inputs]`` to ``[B, n_outputs]``."""
+        return self.layers(features.float())  # type: ignore[no-any-return]
+
+
+def _flash_layer(n_inputs: int, n_outputs: int) -> tuple[nn.Module, nn.Module]:
+    linear = Linear(n_inputs, n_outputs, bias=False)
+    return linear, BatchRenorm(n_outputs, eps=FLASH_EPS, warm_up=NEVER)

@@ -16,7 +16,7 @@ from gymnasium import spaces
 from torch import nn
 from torch.nn import functional
 
-from common.agents.averaging import learns_alone, total
+from common.agents.averaging import average, learns_alone, total
 from common.agents.networks.batch_norm import mean_and_variance
 from common.agents.networks.encoders import LeafSpaces
 from common.agents.networks.layers import Observed
@@ -49,16 +49,20 @@ class Normalizer(nn.Module):
     Args:
         leaves: of the observations, by path. Leaves of floats are normalised; all other leaves stay as they are.
         rewards: whether rewards are normalised.
+        max_return: rewards are divided by at least the number that leaves this size to the greatest return so far of
+            all drawn rows (SimBa-v2, arXiv:2502.15280), so that categorical critics need no larger atoms. With several
+            ranks, the mean over the ranks of the greatest return in their shares of a batch counts. None: no limit.
     """
 
     count: torch.Tensor
     return_mean: torch.Tensor
     return_var: torch.Tensor
     return_count: torch.Tensor
+    greatest_return: torch.Tensor
 
-    def __init__(self, leaves: LeafSpaces, *, rewards: bool = False) -> None:
+    def __init__(self, leaves: LeafSpaces, *, rewards: bool = False, max_return: float | None = None) -> None:
         super().__init__()
-        self._has_rewards = rewards
+        self._has_rewards, self._max_return = rewards, max_return
         self._dims: dict[str, int] = {}
         self._columns: dict[str, str] = {}  # The path of each column that is normalised.
         for path, leaf in leaves.items():
@@ -73,6 +77,8 @@ class Normalizer(nn.Module):
             self.register_buffer("return_mean", torch.zeros(()))
             self.register_buffer("return_var", torch.ones(()))
             self.register_buffer("return_count", torch.zeros(()))
+            if max_return is not None:
+                self.register_buffer("greatest_return", torch.zeros(()))
 
     @property
     def columns(self) -> Set[str]:
@@ -94,6 +100,8 @@ class Normalizer(nn.Module):
         }
         if self._has_rewards:
             scale = (self.return_var + EPSILON).rsqrt()
+            if self._max_return is not None:
+                scale = torch.minimum(scale, self._max_return / self.greatest_return)  # inf before the first batch
             changed["reward"] = (columns["reward"] * scale).clamp(-CLIP, CLIP)
         return changed
 
@@ -120,6 +128,9 @@ class Normalizer(nn.Module):
             self.return_count.add_(
                 _merge(returns.flatten(), counts, self.return_mean, self.return_var, self.return_count)
             )
+            if self._max_return is not None:
+                sizes = returns.abs() if counts is None else returns.abs() * counts
+                self.greatest_return.copy_(torch.maximum(self.greatest_return, average(sizes.max())))
 
     def _normalized(self, path: str, leaf: torch.Tensor) -> torch.Tensor:
         if path not in self._dims:
@@ -196,18 +207,21 @@ def _returns_in(columns: Mapping[str, torch.Tensor]) -> torch.Tensor:
     return columns[RETURN].float()
 
 
-def build_normalizer(leaves: LeafSpaces, *, enabled: bool, rewards: bool = False) -> Normalizer:
+def build_normalizer(
+    leaves: LeafSpaces, *, enabled: bool, rewards: bool = False, max_return: float | None = None
+) -> Normalizer:
     """Make the normaliser of an agent; if nothing is enabled, it changes nothing and has no tensors.
 
     Args:
         leaves: of the observations.
         enabled: whether observations are normalised.
         rewards: whether rewards are normalised.
+        max_return: see ``Normalizer``.
 
     Raises:
         ConfigError: observations are to be normalised, but no leaf has floats.
     """
-    normalizer = Normalizer(leaves if enabled else {}, rewards=rewards)
+    normalizer = Normalizer(leaves if enabled else {}, rewards=rewards, max_return=max_return)
     if enabled and normalizer.columns <= {"reward", RETURN, MASK}:
         found = ", ".join(str(leaf) for leaf in leaves.values())
         raise ConfigError(f"agent.params.normalize_observations: expected observations of floats, found {found}")

@@ -24,6 +24,9 @@ CRITICS: dict[str, dict[str, Any]] = {
     "two of five critics (REDQ)": {"n_critics": 5, "n_target_critics": 2},
     "no targets (CrossQ)": CROSSQ | {"critic_units": (96,)},
     "residual blocks (SimBa)": {"architecture": "simba", "units": (16,), "critic_units": (16, 16)},
+    "batch-normalised blocks, unit weights (FlashSAC)": CATEGORICAL
+    | {"architecture": "flash", "unit_weights": True, "units": (16,), "critic_units": (16, 16)},
+    "imitation (TD3+BC)": {"imitation": 0.01},
     "LayerNorm, SiLU, AdamW": {"normalization": "layer", "activation": "silu", "optimizer": {"kind": "adamw"}},
 }
 """Settings of SAC and TD3 by what they make of the critics."""

@@ -135,8 +135,9 @@ def test_without_targets_there_are_no_target_networks(kind: Kind) -> None:
     assert agent.critics_tgt is agent.critics
 
 
-def test_without_targets_observations_of_both_ends_go_through_critics_in_one_pass() -> None:
-    agent = make(**CROSSQ, policy_delay=2)
+@pytest.mark.parametrize("params", [CROSSQ, {"normalization": "batch"}, {"architecture": "flash"}], ids=str)
+def test_observations_of_both_ends_go_through_batch_normalised_critics_in_one_pass(params: dict[str, Any]) -> None:
+    agent = make(**params, policy_delay=2)
     obs, after = np.full(2, -1.0, np.float32), np.ones(2, np.float32)
     items = holding([(obs, (0.5,), 1.0, after, False, False)] * 4, np.float32)
     agent.opt(items)
@@ -184,6 +185,28 @@ def test_structured_observations_go_through_critics_in_one_pass_too() -> None:
     assert agent.opt(ItemMemory(items)) is not None
 
 
+# Imitation.
+
+
+@pytest.mark.parametrize(("weight", "expected"), [(1e4, 0.5), (2.0, (1 + 5**0.5) / 4)])
+@EACH
+def test_the_policy_is_between_the_actions_of_the_data_and_those_that_critics_value(
+    kind: Kind, weight: float, expected: float
+) -> None:
+    """The value of an action a is a, and the data has 0.5: the way ends where ``1 = 2 weight a (a - 0.5)``."""
+    quiet = {"ent_coef": 1e-9, "auto_ent_coef": False, "min_lstd": -10, "max_lstd": -10} if kind is SAC else {}
+    agent = make(kind, imitation=weight, policy_delay=1, lr=0.05, units=(), **quiet)
+    agent._critics_optimizer.param_groups[0]["lr"] = 0.0
+    for net in agent.critics.nets:
+        fix_outputs(net, 0.0)
+        with torch.no_grad():
+            next(net.parameters())[0, -1] = 1.0
+    for _ in range(600):
+        agent.opt(memory())
+    agent.eval()
+    assert agent.sample(ZERO[None]).item() == pytest.approx(expected, abs=0.01)
+
+
 # The policy's delay.
 
 
@@ -229,7 +252,9 @@ def test_normalised_observations_make_the_scale_of_a_sensor_of_no_account(kind: 
         ({"critic": {"kind": "categorical"}}, "v_min"),
         ({"targets": False}, "targets: false needs critics that are normalised.*normalization: batch"),
         ({"targets": False, "normalization": "batch", "tau": 0.01}, "tau is the speed of target networks"),
-        ({"normalization": "batch", "batch_size": 1}, "normalization: batch needs a batch_size of at least 2"),
+        ({"normalization": "batch", "batch_size": 1}, "batch normalization needs a batch_size of at least 2"),
+        ({"architecture": "flash", "batch_size": 1}, "batch normalization needs a batch_size of at least 2"),
+        ({"max_return": 5.0}, "max_return is a limit of normalised rewards; set normalize_rewards: true too"),
         ({"architecture": "simba", "units": (8, 4)}, "units: the blocks of simba are all of one width"),
         ({"architecture": "simba", "critic_units": ()}, "critic_units: the blocks of simba are all of one width"),
         ({"n_target_critics": 3}, r"n_target_critics \(3\) is above n_critics \(2\)"),

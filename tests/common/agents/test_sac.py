@@ -119,6 +119,20 @@ def test_the_target_entropy_is_minus_the_dimensions_of_an_action(shape: tuple[in
     assert SAC(spec, seed=0, target_entropy=0.0).target_entropy == 0.0
 
 
+@pytest.mark.parametrize("n", [1, 3])
+def test_the_target_entropy_may_be_that_of_a_gaussian(n: int) -> None:
+    spec = EnvSpec(SPEC.observation_space, Box(-1, 1, (n,)))
+    gaussian = torch.distributions.Normal(torch.zeros(n), torch.full((n,), 0.15))
+    expected = gaussian.entropy().sum().item()  # type: ignore[no-untyped-call]
+    assert SAC(spec, seed=0, target_std=0.15).target_entropy == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("other", [{"target_entropy": -1.0}, {"auto_ent_coef": False}])
+def test_a_second_target_entropy_or_one_without_effect_is_refused(other: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="target_std"):
+        validate(SACConfig, {"target_std": 0.15, **other})
+
+
 # The rest.
 
 

@@ -27,6 +27,8 @@ KINDS: dict[str, Any] = {
     "white, laddered": {"kind": "gaussian", "std": 0.1, "max_std": 0.9},
     "ou": {"kind": "ou", "std": 0.3},
     "pink": {"kind": "pink", "std": 0.3},
+    "repeated": {"kind": "repeated", "std": 0.3, "exponent": 0.1, "longest": 1000},
+    "repeated, laddered": {"kind": "repeated", "std": 0.1, "max_std": 0.9, "exponent": 0.5, "longest": 50},
     "pink, laddered": {"kind": "pink", "std": 0.1, "max_std": 0.9, "horizon": 50},
 }
 
@@ -72,7 +74,7 @@ def test_noise_that_makes_no_sense_is_refused(noise: Any, problem: str) -> None:
         make(noise)
 
 
-@pytest.mark.parametrize("noise", [0.3, {"kind": "ou", "std": 0.3}, {"kind": "pink", "std": 0.3}])
+@pytest.mark.parametrize("noise", [0.3, *({"kind": kind, "std": 0.3} for kind in ("ou", "pink", "repeated"))])
 def test_every_step_has_the_mean_0_and_the_deviation_of_the_settings_from_the_first_on(noise: Any) -> None:
     source = make(noise)
     source.begin(all_begin(5000))
@@ -87,6 +89,21 @@ def test_ornstein_uhlenbeck_noise_keeps_its_share_of_the_step_before() -> None:
     first, second, third = draw_many(source, 20_000, 3)
     assert np.corrcoef(first.ravel(), second.ravel())[0, 1] == pytest.approx(0.8, abs=0.01)
     assert np.corrcoef(first.ravel(), third.ravel())[0, 1] == pytest.approx(0.64, abs=0.02)
+
+
+@pytest.mark.parametrize("some", [False, True])
+def test_repeated_noise_stays_for_a_number_of_steps_of_a_zeta_distribution(some: bool) -> None:
+    source, n, steps = make({"kind": "repeated", "std": 1.0, "exponent": 1.5, "longest": 4}), 20_000, 13
+    lanes = np.arange(n) if some else None
+    source.begin(all_begin(n), lanes)
+    noise = torch.stack([source.draw(n, lanes) for _ in range(steps)]).numpy()
+    changes = (noise[1:] != noise[:-1]).all(axis=2)  # [steps - 1, n]
+    assert np.array_equal(changes, (noise[1:] != noise[:-1]).any(axis=2)), "all dimensions change together"
+    first = changes.argmax(axis=0) + 1  # For how long the first noise of each lane stayed.
+    weights = np.array([1, 2**-1.5, 3**-1.5, 4**-1.5])
+    np.testing.assert_allclose(np.bincount(first)[1:] / n, weights / weights.sum(), atol=0.01)
+    ahead = changes[np.minimum(first + np.arange(1, 5)[:, None] - 1, steps - 2), np.arange(n)]
+    np.testing.assert_allclose(np.bincount(ahead.argmax(axis=0) + 1)[1:] / n, weights / weights.sum(), atol=0.01)
 
 
 def test_lanes_and_dimensions_are_independent() -> None:
@@ -229,6 +246,7 @@ AGENTS: dict[str, MakeAgent] = {
     "TD3, ou": partial(TD3, **SMALL, exploration_noise={"kind": "ou", "std": 0.3}),
     "TD3, laddered": partial(TD3, **SMALL, exploration_noise={"kind": "gaussian", "std": 0.1, "max_std": 0.9}),
     "SAC, pink": partial(SAC, **SMALL, exploration_noise={"kind": "pink", "std": 1.0}),
+    "SAC, repeated": partial(SAC, **SMALL, exploration_noise={"kind": "repeated", "std": 1.0}),
     "SAC, state-dependent": partial(SAC, **SMALL, state_dependent_noise={"features": 4}),
 }
 PENDULUM = spec_of(gymnasium.make("Pendulum-v1"))

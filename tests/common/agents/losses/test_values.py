@@ -14,6 +14,7 @@ from common.agents.losses.values import (
     exp_weight,
     expectile_loss,
     greedy_value,
+    imitation_loss,
     least_value,
     munchausen_bonus,
     policy_loss,
@@ -131,6 +132,25 @@ def test_the_least_value_is_that_of_each_column() -> None:
 
 def test_the_policy_loss_is_minus_the_first_critics_mean() -> None:
     assert float(policy_loss(Q)) == pytest.approx(-2 / 3)
+
+
+@pytest.mark.parametrize("unit", [0.01, 1.0, 300.0])
+def test_with_the_imitation_loss_a_policy_has_the_gradient_of_td3_bc_times_the_size_of_values(unit: float) -> None:
+    """The paper's loss is ``mean((pi - a)^2) - 2.5 / mean|Q| * mean(Q)``; here Q is ``unit * sum(pi^3)``."""
+    found = []
+    for is_paper in (True, False):
+        policy = torch.tensor([[0.5, -0.5], [-1.0, 0.2]], requires_grad=True)
+        taken, value = torch.tensor([[0.0, 0.5], [0.1, 0.0]]), unit * policy.pow(3).sum(dim=1)
+        size = sum(abs(each) for each in value.tolist()) / 2
+        if is_paper:
+            loss = (size / 2.5) * ((policy - taken).square().mean() - 2.5 / size * value.mean())
+        else:
+            loss = policy_loss(value[None]) + imitation_loss(value, policy, taken) / 2.5
+        loss.backward()
+        assert policy.grad is not None
+        found.append((loss.item(), policy.grad))
+    assert found[1][0] == pytest.approx(found[0][0], rel=1e-5)
+    torch.testing.assert_close(found[1][1], found[0][1])
 
 
 def test_smoothing_noise_is_clipped_first_and_the_action_then() -> None:

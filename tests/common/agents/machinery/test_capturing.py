@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -87,6 +89,16 @@ def simplified(function: Callable[[torch.Tensor], torch.Tensor]) -> fx.GraphModu
     simplify(module.graph)
     module.recompile()
     return module
+
+
+def test_forms_of_a_call_that_tracing_tries_give_no_warnings() -> None:
+    """As torch warns once in a process, in one of its own."""
+    script = (
+        "import torch; from common.agents.machinery.capturing import trace; "
+        "trace(lambda x: [torch.nn.functional.rms_norm(x, (3,), torch.ones(3), 1e-6)], [torch.ones(2, 3)])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=120)
+    assert "deprecated" not in done.stderr
 
 
 def test_views_that_change_nothing_are_dropped() -> None:

@@ -9,6 +9,7 @@ from common.agents.networks.batch_norm import (
     D_MAX,
     EPS,
     MOMENTUM,
+    NEVER,
     R_MAX,
     WARM_UP,
     BatchRenorm,
@@ -35,6 +36,16 @@ def test_while_it_warms_up_a_batch_is_normalised_by_itself() -> None:
     found = BatchRenorm(4)(batch())
     torch.testing.assert_close(found.mean(dim=0), torch.zeros(4), atol=1e-5, rtol=0)
     torch.testing.assert_close(found.var(dim=0, correction=0), torch.ones(4), atol=1e-3, rtol=0)
+
+
+def test_with_a_warm_up_that_does_not_end_it_is_torchs_batch_normalisation() -> None:
+    ours, torchs = BatchRenorm(4, eps=1e-5, warm_up=NEVER), nn.BatchNorm1d(4, eps=1e-5, momentum=MOMENTUM)
+    ours.num_batches_tracked.fill_(10 * WARM_UP)
+    for seed in range(3):
+        x = batch(mean=float(seed))
+        torch.testing.assert_close(ours(x), torchs(x))
+    torch.testing.assert_close(ours.running_mean, torchs.running_mean)
+    torch.testing.assert_close(ours.eval()(x), torchs.eval()(x), rtol=0.01, atol=0.01)  # Its variance is of a sample.
 
 
 @pytest.mark.parametrize(("mean", "var"), [(2.5, 3.0), (3.0, 100.0), (-30.0, 4.0)])

@@ -162,6 +162,27 @@ def test_rewards_are_divided_by_the_deviation_of_the_return_so_far() -> None:
     assert set(normalizer.state_dict()) == {"return_mean", "return_var", "return_count"}
 
 
+@pytest.mark.parametrize("deviation", [20.0, 2.0])
+def test_rewards_are_divided_by_more_where_a_return_would_be_larger_than_the_greatest_allowed(deviation: float) -> None:
+    normalizer = build_normalizer({"": BOX}, enabled=False, rewards=True, max_return=5.0)
+    reward, generator, seen = torch.tensor([0.0, 2.0, -5.0]), torch.Generator().manual_seed(0), list[float]()
+    for n in (3, 40, 7):
+        returns = -50 + deviation * torch.randn(n, generator=generator)
+        normalizer.merge({"obs": rows(n), "reward": torch.ones(n), RETURN: returns})
+        seen += returns.tolist()
+        divisor = max(float(np.std(seen)), float(np.abs(seen).max()) / 5)  # The deviation, then the greatest size.
+        found = normalizer.normalize({"obs": rows(3), "reward": reward, RETURN: torch.zeros(3)})
+        np.testing.assert_allclose(found["reward"], reward / divisor, rtol=1e-5)
+    assert (np.std(seen) > np.abs(seen).max() / 5) == (deviation == 20.0)
+
+
+def test_the_greatest_return_is_not_that_of_places_after_the_end_of_an_episode() -> None:
+    normalizer = build_normalizer({"": BOX}, enabled=False, rewards=True, max_return=5.0)
+    returns, mask = torch.tensor([[1.0, 3.0], [-4.0, 70.0]]), torch.tensor([[True, True], [True, False]])
+    normalizer.merge({"reward": returns, RETURN: returns, "mask": mask})
+    assert normalizer.greatest_return.item() == 4.0
+
+
 def test_observations_and_rewards_are_normalised_together() -> None:
     normalizer = build_normalizer({"": BOX}, enabled=True, rewards=True)
     batch = {"obs": rows(8), "next_obs": rows(8), "reward": torch.ones(8), RETURN: torch.arange(8.0)}
