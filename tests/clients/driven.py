@@ -9,6 +9,7 @@ import re
 import select
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -144,6 +145,13 @@ def compile_cpp(source: Path, *words: str, headers: Sequence[str] = ()) -> list[
     return [str(program)]
 
 
+def run_godot(*words: str) -> list[str] | None:
+    """The project of the client in GDScript, without a window, by Godot 3. Its output comes line by line."""
+    if shutil.which("godot3-server") is None:
+        return None
+    return ["stdbuf", "-oL", "godot3-server", "--path", str(CLIENTS / "godot"), *words]
+
+
 def build_cpp_example(name: str) -> list[str] | None:
     """An example of the client in C++, built as its page says."""
     if not all(map(shutil.which, ("cmake", "make", "c++"))):
@@ -162,6 +170,9 @@ def command_of(language: str) -> list[str] | None:
     if language == "cpp":
         packages = ("nlohmann/json.hpp", "openssl/ssl.h")
         return compile_cpp(DRIVERS / "driver.cpp", "-DCROSSBORDER_TLS", "-lssl", "-lcrypto", headers=packages)
+    if language == "godot":
+        program = run_godot("--script", str(DRIVERS / "driver.gd"))
+        return program and [sys.executable, str(DRIVERS / "dialling.py"), *program]
     node = find_node()
     found: dict[str, list[str] | None] = {
         "python": [*oldest_python(), str(DRIVERS / "driver.py"), str(CLIENTS / "python")],
@@ -170,7 +181,7 @@ def command_of(language: str) -> list[str] | None:
     return found[language]
 
 
-LANGUAGES: Final = ("python", "javascript", "csharp", "cpp")
+LANGUAGES: Final = ("python", "javascript", "csharp", "cpp", "godot")
 
 
 def save_policy(run: Path, spaces: Mapping[str, Any], agent: PluginConfig = COUNTING) -> None:
