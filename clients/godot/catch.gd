@@ -6,7 +6,7 @@ extends Node2D
 const SPEED = 0.05
 const REACH = 0.1
 const N = 100
-const STEPS = 20  # In a frame. With 1, a person sees each of them.
+const STEPS = 20  # In a frame. With 1, one sees each of them.
 
 var session = preload("res://crossborder.gd").new()
 var x = 0.0
@@ -20,14 +20,10 @@ var last = []  # Of the last balls, 1 if it was caught, otherwise 0.
 func _ready():
 	var address = "ws://127.0.0.1:50061"
 	for word in OS.get_cmdline_args():
-		if word.begins_with("ws"):
-			address = word
+		if word.begins_with("ws"): address = word
 	if session.open(address):
 		seed(session.first_seed)
 		begin()
-	else:
-		push_error(session.reason)
-		get_tree().quit(1)
 
 func begin():
 	x = randf()
@@ -65,8 +61,7 @@ func look():
 func count(caught):
 	balls += 1
 	last.append(caught)
-	if len(last) > N:
-		last.pop_front()
+	if len(last) > N: last.pop_front()
 	if balls % N == 0:
 		print("%s balls: of the last %s, %s were caught; model %s" % [balls, N, last.count(1), session.version])
 

@@ -53,11 +53,10 @@ func open(address, options = {}):
 	_patience = options.get("patience", 60.0)
 	_timeout = min(options.get("timeout", 60.0), _patience)
 	_start("open")
-	var host = address.substr(address.find("//") + 2)
-	host = host.substr(0, host.find_last(":"))  # Godot 4: rfind
+	var is_local = address.split("//")[-1].rsplit(":", true, 1)[0] in LOOPBACK
 	if not (address.begins_with("ws://") or address.begins_with("wss://")):
 		_fail("bad_argument", "address: expected ws://HOST:PORT or wss://HOST:PORT, found " + address)
-	elif options.get("token") and address.begins_with("ws://") and not host in LOOPBACK:
+	elif options.get("token") and address.begins_with("ws://") and not is_local:
 		_fail("bad_argument", "address: expected wss://, since a token needs TLS, found " + address)
 	return _wait()
 
@@ -78,16 +77,13 @@ func act_lanes(steps):
 func begin(steps):
 	_start("step")
 	_steps = steps
-	if _is_in_session:
-		_ask_for_actions()
+	if _is_in_session: _ask_for_actions()
 
 # End the session. The service frees its lanes.
 func close():
 	_start("close")
-	if _is_in_session:
-		_ask({"close": {}})
-	else:
-		_finish()
+	if _is_in_session: _ask({"close": {}})
+	else: _finish()
 	_wait()
 
 # Go on with the call that was begun. Whether it is done.
@@ -103,8 +99,7 @@ func poll():
 	return not _goal
 
 func _wait():
-	while not poll():
-		OS.delay_usec(50)
+	while not poll(): OS.delay_usec(50)
 	return error == ""
 
 func _now():
@@ -119,8 +114,7 @@ func _start(goal):
 
 func _finish():
 	actions = []
-	for step in _steps:
-		actions.append(_last.get(step.get("lane", 0)))
+	for step in _steps: actions.append(_last.get(step.get("lane", 0)))
 	_goal = ""
 
 func _fail(name, why):
@@ -145,18 +139,14 @@ func _on_message(message):
 		_on_error(message["error"]["name"], message["error"]["message"])
 	elif message.has("description"):
 		description = message["description"]
-		if _secret:
-			_ask({"resume": {"secret": _secret}})
-		else:
-			_ask({"open": {"lanes": lanes, "policy": _options.get("policy", "")}})
+		var fresh = {"open": {"lanes": lanes, "policy": _options.get("policy", "")}}
+		_ask({"resume": {"secret": _secret}} if _secret else fresh)
 	elif message.has("opened"):
 		_secret = message["opened"]["secret"]
 		first_seed = int(message["opened"]["seed"])
 		_is_in_session = true
-		if _goal == "step":
-			_ask_for_actions()
-		else:
-			_finish()
+		if _goal == "step": _ask_for_actions()
+		else: _finish()
 	elif message.has("action"):
 		_seq = int(message["action"]["seq"])
 		version = int(message["action"]["version"])
@@ -182,18 +172,15 @@ func _ask_for_actions():
 			_told.append(step)
 		elif not _ends(step):
 			_told.append({"lane": step.get("lane", 0), "observation": step["observation"]})
-	if _told:
-		_ask({"step": _fields()})
-	else:
-		_end_step()
+	if _told: _ask({"step": _fields()})
+	else: _end_step()
 
 func _end_step():
 	for step in _steps:
 		var lane = step.get("lane", 0)
 		_broken.erase(lane)
 		_playing.erase(lane)
-		if not _ends(step):
-			_playing[lane] = true
+		if not _ends(step): _playing[lane] = true
 	_finish()
 
 func _ends(step):
@@ -208,37 +195,29 @@ func _pick(values, i):
 	return found.get("", found)
 
 func _whole(value):
-	if not value is Array:
-		return int(value)
-	var found = []
-	for part in value:
-		found.append(_whole(part))
-	return found
+	if not value is Array: return int(value)
+	for i in range(len(value)):
+		value[i] = _whole(value[i])
+	return value
 
 func _fields():
-	var fields = {"seq": _seq + 1, "lanes": [], "reward": [], "observation": [], "executed": [], "intervened": []}
+	var columns = {"lane": [], "observation": [], "reward": [], "terminated": [], "truncated": [], "restarted": []}
 	var given = null
-	for name in ["terminated", "truncated", "restarted"]:
-		fields[name] = []
+	for step in _told:
+		for name in columns:
+			columns[name].append(step.get(name, 0 if name in ["lane", "reward"] else false))
+		given = step.get("executed") if given == null else given
+	var fields = {"seq": _seq + 1, "lanes": columns["lane"], "observation": _pack(columns["observation"])}
+	for name in ["reward", "terminated", "truncated", "restarted"]:
+		fields[name] = columns[name]
+	if given != null:  # An action of the policy stands where nobody else acted.
+		var executed = []
+		fields["intervened"] = []
 		for step in _told:
-			fields[name].append(true if step.get(name) else false)
-	for step in _told:
-		if given == null:
-			given = step.get("executed")
-	for step in _told:
-		var lane = step.get("lane", 0)
-		var executed = step.get("executed")
-		fields["lanes"].append(lane)
-		fields["reward"].append(float(step.get("reward", 0)))
-		fields["observation"].append(step["observation"])
-		fields["intervened"].append(executed != null)  # An action of the policy stands where nobody else acted.
-		fields["executed"].append(_last.get(lane, given) if executed == null else executed)
-	fields["observation"] = _pack(fields["observation"])
-	if given == null:
-		fields.erase("executed")
-		fields.erase("intervened")
-	else:
-		fields["executed"] = _pack(fields["executed"])
+			var own = step.get("executed")
+			executed.append(_last.get(step.get("lane", 0), given) if own == null else own)
+			fields["intervened"].append(own != null)
+		fields["executed"] = _pack(executed)
 	return fields
 
 # The values of k lanes as the service takes them, by path if there are several leaves; those of bytes in base64.
@@ -247,14 +226,12 @@ func _pack(values):
 		var leaves = {}
 		for path in values[0]:
 			var column = []
-			for value in values:
-				column.append(value[path])
+			for value in values: column.append(value[path])
 			leaves[path] = _pack(column)
 		return leaves
 	var bytes = PoolByteArray()  # Godot 4: PackedByteArray, here and below
 	for value in values:
-		if not value is PoolByteArray or len(value) != len(values[0]):
-			return values
+		if not value is PoolByteArray or len(value) != len(values[0]): return values
 		bytes.append_array(value)
 	return Marshalls.raw_to_base64(bytes)
 
@@ -277,8 +254,7 @@ func _to_json(value):
 		return "%.12f" % value
 	if typeof(value) < TYPE_ARRAY:
 		return to_json(value)  # Godot 4: JSON.stringify(value)
-	for part in value:  # Of an array, of whatever type its parts are.
-		parts.append(_to_json(part))
+	for part in value: parts.append(_to_json(part))  # Of an array, of whatever type its parts are.
 	return "[%s]" % parts.join(",")
 
 # ---- The connection. Godot 4 has WebSocketPeer in the place of WebSocketClient: without signals, so that after its poll,
@@ -297,8 +273,7 @@ func _connect():
 	if _options.get("ca"):
 		_socket.trusted_ssl_certificate = X509Certificate.new()
 		_socket.trusted_ssl_certificate.load(_options["ca"])
-	if _socket.connect_to_url(_address) != OK:
-		_break("no connection")
+	if _socket.connect_to_url(_address) != OK: _break("no connection")
 
 func _disconnect():
 	_is_in_session = false
@@ -310,8 +285,7 @@ func _send(text):
 func _on_connected(_protocol):
 	_socket.get_peer(1).set_write_mode(WebSocketPeer.WRITE_MODE_TEXT)
 	var first = {"describe": {"policy": _options.get("policy", "")}}
-	if _options.get("token"):
-		first["token"] = _options["token"]
+	if _options.get("token"): first["token"] = _options["token"]
 	_ask(first)
 
 func _on_data():

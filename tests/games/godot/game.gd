@@ -11,9 +11,11 @@ var places = []
 var steps = []
 
 func _init():
+	var port = 11008
 	for word in OS.get_cmdline_args():
 		if word.begins_with("--port="):
-			stream.connect_to_host("127.0.0.1", int(word.split("=")[1]))
+			port = int(word.split("=")[1])
+	stream.connect_to_host("127.0.0.1", port)
 	stream.set_no_delay(true)
 	for _i in range(N):
 		places.append(0)
