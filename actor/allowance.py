@@ -40,10 +40,13 @@ _BASES: Final[dict[Role, tuple[tuple[type, ...], str]]] = {
 }
 _WITHOUT_ID: Final = (
     "common.envs.goals:Reach",
+    "common.envs.godot:make",
     "common.envs.masked_tasks:TakeAway",
     "common.envs.memory_tasks:Cue",
 )
-"""crossborder's own environments whose parameters name no code."""
+"""crossborder's own environments that have no ``id``."""
+_GODOT: Final = "common.envs.godot:make"
+"""The factory whose ``path`` and ``arguments`` are the command line of a program."""
 _TELEOPERATE: Final = "crossborder.people.teleoperation:Teleoperate"
 """The wrapper whose parameter ``device`` names code."""
 _PETTINGZOO: Final = "common.envs.pettingzoo:make"
@@ -202,6 +205,8 @@ def _part_names(config: ActorConfig, evaluates: bool) -> Iterator[Name]:
     for place, env_id in _env_ids(config, evaluates):
         if config.env.target in _MAKERS and isinstance(env_id, str) and ":" in env_id:
             yield Name(place, env_id, by_module=True)
+    for place, params in _games(config, evaluates):
+        yield Name(place, shlex.join(map(str, [params.get("path"), *params.get("arguments", [])])))
     if evaluates and isinstance(config.env.spaces, str):
         yield Name("env.spaces", config.env.spaces)
     if isinstance(config.env.safe_stop, str) and ":" in config.env.safe_stop:
@@ -213,6 +218,16 @@ def _env_ids(config: ActorConfig, evaluates: bool) -> Iterator[tuple[str, object
     yield "env.params.id", config.env.params.get("id")
     if evaluates and "id" in config.env.eval_params:
         yield "env.eval_params.id", config.env.eval_params["id"]
+
+
+def _games(config: ActorConfig, evaluates: bool) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The places that name a game's program, and the parameters there."""
+    places = {"env.params": config.env.params}
+    if evaluates and config.env.eval_params:
+        places["env.eval_params"] = {**config.env.params, **config.env.eval_params}
+    for place, params in places.items():
+        if config.env.target == _GODOT and params.get("path") is not None:
+            yield f"{place}.path", params
 
 
 def _other_names(config: ActorConfig, evaluates: bool) -> Iterator[Name]:

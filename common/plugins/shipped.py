@@ -32,6 +32,7 @@ SHIPPED: Final[dict[Role, dict[str, str]]] = {
         "minatar": "common.envs.minatar:make",
         "pettingzoo": "common.envs.pettingzoo:make",
         "envpool": "common.envs.pool:make",
+        "godot": "common.envs.godot:make",
         "Cue": "common.envs.memory_tasks:Cue",
     },
     "wrapper": {

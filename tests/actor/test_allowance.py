@@ -223,6 +223,28 @@ def test_games_of_pettingzoos_registry_need_no_option_and_functions_must_be_allo
     Allowance(("my_games:chase",)).check(game("my_games:chase"))
 
 
+def test_the_program_of_a_game_must_be_allowed_with_all_its_arguments() -> None:
+    def game(evaluates: bool = False, **params: Any) -> ActorConfig:
+        eval_params = params if evaluates else {}
+        return config(
+            env={"target": "common.envs.godot:make", "params": {} if evaluates else params, "eval_params": eval_params}
+        )
+
+    Allowance(()).check(game(port=11009))
+    chase, other = game(path="/games/chase"), game(path="/games/chase", arguments=["-e", "rm x"])
+    Allowance(("/games/chase",)).check(chase)
+    Allowance(("/games/chase -e 'rm x'",)).check(other)
+    for refused, entries in ((chase, ()), (chase, ("games",)), (other, ("/games/chase", "/games/chase -e rm x"))):
+        with pytest.raises(PluginError, match=r"not allowed: env\.params\.path: ./games/chase"):
+            Allowance(entries).check(refused)
+    Allowance(()).check(game(evaluates=True, path="/games/chase"))
+    with pytest.raises(PluginError, match=r"env\.eval_params\.path"):
+        Allowance(()).check(game(evaluates=True, path="/games/chase"), evaluates=True)
+    both = {"params": {"path": "/games/chase"}, "eval_params": {"arguments": ["-e"]}}
+    with pytest.raises(PluginError, match=r"env\.eval_params\.path: '/games/chase -e'"):
+        Allowance(("/games/chase",)).check(config(env={"target": "common.envs.godot:make", **both}), evaluates=True)
+
+
 @pytest.mark.parametrize(
     "id", ["mpe2.simple_spread_v3:os", "mpe2:env", "mpe2.a.b:env", "mpe2_mine.x:env", "xmpe2.x:env"]
 )

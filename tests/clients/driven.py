@@ -9,6 +9,7 @@ import re
 import select
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -129,11 +130,49 @@ def compile_csharp(*sources: Path) -> list[str] | None:
     return ["mono", str(program)]
 
 
+def compile_cpp(source: Path, *words: str, headers: Sequence[str] = ()) -> list[str] | None:
+    """A program of the client in C++; None without a compiler or one of these headers of packages."""
+    if shutil.which("c++") is None:
+        return None
+    includes = "".join(f"#include <{header}>\n" for header in headers)
+    looks = ["c++", "-E", "-x", "c++", "-"]
+    if subprocess.run(looks, input=includes, text=True, capture_output=True, check=False).returncode:
+        return None
+    program = ROOT / "build" / "clients" / f"cpp-{source.stem}"
+    program.parent.mkdir(parents=True, exist_ok=True)
+    strict = ["-std=c++17", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-fno-rtti", "-I", str(CLIENTS / "cpp")]
+    subprocess.run(["c++", *strict, str(source), "-o", str(program), "-pthread", *words], check=True)  # noqa: S607
+    return [str(program)]
+
+
+def run_godot(*words: str) -> list[str] | None:
+    """The project of the client in GDScript, without a window, by Godot 3. Its output comes line by line."""
+    if shutil.which("godot3-server") is None:
+        return None
+    return ["stdbuf", "-oL", "godot3-server", "--path", str(CLIENTS / "godot"), *words]
+
+
+def build_cpp_example(name: str) -> list[str] | None:
+    """An example of the client in C++, built as its page says."""
+    if not all(map(shutil.which, ("cmake", "make", "c++"))):
+        return None
+    build = ROOT / "build" / "clients" / "cpp"
+    for words in (["-S", str(CLIENTS / "cpp"), "-B", str(build)], ["--build", str(build), "--target", name]):
+        subprocess.run(["cmake", *words], check=True, stdout=subprocess.DEVNULL)  # noqa: S607
+    return [str(build / name)]
+
+
 @cache
 def command_of(language: str) -> list[str] | None:
     """The command that runs the driver of a client; None if its tools are missing."""
     if language == "csharp":
         return compile_csharp(DRIVERS / "Driver.cs")
+    if language == "cpp":
+        packages = ("nlohmann/json.hpp", "openssl/ssl.h")
+        return compile_cpp(DRIVERS / "driver.cpp", "-DCROSSBORDER_TLS", "-lssl", "-lcrypto", headers=packages)
+    if language == "godot":
+        program = run_godot("--script", str(DRIVERS / "driver.gd"))
+        return program and [sys.executable, str(DRIVERS / "dialling.py"), *program]
     node = find_node()
     found: dict[str, list[str] | None] = {
         "python": [*oldest_python(), str(DRIVERS / "driver.py"), str(CLIENTS / "python")],
@@ -142,7 +181,7 @@ def command_of(language: str) -> list[str] | None:
     return found[language]
 
 
-LANGUAGES: Final = ("python", "javascript", "csharp")
+LANGUAGES: Final = ("python", "javascript", "csharp", "cpp", "godot")
 
 
 def save_policy(run: Path, spaces: Mapping[str, Any], agent: PluginConfig = COUNTING) -> None:

@@ -15,8 +15,20 @@ from pathlib import Path
 import pytest
 
 from common.config.run_config import load_config
-from tests.clients.driven import CLIENTS, LANGUAGES, compile_csharp, find_node, oldest_python, websocket_of
-from tests.conftest import PATIENCE, Command, wait_for
+from tests.clients.counting import PLAIN
+from tests.clients.driven import (
+    CLIENTS,
+    LANGUAGES,
+    Served,
+    build_cpp_example,
+    compile_csharp,
+    find_node,
+    oldest_python,
+    run_godot,
+    save_policy,
+    websocket_of,
+)
+from tests.conftest import PATIENCE, Command, free_port, kill, wait_for
 from tests.e2e.test_counting import train_in_thread
 from tests.site.browser import PROGRAMS, open_browser
 
@@ -58,6 +70,10 @@ def find_game(language: str) -> list[str] | None:
         return [*oldest_python(), str(CLIENTS / "python" / "example.py")]
     if language == "csharp":
         return compile_csharp(CLIENTS / "csharp" / "Example.cs")
+    if language == "cpp":
+        return build_cpp_example("catch")
+    if language == "godot":
+        return run_godot()
     node = find_node()
     return node and [*node, "--input-type=module", "-e", IN_NODE, str(CLIENTS / "javascript")]
 
@@ -75,12 +91,40 @@ def test_the_game_learns_to_catch(serve: Callable[..., str], tmp_path: Path, lan
         caught = 0
         while caught < GOOD:
             assert select.select([game.stdout], [], [], PATIENCE)[0], "the game stands still"
-            found = re.search(r"(\d+) were caught", game.stdout.readline())
-            assert found, log.read_text()
-            caught = int(found[1])
+            line = game.stdout.readline()
+            assert line, log.read_text()
+            found = re.search(r"(\d+) were caught", line)
+            caught = int(found[1]) if found else caught
     finally:
         game.kill()
         game.communicate()
+
+
+def test_a_robot_stops_while_its_service_is_away(start: Start, tmp_path: Path) -> None:
+    command = build_cpp_example("robot_node")
+    if command is None:
+        pytest.skip("the tools of cpp are missing")
+    spaces = load_config(CLIENTS / "catch.yaml").env.spaces
+    assert isinstance(spaces, dict)
+    save_policy(tmp_path / "run", {**spaces, "action": PLAIN["action"]})
+    port = free_port()
+    served = Served(start, tmp_path / "run", port=port)
+    robot = subprocess.Popen([*command, f"ws://127.0.0.1:{port}"], stdout=subprocess.PIPE, text=True)
+    assert robot.stdout is not None
+
+    def sees(word: str) -> None:
+        """Wait until the robot is told this."""
+        wait_for(lambda: word in robot.stdout.readline(), word)  # type: ignore[union-attr]
+
+    try:
+        sees("move")
+        kill(served.command.process.pid)
+        sees("stop")
+        Served(start, tmp_path / "run", port=port)
+        sees("move")
+    finally:
+        robot.kill()
+        robot.communicate()
 
 
 @pytest.mark.browser

@@ -1,0 +1,83 @@
+"""How long games wait for their actions: ``python -m benchmarks.games [--games 16] [--hz 60] [--seconds 20]``.
+
+Each game is a process with the client in Python, over loopback. All have one service, with a DQN of 2x256.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+from crossborder_client import Session
+
+from common.config.actor_config import ActorConfig
+from common.parts import build_parts
+from common.plugins.part_config import EnvConfig, PluginConfig
+from learner.storage.checkpoint import Checkpoints
+from tests.conftest import wait_for
+
+
+def play(address: str, hz: float, seconds: float) -> None:
+    """Ask for an action in each frame; print the times of all but those of the first second, in milliseconds."""
+    times = []
+    with Session(address) as session:
+        session.act([0.0] * 4)
+        began = time.monotonic()
+        for frame in range(int(hz * seconds)):
+            time.sleep(max(0.0, began + frame / hz - time.monotonic()))
+            asked = time.monotonic()
+            session.act([frame % 7 / 7.0] * 4)
+            times.append(1000 * (time.monotonic() - asked))
+    sys.stdout.write(json.dumps(times[int(hz) :]))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser("python -m benchmarks.games", description=__doc__)
+    for name, default in (("games", 16), ("hz", 60), ("seconds", 20)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--play", metavar="ADDRESS", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.play:
+        play(given.play, given.hz, given.seconds)
+        return
+    spaces = {
+        "observation": {"type": "Box", "low": -1, "high": 1, "shape": [4]},
+        "action": {"type": "Discrete", "n": 3},
+    }
+    agent = PluginConfig(target="common.agents.dqn:DQN", params={"units": [256, 256]})
+    config = ActorConfig(env=EnvConfig(target="my_game:Game", spaces=spaces), agent=agent)
+    with tempfile.TemporaryDirectory() as folder, (Path(folder) / "log").open("wb+") as log:
+        Checkpoints(Path(folder), config, "run").save("best", build_parts(config, seed=3).agent, opt_steps=1)
+        doors = ["--listen", "127.0.0.1:0", "--websocket", "127.0.0.1:0", "--allow", "my_game:Game"]
+        words = [sys.executable, "-m", "crossborder.serving.policy_server", "--run", folder, *doors]
+        service = subprocess.Popen(words, stderr=log)
+        try:
+            said = lambda: re.search(r"WebSocket on (\S+)", Path(log.name).read_text())  # noqa: E731
+            wait_for(said, "the service listens")
+            at = said()
+            assert at is not None
+            options = ["--hz", str(given.hz), "--seconds", str(given.seconds), "--play", f"ws://{at[1]}"]
+            game = [sys.executable, "-m", "benchmarks.games", *options]
+            games = [subprocess.Popen(game, stdout=subprocess.PIPE) for _ in range(given.games)]
+            times = np.concatenate([json.loads(each.communicate()[0]) for each in games])
+        finally:
+            service.terminate()
+            service.wait()
+    p50, p99, most = (float(value) for value in np.percentile(times, (50, 99, 100)))
+    late = float((times > 1000 / given.hz).mean())
+    sys.stdout.write(
+        f"{given.games} games at {given.hz} Hz, {len(times)} actions: median {p50:.2f} ms, 99th of 100 {p99:.2f} ms, "
+        f"most {most:.1f} ms, {100 * late:.2f} % later than a frame; load {os.getloadavg()[0]:.1f}\n"
+    )
+
+
+if __name__ == "__main__":
+    main()
