@@ -19,6 +19,7 @@ from tests.chaos.ranks import train_killed
 from tests.chaos.recovery import recover
 from tests.chaos.report import keep, tell
 from tests.chaos.resume import go_on
+from tests.chaos.serving import serve_through
 from tests.chaos.shutdown import shut_down
 from tests.chaos.siege import besiege
 from tests.chaos.soak import soak
@@ -34,6 +35,7 @@ EXERCISES: dict[str, tuple[Callable[..., dict[str, Any]], dict[str, Any]]] = {
     "power": (cut_power, {"cuts": 10, "seed": 1, "shortest": 5.0, "longest": 90.0}),
     "resume": (go_on, {"seeds": 5, "seed": 1, "kills": 3}),
     "soak": (soak, {"minutes": 30.0}),
+    "serving": (serve_through, {"kills": 100, "cuts": 100, "seed": 1}),
     "storm": (storm, {"actors": 256, "beyond": 16, "batches": 4}),
     "siege": (besiege, {"rounds": 5, "seconds": 10.0}),
     "greed": (be_greedy, {"rounds": 3, "seconds": 10.0}),
