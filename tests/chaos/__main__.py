@@ -10,6 +10,7 @@ from typing import Any
 
 from common.process.log import setup_logging
 from tests.chaos.agreement import compare_readers
+from tests.chaos.doors import fuzz_doors
 from tests.chaos.fuzz import fuzz
 from tests.chaos.greed import be_greedy
 from tests.chaos.kills import kill_at_random
@@ -40,6 +41,7 @@ EXERCISES: dict[str, tuple[Callable[..., dict[str, Any]], dict[str, Any]]] = {
     "siege": (besiege, {"rounds": 5, "seconds": 10.0}),
     "greed": (be_greedy, {"rounds": 3, "seconds": 10.0}),
     "fuzz": (fuzz, {"messages": 1_000_000, "seed": 1}),
+    "doors": (fuzz_doors, {"messages": 200_000, "seed": 1}),
     "agreement": (compare_readers, {"messages": 1_000_000, "seed": 1}),
 }
 """What each calls, and with what unless told otherwise."""

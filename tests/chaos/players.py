@@ -44,7 +44,7 @@ class Counted(Client):
 def play_by_websocket(address: str, answers: Any, tags: Any, n: int) -> None:
     """Play with the client that users copy into their programs."""
     sys.path.insert(0, str(CLIENT))
-    from crossborder_client import Session  # type: ignore[import-not-found]
+    from crossborder_client import Session
 
     rng = random.Random(next(tags))
     while True:
