@@ -48,7 +48,7 @@ test-oldest: $(READY)
 # Long: kills, partitions, resumes, a soak, shutdowns, a million mutated messages, a siege; then the tables of their results.
 SOAK_MINUTES ?= 30
 chaos: $(READY)
-	for exercise in kills ranks recovery partition address resume shutdown storm fuzz agreement siege greed power; do \
+	for exercise in kills ranks recovery partition address resume shutdown serving storm fuzz doors agreement siege greed power; do \
 		$(BIN)/python -m tests.chaos $$exercise || exit 1; \
 	done
 	$(BIN)/python -m tests.chaos soak --minutes $(SOAK_MINUTES)

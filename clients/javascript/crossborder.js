@@ -19,7 +19,10 @@ const TYPES = {
   "<f8": [Float64Array],
 };
 
-/** The service has refused a message: `code` says why. After "bad_message", call `act` again as it should be. */
+/**
+ * The service has refused a message: `code` says why. After "bad_message", call `act` again as it should be.
+ * "dismissed": the run that the service acts for has ended, and so should the client.
+ */
 export class RefusedError extends Error {
   constructor(code, message) {
     super(`${code}: ${message}`);
@@ -243,6 +246,10 @@ function packLeaf(values, leaf) {
   return btoa(text);
 }
 
+function refusal({ error }) {
+  return new RefusedError(error.name, error.message);
+}
+
 /** One connection. Its messages are JSON, and each is answered. */
 class Wire {
   #socket;
@@ -252,10 +259,14 @@ class Wire {
   constructor(address) {
     this.#socket = new WebSocket(address);
     this.#socket.onopen = () => this.#settle?.(null, {});
-    this.#socket.onmessage = ({ data }) => this.#settle?.(null, JSON.parse(data));
+    this.#socket.onmessage = ({ data }) => {
+      const message = JSON.parse(data);
+      if (this.#settle) this.#settle(null, message);
+      else if (message.error) this.#ended = refusal(message); // It came between two steps.
+    };
     this.#socket.onerror = () => this.#settle?.(new BrokenError("no connection")); // Not everywhere does onclose follow.
     this.#socket.onclose = ({ code, reason }) => {
-      this.#ended =
+      this.#ended ??=
         code === 1009
           ? new RefusedError("message_too_big", "expected at most max_message_bytes in a message")
           : new BrokenError(`no connection: ${reason || code}`);
@@ -274,7 +285,7 @@ class Wire {
     const next = this.#next(seconds);
     this.#socket.send(JSON.stringify(values));
     const answer = await next;
-    if (answer.error) throw new RefusedError(answer.error.name, answer.error.message);
+    if (answer.error) throw refusal(answer);
     return answer[kind];
   }
 

@@ -69,6 +69,12 @@ class StoppingError(CrossborderError):
     exit_code = 0
 
 
+class DismissedError(CrossborderError):
+    """The learner wants no more steps from an acting service. Nothing is wrong, and a client has nothing left to do."""
+
+    exit_code = 0
+
+
 class BadMessageError(RefusedError):
     """A request of a client of an acting service breaks the rules of ``acting.proto``."""
 
@@ -84,6 +90,7 @@ _TYPED: dict[str | bytes, type[CrossborderError] | None] = {
     "incarnation_shared": SharedIncarnationError,
     "bad_items": RefusedError,
     "stopping": StoppingError,
+    "dismissed": DismissedError,
     "bad_message": BadMessageError,
     "session_lost": SessionLostError,
     "too_many_actors": None,  # An actor may leave: the call is tried again.

@@ -54,7 +54,6 @@ class ActingForClients:
         player = RecordingPlayer(parts, models, proxy, counters, recording)
         parts.agent.train()
         config = self._config.model_copy(update={"seed": joined.seed, "explore": True})
-        asyncio.run(
-            serve([ServedPolicy(player, config, player, source=self._learner)], config, ends, self._on_listening)
-        )
+        policy = ServedPolicy(player, config, player, source=self._learner)
+        asyncio.run(serve([policy], config, ends, self._on_listening, lambda: pusher.told_to_stop))
         player.flush()

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 from common.wire.acting_payloads import Description
 from common.wire.pb import acting_pb2 as pb
-from common.wire.rpc import BadMessageError, SessionLostError, StoppingError
+from common.wire.rpc import BadMessageError, SessionLostError
 from crossborder.serving.session import Session
 from crossborder.serving.sessions import Sessions
 
@@ -39,8 +39,7 @@ class Connection:
         Raises:
             CrossborderError: see ``Sessions``.
         """
-        if self._sessions.is_stopping:
-            raise StoppingError("the service is shutting down")
+        self._sessions.require_open()
         kind = request.WhichOneof("request")
         if kind == "open":
             secret, session = self._sessions.open(request.open.lanes, self._owner, request.open.policy)
@@ -78,10 +77,9 @@ class Connection:
                 yield pb.ActResponse(action=answer)
                 n_answered += 1
                 self._room.release()
-        if self._was_taken_over and not self._sessions.is_stopping:
-            raise SessionLostError("this connection has lost its session: it ended, or another connection resumed it")
         if self._was_taken_over:
-            raise StoppingError("the service is shutting down")
+            self._sessions.require_open()
+            raise SessionLostError("this connection has lost its session: it ended, or another connection resumed it")
         await self._reader
 
     async def _read(self, session: Session, requests: AsyncIterator[pb.ActRequest]) -> None:

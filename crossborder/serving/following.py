@@ -13,6 +13,7 @@ import torch
 from common.config.actor_config import ActorConfig
 from common.errors import CheckpointError, CrossborderError
 from common.interfaces import Agent
+from common.process.clocks import Backoff
 from common.settings import validate
 from common.wire.watched import stamp_of
 from crossborder.serving.figures import PolicyFigures
@@ -20,6 +21,8 @@ from learner.storage.checkpoint import load_params
 
 log = logging.getLogger(__name__)
 LOOK_SECONDS: Final = 1.0
+MOST_SECONDS: Final = 60.0
+"""A policy that could not be taken up is read again after waits that grow to so many seconds."""
 _FILES: Final = ("meta.json", "model.safetensors")
 Params = Mapping[str, torch.Tensor]
 Stamps = list[tuple[int, int, int] | None]
@@ -51,20 +54,28 @@ class Follower:
         self._agent, self._on_taken = agent, on_taken
 
     async def run(self, figures: PolicyFigures) -> NoReturn:
-        """Follow until cancelled; ``figures`` counts."""
+        """Follow until cancelled; ``figures`` counts. What could not be read is read again: a disk may have failed."""
+        loop, backoff = asyncio.get_running_loop(), Backoff(first=LOOK_SECONDS, highest=MOST_SECONDS)
+        refused, again = Stamps(), 0.0
         while True:
             await asyncio.sleep(LOOK_SECONDS)  # Files of other hosts tell nobody that they have changed.
             stamps = await asyncio.to_thread(stamps_of, self._place)
             if stamps == self._stamps or None in stamps:  # None: another policy is being put there.
                 continue
-            self._stamps = stamps
+            if stamps == refused and loop.time() < again:
+                continue
             try:
                 params, opt_steps = await asyncio.to_thread(self._read)
                 self._load(params)
             except CrossborderError as error:
-                figures.not_taken_up += 1
-                log.error("the policy before it goes on to act: %s", error)
+                if stamps != refused:
+                    backoff.reset()
+                    refused = stamps
+                    figures.not_taken_up += 1
+                    log.error("the policy before it goes on to act: %s", error)
+                again = loop.time() + backoff.next_delay()
             else:
+                self._stamps = stamps
                 self._on_taken(opt_steps)
                 figures.taken_up += 1
                 log.info("%s: the policy of opt step %d acts from now on", self._place, opt_steps)

@@ -136,12 +136,12 @@ def _read_reward(found: Sequence[float], k: int) -> Array:
     if not math.isfinite(sum(found)):  # A sum of finite numbers of 32 bits is finite in Python's 64.
         bad = next(value for value in found if not math.isfinite(value))
         raise BadMessageError(f"reward: expected finite numbers, found {bad}")
-    return np.array(found, np.float64)
+    return np.fromiter(found, np.float64, k)  # A third of the time of np.array, which asks for each number twice.
 
 
 def _read_flags(name: str, found: Sequence[bool], k: int) -> Array:
     _require_count(name, found, k)
-    return np.array(found, bool)
+    return np.fromiter(found, bool, k)
 
 
 def _require_count(name: str, found: Sequence[Any], k: int) -> None:

@@ -62,6 +62,7 @@ async def serve(
     config: ServingConfig,
     ends: Callable[[], bool],
     on_listening: Callable[[Places], None],
+    is_for_good: Callable[[], bool] = lambda: False,
 ) -> None:
     """Serve clients.
 
@@ -70,6 +71,7 @@ async def serve(
         config: of the service.
         ends: whether to shut down; called a few times a second.
         on_listening: called once, when clients are served.
+        is_for_good: whether no client needs to come back after the end; asked then.
 
     Raises:
         AddressError: an address is taken.
@@ -114,7 +116,7 @@ async def serve(
             for tick in ticks:
                 tick()
             failed, _ = await asyncio.wait(working, timeout=TICK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-        sessions.stop()
+        sessions.stop(for_good=is_for_good())
         for task in failed:
             task.result()
 

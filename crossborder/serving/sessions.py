@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from common.data import Array
-from common.wire.rpc import BadMessageError, SessionLostError
+from common.wire.rpc import BadMessageError, DismissedError, SessionLostError, StoppingError
 from crossborder.serving.figures import Figures
 from crossborder.serving.served_policy import ServedPolicy
 from crossborder.serving.serving_config import ServingConfig
@@ -47,6 +47,7 @@ class Sessions:
         self.used_lanes = 0
         self.is_stopping = False
         """The service is shutting down: no session begins any more."""
+        self._is_for_good = False
         self._config, self._figures, self._clock = config, figures, clock
         self._by_secret = dict[bytes, Session]()
         """By the digest of the secret: the time of a look-up tells nothing about the secret."""
@@ -62,6 +63,20 @@ class Sessions:
     def connected_lanes(self) -> int:
         """Lanes whose sessions have a connection."""
         return sum(policy.connected_lanes for policy in self.policies.values())
+
+    def require_open(self) -> None:
+        """Refuse clients while the service shuts down.
+
+        Raises:
+            StoppingError: it does; another service may answer at the address soon.
+            DismissedError: it does, for good.
+        """
+        if self._is_for_good:
+            raise DismissedError(
+                "the learner wants no more steps from this service: its run has ended, or it is drained"
+            )
+        if self.is_stopping:
+            raise StoppingError("the service is shutting down")
 
     def policy(self, name: str) -> ServedPolicy:
         """The policy of a name; the first one for an empty name.
@@ -149,9 +164,9 @@ class Sessions:
         else:
             session.on_rest = partial(self._give_back, session.lanes)
 
-    def stop(self) -> None:
-        """Shut down: end all sessions."""
-        self.is_stopping = True
+    def stop(self, *, for_good: bool = False) -> None:
+        """Shut down: end all sessions; ``for_good`` if no client needs to come back."""
+        self.is_stopping, self._is_for_good = True, for_good
         for session in tuple(self._by_secret.values()):
             self.close(session)
 

@@ -10,21 +10,23 @@ from contextlib import asynccontextmanager
 from http import HTTPStatus
 from typing import Any, Final
 
-from websockets.asyncio.server import Server, ServerConnection, serve
+from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 from websockets.typing import Origin
 
 from common.errors import AddressError, CrossborderError
 from common.wire.acting_payloads import Description
-from common.wire.address import join_address, name_peer, peer_address, split_address
+from common.wire.address import join_address, name_peer, split_address
 from common.wire.pb import acting_pb2 as pb
-from common.wire.rpc import BadMessageError, StoppingError
+from common.wire.rpc import DismissedError, StoppingError
 from common.wire.tokens import authorization
 from crossborder.serving.connection import Connection
 from crossborder.serving.service import HEALTH_PATH, Service
+from crossborder.serving.strangers import StrangersListener
 from crossborder.serving.websocket_messages import (
     Values,
+    most_bytes,
     parse,
     read_describe,
     read_request,
@@ -35,7 +37,6 @@ from crossborder.serving.websocket_messages import (
 from learner.ingest.admission import OpenCall
 from learner.ingest.audit import STRANGER
 from learner.ingest.gate import CLIENT_METHODS, Caller, Gate
-from learner.ingest.limits import YieldingPlaces
 from learner.ingest.refusals import (
     OverLimitError,
     TokenReplacedError,
@@ -50,13 +51,10 @@ METHOD: Final = f"{CLIENT_METHODS}Act"
 """Under this name, the gate and the limits know a connection: as the stream that it would be by gRPC."""
 STOP_SECONDS: Final = 0.5
 """The time in which clients are told that the service ends."""
-MAX_STRANGERS: Final = 32
-"""Connections that have not shown a token yet. Each may make the service keep one message. One more ends the oldest of
-the address that has most of them, so silent connections keep no client out."""
 MOST_OPENING: Final = 1 << 13
-"""Characters of a message before a session: to parse millions of brackets would hold all clients up for seconds."""
-_CLOSE_CODES: Final = {StoppingError: 1001, TokenReplacedError: 1012, OverLimitError: 1013}
-"""Of errors after which a client may come back (RFC 6455, section 7.4, and IANA's list); all others are 1008."""
+"""Bytes of a message before a session."""
+_CLOSE_CODES: Final = {DismissedError: 1000, StoppingError: 1001, TokenReplacedError: 1012, OverLimitError: 1013}
+"""Of ends that are no fault of the client (RFC 6455, section 7.4, and IANA's list); all others are 1008."""
 
 
 class WebSocketDoor:
@@ -70,8 +68,8 @@ class WebSocketDoor:
     def __init__(self, service: Service, gate: Gate) -> None:
         self._service, self._gate = service, gate
         self._config, self._limits = service.config, service.limits
+        self._listener: StrangersListener
         self._open = set[OpenCall]()
-        self._strangers = YieldingPlaces(MAX_STRANGERS)
         self._tasks = set[asyncio.Task[None]]()
         """Of all connections."""
 
@@ -83,33 +81,33 @@ class WebSocketDoor:
             AddressError: the address is taken.
             ConfigError: a certificate cannot be read.
         """
-        host, port = split_address(address)
         connections = logging.getLogger(f"{__name__}.connections")
         connections.setLevel(logging.WARNING)  # Clients come and go.
         origins: list[Origin | None] = [None, *map(Origin, self._config.origins)]
+        tls = self._make_tls()
         try:
-            server = await serve(
-                self._serve,
-                host,
-                port,
-                ssl=self._make_tls(),
-                origins=origins,
-                process_request=self._admit,
-                compression=None,  # Small messages grow by it, and a small message may unpack to a huge one.
-                max_size=self._config.max_message_bytes,
-                max_queue=1,
-                open_timeout=self._service.handshake_seconds,
-                # A game answers pings and the end of the connection only while it waits for an action.
-                ping_timeout=self._config.silence_seconds,
-                close_timeout=STOP_SECONDS,
-                logger=connections,
-                server_header=None,
-            )
+            self._listener = StrangersListener(*split_address(address))
         except OSError as error:
             raise AddressError(f"{address}: cannot listen there: {error.strerror}; name another port") from error
+        server = await serve(
+            self._serve,
+            sock=self._listener,
+            ssl=tls,
+            origins=origins,
+            process_request=self._admit,
+            compression=None,  # Small messages grow by it, and a small message may unpack to a huge one.
+            max_size=MOST_OPENING,
+            max_queue=1,
+            open_timeout=self._service.handshake_seconds,
+            # A game answers pings and the end of the connection only while it waits for an action.
+            ping_timeout=self._config.silence_seconds,
+            close_timeout=STOP_SECONDS,
+            logger=connections,
+            server_header=None,
+        )
         async with server:
-            self._gate.port = _port_of(server)
-            yield join_address(host, self._gate.port)
+            self._gate.port = self._listener.getsockname()[1]
+            yield join_address(split_address(address)[0], self._gate.port)
             if self._tasks:  # Sessions end before their service. Their tasks tell the clients before the server closes.
                 await asyncio.wait(self._tasks, timeout=STOP_SECONDS)
 
@@ -146,15 +144,11 @@ class WebSocketDoor:
         self._tasks.add(task)
         as_text = True
         try:
-            account = peer_address(name_peer(*socket.remote_address[:2]))
-            place = self._strangers.take(account, socket.transport.abort)
-            try:
-                message = await self._read_in_time(socket)
-                as_text = isinstance(message, str)
-                values = dict(parse(message))
-                caller = await self._identify(socket, values.pop("token", ""))
-            finally:
-                self._strangers.release(place)
+            message = await self._read_in_time(socket)
+            as_text = isinstance(message, str)
+            values = dict(parse(message))
+            caller = await self._identify(socket, values.pop("token", ""))
+            self._listener.release(socket.remote_address)
             await self._serve_caller(socket, caller, values, as_text=as_text)
         except ConnectionClosed as error:
             log.debug("a connection has ended: %s", error)
@@ -188,16 +182,12 @@ class WebSocketDoor:
 
         Raises:
             OverLimitError: none came in time.
-            BadMessageError: it is far longer than one that opens a session.
         """
         try:
             async with asyncio.timeout(self._service.handshake_seconds):
-                message = await socket.recv()
+                return await socket.recv()
         except TimeoutError:
             raise self._limits.count_refusal("handshake_seconds") from None
-        if len(message) > MOST_OPENING:
-            raise BadMessageError(f"expected at most {MOST_OPENING} characters before a session, found {len(message)}")
-        return message
 
     async def _identify(self, socket: ServerConnection, token: object) -> Caller:
         """The caller that has sent this token; a caller without any sends an empty one.
@@ -208,7 +198,7 @@ class WebSocketDoor:
         """
         peer = name_peer(*socket.remote_address[:2])
         try:
-            caller = self._gate.identify(METHOD, [authorization(str(token))], peer)
+            caller = self._gate.identify(METHOD, [authorization(token if isinstance(token, str) else "")], peer)
         except UnauthenticatedError:
             self._service.audit.note("refused", STRANGER, method=METHOD, peer=peer)
             self._limits.count_failure(peer)
@@ -224,6 +214,7 @@ class WebSocketDoor:
         connection = Connection(self._service.sessions, caller.name, "WebSocket")
         try:
             opened, description = connection.begin(read_request(values)), connection.description
+            _bound(socket, min(self._config.max_message_bytes, most_bytes(description, opened.opened.lanes)))
             await socket.send(write(tell_answer(opened, description), as_text=as_text))
             async for answer in connection.answers(self._requests(socket, description)):
                 await socket.send(write(tell_answer(answer, description), as_text=as_text))
@@ -246,6 +237,7 @@ class WebSocketDoor:
         await socket.close(_CLOSE_CODES.get(type(error), 1008), name)
 
 
-def _port_of(server: Server) -> int:
-    port: int = next(iter(server.sockets)).getsockname()[1]
-    return port
+def _bound(socket: ServerConnection, n_bytes: int) -> None:
+    """Bound the messages to come. A longer one ends the connection as soon as its size is announced (1009)."""
+    for name in ("max_size", "max_message_size"):  # Until websockets 15, and since.
+        setattr(socket.protocol, name, n_bytes)

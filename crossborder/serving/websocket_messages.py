@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import msgpack
@@ -14,7 +14,6 @@ import numpy as np
 from google.protobuf.json_format import MessageToDict
 
 from common.data import Column
-from common.depth import bound_depth, parse_json
 from common.spaces import convert
 from common.wire.acting_payloads import Description
 from common.wire.pb import acting_pb2 as pb
@@ -22,6 +21,14 @@ from common.wire.rpc import BadMessageError
 
 Values = Mapping[str, Any]
 _REQUESTS = ("open", "resume", "step", "report", "close")
+MOST_BYTES, MOST_NUMBER_BYTES = 1 << 16, 64
+"""Bytes of a message, and as many more for each number that a step of all lanes has: a number in JSON has up to 25."""
+
+
+def most_bytes(description: Description, lanes: int) -> int:
+    """The most bytes of a message of a session. To parse millions of brackets would hold all clients up for seconds."""
+    columns = (*description.observation_columns.values(), *description.action_columns.values())
+    return MOST_BYTES + MOST_NUMBER_BYTES * lanes * sum(math.prod(column.shape) for column in columns)
 
 
 def parse(message: str | bytes) -> Values:
@@ -31,8 +38,8 @@ def parse(message: str | bytes) -> Values:
         BadMessageError: the message is no mapping, or neither JSON nor MessagePack.
     """
     try:
-        values = parse_json(message) if isinstance(message, str) else bound_depth(partial(msgpack.unpackb, message))
-    except (ValueError, msgpack.UnpackException) as error:
+        values = json.loads(message) if isinstance(message, str) else msgpack.unpackb(message)
+    except (RecursionError, ValueError, msgpack.UnpackException) as error:
         raise BadMessageError(f"expected JSON in a text frame or MessagePack in a binary frame: {error}") from error
     if not isinstance(values, dict):
         raise BadMessageError(f"expected a mapping, found a {type(values).__name__}")
@@ -102,7 +109,7 @@ def _refusing(kind: str) -> Iterator[None]:
     """Refuse fields that protobuf or numpy does not take."""
     try:
         yield
-    except (OverflowError, TypeError, ValueError) as error:
+    except (OverflowError, RecursionError, TypeError, ValueError) as error:
         raise BadMessageError(f"{kind}: {error}") from error
 
 

@@ -15,6 +15,7 @@ from common.errors import CrossborderError, ProtocolMismatchError, RefusedError,
 from common.wire.rpc import (
     ERROR_KEY,
     BadMessageError,
+    DismissedError,
     NotJoinedError,
     SessionLostError,
     SharedIncarnationError,
@@ -81,6 +82,7 @@ _STATUS: dict[type[CrossborderError], tuple[grpc.StatusCode, str]] = {
     UnauthenticatedError: (grpc.StatusCode.UNAUTHENTICATED, "unauthenticated"),
     BadMessageError: (grpc.StatusCode.INVALID_ARGUMENT, "bad_message"),
     SessionLostError: (grpc.StatusCode.FAILED_PRECONDITION, "session_lost"),
+    DismissedError: (grpc.StatusCode.FAILED_PRECONDITION, "dismissed"),
 }
 
 

@@ -371,6 +371,15 @@ def test_a_worker_whose_service_has_shut_down_for_good_ends_in_order(tmp_path: P
     assert "the acting service has shut down, and none came back for 1 s" in worker.output()
 
 
+def test_a_worker_whose_run_has_ended_ends_in_order_and_at_once(tmp_path: Path, start: Start) -> None:
+    with Service(CountingPlayer()) as service:
+        worker = work(start, service.places.address, write(tmp_path, env=COUNTING), "--patience", str(2 * PATIENCE))
+        acts(service)
+        service.ends_for_good = True
+    assert worker.wait() == 0, worker.output()
+    assert "the learner wants no more steps from this service" in worker.output()
+
+
 @pytest.mark.parametrize(
     ("values", "words", "expected"),
     [

@@ -10,6 +10,7 @@ from typing import Any
 
 from common.process.log import setup_logging
 from tests.chaos.agreement import compare_readers
+from tests.chaos.doors import fuzz_doors
 from tests.chaos.fuzz import fuzz
 from tests.chaos.greed import be_greedy
 from tests.chaos.kills import kill_at_random
@@ -19,6 +20,7 @@ from tests.chaos.ranks import train_killed
 from tests.chaos.recovery import recover
 from tests.chaos.report import keep, tell
 from tests.chaos.resume import go_on
+from tests.chaos.serving import serve_through
 from tests.chaos.shutdown import shut_down
 from tests.chaos.siege import besiege
 from tests.chaos.soak import soak
@@ -34,10 +36,12 @@ EXERCISES: dict[str, tuple[Callable[..., dict[str, Any]], dict[str, Any]]] = {
     "power": (cut_power, {"cuts": 10, "seed": 1, "shortest": 5.0, "longest": 90.0}),
     "resume": (go_on, {"seeds": 5, "seed": 1, "kills": 3}),
     "soak": (soak, {"minutes": 30.0}),
+    "serving": (serve_through, {"kills": 100, "cuts": 100, "seed": 1}),
     "storm": (storm, {"actors": 256, "beyond": 16, "batches": 4}),
     "siege": (besiege, {"rounds": 5, "seconds": 10.0}),
     "greed": (be_greedy, {"rounds": 3, "seconds": 10.0}),
     "fuzz": (fuzz, {"messages": 1_000_000, "seed": 1}),
+    "doors": (fuzz_doors, {"messages": 200_000, "seed": 1}),
     "agreement": (compare_readers, {"messages": 1_000_000, "seed": 1}),
 }
 """What each calls, and with what unless told otherwise."""

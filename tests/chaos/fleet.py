@@ -6,10 +6,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Self
 
 import yaml
 
+from common.data import Array, Items
 from learner.replay.memory import ReplayMemory
 from learner.shared.actor_table import map_actor_table
 from tests.chaos.audit import Audit, audit
@@ -99,7 +100,7 @@ class Fleet:
         self.pids = {actor.process.pid for actor in self.actors}
         """Of all actors there ever were."""
 
-    def __enter__(self) -> Fleet:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -210,11 +211,16 @@ class Fleet:
     def end(self) -> Audit:
         """End the run in order; what became of its rows."""
         self.stop()
+        rows, previous = self.stored()
+        return audit(rows, self._promised(), previous)
+
+    def stored(self) -> tuple[Items, Array]:
+        """All rows, and by how many rows the row before lies back, ``[n]``, 0 for none."""
         memory = self._memory
         assert memory.committed < CAPACITY
         assert memory.links is not None
         rows = {name: column[: memory.committed] for name, column in memory.columns.items()}
-        return audit(rows, self._promised(), memory.links.previous[: memory.committed])
+        return rows, memory.links.previous[: memory.committed]
 
     def _promised(self) -> dict[int, int]:
         """Rows acknowledged, by tag of their environment: of actors that are here all steps, else what was noted."""

@@ -16,7 +16,7 @@ class Line:
     """Carries the bytes of connections to ``target``, HOST:PORT; the target may come and go.
 
     ``breaks_at`` may be set to ``request`` or ``answer``: the next bytes in that direction are lost, with their
-    connection. While ``flows`` is not set, answers wait.
+    connection, but for the first ``keeps`` of them. While ``flows`` is not set, answers wait.
     """
 
     def __init__(self, target: str) -> None:
@@ -24,7 +24,7 @@ class Line:
         self._target = host, int(port)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
-        self.breaks_at = ""
+        self.breaks_at, self.keeps = "", 0
         self.flows = threading.Event()
         self.flows.set()
         self.n_connections = 0
@@ -76,6 +76,7 @@ class Line:
                     self.flows.wait(PATIENCE)
                 if self.breaks_at == kind:
                     self.breaks_at = ""
+                    sink.sendall(data[: self.keeps])
                     break
                 sink.sendall(data)
         _hang_up(source)

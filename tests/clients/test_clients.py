@@ -16,7 +16,8 @@ from crossborder.certificates.authority import make_files
 from tests.clients.counting import PLAIN, STRUCTURED
 from tests.clients.driven import LANGUAGES, CallError, Driven, Served, command_of, save_policy
 from tests.clients.line import Line
-from tests.conftest import Command, free_port, kill, wait_for
+from tests.conftest import PATIENCE, Command, free_port, kill, wait_for
+from tests.crossborder.serving.services import Service
 
 Start = Callable[..., Command]
 Connect = Callable[..., Driven]
@@ -88,6 +89,16 @@ def test_an_episode_arrives_with_its_rewards_and_its_last_observation(
     assert (first["terminated"][-1], first["truncated"][-1]) == (True, False)
     assert (second["obs"], second["reward"]) == ([[0, 5], [0, 6]], [2])
     assert (second["terminated"], second["truncated"]) == ([False], [True])
+
+
+def test_a_client_whose_run_has_ended_is_told_and_does_not_come_back(connect: Connect) -> None:
+    with Service(websocket="127.0.0.1:0") as service:
+        client = connect(str(service.places.websocket), patience=2 * PATIENCE)
+        assert client.call("act", observation=HERE) == 1
+        service.ends_for_good = True
+    with pytest.raises(CallError) as error:
+        client.call("act", observation=HERE)
+    assert error.value.name == "dismissed"
 
 
 def test_a_closed_session_frees_its_lanes(connect: Connect, start: Start, run: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import resource
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -181,6 +182,23 @@ def test_a_policy_that_cannot_act_leaves_the_one_before_it_and_is_named_once(
         following_in(tmp_path, act)
     (line,) = [record.message for record in caplog.records if "goes on to act" in record.message]
     assert BROKEN[breaks] in line
+
+
+def test_a_policy_that_could_not_be_read_for_a_moment_is_read_again(tmp_path: Path) -> None:
+    save(tmp_path, 1)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    async def act(policy: ServedPolicy) -> None:
+        save(tmp_path, 2)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))  # No file can be opened any more.
+        try:
+            await until(lambda: policy.figures.not_taken_up == 1)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        await until(lambda: policy.player.opt_steps == 2)
+        assert (policy.figures.taken_up, policy.figures.not_taken_up) == (1, 1)
+
+    following_in(tmp_path, act)
 
 
 def test_a_place_without_a_policy_for_a_moment_is_no_fault(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import socket
 import ssl
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,8 +19,11 @@ from websockets.sync.client import ClientConnection, connect
 from websockets.typing import Origin
 
 from common.interfaces import EnvSpec
+from common.wire.address import split_address
 from crossborder.certificates.authority import make_files
-from crossborder.serving.websocket_door import MAX_STRANGERS, MOST_OPENING
+from crossborder.serving.strangers import MAX_STRANGERS
+from crossborder.serving.websocket_door import MOST_OPENING
+from crossborder.serving.websocket_messages import MOST_BYTES, MOST_NUMBER_BYTES
 from tests.conftest import PATIENCE
 from tests.crossborder.serving.services import Caller, Counting, Service
 
@@ -158,21 +162,50 @@ def test_what_is_no_message_is_refused(talk_to: TalkTo, service: Service, messag
     assert told["error"]["name"] == "bad_message"
 
 
-def test_a_message_before_a_session_is_short(talk_to: TalkTo, service: Service) -> None:
-    """To parse a long one takes seconds, and who sends it has shown no token."""
-    talk = talk_to(service)
-    assert "characters before a session" in talk.refused(token=[[]] * MOST_OPENING)[1]
+def too_long(talk: Talk, message: str) -> bool:
+    """Whether a message ends the connection because of its length."""
+    talk.socket.send(message)
+    with pytest.raises(ConnectionClosed) as closed:
+        talk.socket.recv(PATIENCE)
+    assert closed.value.rcvd is not None
+    return closed.value.rcvd.code == 1009
+
+
+def test_messages_are_bounded_before_they_are_read(talk_to: TalkTo, service: Service) -> None:
+    """To parse millions of brackets takes seconds, in which no other client is served."""
+    assert too_long(talk_to(service), "[" * (MOST_OPENING + 1))
     talk = talk_to(service)
     talk.ask(describe={})
-    assert "characters before a session" in talk.refused(open={"lanes": 1, "policy": "a" * MOST_OPENING})[1]
+    assert too_long(talk, "[" * (MOST_OPENING + 1))
+    talk = talk_to(service)
+    talk.ask(open={"lanes": 2})
+    numbers = 2 * (2 + 1)
+    spaces = " " * (MOST_BYTES + numbers * MOST_NUMBER_BYTES - 100)
+    assert talk.step(1, observation=[[0.1, 0.2]] * 2) == [1, 1]
+    talk.socket.send(json.dumps({"step": {"seq": 2, "observation": [[0.0, 0.0]] * 2}}) + spaces)
+    assert talk.read()["action"]["action"] == [2, 2]
+    assert too_long(talk, "[" * (MOST_BYTES + numbers * MOST_NUMBER_BYTES + 1))
 
 
-def test_connections_that_say_nothing_keep_no_client_out(talk_to: TalkTo, service: Service) -> None:
-    silent = [talk_to(service) for _ in range(MAX_STRANGERS)]
-    assert "opened" in talk_to(service).ask(open={"lanes": 1})
-    with pytest.raises(ConnectionClosed):
-        silent[0].read()
-    assert "opened" in silent[1].ask(open={"lanes": 1})
+@pytest.mark.parametrize("says", [b"", b"GET / HTTP/1.1\r\nHost: x\r\n"])
+def test_connections_that_say_nothing_keep_no_client_out(talk_to: TalkTo, service: Service, says: bytes) -> None:
+    """They count from the moment at which they are accepted, and not only after the handshakes of TLS and HTTP."""
+    assert service.places.websocket is not None
+    talk_to(service).socket.close()  # A place of a connection that has ended is free.
+    silent = [socket.create_connection(split_address(service.places.websocket)) for _ in range(MAX_STRANGERS)]
+    for each in silent:
+        each.sendall(says)
+        each.settimeout(PATIENCE)
+    talk = talk_to(service)
+    assert "opened" in talk.ask(open={"lanes": 1})
+    assert silent[0].recv(1) == b"", "the oldest one has ended"
+    for each in silent[1:]:
+        each.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            each.recv(1)
+    assert talk.step(1) == [1]
+    for each in silent:
+        each.close()
 
 
 def test_what_is_told_about_a_refusal_is_short(
@@ -180,7 +213,7 @@ def test_what_is_told_about_a_refusal_is_short(
 ) -> None:
     talk = talk_to(service)
     talk.ask(open={"lanes": 1})
-    name, message, _ = talk.refused(step={"seq": 1, "observation": [[0, 0]], "a" * 100_000: 1})
+    name, message, _ = talk.refused(step={"seq": 1, "observation": [[0, 0]], "a" * 60_000: 1})
     assert name == "bad_message"
     assert len(message) < 5000
     assert max(len(record.getMessage()) for record in caplog.records) < 5000
@@ -197,11 +230,7 @@ def test_a_message_beyond_the_limit_ends_the_connection(talk_to: TalkTo) -> None
     with Service(websocket="127.0.0.1:0", max_message_bytes=1024) as service:
         talk = talk_to(service)
         talk.ask(open={"lanes": 1})
-        talk.socket.send(" " * 2000)
-        with pytest.raises(ConnectionClosed) as closed:
-            talk.read()
-        assert closed.value.rcvd is not None
-        assert closed.value.rcvd.code == 1009
+        assert too_long(talk, " " * 2000)
 
 
 def test_clients_of_a_service_that_ends_are_told(talk_to: TalkTo, service: Service) -> None:

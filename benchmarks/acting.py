@@ -1,0 +1,216 @@
+"""An acting service beside bare servers that answer the same messages of the same clients, in alternating turns.
+
+Clients have one lane each, and a separate connection; see ``benchmarks.acting_clients``. ``gRPC`` and ``WebSocket``
+are the doors of ``policy-server``, with a saved policy. Beside each stands a bare server (``benchmarks.acting_echo``),
+which has no sessions, checks and limits: ``bare`` answers without looking, ``network`` has the actions of the same
+network chosen in batches. All run throughout, and one of them at a time gets messages.
+
+Paces: ``30 Hz`` is 64 sessions that send a step at most 30 times a second, as games do; ``flat out`` is 64 sessions
+that send the next step as soon as they have an action. Times are from sending a step to its action, at the client.
+``server µs`` is the server's processor time for each action, without that of the clients, which share its machine.
+``p99 ratio`` and ``rate ratio`` compare with the bare server of the door.
+
+Idle: what 254 sessions that send one step a second cost in memory and in processor time, beside two that are silent.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Final
+
+from benchmarks.light_fleet import Pushed, own_kilobytes
+from benchmarks.report import add_choice, cpu_seconds, report
+from common.agents.dqn import DQN
+from common.config.actor_config import ActorConfig
+from common.parts import build_parts
+from common.plugins.part_config import EnvConfig, PluginConfig
+from common.process.child import Child
+from learner.storage.checkpoint import Checkpoints
+
+SECONDS: Final = 4.0
+SESSIONS: Final = 64
+IDLE_SESSIONS: Final = 256
+PROCESSES: Final = 2
+PATIENCE: Final = 120.0
+PACES: Final = {"30 Hz": 30.0, "flat out": 0.0}
+DOORS: Final = {"gRPC": "bare gRPC", "WebSocket": "bare WebSocket"}
+"""The bare server of each door."""
+PICTURES: Final = {"type": "Box", "low": 0, "high": 255, "shape": [4, 84, 84], "dtype": "uint8"}
+SPACES: Final = {"cnn": {"observation": PICTURES, "action": {"type": "Discrete", "n": 6}}}
+NETWORKS: Final = {"2x256": {"units": [256, 256]}, "cnn": {"network": {"target": "common.agents.networks:NatureCnn"}}}
+
+
+def config_of(kind: str) -> ActorConfig:
+    """CartPole's spaces for two layers of 256, and stacks of four pictures for Nature's CNN."""
+    return ActorConfig(
+        env=EnvConfig(target="gymnasium:make", params={"id": "CartPole-v1"}, spaces=SPACES.get(kind)),
+        agent=PluginConfig(target="common.agents.dqn:DQN", params=NETWORKS[kind]),
+    )
+
+
+def make_agent(kind: str) -> DQN:
+    """The policy, untrained and greedy."""
+    agent = build_parts(config_of(kind), seed=1).agent
+    assert isinstance(agent, DQN)
+    agent.eval()
+    return agent
+
+
+@dataclass(frozen=True)
+class Server:
+    """A process that answers clients.
+
+    Args:
+        name: in the table.
+        pid: of the process.
+        door: by which its clients speak.
+        address: where it listens.
+    """
+
+    name: str
+    pid: int
+    door: str
+    address: str
+
+
+@contextmanager
+def serving(kind: str) -> Iterator[list[Server]]:
+    """The doors of an acting service, as users start it."""
+    with tempfile.TemporaryDirectory() as directory:
+        Checkpoints(Path(directory), config_of(kind), "bench").save("best", make_agent(kind), opt_steps=12_000)
+        words = ["--run", f"{directory}/best", "--listen", "127.0.0.1:0", "--websocket", "127.0.0.1:0"]
+        command = [sys.executable, "-m", "crossborder.serving.policy_server", *words]
+        log = Path(directory, "log")
+        with log.open("w") as output, subprocess.Popen(command, stderr=output) as service:
+            while len(addresses := re.findall(r" on (127\.0\.0\.1:\d+)$", log.read_text(), re.MULTILINE)) < len(DOORS):
+                time.sleep(0.05)
+            doors = zip(DOORS, ("grpc", "websocket"), addresses, strict=True)
+            try:
+                yield [Server(name, service.pid, door, address) for name, door, address in doors]
+            finally:
+                service.terminate()
+                logging.getLogger(__name__).info("%s", log.read_text()[-2000:])
+
+
+@contextmanager
+def echoing(name: str, echo: str, kind: str) -> Iterator[Server]:
+    """A bare server."""
+    command = [sys.executable, "-m", "benchmarks.acting_echo", echo, kind]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        door = "websocket" if echo == "websocket" else "grpc"
+        yield Server(name, server.pid, door, f"127.0.0.1:{server.stdout.readline().strip()}")
+
+
+class Clients:
+    """Clients of one server in a few processes; their sessions are open while the context is."""
+
+    def __init__(self, server: Server, sessions: int, kind: str) -> None:
+        boot = {"door": server.door, "address": server.address, "kind": kind}
+        shares = [len(range(i, sessions, PROCESSES)) for i in range(PROCESSES)]
+        self._server, self._boots = server, [{**boot, "sessions": share} for share in shares]
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Clients:
+        with self._stack as stack:
+            self._children = [Child("clients", "benchmarks.acting_clients", boot) for boot in self._boots]
+            for child in self._children:
+                stack.callback(child.end, 10.0)
+            for child in self._children:
+                child.next_event(PATIENCE)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._stack.close()
+
+    def act(self, hertz: float, seconds: float) -> Pushed:
+        """Have all clients send steps; ``cpu_seconds`` are those of the server."""
+        before = cpu_seconds(self._server.pid)
+        for child in self._children:
+            child.tell({"hertz": hertz, "seconds": seconds})
+        told = [child.next_event(PATIENCE) for child in self._children]
+        milliseconds = sorted(chain.from_iterable(each["milliseconds"] for each in told))
+        spent = cpu_seconds(self._server.pid) - before
+        return Pushed(milliseconds, max(each["seconds"] for each in told), spent)
+
+
+def measure(kind: str, turns: int, seconds: float) -> list[dict[str, object]]:
+    """A row for each pace and server: medians of the turns."""
+    with ExitStack() as stack:
+        servers = [*stack.enter_context(serving(kind))]
+        for name, echo in (("bare gRPC", "grpc"), ("network", "network"), ("bare WebSocket", "websocket")):
+            servers.append(stack.enter_context(echoing(name, echo, kind)))
+        clients = {server.name: stack.enter_context(Clients(server, SESSIONS, kind)) for server in servers}
+        rows = list[dict[str, object]]()
+        for pace, hertz in PACES.items():
+            for each in clients.values():
+                each.act(hertz, 1.0)  # It does not count.
+            found = [{name: each.act(hertz, seconds) for name, each in clients.items()} for _ in range(turns)]
+            rows += [_row(kind, pace, name, found) for name in clients]
+        return rows
+
+
+def _row(kind: str, pace: str, name: str, found: Sequence[Mapping[str, Pushed]]) -> dict[str, object]:
+    mine = [turn[name] for turn in found]
+    bare = [turn[DOORS.get(name, "bare gRPC")] if name in (*DOORS, "network") else turn[name] for turn in found]
+    pairs = [*zip(mine, bare, strict=True)]
+    return {
+        "policy": kind,
+        "pace": pace,
+        "server": name,
+        "actions/s": statistics.median(one.per_second for one in mine),
+        "rate ratio": statistics.median(one.per_second / other.per_second for one, other in pairs),
+        "p50 ms": statistics.median(one.percentile(50) for one in mine),
+        "p99 ms": statistics.median(one.percentile(99) for one in mine),
+        "p99 ratio": statistics.median(one.percentile(99) / other.percentile(99) for one, other in pairs),
+        "server µs": statistics.median(one.cpu_seconds / len(one.milliseconds) * 1e6 for one in mine),
+    }
+
+
+def measure_idle(seconds: float) -> list[dict[str, object]]:
+    """A row for each door and bare server: memory of a session, and the share of a core that all take together."""
+    rows, n = list[dict[str, object]](), IDLE_SESSIONS - PROCESSES
+    for place, (name, echo) in enumerate((("gRPC", "grpc"), ("WebSocket", "websocket"))):
+        with serving("2x256") as doors, echoing(DOORS[name], echo, "2x256") as bare:
+            for server in (doors[place], bare):
+                with Clients(server, PROCESSES, "2x256") as few:
+                    few.act(0.0, 1.0)  # The first actions take memory that all others share.
+                    before = own_kilobytes(server.pid)
+                    with Clients(server, n, "2x256") as many:
+                        found = many.act(1.0, seconds)
+                        grown = (own_kilobytes(server.pid) - before) / n
+                figures = {"cores": found.cpu_seconds / found.seconds, "p50 ms": found.percentile(50)}
+                rows.append({"server": server.name, "sessions": n, "kB/session": grown, **figures})
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_choice(parser, "parts", [*NETWORKS, "idle"])
+    parser.add_argument("--turns", type=int, default=5, metavar="N", help="of each server (default: 5)")
+    parser.add_argument("--seconds", type=float, default=SECONDS, metavar="S", help="of a turn (default: 4)")
+    arguments = parser.parse_args()
+    logging.basicConfig(level=logging.INFO)  # For what the clients and the service say.
+    for kind in NETWORKS:
+        if kind in arguments.parts:
+            rows = measure(kind, arguments.turns, arguments.seconds)
+            report("acting", "loopback, clients on the same machine", rows, arguments.turns)
+    if "idle" in arguments.parts:
+        report("acting idle", "loopback, one step a second", measure_idle(5 * arguments.seconds), 1)
+
+
+if __name__ == "__main__":
+    main()
