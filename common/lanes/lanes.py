@@ -42,6 +42,10 @@ MAX_LANES: Final = 1 << 16
 """The column ``lane`` has 16 bits."""
 SUCCESS: Final = "is_success"
 """The key of ``info`` by which gymnasium's robotics environments say at the end whether an episode succeeded."""
+RESULT: Final = "result"
+"""The key of ``info`` that says at the end of a game against others whether it was won (1), drawn (0) or lost (-1)."""
+OPPONENT: Final = "opponent"
+"""The key of ``info`` that names the earlier model of the run which plays, by its opt steps."""
 DISCARDED: Final = "discarded"
 """The key of ``info`` that says whether a person ended the episode as not worth keeping."""
 
@@ -182,6 +186,9 @@ class Round:
     """For each lane of ``ended`` the steps of its episode."""
     success: list[bool | None] = field(default_factory=list)
     """For each lane of ``ended`` whether its episode succeeded; None if the environment does not say."""
+    results: list[tuple[int, int | None]] = field(default_factory=list)
+    """For each lane of ``ended`` whose episode was a game against others 1, 0 or -1: won, drawn or lost; and the opt
+    steps of the earlier model of the run that it was played against, None if nobody of the run's pool played."""
 
 
 class Lanes(abc.ABC):

@@ -147,11 +147,10 @@ def test_only_learners_need_the_same_spaces() -> None:
     [
         ({"x": "random"}, "expected names of player_1, player_2, found 'x'"),
         ({"player_1": "random", "player_2": "random"}, "expected an agent that learns"),
-        ({"player_1": "best"}, r"players\.player_1: expected learner, random, module:attr or a list.*found 'best'"),
+        ({"player_1": "best"}, r"players\.player_1: expected learner, random, pool, .* or a list.*found 'best'"),
         ({"player_1": []}, r"players\.player_1: expected learner, random, .*found \[\]"),
         ({"player_1": ["learner", "random"]}, r"players\.player_1: expected .*found 'learner'"),
-        ([{"player_1": "random"}, {}], r"same number of learners in all groups, found \[1, 2\]"),
-        (3 * [{"player_1": "random"}], "at most one mapping for each of 2 groups, found 3"),
+        ([{"player_1": "random"}, {}], r"same number of learners in all games, found \[1, 2\]"),
         (["random"], "expected a mapping of agents to players, found 'random'"),
     ],
     ids=str,
@@ -175,4 +174,4 @@ def test_games_that_always_end_before_a_learner_acts_are_an_error() -> None:
 
     env = ScriptedEnv(Empty(), None, {"a": [lambda spec, rng: choose_first]})
     with pytest.raises(PluginError, match="expected a learner to act, found 1000 games"):
-        env.reset(seed=0)
+        next(env.begin(seed=0))
