@@ -12,7 +12,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -47,6 +47,9 @@ class SharedModels(Protocol):
             ValueError: the model is too large or damaged.
             grpc.RpcError: ``fetch`` failed.
         """
+
+    def remove(self) -> None:
+        """Remove a model of the pool, which nobody needs any more."""
 
 
 class SlotReader:
@@ -117,6 +120,9 @@ class TrainerModels:
     def get(self, at_least: ModelVersion, max_bytes: int, fetch: Fetch) -> ModelFile | None:
         return self._reader.read(at_least, max_bytes) or fetch()
 
+    def remove(self) -> None:
+        """Do nothing: the trainer's file holds its newest models only."""
+
 
 class NeighbourModels:
     """Slots that the workers of an actor host share: the first worker that needs a newer model fetches it for all.
@@ -128,11 +134,11 @@ class NeighbourModels:
         directory: of the workers.
         run_id: of the run that the actor has joined; each run has a separate file.
         stopped: set when the actor ends.
-        candidates: whether the models are candidates, which have a separate file too.
+        kind: of the models: candidates, and each model of the pool, have a separate file too.
     """
 
-    def __init__(self, directory: Path, run_id: str, stopped: threading.Event, *, candidates: bool) -> None:
-        self._path = directory / f"{key_of(run_id):016x}{'-candidates' if candidates else ''}"
+    def __init__(self, directory: Path, run_id: str, stopped: threading.Event, *, kind: str = "") -> None:
+        self._path = directory / f"{key_of(run_id):016x}{kind}"
         self._run_id, self._stopped = run_id, stopped
         self._reader = SlotReader(self._path, run_id, writable=True)
         self._fetches_alone = False
@@ -156,6 +162,11 @@ class NeighbourModels:
                 break
             self._stopped.wait(LOOK_SECONDS)
         return fetch()
+
+    def remove(self) -> None:
+        for path in (self._path, self._path.with_suffix(".lock")):
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
 
     @contextmanager
     def _lock(self) -> Iterator[bool]:
@@ -208,5 +219,14 @@ class NeighbourModels:
 def find_shared_models(path: Path, run_id: str, stopped: threading.Event, *, candidates: bool) -> SharedModels:
     """The models at ``path``: a directory of the workers on this host, or the file of the trainer on this host."""
     if path.is_dir():
-        return NeighbourModels(path, run_id, stopped, candidates=candidates)
+        return NeighbourModels(path, run_id, stopped, kind="-candidates" if candidates else "")
     return TrainerModels(path, run_id)
+
+
+def find_shared_opponent(
+    path: Path | None, run_id: str, stopped: threading.Event, version: ModelVersion
+) -> SharedModels | None:
+    """The place of a model of the pool at ``path``; None where the workers of this host share no directory."""
+    if path is None or not path.is_dir():
+        return None
+    return NeighbourModels(path, run_id, stopped, kind=f"-{version.incarnation}-{version.opt_steps}")

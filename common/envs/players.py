@@ -170,16 +170,6 @@ def _read_player(where: str, given: Any, frozen: FrozenPolicies) -> Source:
     return part_loading.load_part(given)
 
 
-def has_pool(params: Mapping[str, Any]) -> bool:
-    """Whether the parameters of an environment of PettingZoo have earlier models of the run play."""
-
-    def names_pool(value: Any) -> bool:
-        inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
-        return value == POOL or any(map(names_pool, inner))
-
-    return names_pool(params.get("players"))
-
-
 Wanted: TypeAlias = dict[Any, tuple[FrozenPolicy, Any, bool]]
 """By agent, the policy that plays it, what it observes, and whether the game begins for it."""
 Call: TypeAlias = Generator[Wanted, Mapping[Any, Any], tuple[Any, ...]]

@@ -206,6 +206,8 @@ class Lanes(abc.ABC):
     is_vector = False
     seats = 1
     """The lanes of one environment, one after another: more than 1 if it has several agents."""
+    pool: Any = None
+    """Gives the earlier models of the run that play seats of the environment (``common.envs.players``); None: none."""
 
     def __init__(self, spec: EnvSpec, n: int, name: str) -> None:
         self.spec, self.n, self.name = spec, n, name
