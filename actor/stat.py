@@ -133,9 +133,9 @@ class ActorCounters(ActorFigures):
             if math.isfinite(total):
                 self._unreported.add(total, length, success)
                 self._recent.add(total, length, success)
-        for result, opponent in outcome.results:
-            if opponent is not None:
-                self._games[version, opponent, result] += 1
+        for game in outcome.results:
+            if game.opponent is not None:
+                self._games[version, game.opponent, game.result] += 1
 
     def tick(self) -> None:
         """Note the time, before the first step and from time to time after steps."""

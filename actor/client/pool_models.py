@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 
 from actor.client.assembly import ModelFile
 from actor.client.shared_models import Fetch, SharedModels
+from common.config.pool_config import MAX_POOL
 from common.data import Model, ModelVersion
 
 
@@ -27,8 +29,13 @@ class PoolModels:
         self._gone: set[ModelVersion] = set()  # Announced, but no longer there when this actor asked.
 
     def announce(self, weights: Mapping[ModelVersion, float]) -> None:
-        """Say which models the pool has now, and how likely each is drawn."""
-        self._announced, self._gone = weights, set()
+        """Say which models the pool has now, and how likely each is drawn; of more than ``MAX_POOL``, the newest count.
+
+        A weight that is no number from 0 counts as 0: a learner that is not trusted must not end the actor.
+        """
+        newest = sorted(weights)[-MAX_POOL:]
+        self._announced = {v: weights[v] if 0 <= weights[v] < math.inf else 0.0 for v in newest}
+        self._gone = set()
 
     def missing(self) -> ModelVersion | None:
         """A model that the actor lacks, the newest first."""

@@ -10,7 +10,7 @@ from pydantic import Field, PositiveFloat, PositiveInt
 from common.settings import Settings
 
 POOL: Final = "pool"
-"""The player (``common.envs.players``) whose games earlier models of the run play."""
+"""The player (``common.envs.players``) whose games earlier models of the run play, and their directory in the run's."""
 MAX_POOL: Final = 64
 
 

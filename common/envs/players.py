@@ -121,7 +121,7 @@ def read_sides(given: Any, agents: Sequence[Any], frozen: FrozenPolicies) -> lis
     Raises:
         ConfigError, PluginError: see ``read_players``.
     """
-    if isinstance(given, str) or (isinstance(given, Mapping) and set(given) == {SAVED}):
+    if isinstance(given, str | FrozenPolicy) or (isinstance(given, Mapping) and set(given) == {SAVED}):
         given = [{other: given for other in agents if other != learner} for learner in agents]
     sides = [given] if isinstance(given, Mapping) else [*given] or [{}]
     return [read_players(side, agents, frozen) for side in sides]
@@ -157,6 +157,8 @@ def read_players(given: Any, agents: Sequence[Any], frozen: FrozenPolicies) -> d
 
 
 def _read_player(where: str, given: Any, frozen: FrozenPolicies) -> Source:
+    if isinstance(given, FrozenPolicy):
+        return lambda *_: given
     if given == RANDOM:
         return random_player
     if given == POOL:

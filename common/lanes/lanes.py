@@ -22,7 +22,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from common.action_masks import MASK, OBEY, find_masks
 from common.data import Array, Column, Items, Leaves
@@ -154,6 +154,16 @@ class KeyWatch:
             log.warning("env.intervention: no info had the key '%s' in %d episodes%s", key, self._episodes, hint)
 
 
+class GameResult(NamedTuple):
+    """How a game against others ended in one lane."""
+
+    lane: int
+    result: int
+    """1, 0 or -1: won, drawn or lost."""
+    opponent: int | None
+    """The opt steps of the earlier model of the run that played; None if none did."""
+
+
 @dataclass(eq=False)
 class Round:
     """The outcome of one step in each of n lanes. Its arrays are valid until the next ``step``."""
@@ -186,9 +196,8 @@ class Round:
     """For each lane of ``ended`` the steps of its episode."""
     success: list[bool | None] = field(default_factory=list)
     """For each lane of ``ended`` whether its episode succeeded; None if the environment does not say."""
-    results: list[tuple[int, int | None]] = field(default_factory=list)
-    """For each lane of ``ended`` whose episode was a game against others 1, 0 or -1: won, drawn or lost; and the opt
-    steps of the earlier model of the run that it was played against, None if nobody of the run's pool played."""
+    results: list[GameResult] = field(default_factory=list)
+    """Of the lanes of ``ended`` whose episodes were games against others."""
 
 
 class Lanes(abc.ABC):

@@ -21,6 +21,7 @@ from common.lanes.lanes import (
     SEEDS,
     SUCCESS,
     AnyEnv,
+    GameResult,
     KeyWatch,
     Lanes,
     Picks,
@@ -381,14 +382,17 @@ def _find(infos: Mapping[str, Any], key: str, among: Array) -> tuple[Any, Array]
     return values, lanes
 
 
-def _results_in(info: Mapping[str, Any], among: Array) -> list[tuple[int, int | None]]:
-    """The results of games that have ended in these lanes, ``[n]`` bool; see ``Round.results``."""
+def _results_in(info: Mapping[str, Any], among: Array) -> list[GameResult]:
+    """The results of games that have ended in these lanes, ``[n]`` bool."""
     found = _find(info, RESULT, among)
     if found is None:
         return []
     results, having = found
-    values, known = _find(info, OPPONENT, among) or (results, np.zeros_like(having))
-    return [(int(results[lane]), int(values[lane]) if known[lane] else None) for lane in np.flatnonzero(having)]
+    opponents, known = _find(info, OPPONENT, among) or (results, np.zeros_like(having))
+    return [
+        GameResult(lane, int(results[lane]), int(opponents[lane]) if known[lane] else None)
+        for lane in np.flatnonzero(having).tolist()
+    ]
 
 
 def _merged(final: Array) -> dict[str, Any]:

@@ -13,15 +13,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from common.config.pool_config import PoolConfig, has_pool
+from common.config.pool_config import POOL, PoolConfig, has_pool
 from common.config.run_config import RunConfig
 from common.data import ModelVersion
 from learner.models.games import Games, prefer_losses
 from learner.shared.durable import replace_bytes
 
-POOL: Final = "pool"
-"""The name of the directory in that of a run."""
-_GAMES: Final = "games.json"
+GAMES: Final = "games.json"
+"""The name of the file in it that has the results of games."""
 SETTLED_NS: Final = 1_000_000_000
 """A directory that changed less long ago is listed at each look."""
 
@@ -40,7 +39,7 @@ class Pool:
 
     def __init__(self, directory: Path, config: PoolConfig, interval: int) -> None:
         self._directory, self._config, self._interval = directory, config, interval
-        self.games = Games(directory / _GAMES)
+        self.games = Games(directory / GAMES)
         self._versions: list[ModelVersion] = []
         self._listed_at: int | None = None
         self._read_at: int | None = None
@@ -132,7 +131,7 @@ class Pool:
         """The keys of records, from ``games.json`` if another process writes it."""
         if not self.games.has_changed:
             with suppress(FileNotFoundError):
-                written_at = (self._directory / _GAMES).stat().st_mtime_ns
+                written_at = (self._directory / GAMES).stat().st_mtime_ns
                 if written_at != self._read_at:
-                    self.games, self._read_at = Games(self._directory / _GAMES), written_at
+                    self.games, self._read_at = Games(self._directory / GAMES), written_at
         return self.games.record()
