@@ -122,7 +122,7 @@ def latency(server: LearnerServer, sources: Sequence[GetModel]) -> list[dict[str
 
     with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
         local = TrainerModels(server.run.dir.shared / "models", run_id)
-        workers = [NeighbourModels(Path(directory), run_id, threading.Event(), kind="") for _ in range(4)]
+        workers = [NeighbourModels(Path(directory), run_id, threading.Event(), candidates=False) for _ in range(4)]
 
         def fetch_for_each_worker(_: int) -> None:
             for worker in workers:

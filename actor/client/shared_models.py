@@ -134,10 +134,20 @@ class NeighbourModels:
         directory: of the workers.
         run_id: of the run that the actor has joined; each run has a separate file.
         stopped: set when the actor ends.
-        kind: of the models: candidates, and each model of the pool, have a separate file too.
+        candidates: whether the models are candidates, which have a separate file too.
+        opponent: the version of the model of the pool that the file is for; None: it is for the newest models.
     """
 
-    def __init__(self, directory: Path, run_id: str, stopped: threading.Event, *, kind: str = "") -> None:
+    def __init__(
+        self,
+        directory: Path,
+        run_id: str,
+        stopped: threading.Event,
+        *,
+        candidates: bool = False,
+        opponent: ModelVersion | None = None,
+    ) -> None:
+        kind = "-candidates" if candidates else "" if opponent is None else f"-{opponent[0]}-{opponent[1]}"
         self._path = directory / f"{key_of(run_id):016x}{kind}"
         self._run_id, self._stopped = run_id, stopped
         self._reader = SlotReader(self._path, run_id, writable=True)
@@ -219,7 +229,7 @@ class NeighbourModels:
 def find_shared_models(path: Path, run_id: str, stopped: threading.Event, *, candidates: bool) -> SharedModels:
     """The models at ``path``: a directory of the workers on this host, or the file of the trainer on this host."""
     if path.is_dir():
-        return NeighbourModels(path, run_id, stopped, kind="-candidates" if candidates else "")
+        return NeighbourModels(path, run_id, stopped, candidates=candidates)
     return TrainerModels(path, run_id)
 
 
@@ -229,4 +239,4 @@ def find_shared_opponent(
     """The place of a model of the pool at ``path``; None where the workers of this host share no directory."""
     if path is None or not path.is_dir():
         return None
-    return NeighbourModels(path, run_id, stopped, kind=f"-{version.incarnation}-{version.opt_steps}")
+    return NeighbourModels(path, run_id, stopped, opponent=version)

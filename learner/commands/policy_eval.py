@@ -43,8 +43,8 @@ def parser() -> Parser:
         "--against",
         type=as_path,
         metavar="DIR",
-        help="the directory of a saved policy that plays all seats but one, which changes from game to game: the shares "
-        "of games that were won, drawn and lost (environments of PettingZoo)",
+        help="the directory of a saved policy that plays all seats but one, which changes from game to game; the "
+        "answer has the shares of games that were won, drawn and lost",
     )
     made.add_argument(
         "--record-video",

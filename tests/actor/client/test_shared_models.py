@@ -37,7 +37,7 @@ class Learner:
 
 
 def neighbour(directory: Path, run_id: str = "run", *, candidates: bool = False) -> NeighbourModels:
-    return NeighbourModels(directory, run_id, threading.Event(), kind="-candidates" if candidates else "")
+    return NeighbourModels(directory, run_id, threading.Event(), candidates=candidates)
 
 
 def weights(file: ModelFile | None) -> tuple[ModelVersion, float]:
