@@ -223,6 +223,6 @@ def test_the_first_wait_is_for_an_opponent_too_and_each_is_asked_for_by_its_vers
         assert_is_the_model(fetcher.first(PATIENCE))
         assert pool.weights() == {older: 1.0}
         assert_is_the_model(pool.load(older), older)
-        assert [request.opt_steps for request in learner.asked] == [0, 7]
+        assert [request.opt_steps for request in learner.versions] == [0, 7]
         stopped.set()
         fetcher.end(PATIENCE)

@@ -123,5 +123,5 @@ def test_a_model_of_the_pool_is_fetched_once_whatever_is_the_newest(serve: Serve
         assert fetch_opponent(VERSION) == VERSION
         assert fetch(source) == newest
         assert fetch_opponent(VERSION) == VERSION
-        assert len(learner.asked) == 2
+        assert len(learner.versions) == 2
         assert fetch_opponent(ModelVersion(1, 5)) is None, "the pool has it no more"
