@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
@@ -8,9 +10,10 @@ from actor.sampling.opponents import Opponents
 from common.config.actor_config import ActorConfig
 from common.data import Model, ModelVersion
 from common.envs.pettingzoo import make
+from common.lanes.lanes import Busy
 from common.parts import Parts, build_parts
 from common.settings import validate
-from tests.duels import ENV
+from tests.duels import ENV, Duel
 
 ONE, TWO, THREE = (ModelVersion(1, opt_steps) for opt_steps in (1, 2, 3))
 
@@ -62,3 +65,26 @@ def test_the_lanes_of_an_actor_give_it_to_their_environment() -> None:
     assert outcome.obs[:, 1].tolist() == [2, 2, 2]
     parts.close()
     assert make(**ENV["params"]).pool is None
+
+
+def test_an_environment_that_is_built_again_goes_on_with_the_same_opponents() -> None:
+    config, _ = built()
+    parts = build_parts(config, seed=0, n_envs=1)
+    assert parts.lanes is not None
+
+    class Keeper:
+        busy = Busy()
+
+        def replace(self, env: Any, error: Exception | SystemExit) -> Any:
+            return make(**ENV["params"])
+
+    parts.lanes.keep(Keeper())
+    parts.lanes.pool = opponents = Opponents(config, parts, 0, lambda: {TWO: 1.0}, load)
+    parts.lanes.reset(0)
+    parts.lanes.observe()
+    with patch.object(Duel, "step", side_effect=RuntimeError):
+        parts.lanes.step(np.full(3, 9))
+    assert parts.lanes.pool is opponents
+    parts.lanes.observe()
+    assert parts.lanes.step(np.full(3, 9)).taken is None
+    parts.close()

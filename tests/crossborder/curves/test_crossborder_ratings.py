@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from common.errors import ConfigError
-from crossborder.ratings import main
+from crossborder.curves.crossborder_ratings import main
 from learner.models.games import Games
 
 
