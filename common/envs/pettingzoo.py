@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final
+from weakref import WeakSet
 
 import gymnasium
 import numpy as np
@@ -149,7 +150,7 @@ class SeatsEnv(VectorEnv[Any, Any, Any]):
         """The lanes in which an agent is, ``[num_envs]`` bool."""
         for g, group in enumerate(self._groups):
             group.join(self._obs, self.occupied, g)
-        self._checked: set[int] = set()  # The frozen policies that fit the seats.
+        self._fitting = WeakSet[FrozenPolicy]()  # The frozen policies that fit the seats.
 
     @property
     def pool(self) -> OpponentPool | None:
@@ -183,7 +184,9 @@ class SeatsEnv(VectorEnv[Any, Any, Any]):
         groups = [self._groups[g] for g in numbers]
         seeds = [seed[g] if isinstance(seed, Sequence) else None if seed is None else seed + g for g in numbers]
         calls = [group.begin(own) for group, own in zip(groups, seeds, strict=True)]
-        for group, found in zip(groups, self._finish(calls, groups), strict=True):
+        if self._has_players:
+            calls = self._finish(calls, groups)
+        for group, found in zip(groups, calls, strict=True):
             self._add_infos(infos, group.note_begin(found), group.here)
         return self._obs.batch, infos
 
@@ -198,20 +201,20 @@ class SeatsEnv(VectorEnv[Any, Any, Any]):
         elements = actions if isinstance(actions, np.ndarray) else list(iterate(self.action_space, actions))
         groups = [group for group in self._groups if group.here]
         calls = [group.env.step({agent: elements[lane] for agent, lane in group.here.items()}) for group in groups]
-        for group, found in zip(groups, self._finish(calls, groups), strict=True):
+        if self._has_players:
+            calls = self._finish(calls, groups)
+        for i, group in enumerate(groups):
             acting = group.here
-            self._add_infos(infos, group.note_step(found, rewards, terminated, truncated), acting)
+            self._add_infos(infos, group.note_step(calls[i], rewards, terminated, truncated), acting)
         return self._obs.batch, rewards, terminated, truncated, infos
 
     def _finish(self, calls: list[Any], groups: Sequence[_Group]) -> list[Any]:
-        """What calls of environments return; others than learners choose until each call has ended.
+        """What calls return; others than learners choose until each call has ended.
 
         Args:
-            calls: what the environments returned; those with players returned a ``Call``.
+            calls: each is a ``Call``.
             groups: of the calls.
         """
-        if not self._has_players:
-            return calls
         found: list[Any] = [None] * len(calls)
         answers: dict[int, Any] = dict.fromkeys(range(len(calls)))
         while answers:
@@ -247,7 +250,7 @@ class SeatsEnv(VectorEnv[Any, Any, Any]):
         return found
 
     def _require_fit(self, policy: FrozenPolicy) -> None:
-        if id(policy) in self._checked:
+        if policy in self._fitting:
             return
         own = EnvSpec(self.single_observation_space, self.single_action_space)
         if policy.spec not in (own, narrowed(own)):
@@ -255,7 +258,7 @@ class SeatsEnv(VectorEnv[Any, Any, Any]):
                 f"env.params.players: expected a policy with the spaces of the seats that it plays, {narrowed(own)}, "
                 f"found {policy.spec}"
             )
-        self._checked.add(id(policy))
+        self._fitting.add(policy)
 
     def _add_infos(self, infos: dict[str, Any], found: Mapping[Any, Any], lanes: Mapping[Any, int]) -> None:
         """Add the infos of a group's agents to those of all lanes."""

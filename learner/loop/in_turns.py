@@ -84,13 +84,17 @@ class ActorInTurns:
         self.owed += self._opt.count(before, self.counters.env_steps)
 
     def episode_record(self) -> dict[str, float]:
-        """Means of the newest episodes by key; the games of these episodes are counted for the pool."""
+        """Means of the newest episodes by key; games that have ended count from now on."""
+        self.count_games()
+        return self.counters.episode_record()
+
+    def count_games(self) -> None:
+        """Count the games against the pool that have ended."""
         if self._pool is not None:
             for (player, opponent, result), count in self.counters.take_games().items():
                 self._pool.note(player, opponent, result, count)
             with logging_write_errors("the results of the newest games are missing"):
                 self._pool.save()
-        return self.counters.episode_record()
 
     def stop_safely(self) -> None:
         """Make a safe stop in all environments."""
@@ -197,6 +201,7 @@ class Trainer:
                     learner.tick()
             finally:
                 self._actor.stop_safely()
+                self._actor.count_games()
         self._stack.close()
         return self.run.make_result(learner)
 
