@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from operator import attrgetter
@@ -122,9 +122,10 @@ class ActorCounters(ActorFigures):
         self._unreported = _EpisodeWindow(MAX_EPISODES)
         self._recent = _EpisodeWindow(RECENT_EPISODES)
         self._lateness = np.zeros(RECENT_TICKS)
+        self._games = Counter[tuple[int, int, int]]()
 
-    def add_episodes(self, outcome: Round) -> None:
-        """Count the episodes that ended in a round.
+    def add_episodes(self, outcome: Round, version: int = 0) -> None:
+        """Count the episodes that ended in a round, with the model of this version; it is needed for games only.
 
         An episode with a reward that is not finite has no return and is not reported.
         """
@@ -132,6 +133,9 @@ class ActorCounters(ActorFigures):
             if math.isfinite(total):
                 self._unreported.add(total, length, success)
                 self._recent.add(total, length, success)
+        for game in outcome.results:
+            if game.opponent is not None:
+                self._games[version, game.opponent, game.result] += 1
 
     def tick(self) -> None:
         """Note the time, before the first step and from time to time after steps."""
@@ -197,6 +201,11 @@ class ActorCounters(ActorFigures):
             "train_success": self._recent.successes,
         }
         return {key: sum(values) / len(values) for key, values in recent.items() if values}
+
+    def take_games(self) -> Counter[tuple[int, int, int]]:
+        """The number of games against the pool since the last call, by versions of both sides and the result."""
+        games, self._games = self._games, Counter()
+        return games
 
     def take_episodes(self) -> Episodes:
         """The episodes that ended since the last call, the newest ``MAX_EPISODES`` of them."""

@@ -19,16 +19,19 @@ from actor.client.assembly import max_file_bytes
 from actor.client.connector import Connector, LearnerAwayError, new_incarnation
 from actor.client.fetcher import ModelFetcher
 from actor.client.join_answer import JoinAnswer
+from actor.client.pool_models import PoolModels
 from actor.client.pusher import Pusher, RunChangedError, SettingsChangedError
-from actor.client.shared_models import SharedModels, find_shared_models
+from actor.client.shared_models import SharedModels, find_shared_models, find_shared_opponent
 from actor.episode_recording import EpisodeRecording
 from actor.evaluating import CandidateScorer
 from actor.fixed_rate import Control
 from actor.proxy import ReplayBufferProxy
 from actor.sampling.guard import guard_envs, watch_envs
+from actor.sampling.opponents import Opponents
 from actor.sampling.sampler import Sampler, lanes_of
 from actor.stat import ActorCounters, ActorStat
 from common.config.actor_config import ActorConfig
+from common.config.pool_config import has_pool
 from common.data import Schema
 from common.errors import ConfigError, CrossborderError, PluginError
 from common.lanes.lanes import Busy
@@ -115,6 +118,7 @@ class Actor:
     ) -> None:
         self._record, self._models, self._act_elsewhere, self._device = record, models, act, device
         self._recording: EpisodeRecording | None = None
+        self._pool: PoolModels | None = None
         self._trust, self._tell, self._evaluates = trust, tell, evaluates
         self._dropped_rows = 0
         self._stopped = threading.Event()
@@ -167,12 +171,14 @@ class Actor:
         own = joined if self._evaluates else joined.for_acting()
         counters = ActorCounters()
         counters.dropped_items, self._dropped_rows = self._dropped_rows, 0
+        self._pool = None if self._evaluates else self._make_pool(own.config, joined.run_id)
         fetcher = ModelFetcher(
             self._connector.get_model,
             self._stopped,
             max_bytes=None,
             candidates=self._evaluates,
             shared=self._find_shared_models(joined.run_id),
+            pool=self._pool,
         )
         fetcher.announce(joined.newest)
         pusher = Pusher(self._connector, joined, fetcher, counters, self._stopped)
@@ -196,6 +202,12 @@ class Actor:
         if pusher.changes and not (self._asked_to_stop or pusher.told_to_stop):
             raise SettingsChangedError(", ".join(pusher.changes))
         return ActorStat(joined.actor_id, counters.env_steps, counters.seconds)
+
+    def _make_pool(self, config: ActorConfig, run_id: str) -> PoolModels | None:
+        """The models against which this actor plays; None if it plays against none."""
+        if not has_pool(config.env.params):
+            return None
+        return PoolModels(partial(find_shared_opponent, self._models, run_id, self._stopped))
 
     def _find_shared_models(self, run_id: str) -> SharedModels | None:
         if self._models is None:
@@ -226,6 +238,8 @@ class Actor:
         busy = Busy()
         if parts.lanes is not None:
             guard_envs(parts.lanes, config.env, counters, busy)
+            if self._pool is not None:
+                parts.lanes.pool = Opponents(config, parts, joined.seed, self._pool.weights, self._pool.load)
         stack.callback(parts.close)
         self._recording = self._open_recording(parts, stack)
         fetcher.allow(max_file_bytes(parts.agent.model_info()))

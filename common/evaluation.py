@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from copy import deepcopy
@@ -89,10 +90,12 @@ class DefaultEvaluator:
         self._env, self._config, self._env_config, self._make_env = env, config, env_config, make_env
         self._frames = env_config.frame_stack if env_config is not None else 1
         self._lanes: Lanes | None = None
+        self._results = Counter[int]()  # Games against others, by their results.
 
     def evaluate(self, agent: Agent) -> Evaluation:
         lanes = self._lanes = self._lanes or self._make_lanes()
         rounds = range(0, self._config.episodes, lanes.n // lanes.seats)
+        self._results.clear()
         returns = np.concatenate([self._play(agent, lanes, first) for first in rounds])
         score = float(returns.mean())
         return Evaluation(
@@ -102,8 +105,14 @@ class DefaultEvaluator:
                 "eval_reward_std": float(returns.std()),
                 "eval_reward_min": float(returns.min()),
                 "eval_reward_max": float(returns.max()),
+                **self._result_shares(),
             },
         )
+
+    def _result_shares(self) -> dict[str, float]:
+        """The shares of games that were won, drawn and lost; empty if nobody played against others."""
+        names = {"eval_wins": 1, "eval_draws": 0, "eval_losses": -1} if self._results else {}
+        return {name: self._results[result] / self._results.total() for name, result in names.items()}
 
     def _make_lanes(self) -> Lanes:
         """The lanes in which episodes are played; more environments are built at the first evaluation."""
@@ -134,6 +143,7 @@ class DefaultEvaluator:
             totals[acting] += outcome.reward[acting]
             has_acted |= acting
             if outcome.ended is not None:
+                self._results.update(game.result for game in outcome.results if runs[game.lane])
                 runs[lanes.over(outcome.ended)] = False
                 if not runs.any():
                     break

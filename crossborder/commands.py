@@ -117,6 +117,7 @@ crossborder_files = _command("crossborder-files", "actor.commands.crossborder_fi
 crossborder_health = _command("crossborder-health", "actor.commands.crossborder_health")
 crossborder_launch = _command("crossborder-launch", "crossborder.launching.crossborder_launch")
 crossborder_plot = _command("crossborder-plot", "crossborder.curves.crossborder_plot", LEARNER_NEEDS)
+crossborder_ratings = _command("crossborder-ratings", "crossborder.curves.crossborder_ratings", LEARNER_NEEDS)
 crossborder_teleop = _command("crossborder-teleop", "crossborder.people.crossborder_teleop")
 policy_server = _command("policy-server", "crossborder.serving.policy_server", LEARNER_NEEDS)
 crossborder_sweep = _command("crossborder-sweep", "crossborder.sweeps.crossborder_sweep", LEARNER_NEEDS)

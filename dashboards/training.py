@@ -80,6 +80,12 @@ _RETURN = Row(
             {"mean of 100 episodes": "crossborder_episode_return_mean"},
         ),
         Graph(
+            "Strength against earlier models",
+            "Elo of the newest version above the first one, by training games against the pool. Empty without a pool.",
+            "none",
+            {"rating": 'crossborder_record{key="pool_rating"}'},
+        ),
+        Graph(
             "Episode length",
             "Mean environment steps of the last 100 episodes of all actors.",
             "short",

@@ -6,10 +6,12 @@ import logging
 import math
 import threading
 import time
+from collections.abc import Mapping
 
 import grpc
 
 from actor.client.assembly import MAX_MODEL_BYTES, ModelFile, assemble
+from actor.client.pool_models import PoolModels
 from actor.client.shared_models import SharedModels
 from common.data import NO_MODEL, Model, ModelVersion
 from common.errors import AuthenticationError, LearnerUnreachableError
@@ -37,6 +39,7 @@ class ModelFetcher:
         max_bytes: a model whose file is larger is refused. None: nothing is fetched before ``allow`` gives the size.
         candidates: fetch the models that the trainer wants to have scored.
         shared: models that another process of this host may have already; None: there are none.
+        pool: takes the earlier models of the run that play as opponents; None: nobody plays against them.
     """
 
     def __init__(
@@ -47,8 +50,9 @@ class ModelFetcher:
         *,
         candidates: bool = False,
         shared: SharedModels | None = None,
+        pool: PoolModels | None = None,
     ) -> None:
-        self._shared = shared
+        self._shared, self._pool = shared, pool
         self.get_model, self._stopped, self._max_bytes = get_model, stopped, max_bytes
         self._candidates = candidates
         lock = threading.Lock()
@@ -84,6 +88,13 @@ class ModelFetcher:
                 self._confirmed_at = time.monotonic()
             self._heard.notify_all()
 
+    def announce_pool(self, weights: Mapping[ModelVersion, float]) -> None:
+        """Say which earlier models play as opponents, and how likely each is drawn."""
+        if self._pool is not None:
+            self._pool.announce(weights)
+            with self._changed:
+                self._changed.notify_all()
+
     def newer_than(self, version: ModelVersion) -> Model | None:
         model = self._model
         return model if model is not None and model.version > version else None
@@ -102,7 +113,7 @@ class ModelFetcher:
             self._heard.wait(seconds)
 
     def first(self, seconds: float) -> Model | None:
-        """Wait for the first model; None if the actor was stopped during the wait.
+        """Wait for the first model, and the first opponent; None if the actor was stopped during the wait.
 
         A fetch that has begun is waited for, since a model may travel for longer over a slow link.
 
@@ -111,13 +122,16 @@ class ModelFetcher:
         """
         deadline = Deadline(seconds)
         with self._changed:
-            while self._model is None and not self._stopped.is_set():
+            while not (self._is_ready() or self._stopped.is_set()):
                 if deadline.passed() and not self._is_fetching:
                     break
                 self._changed.wait(min(LOOK_SECONDS, deadline.remaining() or LOOK_SECONDS))
-        if self._model is None and not self._stopped.is_set():
+        if not (self._is_ready() or self._stopped.is_set()):
             raise LearnerUnreachableError(f"no model came within {seconds:g} s")
         return self._model
+
+    def _is_ready(self) -> bool:
+        return self._model is not None and (self._pool is None or self._pool.has_any)
 
     def wait_newer(self, version: ModelVersion, seconds: float) -> Model | None:
         """Wait for a model that is newer than ``version``; None if none comes in time or the actor is stopped."""
@@ -154,7 +168,10 @@ class ModelFetcher:
                 return
             delay, self._is_fetching = 0.0, True
             try:
-                self._adopt(self._fetch())
+                if self._announced > self._version():
+                    self._adopt(self._fetch())
+                else:
+                    self._fetch_opponent()
                 backoff.reset()
             except (grpc.RpcError, ValueError, OSError, MemoryError) as error:
                 if self._ends_trust(error):
@@ -177,7 +194,23 @@ class ModelFetcher:
         return self._has_ended or self._stopped.is_set()
 
     def _has_work(self) -> bool:
-        return (self._max_bytes is not None and self._announced > self._version()) or self._is_over()
+        has_news = self._announced > self._version() or (self._pool is not None and self._pool.missing() is not None)
+        return (self._max_bytes is not None and has_news) or self._is_over()
+
+    def _fetch_opponent(self) -> None:
+        """Fetch a model of the pool that this actor lacks."""
+        assert self._max_bytes is not None
+        version = None if self._pool is None else self._pool.missing()
+        if self._pool is None or version is None:
+            return
+        request, max_bytes = pb.GetModelRequest(version=version_to_pb(version)), self._max_bytes
+
+        def fetch() -> ModelFile | None:
+            return assemble(self.get_model(request, timeout=transfer_seconds(max_bytes)), None, max_bytes)
+
+        self._pool.fetch(version, max_bytes, fetch)
+        with self._changed:
+            self._changed.notify_all()
 
     def _fetch(self) -> ModelFile | None:
         """The newest model; None if the learner has none that is newer than the present one."""

@@ -309,6 +309,9 @@ class Pusher:
         self._spool.acknowledge(response.acked_seq)
         newest = version_from_pb(response.newest)
         self._fetcher.announce(newest)
+        if response.HasField("pool"):
+            members = response.pool.members
+            self._fetcher.announce_pool({version_from_pb(member.version): member.weight for member in members})
         self._traces.hear(response.acked_seq, newest, response.trace_parent)
         if response.stop:
             self._told_to_stop = True

@@ -1,4 +1,4 @@
-"""A relay's own copies of the learner's newest model and newest candidate."""
+"""A relay's own copies of the learner's newest model, its newest candidate, and models of its pool."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import asyncio
 import hashlib
 import logging
 import time
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 import grpc
 
@@ -23,6 +23,10 @@ log = logging.getLogger(__name__)
 TOKEN_SECONDS: Final = 0.5
 """For this time, the relay trusts a token that the learner has accepted; then it asks the learner again."""
 MAX_TOKENS: Final = 4096
+MAX_MEMBERS: Final = 16
+"""The most models of a pool that are kept."""
+Kind: TypeAlias = bool | ModelVersion
+"""Whether a model is a candidate instead of the newest model; or the version of a model of the pool."""
 Metadata = Sequence[tuple[str, str | bytes]]
 
 
@@ -86,9 +90,8 @@ class RelayedModels:
     def __init__(self, channel: grpc.aio.Channel, tokens: AcceptedTokens) -> None:
         self._get: grpc.aio.UnaryStreamMultiCallable[bytes, bytes] = channel.unary_stream(path_of("GetModel"))
         self._tokens = tokens
-        self._copies: dict[bool, Copy] = {}
-        """The key is whether the model is a candidate."""
-        self._locks = {kind: asyncio.Lock() for kind in (False, True)}
+        self._copies: OrderedDict[Kind, Copy] = OrderedDict()
+        self._locks = defaultdict[Kind, asyncio.Lock](asyncio.Lock)
         self._named = NO_MODEL
         """The newest version that the learner has named on any stream of the run."""
         self._run_id = ""
@@ -111,27 +114,31 @@ class RelayedModels:
             ValueError: the model came damaged.
         """
         have = version_from_pb(request.have) if request.HasField("have") else NO_MODEL
-        copy = self._find(request.candidate, have)
+        kind: Kind = version_from_pb(request.version) if request.HasField("version") else request.candidate
+        copy = self._find(kind, have)
         if copy is None:
-            async with self._locks[request.candidate]:
-                copy = self._find(request.candidate, have)
+            async with self._locks[kind]:
+                copy = self._find(kind, have)
                 if copy is None:
-                    copy = await self._ask_learner(request.candidate, metadata)
+                    copy = await self._ask_learner(kind, metadata)
                     if copy is None or copy.version == have:
                         return [pb.GetModelResponse(version=version_to_pb(have), not_modified=True).SerializeToString()]
                     return copy.messages
         await self._tokens.require(metadata)
         return copy.messages
 
-    def _find(self, candidate: bool, have: ModelVersion) -> Copy | None:
+    def _find(self, kind: Kind, have: ModelVersion) -> Copy | None:
         """The copy, if it is newer than ``have`` and the learner has named no newer model."""
-        copy = self._copies.get(candidate)
+        copy = self._copies.get(kind)
+        if not isinstance(kind, bool):
+            return copy
         return copy if copy is not None and copy.version > have and copy.version >= self._named else None
 
-    async def _ask_learner(self, candidate: bool, metadata: Metadata) -> Copy | None:
-        """The learner's newest model, fetched if it is newer than the copy; None before the first one."""
-        run_id, copy, asked_at = self._run_id, self._copies.get(candidate), time.monotonic()
-        request = pb.GetModelRequest(candidate=candidate)
+    async def _ask_learner(self, kind: Kind, metadata: Metadata) -> Copy | None:
+        """The learner's model of this kind, fetched if it is newer than the copy; None if the learner has none."""
+        run_id, copy, asked_at = self._run_id, self._copies.get(kind), time.monotonic()
+        asked = {"candidate": kind} if isinstance(kind, bool) else {"version": version_to_pb(kind)}
+        request = pb.GetModelRequest(**asked)
         if copy is not None:
             request.have.CopyFrom(version_to_pb(copy.version))
         messages, n_bytes = list[bytes](), 0
@@ -147,5 +154,14 @@ class RelayedModels:
             return copy
         copy = Copy(file.model.version, tuple(messages))
         if run_id == self._run_id:  # Else another run began during the fetch: the model may be of the former run.
-            self._copies[candidate] = copy
+            self._keep(kind, copy)
         return copy
+
+    def _keep(self, kind: Kind, copy: Copy) -> None:
+        """Keep a copy; of many models of a pool, only those that came last."""
+        self._copies[kind] = copy
+        self._copies.move_to_end(kind)
+        members = [kind for kind in self._copies if not isinstance(kind, bool)]
+        for old in members[:-MAX_MEMBERS]:
+            del self._copies[old]
+            self._locks.pop(old, None)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from actor.client.actor_traces import ActorTraces
@@ -39,6 +40,8 @@ class WaitingBatch:
     """Episodes that ended since the batch before."""
     trace_parent: str
     """Empty if the batch is not traced."""
+    games: Counter[tuple[int, int, int]] = field(default_factory=Counter)
+    """Games against the pool that ended since the batch before, see ``ActorCounters.take_games``."""
 
     @property
     def n_bytes(self) -> int:
@@ -107,9 +110,10 @@ class Requests:
         is there, batches are compressed together as they are sent, which is faster and leaves less.
         """
         episodes, trace = self._counters.take_episodes(), self._traces.hand_over(buffered.rows, behaviour)
+        games = self._counters.take_games()
         if self._compresses and not self._spool.connected:
-            return WaitingBatch(buffered.rows, None, self._encode([buffered])[0], behaviour, episodes, trace)
-        return WaitingBatch(buffered.rows, buffered, b"", behaviour, episodes, trace)
+            return WaitingBatch(buffered.rows, None, self._encode([buffered])[0], behaviour, episodes, trace, games)
+        return WaitingBatch(buffered.rows, buffered, b"", behaviour, episodes, trace, games)
 
     def _encode(self, buffered: Sequence[BufferedItems]) -> Sequence[bytes]:
         """The payload in pieces."""
@@ -127,6 +131,9 @@ class Requests:
         report.episode_lengths.extend([value for batch in batches for value in batch.episodes.lengths][-MAX_EPISODES:])
         successes = [value for batch in batches for value in batch.episodes.successes]
         report.episode_successes.extend(successes[-MAX_EPISODES:])
+        games = sum((batch.games for batch in batches), Counter[tuple[int, int, int]]())
+        for (player, opponent, result), count in [*games.items()][-MAX_EPISODES:]:
+            report.pool_games.add(player=player, opponent=opponent, result=result, count=count)
         buffered = [batch.buffered for batch in batches if batch.buffered is not None]
         assert len(buffered) in (0, len(batches)), "a compressed batch travels by itself"
         trace_parent = next((batch.trace_parent for batch in batches if batch.trace_parent), "")

@@ -12,7 +12,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -47,6 +47,9 @@ class SharedModels(Protocol):
             ValueError: the model is too large or damaged.
             grpc.RpcError: ``fetch`` failed.
         """
+
+    def remove(self) -> None:
+        """Remove a model of the pool, which nobody needs any more."""
 
 
 class SlotReader:
@@ -117,6 +120,9 @@ class TrainerModels:
     def get(self, at_least: ModelVersion, max_bytes: int, fetch: Fetch) -> ModelFile | None:
         return self._reader.read(at_least, max_bytes) or fetch()
 
+    def remove(self) -> None:
+        """Do nothing: the trainer's file holds its newest models only."""
+
 
 class NeighbourModels:
     """Slots that the workers of an actor host share: the first worker that needs a newer model fetches it for all.
@@ -129,10 +135,20 @@ class NeighbourModels:
         run_id: of the run that the actor has joined; each run has a separate file.
         stopped: set when the actor ends.
         candidates: whether the models are candidates, which have a separate file too.
+        opponent: the version of the model of the pool that the file is for; None: it is for the newest models.
     """
 
-    def __init__(self, directory: Path, run_id: str, stopped: threading.Event, *, candidates: bool) -> None:
-        self._path = directory / f"{key_of(run_id):016x}{'-candidates' if candidates else ''}"
+    def __init__(
+        self,
+        directory: Path,
+        run_id: str,
+        stopped: threading.Event,
+        *,
+        candidates: bool = False,
+        opponent: ModelVersion | None = None,
+    ) -> None:
+        kind = "-candidates" if candidates else "" if opponent is None else f"-{opponent[0]}-{opponent[1]}"
+        self._path = directory / f"{key_of(run_id):016x}{kind}"
         self._run_id, self._stopped = run_id, stopped
         self._reader = SlotReader(self._path, run_id, writable=True)
         self._fetches_alone = False
@@ -156,6 +172,11 @@ class NeighbourModels:
                 break
             self._stopped.wait(LOOK_SECONDS)
         return fetch()
+
+    def remove(self) -> None:
+        for path in (self._path, self._path.with_suffix(".lock")):
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
 
     @contextmanager
     def _lock(self) -> Iterator[bool]:
@@ -210,3 +231,12 @@ def find_shared_models(path: Path, run_id: str, stopped: threading.Event, *, can
     if path.is_dir():
         return NeighbourModels(path, run_id, stopped, candidates=candidates)
     return TrainerModels(path, run_id)
+
+
+def find_shared_opponent(
+    path: Path | None, run_id: str, stopped: threading.Event, version: ModelVersion
+) -> SharedModels | None:
+    """The place of a model of the pool at ``path``; None where the workers of this host share no directory."""
+    if path is None or not path.is_dir():
+        return None
+    return NeighbourModels(path, run_id, stopped, opponent=version)

@@ -37,6 +37,8 @@ class RowRecorder:
         self._all = (*schema.columns, *notes)
         self._version = 0
         self._is_mixed = False  # Whether the rows have several versions.
+        self._begins = False  # Whether an episode begins in the present round.
+        self._taken, self._moves = b"", _find_moves(np.ones(n, bool))  # Of the last round in which lanes were empty.
         self.rows = 0
         self._dtype: np.dtype[Any] | None = None  # Of the actions; None if they have several leaves.
         self._shape: tuple[int, ...] = ()
@@ -56,6 +58,8 @@ class RowRecorder:
         self._last_begin = capacity - 2 * self._n  # A round adds a row for each lane, and may add a final row for each.
         obs_columns = self._schema.named("obs")
         self._flags = [self._columns[name] for name in _FLAGS if name in self._columns]
+        same = {*_FLAGS, VERSION.name}
+        self._own = [column for name, column in self._columns.items() if name not in same]  # They differ in all rows.
         own = {*_FLAGS, "reward", *(column.name for column in obs_columns)}
         own |= {LANE.name} if self._has_one_lane else set()
         self._repeated = [self._columns[column.name] for column in self._schema.columns if column.name not in own]
@@ -112,6 +116,7 @@ class RowRecorder:
             _write(self._obs, at, obs)
             _write(self._action, at, actions)
             self._columns[LANE.name][at] = self._lanes
+        self._begins = begins is not None
         if begins is not None:
             self._columns[FIRST.name][self._at] = begins
         if extras:
@@ -172,28 +177,37 @@ class RowRecorder:
         if outcome.ended is not None:
             self._columns["terminated"][at] = outcome.terminated
             self._columns["truncated"][at] = outcome.truncated
-        places = None if outcome.taken is None else self._close_gaps(at, outcome.taken)
+        has_flags = self._begins or outcome.ended is not None or outcome.intervened is not None
+        places = None if outcome.taken is None else self._close_gaps(at, outcome.taken, has_flags=has_flags)
         if outcome.ended is not None and outcome.final_obs is not None:
             ended = outcome.ended + at.start if places is None else places[outcome.ended]
             self._add_final_rows(ended, outcome.final_obs)
 
-    def _close_gaps(self, at: slice, taken: Array) -> Array:
+    def _close_gaps(self, at: slice, taken: Array, *, has_flags: bool) -> Array:
         """Remove the rows of lanes that took no step: the last rows of the round move into their places.
+
+        Args:
+            at: the rows of the round.
+            taken: the lanes that took a step, ``[n]`` bool.
+            has_flags: whether a flag of the round may be set.
 
         Returns:
             the place of each lane's row, ``[n]``.
         """
-        end = at.start + int(np.count_nonzero(taken))
-        places = np.arange(at.start, at.stop)
-        rows = places.copy()
-        gaps, movers = rows[~taken & (rows < end)], rows[taken & (rows >= end)]
-        for column in self._columns.values():
+        key = taken.tobytes()
+        if key != self._taken:  # Usually the same lanes are empty for many rounds.
+            self._taken, self._moves = key, _find_moves(taken)
+        count, gaps, movers, places = self._moves
+        gaps, movers, end = gaps + at.start, movers + at.start, at.start + count
+        for column in self._own:
             column[gaps] = column[movers]
-        for flag in self._flags:
-            flag[end : at.stop] = False
-        places[movers - at.start] = gaps
+        if has_flags:
+            for flag in self._flags:
+                flag[gaps] = flag[movers]
+                flag[end : at.stop] = False
         self.rows = end
-        return places
+        moved: Array = places + at.start
+        return moved
 
     def _add_final_rows(self, ended: Array, final_obs: Leaves) -> None:
         """Add a final row after each of the rows ``ended``: only its observation counts."""
@@ -222,6 +236,19 @@ class RowRecorder:
         if self._is_mixed:
             self._columns[VERSION.name][: self.rows], self._is_mixed = self._version, False
         self.rows = 0
+
+
+def _find_moves(taken: Array) -> tuple[int, Array, Array, Array]:
+    """How the last rows of a round move into the places of lanes that took no step.
+
+    Returns:
+        the number of lanes that took one, the places, the rows that move there, and the place of each lane, ``[n]``.
+    """
+    count = int(np.count_nonzero(taken))
+    places = np.arange(len(taken))
+    gaps, movers = places[~taken & (places < count)], places[taken & (places >= count)]
+    places[movers] = gaps
+    return count, gaps, movers, places
 
 
 def _write(columns: Array | dict[str, Array], at: slice, leaves: Leaves) -> None:

@@ -193,7 +193,7 @@ class Sampler:
             by_others = outcome.intervened if outcome.taken is None else outcome.intervened & outcome.taken
             counters.intervened_steps += int(np.count_nonzero(by_others))
         if outcome.ended is not None:
-            counters.add_episodes(outcome)
+            counters.add_episodes(outcome, records.version)
         self._ended = ended = perf_counter()
         counters.env_seconds += ended - acted
         if sink.takes(records.rows):

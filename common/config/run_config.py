@@ -10,6 +10,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from common.config.actor_config import EVALUATOR_OPTIONAL, ActorConfig, EvaluatorArguments
 from common.config.nested import assign, overlay, read_yaml, to_yaml
+from common.config.pool_config import PoolConfig, has_pool
 from common.config.replay_config import DISCOUNT, ReplayConfig, Unit, discount_of
 from common.config.server_config import ServerConfig, TlsConfig
 from common.config.trainer_config import TrainerConfig
@@ -117,6 +118,7 @@ class RunConfig(ActorConfig):
         description="Other env.params for single actors, such as the address of each robot: a mapping from the "
         "actor's id to the parameters that this actor has instead. They must not change the spaces.",
     )
+    pool: PoolConfig = Field(PoolConfig(), description="The earlier models of the run that play as opponents.")
     server: ServerConfig = Field(ServerConfig(), description="The gRPC server.")
     metrics: MetricsConfig = Field(MetricsConfig(), description="Prometheus endpoints.")
 
@@ -142,6 +144,16 @@ class RunConfig(ActorConfig):
                     f"replay.sources.{name}.interventions needs env.intervention, the key of info that holds the "
                     "executed action: otherwise no row says that somebody intervened"
                 )
+        if self.trainer.eval_interval and has_pool(self.env.for_evaluation().params):
+            raise ValueError(
+                "env.params.players: pool plays in training only: name the opponents of evaluations in "
+                "env.eval_params.players, such as random, or set trainer.eval_interval: 0"
+            )
+        if has_pool(self.env.params) and self.env.wrappers:
+            raise ValueError(
+                "env.wrappers: expected none with players of the pool, which do not see through them: wrap the "
+                "environment in the function that env.params.id names"
+            )
         half = self.replay.capacity // 2  # While a batch overwrites old rows, there must be other rows to draw.
         if self.push.n_buffer > half:
             raise ValueError(f"push.n_buffer ({self.push.n_buffer}) is above half of replay.capacity ({half})")

@@ -6,10 +6,12 @@ lane. The seats of one environment are a *group*, and a *game* of a group lasts 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final
+from weakref import WeakSet
 
 import gymnasium
 import numpy as np
@@ -17,10 +19,11 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space, iterate
 
 from common.action_masks import find_masks
-from common.data import Array
-from common.envs.players import ScriptedEnv, read_players
+from common.data import Array, Leaves
+from common.envs.players import FrozenPolicies, FrozenPolicy, OpponentPool, ScriptedEnv, Source, Wanted, read_sides
 from common.errors import ConfigError, PluginError
 from common.interfaces import EnvSpec
+from common.lanes.building import narrowed
 from common.lanes.interface_faults import InterfaceError
 from common.lanes.lanes import close_env
 from common.leaves import describe_misfit, empty_leaves, pick_lanes, put_leaves
@@ -40,7 +43,7 @@ def make(
     *,
     groups: int = 1,
     show_seat: bool = False,
-    players: Mapping[str, Any] | Sequence[Mapping[str, Any]] = (),
+    players: Mapping[str, Any] | Sequence[Mapping[str, Any]] | str = (),
     **params: Any,
 ) -> SeatsEnv:
     """Make an environment of PettingZoo; its agents are lanes that share one policy.
@@ -55,15 +58,17 @@ def make(
         groups: how many of them to make; lane ``g * seats + s`` is seat s of environment g.
         show_seat: whether observations have a leaf ``seat``, Discrete: the number of the agent in ``possible_agents``.
             An observation that is no Dict becomes the leaf ``observation`` beside it.
-        players: who plays, by agent: ``learner`` (also an agent that is not named), ``random``, a script as
-            ``module:attr``, or a list of scripts of which one is drawn for each game. With a list of such mappings,
-            groups take one after another. Only agents that learn have lanes. See ``common.envs.players``.
+        players: who plays, by agent: ``learner`` (also an agent that is not named), ``random``, ``pool`` for earlier
+            models of the run, ``{saved: PATH}`` for a saved policy, a script as ``module:attr``, or a list of players
+            of which one is drawn for each game. With a list of such mappings, the games of each group take one after
+            another. One player instead plays all agents but one, which changes from game to game. Only agents that
+            learn have lanes. See ``common.envs.players``.
         params: further arguments of the environment.
 
     Raises:
         PluginError: PettingZoo is not installed, there is no such environment or script, or it is none of PettingZoo.
         ConfigError: ``groups`` is below 1, the agents have different spaces, observations have a leaf ``seat``, or
-            ``players`` names unknown agents or nobody who learns, or other numbers of learners in other groups.
+            ``players`` names unknown agents or nobody who learns, or other numbers of learners in other games.
     """
     if groups < 1:
         raise ConfigError(f"env.params.groups: expected at least 1, found {groups}")
@@ -76,12 +81,7 @@ def make(
     try:
         for _ in range(groups):
             made.append(build(**params))  # noqa: PERF401 - those that were made are closed if another one raises
-        plays = [players] if isinstance(players, Mapping) else [*players] or [{}]
-        if len(plays) > groups:
-            raise ConfigError(
-                f"env.params.players: expected at most one mapping for each of {groups} groups, found {len(plays)}"
-            )
-        return SeatsEnv(made, show_seat=show_seat, players=plays)
+        return SeatsEnv(made, show_seat=show_seat, players=players)
     except BaseException:
         close_env(*made)
         raise
@@ -117,40 +117,49 @@ class SeatsEnv(VectorEnv[Any, Any, Any]):
     Args:
         envs: ``ParallelEnv`` or ``AECEnv``, all with the same agents and spaces.
         show_seat: see ``make``.
-        players: see ``make``; environments take one after another.
+        players: see ``make``.
 
     Raises:
         PluginError, ConfigError: see ``make``.
     """
 
-    def __init__(
-        self, envs: Sequence[Any], *, show_seat: bool = False, players: Sequence[Mapping[str, Any]] = ({},)
-    ) -> None:
-        self._groups = [_group_of(env, players[g % len(players)]) for g, env in enumerate(envs)]
+    def __init__(self, envs: Sequence[Any], *, show_seat: bool = False, players: Any = ()) -> None:
+        self._frozen = FrozenPolicies()
+        self._groups = [_group_of(env, players, self._frozen) for env in envs]
         first = self._groups[0].env
         agents = list(envs[0].possible_agents)
-        self.seats = len(first.possible_agents)
-        """The number of lanes of each group."""
-        if any(len(group.env.possible_agents) != self.seats for group in self._groups):
+        counts = {len(side.possible_agents) for group in self._groups for side in group.sides}
+        if len(counts) > 1:
             raise ConfigError(
-                "env.params.players: expected the same number of learners in all groups, found "
-                f"{sorted({len(group.env.possible_agents) for group in self._groups})}"
+                f"env.params.players: expected the same number of learners in all games, found {sorted(counts)}"
             )
-        numbers = [agents.index(agent) for group in self._groups for agent in group.env.possible_agents]
-        seats = (gymnasium.spaces.Discrete(len(agents)), numbers) if show_seat else None
+        self.seats = counts.pop()
+        """The number of lanes of each group."""
         self.num_envs = self.seats * len(envs)
         self.metadata = {**first.metadata, "autoreset_mode": AutoresetMode.DISABLED}
         self.render_mode = getattr(first, "render_mode", None)
         space = _space_of_all(self._groups, "observation")
         self.single_action_space = _space_of_all(self._groups, "action")
-        self._obs = _Observations(space, self.single_action_space, self.num_envs, seats)
+        self._has_players = isinstance(first, ScriptedEnv)
+        hidden = len(agents) * len(envs) if self._has_players else 0
+        self._obs = _Observations(space, self.single_action_space, self.num_envs, agents if show_seat else (), hidden)
         self.single_observation_space = self._obs.space
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
         self.occupied = np.zeros(self.num_envs, bool)
         """The lanes in which an agent is, ``[num_envs]`` bool."""
         for g, group in enumerate(self._groups):
-            group.join(self._obs, self.occupied, g * self.seats)
+            group.join(self._obs, self.occupied, g)
+        self._fitting = WeakSet[FrozenPolicy]()  # The frozen policies that fit the seats.
+
+    @property
+    def pool(self) -> OpponentPool | None:
+        """Gives the earlier models of the run that play; an actor sets it."""
+        return self._frozen.pool
+
+    @pool.setter
+    def pool(self, pool: OpponentPool | None) -> None:
+        self._frozen.pool = pool
 
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
@@ -167,10 +176,18 @@ class SeatsEnv(VectorEnv[Any, Any, Any]):
         """
         infos: dict[str, Any] = {}
         wanted = (options or {}).get("reset_mask")
-        for g, group in enumerate(self._groups):
-            if wanted is None or (not group.here and wanted[group.slice].any()):
-                own = seed[g] if isinstance(seed, Sequence) else None if seed is None else seed + g
-                self._add_infos(infos, group.reset(own), group.here)
+        numbers = [
+            g
+            for g, group in enumerate(self._groups)
+            if wanted is None or (not group.here and wanted[group.slice].any())
+        ]
+        groups = [self._groups[g] for g in numbers]
+        seeds = [seed[g] if isinstance(seed, Sequence) else None if seed is None else seed + g for g in numbers]
+        calls = [group.begin(own) for group, own in zip(groups, seeds, strict=True)]
+        if self._has_players:
+            calls = self._finish(calls, groups)
+        for group, found in zip(groups, calls, strict=True):
+            self._add_infos(infos, group.note_begin(found), group.here)
         return self._obs.batch, infos
 
     def step(self, actions: Any) -> tuple[Any, Array, Array, Array, dict[str, Any]]:
@@ -182,11 +199,66 @@ class SeatsEnv(VectorEnv[Any, Any, Any]):
         rewards, infos = np.zeros(self.num_envs), dict[str, Any]()
         terminated, truncated = np.zeros(self.num_envs, bool), np.zeros(self.num_envs, bool)
         elements = actions if isinstance(actions, np.ndarray) else list(iterate(self.action_space, actions))
-        for group in self._groups:
+        groups = [group for group in self._groups if group.here]
+        calls = [group.env.step({agent: elements[lane] for agent, lane in group.here.items()}) for group in groups]
+        if self._has_players:
+            calls = self._finish(calls, groups)
+        for i, group in enumerate(groups):
             acting = group.here
-            if acting:
-                self._add_infos(infos, group.step(elements, rewards, terminated, truncated), acting)
+            self._add_infos(infos, group.note_step(calls[i], rewards, terminated, truncated), acting)
         return self._obs.batch, rewards, terminated, truncated, infos
+
+    def _finish(self, calls: list[Any], groups: Sequence[_Group]) -> list[Any]:
+        """What calls return; others than learners choose until each call has ended.
+
+        Args:
+            calls: each is a ``Call``.
+            groups: of the calls.
+        """
+        found: list[Any] = [None] * len(calls)
+        answers: dict[int, Any] = dict.fromkeys(range(len(calls)))
+        while answers:
+            wanted = dict[int, Wanted]()
+            for i, answer in answers.items():
+                try:
+                    wanted[i] = calls[i].send(answer)
+                except StopIteration as end:
+                    found[i] = end.value
+            answers = {**self._choose(wanted, groups)}
+        return found
+
+    def _choose(self, wanted: Mapping[int, Wanted], groups: Sequence[_Group]) -> dict[int, dict[Any, Any]]:
+        """The actions of frozen policies, by call and agent; each policy chooses once for all its seats.
+
+        Raises:
+            ConfigError: a policy has other spaces than the seats.
+        """
+        seats = defaultdict[FrozenPolicy, list[tuple[int, Any, int, bool]]](list)
+        for i, choices in wanted.items():
+            for agent, (policy, seen, begins) in choices.items():
+                lane = groups[i].hidden[agent]
+                self._obs.put(agent, self.num_envs + lane, seen)
+                seats[policy].append((i, agent, lane, begins))
+        found: dict[int, dict[Any, Any]] = {i: {} for i in wanted}
+        for policy, its_seats in seats.items():
+            self._require_fit(policy)
+            lanes = np.array([lane for _, _, lane, _ in its_seats])
+            is_new = np.array([begins for _, _, _, begins in its_seats])
+            actions = policy.sample(self._obs.pick(self.num_envs + lanes, policy.spec), is_new, lanes)
+            for k, (i, agent, _, _) in enumerate(its_seats):
+                found[i][agent] = unflatten(self.single_action_space, pick_lanes(actions, k))
+        return found
+
+    def _require_fit(self, policy: FrozenPolicy) -> None:
+        if policy in self._fitting:
+            return
+        own = EnvSpec(self.single_observation_space, self.single_action_space)
+        if policy.spec not in (own, narrowed(own)):
+            raise ConfigError(
+                f"env.params.players: expected a policy with the spaces of the seats that it plays, {narrowed(own)}, "
+                f"found {policy.spec}"
+            )
+        self._fitting.add(policy)
 
     def _add_infos(self, infos: dict[str, Any], found: Mapping[Any, Any], lanes: Mapping[Any, int]) -> None:
         """Add the infos of a group's agents to those of all lanes."""
@@ -205,16 +277,17 @@ class SeatsEnv(VectorEnv[Any, Any, Any]):
             group.env.close()
 
 
-def _group_of(env: Any, players: Mapping[str, Any]) -> _Group:
+def _group_of(env: Any, players: Any, frozen: FrozenPolicies) -> _Group:
     """The group of an environment of either kind.
 
     Args:
         env: the environment.
         players: see ``make``.
+        frozen: the policies that players may name.
 
     Raises:
         PluginError: it is of neither kind, it does not name its agents, or a script cannot be loaded.
-        ConfigError: there is no such agent or script, or nobody learns.
+        ConfigError: there is no such agent or player, or nobody learns.
     """
     from pettingzoo import AECEnv, ParallelEnv  # noqa: PLC0415 - installed by an extra
     from pettingzoo.utils.conversions import aec_to_parallel, turn_based_aec_to_parallel  # noqa: PLC0415
@@ -229,8 +302,7 @@ def _group_of(env: Any, players: Mapping[str, Any]) -> _Group:
             env = aec_to_parallel(env)
         else:
             env, turns = turn_based_aec_to_parallel(env), env
-    scripts = read_players(players, env.possible_agents)
-    return _Group(ScriptedEnv(env, turns, scripts) if scripts else env, turns)
+    return _Group(env, turns, read_sides(players, env.possible_agents, frozen))
 
 
 class _Group:
@@ -239,29 +311,57 @@ class _Group:
     Args:
         env: a ``ParallelEnv``.
         turns: of a turn game the ``AECEnv``, whose ``agent_selection`` says whose turn it is; otherwise None.
+        sides: of the games, one after another: by agent, the players of which one plays in the place of the learner.
     """
 
-    def __init__(self, env: Any, turns: Any = None) -> None:
-        self.env, self._turns = env, turns
+    def __init__(self, env: Any, turns: Any, sides: Sequence[Mapping[Any, Sequence[Source]]]) -> None:
+        self.sides = [ScriptedEnv(env, turns, side) if side else env for side in sides]
+        """The environment as those see it who learn, for each of the sides that they take."""
+        self.env, self._turns, self._agents = self.sides[0], turns, env.possible_agents
+        self._games = 0
         self._left: set[Any] = set()
         self.here: dict[Any, int] = {}
         """By agent that is there, its lane."""
 
-    def join(self, obs: _Observations, occupied: Array, first: int) -> None:
+    def join(self, obs: _Observations, occupied: Array, number: int) -> None:
         """Take seats.
 
         Args:
             obs: of all lanes; the group writes those of its own lanes.
             occupied: of all lanes, too.
-            first: the lane of the group's first seat.
+            number: of the group.
         """
-        self._lanes = {agent: first + s for s, agent in enumerate(self.env.possible_agents)}
-        self.slice = slice(first, first + len(self._lanes))
+        seats = len(self.env.possible_agents)
+        self.slice = slice(number * seats, (number + 1) * seats)
+        self.hidden = {agent: number * len(self._agents) + s for s, agent in enumerate(self._agents)}
+        """By agent, the lane in which others than the learner act for it, counted after all lanes of learners."""
         self._obs, self._occupied = obs, occupied
+        for agent, lane in self.hidden.items():
+            obs.show_seat(self._agents.index(agent), len(occupied) + lane)
+        self._take_seats()
 
-    def reset(self, seed: int | None) -> Mapping[Any, Any]:
-        """Begin a game; return the infos by agent."""
-        found = self.env.reset(seed=seed)
+    def _take_seats(self) -> None:
+        """Note the lanes of those who learn."""
+        self._lanes = {agent: self.slice.start + s for s, agent in enumerate(self.env.possible_agents)}
+        for agent, lane in self._lanes.items():
+            self._obs.show_seat(self._agents.index(agent), lane)
+
+    def begin(self, seed: int | None) -> Any:
+        """Begin a game, from a seed that also decides the side; return what the environment returns."""
+        if len(self.sides) > 1:
+            self._games = self._games + 1 if seed is None else seed
+            self.env = self.sides[self._games % len(self.sides)]
+            self._take_seats()
+        if not isinstance(self.env, ScriptedEnv):
+            return self.env.reset(seed=seed)
+        if seed is not None:
+            rng = np.random.default_rng(seed)
+            for side in self.sides:
+                side.rng = rng
+        return self.env.begin(seed)
+
+    def note_begin(self, found: Any) -> Mapping[Any, Any]:
+        """Note what the environment returned at the beginning of a game; return the infos by agent."""
         if not (isinstance(found, tuple) and len(found) == 2):
             raise InterfaceError(f"reset: expected the observations and infos of all agents, found {found!r:.80}")
         obs, infos = found
@@ -272,17 +372,17 @@ class _Group:
         self._obs.fill(self.slice, ~self._occupied[self.slice], next(iter(self.here.values())))
         return infos  # type: ignore[no-any-return]
 
-    def step(self, actions: Any, rewards: Array, terminated: Array, truncated: Array) -> Mapping[Any, Any]:
-        """Take a step; write the outcome of the agents who are there, and return the infos by agent.
+    def note_step(self, found: Any, rewards: Array, terminated: Array, truncated: Array) -> Mapping[Any, Any]:
+        """Write the outcome of a step for the agents who are there, and return the infos by agent.
 
         Args:
-            actions: of all lanes.
+            found: what the environment returned.
             rewards: of all lanes, ``[n]``, as the other two.
             terminated: see ``rewards``.
             truncated: see ``rewards``.
         """
         here, put = self.here, self._obs.put
-        obs, reward, ends, cuts, infos = self.env.step({agent: actions[lane] for agent, lane in here.items()})
+        obs, reward, ends, cuts, infos = found
         left = set()
         for agent, lane in here.items():
             put(agent, lane, obs)
@@ -342,24 +442,23 @@ class _Observations:
         own: the space of an observation that the environment gives.
         actions: the space of an action.
         n: the number of lanes.
-        seats: the space of the numbers of seats and the number of each lane, if observations show them.
+        seats: the agents, if observations show their numbers.
+        hidden: the number of further lanes, which ``batch`` leaves out.
 
     Raises:
         ConfigError: the space cannot be recorded, or it has a leaf ``seat`` already.
     """
 
-    def __init__(
-        self, own: AnySpace, actions: AnySpace, n: int, seats: tuple[gymnasium.spaces.Discrete, Sequence[int]] | None
-    ) -> None:
-        self._own, self.space = own, own if seats is None else _with_seat(own, seats[0])
-        leaves = empty_leaves(self.space, n)
-        self.batch: Any = unflatten(self.space, leaves)
+    def __init__(self, own: AnySpace, actions: AnySpace, n: int, seats: Sequence[Any], hidden: int = 0) -> None:
+        self._own = own
+        self.space = _with_seat(own, gymnasium.spaces.Discrete(len(seats))) if seats else own
+        self._all = empty_leaves(self.space, n + hidden)
+        self._seats = self._all[SEAT] if seats and isinstance(self._all, dict) else None
+        self.batch: Any = unflatten(self.space, pick_lanes(self._all, slice(n)))
         """An element of the batched space, whose arrays are those of this object."""
-        if seats is not None:
-            assert isinstance(leaves, dict)
-            leaves[SEAT][:] = seats[1]
-        is_part = seats is not None and not isinstance(own, gymnasium.spaces.Dict)
-        self._leaves = flatten(own, self.batch[_OBSERVATION] if is_part else self.batch)  # The same memory.
+        whole = unflatten(self.space, self._all)
+        is_part = bool(seats) and not isinstance(own, gymnasium.spaces.Dict)
+        self._leaves = flatten(own, whole[_OBSERVATION] if is_part else whole)  # The same memory.
         self._one = None if isinstance(self._leaves, dict) else (self._leaves.shape[1:], self._leaves.dtype)
         self._forced = _forced_masks(EnvSpec(own, actions)) if isinstance(self._leaves, dict) else {}
 
@@ -380,6 +479,15 @@ class _Observations:
                 raise InterfaceError(f"observation: expected one for agent '{agent}', found none") from error
             raise InterfaceError(f"observation of agent '{agent}': {describe_misfit(self._own, obs[agent])}") from error
 
+    def show_seat(self, number: int, lane: int) -> None:
+        """Note which agent is in a lane; without seats in observations, and in lanes that are not kept, do nothing."""
+        if self._seats is not None and lane < len(self._seats):
+            self._seats[lane] = number
+
+    def pick(self, lanes: Array, spec: EnvSpec) -> Leaves:
+        """A copy of the observations in these lanes, in the dtypes of ``spec``."""
+        return flatten(spec.observation_space, unflatten(self.space, pick_lanes(self._all, lanes)))
+
     def fill(self, lanes: slice, empty: Array, example: int) -> None:
         """Have the empty ones of these lanes show what another lane sees, so that every leaf is in its space."""
         for lane in np.flatnonzero(empty) + lanes.start:
@@ -397,7 +505,7 @@ def _space_of_all(groups: Sequence[_Group], name: str) -> AnySpace:
     Raises:
         ConfigError: two agents have different ones.
     """
-    envs = [group.env for group in groups]
+    envs = [side for group in groups for side in group.sides]
     spaces = {agent: getattr(env, f"{name}_space")(agent) for env in envs for agent in env.possible_agents}
     (one, expected), *others = spaces.items()
     for agent, space in others:

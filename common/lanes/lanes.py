@@ -22,7 +22,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from common.action_masks import MASK, OBEY, find_masks
 from common.data import Array, Column, Items, Leaves
@@ -42,6 +42,10 @@ MAX_LANES: Final = 1 << 16
 """The column ``lane`` has 16 bits."""
 SUCCESS: Final = "is_success"
 """The key of ``info`` by which gymnasium's robotics environments say at the end whether an episode succeeded."""
+RESULT: Final = "result"
+"""The key of ``info`` that says at the end of a game against others whether it was won (1), drawn (0) or lost (-1)."""
+OPPONENT: Final = "opponent"
+"""The key of ``info`` that names the earlier model of the run which plays, by its opt steps."""
 DISCARDED: Final = "discarded"
 """The key of ``info`` that says whether a person ended the episode as not worth keeping."""
 
@@ -150,6 +154,16 @@ class KeyWatch:
             log.warning("env.intervention: no info had the key '%s' in %d episodes%s", key, self._episodes, hint)
 
 
+class GameResult(NamedTuple):
+    """How a game against others ended in one lane."""
+
+    lane: int
+    result: int
+    """1, 0 or -1: won, drawn or lost."""
+    opponent: int | None
+    """The opt steps of the earlier model of the run that played; None if none did."""
+
+
 @dataclass(eq=False)
 class Round:
     """The outcome of one step in each of n lanes. Its arrays are valid until the next ``step``."""
@@ -182,6 +196,8 @@ class Round:
     """For each lane of ``ended`` the steps of its episode."""
     success: list[bool | None] = field(default_factory=list)
     """For each lane of ``ended`` whether its episode succeeded; None if the environment does not say."""
+    results: list[GameResult] = field(default_factory=list)
+    """Of the lanes of ``ended`` whose episodes were games against others."""
 
 
 class Lanes(abc.ABC):
@@ -199,6 +215,8 @@ class Lanes(abc.ABC):
     is_vector = False
     seats = 1
     """The lanes of one environment, one after another: more than 1 if it has several agents."""
+    pool: Any = None
+    """Gives the earlier models of the run that play seats of the environment (``common.envs.players``); None: none."""
 
     def __init__(self, spec: EnvSpec, n: int, name: str) -> None:
         self.spec, self.n, self.name = spec, n, name

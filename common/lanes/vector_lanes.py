@@ -14,7 +14,20 @@ from common.data import Array, Leaves
 from common.errors import PluginError
 from common.interfaces import EnvSpec
 from common.lanes.interface_faults import require_info, require_pair
-from common.lanes.lanes import MAX_LANES, SEEDS, SUCCESS, AnyEnv, KeyWatch, Lanes, Picks, Round, close_env
+from common.lanes.lanes import (
+    MAX_LANES,
+    OPPONENT,
+    RESULT,
+    SEEDS,
+    SUCCESS,
+    AnyEnv,
+    GameResult,
+    KeyWatch,
+    Lanes,
+    Picks,
+    Round,
+    close_env,
+)
 from common.leaves import as_shape, copy_leaves, describe_misfit, empty_leaves, on_host, pick_lanes, put_leaves
 
 
@@ -190,10 +203,22 @@ class VectorLanes(Lanes):
                 "function that env.target names"
             )
 
+    @property
+    def pool(self) -> Any:
+        """Gives the earlier models of the run that play seats of the environment; None: nobody plays them."""
+        return getattr(_inmost(self._env), "pool", None)
+
+    @pool.setter
+    def pool(self, pool: Any) -> None:
+        _inmost(self._env).pool = pool
+
     def _replace(self, error: Exception | SystemExit) -> None:
         if self.keeper is None:
             raise error
+        pool = self.pool
         self._env = self.keeper.replace(self._env, error)
+        if pool is not None:
+            self.pool = pool
 
     def _end(self, outcome: Round, done: Array, infos: Mapping[str, Any]) -> None:
         self._done, outcome.ended = done, np.flatnonzero(done)
@@ -211,6 +236,8 @@ class VectorLanes(Lanes):
                 values, having = found
                 is_known |= having
                 is_success[having] = np.asarray(values, bool)[having]
+            if self._has_seats:
+                outcome.results += _results_in(info, lanes)
         outcome.success = [bool(is_success[j]) if is_known[j] else None for j in outcome.ended]
 
     def _infos(self, infos: Mapping[str, Any], done: Array | None) -> list[tuple[Mapping[str, Any], Array]]:
@@ -353,6 +380,19 @@ def _find(infos: Mapping[str, Any], key: str, among: Array) -> tuple[Any, Array]
         except ValueError as error:
             raise PluginError(f"env: info['{key}']: expected one shape in all lanes, found {known}") from error
     return values, lanes
+
+
+def _results_in(info: Mapping[str, Any], among: Array) -> list[GameResult]:
+    """The results of games that have ended in these lanes, ``[n]`` bool."""
+    found = _find(info, RESULT, among)
+    if found is None:
+        return []
+    results, having = found
+    opponents, known = _find(info, OPPONENT, among) or (results, np.zeros_like(having))
+    return [
+        GameResult(lane, int(results[lane]), int(opponents[lane]) if known[lane] else None)
+        for lane in np.flatnonzero(having).tolist()
+    ]
 
 
 def _merged(final: Array) -> dict[str, Any]:

@@ -26,7 +26,7 @@ LOOK_SECONDS: Final = 1.0
 
 
 class Player(Protocol):
-    """Chooses actions. A saved policy is one (``learner.evaluation.policy:Policy``), ``RecordingPlayer`` another."""
+    """Chooses actions. A saved policy is one (``common.lanes.policy:Policy``), ``RecordingPlayer`` another."""
 
     @property
     def spec(self) -> EnvSpec:

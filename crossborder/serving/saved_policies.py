@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Final
 
 from common.data import ModelVersion
+from common.lanes.policy import Policy
 from crossborder.serving.following import Follower, stamps_of
 from crossborder.serving.recorded_policy import record
 from crossborder.serving.served_policy import ServedPolicy
 from crossborder.serving.serving_config import ServingConfig
-from learner.evaluation.policy import Policy
 from learner.storage.checkpoint import load_parts
 
 RECORD_SECONDS: Final = 10.0

@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from common.process.command import Parser, add_settings, as_path
@@ -22,6 +23,7 @@ EXAMPLES = """\
   policy-eval --run runs/cartpole-20261121-085026-3f2a                     the best policy, scored as in training
   policy-eval --run runs/cartpole-20261121-085026-3f2a --checkpoint final --episodes 100 --json
   policy-eval --run runs/cartpole-20261121-085026-3f2a --episodes 3 --record-video
+  policy-eval --run runs/chess-20261121-085026-3f2a --against runs/chess-20261120-090000-11aa/best
   policy-eval --run runs/drone-20261121-085026-3f2a --allow drone                       a run with your own environment
   policy-eval --run runs/drone-20261121-085026-3f2a --allow drone --set env.params.wind=2.0    the same in another wind
 """
@@ -36,6 +38,13 @@ def parser() -> Parser:
     made.add_argument("--seed", type=int, metavar="N", help="episode i starts from seed + i (default: the run's)")
     add_settings(
         made, "settings", "another value of a setting of env or evaluator, with which the policy was saved; repeatable"
+    )
+    made.add_argument(
+        "--against",
+        type=as_path,
+        metavar="DIR",
+        help="the directory of a saved policy that plays all seats but one, which changes from game to game; the "
+        "answer has the shares of games that were won, drawn and lost",
     )
     made.add_argument(
         "--record-video",
@@ -63,6 +72,8 @@ def _evaluate(arguments: argparse.Namespace) -> Mapping[str, object]:
 
     agent, parts, meta = load_agent(arguments.run / arguments.checkpoint, arguments.allow)
     parts = _change(parts, arguments)
+    if arguments.against is not None:
+        parts = _play_against(arguments.against, parts, arguments.allow)
     film = None if arguments.record_video is None else partial(_film, arguments)
     with ExitStack() as stack:
         try:
@@ -78,6 +89,23 @@ def _evaluate(arguments: argparse.Namespace) -> Mapping[str, object]:
     asked = {"episodes": parts.evaluator.episodes, "seed": parts.evaluator.seed}
     place = str(arguments.run / arguments.checkpoint)
     return {"checkpoint": place, "opt_steps": meta["opt_steps"], **asked, "score": score, **record}
+
+
+def _play_against(policy: Path, config: ActorConfig, allow: Sequence[str]) -> ActorConfig:
+    """The settings, with a saved policy as the opponent.
+
+    Raises:
+        ConfigError: the environment has no seats.
+        CheckpointError, PluginError: the policy cannot be loaded.
+    """
+    from common.errors import ConfigError
+    from common.plugins.shipped import SHORT_NAMES
+    from learner.evaluation.policy import load_policy
+
+    if config.env.target != SHORT_NAMES["pettingzoo"]:
+        raise ConfigError(f"--against: expected an environment of PettingZoo (pettingzoo), found {config.env.target}")
+    params = {**config.env.params, "players": load_policy(policy, allow)}
+    return config.model_copy(update={"env": config.env.model_copy(update={"params": params})})
 
 
 def _change(saved: ActorConfig, arguments: argparse.Namespace) -> ActorConfig:

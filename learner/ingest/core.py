@@ -26,6 +26,7 @@ from learner.ingest.fleet_metrics import FleetRates
 from learner.ingest.leading import Leading
 from learner.ingest.limits import AddressIds, ModelRepeats, Shares
 from learner.ingest.model_answers import ModelAnswer, ModelAnswers
+from learner.ingest.pool_answers import PoolAnswers
 from learner.ingest.refusals import IngestCounts
 from learner.ingest.registry import Registry
 from learner.ingest.scores import CandidateScores, largest_return
@@ -168,6 +169,8 @@ class IngestCore:
         self.answers = ModelAnswers(self.models, config.trainer.model_deltas)
         self.scoring = ScoringActors(boot, self.control) if config.is_scored_by_actors else None
         """The candidates for evaluating actors; None if actors do not score the trainer's candidates."""
+        self.pool = PoolAnswers.of(boot.config, boot.directory.parent)
+        """The earlier models that play as opponents; None if nobody plays against them."""
         self.leading = Leading(boot.directory, boot.rank, boot.n_ranks)
         self.traces = BatchTraces(boot.directory)
         self.trainer_bell = Bell(-1, boot.bell_fds[0])
@@ -243,6 +246,14 @@ class IngestCore:
         self.control.model_bytes_sent += answer.n_bytes
         return answer
 
+    def opponent(self, version: ModelVersion) -> ModelAnswer | None:
+        """The answer with a model of the pool, or None if there is no such model."""
+        answer = self.pool.answer(version) if self.pool is not None else None
+        if answer is not None:
+            self.control.fetches += 1
+            self.control.model_bytes_sent += answer.n_bytes
+        return answer
+
     def tick(self) -> None:
         """Publish totals for the trainer and give up actors that were silent for too long; called a few times a second.
 
@@ -265,6 +276,8 @@ class IngestCore:
         self.control.episodes = self.registry.total("episodes")
         self.fleet_rates.tick(self.registry.online_rows)
         self.answers.note_newest()
+        if self.pool is not None:
+            self.pool.tick()
         self.quarantine.tick()
         self._ages.note(self.memory.committed, time.monotonic())
         self.control.oldest_item_at = self._ages.came_at(self.memory.first())

@@ -126,6 +126,8 @@ async def serve(boot: IngestBoot) -> None:
             await asyncio.wait([winding_up], timeout=TICK_SECONDS)
         await winding_up
     core.tick()
+    if core.pool is not None:
+        core.pool.save()
     core.quarantine.write()
     # Open calls would keep the ingest process of the next trainer waiting for this directory.
     await server.stop(grace=None if events.trainer_is_gone else 0.2)

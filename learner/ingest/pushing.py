@@ -22,6 +22,7 @@ from common.wire.pb import crossborder_pb2 as pb
 from common.wire.rpc import SharedIncarnationError, version_from_pb
 from learner.ingest.core import IngestCore
 from learner.ingest.limits import holder_of
+from learner.ingest.pool_answers import check_games
 from learner.ingest.registry import MAX_RETURN
 from learner.replay.quarantine import Record, summarize_row
 from learner.shared.actor_table import REPORTED, ActorState
@@ -174,6 +175,8 @@ def _check_report(report: pb.Report) -> tuple[float, ...]:
             f"found {n_lengths} and {len(returns)}",
             "report",
         )
+    if report.pool_games:
+        check_games(report)
     if not sum(map(abs, returns)) <= MAX_RETURN:  # A comparison with NaN is false, so NaN is refused too.
         raise RefusedError(
             f"report: expected finite episode returns with a sum up to {MAX_RETURN:g}, found {max(returns, key=abs)}",
@@ -229,6 +232,8 @@ def _note_batch(core: IngestCore, row: int, request: pb.PushItemsRequest, items:
         # a mean.
         control.success_mean = core.registry.success_mean()
         control.success_episodes += len(report.episode_successes)
+    if core.pool is not None:
+        core.pool.note(report.pool_games)
     newest = core.models.newest()
     if control.acting_incarnation < behaviour.incarnation <= max(MAX_FIGURE, newest.incarnation):
         control.acting_incarnation = behaviour.incarnation

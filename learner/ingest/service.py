@@ -56,6 +56,7 @@ class ActorStream:
         self.evaluates = False
         """Whether the actor scores candidates."""
         self._told_to_stop_at: float | None = None
+        self._told_pool: pb.Pool | None = None
         self.awake = asyncio.Event()
         """Set when the actor's turn has come, or when training is over. The waiting task checks which of them it is."""
 
@@ -71,16 +72,19 @@ class ActorStream:
                 self._told_to_stop_at = time.monotonic()
             self._acked = max(self._acked, acked_seq or 0)
             newest = self._core.newest(candidate=self.evaluates)
-            await self._context.write(
-                pb.PushItemsResponse(
-                    acked_seq=self._acked,
-                    newest=version_to_pb(newest),
-                    stop=stop,
-                    paced=self._core.ratio.samples_per_insert is not None,
-                    trace_parent=self._core.traces.take_learnt(self.row, newest.opt_steps),
-                    held=self.is_held and not stop,
-                )
+            response = pb.PushItemsResponse(
+                acked_seq=self._acked,
+                newest=version_to_pb(newest),
+                stop=stop,
+                paced=self._core.ratio.samples_per_insert is not None,
+                trace_parent=self._core.traces.take_learnt(self.row, newest.opt_steps),
+                held=self.is_held and not stop,
             )
+            pool = self._core.pool
+            if pool is not None and pool.message is not self._told_pool:
+                self._told_pool = pool.message
+                response.pool.CopyFrom(pool.message)
+            await self._context.write(response)
 
     def _has_to_stop(self) -> bool:
         return bool(self._core.control.stopping) or (self.row is not None and self._core.is_drained(self.row))
@@ -165,13 +169,17 @@ class LearnerServicer(pb_grpc.LearnerServiceServicer):
         self, request: pb.GetModelRequest, context: Context
     ) -> AsyncIterator[bytes]:
         core = self._core
-        newest = core.newest(candidate=request.candidate)
+        asked = version_from_pb(request.version) if request.HasField("version") else None
+        newest = core.newest(candidate=request.candidate) if asked is None else asked
         seconds = core.model_repeats.count_request((context.peer(), request.candidate), newest)
         if seconds:  # The connection asks again and again for the same model.
             core.counts.quota_hold_seconds["models"] += seconds
             await asyncio.sleep(seconds)
         have = version_from_pb(request.have) if request.HasField("have") else NO_MODEL
-        answer = core.model(have, takes_delta=request.takes_delta, candidate=request.candidate)
+        if asked is None:
+            answer = core.model(have, takes_delta=request.takes_delta, candidate=request.candidate)
+        else:
+            answer = core.opponent(asked)
         if answer is None:
             yield pb.GetModelResponse(version=version_to_pb(have), not_modified=True).SerializeToString()
             return

@@ -9,22 +9,29 @@ from __future__ import annotations
 import logging
 import threading
 from contextlib import ExitStack
+from functools import partial
 from typing import Final, Self
 
+import numpy as np
+
+from actor.sampling.opponents import Opponents
 from actor.sampling.resumable import ResumableSampler
 from actor.sampling.sampler import lanes_of
 from actor.stat import ActorCounters
 from common.config.run_config import RunConfig
-from common.data import Snapshot
+from common.data import Model, ModelVersion, Snapshot
 from common.lanes.pace import Pace
 from common.lanes.safe_stop import stop_safely
 from common.process.clocks import Every
 from common.shared.mapped import holding_alone
+from common.wire.tensor_file import read_tensors
 from learner.loop.run import Result, Run, open_directory
 from learner.loop.wiring import make_learner
+from learner.models.pool import Pool
 from learner.records.status import Status
 from learner.replay.limiter import RatioLimiter
 from learner.replay.writer import LocalSink
+from learner.shared.durable import logging_write_errors
 from learner.storage.origin import Origin
 
 log = logging.getLogger(__name__)
@@ -57,6 +64,11 @@ class ActorInTurns:
         self._lanes, self._env = lanes_of(run.parts), config.env
         rate = config.env.rate_hz
         pace = Pace(rate, threading.Event(), self.counters.note_tick) if rate is not None else None
+        self._pool = run.pool
+        if run.pool is not None:
+            self._lanes.pool = Opponents(
+                config, run.parts, config.seed, run.pool.weights, partial(_load_model, run.pool)
+            )
         # With the seeds of its first start, a resumed run would see again the episodes that it has stored.
         self._sampler = ResumableSampler(run.parts, self.counters, config.seed + run.memory.steps, pace)
 
@@ -70,6 +82,19 @@ class ActorInTurns:
         self._sampler.version = opt_steps
         self._sampler.sample_and_push(self._agent, self._sink)
         self.owed += self._opt.count(before, self.counters.env_steps)
+
+    def episode_record(self) -> dict[str, float]:
+        """Means of the newest episodes by key; games that have ended count from now on."""
+        self.count_games()
+        return self.counters.episode_record()
+
+    def count_games(self) -> None:
+        """Count the games against the pool that have ended."""
+        if self._pool is not None:
+            for (player, opponent, result), count in self.counters.take_games().items():
+                self._pool.note(player, opponent, result, count)
+            with logging_write_errors("the results of the newest games are missing"):
+                self._pool.save()
 
     def stop_safely(self) -> None:
         """Make a safe stop in all environments."""
@@ -147,7 +172,7 @@ class Trainer:
                 earlier,
                 stack,
                 actor_in_turns=self._actor,
-                episodes=self._actor.counters.episode_record,
+                episodes=self._actor.episode_record,
             )
             self._actor.begin(self.run.buffer.inserted, self.run.buffer.sampled)
             self._stack = stack.pop_all()
@@ -176,6 +201,7 @@ class Trainer:
                     learner.tick()
             finally:
                 self._actor.stop_safely()
+                self._actor.count_games()
         self._stack.close()
         return self.run.make_result(learner)
 
@@ -197,6 +223,11 @@ class Trainer:
             actors_online=1,
             return_mean=self._actor.counters.return_mean(),
         )
+
+
+def _load_model(pool: Pool, version: ModelVersion) -> Model:
+    """A model of the pool, which only this process changes."""
+    return Model(version, read_tensors(np.frombuffer(pool.read(version) or b"", np.uint8).copy()))
 
 
 def train_in_turns(config: RunConfig, *, resume: bool = False, origin: Origin | None = None) -> Result:

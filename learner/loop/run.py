@@ -28,6 +28,7 @@ from learner.loop.learner import Learner, Outcome
 from learner.loop.learner_parts import build_learner_parts
 from learner.loop.replay_opening import build_buffer, open_memory
 from learner.loop.trial import try_opt
+from learner.models.pool import Pool
 from learner.ranks.beginning import Beginning, warn_of_idle_shards
 from learner.ranks.group import Group
 from learner.ranks.place import Place
@@ -220,6 +221,8 @@ class Run:
             )
             self.memory = open_memory(directory, self.parts.schema, config.replay, slack, earlier)
             stack.callback(logging_write_errors("after a power cut the newest rows may be missing")(self.memory.close))
+            self.pool = Pool.of(config, directory.path)
+            """The earlier models that play as opponents; None if nobody plays against them."""
             self.value_rules = ValueRules.of(self.parts.schema, config.server)
             self.quarantine = Quarantine(directory.shared, "trainer")
             if earlier is not None:

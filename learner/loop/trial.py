@@ -23,8 +23,9 @@ from common.action_masks import MASK, RandomActions
 from common.agents.network_agent import NetworkAgent
 from common.config.run_config import RunConfig
 from common.data import Array, Column, Items, Leaves, Schema
+from common.envs.players import FrozenPolicy
 from common.errors import ConfigError, CrossborderError, PluginError, RefusedError
-from common.interfaces import Agent, ReplayBuffer
+from common.interfaces import Agent, EnvSpec, ReplayBuffer
 from common.lanes.building import build_lanes
 from common.lanes.lanes import Lanes
 from common.parts import Parts
@@ -304,6 +305,7 @@ def try_env(config: RunConfig) -> None:
     if config.env.rate_hz is not None or config.env.safe_stop is not None:
         return
     lanes = build_lanes(config.env, 1, config.seed)
+    lanes.pool = _RandomOpponents(lanes.spec)
     try:
         rules = ValueRules.of(_schema(lanes), config.server)
         _play(lanes, rules)
@@ -316,6 +318,19 @@ def try_env(config: RunConfig) -> None:
     for name, count in rules.outside_found.items():
         if count:
             log.warning("%s: %s has values outside its space; widen the space, or clip the values", lanes.name, name)
+
+
+class _RandomOpponents:
+    """Stands for the earlier models of a run, which has none yet, and acts at random."""
+
+    def __init__(self, spec: EnvSpec) -> None:
+        self.spec, self.opt_steps = spec, 0
+
+    def draw(self, _: np.random.Generator) -> FrozenPolicy:
+        return self
+
+    def sample(self, obs: Leaves, begins: Array, lanes: Array) -> Leaves:  # noqa: ARG002 - it has no memory
+        return RandomActions(self.spec, len(lanes), 0).draw(obs)
 
 
 def _schema(lanes: Lanes) -> Schema:

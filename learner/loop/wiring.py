@@ -10,7 +10,10 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Any, Final
 
+from safetensors.torch import save
+
 from common.config.run_config import dump_config
+from common.data import ModelVersion
 from common.errors import ConfigError
 from common.evaluation import open_evaluator
 from common.interfaces import Recorder
@@ -26,6 +29,7 @@ from learner.loop.replay_opening import place_on_device
 from learner.loop.run import Run
 from learner.loop.run_records import Callbacks, RecordWindow, RunRecords
 from learner.loop.together import Together
+from learner.models.pool import Pool
 from learner.ranks.agent_state import RandomState
 from learner.records.beside import BesideRecorder, close_all
 from learner.records.csv_recorder import CsvRecorder
@@ -94,7 +98,7 @@ def make_learner(
     opt = _make_opt_step(run, ranks)
     scoring = scoring or _make_scoring(run, stack, show_life)
     recorders = _make_recorders(run, stack, began.opt_steps, told) if leads else ()
-    all_episodes = episodes and (lambda: {**episodes(), **record_interventions(run.memory)})
+    all_episodes = episodes and (lambda: {**episodes(), **record_interventions(run.memory), **_record_pool(run)})
     # 4. The learner.
     learner = Learner(
         opt,
@@ -103,7 +107,7 @@ def make_learner(
         records=RunRecords(recorders, window, callbacks, all_episodes),
         checkpoints=run.checkpoints if leads else NoCheckpoints.like(run.checkpoints),
         checkpointer=checkpointer,
-        publish=publish,
+        publish=publish if run.pool is None else _publish_to_pool(run, run.pool, publish, began),
         life=_make_life(run, earlier, began, ranks),
     )
     # 5. The first checkpoint and ``run.json``: from now on the run can be resumed.
@@ -121,6 +125,27 @@ def _make_opt_step(run: Run, ranks: Together | None) -> OptStep:
         explain=lambda: report_suspects(run.memory, run.buffer.last_drawn, run.find_actor, run.quarantine),
         after=do_nothing if ranks is None else ranks.after_opt,
     )
+
+
+def _publish_to_pool(run: Run, pool: Pool, publish: Publish, began: Moment) -> Publish:
+    """Publish models and offer them to the pool, which goes back to the moment at which this life of the run begins."""
+    pool.go_back_to(began.opt_steps)
+    incarnation = run.dir.identity.incarnation
+
+    def make_file() -> bytes:
+        return save({name: tensor.detach().cpu().contiguous() for name, tensor in run.parts.agent.model_info().items()})
+
+    def publish_and_offer(opt_steps: int, /, *, wait: bool = False) -> None:
+        with logging_write_errors("the pool goes on without this model"):
+            pool.offer(ModelVersion(incarnation, opt_steps), make_file)
+        publish(opt_steps, wait=wait)
+
+    return publish_and_offer
+
+
+def _record_pool(run: Run) -> dict[str, float]:
+    """The strength of the policy by its games against the pool."""
+    return {} if run.pool is None else run.pool.record()
 
 
 def _make_life(run: Run, earlier: ResumePoint | None, began: Moment, ranks: Together | None) -> Life:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO, Final
 
+from common.config.pool_config import POOL
 from common.errors import RunDirectoryError
 from common.shared.mapped import fence
 from learner.replay.batch_log import Batch
@@ -94,10 +95,21 @@ def _copy_files(run: Path, to: Path, names: Iterable[str]) -> int:
         if locate(run / name) is not None:
             _copy_directory(run / name, to / name)
     _copy_newest_state(run, to / "checkpoints")
+    _copy_pool(run / POOL, to / POOL)
     state = read_newest_state(to / "checkpoints", run_id)
     if state is None:
         raise RunDirectoryError(f"{run}: expected a state of training in checkpoints/, found none")
     return state.opt_steps
+
+
+def _copy_pool(source: Path, to: Path) -> None:
+    """Copy the pool, if there is one, without models that the learner removes during the copy."""
+    if not source.exists():
+        return
+    to.mkdir(mode=0o700)
+    for file in sorted(source.iterdir()):
+        with suppress(FileNotFoundError):
+            shutil.copy(file, to / file.name)
 
 
 def _copy_newest_state(run: Path, to: Path) -> None:

@@ -951,6 +951,7 @@ class Report(_message.Message):
     SAFE_STOPS_FIELD_NUMBER: _builtins.int
     INTERVENED_STEPS_FIELD_NUMBER: _builtins.int
     SCORE_FIELD_NUMBER: _builtins.int
+    POOL_GAMES_FIELD_NUMBER: _builtins.int
     env_steps: _builtins.int
     """Environment steps taken by this incarnation so far. The learner keeps the newest report's figures, also lower ones."""
     seconds: _builtins.float
@@ -1014,6 +1015,10 @@ class Report(_message.Message):
         of one model once.
         """
 
+    @_builtins.property
+    def pool_games(self) -> _containers.RepeatedCompositeFieldContainer[Global___PoolGames]:
+        """Games against the run's pool that ended since the report before, each kind once; 4096 at most. Ignored when seq is 0."""
+
     def __init__(
         self,
         *,
@@ -1040,14 +1045,48 @@ class Report(_message.Message):
         safe_stops: _builtins.int = ...,
         intervened_steps: _builtins.int = ...,
         score: Global___Score | None = ...,
+        pool_games: _abc.Iterable[Global___PoolGames] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["score", b"score"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["building", b"building", "dropped_items", b"dropped_items", "env_error", b"env_error", "env_hangs", b"env_hangs", "env_rebuilds", b"env_rebuilds", "env_seconds", b"env_seconds", "env_steps", b"env_steps", "episode_lengths", b"episode_lengths", "episode_returns", b"episode_returns", "episode_successes", b"episode_successes", "inference_seconds", b"inference_seconds", "intervened_steps", b"intervened_steps", "late_ticks", b"late_ticks", "lateness_p99_seconds", b"lateness_p99_seconds", "leaving", b"leaving", "missed_ticks", b"missed_ticks", "reconnects", b"reconnects", "safe_stops", b"safe_stops", "score", b"score", "seconds", b"seconds", "spool_bytes", b"spool_bytes", "ticks", b"ticks", "wait_seconds", b"wait_seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["building", b"building", "dropped_items", b"dropped_items", "env_error", b"env_error", "env_hangs", b"env_hangs", "env_rebuilds", b"env_rebuilds", "env_seconds", b"env_seconds", "env_steps", b"env_steps", "episode_lengths", b"episode_lengths", "episode_returns", b"episode_returns", "episode_successes", b"episode_successes", "inference_seconds", b"inference_seconds", "intervened_steps", b"intervened_steps", "late_ticks", b"late_ticks", "lateness_p99_seconds", b"lateness_p99_seconds", "leaving", b"leaving", "missed_ticks", b"missed_ticks", "pool_games", b"pool_games", "reconnects", b"reconnects", "safe_stops", b"safe_stops", "score", b"score", "seconds", b"seconds", "spool_bytes", b"spool_bytes", "ticks", b"ticks", "wait_seconds", b"wait_seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Report: _TypeAlias = Report  # noqa: Y015
+
+@_typing.final
+class PoolGames(_message.Message):
+    """Games between the same two models that ended in the same way. Both are named by their opt steps."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PLAYER_FIELD_NUMBER: _builtins.int
+    OPPONENT_FIELD_NUMBER: _builtins.int
+    RESULT_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    player: _builtins.int
+    """Of the newest model when the game ended."""
+    opponent: _builtins.int
+    """Of the model of the pool."""
+    result: _builtins.int
+    """1: the return of the newest model was the higher one, 0: both were equal, -1: it was the lower one."""
+    count: _builtins.int
+    def __init__(
+        self,
+        *,
+        player: _builtins.int = ...,
+        opponent: _builtins.int = ...,
+        result: _builtins.int = ...,
+        count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "opponent", b"opponent", "player", b"player", "result", b"result"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PoolGames: _TypeAlias = PoolGames  # noqa: Y015
 
 @_typing.final
 class Score(_message.Message):
@@ -1117,6 +1156,7 @@ class PushItemsResponse(_message.Message):
     PACED_FIELD_NUMBER: _builtins.int
     TRACE_PARENT_FIELD_NUMBER: _builtins.int
     HELD_FIELD_NUMBER: _builtins.int
+    POOL_FIELD_NUMBER: _builtins.int
     acked_seq: _builtins.int
     """Every batch of this incarnation up to and including this seq is stored in the learner's replay. It is a seq of a batch
     that came on this stream; 0 before the first one.
@@ -1141,6 +1181,12 @@ class PushItemsResponse(_message.Message):
     def newest(self) -> Global___ModelVersion:
         """The newest model there is; for an actor that evaluates, the newest candidate."""
 
+    @_builtins.property
+    def pool(self) -> Global___Pool:
+        """The run's earlier models that play as opponents; set in the first response of a stream and whenever it changes.
+        Absent: no change. An actor draws one of them for each game, in proportion to the weights.
+        """
+
     def __init__(
         self,
         *,
@@ -1150,14 +1196,61 @@ class PushItemsResponse(_message.Message):
         paced: _builtins.bool = ...,
         trace_parent: _builtins.str = ...,
         held: _builtins.bool = ...,
+        pool: Global___Pool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["newest", b"newest"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["newest", b"newest", "pool", b"pool"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acked_seq", b"acked_seq", "held", b"held", "newest", b"newest", "paced", b"paced", "stop", b"stop", "trace_parent", b"trace_parent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acked_seq", b"acked_seq", "held", b"held", "newest", b"newest", "paced", b"paced", "pool", b"pool", "stop", b"stop", "trace_parent", b"trace_parent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PushItemsResponse: _TypeAlias = PushItemsResponse  # noqa: Y015
+
+@_typing.final
+class Pool(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MEMBERS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def members(self) -> _containers.RepeatedCompositeFieldContainer[Global___PoolMember]: ...
+    def __init__(
+        self,
+        *,
+        members: _abc.Iterable[Global___PoolMember] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["members", b"members"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Pool: _TypeAlias = Pool  # noqa: Y015
+
+@_typing.final
+class PoolMember(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSION_FIELD_NUMBER: _builtins.int
+    WEIGHT_FIELD_NUMBER: _builtins.int
+    weight: _builtins.float
+    """Not negative."""
+    @_builtins.property
+    def version(self) -> Global___ModelVersion:
+        """Ask for it with GetModelRequest.version."""
+
+    def __init__(
+        self,
+        *,
+        version: Global___ModelVersion | None = ...,
+        weight: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["version", b"version"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["version", b"version", "weight", b"weight"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PoolMember: _TypeAlias = PoolMember  # noqa: Y015
 
 @_typing.final
 class GetModelRequest(_message.Message):
@@ -1166,6 +1259,7 @@ class GetModelRequest(_message.Message):
     HAVE_FIELD_NUMBER: _builtins.int
     TAKES_DELTA_FIELD_NUMBER: _builtins.int
     CANDIDATE_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
     takes_delta: _builtins.bool
     """The actor has the bytes of `have` too, and takes the difference to the newest model: see GetModelResponse.base."""
     candidate: _builtins.bool
@@ -1176,16 +1270,21 @@ class GetModelRequest(_message.Message):
     def have(self) -> Global___ModelVersion:
         """The model that the actor holds; absent: none."""
 
+    @_builtins.property
+    def version(self) -> Global___ModelVersion:
+        """It asks for this model of the pool instead. The answer is `not_modified` if the pool does not have it any more."""
+
     def __init__(
         self,
         *,
         have: Global___ModelVersion | None = ...,
         takes_delta: _builtins.bool = ...,
         candidate: _builtins.bool = ...,
+        version: Global___ModelVersion | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["have", b"have"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["have", b"have", "version", b"version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["candidate", b"candidate", "have", b"have", "takes_delta", b"takes_delta"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["candidate", b"candidate", "have", b"have", "takes_delta", b"takes_delta", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -19,6 +19,7 @@ class ScriptedLearner(pb_grpc.LearnerServiceServicer):
     def __init__(self, joined: pb.JoinResponse, answers: list[list[pb.GetModelResponse]]) -> None:
         self.joined, self.answers = joined, answers
         self.had: list[pb.ModelVersion] = []
+        self.versions: list[pb.ModelVersion] = []
 
     def Join(self, request: pb.JoinRequest, context: grpc.ServicerContext) -> pb.JoinResponse:  # noqa: N802
         return self.joined
@@ -27,6 +28,7 @@ class ScriptedLearner(pb_grpc.LearnerServiceServicer):
         self, request: pb.GetModelRequest, context: grpc.ServicerContext
     ) -> Iterator[pb.GetModelResponse]:
         self.had.append(request.have)
+        self.versions.append(request.version)
         yield from self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
 
     def PushItems(  # noqa: N802

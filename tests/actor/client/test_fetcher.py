@@ -9,6 +9,7 @@ import pytest
 
 from actor.client.assembly import MAX_MODEL_BYTES
 from actor.client.fetcher import ModelFetcher
+from actor.client.pool_models import PoolModels
 from common.data import NO_MODEL, ModelVersion
 from common.errors import LearnerUnreachableError
 from common.wire.channel import get_model
@@ -208,3 +209,20 @@ def test_a_fetcher_that_was_ended_in_a_long_transfer_fetches_no_more_when_its_ac
     goes_on.set()
     thread.join(PATIENCE)
     assert not thread.is_alive()
+
+
+def test_the_first_wait_is_for_an_opponent_too_and_each_is_asked_for_by_its_version(serve: Serve) -> None:
+    older = ModelVersion(1, 7)
+    learner = scripted(chunks(), chunks(version=older))
+    stopped, pool = threading.Event(), PoolModels(lambda _: None)
+    with grpc.insecure_channel(f"127.0.0.1:{serve(learner)}", options=CLIENT_OPTIONS) as channel:
+        fetcher = ModelFetcher(get_model(channel), stopped, pool=pool)
+        fetcher.announce(VERSION)
+        wait_for(lambda: fetcher.newer_than(NO_MODEL), "the newest model")
+        fetcher.announce_pool({older: 1.0})
+        assert_is_the_model(fetcher.first(PATIENCE))
+        assert pool.weights() == {older: 1.0}
+        assert_is_the_model(pool.load(older), older)
+        assert [request.opt_steps for request in learner.versions] == [0, 7]
+        stopped.set()
+        fetcher.end(PATIENCE)

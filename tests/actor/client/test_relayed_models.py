@@ -108,3 +108,20 @@ def test_a_copy_of_another_run_is_not_given(serve: Serve) -> None:
         learner.joined = pb.JoinResponse(run_id="two")
         stub.Join(pb.JoinRequest(), timeout=PATIENCE)
         assert fetch(source) == other
+
+
+def test_a_model_of_the_pool_is_fetched_once_whatever_is_the_newest(serve: Serve) -> None:
+    newest, gone = ModelVersion(1, 90), pb.GetModelResponse(not_modified=True)
+    learner = ScriptedLearner(pb.JoinResponse(), [chunks(), chunks(version=newest), [gone]])
+    with relaying(f"127.0.0.1:{serve(learner)}") as address, grpc.insecure_channel(address) as channel:
+        source = get_model(channel)
+
+        def fetch_opponent(version: ModelVersion) -> ModelVersion | None:
+            file = assemble(source(pb.GetModelRequest(version=version_to_pb(version)), timeout=PATIENCE))
+            return None if file is None else file.model.version
+
+        assert fetch_opponent(VERSION) == VERSION
+        assert fetch(source) == newest
+        assert fetch_opponent(VERSION) == VERSION
+        assert len(learner.versions) == 2
+        assert fetch_opponent(ModelVersion(1, 5)) is None, "the pool has it no more"

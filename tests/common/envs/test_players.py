@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -15,7 +16,8 @@ from common.evaluation import DefaultEvaluator
 from common.interfaces import EnvSpec
 from common.lanes.building import lanes_of
 from common.testing import check_env
-from tests.actor.acting import Acts, act, make_parts
+from tests.actor.acting import Acts, act, env_config, make_parts
+from tests.duels import Duel
 from tests.seats import Crowd
 
 TICTACTOE = "classic/tictactoe-v3"
@@ -147,11 +149,10 @@ def test_only_learners_need_the_same_spaces() -> None:
     [
         ({"x": "random"}, "expected names of player_1, player_2, found 'x'"),
         ({"player_1": "random", "player_2": "random"}, "expected an agent that learns"),
-        ({"player_1": "best"}, r"players\.player_1: expected learner, random, module:attr or a list.*found 'best'"),
+        ({"player_1": "best"}, r"players\.player_1: expected learner, random, pool, .* or a list.*found 'best'"),
         ({"player_1": []}, r"players\.player_1: expected learner, random, .*found \[\]"),
         ({"player_1": ["learner", "random"]}, r"players\.player_1: expected .*found 'learner'"),
-        ([{"player_1": "random"}, {}], r"same number of learners in all groups, found \[1, 2\]"),
-        (3 * [{"player_1": "random"}], "at most one mapping for each of 2 groups, found 3"),
+        ([{"player_1": "random"}, {}], r"same number of learners in all games, found \[1, 2\]"),
         (["random"], "expected a mapping of agents to players, found 'random'"),
     ],
     ids=str,
@@ -175,4 +176,109 @@ def test_games_that_always_end_before_a_learner_acts_are_an_error() -> None:
 
     env = ScriptedEnv(Empty(), None, {"a": [lambda spec, rng: choose_first]})
     with pytest.raises(PluginError, match="expected a learner to act, found 1000 games"):
+        next(env.begin(seed=0))
+
+
+class Tells:
+    """A frozen policy for ``Duel`` whose action is its version; it notes the lanes of each call."""
+
+    def __init__(self, opt_steps: int, *, shows_seat: bool = False) -> None:
+        self.opt_steps, self.calls = opt_steps, list[list[int]]()
+        obs = Duel().observation_space("a")
+        shown = gymnasium.spaces.Dict({"observation": obs, "seat": gymnasium.spaces.Discrete(2)})
+        self.spec = EnvSpec(shown if shows_seat else obs, Duel().action_space("a"))
+        self.begun = list[int]()
+
+    def sample(self, obs: Any, begins: Any, lanes: Any) -> Any:
+        self.calls.append(lanes.tolist())
+        self.begun += lanes[begins].tolist()
+        return np.full(len(lanes), self.opt_steps)
+
+
+class Pool:
+    """Gives a newer policy for each game, or the same again and again."""
+
+    def __init__(self, *, is_same: bool = False) -> None:
+        self.drawn, self._is_same = [Tells(1, shows_seat=True)], is_same
+
+    def draw(self, rng: np.random.Generator) -> Tells:
+        if not self._is_same:
+            self.drawn.append(Tells(len(self.drawn) + 1, shows_seat=True))
+        return self.drawn[-1]
+
+
+def duel(pool: Pool, rounds: int) -> tuple[Any, Any]:
+    """Play three duels at a time against a pool, as version 7."""
+    env = make("tests.duels:Duel", groups=3, players="pool", show_seat=True)
+    env.pool = pool
+    config = env_config(info={"opponent": "int64"})
+    parts = make_parts(env, lambda spec: Acts(spec, lambda obs: np.full(len(obs["seat"]), 7)), config=config)
+    return act(parts, rounds, seed=5, version=7)
+
+
+def act_always(action: int, obs: Any) -> Any:
+    return np.full(len(obs), action)
+
+
+def test_one_model_of_the_pool_plays_a_game_to_its_end_and_its_rows_name_it() -> None:
+    sink, counters = duel(pool := Pool(), 100)
+    seen, named = sink.column("obs/observation")[:, 1], sink.column("info/opponent")
+    for lane in range(3):
+        mine = sink.column("lane") == lane
+        games = np.split(np.flatnonzero(mine), np.flatnonzero(sink.column("first")[mine])[1:])
+        for game in games:
+            assert {*seen[game][1:].tolist()} <= {*named[game].tolist()}
+            assert len({*named[game][~sink.column("final")[game]].tolist()}) == 1
+    assert len(pool.drawn) > 40
+    assert all(len(each.begun) == 1 for each in pool.drawn[1:]), "a game begins once for its model"
+    results = counters.take_games()
+    assert all(result == np.sign(7 - opponent) for _, opponent, result in results), results
+    assert {player for player, _, _ in results} == {7}
+    assert counters.take_games() == {}, "games are counted once"
+
+
+def test_the_games_of_one_model_are_one_call() -> None:
+    pool = Pool(is_same=True)
+    duel(pool, 50)
+    (model,) = pool.drawn
+    assert len(model.calls) == 50
+    assert {len(lanes) for lanes in model.calls} == {3}
+
+
+def test_the_learners_side_changes_from_game_to_game() -> None:
+    sink, _ = duel(Pool(), 100)
+    for lane in range(3):
+        mine = (sink.column("lane") == lane) & sink.column("first")
+        sides = sink.column("obs/seat")[mine].tolist()
+        assert sides == [(sides[0] + i) % 2 for i in range(len(sides))]
+        assert len(sides) > 5
+
+
+def test_the_seed_decides_the_side_so_each_game_of_an_evaluation_has_its_own() -> None:
+    env = make(TICTACTOE, players="random", show_seat=True)
+    assert [env.reset(seed=seed)[0]["seat"].item() for seed in (4, 5, 4)] == [0, 1, 0]
+
+
+def test_without_a_run_there_is_no_pool() -> None:
+    env = make("tests.duels:Duel", players="pool")
+    with pytest.raises(ConfigError, match=r"'pool' plays only where actors of a run act.*env\.eval_params\.players"):
         env.reset(seed=0)
+
+
+def test_a_policy_with_other_spaces_is_named() -> None:
+    env = make(TICTACTOE, players={"player_1": Tells(3)})
+    with pytest.raises(ConfigError, match=r"expected a policy with the spaces of the seats .*found EnvSpec"):
+        env.reset(seed=0)
+
+
+def test_an_evaluation_counts_the_games_of_its_episodes_and_no_others() -> None:
+    env = make("tests.duels:Duel", players=[{"b": Tells(3)}, {"a": Tells(3)}], groups=8)
+    for action, share in ((4, "eval_wins"), (3, "eval_draws"), (2, "eval_losses")):
+        agent = Acts(lanes_of(env).spec, partial(act_always, action))
+        record = DefaultEvaluator(env, EvaluatorConfig(episodes=12)).evaluate(agent).record
+        assert {name: record[name] for name in ("eval_wins", "eval_draws", "eval_losses")} == {
+            "eval_wins": 0.0,
+            "eval_draws": 0.0,
+            "eval_losses": 0.0,
+            share: 1.0,
+        }

@@ -6,12 +6,16 @@ from typing import Any, ClassVar
 
 import gymnasium
 import pytest
+import torch
 
-from common.config.actor_config import EvaluatorConfig
+from common.config.actor_config import ActorConfig, EvaluatorConfig
 from common.interfaces import Agent, Evaluation
 from common.lanes.building import Env
+from common.parts import build_parts
+from common.settings import validate
 from learner.commands import policy_eval
 from learner.storage.checkpoint import Checkpoints
+from tests.duels import ENV
 from tests.learner.storage.test_checkpoint import CONFIG, dqn, save_own_parts
 
 
@@ -60,6 +64,54 @@ def test_a_run_whose_environment_only_actors_have_says_who_can_score_it(
     assert policy_eval.main(["--run", str(tmp_path), "--allow", "no_such_game:Game"]) == 3
     assert "no_such_game" in (told := capsys.readouterr().err)
     assert "let an actor score policies" in told
+
+
+def save_duellist(directory: Path, opt_steps: int) -> Path:
+    """A policy for ``Duel`` whose action is this number."""
+    values = {
+        "env": {**ENV, "params": {**ENV["params"], "players": "random"}},
+        "agent": {"target": "tests.duels:Versioned"},
+    }
+    config = validate(ActorConfig, values)
+    agent = build_parts(config, seed=0).agent
+    agent.load_params({"steps": torch.tensor([float(opt_steps)])})
+    return Checkpoints(directory, config, "run").save("best", agent, opt_steps=opt_steps)
+
+
+@pytest.mark.parametrize(("opponent", "share"), [(3, "eval_wins"), (5, "eval_draws"), (8, "eval_losses")])
+def test_a_policy_plays_against_another_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], opponent: int, share: str
+) -> None:
+    save_duellist(tmp_path / "one", 5)
+    other = save_duellist(tmp_path / "other", opponent)
+    words = ["--run", str(tmp_path / "one"), "--json", "--episodes", "20", "--allow", "tests.duels", "tests.duels:Duel"]
+    assert policy_eval.main([*words, "--against", str(other)]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert {name: found[name] for name in ("eval_wins", "eval_draws", "eval_losses")} == {
+        **dict.fromkeys(("eval_wins", "eval_draws", "eval_losses"), 0.0),
+        share: 1.0,
+    }
+    assert found["score"] == {"eval_wins": 1.0, "eval_draws": 0.0, "eval_losses": -1.0}[share]
+
+
+def test_the_opponent_may_be_named_in_the_configuration(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A policy whose parts come with crossborder."""
+    values = {
+        "env": {"target": "pettingzoo", "params": {"id": "classic/tictactoe-v3"}},
+        "agent": {"target": "DQN", "params": {"units": [8]}},
+    }
+    config = validate(ActorConfig, values)
+    saved = Checkpoints(tmp_path, config, "run").save("best", build_parts(config, seed=0).agent, opt_steps=1)
+    players = f"env.params.players={{saved: {saved}}}"
+    assert policy_eval.main(["--run", str(tmp_path), "--json", "--episodes", "6", "--set", players]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["eval_wins"] + found["eval_draws"] + found["eval_losses"] == 1
+
+
+def test_games_need_an_environment_with_seats(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Checkpoints(tmp_path, CONFIG, "run").save("best", dqn(seed=1), opt_steps=12)
+    assert policy_eval.main(["--run", str(tmp_path), "--against", str(tmp_path / "best")]) == 2
+    assert "--against: expected an environment of PettingZoo (pettingzoo), found gymnasium" in capsys.readouterr().err
 
 
 class Braked(gymnasium.Wrapper[Any, Any, Any, Any]):

@@ -12,10 +12,11 @@ from common.data import Array
 from common.errors import PluginError
 from common.interfaces import EnvSpec
 from common.lanes.building import spec_of, stacked_spec
+from common.lanes.policy import Policy
 from common.parts import build_parts
 from common.plugins.part_config import EnvConfig, PluginConfig
 from common.spaces import flatten
-from learner.evaluation.policy import Policy, load_policy
+from learner.evaluation.policy import load_policy
 from learner.storage.checkpoint import Checkpoints
 from tests.frame_parts import FilmCritic, filmed_counting_env
 from tests.parts import CheckingAgent, CountingEnv

@@ -16,7 +16,9 @@ from common.errors import ConfigError, RefusedError
 from common.settings import validate
 from learner.loop.in_turns import train_in_turns
 from learner.loop.learner import Outcome
+from learner.models.games import Games
 from tests.conftest import MakeConfig
+from tests.duels import ENV, find_opponents
 from tests.stored import assert_stored, open_replay, stored_rows
 
 IN_TURNS = {"target": "tests.parts:CheckingAgent", "params": {"in_turns": True}}
@@ -59,6 +61,30 @@ def test_what_the_agent_gets_in_training_is_recorded(make_config: MakeConfig) ->
         rows = list(csv.DictReader(file))
     assert [(row["train_return"], row["train_length"]) for row in rows] == [("3.0", "1.0")] * 2
     assert [row["train_success"] for row in rows] == ["0.5"] * 2
+
+
+def test_earlier_models_play_against_the_newest_and_go_on_when_the_run_is_resumed(make_config: MakeConfig) -> None:
+    def train(max_opts: int) -> Path:
+        config = make_config(
+            env={**ENV, "info": {"opponent": "int64"}},
+            agent={"target": "tests.duels:Versioned", "params": {"in_turns": True}},
+            trainer={"max_opts": max_opts, "sync_interval": 1, "record_interval": 50, "eval_interval": 0},
+            pool={"every": 2, "size": 3},
+        )
+        return train_in_turns(config, resume=max_opts > 100).run_dir
+
+    for max_opts in (100, 201):
+        run_dir = train(max_opts)
+        newest = sorted(int(path.stem.split("-")[1]) for path in (run_dir / "pool").glob("*.safetensors"))
+        assert newest == [max_opts // 2 * 2 - back for back in (4, 2, 0)]
+    episodes, changes, opponents = find_opponents(run_dir)
+    assert (changes, len(opponents) > 30, episodes > 30) == (0, True, True)
+    with (run_dir / "metrics.csv").open(newline="") as file:
+        last = [*csv.DictReader(file)][-1]
+    assert float(last["pool_win_rate"]) > 0.5, "the higher version wins"
+    assert float(last["pool_rating"]) > 0
+    ended = Games(run_dir / "pool" / "games.json").results
+    assert sum(map(sum, ended.values())) >= episodes - 6, "six games at most had not ended: three in each life"
 
 
 @pytest.mark.parametrize("envs_per_actor", [1, 2])

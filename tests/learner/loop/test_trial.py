@@ -264,3 +264,11 @@ def test_a_robot_is_not_moved() -> None:
     before = Late.steps
     try_env(config_of("Late", rate_hz=10))
     assert Late.steps == before
+
+
+def test_a_check_plays_the_seats_of_earlier_models_at_random(
+    make_config: MakeConfig, caplog: pytest.LogCaptureFixture
+) -> None:
+    env = {"target": "common.envs.pettingzoo:make", "params": {"id": "classic/tictactoe-v3", "players": "pool"}}
+    try_env(make_config(env=env))
+    assert "it raised in a trial" not in caplog.text

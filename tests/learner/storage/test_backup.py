@@ -83,6 +83,16 @@ def test_a_policy_that_was_being_replaced_when_the_run_was_killed_is_copied(tmp_
     assert load_params(tmp_path / "copy" / "best")[1]["opt_steps"] == 20
 
 
+def test_the_copy_has_the_models_that_play_as_opponents_and_the_results_of_games(tmp_path: Path) -> None:
+    run = train_in_turns(configured(tmp_path / "run", 20)).run_dir
+    (run / "pool").mkdir()
+    for name in ("1-0.safetensors", "1-10.safetensors", "games.json"):
+        (run / "pool" / name).write_text(name)
+    back_up(run, tmp_path / "copy")
+    found = {path.name: path.read_text() for path in (tmp_path / "copy" / "pool").iterdir()}
+    assert found == {name: name for name in ("1-0.safetensors", "1-10.safetensors", "games.json")}
+
+
 def test_a_disk_without_room_for_the_copy_is_named_as_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,114 @@
+"""A policy that takes single observations as the environment gives them, or arrays of observations of some lanes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from common.data import Array, Leaves, Model, ModelVersion
+from common.errors import PluginError
+from common.interfaces import Agent, EnvSpec, LaneAgent, acting_for_lanes
+from common.lanes.stacking import Stacker
+from common.leaves import pick_lanes
+from common.spaces import flatten, unflatten
+
+
+class Policy:
+    """Greedy actions for single observations of any space, whereas ``Agent.sample`` takes batches of arrays.
+
+    The policy may remember the present episode, as an agent with a memory or with stacks of frames does. So call
+    ``begin`` before each further episode; the first episode needs no call.
+
+    A program that plays several episodes at the same time numbers them, and names in each call the ``lanes`` that its
+    observations belong to. Without ``lanes``, the only lane is lane 0.
+
+    Args:
+        agent: in eval mode.
+        frames: the spaces of the environment, as they are recorded.
+        frame_stack: the number of frames that the agent sees in one observation.
+        opt_steps: the opt steps after which the policy was saved.
+    """
+
+    def __init__(self, agent: Agent, frames: EnvSpec, frame_stack: int = 1, opt_steps: int = 0) -> None:
+        self.agent, self.spec, self.opt_steps = agent, frames, opt_steps
+        self._stacker = Stacker(frames, 1, frame_stack) if frame_stack > 1 else None
+        self._begun: set[int] = set()  # The lanes whose episodes go on.
+        self._has_lanes = False
+
+    def explore(self) -> None:
+        """Explore from now on, as the run's actor with the least exploration did with this model."""
+        params = {name: tensor.numpy(force=True).copy() for name, tensor in self.agent.model_info().items()}
+        self.agent.sync_model(Model(ModelVersion(1, self.opt_steps), params))  # Schedules go by its opt steps.
+        self.agent.train()
+
+    def begin(self, lanes: Sequence[int] | None = None) -> None:
+        """Note that the next observation begins an episode, in these lanes or in all."""
+        self._begun = set() if lanes is None else self._begun.difference(lanes)
+
+    def __call__(self, observation: Any, lanes: Sequence[int] | None = None) -> Any:
+        """Choose an action for one observation; it can be passed to the environment's ``step``.
+
+        With ``lanes``, choose a list of actions for a sequence of as many observations; all lanes are different.
+
+        Raises:
+            PluginError: the agent cannot act for some of its lanes; or there are not as many observations as lanes.
+        """
+        self._has_lanes = self._has_lanes or lanes is not None
+        if lanes is not None:
+            return self._choose(observation, lanes)
+        return self._choose([observation], [0])[0]
+
+    def _choose(self, observations: Sequence[Any], lanes: Sequence[int]) -> list[Any]:
+        if len(observations) != len(lanes):
+            raise PluginError(
+                f"policy: expected an observation for each of {len(lanes)} lanes, found {len(observations)}"
+            )
+        obs = _join([flatten(self.spec.observation_space, observation) for observation in observations])
+        begins = np.array([lane not in self._begun for lane in lanes])
+        self._begun.update(lanes)
+        named = np.array(lanes, np.int64) if self._has_lanes else None
+        actions = self._sample(obs, begins) if named is None else self.sample(obs, begins, named)
+        return [unflatten(self.spec.action_space, pick_lanes(actions, i)) for i in range(len(lanes))]
+
+    def _sample(self, obs: Leaves, begins: Array) -> Leaves:
+        seen = self._stacker.add(obs, begins) if self._stacker is not None else obs
+        if begins.any():
+            self.agent.begin(begins)
+        actions: Leaves = self.agent.sample(seen)
+        return actions
+
+    def sample(self, obs: Leaves, begins: Array, lanes: Array) -> Leaves:
+        """Choose actions for arrays of observations, for a program that keeps the lanes' episodes itself.
+
+        Args:
+            obs: the observations, as the environment gives them, ``[k, *shape]``.
+            begins: where episodes begin with them, ``[k]`` bool.
+            lanes: the lane of each row, ``[k]`` int64, all different.
+
+        Returns:
+            The actions, ``[k, *shape]``.
+
+        Raises:
+            PluginError: the agent cannot act for some of its lanes.
+        """
+        seen = self._stacker.add(obs, begins, lanes) if self._stacker is not None else obs
+        if begins.any():
+            self._lane_agent.begin(begins, lanes)
+        actions: Leaves = self._lane_agent.sample(seen, lanes)
+        return actions
+
+    @cached_property
+    def _lane_agent(self) -> LaneAgent:
+        """The agent that acts for some lanes; looking at its methods takes as long as a small network."""
+        return acting_for_lanes(self.agent)
+
+
+def _join(rows: Sequence[Leaves]) -> Leaves:
+    """Single observations as observations of n lanes."""
+    first = rows[0]
+    if isinstance(first, dict):
+        return {path: np.stack([row[path] for row in rows]) for path in first}
+    return np.stack(rows)  # type: ignore[arg-type] # no row is a dict

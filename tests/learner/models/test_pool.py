@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from common.config.pool_config import PoolConfig
+from common.data import ModelVersion
+from learner.models.pool import Pool
+
+
+def make_pool(directory: Path, **settings: object) -> Pool:
+    return Pool(directory / "pool", PoolConfig.model_validate(settings), 10)
+
+
+def offered(pool: Pool, *opt_steps: int) -> list[int]:
+    for each in opt_steps:
+        pool.offer(ModelVersion(1, each), lambda each=each: str(each).encode())  # type: ignore[misc]
+    return [version.opt_steps for version in pool.versions()]
+
+
+def test_the_first_model_joins_and_then_one_in_each_interval_until_the_oldest_go(tmp_path: Path) -> None:
+    pool = make_pool(tmp_path, size=3)
+    assert offered(pool, 0, 5, 9) == [0]
+    assert offered(pool, 10, 11, 25, 29) == [0, 10, 25]
+    assert offered(pool, 30, 40) == [25, 30, 40]
+    assert pool.read(ModelVersion(1, 30)) == b"30"
+    assert pool.read(ModelVersion(1, 0)) is None
+    assert pool.read(ModelVersion(2, 30)) is None
+
+
+def test_another_process_sees_what_joins_and_goes(tmp_path: Path) -> None:
+    pool, other = make_pool(tmp_path, size=2), make_pool(tmp_path, size=2)
+    assert other.versions() == []
+    for opt_steps in (0, 10, 20, 30):
+        offered(pool, opt_steps)
+        assert other.versions() == pool.versions()
+
+
+def test_a_resumed_run_makes_the_later_models_again(tmp_path: Path) -> None:
+    pool = make_pool(tmp_path)
+    offered(pool, 0, 10, 20)
+    for player, opponent in ((3, 0), (15, 10), (21, 20)):
+        pool.note(player, opponent, 1)
+    pool.save()
+    again = make_pool(tmp_path)
+    again.go_back_to(15)
+    assert offered(again) == [0, 10]
+    assert [*make_pool(tmp_path).games.results] == [(10, 0), (20, 10)], "15 was about to become 20"
+    again.offer(ModelVersion(2, 20), lambda: b"another")
+    assert again.versions()[-1] == ModelVersion(2, 20)
+
+
+def test_a_smaller_pool_than_before_keeps_the_newest(tmp_path: Path) -> None:
+    offered(make_pool(tmp_path, size=4), 0, 10, 20, 30)
+    assert offered(make_pool(tmp_path, size=2), 40) == [30, 40]
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"draw": "uniform"}, {0: 1.0, 10: 1.0, 20: 1.0}),
+        ({"draw": "window", "window": 2}, {10: 1.0, 20: 1.0}),
+        ({"draw": "losses"}, {0: 1 / 6, 10: 5 / 6, 20: 1 / 2}),
+        ({"draw": "losses", "power": 2.0}, {0: 1 / 36, 10: 25 / 36, 20: 1 / 4}),
+    ],
+    ids=str,
+)
+def test_how_likely_a_model_is_drawn(tmp_path: Path, settings: dict[str, object], expected: dict[int, float]) -> None:
+    pool = make_pool(tmp_path, **settings)
+    offered(pool, 0, 10, 20)
+    pool.note(25, 0, 1, 4)
+    pool.note(25, 10, -1, 4)
+    found = {version.opt_steps: weight for version, weight in pool.weights().items()}
+    assert found == pytest.approx(expected)
+
+
+def test_the_trainer_reads_what_another_process_has_written(tmp_path: Path) -> None:
+    trainer, ingest = make_pool(tmp_path), make_pool(tmp_path)
+    offered(trainer, 0)
+    assert trainer.record() == {}
+    ingest.note(3, 0, 1, 3)
+    ingest.note(3, 0, -1)
+    ingest.save()
+    assert trainer.record()["pool_win_rate"] == 0.75
