@@ -12,6 +12,7 @@ from common.config.actor_config import EVALUATOR_OPTIONAL, ActorConfig, Evaluato
 from common.config.nested import assign, overlay, read_yaml, to_yaml
 from common.config.replay_config import DISCOUNT, ReplayConfig, Unit, discount_of
 from common.config.server_config import ServerConfig, TlsConfig
+from common.config.storage_config import StorageConfig
 from common.config.trainer_config import TrainerConfig
 from common.errors import ConfigError
 from common.plugins.part_config import AgentArguments, PluginConfig
@@ -118,6 +119,7 @@ class RunConfig(ActorConfig):
         "actor's id to the parameters that this actor has instead. They must not change the spaces.",
     )
     server: ServerConfig = Field(ServerConfig(), description="The gRPC server.")
+    storage: StorageConfig = Field(StorageConfig(), description="Copies of the run beyond the learner's host.")
     metrics: MetricsConfig = Field(MetricsConfig(), description="Prometheus endpoints.")
 
     @model_validator(mode="after")
