@@ -275,7 +275,13 @@ class LearnerServer:
 
     def _serve_metrics(self) -> MetricsServer:
         collector = TrainerCollector(
-            self.run, self.learner, self.publisher, self.control, ratio=self.ratio, restarts=self._count_restarts
+            self.run,
+            self.learner,
+            self.publisher,
+            self.control,
+            ratio=self.ratio,
+            restarts=self._count_restarts,
+            mirror=self.mirrored,
         )
         serve = partial(MetricsServer, collector, self.config.metrics)
         return listen_at_first(self.config.ports_to_try("metrics.trainer_port"), serve)

@@ -114,6 +114,7 @@ def serve(boot: MirrorBoot) -> None:
     block, control = MirrorBlock.open(shared), ControlBlock.open(shared, writable=False)
     block.epoch = mirror.epoch
     mirroring = Mirroring(boot.run, boot.run_id, mirror, newest, block=block, seconds=boot.seconds)
+    say({"begun": True})
     is_last = False
     while True:
         due = Deadline(boot.seconds)

@@ -19,6 +19,8 @@ log = logging.getLogger(__name__)
 CHILD: Final = "learner.storage.mirror_child"
 READY_SECONDS: Final = CLAIM_SECONDS + 60.0
 """Seconds for the process to import what it needs and to claim the mirror."""
+COMPARE_SECONDS: Final = 600.0
+"""Seconds to compare a replay with the rows in the mirror, also on a slow disk."""
 FINISH_SECONDS: Final = 20.0
 """After the end of the run, the last rows have this long to reach the mirror: clouds give notice of 30 s or more."""
 
@@ -63,10 +65,12 @@ class MirrorProcess:
         try:
             # A process of this life that died has left its epoch: the next one goes on with it.
             self._boot |= child.next_event(READY_SECONDS)
+            child.tell({"order": BEGIN})
+            # Before ingest tells actors what is mirrored, the process has compared the newest state with the replay.
+            child.next_event(COMPARE_SECONDS)
         except CrossborderError:
             child.end(0.0)
             raise
-        child.tell({"order": BEGIN})
         return child
 
     def __enter__(self) -> Self:

@@ -65,6 +65,7 @@ class Mirroring:
         self._layout = json.loads((run / "shared" / "replay" / "layout.json").read_text())
         self._most_rows = max(1, min(SEGMENT_BYTES // self._memory.schema.row_bytes, self._memory.capacity // 2))
         self._segments = self._find_same(newest.segments) if newest is not None else []
+        block.mirrored = self._end
         self._sent_files = dict[str, tuple[tuple[int, ...], str]]()
         """By path, the file that was sent last: its inode, size and time, and what a state has for it."""
         self._written: tuple[object, ...] = ()
@@ -122,11 +123,15 @@ class Mirroring:
                 self._block.states += 1
         finally:
             self._block.sent_bytes = self._mirror.sent_bytes
-        end = self._segments[-1].end if self._segments else self._memory.began
-        self._block.mirrored = end
+        end = self._block.mirrored = self._end
         if end >= watermark.committed:
             self._block.mirrored_at = at
         return end >= watermark.committed
+
+    @property
+    def _end(self) -> int:
+        """Absolute index after the newest row that was sent."""
+        return self._segments[-1].end if self._segments else self._memory.began
 
     # Files.
 

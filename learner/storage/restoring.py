@@ -91,8 +91,8 @@ def _restore_state(mirror: Mirror, state: MirroredState, to: Path) -> None:
         shutil.rmtree(draft, ignore_errors=True)
         raise
     log.warning(
-        "%s: restored from %s, as the run was %.1f s ago, in %.1f s: %d rows up to index %d. Rows that were stored later "
-        "are lost; actors that had them acknowledged say how many",
+        "%s: restored from %s, as the run was %.1f s ago, in %.1f s: %d rows up to index %d. Rows that were stored "
+        "later are lost; actors that had them acknowledged say how many",
         *(to, mirror.url, time.time() - state.at, time.monotonic() - began, rows, _find_end(state)),
     )
 
