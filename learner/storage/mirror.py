@@ -129,8 +129,10 @@ class Mirror:
         self.url, self.epoch = url, 0
         self.sent_bytes = 0
         self._number = 0
-        self._known, self._states, self._claims = set[str](), list[str](), list[str]()
-        """Objects that may be there, states, and claims of earlier owners."""
+        self._whole, self._left = set[str](), set[str]()
+        """Objects that are whole, and those that others have left: a kill may have come while one was written."""
+        self._states, self._claims = list[str](), list[str]()
+        """States, and claims of earlier owners."""
         self._newest: list[MirroredState] = []
         """The newest states, as many as are kept, the newest last."""
         try:
@@ -230,7 +232,8 @@ class Mirror:
         self._states, self._claims = self._list(_STATES), self._list(_CLAIMS)[:-1]
         own = [int(name.rpartition("-")[2]) for name in self._states if name.startswith(_name(epoch))]
         self._number = max(own, default=0)
-        self._known = set(self._list(_OBJECTS))
+        self._whole = newest.objects if newest is not None else set()
+        self._left = set(self._list(_OBJECTS)) - self._whole
         self.require_owner()
 
     def _require_same(self, run_id: str, known_epoch: int) -> MirroredState | None:
@@ -277,9 +280,9 @@ class Mirror:
         self._remove(_STATES, self._states[:-_STATES_KEPT])
         self._remove(_CLAIMS, self._claims)
         self._states, self._claims = self._states[-_STATES_KEPT:], []
-        unused = self._known - set().union(*(state.objects for state in self._newest))
-        self._remove(_OBJECTS, sorted(unused))
-        self._known -= unused
+        used = set[str]().union(*(state.objects for state in self._newest))
+        self._remove(_OBJECTS, sorted((self._whole | self._left) - used))
+        self._whole, self._left = used, set()
 
     def _remove(self, kind: str, names: list[str]) -> None:
         for name in names:
@@ -299,11 +302,12 @@ class Mirror:
         """
         begin = source.tell()
         name = hashlib.file_digest(source, _hash).hexdigest()
-        if name not in self._known:
+        if name not in self._whole:
             source.seek(begin)
             with self._reaching(), self._fs.open(f"{self._root}/{_OBJECTS}/{name}", "wb") as target:
                 _, written = _compressor().copy_stream(source, target)
-            self._known.add(name)
+            self._whole.add(name)
+            self._left.discard(name)
             self.sent_bytes += written
         return name
 

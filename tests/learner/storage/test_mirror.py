@@ -82,6 +82,18 @@ def test_an_object_that_a_disk_has_damaged_is_refused(tmp_path: Path) -> None:
         mirror.get_bytes(other)
 
 
+def test_an_object_that_a_killed_learner_has_left_in_part_is_sent_again(tmp_path: Path) -> None:
+    first = owner(tmp_path)
+    first.write(state_of(first, 1))
+    part = tmp_path / "mirror" / "objects" / first.put(io.BytesIO(b"2"))
+    part.write_bytes(part.read_bytes()[:-3])
+    second = owner(tmp_path)
+    second.write(state_of(second, 2))
+    found = second.find_newest()
+    assert found is not None
+    assert second.get_bytes(found.files["file"]) == b"2"
+
+
 @pytest.mark.parametrize("size", [0, 100, INLINE_BYTES, 20 * INLINE_BYTES])
 def test_a_file_comes_back_as_it_was(tmp_path: Path, size: int) -> None:
     mirror, content, target = owner(tmp_path), os.urandom(size), io.BytesIO()
