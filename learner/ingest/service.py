@@ -97,7 +97,7 @@ class ActorStream:
             self._unmirrored.append((seq, self._core.memory.committed))
         acked = 0
         while self._unmirrored and self._unmirrored[0][1] <= end:
-            acked, _ = self._unmirrored.popleft()
+            acked = max(acked, self._unmirrored.popleft()[0])  # A batch that was sent again comes after later ones.
         return acked
 
     def _has_to_stop(self) -> bool:

@@ -35,7 +35,7 @@ EXERCISES: dict[str, tuple[Callable[..., dict[str, Any]], dict[str, Any]]] = {
     "power": (cut_power, {"cuts": 10, "seed": 1, "shortest": 5.0, "longest": 90.0}),
     "host_loss": (
         lose_hosts,
-        {"losses": 20, "seed": 1, "shortest": 5.0, "longest": 30.0, "mirror_seconds": 5.0, "acknowledge": "disk"},
+        {"losses": 20, "seed": 1, "shortest": 3.0, "longest": 15.0, "mirror_seconds": 5.0},
     ),
     "resume": (go_on, {"seeds": 5, "seed": 1, "kills": 3}),
     "soak": (soak, {"minutes": 30.0}),

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Self
 
 import yaml
 
@@ -99,7 +99,7 @@ class Fleet:
         self.pids = {actor.process.pid for actor in self.actors}
         """Of all actors there ever were."""
 
-    def __enter__(self) -> Fleet:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:

@@ -12,6 +12,7 @@ import shutil
 import signal
 import statistics
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,7 +21,7 @@ from learner.storage.mirror import Mirror
 from tests.chaos.fleet import Fleet, descendants_of
 from tests.chaos.power import torn
 from tests.chaos.report import scratch, tell
-from tests.conftest import kill, wait_for
+from tests.conftest import Command, kill, wait_for
 from tests.e2e.test_by_hand import ENDLESS
 from tests.e2e.test_resume import kept
 
@@ -71,43 +72,55 @@ class MirroredFleet(Fleet):
         while True:
             self.server = self._resume_elsewhere("--listen", self._address)  # The mirror may have the rival's.
             self.run_dir = self._root / f"host-{self._hosts_so_far}"
-            wait_for(self._has_begun, "a learner listens, or ends")
-            if (self.run_dir / "endpoints.json").exists():
-                break
+            if rival is None:
+                return
+            wait_for(partial(_has_ended, self.server, rival), "one of two learners ends")
+            if rival.process.poll() is not None:
+                assert rival.wait() == TakenOverError.exit_code, rival.output()
+                return
             assert self.server.wait() == TakenOverError.exit_code, self.server.output()
-        if rival is not None:
-            assert rival.wait() == TakenOverError.exit_code, rival.output()
 
-    def _resume_elsewhere(self, *options: str) -> Any:
+    def _resume_elsewhere(self, *options: str) -> Command:
         self._hosts_so_far += 1
         run_dir = self._root / f"host-{self._hosts_so_far}"
         return self._start_learner("--resume", self.url, "--run-dir", str(run_dir), *options)
 
-    def _has_begun(self) -> bool:
-        return (self.run_dir / "endpoints.json").exists() or self.server.process.poll() is not None
+
+def _has_ended(*commands: Command) -> bool:
+    """Whether one of these processes has ended."""
+    return any(command.process.poll() is not None for command in commands)
 
 
-def lose_hosts(
-    *, losses: int, seed: int, shortest: float, longest: float, mirror_seconds: float, acknowledge: str
-) -> dict[str, Any]:
-    """So many losses of the learner's host in one run, each after a random time in seconds; its figures.
+def lose_hosts(losses: int, seed: int, shortest: float, longest: float, mirror_seconds: float) -> dict[str, Any]:
+    """Lose the learner's host so often, in a run whose acknowledgements wait for the disk, and in one for the mirror.
+
+    Each loss comes after a random time in seconds. Returns the figures of each run.
 
     Raises:
         AssertionError: the run cannot be resumed, an actor does not go on, a row is torn or doubled, two learners
             write, or ``acknowledge`` is ``mirrored`` and an acknowledged row is lost.
     """
-    rng, taken = random.Random(seed), []
+    return {
+        acknowledge: _lose_hosts(random.Random(seed), losses, (shortest, longest), mirror_seconds, acknowledge)
+        for acknowledge in ("disk", "mirrored")
+    }
+
+
+def _lose_hosts(
+    rng: random.Random, losses: int, between: tuple[float, float], mirror_seconds: float, acknowledge: str
+) -> dict[str, Any]:
+    taken = []
     with scratch() as directory:
         with MirroredFleet(directory, mirror_seconds=mirror_seconds, acknowledge=acknowledge) as fleet:
             fleet.ready()
             wait_for(lambda: Mirror(fleet.url).find_newest() is not None, "a first state")
             for number in range(1, losses + 1):
-                time.sleep(rng.uniform(shortest, longest))  # The moment is what is random here.
+                time.sleep(rng.uniform(*between))  # The moment is what is random here.
                 since, (stored, lag), began = fleet.standing(), fleet.vanish(), time.monotonic()
                 has_rival = rng.random() < RIVALRY
                 fleet.go_on(with_rival=has_rival)
-                left = fleet.resumed_with()
                 fleet.ready()
+                left = fleet.resumed_with()
                 assert kept(fleet.run_dir) > 0
                 found = torn(fleet.run_dir)
                 assert (found.torn, found.doubled, found.mislinked) == (0, 0, 0), found
@@ -120,7 +133,7 @@ def lose_hosts(
                         "rival": has_rival,
                     }
                 )
-                tell(f"loss {number} of {losses}, seed {seed}, after {since.stored} steps: {taken[-1]}")
+                tell(f"loss {number} of {losses}, {acknowledge}, after {since.stored} steps: {taken[-1]}")
             audited = fleet.end() if acknowledge == "mirrored" else None
             if audited is None:
                 fleet.stop()
@@ -129,9 +142,7 @@ def lose_hosts(
         assert audited is None or audited.is_clean, audited
     return {
         "losses": losses,
-        "seed": seed,
         "mirror_seconds": mirror_seconds,
-        "acknowledge": acknowledge,
         "rows": found.rows,
         "torn": found.torn,
         "doubled": found.doubled,

@@ -9,8 +9,8 @@ from tests.chaos.host_loss import lose_hosts
 pytestmark = pytest.mark.own_children
 
 
-@pytest.mark.parametrize("acknowledge", ["disk", "mirrored"])
-def test_another_host_goes_on_from_the_mirror_and_the_actors_with_it(acknowledge: str) -> None:
-    found = lose_hosts(losses=3, seed=2, shortest=1.0, longest=4.0, mirror_seconds=1.0, acknowledge=acknowledge)
-    assert found["rows"] > 0
-    assert found["rivals"] > 0
+def test_another_host_goes_on_from_the_mirror_and_the_actors_with_it() -> None:
+    found = lose_hosts(losses=3, seed=3, shortest=1.0, longest=4.0, mirror_seconds=1.0)
+    for acknowledge in ("disk", "mirrored"):
+        assert found[acknowledge]["rows"] > 0
+        assert found[acknowledge]["rivals"] > 0

@@ -39,10 +39,10 @@ def is_mirrored(run: Path, rows: int) -> bool:
 
 
 def test_what_a_run_leaves_at_its_end_is_in_the_mirror(tmp_path: Path) -> None:
-    storage = {"mirror": f"file://{tmp_path}/mirror", "mirror_seconds": 3600}
-    train_async(configured(tmp_path / "run", 30, storage=storage), 1)
+    url = f"file://{tmp_path}/mirror"
+    train_async(configured(tmp_path / "run", 30, storage={"mirror": url, "mirror_seconds": 3600}), 1)
     shutil.move(tmp_path / "run", tmp_path / "gone")
-    command = ["--resume", storage["mirror"], "--run-dir", str(tmp_path / "other")]
+    command = ["--resume", url, "--run-dir", str(tmp_path / "other")]
     assert main([*command, "--set", "trainer.max_opts=40", "--local-actors", "1"]) == 0
     assert replay_of(tmp_path / "other").committed >= replay_of(tmp_path / "gone").committed
     assert kept(tmp_path / "other") == 40
