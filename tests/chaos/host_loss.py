@@ -6,12 +6,14 @@ URL`` at the address of the one before. At some losses another learner resumes a
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import shutil
 import signal
 import statistics
 import time
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -148,9 +150,13 @@ def _lose_hosts(
         "doubled": found.doubled,
         "acknowledged_lost": audited.lost if audited is not None else None,
         "rivals": sum(loss["rival"] for loss in taken),
-        **{
-            key: {"median": statistics.median(values), "worst": max(values)}
-            for key in ("lost", "lost_seconds", "back_seconds")
-            if (values := [loss[key] for loss in taken])
-        },
+        "lost": _summarize(loss["lost"] for loss in taken),
+        "lost_seconds": _summarize(loss["lost_seconds"] for loss in taken),
+        "back_seconds": _summarize(loss["back_seconds"] for loss in taken if not loss["rival"]),
+        "back_seconds_of_two": _summarize(loss["back_seconds"] for loss in taken if loss["rival"]),
     }
+
+
+def _summarize(values: Iterable[float]) -> dict[str, float]:
+    found = [*values] or [math.nan]
+    return {"median": statistics.median(found), "worst": max(found)}

@@ -268,6 +268,5 @@ def test_a_batch_is_acknowledged_once_it_is_mirrored_if_the_configuration_says_s
         for end, acked in ((4, 0), (5, 1), (14, 2), (15, 3)):
             server.mirrored.mirrored = end  # The mirror's process would write this.
             assert talk.say(heartbeat).acked_seq == acked
-        server.ingest.announce_stop()
         talk.say(client.batch(0, rows=0, payload=b"", report=pb.Report(leaving=True)))
         talk.end()
