@@ -68,7 +68,7 @@ def _host_loss() -> str:
         [
             f"`acknowledge: {acknowledge}`",
             *(found[key] for key in ("losses", "rivals", "torn", "doubled")),
-            "–" if found["acknowledged_lost"] is None else found["acknowledged_lost"],
+            "not counted" if found["acknowledged_lost"] is None else found["acknowledged_lost"],
             *(f"{found[key]['median']:.1f}, {found[key]['worst']:.1f}" for key in _LOSS_SECONDS),
         ]
         for acknowledge, found in _result("host_loss").items()
