@@ -45,10 +45,10 @@ test-oldest: $(READY)
 	$(BIN)/uv pip install --quiet --python .venv-oldest/bin/python --resolution lowest-direct -e '.[dev]'
 	.venv-oldest/bin/python -m pytest $(FAST) -W ignore::DeprecationWarning -W "ignore:Protobuf gencode"
 
-# Long: kills, partitions, resumes, a soak, shutdowns, a million mutated messages, a siege; then the tables of their results.
+# Long: kills, lost hosts, partitions, resumes, a soak, shutdowns, a million mutated messages, a siege; then the tables of their results.
 SOAK_MINUTES ?= 30
 chaos: $(READY)
-	for exercise in kills ranks recovery partition address resume shutdown serving storm fuzz doors agreement siege greed power; do \
+	for exercise in kills ranks recovery partition address resume shutdown serving storm fuzz doors agreement siege greed power host_loss; do \
 		$(BIN)/python -m tests.chaos $$exercise || exit 1; \
 	done
 	$(BIN)/python -m tests.chaos soak --minutes $(SOAK_MINUTES)

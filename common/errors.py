@@ -18,7 +18,8 @@
     ├── DivergedError                    16   a loss or a score is NaN or infinite
     ├── EnvHungError                     17   an environment does not return
     ├── HostUnreachableError             18   a host cannot be reached by ssh, or its connection broke
-    └── RankLostError                    19   another rank of this training has ended, or does not answer
+    ├── RankLostError                    19   another rank of this training has ended, or does not answer
+    └── TakenOverError                   20   another learner has taken over this run
 
 0 is success; 128 + n means that signal n ended the command (130 Ctrl-C, 143 SIGTERM) after an orderly shutdown.
 `docs/exit-codes.md` says how to resolve each error.
@@ -134,6 +135,10 @@ class HostUnreachableError(CrossborderError):
 
 class RankLostError(CrossborderError):
     exit_code = 19
+
+
+class TakenOverError(CrossborderError):
+    exit_code = 20
 
 
 def by_exit_code(code: int, message: str) -> CrossborderError:

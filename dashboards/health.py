@@ -205,6 +205,21 @@ _RESOURCES = Row(
             "bytes",
             {"free": "crossborder_disk_free_bytes"},
         ),
+        Graph(
+            "Mirror behind",
+            "Age of the newest state in the mirror that has all rows: what would be lost with the learner's host.",
+            "s",
+            {"seconds": "crossborder_mirror_lag_seconds"},
+        ),
+        Graph(
+            "Sent to the mirror",
+            "Bytes a second that go to the mirror, and states a second that could not be written.",
+            "Bps",
+            {
+                "bytes": f"rate(crossborder_mirror_bytes_total{_RATE})",
+                "failures": f"rate(crossborder_mirror_failures_total{_RATE})",
+            },
+        ),
     ),
 )
 

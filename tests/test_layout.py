@@ -34,6 +34,7 @@ TESTED_ELSEWHERE: dict[str, str] = {
     "learner/replay/view.py": "common/testing/test_view_checks.py",
     "common/wire/waiting.py": "security/test_hostile.py",
     "learner/shared/followed_batch.py": "learner/ingest/test_batch_traces.py",
+    "learner/storage/mirror_child.py": "learner/storage/test_mirror_process.py",
     "learner/views/columns.py": "learner/views/test_transitions.py",
     "learner/views/positions.py": "learner/views/test_sequences.py",
 }

@@ -86,6 +86,8 @@ class Connector:
         self._former, self._evaluates, self._wanted_id = 0, evaluates, actor_id
         self._trust = trust or Trust()
         self._has_joined = False
+        self._newest_life = ("", 0)
+        """The run's id, and its highest epoch so far."""
         self._found: Sequence[Endpoint] = ()
         self._found_until = Deadline(0.0)
         self.endpoint = Endpoint.of(self._addresses[0])
@@ -184,7 +186,7 @@ class Connector:
         if leads and response.elsewhere:
             response, is_own_host = self._ask_elsewhere(response.elsewhere, deadline)
         answer = read_join(response, is_own_host=is_own_host)
-        self._has_joined = True
+        self._has_joined, self._newest_life = True, (answer.run_id, answer.epoch)
         identify(run_id=answer.run_id, actor_id=answer.actor_id)
         return answer
 
@@ -219,6 +221,8 @@ class Connector:
             evaluates=self._evaluates,
             wanted_id=self._wanted_id,
             takes_elsewhere=takes_elsewhere,
+            run_id=self._newest_life[0],
+            epoch=self._newest_life[1],
         )
         timeout = min(JOIN_SECONDS, max(LEAST_JOIN_SECONDS, deadline.remaining()))
         response: pb.JoinResponse = self.stub.Join(request, timeout=timeout)

@@ -54,6 +54,8 @@ class JoinAnswer:
     """Bytes of one message."""
     takes_zstd: bool
     """Whether the learner takes compressed payloads."""
+    epoch: int
+    """Grows with each learner that goes on with the run from its mirror; 0: the run has no mirror."""
     is_own_host: bool
     """Whether the learner is on this host, in a process of this user or of root."""
 
@@ -109,6 +111,7 @@ def read_join(response: pb.JoinResponse, *, is_own_host: bool = False) -> JoinAn
         max_rows=limits.max_rows,
         max_message_bytes=limits.max_message_bytes,
         takes_zstd=pb.COMPRESSION_ZSTD in limits.compressions,
+        epoch=response.epoch,
         is_own_host=is_own_host and not response.relayed,
     )
 

@@ -13,6 +13,7 @@ from common.config.nested import assign, overlay, read_yaml, to_yaml
 from common.config.pool_config import PoolConfig, has_pool
 from common.config.replay_config import DISCOUNT, ReplayConfig, Unit, discount_of
 from common.config.server_config import ServerConfig, TlsConfig
+from common.config.storage_config import StorageConfig
 from common.config.trainer_config import TrainerConfig
 from common.errors import ConfigError
 from common.plugins.part_config import AgentArguments, PluginConfig
@@ -120,6 +121,7 @@ class RunConfig(ActorConfig):
     )
     pool: PoolConfig = Field(PoolConfig(), description="The earlier models of the run that play as opponents.")
     server: ServerConfig = Field(ServerConfig(), description="The gRPC server.")
+    storage: StorageConfig = Field(StorageConfig(), description="Copies of the run beyond the learner's host.")
     metrics: MetricsConfig = Field(MetricsConfig(), description="Prometheus endpoints.")
 
     @model_validator(mode="after")

@@ -75,6 +75,10 @@ class DismissedError(CrossborderError):
     exit_code = 0
 
 
+class SupersededError(CrossborderError):
+    """Another learner goes on with the run. The name of the learner may lead there soon, so the actor tries again."""
+
+
 class BadMessageError(RefusedError):
     """A request of a client of an acting service breaks the rules of ``acting.proto``."""
 
@@ -95,6 +99,7 @@ _TYPED: dict[str | bytes, type[CrossborderError] | None] = {
     "session_lost": SessionLostError,
     "too_many_actors": None,  # An actor may leave: the call is tried again.
     "over_limit": None,
+    "taken_over": None,
 }
 _PERMANENT = {
     grpc.StatusCode.INVALID_ARGUMENT,

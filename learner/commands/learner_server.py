@@ -43,6 +43,7 @@ EXAMPLES = """\
   learner-server --config configs/cartpole.yaml --listen 0.0.0.0:50051 \\
       --certificate server.pem --key server.key --token-file actor.token    made by crossborder-certs
   learner-server --resume runs/cartpole-20250101-120000-1a2b       go on after a crash, Ctrl-C or with more steps
+  learner-server --resume s3://bucket/runs/cartpole                go on from a mirror, on a host without the run
   learner-server --config configs/cartpole.yaml --standby          go on within seconds when the learner is killed
   learner-server --config FILE --from runs/pendulum-20250101-120000-1a2b --with replay    a new run from a saved agent
   learner-server status --learner gpu-host:50051                   a live table of its actors; see status --help
@@ -62,7 +63,7 @@ def parser() -> Parser:
         const="server.insecure=true",
         help="listen on an address beyond loopback without encryption",
     )
-    add_resume(made)
+    add_resume(made, mirrored=True)
     add_origin(made)
     for option, key, text in (
         ("--certificate", "tls.certificate", "the server's certificate"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import math
 import sys
 from collections.abc import Callable
@@ -11,22 +12,24 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from common.config.nested import quote
+from common.config.nested import parse_yaml, quote
 from common.config.run_config import RunConfig, dump_config, load_config
 from common.cores import require_usable
 from common.errors import BudgetExhaustedError, ConfigError
 from common.hints import nearest
+from common.home import expand_path
 from common.process.command import Parser, add_settings, as_path, run_until_signal
 from common.process.log import setup_logging
 from common.process.signals import StopSignals
 from common.process.standard_streams import answers, own_streams
 from learner.records.status import format_return
-from learner.storage.rundir import has_rows, require_free, require_readable
+from learner.storage.rundir import find_work, has_rows, require_free, require_readable
 
 if TYPE_CHECKING:
     from learner.loop.run import Result
     from learner.storage.origin import Origin
 
+log = logging.getLogger(__name__)
 Train = Callable[[RunConfig, argparse.Namespace, Console | None, StopSignals], None]
 
 
@@ -46,16 +49,22 @@ def make_training_parser(name: str, description: str, examples: str) -> Parser:
     return parser
 
 
-def add_resume(parser: argparse.ArgumentParser) -> None:
-    """Add ``--resume``."""
+def add_resume(parser: argparse.ArgumentParser, *, mirrored: bool = False) -> None:
+    """Add ``--resume``; ``mirrored``: it takes the URL of a mirror too."""
     parser.add_argument(
         "--resume",
         nargs="?",
         const=True,
-        type=as_path,
+        type=_as_run if mirrored else as_path,
         metavar="DIR",
-        help="resume the run in DIR with its own configuration; without DIR resume that in run_dir, or begin it",
+        help="resume the run in DIR with its own configuration; without DIR resume that in run_dir, or begin it"
+        + mirrored * "; the URL of a mirror restores the run to run_dir first, unless it is there",
     )
+
+
+def _as_run(text: str) -> Path | str:
+    """The directory of a run, or the URL of its mirror."""
+    return text if "://" in text else as_path(text)
 
 
 def add_origin(parser: argparse.ArgumentParser) -> None:
@@ -108,31 +117,63 @@ def require_consistent(parser: argparse.ArgumentParser, arguments: argparse.Name
     """End the command with its usage if options contradict each other."""
     if arguments.origin_options and arguments.origin is None:
         parser.error("--with names parts for --from: name a run with --from")
-    if not isinstance(arguments.resume, Path):
+    if not isinstance(arguments.resume, Path | str):
         if arguments.config is None:
             parser.error("the following arguments are required: --config")
     elif arguments.origin is not None:
         parser.error("--resume DIR goes on with a run, --from begins a new one: leave out one of them")
     elif arguments.config is not None:
         parser.error("--resume DIR goes on as DIR/config.yaml says: leave out --config, or DIR")
-    elif any(override.startswith("run_dir=") for override in arguments.overrides):
+    elif isinstance(arguments.resume, Path) and _find_run_dir(arguments) is not None:
         parser.error("--resume DIR goes on in DIR: leave out --run-dir, or DIR")
 
 
+def _find_run_dir(arguments: argparse.Namespace) -> Path | None:
+    """The run directory that the options name."""
+    named = [override.partition("=")[2] for override in arguments.overrides if override.startswith("run_dir=")]
+    return expand_path(str(parse_yaml(named[-1])), "run_dir") if named else None
+
+
 def load_run(arguments: argparse.Namespace) -> RunConfig:
-    """Load the configuration that the options name.
+    """Load the configuration that the options name; restore the run from its mirror if its directory is not there.
 
     Raises:
-        CrossborderError: it cannot be loaded, or the run in the directory is one of another user.
+        CrossborderError: it cannot be loaded or restored, or the run in the directory is one of another user.
     """
-    resume = arguments.resume
+    resume, overrides = arguments.resume, arguments.overrides
+    if isinstance(resume, str):
+        mirror = resume.rstrip("/")
+        resume = _find_run_dir(arguments) or Path("runs") / mirror.rpartition("/")[2]
+        overrides = [*overrides, f"storage.mirror={quote(mirror)}"]
+        _restore(mirror, resume, is_needed=True)
     if isinstance(resume, Path):
         require_readable(resume)
-        return load_config(resume / "config.yaml", [*arguments.overrides, f"run_dir={quote(str(resume))}"])
-    config = load_config(arguments.config, arguments.overrides)
+        return load_config(resume / "config.yaml", [*overrides, f"run_dir={quote(str(resume))}"])
+    config = load_config(arguments.config, overrides)
     if resume and config.run_dir is None:
         raise ConfigError("--resume: expected a run directory, found none: say --resume DIR or --run-dir DIR")
+    if resume and config.run_dir is not None and config.storage.mirror is not None:
+        _restore(config.storage.mirror, config.run_dir, is_needed=False)
     return config
+
+
+def _restore(url: str, run_dir: Path, *, is_needed: bool) -> None:
+    """Restore a run from its mirror, unless it is in its directory; ``is_needed``: an empty mirror is an error."""
+    from learner.storage.mirror import Mirror
+    from learner.storage.restoring import has_run, restore
+
+    require_readable(run_dir)
+    require_free(run_dir)
+    if not find_work(run_dir):
+        mirror = Mirror(url)
+        if is_needed or has_run(mirror):
+            restore(mirror, run_dir.absolute())
+
+
+def tell_unmirrored(config: RunConfig) -> None:
+    """Say that this command mirrors nothing, if the configuration asks for a mirror."""
+    if config.storage.mirror is not None:
+        log.warning("storage.mirror: only learner-server mirrors its runs; this run stays on this host alone")
 
 
 def add_override(parser: argparse.ArgumentParser, option: str, key: str, metavar: str, text: str) -> None:

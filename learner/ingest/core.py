@@ -40,6 +40,7 @@ from learner.replay.writer import ReplayWriter
 from learner.shared.actor_table import ActorState, map_actor_table
 from learner.shared.bell import Bell
 from learner.shared.control import ControlBlock
+from learner.shared.mirror_block import MirrorBlock
 
 log = logging.getLogger(__name__)
 
@@ -143,6 +144,9 @@ class IngestCore:
             config.replay.capacity,
             create=False,
         )
+        mirrored = config.storage.mirror is not None
+        self.mirror = MirrorBlock.open(boot.directory, writable=False) if mirrored else None
+        """How far the run is mirrored; None if it is not."""
         self.models = ModelSlots(boot.directory / "models", boot.model_bytes, create=False)
         self.registry = Registry(
             map_actor_table(boot.directory, create=False),
@@ -187,6 +191,25 @@ class IngestCore:
         if row is None:
             raise NotJoinedError(f"incarnation {incarnation:016x} has not joined")
         return row
+
+    @property
+    def epoch(self) -> int:
+        """Names this life of a run that is mirrored; 0 if the run has no mirror."""
+        return int(self.mirror.epoch) if self.mirror is not None else 0
+
+    @property
+    def acknowledged_end(self) -> int | None:
+        """The end of the rows that may be acknowledged, an absolute index; None: all that are stored."""
+        if self.mirror is None or self.config.storage.acknowledge != "mirrored":
+            return None
+        return int(self.mirror.mirrored)
+
+    def last_seq(self, incarnation: int) -> int:
+        """The highest seq of an actor process that is stored, or mirrored if acknowledgements wait for the mirror."""
+        stored, end = self.writer.last_seq(incarnation), self.acknowledged_end
+        if end is None or end >= self.memory.committed:
+            return stored
+        return min(stored, self.memory.log.find_seq(incarnation, end))
 
     def config_json_of(self, actor_id: int | None) -> str:
         """The part of the configuration that this actor gets; None: the part of actors without own parameters."""

@@ -8,7 +8,7 @@ from typing import Final
 from common.errors import ProtocolMismatchError, RefusedError
 from common.wire.codec import schema_to_pb
 from common.wire.pb import crossborder_pb2 as pb
-from common.wire.rpc import PROTOCOL_VERSION, StoppingError, version_to_pb
+from common.wire.rpc import PROTOCOL_VERSION, StoppingError, SupersededError, version_to_pb
 from common.wire.tokens import UNNAMED
 from learner.ingest.cordons import CordonedError
 from learner.ingest.core import IngestCore
@@ -79,9 +79,11 @@ def join(core: IngestCore, request: pb.JoinRequest, name: str = "") -> pb.JoinRe
         name: of the actor's token; empty without a token.
 
     Raises:
-        ProtocolMismatchError, RefusedError, StoppingError, TooManyActorsError, CursorsFullError: it may not enter.
+        ProtocolMismatchError, RefusedError, StoppingError, SupersededError, TooManyActorsError, CursorsFullError: the
+            actor may not enter.
     """
     _require_wellformed(request)
+    _require_newest(core, request)
     if elsewhere := lead(core, request):
         core.leading.note(elsewhere)
         return pb.JoinResponse(elsewhere=elsewhere)
@@ -115,9 +117,10 @@ def join(core: IngestCore, request: pb.JoinRequest, name: str = "") -> pb.JoinRe
         epsilon=core.config.exploration.epsilon(actor_id * core.leading.n_ranks + core.leading.rank),
         schema=schema_to_pb(core.schema),
         config_json=core.config_json_of(actor_id),
-        last_seq=core.writer.last_seq(incarnation),
+        last_seq=core.last_seq(incarnation),
         newest=version_to_pb(core.newest(candidate=request.evaluates)),
         limits=core.batch_limits.present,
+        epoch=core.epoch,
     )
 
 
@@ -136,6 +139,19 @@ def _require_wellformed(request: pb.JoinRequest) -> None:
         raise RefusedError("incarnation: expected a random number, found 0")
     check_text("host", request.host, MAX_HOST)
     check_text("version", request.version, MAX_VERSION)
+
+
+def _require_newest(core: IngestCore, request: pb.JoinRequest) -> None:
+    """Check that the actor knows of no later learner of this run. Whether this learner ends, its mirror decides.
+
+    Raises:
+        SupersededError: the actor knows of one.
+    """
+    if request.run_id == core.run_id and request.epoch > core.epoch > 0:
+        raise SupersededError(
+            f"epoch: expected at most {core.epoch}, found {request.epoch}: another learner goes on with this run; try "
+            "again later"
+        )
 
 
 def _require_admissible(core: IngestCore, request: pb.JoinRequest, name: str, *, is_known: bool) -> None:

@@ -20,6 +20,7 @@ from common.wire.rpc import (
     SessionLostError,
     SharedIncarnationError,
     StoppingError,
+    SupersededError,
 )
 from learner.ingest.cordons import CordonedError
 from learner.ingest.registry import TooManyActorsError
@@ -30,7 +31,15 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 BATCH_REFUSALS = ("schema", "payload", "sequence", "rows", "report", "values", "bounds")
 """Why a batch is refused: ``RefusedError.reason``, or ``schema`` for a ``SchemaMismatchError``."""
-JOIN_REFUSALS = ("protocol_mismatch", "bad_items", "too_many_actors", "over_limit", "stopping", "cordoned")
+JOIN_REFUSALS = (
+    "protocol_mismatch",
+    "bad_items",
+    "too_many_actors",
+    "over_limit",
+    "stopping",
+    "cordoned",
+    "taken_over",
+)
 """Why a join is refused: the name of the error on the wire, or ``cordoned``."""
 CALL_LIMITS = (
     "calls",
@@ -77,6 +86,7 @@ _STATUS: dict[type[CrossborderError], tuple[grpc.StatusCode, str]] = {
     CordonedError: (grpc.StatusCode.RESOURCE_EXHAUSTED, "too_many_actors"),
     OverLimitError: (grpc.StatusCode.RESOURCE_EXHAUSTED, "over_limit"),
     StoppingError: (grpc.StatusCode.UNAVAILABLE, "stopping"),
+    SupersededError: (grpc.StatusCode.UNAVAILABLE, "taken_over"),
     TokenReplacedError: (grpc.StatusCode.UNAVAILABLE, "token_replaced"),
     OtherUserError: (grpc.StatusCode.PERMISSION_DENIED, "other_user"),
     UnauthenticatedError: (grpc.StatusCode.UNAUTHENTICATED, "unauthenticated"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import deque
 from collections.abc import AsyncIterator
 
 import grpc
@@ -49,6 +50,8 @@ class ActorStream:
         self._context = context
         self._writing = asyncio.Lock()
         self._acked = 0
+        self._unmirrored = deque[tuple[int, int]]()
+        """Batches that are stored and not acknowledged: seq, and an index below which all their rows are."""
         self.is_held = False
         """Whether the replay ratio holds the next acknowledgement back."""
         self.row: int | None = None
@@ -70,7 +73,7 @@ class ActorStream:
             stop = self._has_to_stop()
             if stop and self._told_to_stop_at is None:
                 self._told_to_stop_at = time.monotonic()
-            self._acked = max(self._acked, acked_seq or 0)
+            self._acked = max(self._acked, self._find_acknowledged(acked_seq or 0))
             newest = self._core.newest(candidate=self.evaluates)
             response = pb.PushItemsResponse(
                 acked_seq=self._acked,
@@ -85,6 +88,21 @@ class ActorStream:
                 self._told_pool = pool.message
                 response.pool.CopyFrom(pool.message)
             await self._context.write(response)
+
+    def _find_acknowledged(self, seq: int) -> int:
+        """The highest seq that may be acknowledged once the batch ``seq`` is stored; 0 for ``seq``: no further batch.
+
+        If acknowledgements wait for the mirror, they go out with later responses: an actor that waits sends heartbeats.
+        """
+        end = self._core.acknowledged_end
+        if end is None:
+            return seq
+        if seq:
+            self._unmirrored.append((seq, self._core.memory.committed))
+        acked = 0
+        while self._unmirrored and self._unmirrored[0][1] <= end:
+            acked = max(acked, self._unmirrored.popleft()[0])  # A batch that was sent again comes after later ones.
+        return acked
 
     def _has_to_stop(self) -> bool:
         return bool(self._core.control.stopping) or (self.row is not None and self._core.is_drained(self.row))

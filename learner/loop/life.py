@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from common.errors import CrossborderError, RankLostError
+from common.errors import CrossborderError, RankLostError, TakenOverError
 from learner.storage.training_state import Moment
 
 BIRTH: Final = Moment(0, 0, 0.0)
@@ -62,8 +62,12 @@ class Life:
         return Moment(opt_steps, inserted, self.seconds(), self.elsewhere())
 
     def break_off(self, error: BaseException) -> None:
-        """Note the error that ends this life: after it, torchrun or the rank that was lost may begin another life."""
-        self.is_followed = isinstance(error, RankLostError) or (self._is_restarted and isinstance(error, Exception))
+        """Note the error that ends this life.
+
+        After it, torchrun or the rank that was lost may begin another life; or another learner has begun it already.
+        """
+        is_lost = isinstance(error, RankLostError | TakenOverError)
+        self.is_followed = is_lost or (self._is_restarted and isinstance(error, Exception))
 
     def end(self) -> None:
         """Count no more seconds."""

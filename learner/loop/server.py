@@ -1,10 +1,11 @@
 """The learner host: wiring, start-up and shutdown (border's ``train_async``, over real processes).
 
 Start-up (``LearnerServer.__init__``), each step after the one before:
-    1. the run directory is made, or found to resume, and locked
+    1. the run directory is made, or found to resume, and locked; the process that mirrors it is started
     2. the agent is built and the schema of the rows found
     3. shared memory is made or opened: replay, control block, model slots
-    4. the state of the run is restored, the resolved configuration written, the evaluator's process started
+    4. the state of the run is restored, the resolved configuration written, the evaluator's process started; the mirror
+       is claimed, and the run is mirrored from now on
     5. the first model is published; ingest is started and listens; /metrics is served; ``endpoints.json`` is written
     6. local actors are started
 Training (``LearnerServer.train``), then shutdown after every kind of end:
@@ -13,7 +14,7 @@ Training (``LearnerServer.train``), then shutdown after every kind of end:
     2. Prometheus scrapes the last figures, if the run has finished and Prometheus watches it
     3. ingest takes the rows that actors still have (at most ``server.grace_seconds``) and ends
     4. local actors end, recorders are closed, the evaluator's process ends, the learning curve is drawn
-    5. the replay is synced and closed, environments are closed, the lock is given back
+    5. the replay is synced and closed, environments are closed, the mirror gets what is left, the lock is given back
 """
 
 from __future__ import annotations
@@ -54,8 +55,10 @@ from learner.records.status import Status
 from learner.replay.ratio import LiveRatio
 from learner.shared.actor_table import map_actor_table
 from learner.shared.control import ControlBlock
+from learner.storage.mirror_process import MirrorProcess
 from learner.storage.origin import Origin
 from learner.storage.resume import ResumePoint
+from learner.storage.rundir import RunDir
 
 log = logging.getLogger(__name__)
 DAY = 86_400.0
@@ -110,6 +113,7 @@ class LearnerServer:
             self._coming_ingest = coming_ingest or stack.enter_context(ComingIngest())
             group = self._open_group(stack, when_met)
             directory, earlier, beginning = open_rank(config, stack, group, resume=resume, origin=origin)
+            self._mirror = self._open_mirror(directory, stack)
             # 2. The agent, the schema of its rows and the replay.
             origin = origin if self.place.leads else None
             self.run = run = stack.enter_context(Run(config, directory, earlier, origin=origin, place=self.place))
@@ -122,6 +126,7 @@ class LearnerServer:
             self._traces = OptTraces(
                 directory.shared, self.learner, lambda: self.buffer.last_drawn, self.publisher.slots.newest
             )
+            self.mirrored = self._mirror.begin(self.learner.fail) if self._mirror is not None else None
             self.control.opt_steps = self.learner.opt_steps
             self.ratio.begin(self.buffer.inserted, self.buffer.sampled)
             # 5. The first model, ingest, /metrics and endpoints.json. Parts end in the reverse order of these lines.
@@ -173,6 +178,18 @@ class LearnerServer:
         stack.enter_context(group)
         when_met()
         return group
+
+    def _open_mirror(self, directory: RunDir, stack: ExitStack) -> MirrorProcess | None:
+        """The process that mirrors the run; it outlives the parts that write to the run's directory.
+
+        Raises:
+            ConfigError: the run has several ranks.
+        """
+        if self.config.storage.mirror is None:
+            return None
+        if not self.place.is_alone:
+            raise ConfigError("storage.mirror: expected a learner without other ranks; set storage.mirror: null")
+        return stack.enter_context(MirrorProcess(directory.path, directory.identity.run_id, self.config.storage))
 
     def _share_memory(self) -> None:
         """Make or open the control block, the table of actors and the model slots, beside the replay."""
@@ -258,7 +275,13 @@ class LearnerServer:
 
     def _serve_metrics(self) -> MetricsServer:
         collector = TrainerCollector(
-            self.run, self.learner, self.publisher, self.control, ratio=self.ratio, restarts=self._count_restarts
+            self.run,
+            self.learner,
+            self.publisher,
+            self.control,
+            ratio=self.ratio,
+            restarts=self._count_restarts,
+            mirror=self.mirrored,
         )
         serve = partial(MetricsServer, collector, self.config.metrics)
         return listen_at_first(self.config.ports_to_try("metrics.trainer_port"), serve)
@@ -266,7 +289,9 @@ class LearnerServer:
     def _count_restarts(self) -> dict[str, int]:
         """How often each kind of child was started again."""
         actors = self.local_actors.restarts if self.local_actors is not None else 0
-        return {"ingest": self.ingest.restarts, "evaluator": self.learner.scoring.restarts, "actor": actors}
+        mirror = self._mirror.restarts if self._mirror is not None else 0
+        evaluator = self.learner.scoring.restarts
+        return {"ingest": self.ingest.restarts, "evaluator": evaluator, "actor": actors, "mirror": mirror}
 
     def _write_endpoints(self) -> None:
         """Write ``endpoints.json`` once all its addresses answer, since other processes wait for the file."""

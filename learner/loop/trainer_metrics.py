@@ -22,6 +22,7 @@ from learner.records.exposition import counter, counters, gauge, gauges, info, r
 from learner.replay.mixed_replay import MixedReplay
 from learner.replay.ratio import LiveRatio
 from learner.shared.control import ControlBlock
+from learner.shared.mirror_block import MirrorBlock
 
 
 class TrainerCollector(Collector):
@@ -34,6 +35,7 @@ class TrainerCollector(Collector):
         control: shared with ingest.
         ratio: the replay ratio in force.
         restarts: counts how often each kind of child was started again.
+        mirror: says how far the run is mirrored; None if it is not.
     """
 
     def __init__(
@@ -45,9 +47,10 @@ class TrainerCollector(Collector):
         *,
         ratio: LiveRatio,
         restarts: Callable[[], Mapping[str, int]],
+        mirror: MirrorBlock | None = None,
     ) -> None:
         self._run, self._learner, self._publisher, self._control = run, learner, publisher, control
-        self._ratio, self._restarts = ratio, restarts
+        self._ratio, self._restarts, self._mirror = ratio, restarts, mirror
         config_hash = hashlib.sha256(dump_config(run.config).encode()).hexdigest()[:12]
         self._run_labels = {"run": run.config.name, "run_id": run.dir.identity.run_id, "config_hash": config_hash}
 
@@ -58,6 +61,8 @@ class TrainerCollector(Collector):
         yield from self._replay()
         yield from self._models()
         yield from self._checkpoints()
+        if self._mirror is not None:
+            yield from self._mirrored(self._mirror)
 
     def _host(self) -> Iterable[Metric]:
         build = {"version": version("crossborder"), "python": platform.python_version(), "torch": torch.__version__}
@@ -156,6 +161,18 @@ class TrainerCollector(Collector):
         yield counter("crossborder_checkpoint_seconds_total", "Seconds spent on saving checkpoints.", saves.seconds)
         name = "crossborder_last_checkpoint_timestamp_seconds"
         yield gauges(name, "Unix time at which the last checkpoint was saved.", "kind", dict(saves.last_at))
+
+    def _mirrored(self, mirror: MirrorBlock) -> Iterable[Metric]:
+        memory = self._run.memory
+        rows = min(memory.committed - mirror.mirrored, len(memory))
+        lag = time.monotonic() - mirror.mirrored_at if rows else 0.0
+        yield gauge("crossborder_mirror_lag_rows", "Rows in the replay that are not in the mirror yet.", rows)
+        yield gauge(
+            "crossborder_mirror_lag_seconds", "Age of the newest state that has all rows; 0: none is missing.", lag
+        )
+        yield counter("crossborder_mirror_states_total", "States of the run that were mirrored.", mirror.states)
+        yield counter("crossborder_mirror_bytes_total", "Bytes sent to the mirror, compressed.", mirror.sent_bytes)
+        yield counter("crossborder_mirror_failures_total", "States that could not be mirrored.", mirror.failures)
 
 
 def count_draws_by_source(run: Run) -> Iterable[Metric]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import mmap
 import struct
 import zlib
+from bisect import bisect_left
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -118,6 +119,17 @@ class BatchLog:
         slots = newest % self.length
         is_same = (self.records["seq"][slots] == seq) & (self.records["incarnation"][slots] == incarnation)
         return self.read(int(newest[is_same][-1])) if is_same.any() else None
+
+    def find_number(self, start: int, end: int) -> int:
+        """The number of the first batch that begins at this absolute index or later, among those below ``end``."""
+        numbers = range(max(0, end - self.length), end)
+        return numbers.start + bisect_left(numbers, start, key=lambda n: self.records["start"][n % self.length])
+
+    def find_seq(self, incarnation: int, end: int) -> int:
+        """The highest seq of an actor process whose batch ends at this absolute index or before; 0: none is known."""
+        records = self.records
+        is_there = (records["incarnation"] == incarnation) & (records["start"] + records["rows"] <= end)
+        return int(records["seq"][is_there].max(initial=0))
 
     def copy_newest(self, end: int) -> Array:
         """Copy the records with numbers below ``end`` that the log still has, in their order, ``[n]`` ``RECORD``."""

@@ -22,10 +22,11 @@ back to an earlier moment.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote
 
 import numpy as np
@@ -79,12 +80,21 @@ class Layout:
             RunDirectoryError: the file is missing or cannot be read, or another release wrote it.
         """
         try:
-            found = parse_json((directory / "layout.json").read_text())
-            _require_version(found["version"], directory)
-            schema = Schema.from_json(found["schema"])
-            return cls(schema, **{name: _as_count(name, found[name]) for name in _COUNTS})
+            return cls.of(parse_json((directory / "layout.json").read_text()), str(directory))
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise RunDirectoryError(f"{directory}: no readable replay memory: layout.json: {error!r}") from error
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any], place: str) -> Layout:
+        """The layout that ``layout.json`` holds as these values.
+
+        Raises:
+            RunDirectoryError: another release wrote it; the message names ``place``.
+            ValueError, LookupError, TypeError, AttributeError: the values are not those of a layout.
+        """
+        _require_version(values["version"], place)
+        schema = Schema.from_json(values["schema"])
+        return cls(schema, **{name: _as_count(name, values[name]) for name in _COUNTS})
 
     def require_same(self, found: Layout, directory: Path) -> None:
         """Check that the files in ``directory`` have this layout; slack and beginning may differ.
@@ -108,12 +118,12 @@ def _as_count(name: str, value: object) -> int:
     return value
 
 
-def _require_version(version: object, directory: Path) -> None:
+def _require_version(version: object, place: str) -> None:
     """Raise a RunDirectoryError for files of another version."""
     if version == LAYOUT_VERSION:
         return
     raise RunDirectoryError(
-        f"{directory}: expected a replay of layout {LAYOUT_VERSION}, found layout {version!r}, which another "
+        f"{place}: expected a replay of layout {LAYOUT_VERSION}, found layout {version!r}, which another "
         "release wrote; only that release can resume its runs"
     )
 

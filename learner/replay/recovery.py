@@ -269,6 +269,11 @@ def _merge_cursors(memory: ReplayMemory, records: list[Batch], synced: list[Curs
     return {cursor[0]: cursor for cursor in newest}
 
 
+def add_cursors(memory: ReplayMemory, cursors: Iterable[Cursor]) -> None:
+    """Keep the cursors of further actor processes, which have no rows in the replay any more; nobody may write."""
+    _set_cursors(memory, _merge_cursors(memory, [], [*cursors], memory.committed))
+
+
 def _set_cursors(memory: ReplayMemory, cursors: dict[int, Cursor]) -> None:
     """Write each cursor into the slot that its incarnation has, or into a free one; clear the slots of all others."""
     table, left = memory.cursors, dict(cursors)

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import Any, Final, NamedTuple
@@ -199,7 +198,7 @@ class ReplayWriter:
         is_whole = header.intact <= oldest or oldest == end
         if not (is_whole and others <= end <= memory.committed):
             return False
-        number = self._find_number(end)
+        number = memory.log.find_number(end, int(header.batches))
         own = memory.cursors["incarnation"] == incarnation
         memory.cursors["end"][own] = np.minimum(memory.cursors["end"][own], end)
         header.oldest = oldest
@@ -211,12 +210,6 @@ class ReplayWriter:
         memory.excluded = memory.excluded[memory.excluded < end]
         self._look_at_links()
         return True
-
-    def _find_number(self, end: int) -> int:
-        """The number of the first batch that begins at this absolute index or later."""
-        kept, n = self._memory.log, int(self._header.batches)
-        numbers = range(max(0, n - kept.length), n)
-        return numbers.start + bisect_left(numbers, end, key=lambda number: kept.records["start"][number % kept.length])
 
     def _look_at_links(self) -> None:
         """Cut links to rows that do not count, count the steps that can be drawn, and find the last row of each lane.

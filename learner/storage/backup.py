@@ -7,7 +7,7 @@ Nothing in the run's own directory is written or locked.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,24 +15,18 @@ from typing import BinaryIO, Final
 
 from common.config.pool_config import POOL
 from common.errors import RunDirectoryError
-from common.shared.mapped import fence
 from learner.replay.batch_log import Batch
+from learner.replay.copying import ROWS, list_batches, open_copy, read_rows
 from learner.replay.memory import ReplayMemory
 from learner.replay.ratio import copy_ratio
 from learner.replay.recovery import find_whole_bounds
-from learner.replay.ring import read_ring
-from learner.replay.writer import ReplayWriter
 from learner.shared.control import ControlBlock
 from learner.shared.durable import READ_TRIES, locate, read_whole, removing_unfinished, sync
 from learner.storage.rundir import list_states, read_identity
 from learner.storage.training_state import read_newest_state
 
-ROWS: Final = 1024
-"""The most rows that are copied at a time."""
 REPLAY_TRIES: Final = 64
 """The copy of a replay is tried this many times, each time with later rows, and at last with the newest row alone."""
-_UNKNOWN: Final = 2**64 - 1
-"""Stands for an unknown incarnation of rows. Actors draw their incarnations at random from all 64-bit numbers."""
 
 
 @dataclass(frozen=True)
@@ -170,7 +164,7 @@ def _copy_replay(source: Path, to: Path) -> int:
     for _ in range(REPLAY_TRIES):
         first, end = find_whole_bounds(memory)
         begin = min(first + later, end)
-        batches = list(_list_batches(memory, begin, end))
+        batches = list(list_batches(memory.log.read_all(), begin, end, join_rows=memory.capacity))
         steps = batches[-1].steps_end if batches else memory.steps
         to.parent.mkdir(mode=0o700, exist_ok=True)
         copy = ReplayMemory(
@@ -193,44 +187,12 @@ def _copy_replay(source: Path, to: Path) -> int:
     )
 
 
-def _list_batches(memory: ReplayMemory, begin: int, end: int) -> Iterator[Batch]:
-    """Batches that hold the rows ``[begin, end)``. Batches of one actor that follow one another are joined."""
-    joined = Batch(0, begin, 0, 0, _UNKNOWN, seq=1, follows=1, checksum=0)
-    for found in memory.log.read_all():
-        if not begin < found.end <= end:
-            continue
-        if found.start > joined.end:  # The log has lost the records of the rows before.
-            yield from _split(joined._replace(rows=found.start - joined.start))
-            joined = joined._replace(start=found.start, rows=0)
-        batch = found._replace(start=joined.end, rows=found.end - joined.end)
-        is_same = batch.incarnation == joined.incarnation and batch.follows
-        if is_same and joined.rows + batch.rows <= min(ROWS, memory.capacity):
-            joined = batch._replace(start=joined.start, rows=joined.rows + batch.rows, follows=joined.follows)
-        else:
-            yield from _split(joined)
-            joined = batch
-    yield from _split(joined)
-
-
-def _split(batch: Batch) -> Iterator[Batch]:
-    """The same rows in batches of ``ROWS`` rows at most."""
-    for start in range(batch.start, batch.end, ROWS):
-        rows = min(ROWS, batch.end - start)
-        yield batch._replace(start=start, rows=rows, follows=batch.follows if start == batch.start else 1)
-
-
 def _copy_batches(memory: ReplayMemory, copy: ReplayMemory, batches: Iterable[Batch]) -> bool:
-    """Copy the rows of these batches; False if a batch was overwritten before it was copied.
-
-    A replay may have rows of more actor processes than it has cursors. The processes without a cursor are gone.
-    """
-    kept = set(memory.cursors["incarnation"].tolist())
-    writer, links = ReplayWriter(copy, is_gone=lambda incarnation: incarnation not in kept), memory.links
+    """Copy the rows of these batches; False if a batch was overwritten before it was copied."""
+    writer = open_copy(copy, memory.cursors["incarnation"].tolist())
     for batch in batches:
-        items = {name: read_ring(ring, batch.start, batch.end) for name, ring in memory.columns.items()}
-        previous = read_ring(links.previous, batch.start, batch.end) if links is not None else None
-        fence()
-        if batch.start < memory.first():
+        rows = read_rows(memory, batch.start, batch.end)
+        if rows is None:
             return False
-        writer.copy(items, previous, batch)
+        writer.copy(*rows, batch)
     return True

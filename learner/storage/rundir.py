@@ -34,6 +34,7 @@ _SHARED: Final = (
     "followed",
     "limits.json",
     "score.json",
+    "mirror",
 )
 """Names in ``shared/``; a draft of one is called ``.NAME.part``."""
 

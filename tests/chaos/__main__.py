@@ -13,6 +13,7 @@ from tests.chaos.agreement import compare_readers
 from tests.chaos.doors import fuzz_doors
 from tests.chaos.fuzz import fuzz
 from tests.chaos.greed import be_greedy
+from tests.chaos.host_loss import lose_hosts
 from tests.chaos.kills import kill_at_random
 from tests.chaos.partition import cut_off, move_away
 from tests.chaos.power import cut_power
@@ -34,6 +35,10 @@ EXERCISES: dict[str, tuple[Callable[..., dict[str, Any]], dict[str, Any]]] = {
     "address": (move_away, {"seed": 1}),
     "shutdown": (shut_down, {}),
     "power": (cut_power, {"cuts": 10, "seed": 1, "shortest": 5.0, "longest": 90.0}),
+    "host_loss": (
+        lose_hosts,
+        {"losses": 20, "seed": 1, "shortest": 3.0, "longest": 15.0, "mirror_seconds": 5.0},
+    ),
     "resume": (go_on, {"seeds": 5, "seed": 1, "kills": 3}),
     "soak": (soak, {"minutes": 30.0}),
     "serving": (serve_through, {"kills": 100, "cuts": 100, "seed": 1}),

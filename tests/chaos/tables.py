@@ -60,6 +60,24 @@ def _standby() -> str:
     return _table("kill -9 of | kills | all go on within s, median | worst", rows)
 
 
+_LOSS_SECONDS = ("lost_seconds", "back_seconds", "back_seconds_of_two")
+
+
+def _host_loss() -> str:
+    rows = [
+        [
+            f"`acknowledge: {acknowledge}`",
+            *(found[key] for key in ("losses", "rivals", "torn", "doubled")),
+            "not counted" if found["acknowledged_lost"] is None else found["acknowledged_lost"],
+            *(f"{found[key]['median']:.1f}, {found[key]['worst']:.1f}" for key in _LOSS_SECONDS),
+        ]
+        for acknowledge, found in _result("host_loss").items()
+    ]
+    counts = "losses | with two learners | torn | doubled | acknowledged and lost"
+    seconds = "lost s: median, worst | back s | back s, two learners"
+    return _table(f"run | {counts} | {seconds}", rows)
+
+
 def _resume() -> str:
     rows = [
         [
@@ -125,6 +143,7 @@ TABLES = {
     "rows": _rows,
     "recovery": _recovery,
     "standby": _standby,
+    "host_loss": _host_loss,
     "resume": _resume,
     "power": _power,
     "soak": _soak,

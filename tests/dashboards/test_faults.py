@@ -45,6 +45,7 @@ SHOWN = {*UNATTENDED, "DiskNearlyFull", "LearnerDown"} | {
     "CallsUnauthenticated",
     "NonFiniteLoss",
     "CheckpointsFail",
+    "MirrorBehind",
 }
 
 pytestmark = needs("prometheus", "prometheus-alertmanager")
@@ -122,6 +123,18 @@ def test_a_run_whose_checkpoints_cannot_be_written(start: Start, write_config: W
         checkpoints.rename(tmp_path / "elsewhere")
         checkpoints.touch()
         assert reach(alerts, "CheckpointsFail")
+
+
+def test_a_mirror_that_cannot_be_reached(start: Start, write_config: WriteConfig, tmp_path: Path) -> None:
+    mirror = tmp_path / "mirror"
+    config = write_config(**merged(CALM, {"storage": {"mirror": f"file://{mirror}", "mirror_seconds": 0.5}}))
+    start("learner-server", "--config", str(config), "--local-actors", "1")
+    wait_for((tmp_path / "run" / "endpoints.json").exists, "the learner is up")
+    with on_call(tmp_path, endpoints(tmp_path / "run"), {**SOONER, "> 60": "> 5"}) as (asked, alerts):
+        wait_for(lambda: asked.values("crossborder_mirror_failures_total") == [0], "the counter is seen")
+        mirror.rename(tmp_path / "elsewhere")
+        mirror.touch()
+        assert reach(alerts, "MirrorBehind")
 
 
 def test_a_run_that_diverges_and_is_started_again(start: Start, write_config: WriteConfig, tmp_path: Path) -> None:

@@ -165,6 +165,7 @@ class Terminals:
     def _translate(self, line: str) -> str:
         """The line with this test's addresses, and with directories of its own."""
         listens = self._relay_port if line.startswith("actor-relay") else self.port
+        line = line.replace("s3://bucket", f"file://{self._place}/bucket")
         line = line.replace("relay-host:50051", f"localhost:{self._relay_port}").replace("gpu-host", "localhost")
         line = line.replace("0.0.0.0:50051", f"0.0.0.0:{listens}")
         line = line.replace("50051", str(self.port)).replace("50052", str(self._second_port))

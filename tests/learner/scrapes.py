@@ -62,6 +62,7 @@ def full_run(make_config: MakeConfig) -> Iterator[LearnerServer]:
         replay={"capacity": 100, "samples_per_insert": 8.0},
         evaluator={"episodes": 1},
         server={"grace_seconds": 0.5},
+        storage={"mirror": "memory://mirror"},
     )
     with LearnerServer(config) as server:
         server.control.trainer_waits = 1  # The opt steps below release no actor that the replay ratio holds back.

@@ -36,6 +36,7 @@ Errors are gRPC status codes; the trailing metadata key `crossborder-error` hold
   bad_items            INVALID_ARGUMENT     a batch or its report breaks the rules stated here; permanent
   too_many_actors      RESOURCE_EXHAUSTED   every actor id is taken, or the id or the host is cordoned; retry later
   over_limit           RESOURCE_EXHAUSTED   too many calls, joins or wrong tokens at one time; retry later
+  taken_over           UNAVAILABLE          another learner goes on with the run; resolve the name again, Join later
   stopping             UNAVAILABLE          the learner is shutting down; do not come back
   token_replaced       UNAVAILABLE          only another token of the same name is valid now: Join with that one
 UNAVAILABLE and DEADLINE_EXCEEDED without that key are transient: wait, then Join. Wait a random time of up to 100 ms
@@ -592,6 +593,8 @@ class JoinRequest(_message.Message):
     EVALUATES_FIELD_NUMBER: _builtins.int
     WANTED_ID_FIELD_NUMBER: _builtins.int
     TAKES_ELSEWHERE_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    RUN_ID_FIELD_NUMBER: _builtins.int
     protocol_version: _builtins.int
     """The version of this protocol the actor speaks: 3. Anything else than the learner's own is refused by name."""
     incarnation: _builtins.int
@@ -620,6 +623,9 @@ class JoinRequest(_message.Message):
     """The answer may be JoinResponse.elsewhere. An actor does not set it if it has followed such an answer, if it joins
     again, or if it names a former incarnation or a wanted_id: its rows belong to this learner.
     """
+    epoch: _builtins.int
+    """The highest JoinResponse.epoch that this actor has had, and the run_id beside it. May be absent."""
+    run_id: _builtins.str
     def __init__(
         self,
         *,
@@ -632,10 +638,12 @@ class JoinRequest(_message.Message):
         evaluates: _builtins.bool = ...,
         wanted_id: _builtins.int | None = ...,
         takes_elsewhere: _builtins.bool = ...,
+        epoch: _builtins.int = ...,
+        run_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_wanted_id", b"_wanted_id", "wanted_id", b"wanted_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_wanted_id", b"_wanted_id", "evaluates", b"evaluates", "former_incarnation", b"former_incarnation", "host", b"host", "incarnation", b"incarnation", "pid", b"pid", "protocol_version", b"protocol_version", "takes_elsewhere", b"takes_elsewhere", "version", b"version", "wanted_id", b"wanted_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_wanted_id", b"_wanted_id", "epoch", b"epoch", "evaluates", b"evaluates", "former_incarnation", b"former_incarnation", "host", b"host", "incarnation", b"incarnation", "pid", b"pid", "protocol_version", b"protocol_version", "run_id", b"run_id", "takes_elsewhere", b"takes_elsewhere", "version", b"version", "wanted_id", b"wanted_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__wanted_id: _TypeAlias = _typing.Literal["wanted_id"]  # noqa: Y015
     _WhichOneofArgType__wanted_id: _TypeAlias = _typing.Literal["_wanted_id", b"_wanted_id"]  # noqa: Y015
@@ -658,6 +666,7 @@ class JoinResponse(_message.Message):
     LIMITS_FIELD_NUMBER: _builtins.int
     ELSEWHERE_FIELD_NUMBER: _builtins.int
     RELAYED_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
     actor_id: _builtins.int
     """JoinRequest.wanted_id, or else the smallest free number, 0 <= actor_id < max_actors. Free again once the actor left
     or is lost, or when it has not opened a stream within seconds (`server.limits.handshake_seconds`) of its first Join.
@@ -693,6 +702,10 @@ class JoinResponse(_message.Message):
     """A relay has passed this answer on from a learner on another host. So an actor must not trust the learner as one on its
     own host, even if the relay is there.
     """
+    epoch: _builtins.int
+    """Grows with each learner that goes on with a run whose mirror outlives hosts. A learner refuses an actor of the same
+    run with a higher epoch (taken_over): the run has gone on elsewhere. 0: the run has no mirror.
+    """
     @_builtins.property
     def schema(self) -> Global___Schema:
         """The columns that every row must have."""
@@ -719,10 +732,11 @@ class JoinResponse(_message.Message):
         limits: Global___Limits | None = ...,
         elsewhere: _builtins.str = ...,
         relayed: _builtins.bool = ...,
+        epoch: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["limits", b"limits", "newest", b"newest", "schema", b"schema"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["actor_id", b"actor_id", "config_json", b"config_json", "elsewhere", b"elsewhere", "epsilon", b"epsilon", "last_seq", b"last_seq", "limits", b"limits", "newest", b"newest", "relayed", b"relayed", "run_id", b"run_id", "schema", b"schema", "seed", b"seed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["actor_id", b"actor_id", "config_json", b"config_json", "elsewhere", b"elsewhere", "epoch", b"epoch", "epsilon", b"epsilon", "last_seq", b"last_seq", "limits", b"limits", "newest", b"newest", "relayed", b"relayed", "run_id", b"run_id", "schema", b"schema", "seed", b"seed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -6,6 +6,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import grpc
 import pytest
@@ -25,7 +26,7 @@ from common.wire import owners
 from common.wire.codec import schema_to_pb
 from common.wire.endpoints import Endpoint
 from common.wire.pb import crossborder_pb2 as pb
-from common.wire.rpc import StoppingError
+from common.wire.rpc import ERROR_KEY, StoppingError
 from common.wire.trust import Trust
 from learner.loop.server import LearnerServer
 from tests.actor.client.conftest import ScriptedLearner, Serve
@@ -317,3 +318,38 @@ def test_an_actor_is_not_led_where_it_could_trust_less(here: str, elsewhere: str
 def test_a_text_that_is_no_address_is_refused() -> None:
     with pytest.raises(ConfigError, match="expected HOST:PORT"):
         follow(Endpoint.of("a:1"), "b", TLS, [])
+
+
+class Listening(ScriptedLearner):
+    """Keeps the requests to join, and refuses the first ones, since another learner has taken over the run."""
+
+    refused = 0
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.requests: list[pb.JoinRequest] = []
+
+    def Join(self, request: pb.JoinRequest, context: grpc.ServicerContext) -> pb.JoinResponse:  # noqa: N802
+        self.requests.append(request)
+        if len(self.requests) <= self.refused:
+            context.set_trailing_metadata(((ERROR_KEY, "taken_over"),))
+            context.abort(grpc.StatusCode.UNAVAILABLE, "another learner goes on with this run")
+        return super().Join(request, context)
+
+
+def test_an_actor_tells_the_newest_life_of_its_run_that_it_knows(serve: Serve, connect: Connect) -> None:
+    answer = pb.JoinResponse()
+    answer.CopyFrom(JOINED)
+    answer.epoch = 41
+    learner = Listening(answer, [])
+    connector = connect(f"127.0.0.1:{serve(learner)}")
+    connector.join()
+    connector.join()
+    assert [(request.run_id, request.epoch) for request in learner.requests] == [("", 0), ("a run", 41)]
+
+
+def test_an_actor_waits_until_the_name_leads_to_the_newest_learner(serve: Serve, connect: Connect) -> None:
+    learner = Listening(JOINED, [])
+    learner.refused = 2
+    assert connect(f"127.0.0.1:{serve(learner)}").join().run_id == "a run"
+    assert len(learner.requests) == 3

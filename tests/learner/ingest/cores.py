@@ -15,6 +15,7 @@ from learner.replay.memory import ReplayMemory
 from learner.shared.actor_table import map_actor_table
 from learner.shared.bell import Bell
 from learner.shared.control import ControlBlock
+from learner.shared.mirror_block import MirrorBlock
 
 
 class LoneCore:
@@ -32,6 +33,7 @@ class LoneCore:
         ControlBlock.open(directory, create=True).start(1, 0)
         map_actor_table(directory, create=True)
         ReplayMemory(directory / "replay", schema, config.replay.capacity, create=True, **replay)
+        self.mirror = MirrorBlock.open(directory)
         self.publisher = ModelPublisher(directory / "models", {"steps": torch.zeros(1)}, 1)
         self.publisher.publish(0)
         self.candidates = ModelPublisher(directory / "candidates", {"steps": torch.zeros(1)}, 1)

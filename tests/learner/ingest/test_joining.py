@@ -13,15 +13,16 @@ import pytest
 
 from common.errors import RefusedError
 from common.wire.pb import crossborder_pb2 as pb
-from common.wire.rpc import PROTOCOL_VERSION
+from common.wire.rpc import PROTOCOL_VERSION, SupersededError
 from learner.ingest.joining import join
 from learner.ingest.leading import Leading
+from learner.ingest.refusals import JOIN_REFUSALS, status_of
 from learner.loop.server import LearnerServer
 from learner.shared.rank_table import RankTable
 from tests.conftest import MakeConfig, wait_for
 from tests.learner.ingest.by_hand import SECONDS, Client, Talk, refusal
 from tests.learner.ingest.cores import LoneCore
-from tests.parts import counting_schema
+from tests.parts import counting_schema, expected_rows
 
 
 def test_join_tells_everything_an_actor_needs(client: Client) -> None:
@@ -188,3 +189,36 @@ def test_actors_of_all_ranks_stand_on_one_ladder(ranked: LoneCore, make_config: 
     ranked.core.config = make_config(exploration={"base": 0.4, "alpha": 7.0, "rungs": 4})
     told = [join(ranked.core, asks(i, takes_elsewhere=False)).epsilon for i in (1, 2)]
     assert told == pytest.approx([ranked.core.config.exploration.epsilon(place) for place in (1, 3)])
+
+
+@pytest.fixture
+def mirrored(make_config: MakeConfig, tmp_path: Path) -> Iterator[LoneCore]:
+    """The core of a run whose mirror was claimed with epoch 100, and whose acknowledgements wait for it."""
+    storage = {"mirror": f"file://{tmp_path}/mirror", "acknowledge": "mirrored"}
+    lone = LoneCore(tmp_path / "shared", make_config(storage=storage), counting_schema())
+    lone.mirror.epoch = 100
+    yield lone
+    lone.close()
+
+
+def test_an_actor_that_knows_a_later_learner_of_the_run_is_told_to_come_later(mirrored: LoneCore) -> None:
+    assert join(mirrored.core, asks(1, run_id="lone", epoch=100)).epoch == 100
+    with pytest.raises(SupersededError, match=r"epoch: expected at most 100, found 101: another learner goes on"):
+        join(mirrored.core, asks(1, run_id="lone", epoch=101))
+    assert status_of(SupersededError(""))[1] in JOIN_REFUSALS
+    assert join(mirrored.core, asks(2, run_id="another", epoch=101)).epoch == 100, "its epochs are those of another run"
+
+
+def test_a_run_without_a_mirror_takes_actors_of_every_epoch(make_config: MakeConfig, tmp_path: Path) -> None:
+    lone = LoneCore(tmp_path / "shared", make_config(), counting_schema())
+    assert join(lone.core, asks(1, run_id="lone", epoch=101)).epoch == 0
+    lone.close()
+
+
+def test_last_seq_is_that_of_the_last_batch_that_is_mirrored(mirrored: LoneCore) -> None:
+    core, items = mirrored.core, expected_rows(0, 9)
+    for seq in (1, 2, 3):
+        core.writer.append({name: column[:2] for name, column in items.items()}, 2, incarnation=1, seq=seq)
+    for end, last in ((0, 0), (2, 1), (3, 1), (4, 2), (6, 3)):
+        mirrored.mirror.mirrored = end
+        assert join(core, asks(1)).last_seq == last

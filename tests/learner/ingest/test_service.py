@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import grpc
 import pytest
 
@@ -247,3 +249,24 @@ def test_an_old_stream_that_ends_late_does_not_take_the_actor_offline(client: Cl
     assert client.server.actor_table["state"][0] == ActorState.ONLINE
     new.end()
     wait_for(lambda: client.server.control.actors_online == 0, "its end counts")
+
+
+def test_a_batch_is_acknowledged_once_it_is_mirrored_if_the_configuration_says_so(
+    make_config: MakeConfig, tmp_path: Path
+) -> None:
+    storage = {"mirror": f"file://{tmp_path}/mirror", "mirror_seconds": 3600, "acknowledge": "mirrored"}
+    with LearnerServer(make_config(storage=storage)) as server:
+        client = Client(server)
+        assert client.join().epoch > 0
+        talk = Talk(client.stub)
+        heartbeat = client.batch(0, rows=0, payload=b"")
+        assert talk.say(heartbeat).acked_seq == 0
+        assert [talk.say(client.batch(seq, start=5 * seq)).acked_seq for seq in (1, 2, 3)] == [0, 0, 0]
+        assert talk.say(client.batch(1, start=5)).acked_seq == 0, "it was stored before, and is not mirrored either"
+        assert client.memory().committed == 15
+        assert server.mirrored is not None
+        for end, acked in ((4, 0), (5, 1), (14, 2), (15, 3)):
+            server.mirrored.mirrored = end  # The mirror's process would write this.
+            assert talk.say(heartbeat).acked_seq == acked
+        talk.say(client.batch(0, rows=0, payload=b"", report=pb.Report(leaving=True)))
+        talk.end()

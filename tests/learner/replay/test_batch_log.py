@@ -63,3 +63,12 @@ def test_the_log_has_room_for_batches_of_several_rows_or_of_one(
     n_slots: int, *, single_rows: bool, expected: int
 ) -> None:
     assert choose_length(n_slots, single_rows=single_rows) == expected
+
+
+def test_batches_are_found_by_their_rows_and_by_their_sender(tmp_path: Path) -> None:
+    log = open_log(tmp_path, 8)
+    for n in range(12):  # The first four are overwritten.
+        log.write(Batch(n, 10 * n, 10, 10 * (n + 1), 7 + n % 2, n + 1, 1, 0))
+    assert [log.find_number(start, 12) for start in (0, 40, 41, 110, 111)] == [4, 4, 5, 11, 12]
+    assert [log.find_seq(7, end) for end in (40, 50, 69, 70, 120)] == [0, 5, 5, 7, 11]
+    assert log.find_seq(99, 120) == 0

@@ -163,7 +163,8 @@ def test_rows_that_are_overwritten_faster_than_they_are_copied_are_left_out(
         header.oldest = max(oldest + 10, int(header.oldest))
         copy_batch(writer, *given, **named)
 
-    monkeypatch.setattr("learner.storage.backup.ROWS", 5)
+    for module in ("learner.storage.backup", "learner.replay.copying"):
+        monkeypatch.setattr(f"{module}.ROWS", 5)
     monkeypatch.setattr(ReplayWriter, "copy", overwritten_meanwhile)
     back_up(run, tmp_path / "copy")
     copy = replay_of(tmp_path / "copy")

@@ -1,0 +1,76 @@
+"""Reading rows of a replay while actors fill it, and storing them in another replay under the same indices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from common.data import Array, Items
+from common.shared.mapped import fence
+from learner.replay.batch_log import Batch
+from learner.replay.memory import ReplayMemory
+from learner.replay.ring import read_ring
+from learner.replay.writer import ReplayWriter
+
+ROWS: Final = 1024
+"""The most rows of batches that are joined, and of those whose actor is unknown."""
+_UNKNOWN: Final = 2**64 - 1
+"""Stands for an unknown incarnation of rows. Actors draw their incarnations at random from all 64-bit numbers."""
+Rows = tuple[Items, Array | None]
+"""The columns of rows, ``[n, *shape]`` each, and their links to earlier rows, ``[n]`` uint32; None for items."""
+
+
+def list_batches(records: Iterable[Batch], begin: int, end: int, join_rows: int = 0) -> Iterator[Batch]:
+    """Batches that hold the rows ``[begin, end)``.
+
+    Args:
+        records: of the log, by number; rows without a record get batches of an unknown actor.
+        begin: absolute index of the first row.
+        end: the end of a batch.
+        join_rows: batches of one actor that follow one another are joined, up to this many rows and up to ``ROWS``.
+            A learner can compare batches that an actor sends again only with those that are not joined.
+    """
+    joined = Batch(0, begin, 0, 0, _UNKNOWN, seq=1, follows=1, checksum=0)
+    for found in records:
+        if not begin < found.end <= end:
+            continue
+        if found.start > joined.end:  # The log has lost the records of the rows before.
+            yield from _split(joined)
+            yield from _split(Batch(0, joined.end, found.start - joined.end, 0, _UNKNOWN, seq=1, follows=1, checksum=0))
+            joined = joined._replace(start=found.start, rows=0)
+        batch = found._replace(start=joined.end, rows=found.end - joined.end)
+        is_same = batch.incarnation == joined.incarnation and batch.follows
+        if is_same and joined.rows + batch.rows <= min(ROWS, join_rows):
+            joined = batch._replace(start=joined.start, rows=joined.rows + batch.rows, follows=joined.follows)
+        else:
+            yield from _split(joined)
+            joined = batch
+    yield from _split(joined)
+
+
+def _split(batch: Batch) -> Iterator[Batch]:
+    """A batch that has rows; if its actor is unknown, in batches of ``ROWS`` rows at most."""
+    most = ROWS if batch.incarnation == _UNKNOWN else max(1, batch.rows)
+    for start in range(batch.start, batch.end, most):
+        yield batch._replace(start=start, rows=min(most, batch.end - start))
+
+
+def read_rows(memory: ReplayMemory, start: int, end: int) -> Rows | None:
+    """Copy the rows ``[start, end)`` and their links; None if one of them was overwritten before it was copied."""
+    items = {name: read_ring(ring, start, end) for name, ring in memory.columns.items()}
+    previous = read_ring(memory.links.previous, start, end) if memory.links is not None else None
+    fence()
+    return (items, previous) if start >= memory.first() else None
+
+
+def open_copy(copy: ReplayMemory, kept: Iterable[int]) -> ReplayWriter:
+    """A writer of rows of another replay.
+
+    That replay may have rows of more actor processes than it has cursors. The processes without a cursor are gone.
+
+    Args:
+        copy: the replay that gets the rows.
+        kept: the incarnations that have a cursor in the other replay.
+    """
+    present = set(kept)
+    return ReplayWriter(copy, is_gone=lambda incarnation: incarnation not in present)

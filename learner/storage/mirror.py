@@ -1,0 +1,369 @@
+"""A mirror: copies of a run in an object store or a directory of another host, by fsspec.
+
+    claims/EPOCH           a learner that begins to write here; later learners have higher epochs
+    objects/HASH           bytes, compressed with zstd, under the BLAKE2 of what they decompress to
+    states/EPOCH-NUMBER    a state of the run: names of its objects, and its small files; written after all its objects
+
+Only the learner with the highest claim owns the mirror. Each of two learners first writes and then reads: the former
+one writes a state and then lists the claims, and the new one writes its claim and then reads the newest state. So
+either the new learner goes on from that state, or the former one sees the claim before it acknowledges any row of the
+state. This needs a store in which each read and each listing sees all writes that ended before it, as S3, GCS and Azure
+have them; it needs no conditional writes. Names of states begin with the epoch, so a late state of a former learner is
+never the newest one.
+
+A reader takes the newest state that is whole. The objects of the newest two states are kept.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import json
+import os
+import secrets
+import socket
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+import zstandard
+
+from common.depth import parse_json
+from common.errors import PluginError, RunDirectoryError, TakenOverError
+from learner.replay.recovery import Watermark
+from learner.shared.durable import READ_TRIES
+
+FORMAT: Final = 1
+INLINE_BYTES: Final = 32 << 10
+"""Files that are no larger than this when compressed travel in the state itself."""
+_INLINE: Final = "inline:"
+_JITTER: Final = 1_000_000
+"""Microseconds."""
+_STATES_KEPT: Final = 2
+Source = io.BufferedReader | io.BytesIO
+_CLAIMS, _OBJECTS, _STATES = "claims", "objects", "states"
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Rows ``[start, end)`` of the replay in one object, see ``learner.storage.segments``."""
+
+    start: int
+    end: int
+    steps: int
+    """Steps among these rows."""
+    steps_end: int
+    """Steps ever stored, up to the last of these rows."""
+    checksum: int
+    """Of the rows and their links, as ``ReplayMemory.compute_checksum`` computes it."""
+    level: int
+    """How often the rows were joined with others into a larger segment."""
+    name: str
+
+
+@dataclass(frozen=True)
+class MirroredState:
+    """The run at one moment: the files of its directory by their paths, and the rows of its replay."""
+
+    run_id: str
+    epoch: int
+    at: float
+    """When it was read, in Unix seconds."""
+    files: Mapping[str, str]
+    """By path, ``inline:BASE64`` or the name of an object."""
+    layout: Mapping[str, Any]
+    """Of the replay, as in its ``layout.json``."""
+    watermark: Mapping[str, Any]
+    """See ``learner.replay.recovery``: how far the replay was, and the cursors of its actors."""
+    segments: list[Segment] = field(default_factory=list)
+
+    @property
+    def objects(self) -> set[str]:
+        """The names of all objects that the state needs."""
+        files = {name for name in self.files.values() if not name.startswith(_INLINE)}
+        return files | {segment.name for segment in self.segments}
+
+    def read_watermark(self) -> Watermark:
+        """How far the replay was."""
+        return Watermark.from_json(json.dumps(self.watermark))
+
+    def to_bytes(self) -> bytes:
+        """As a compressed object with a checksum."""
+        return _compressor().compress(json.dumps({"format": FORMAT, **asdict(self)}).encode())
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> MirroredState:
+        """From the bytes that ``to_bytes`` gave.
+
+        Raises:
+            ValueError, LookupError, TypeError: they are not whole, or another release wrote them.
+        """
+        try:
+            values = parse_json(zstandard.ZstdDecompressor().decompress(content).decode())
+        except zstandard.ZstdError as error:
+            raise ValueError(str(error)) from error
+        if values.pop("format") != FORMAT:
+            raise ValueError("another release wrote it")
+        return cls(**{**values, "segments": [Segment(**segment) for segment in values["segments"]]})
+
+
+def _compressor() -> zstandard.ZstdCompressor:
+    return zstandard.ZstdCompressor(level=1, write_checksum=True)
+
+
+class Mirror:
+    """The mirror of one run.
+
+    Args:
+        url: of its place.
+
+    Raises:
+        PluginError: the driver of such places is not installed.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url, self.epoch = url, 0
+        self.sent_bytes = 0
+        self._number = 0
+        self._whole, self._left = set[str](), set[str]()
+        """Objects that are whole, and those that others have left: a kill may have come while one was written."""
+        self._states, self._claims = list[str](), list[str]()
+        """States, and claims of earlier owners."""
+        self._newest: list[MirroredState] = []
+        """The newest states, as many as are kept, the newest last."""
+        try:
+            from fsspec.core import url_to_fs  # noqa: PLC0415 - needs crossborder[mirror]
+
+            options = {"auto_mkdir": True} if url.startswith(("file:", "local:")) else {}
+            self._fs, self._root = url_to_fs(url, **options)
+        except (ImportError, ValueError) as error:
+            raise PluginError(f"storage.mirror: {url}: {error}; pip install 'crossborder[mirror]'") from error
+
+    @contextmanager
+    def _reaching(self) -> Iterator[None]:
+        """Raise an OSError in the place of whatever error a driver raises."""
+        try:
+            yield
+        except FileNotFoundError:
+            raise
+        except Exception as error:
+            raise OSError(f"{self.url}: {type(error).__name__}: {error}") from error
+
+    def _list(self, kind: str) -> list[str]:
+        """The names of one kind, sorted, as the store has them now."""
+        with self._reaching():
+            self._fs.invalidate_cache()
+            try:
+                found = self._fs.ls(f"{self._root}/{kind}", detail=False)
+            except FileNotFoundError:
+                return []
+        return sorted(str(path).rstrip("/").rpartition("/")[2] for path in found)
+
+    def _read(self, kind: str, name: str) -> bytes:
+        with self._reaching():
+            content: bytes = self._fs.cat_file(f"{self._root}/{kind}/{name}")
+            return content
+
+    def _write(self, kind: str, name: str, content: bytes) -> None:
+        with self._reaching():
+            self._fs.pipe_file(f"{self._root}/{kind}/{name}", content)
+        self.sent_bytes += len(content)
+
+    # States and claims.
+
+    def find_newest(self) -> MirroredState | None:
+        """The newest state that is whole; None if there is none.
+
+        Raises:
+            OSError: the mirror cannot be reached.
+        """
+        for _ in range(READ_TRIES):
+            found, removed = self._list(_STATES), 0
+            for name in reversed(found):
+                try:
+                    return MirroredState.from_bytes(self._read(_STATES, name))
+                except FileNotFoundError:
+                    removed += 1  # Its owner has removed it meanwhile, and a newer one is there.
+                except (ValueError, LookupError, TypeError):
+                    continue  # A learner was killed while it wrote the state.
+            if not removed:
+                return None
+        raise OSError(f"{self.url}: each state was removed while it was read; try again")
+
+    def claim(self, run_id: str, known_epoch: int) -> MirroredState | None:
+        """Become the owner: all learners with earlier claims end when they look at the claims next.
+
+        Args:
+            run_id: of the run that will be mirrored.
+            known_epoch: the highest epoch that the run's directory knows of; 0 for a new run.
+
+        Returns:
+            The newest state, from which the mirror goes on; None if the mirror is empty.
+
+        Raises:
+            RunDirectoryError: the mirror is that of another run.
+            TakenOverError: another learner has gone on with the run, so the directory is an older copy of it.
+            OSError: the mirror cannot be reached.
+        """
+        self._require_same(run_id, known_epoch)
+        claims = self._list(_CLAIMS)
+        # The time keeps epochs in order although claims are removed, and the random part keeps two learners apart that
+        # start at one moment.
+        highest = max(int(claims[-1]) if claims else 0, time.time_ns() // 1000)
+        self.epoch = highest + 1 + secrets.randbelow(_JITTER)
+        whose = {"host": socket.gethostname(), "pid": os.getpid(), "at": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
+        self._write(_CLAIMS, _name(self.epoch), json.dumps(whose).encode())
+        newest = self._require_same(run_id, known_epoch)
+        self.own(self.epoch, newest)
+        return newest
+
+    def own(self, epoch: int, newest: MirroredState | None) -> None:
+        """Go on as the owner of this epoch, from the newest state.
+
+        Raises:
+            TakenOverError: another learner has claimed the mirror since.
+            OSError: the mirror cannot be reached.
+        """
+        self.epoch, self._newest = epoch, [newest] if newest is not None else []
+        self._states, self._claims = self._list(_STATES), self._list(_CLAIMS)[:-1]
+        own = [int(name.rpartition("-")[2]) for name in self._states if name.startswith(_name(epoch))]
+        self._number = max(own, default=0)
+        self._whole = newest.objects if newest is not None else set()
+        self._left = set(self._list(_OBJECTS)) - self._whole
+        self.require_owner()
+
+    def _require_same(self, run_id: str, known_epoch: int) -> MirroredState | None:
+        newest = self.find_newest()
+        if newest is not None and newest.run_id != run_id:
+            raise RunDirectoryError(
+                f"storage.mirror: {self.url}: expected an empty place or the mirror of run {run_id}, found that of run "
+                f"{newest.run_id}; name another place, or go on with that run (--resume {self.url})"
+            )
+        if newest is not None and newest.epoch > known_epoch:
+            raise TakenOverError(
+                f"{self.url}: another learner has gone on with the run since this run directory was last in use; go on "
+                f"from the mirror in another directory (--resume {self.url} --run-dir NEW)"
+            )
+        return newest
+
+    def require_owner(self) -> None:
+        """Check that no other learner has claimed the mirror since.
+
+        Raises:
+            TakenOverError: another learner has.
+            OSError: the mirror cannot be reached.
+        """
+        highest = self._list(_CLAIMS)[-1:]
+        if highest != [_name(self.epoch)]:
+            whose = self._read(_CLAIMS, highest[0]).decode() if highest else "nobody"
+            raise TakenOverError(f"{self.url}: another learner has taken over this run: {whose}")
+
+    def write(self, state: MirroredState) -> None:
+        """Write a state whose objects are all there, then remove objects that neither it nor the state before needs.
+
+        When this returns, a later owner will go on from this state or from a later one.
+
+        Raises:
+            TakenOverError: another learner has claimed the mirror; it may not know of this state.
+            OSError: the mirror cannot be reached.
+        """
+        self.require_owner()
+        self._number += 1
+        self._states.append(f"{_name(self.epoch)}-{self._number:012d}")
+        self._write(_STATES, self._states[-1], state.to_bytes())
+        self.require_owner()
+        self._newest = [*self._newest, state][-_STATES_KEPT:]
+        self._remove(_STATES, self._states[:-_STATES_KEPT])
+        self._remove(_CLAIMS, self._claims)
+        self._states, self._claims = self._states[-_STATES_KEPT:], []
+        used = set[str]().union(*(state.objects for state in self._newest))
+        self._remove(_OBJECTS, sorted((self._whole | self._left) - used))
+        self._whole, self._left = used, set()
+
+    def _remove(self, kind: str, names: list[str]) -> None:
+        for name in names:
+            with self._reaching():
+                try:
+                    self._fs.rm_file(f"{self._root}/{kind}/{name}")
+                except FileNotFoundError:
+                    continue
+
+    # Objects.
+
+    def put(self, source: Source) -> str:
+        """Send the rest of a file, unless it is there; return the name of the object.
+
+        Raises:
+            OSError: the mirror cannot be reached.
+        """
+        begin = source.tell()
+        name = hashlib.file_digest(source, _hash).hexdigest()
+        if name not in self._whole:
+            source.seek(begin)
+            with self._reaching(), self._fs.open(f"{self._root}/{_OBJECTS}/{name}", "wb") as target:
+                _, written = _compressor().copy_stream(source, target)
+            self._whole.add(name)
+            self._left.discard(name)
+            self.sent_bytes += written
+        return name
+
+    def put_file(self, source: Source) -> str:
+        """Send a file; return what a state has for it: the file itself if it is small, or else the object's name."""
+        begin = source.read(8 * INLINE_BYTES + 1)
+        if len(begin) <= 8 * INLINE_BYTES and len(small := _compressor().compress(begin)) <= INLINE_BYTES:
+            return f"{_INLINE}{base64.b64encode(small).decode()}"
+        source.seek(0)
+        return self.put(source)
+
+    def get(self, name: str, target: BinaryIO) -> None:
+        """Write the content of an object, or of a small file of a state, to ``target``.
+
+        Raises:
+            FileNotFoundError: the mirror has no such object; a newer state does not need it.
+            OSError: it cannot be read, or is damaged.
+        """
+        if name.startswith(_INLINE):
+            target.write(zstandard.ZstdDecompressor().decompress(base64.b64decode(name.removeprefix(_INLINE))))
+            return
+        digest, found = _hash(), 0
+        with self._reaching(), self._fs.open(f"{self._root}/{_OBJECTS}/{name}", "rb") as source:
+            for chunk in zstandard.ZstdDecompressor().read_to_iter(source):
+                digest.update(chunk)
+                found += target.write(chunk)
+        if digest.hexdigest() != name:
+            raise OSError(f"{self.url}: object {name}: its {found} bytes are not those that were written")
+
+    def get_bytes(self, name: str) -> bytes:
+        """The content of an object."""
+        target = io.BytesIO()
+        self.get(name, target)
+        return target.getvalue()
+
+
+def _hash() -> Any:
+    return hashlib.blake2b(digest_size=20)
+
+
+def _name(epoch: int) -> str:
+    return f"{epoch:020d}"
+
+
+EPOCH_FILE: Final = "mirror.json"
+"""In a run directory that is mirrored: the highest epoch that it knows of."""
+
+
+def read_epoch(run: Path) -> int:
+    """The highest epoch that a run's directory knows of; 0 if it was never mirrored.
+
+    Raises:
+        RunDirectoryError: the file is damaged.
+    """
+    path = run / EPOCH_FILE
+    try:
+        return int(parse_json(path.read_text())["epoch"]) if path.exists() else 0
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise RunDirectoryError(f"{path}: expected the epoch of the run's mirror, found {error!r}") from error

@@ -1,0 +1,156 @@
+"""The process that mirrors a run, beside trainer and ingest: neither of them waits for it.
+
+Start: boot line on stdin → it claims the mirror and says so → ``begin`` on stdin, once the run has begun → one state of
+the run after another. End: ``finish`` on stdin → a last state, for which the trainer waits a while. If the trainer
+closes stdin, the process ends at once.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import queue
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+from common.errors import CrossborderError, RunDirectoryError
+from common.process.child import read_boot, say, say_error
+from common.process.clocks import Deadline
+from common.process.log import LogThrottle, setup_logging
+from common.process.signals import leave_to_parent
+from common.settings import HomePath, Settings, validate
+from learner.shared.control import ControlBlock
+from learner.shared.durable import replace_text
+from learner.shared.mirror_block import MirrorBlock
+from learner.storage.mirror import EPOCH_FILE, Mirror, MirroredState, read_epoch
+from learner.storage.mirroring import Mirroring
+
+log = logging.getLogger(__name__)
+CLAIM_SECONDS: Final = 30.0
+"""A mirror that cannot be reached for this long at the start ends the run."""
+RETRY_SECONDS: Final = 1.0
+LOOK_SECONDS: Final = 0.25
+BEGIN, FINISH = "begin", "finish"
+_failures_logged: Final = LogThrottle(30.0)
+
+
+class MirrorBoot(Settings):
+    """The boot line."""
+
+    run: HomePath
+    run_id: str
+    url: str
+    seconds: float
+    epoch: int = 0
+    """That of a process of this life that has died; 0: the first process of this life claims the mirror."""
+
+
+class _Orders:
+    """The words that the trainer sends on stdin; the process ends when the trainer closes it."""
+
+    def __init__(self) -> None:
+        self._words: queue.Queue[str] = queue.Queue(maxsize=8)
+        threading.Thread(target=self._read, name="lifeline", daemon=True).start()
+
+    def _read(self) -> None:
+        for line in sys.stdin:
+            self._words.put(str(json.loads(line)["order"]))
+        os._exit(0)
+
+    def wait_for(self, word: str, due: Deadline, is_urgent: Callable[[], bool]) -> bool:
+        """Wait until this word has come, the time is over, or it is urgent to go on; return whether the word has come.
+
+        At least one look is made, which takes ``LOOK_SECONDS`` unless the time is over.
+        """
+        while True:
+            with suppress(queue.Empty):
+                if self._words.get(timeout=min(LOOK_SECONDS, due.remaining())) == word:
+                    return True
+            if due.passed() or is_urgent():
+                return False
+
+
+def claim(boot: MirrorBoot) -> tuple[Mirror, MirroredState | None]:
+    """Own the mirror of a run; try again for a while if it cannot be reached.
+
+    Raises:
+        RunDirectoryError: it cannot be reached, or is that of another run.
+        TakenOverError: another learner has gone on with the run.
+    """
+    mirror, deadline = Mirror(boot.url), Deadline(CLAIM_SECONDS)
+    while True:
+        try:
+            if boot.epoch:
+                newest = mirror.find_newest()
+                mirror.own(boot.epoch, newest)
+            else:
+                newest = mirror.claim(boot.run_id, read_epoch(boot.run))
+                replace_text(boot.run / EPOCH_FILE, json.dumps({"epoch": mirror.epoch}))
+            return mirror, newest
+        except OSError as error:
+            log.error("the mirror cannot be claimed: %s", error)
+            if deadline.passed():
+                raise RunDirectoryError(f"storage.mirror: {error}") from error
+            time.sleep(RETRY_SECONDS)
+
+
+def serve(boot: MirrorBoot) -> None:
+    """Write one state of the run after another until the trainer says ``finish``.
+
+    Raises:
+        CrossborderError: the mirror is not this run's, or no longer.
+    """
+    orders = _Orders()
+    mirror, newest = claim(boot)
+    say({"epoch": mirror.epoch})
+    orders.wait_for(BEGIN, Deadline(math.inf), bool)
+    shared = boot.run / "shared"
+    block, control = MirrorBlock.open(shared), ControlBlock.open(shared, writable=False)
+    block.epoch = mirror.epoch
+    mirroring = Mirroring(boot.run, boot.run_id, mirror, newest, block=block, seconds=boot.seconds)
+    say({"begun": True})
+    is_last = False
+    while True:
+        due = Deadline(boot.seconds)
+        is_complete = _write_state(mirroring, block)
+        if is_complete and is_last:
+            return
+        if is_last or is_complete is False:  # There are further rows.
+            due = Deadline(LOOK_SECONDS * is_last)
+        # While the learner ends, actors wait for their last acknowledgements, which may wait for the mirror.
+        is_last |= orders.wait_for(FINISH, due, lambda: bool(control.stopping))
+
+
+def _write_state(mirroring: Mirroring, block: MirrorBlock) -> bool | None:
+    """Write a state; return whether it has all rows, None if it could not be written: the next one is tried later."""
+    try:
+        return mirroring.write_state()
+    except OSError as error:
+        block.failures += 1
+        if (missed := _failures_logged.due()) is not None:
+            log.error("a state of the run is not mirrored, the next one is tried (%d more before): %s", missed, error)
+        return None
+
+
+def main() -> int:
+    """Run the process; return its exit code."""
+    leave_to_parent()
+    setup_logging(form="json")
+    try:
+        serve(validate(MirrorBoot, read_boot()))
+    except CrossborderError as error:
+        return say_error(error)
+    except Exception:
+        log.exception("the mirror's process failed")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,16 @@
+"""A few losses of the learner's host; ``python -m tests.chaos host_loss`` makes 20."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.chaos.host_loss import lose_hosts
+
+pytestmark = pytest.mark.own_children
+
+
+def test_another_host_goes_on_from_the_mirror_and_the_actors_with_it() -> None:
+    found = lose_hosts(losses=3, seed=3, shortest=1.0, longest=4.0, mirror_seconds=1.0)
+    for acknowledge in ("disk", "mirrored"):
+        assert found[acknowledge]["rows"] > 0
+        assert found[acknowledge]["rivals"] > 0

@@ -1,0 +1,55 @@
+"""Batches of a replay as a copy has them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from learner.replay.batch_log import Batch
+from learner.replay.copying import ROWS, list_batches, open_copy, read_rows
+from tests.learner.replay.memories import make, rows
+
+
+def batch(number: int, start: int, n: int, incarnation: int, seq: int) -> Batch:
+    return Batch(number, start, n, start + n, incarnation, seq, follows=1, checksum=0)
+
+
+def extents(batches: list[Batch]) -> list[tuple[int, int, int]]:
+    return [(b.start, b.rows, b.seq) for b in batches]
+
+
+RECORDS = [batch(0, 0, 4, 7, 1), batch(1, 4, 4, 7, 2), batch(2, 8, 4, 8, 1), batch(4, 16, 4, 8, 3)]
+
+
+def test_batches_are_joined_only_on_request() -> None:
+    assert extents([*list_batches(RECORDS[:3], 0, 12)]) == [(0, 4, 1), (4, 4, 2), (8, 4, 1)]
+    assert extents([*list_batches(RECORDS[:3], 0, 12, join_rows=100)]) == [(0, 8, 2), (8, 4, 1)]
+
+
+def test_rows_before_the_begin_and_after_the_end_are_left_out() -> None:
+    assert extents([*list_batches(RECORDS[:3], 2, 8)]) == [(2, 2, 1), (4, 4, 2)]
+
+
+def test_rows_without_a_record_are_those_of_nobody_and_lie_where_they_lay() -> None:
+    found = [*list_batches(RECORDS, 0, 20)]
+    assert [(b.start, b.rows) for b in found] == [(0, 4), (4, 4), (8, 4), (12, 4), (16, 4)]
+    assert found[3].incarnation not in {7, 8}
+
+
+def test_a_batch_of_an_actor_is_never_split_since_the_actor_may_send_it_again() -> None:
+    assert extents([*list_batches([batch(0, 0, 3 * ROWS, 7, 1)], 0, 3 * ROWS)]) == [(0, 3 * ROWS, 1)]
+
+
+def test_rows_that_were_overwritten_are_not_read(tmp_path: Path) -> None:
+    memory, writer = make(tmp_path)
+    for seq in range(1, 5):
+        writer.append(rows(4 * seq, 4), 4, incarnation=7, seq=seq)
+    assert read_rows(memory, 0, 8) is None
+    assert read_rows(memory, memory.first(), 16) is not None
+
+
+def test_a_copy_gives_the_cursors_of_processes_that_are_gone_to_others(tmp_path: Path) -> None:
+    (tmp_path / "copy").mkdir()
+    copy, _ = make(tmp_path / "copy")
+    writer = open_copy(copy, [7])
+    writer.copy(rows(0, 4), None, batch(0, 0, 4, 7, 3))
+    assert writer.last_seq(7) == 3

@@ -1,0 +1,154 @@
+"""A learner that mirrors its run in a process of its own, and others that go on from there."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common.errors import RunDirectoryError, TakenOverError
+from learner.commands.learner_server import main
+from learner.loop.server import train_async
+from learner.shared.mirror_block import MirrorBlock
+from learner.storage import mirror_child
+from learner.storage.mirror import Mirror
+from learner.storage.mirror_child import MirrorBoot, claim
+from tests.conftest import Command, children_of, endpoints, kill, merged, wait_for
+from tests.e2e.test_by_hand import CALM, grows, steps_by_actor, trains
+from tests.e2e.test_resume import kept
+from tests.learner.loop.test_run import configured, replay_of
+from tests.learner.scrapes import scrape
+
+pytestmark = pytest.mark.own_children
+Start = Callable[..., Command]
+WriteConfig = Callable[..., Path]
+
+
+def mirrored(tmp_path: Path, **changes: Any) -> dict[str, Any]:
+    storage = {"mirror": f"file://{tmp_path}/mirror", "mirror_seconds": 0.2}
+    return merged(CALM, merged({"storage": storage, "trainer": {"checkpoint_seconds": 0.2}}, changes))
+
+
+def is_mirrored(run: Path, rows: int) -> bool:
+    return bool(MirrorBlock.open(run / "shared", writable=False).mirrored > rows)
+
+
+def test_what_a_run_leaves_at_its_end_is_in_the_mirror(tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/mirror"
+    train_async(configured(tmp_path / "run", 30, storage={"mirror": url, "mirror_seconds": 3600}), 1)
+    shutil.move(tmp_path / "run", tmp_path / "gone")
+    command = ["--resume", url, "--run-dir", str(tmp_path / "other")]
+    assert main([*command, "--set", "trainer.max_opts=40", "--local-actors", "1"]) == 0
+    assert replay_of(tmp_path / "other").committed >= replay_of(tmp_path / "gone").committed
+    assert kept(tmp_path / "other") == 40
+    before = (tmp_path / "gone" / "final" / "meta.json").read_text()
+    assert json.loads(before)["opt_steps"] == 30
+
+
+def test_a_learner_told_to_end_mirrors_its_last_row(start: Start, write_config: WriteConfig, tmp_path: Path) -> None:
+    config = write_config(**mirrored(tmp_path, storage={"mirror_seconds": 3600}))
+    server = start("learner-server", "--config", str(config), "--local-actors", "1")
+    wait_for(lambda: trains(tmp_path / "run"), "it trains")
+    wait_for(lambda: replay_of(tmp_path / "run").committed > 200, "rows")
+    server.signal(signal.SIGTERM)
+    assert server.wait() == 143, server.output()
+    newest = Mirror(f"file://{tmp_path}/mirror").find_newest()
+    assert newest is not None
+    assert newest.segments[-1].end == replay_of(tmp_path / "run").committed
+    assert {"final/meta.json", f"checkpoints/{kept(tmp_path / 'run')}/manifest.json"} <= newest.files.keys()
+
+
+def test_a_learner_that_another_one_takes_over_from_ends_and_does_not_send_its_actors_away(
+    start: Start, write_config: WriteConfig, tmp_path: Path
+) -> None:
+    run, other = tmp_path / "run", tmp_path / "other"
+    first = start("learner-server", "--config", str(write_config(**mirrored(tmp_path))))
+    actor = start("actor-worker", "--learner", endpoints(run)["learner"])
+    wait_for(lambda: steps_by_actor(run), "the actor joins")
+    grows(run, {actor.process.pid})
+    wait_for(lambda: is_mirrored(run, 100), "rows in the mirror")
+    figures = scrape(endpoints(run)["trainer_metrics_port"])
+    assert figures["mirror_states_total"] > 0
+    assert figures["mirror_bytes_total"] > 0
+    assert figures["mirror_failures_total"] == 0
+    url, port = f"file://{tmp_path}/mirror", endpoints(run)["learner"]
+    second = start("learner-server", "--resume", url, "--run-dir", str(other), "--listen", "127.0.0.1:0")
+    assert first.wait() == TakenOverError.exit_code, first.output()
+    assert "another learner has taken over this run" in first.output()
+    endpoints(other)
+    assert actor.process.poll() is None
+    assert "told to stop" not in actor.output()
+    again = start("learner-server", "--resume", str(run), "--listen", port)
+    assert again.wait() == TakenOverError.exit_code, again.output()
+    assert "another learner has gone on with the run since" in again.output()
+    assert second.process.poll() is None
+
+
+def test_the_same_command_begins_a_run_and_goes_on_with_it_on_another_host(
+    start: Start, write_config: WriteConfig, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    command = ("learner-server", "--config", str(write_config(**mirrored(tmp_path))), "--resume", "--local-actors", "1")
+    server = start(*command)
+    endpoints(run)
+    wait_for(lambda: is_mirrored(run, 200) and kept(run) > 10, "rows and a checkpoint in the mirror")
+    for pid in [*children_of(server.process.pid), server.process.pid]:
+        kill(pid)
+    server.wait()
+    shutil.rmtree(run)
+    again = start(*command)
+    wait_for(lambda: "restored from" in again.output(), "the run is restored")
+    wait_for(lambda: (run / "shared" / "replay").exists() and replay_of(run).committed > 300, "it goes on")
+
+
+def test_a_mirror_process_that_dies_is_started_again_and_goes_on(
+    start: Start, write_config: WriteConfig, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    server = start("learner-server", "--config", str(write_config(**mirrored(tmp_path))), "--local-actors", "1")
+    endpoints(run)
+    block = MirrorBlock.open(run / "shared", writable=False)
+    wait_for(lambda: block.mirrored > 50, "rows in the mirror")
+    epoch = block.epoch
+    children = children_of(server.process.pid)
+    (victim,) = [pid for pid in children if b"mirror_child" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    kill(victim)
+    before = replay_of(run).committed
+    wait_for(lambda: block.mirrored > before, "later rows in the mirror")
+    assert block.epoch == epoch
+    assert scrape(endpoints(run)["trainer_metrics_port"])["child_restarts_total[mirror]"] == 1
+
+
+def test_while_the_mirror_cannot_be_reached_training_goes_on_and_it_catches_up(
+    start: Start, write_config: WriteConfig, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    server = start("learner-server", "--config", str(write_config(**mirrored(tmp_path))), "--local-actors", "1")
+    endpoints(run)
+    block = MirrorBlock.open(run / "shared", writable=False)
+    wait_for(lambda: block.mirrored > 50, "rows in the mirror")
+    (tmp_path / "mirror").rename(tmp_path / "away")
+    (tmp_path / "mirror").touch()  # No directory can be made in its place.
+    wait_for(lambda: block.failures > 1, "failures")
+    rows = replay_of(run).committed
+    wait_for(lambda: replay_of(run).committed > rows + 50, "training goes on")
+    assert block.mirrored <= rows
+    assert "is not mirrored, the next one is tried" in server.output()
+    (tmp_path / "mirror").unlink()
+    (tmp_path / "away").rename(tmp_path / "mirror")
+    wait_for(lambda: block.mirrored > rows, "it catches up")
+
+
+def test_a_mirror_that_cannot_be_written_is_refused_at_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mirror").touch()
+    monkeypatch.setattr(mirror_child, "CLAIM_SECONDS", 0.0)
+    boot = MirrorBoot(run=tmp_path, run_id="0", url=f"file://{tmp_path}/mirror/below", seconds=1.0)
+    with pytest.raises(RunDirectoryError, match=r"storage.mirror: file://.*/mirror/below: NotADirectoryError"):
+        claim(boot)

@@ -1,0 +1,195 @@
+"""A run that goes on is mirrored again and again: each state has its rows, and names few segments."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from learner.replay.memory import ReplayMemory
+from learner.storage import mirroring as mirroring_module
+from learner.storage.mirror import Segment
+from learner.storage.restoring import _restore_state
+from tests.learner.replay.memories import CAPACITY, check_linked, open_linked, writing
+from tests.learner.storage.mirrored import ACTOR, MirroredRun
+
+
+def newest_segments(run: MirroredRun) -> list[Segment]:
+    newest = run.mirror.find_newest()
+    assert newest is not None
+    return newest.segments
+
+
+def test_each_state_has_the_rows_and_cursors_that_were_there_when_it_was_written(tmp_path: Path) -> None:
+    run = MirroredRun(tmp_path)
+    for life in range(3):
+        for _ in range(3):
+            run.store(4)
+            assert run.mirroring.write_state()
+            assert run.block.mirrored == run.memory.committed
+        stored, steps, before = run.memory.committed, run.memory.steps, run.memory
+        run.store(4)  # These are lost.
+        memory = run.vanish()
+        assert (memory.committed, memory.steps, memory.first()) == (stored, steps, 0)
+        check_linked(memory)
+        assert memory.is_settled()
+        assert memory.drawable == before.count_drawable(0, stored)
+        run.begin_again()
+        assert run.block.mirrored == stored, "nothing is sent again"
+        assert run.writer.last_seq(ACTOR) == 12 * (life + 1)
+
+
+def test_rows_that_were_overwritten_are_in_the_mirror_no_more(tmp_path: Path) -> None:
+    run = MirroredRun(tmp_path, capacity=64)
+    for _ in range(40):
+        run.store(3)
+        run.mirroring.write_state()
+    segments = newest_segments(run)
+    assert segments[0].end > run.memory.first() >= segments[0].start
+    assert [s.start for s in segments[1:]] == [s.end for s in segments[:-1]]
+    memory = run.vanish()
+    assert (len(memory), memory.committed) == (64, 600)
+    check_linked(memory)
+    n_objects = len(list((tmp_path / "mirror" / "objects").iterdir()))
+    assert n_objects <= 2 * len(segments)
+
+
+def test_rows_that_are_overwritten_before_they_are_sent_leave_a_gap_that_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = MirroredRun(tmp_path, capacity=64)
+    run.store(4)
+    run.mirroring.write_state()
+    run.store(40)
+    run.mirroring.write_state()
+    memory = run.vanish()
+    assert memory.committed == 220
+    assert memory.first() >= 156
+    check_linked(memory)
+
+
+def test_many_small_segments_are_joined_level_by_level(tmp_path: Path) -> None:
+    run = MirroredRun(tmp_path, capacity=10_000)
+    for _ in range(300):
+        run.store(1)
+        run.mirroring.write_state()
+    segments = newest_segments(run)
+    assert len(segments) < 3 * mirroring_module.FANOUT
+    assert {segment.level for segment in segments} == {0, 1, 2}
+    assert sum(segment.steps for segment in segments) == run.memory.steps == segments[-1].steps_end
+    check_linked(run.vanish())
+
+
+def test_a_large_replay_is_sent_over_several_states(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mirroring_module, "SEGMENT_BYTES", 50 * 8 * 10)
+    run = MirroredRun(tmp_path, capacity=1000, seconds=0.0)
+    run.store(100)
+    states = 1
+    while not run.mirroring.write_state():
+        states += 1
+        assert newest_segments(run)[-1].end == run.block.mirrored
+    assert states > 5
+    memory = run.vanish()
+    assert memory.committed == 500
+    check_linked(memory)
+
+
+def test_a_state_that_ends_before_others_rows_has_only_cursors_of_its_own_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mirroring_module, "SEGMENT_BYTES", 50 * 8 * 10)
+    run = MirroredRun(tmp_path, capacity=1000, seconds=0.0)
+    run.store(100)
+    run.mirroring.write_state()
+    memory = run.vanish()
+    assert 0 < memory.committed < 500
+    (cursor,) = memory.cursors[memory.cursors["seq"] > 0]
+    assert int(cursor["seq"]) * 5 == memory.committed
+
+
+def test_after_a_power_cut_the_mirror_gets_the_rows_that_came_in_the_place_of_lost_ones(tmp_path: Path) -> None:
+    run = MirroredRun(tmp_path)
+    run.store(10)
+    run.mirroring.write_state()
+    run.store(10)
+    run.mirroring.write_state()
+    # The power fails: the second ten batches are lost, and another actor's come in their place.
+    lost = run.run / "shared" / "replay"
+    lost.rename(tmp_path / "lost")
+    run.memory = open_linked(run.run / "shared", create=True, capacity=512)
+    run.begin_again()
+    run.store(10)
+    run.begin_again()
+    assert run.block.mirrored == 50, "the rows that are the same are not sent again"
+    run.store(12, rows=4)
+    run.mirroring.write_state()
+    memory = run.vanish()
+    assert memory.committed == 98
+    check_linked(memory)
+    assert memory.log.read(int(memory.header.batches) - 1).rows == 4  # type: ignore[union-attr]
+
+
+def test_files_are_mirrored_as_they_are_now_and_those_of_the_host_are_not(tmp_path: Path) -> None:
+    run = MirroredRun(tmp_path)
+    (run.run / "endpoints.json").write_text("{}")
+    (run.run / ".draft.part").mkdir()
+    (run.run / ".draft.part" / "half").touch()
+    (run.run / "tensorboard" / "deep").mkdir(parents=True)
+    (run.run / "tensorboard" / "deep" / "events").write_bytes(bytes(range(256)) * 4000)
+    (run.run / "shared" / "models").write_text("made anew")
+    (run.run / "shared" / "cordons.json").write_text("[]")
+    run.mirroring.write_state()
+    run.checkpoint(10)
+    (run.run / "best").mkdir()
+    (run.run / "best" / "meta.json").write_text("best")
+    (run.run / "best").rename(run.run / ".best.old")  # It is being replaced at this moment.
+    (run.run / "shared" / "cordons.json").write_text("[1]")
+    run.mirroring.write_state()
+    before = run.run
+    run.vanish()
+    found = {str(path.relative_to(run.run)) for path in run.run.rglob("*") if path.is_file()}
+    assert {path for path in found if not path.startswith("shared/replay/")} == {
+        "best/meta.json",
+        "checkpoints/0/state.json",
+        "checkpoints/10/state.json",
+        "lock",
+        "mirror.json",
+        "run.json",
+        "shared/cordons.json",
+        "tensorboard/deep/events",
+    }
+    deep = Path("tensorboard/deep/events")
+    assert (run.run / deep).read_bytes() == (before / deep).read_bytes()
+    assert (run.run / "shared/cordons.json").read_text() == "[1]"
+
+
+def test_nothing_is_written_while_nothing_changes(tmp_path: Path) -> None:
+    run = MirroredRun(tmp_path)
+    run.store(3)
+    for _ in range(5):
+        assert run.mirroring.write_state()
+    assert run.block.states == 1
+
+
+def test_every_state_of_a_replay_that_another_process_fills_is_whole(tmp_path: Path) -> None:
+    run = MirroredRun(tmp_path, capacity=CAPACITY)
+    with writing(run.run / "shared", "linked") as writer:
+        for host in range(8):
+            while not run.mirroring.write_state() and run.block.states < 3 * host + 3:
+                pass
+            newest = run.mirror.find_newest()
+            assert newest is not None
+            other = MirroredCopy(run, host)
+            check_linked(other.memory)
+        writer.kill()
+
+
+class MirroredCopy:
+    """The newest state of a mirror on another host, while the run goes on."""
+
+    def __init__(self, run: MirroredRun, number: int) -> None:
+        newest = run.mirror.find_newest()
+        assert newest is not None
+        to = run.directory / f"copy-{number}"
+        _restore_state(run.mirror, newest, to)
+        self.memory = ReplayMemory.open_saved(to / "shared" / "replay")
