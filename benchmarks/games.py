@@ -24,6 +24,9 @@ from common.plugins.part_config import EnvConfig, PluginConfig
 from learner.storage.checkpoint import Checkpoints
 from tests.conftest import wait_for
 
+SAID = re.compile(r"WebSocket on (\S+)")
+"""What the service logs when it listens."""
+
 
 def play(address: str, hz: float, seconds: float) -> None:
     """Ask for an action in each frame; print the times of all but those of the first second, in milliseconds."""
@@ -60,9 +63,8 @@ def main() -> None:
         words = [sys.executable, "-m", "crossborder.serving.policy_server", "--run", folder, *doors]
         service = subprocess.Popen(words, stderr=log)
         try:
-            said = lambda: re.search(r"WebSocket on (\S+)", Path(log.name).read_text())  # noqa: E731
-            wait_for(said, "the service listens")
-            at = said()
+            wait_for(lambda: SAID.search(Path(log.name).read_text()), "the service listens")
+            at = SAID.search(Path(log.name).read_text())
             assert at is not None
             options = ["--hz", str(given.hz), "--seconds", str(given.seconds), "--play", f"ws://{at[1]}"]
             game = [sys.executable, "-m", "benchmarks.games", *options]

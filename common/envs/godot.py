@@ -28,8 +28,8 @@ from gymnasium.vector.utils import batch_space, iterate
 from common.data import Array
 from common.errors import AddressError, ConfigError, PluginError
 from common.lanes.interface_faults import InterfaceError
-from common.process.child import LOOK_SECONDS
 from common.process.clocks import Deadline
+from common.system import LOOK_SECONDS
 
 Spaces = dict[str, gymnasium.Space[Any]]
 PORT: Final = 11008
