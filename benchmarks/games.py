@@ -39,6 +39,11 @@ def play(address: str, hz: float, seconds: float) -> None:
     sys.stdout.write(json.dumps(times[int(hz) :]))
 
 
+def _addresses(log: str) -> list[str]:
+    """Where a service listens for WebSocket, by its log; empty before."""
+    return re.findall(r"WebSocket on (\S+)", Path(log).read_text())
+
+
 def main() -> None:
     parser = argparse.ArgumentParser("python -m benchmarks.games", description=__doc__)
     for name, default in (("games", 16), ("hz", 60), ("seconds", 20)):
@@ -60,11 +65,9 @@ def main() -> None:
         words = [sys.executable, "-m", "crossborder.serving.policy_server", "--run", folder, *doors]
         service = subprocess.Popen(words, stderr=log)
         try:
-            said = lambda: re.search(r"WebSocket on (\S+)", Path(log.name).read_text())  # noqa: E731
-            wait_for(said, "the service listens")
-            at = said()
-            assert at is not None
-            options = ["--hz", str(given.hz), "--seconds", str(given.seconds), "--play", f"ws://{at[1]}"]
+            wait_for(lambda: _addresses(log.name), "the service listens")
+            address = f"ws://{_addresses(log.name)[0]}"
+            options = ["--hz", str(given.hz), "--seconds", str(given.seconds), "--play", address]
             game = [sys.executable, "-m", "benchmarks.games", *options]
             games = [subprocess.Popen(game, stdout=subprocess.PIPE) for _ in range(given.games)]
             times = np.concatenate([json.loads(each.communicate()[0]) for each in games])
