@@ -2,8 +2,8 @@
 
 A configuration names code in these places: the environment, its wrappers and its safe stop, the device by which a
 person takes over, the agent, the step processor, the agent's network and its frozen encoders, the ``id`` of
-``gymnasium:make``, and, where an actor evaluates, the evaluator, the ``id`` of its environments and the spaces. Each
-name is checked twice:
+``gymnasium:make``, the program of a game of ``godot``, and, where an actor evaluates, the evaluator, the ``id`` of its
+environments and the spaces. Each name is checked twice:
 
 1. as a text, before its module is imported: importing a module executes it;
 2. as an object, before it is called: it must be a class of the right kind, or a function that is allowed by its whole
