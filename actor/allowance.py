@@ -206,7 +206,7 @@ def _part_names(config: ActorConfig, evaluates: bool) -> Iterator[Name]:
         if config.env.target in _MAKERS and isinstance(env_id, str) and ":" in env_id:
             yield Name(place, env_id, by_module=True)
     for place, params in _games(config, evaluates):
-        yield Name(place, shlex.join(map(str, [params.get("path"), *params.get("arguments", [])])))
+        yield Name(place, shlex.join(map(str, [params.get("path"), *(params.get("arguments") or [])])))
     if evaluates and isinstance(config.env.spaces, str):
         yield Name("env.spaces", config.env.spaces)
     if isinstance(config.env.safe_stop, str) and ":" in config.env.safe_stop:
