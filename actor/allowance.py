@@ -2,8 +2,8 @@
 
 A configuration names code in these places: the environment, its wrappers and its safe stop, the device by which a
 person takes over, the agent, the step processor, the agent's network and its frozen encoders, the ``id`` of
-``gymnasium:make``, and, where an actor evaluates, the evaluator, the ``id`` of its environments and the spaces. Each
-name is checked twice:
+``gymnasium:make``, the program of a game of ``godot``, and, where an actor evaluates, the evaluator, the ``id`` of its
+environments and the spaces. Each name is checked twice:
 
 1. as a text, before its module is imported: importing a module executes it;
 2. as an object, before it is called: it must be a class of the right kind, or a function that is allowed by its whole
@@ -206,7 +206,7 @@ def _part_names(config: ActorConfig, evaluates: bool) -> Iterator[Name]:
         if config.env.target in _MAKERS and isinstance(env_id, str) and ":" in env_id:
             yield Name(place, env_id, by_module=True)
     for place, params in _games(config, evaluates):
-        yield Name(place, shlex.join(map(str, [params.get("path"), *params.get("arguments", [])])))
+        yield Name(place, shlex.join(map(str, [params.get("path"), *(params.get("arguments") or [])])))
     if evaluates and isinstance(config.env.spaces, str):
         yield Name("env.spaces", config.env.spaces)
     if isinstance(config.env.safe_stop, str) and ":" in config.env.safe_stop:

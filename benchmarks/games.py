@@ -24,9 +24,6 @@ from common.plugins.part_config import EnvConfig, PluginConfig
 from learner.storage.checkpoint import Checkpoints
 from tests.conftest import wait_for
 
-SAID = re.compile(r"WebSocket on (\S+)")
-"""What the service logs when it listens."""
-
 
 def play(address: str, hz: float, seconds: float) -> None:
     """Ask for an action in each frame; print the times of all but those of the first second, in milliseconds."""
@@ -40,6 +37,11 @@ def play(address: str, hz: float, seconds: float) -> None:
             session.act([frame % 7 / 7.0] * 4)
             times.append(1000 * (time.monotonic() - asked))
     sys.stdout.write(json.dumps(times[int(hz) :]))
+
+
+def _addresses(log: str) -> list[str]:
+    """Where a service listens for WebSocket, by its log; empty before."""
+    return re.findall(r"WebSocket on (\S+)", Path(log).read_text())
 
 
 def main() -> None:
@@ -63,10 +65,9 @@ def main() -> None:
         words = [sys.executable, "-m", "crossborder.serving.policy_server", "--run", folder, *doors]
         service = subprocess.Popen(words, stderr=log)
         try:
-            wait_for(lambda: SAID.search(Path(log.name).read_text()), "the service listens")
-            at = SAID.search(Path(log.name).read_text())
-            assert at is not None
-            options = ["--hz", str(given.hz), "--seconds", str(given.seconds), "--play", f"ws://{at[1]}"]
+            wait_for(lambda: _addresses(log.name), "the service listens")
+            address = f"ws://{_addresses(log.name)[0]}"
+            options = ["--hz", str(given.hz), "--seconds", str(given.seconds), "--play", address]
             game = [sys.executable, "-m", "benchmarks.games", *options]
             games = [subprocess.Popen(game, stdout=subprocess.PIPE) for _ in range(given.games)]
             times = np.concatenate([json.loads(each.communicate()[0]) for each in games])

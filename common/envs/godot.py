@@ -34,8 +34,6 @@ from common.system import LOOK_SECONDS
 Spaces = dict[str, gymnasium.Space[Any]]
 PORT: Final = 11008
 """The port to which a game connects that was not told another one, as when it is played in the editor."""
-VERSION: Final = {"major_version": "0", "minor_version": "7"}
-"""Of the protocol; a game warns if its plugin has another one."""
 MAX_BYTES: Final = 1 << 28
 """Of a message from a game. A larger size comes from a program that is no such game."""
 END_SECONDS: Final = 4.0
@@ -84,18 +82,13 @@ class GodotEnv(VectorEnv[Any, Any, Any]):
     the space is that leaf's; the same is true of actions. The game itself begins an agent's next episode in the step
     that ends the one before. It does not say whether an end was a limit of time: each end counts as terminated. Of an
     ended episode, the last observation is the one that comes with its end, which may be the first of the next one.
-
-    Args:
-        game: has connected.
-
-    Raises:
-        ConfigError, PluginError: see ``make``.
+    ``make`` makes it, and names the errors.
     """
 
     def __init__(self, game: _Game) -> None:
         self._game = game
         self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
-        game.send("handshake", **VERSION)
+        game.send("handshake", major_version="0", minor_version="7")  # A game with another one warns.
         info = game.ask("env_info")
         with _reading(info):
             self.num_envs = int(info["n_agents"])
@@ -191,16 +184,15 @@ class _Game:
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._process: subprocess.Popen[bytes] | None = None
-        self._socket: socket.socket | None = None
+        self._socket: Any = None  # A socket, once the game has connected.
 
     def begin(self, command: Sequence[str] | None, port: int) -> None:
         """Start the game, if there is a command, and wait for its connection. See ``make``."""
         try:
             listener = socket.create_server(("127.0.0.1", port))
         except OSError as error:
-            raise AddressError(
-                f"env.params.port: cannot wait for a game on port {port}: {error.strerror}; name another port"
-            ) from error
+            why = f"cannot wait for a game on port {port}: {error.strerror}; name another port"
+            raise AddressError(f"env.params.port: {why}") from error
         with listener:
             port = listener.getsockname()[1]
             if command is not None:
@@ -215,16 +207,12 @@ class _Game:
                     self._socket = listener.accept()[0]
                     self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                     return
-                if self._process is not None and self._process.poll() is not None:
-                    code = self._process.returncode
+                if self._process and (code := self._process.poll()) is not None:
                     raise PluginError(f"env.params.path: the game has ended with code {code} before it connected")
-        raise PluginError(
-            f"expected a game of Godot RL Agents on port {port} of this host within {self._seconds:g} s, found none: "
-            "has its scene a Sync node, with TRAINING as control mode?"
-        )
+        why = "has its scene a Sync node, with TRAINING as control mode?"
+        raise PluginError(f"no game of Godot RL Agents has connected to port {port} within {self._seconds:g} s: {why}")
 
     def send(self, kind: str, **fields: Any) -> None:
-        assert self._socket is not None
         data = json.dumps({"type": kind, **fields}).encode()
         self._socket.settimeout(self._seconds)
         self._socket.sendall(len(data).to_bytes(4, "little") + data)
@@ -244,7 +232,6 @@ class _Game:
         return found
 
     def _receive(self, size: int, deadline: Deadline) -> bytes:
-        assert self._socket is not None
         data = bytearray()
         while len(data) < size:
             self._socket.settimeout(max(deadline.remaining(), 0.001))
@@ -259,12 +246,12 @@ class _Game:
 
     def close(self) -> None:
         """Tell the game to end, and kill its process if it does not end in time."""
-        self._seconds = END_SECONDS
-        if self._socket is not None:
+        self._seconds = END_SECONDS if self._socket else 0.0
+        if self._socket:
             with self._socket, contextlib.suppress(OSError):  # It has ended already.
                 self.send("close")
-        if self._process is not None:
+        if self._process:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(END_SECONDS)
+                self._process.wait(self._seconds)
             self._process.kill()
             self._process.wait(END_SECONDS)

@@ -233,6 +233,7 @@ def test_the_program_of_a_game_must_be_allowed_with_all_its_arguments() -> None:
     Allowance(()).check(game(port=11009))
     chase, other = game(path="/games/chase"), game(path="/games/chase", arguments=["-e", "rm x"])
     Allowance(("/games/chase",)).check(chase)
+    Allowance(("/games/chase",)).check(game(path="/games/chase", arguments=None))
     Allowance(("/games/chase -e 'rm x'",)).check(other)
     for refused, entries in ((chase, ()), (chase, ("games",)), (other, ("/games/chase", "/games/chase -e rm x"))):
         with pytest.raises(PluginError, match=r"not allowed: env\.params\.path: ./games/chase"):

@@ -22,6 +22,8 @@ from learner.storage.checkpoint import Checkpoints
 from tests.conftest import PATIENCE, ROOT, Command, wait_for
 
 CLIENTS: Final = ROOT / "clients"
+BUILD: Final = ROOT / "build" / "clients" / os.environ.get("PYTEST_XDIST_WORKER", "main")
+"""Where programs are compiled: processes of pytest that run side by side have folders of their own."""
 DRIVERS: Final = Path(__file__).parent / "drivers"
 COUNTING: Final = PluginConfig(target="tests.clients.counting:CountingAgent")
 
@@ -122,7 +124,7 @@ def compile_csharp(*sources: Path) -> list[str] | None:
     """Programs of the client in C# and these sources, for Mono."""
     if not all(map(shutil.which, ("mcs", "mono"))):
         return None
-    program = ROOT / "build" / "clients" / f"{sources[0].stem}.exe"
+    program = BUILD / f"{sources[0].stem}.exe"
     program.parent.mkdir(parents=True, exist_ok=True)
     words = ["-nologo", "-warnaserror", "-langversion:7.2", "-r:System.Net.Http.dll", f"-out:{program}"]
     files = [CLIENTS / "csharp" / "Crossborder.cs", *sources]
@@ -138,7 +140,7 @@ def compile_cpp(source: Path, *words: str, headers: Sequence[str] = ()) -> list[
     looks = ["c++", "-E", "-x", "c++", "-"]
     if subprocess.run(looks, input=includes, text=True, capture_output=True, check=False).returncode:
         return None
-    program = ROOT / "build" / "clients" / f"cpp-{source.stem}"
+    program = BUILD / f"cpp-{source.stem}"
     program.parent.mkdir(parents=True, exist_ok=True)
     strict = ["-std=c++17", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-fno-rtti", "-I", str(CLIENTS / "cpp")]
     subprocess.run(["c++", *strict, str(source), "-o", str(program), "-pthread", *words], check=True)  # noqa: S607
@@ -156,7 +158,7 @@ def build_cpp_example(name: str) -> list[str] | None:
     """An example of the client in C++, built as its page says."""
     if not all(map(shutil.which, ("cmake", "make", "c++"))):
         return None
-    build = ROOT / "build" / "clients" / "cpp"
+    build = BUILD / "cpp"
     for words in (["-S", str(CLIENTS / "cpp"), "-B", str(build)], ["--build", str(build), "--target", name]):
         subprocess.run(["cmake", *words], check=True, stdout=subprocess.DEVNULL)  # noqa: S607
     return [str(build / name)]

@@ -35,7 +35,7 @@ class Catch {
   double x = 0, y = 0, drift = 0, paddle = 0;
 };
 
-int main(int n_words, char** words) {
+int main(int n_words, char** words) try {
   crossborder::Session session(n_words > 1 ? words[1] : "ws://127.0.0.1:50061");
   Catch game(session.seed);
   std::deque<double> last;
@@ -52,4 +52,7 @@ int main(int n_words, char** words) {
     std::cout << n << " balls: of the last 100, " << std::count(last.begin(), last.end(), 1.0) << " were caught; model "
               << session.version << std::endl;
   }
+} catch (const std::exception& error) {  // The service is out of reach, or has refused a message.
+  std::cerr << error.what() << std::endl;
+  return 1;
 }

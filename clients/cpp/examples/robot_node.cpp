@@ -70,11 +70,14 @@ class Node {
   void publish(const std::string& command) { std::cout << command << std::endl; }
 };
 
-int main(int n_words, char** words) {
+int main(int n_words, char** words) try {
   Node node(n_words > 1 ? words[1] : "ws://127.0.0.1:50061");
   auto next = Clock::now();
   for (int i = 0; i < 6000; i++, std::this_thread::sleep_until(next += 10ms)) {  // A minute.
     node.on_sensor({0.5F, 0.5F, 0.0F, 0.0F});
     if (i % 10 == 0) node.on_timer();
   }
+} catch (const std::exception& error) {  // There is no service yet, or it has refused a message.
+  std::cerr << error.what() << std::endl;
+  return 1;
 }
