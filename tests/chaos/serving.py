@@ -97,10 +97,9 @@ class ServedFleet(Fleet):
 
     def end_all(self) -> tuple[Audit, int]:
         """End all in order; what became of the rows, and how many of them are in another lane than they should be."""
-        for client, _ in self._clients.values():
-            client.end()
         self.stop()
-        assert self._service.wait() == 0, "the service hears of the end of its run"
+        for command in (self._service, *(client for client, _ in self._clients.values())):
+            assert command.wait(BACK_SECONDS) == 0, f"it hears of the end of its run: {command.output()}"
         rows, previous = self.stored()
         return audit(rows, {}, within_sessions(rows, previous)), misplaced(rows)
 
