@@ -1,4 +1,4 @@
-"""Clients of an acting service that play ``CountingEnv`` until their run ends, through whatever breaks.
+"""Clients of an acting service that play ``CountingEnv`` until they are killed, through whatever breaks.
 
 python -m tests.chaos.players DOOR HOST:PORT FILE FIRST_TAG LANES     DOOR: grpc or websocket
 
@@ -44,17 +44,12 @@ class Counted(Client):
 def play_by_websocket(address: str, answers: Any, tags: Any, n: int) -> None:
     """Play with the client that users copy into their programs."""
     sys.path.insert(0, str(CLIENT))
-    from crossborder_client import RefusedError, Session
+    from crossborder_client import Session
 
     rng = random.Random(next(tags))
     while True:
-        try:
-            with Session(f"ws://{address}", lanes=n, patience=PATIENCE) as session:
-                _play_session(session, rng, answers, tags, n)
-        except RefusedError as refused:
-            if refused.name != "dismissed":
-                raise
-            return
+        with Session(f"ws://{address}", lanes=n, patience=PATIENCE) as session:
+            _play_session(session, rng, answers, tags, n)
 
 
 def _play_session(session: Any, rng: random.Random, answers: Any, tags: Any, n: int) -> None:
