@@ -84,7 +84,7 @@ class ActingSession:
         self._channel = open_channel(self._address, self._opened_with)
         self._stub = pb_grpc.ActingServiceStub(self._channel)
 
-    def describe(self) -> None:
+    def describe(self) -> pb.DescribeResponse:
         """Ask the service for the spaces of the policy, and for its limits.
 
         Raises:
@@ -96,6 +96,7 @@ class ActingSession:
         self._described = self._try(lambda: self._stub.Describe(request, timeout=ANSWER_SECONDS), None)
         if (found := self._described.protocol_version) != VERSION:
             raise ProtocolMismatchError(f"{self._address}: expected version {VERSION} of acting.proto, found {found}")
+        return self._described
 
     def require_fit(self, description: Description, n_lanes: int, name: str) -> None:
         """Compare environments with what the service has described.

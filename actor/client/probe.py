@@ -197,10 +197,10 @@ def inspect_certificate(host: str, port: int, trust: Trust) -> str:
             if not encrypted.recv(1):  # In TLS 1.3 the learner looks at our certificate only after the handshake.
                 raise AuthenticationError(_refusal(trust))
     except ssl.SSLCertVerificationError as error:
-        raise AuthenticationError(f"the learner's certificate does not verify: {error.verify_message}") from error
+        raise AuthenticationError(f"the {trust.PEER}'s certificate does not verify: {error.verify_message}") from error
     except ssl.SSLError as error:
         if error.reason == "WRONG_VERSION_NUMBER":
-            meaning = "the learner does not speak TLS; if that is intended, say --insecure"
+            meaning = f"the {trust.PEER} does not speak TLS; if that is intended, say --insecure"
         else:
             meaning = f"{_refusal(trust)} ({error.reason or error})"
         raise AuthenticationError(meaning) from error
@@ -221,10 +221,10 @@ def _context(trust: Trust) -> ssl.SSLContext:
 
 
 def _refusal(trust: Trust) -> str:
-    """The likely reason of a learner that closes the connection and does not say why."""
+    """The likely reason of a peer that closes the connection and does not say why."""
     if trust.certificate:
-        return f"the learner broke off the handshake: it may not accept the certificate {trust.certificate}"
-    return "the learner broke off the handshake: it may ask for your certificate (--certificate, --key)"
+        return f"the {trust.PEER} broke off the handshake: it may not accept the certificate {trust.certificate}"
+    return f"the {trust.PEER} broke off the handshake: it may ask for your certificate (--certificate, --key)"
 
 
 def _describe(certificate: Mapping[str, Any]) -> str:

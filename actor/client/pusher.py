@@ -175,7 +175,7 @@ class Pusher:
         self._requests = Requests(answer, counters, self._spool, self._traces)
         self._drop_log = LogThrottle(DROPS_LOGGED_EVERY)
         self._stream: PushStream | None = None
-        self._told_to_stop = False
+        self._told_to_stop = self._is_run_over = False
         self._lost_rows = 0
         self._last_chance: Deadline | None = None
         self._given_up = threading.Event()
@@ -227,6 +227,11 @@ class Pusher:
     def ready(self) -> None:
         """Tell the learner from now on that this actor has built its parts and acts."""
         self._requests.is_building = False
+
+    @property
+    def is_run_over(self) -> bool:
+        """Whether the learner has said that the run has reached its end."""
+        return self._is_run_over
 
     @property
     def told_to_stop(self) -> bool:
@@ -314,7 +319,7 @@ class Pusher:
             self._fetcher.announce_pool({version_from_pb(member.version): member.weight for member in members})
         self._traces.hear(response.acked_seq, newest, response.trace_parent)
         if response.stop:
-            self._told_to_stop = True
+            self._told_to_stop, self._is_run_over = True, response.run_over
             self._stopped.set()
             if self._requests.is_building:  # It has no rows yet, so the learner need not wait for it.
                 self._spool.close()

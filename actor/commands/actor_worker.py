@@ -36,6 +36,7 @@ EXAMPLES = """\
   actor-worker --learner gpu-host:50051 --ca ca.pem --token-file actor.token --check   would it work from here?
   actor-worker --policy gpu-host:50060 --ca ca.pem --token-file client.token --config run.yaml
                                                           the environments are here, an acting service chooses actions
+  actor-worker --policy gpu-host:50060 --ca ca.pem --token-file client.token --config run.yaml --check
   actor-worker --config robot.yaml                        the same, with policy: gpu-host:50060 in the file
 
 The token may come from the environment too: CROSSBORDER_TOKEN_FILE or CROSSBORDER_TOKEN; with --policy
@@ -44,7 +45,7 @@ environment comes from the file.
 """
 STOP_SECONDS = 20.0
 """Longer than a worker takes to hand over its rows."""
-_ACTOR_OPTIONS: Final = ("allow", "check", "evaluate", "id", "record")
+_ACTOR_OPTIONS: Final = ("allow", "evaluate", "id", "record")
 """The options that only actors of a learner have."""
 
 
@@ -97,7 +98,7 @@ def parser() -> Parser:
         metavar="DIR",
         help="write every whole episode into DIR, as a dataset for offline-train and replay.sources",
     )
-    made.add_argument("--check", action="store_true", help="check whether an actor could work on this host, and exit")
+    made.add_argument("--check", action="store_true", help="check whether it would work from this host, and exit")
     return made
 
 
@@ -233,6 +234,11 @@ def _run(arguments: argparse.Namespace, signals: StopSignals) -> None:
     if arguments.cores is not None:
         require_usable(arguments.cores, "--cores")
         bind(arguments.cores)
+    if remote is not None and arguments.check:
+        from actor.commands.service_doctor import examine_service
+
+        examine_service(remote, read_trust(ServiceTrust, arguments, remote.address), answers())
+        return
     if remote is not None:
         act = _run_remote if arguments.num_actors == 1 else _run_many
         act(arguments, read_trust(ServiceTrust, arguments, remote.address), signals, remote)

@@ -7,6 +7,7 @@ import ssl
 import statistics
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from typing import Any, Final, TextIO
@@ -37,7 +38,57 @@ CLOCK_SECONDS: Final = 5.0
 """Clocks that are further apart count as wrong: certificates begin too early or late, logs show events out of order."""
 
 
-class Visit:
+class Place(ABC):
+    """Where somebody listens. Each public method but ``connect`` is a check: it returns a finding, or raises.
+
+    Args:
+        address: HOST:PORT.
+        trust: of who would connect.
+    """
+
+    def __init__(self, address: str, trust: Trust) -> None:
+        self._address, self._trust = address, trust
+        self._host, self._port = split_address(address)
+
+    def name(self) -> str:
+        return f"'{self._host}' is {', '.join(resolve(self._host, self._port))}"
+
+    def port(self) -> str:
+        with connect(self._host, self._port) as connection:
+            return f"{self._port} is open, seen from {connection.getsockname()[0]}"
+
+    def tls(self) -> str:
+        self._trust.require_own_learner(self._address)
+        if not self._trust.uses_tls(self._host):
+            return "not used: " + ("--insecure" if self._trust.insecure else f"the {self._trust.PEER} is on this host")
+        try:
+            return inspect_certificate(self._host, self._port, self._trust)
+        except AuthenticationError as error:
+            # Python looks closer than gRPC, by which an actor connects, such as at an address among the DNS names.
+            if not isinstance(error.__cause__, ssl.SSLCertVerificationError) or not self._connects():
+                raise
+            return f"an actor accepts the certificate, though other programs may refuse it: {error}"
+
+    def _connects(self) -> bool:
+        """Whether who listens answers on an actor's own connection."""
+        try:
+            self.connect()
+        except ProtocolMismatchError:
+            return True
+        except CrossborderError:
+            return False
+        return True
+
+    @abstractmethod
+    def connect(self) -> None:
+        """Ask on an actor's own connection.
+
+        Raises:
+            CrossborderError: there is no answer.
+        """
+
+
+class Visit(Place):
     """One visit to a learner. Each public method is a check: it returns a finding for the user, or raises.
 
     The checks after ``protocol`` use the answer that it gets.
@@ -53,40 +104,14 @@ class Visit:
         actor_id: int | None = None,
         has_envs: bool = True,
     ) -> None:
-        self._address = address
-        self._host, self._port = split_address(address)
-        self._trust, self._probe = trust, probe
+        super().__init__(address, trust)
+        self._probe = probe
         self._evaluates, self._actor_id, self._has_envs = evaluates, actor_id, has_envs and not evaluates
         self._answers: list[CheckAnswer] = []
 
-    def name(self) -> str:
-        return f"'{self._host}' is {', '.join(resolve(self._host, self._port))}"
-
-    def port(self) -> str:
-        with connect(self._host, self._port) as connection:
-            return f"{self._port} is open, seen from {connection.getsockname()[0]}"
-
-    def tls(self) -> str:
-        self._trust.require_own_learner(self._address)
-        if not self._trust.uses_tls(self._host):
-            return "not used: " + ("--insecure" if self._trust.insecure else "the learner is on this host")
-        try:
-            return inspect_certificate(self._host, self._port, self._trust)
-        except AuthenticationError as error:
-            # Python looks closer than gRPC, by which an actor connects, such as at an address among the DNS names.
-            if not isinstance(error.__cause__, ssl.SSLCertVerificationError) or not self._connects():
-                raise
-            return f"an actor accepts the certificate, though other programs may refuse it: {error}"
-
-    def _connects(self) -> bool:
-        """Whether the learner answers on an actor's own connection."""
-        try:
-            self._probe.ask()
-        except ProtocolMismatchError:
-            return True
-        except CrossborderError:
-            return False
-        return True
+    def connect(self) -> None:
+        """See ``Place``."""
+        self._probe.ask()
 
     def token(self) -> str:
         with contextlib.suppress(ProtocolMismatchError):  # The next check, ``protocol``, reports this error.

@@ -16,7 +16,7 @@ using System.Threading.Tasks;
 using Fields = System.Collections.Generic.Dictionary<string, object>;
 
 namespace Crossborder {
-    /// <summary>The service has refused a message: Name says why. After "bad_message", call Act as it should be; after "dismissed", end.</summary>
+    /// <summary>The service has refused a message: Name says why. After "bad_message", call Act as it should be; after "run_over", end.</summary>
     public sealed class RefusedException : Exception {
         public readonly string Name;
         public RefusedException(string name, string message) : base(name + ": " + message) { Name = name; }

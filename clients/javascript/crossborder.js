@@ -21,7 +21,7 @@ const TYPES = {
 
 /**
  * The service has refused a message: `code` says why. After "bad_message", call `act` again as it should be.
- * "dismissed": the run that the service acts for has ended, and so should the client.
+ * "run_over": the run that the service acts for has ended, and so should the client.
  */
 export class RefusedError extends Error {
   constructor(code, message) {

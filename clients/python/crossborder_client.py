@@ -35,7 +35,7 @@ _TOLD = ("reward", "terminated", "truncated", "restarted", "executed")  # Of the
 class RefusedError(Exception):
     """The service has refused a message: ``name`` says why. After ``bad_message``, call ``act`` as it should be.
 
-    ``dismissed``: the run that the service acts for has ended, and so should the client.
+    ``run_over``: the run that the service acts for has ended, and so should the client.
     """
 
     def __init__(self, name: str, message: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate, zip_longest
 from typing import Any, Final
@@ -161,6 +161,11 @@ def _tell(leaf: pb.Leaf | None, name: str) -> str:
     has_bounds = low and not (name == "observation" and leaf.dtype[1:2] == "f")
     bounds = f" from {_first_of(low)} to {_first_of(high)}" if has_bounds else ""
     return f"{path}{leaf.dtype} {list(leaf.shape)}{bounds}"
+
+
+def tell_leaves(leaves: Iterable[pb.Leaf]) -> str:
+    """The leaves of an observation or action as ``Describe`` tells them, for people."""
+    return ", ".join(f"{leaf.path} {leaf.dtype} {list(leaf.shape)}".strip() for leaf in leaves)
 
 
 def _first_of(bounds: list[float]) -> str:

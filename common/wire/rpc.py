@@ -69,8 +69,8 @@ class StoppingError(CrossborderError):
     exit_code = 0
 
 
-class DismissedError(CrossborderError):
-    """The learner wants no more steps from an acting service. Nothing is wrong, and a client has nothing left to do."""
+class RunOverError(CrossborderError):
+    """The run for which an acting service acts has reached its end. A client has nothing left to do."""
 
     exit_code = 0
 
@@ -94,7 +94,7 @@ _TYPED: dict[str | bytes, type[CrossborderError] | None] = {
     "incarnation_shared": SharedIncarnationError,
     "bad_items": RefusedError,
     "stopping": StoppingError,
-    "dismissed": DismissedError,
+    "run_over": RunOverError,
     "bad_message": BadMessageError,
     "session_lost": SessionLostError,
     "too_many_actors": None,  # An actor may leave: the call is tried again.

@@ -55,5 +55,5 @@ class ActingForClients:
         parts.agent.train()
         config = self._config.model_copy(update={"seed": joined.seed, "explore": True})
         policy = ServedPolicy(player, config, player, source=self._learner)
-        asyncio.run(serve([policy], config, ends, self._on_listening, lambda: pusher.told_to_stop))
+        asyncio.run(serve([policy], config, ends, self._on_listening, lambda: pusher.is_run_over))
         player.flush()

@@ -16,8 +16,8 @@ from actor.commands.doctor import examine_all
 from common.errors import ConfigError, CrossborderError, PluginError
 from common.leaves import empty_leaves
 from common.process.command import Check, run_checks
+from common.wire.acting_payloads import tell_leaves
 from common.wire.address import split_address
-from common.wire.pb import acting_pb2 as pb
 from common.wire.trust import Trust
 from crossborder.serving.saved_policies import opening
 from crossborder.serving.served_policy import ServedPolicy
@@ -99,15 +99,11 @@ def _describe(policy: ServedPolicy) -> str:
         raise
     except Exception as error:  # A user's agent may raise anything.
         raise PluginError(f"the policy cannot act: {type(error).__name__}: {error}") from error
-    taken, given = (", ".join(map(_describe_leaf, leaves)) for leaves in policy.description.leaves())
+    taken, given = map(tell_leaves, policy.description.leaves())
     return (
         f"{policy.name or 'one'} from {policy.source}, opt step {policy.player.opt_steps}: "
         f"takes {taken}, gives {given}, in {1e3 * seconds:.2g} ms for one lane"
     )
-
-
-def _describe_leaf(leaf: pb.Leaf) -> str:
-    return f"{leaf.path} {leaf.dtype} {list(leaf.shape)}".strip()
 
 
 CHECKS: Final = (

@@ -62,7 +62,7 @@ async def serve(
     config: ServingConfig,
     ends: Callable[[], bool],
     on_listening: Callable[[Places], None],
-    is_for_good: Callable[[], bool] = lambda: False,
+    is_run_over: Callable[[], bool] = lambda: False,
 ) -> None:
     """Serve clients.
 
@@ -71,7 +71,7 @@ async def serve(
         config: of the service.
         ends: whether to shut down; called a few times a second.
         on_listening: called once, when clients are served.
-        is_for_good: whether no client needs to come back after the end; asked then.
+        is_run_over: whether the run for which the service acts has reached its end; asked when the service ends.
 
     Raises:
         AddressError: an address is taken.
@@ -116,7 +116,7 @@ async def serve(
             for tick in ticks:
                 tick()
             failed, _ = await asyncio.wait(working, timeout=TICK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-        sessions.stop(for_good=is_for_good())
+        sessions.stop(is_run_over=is_run_over())
         for task in failed:
             task.result()
 

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from common.data import Array
-from common.wire.rpc import BadMessageError, DismissedError, SessionLostError, StoppingError
+from common.wire.rpc import BadMessageError, RunOverError, SessionLostError, StoppingError
 from crossborder.serving.figures import Figures
 from crossborder.serving.served_policy import ServedPolicy
 from crossborder.serving.serving_config import ServingConfig
@@ -47,7 +47,7 @@ class Sessions:
         self.used_lanes = 0
         self.is_stopping = False
         """The service is shutting down: no session begins any more."""
-        self._is_for_good = False
+        self._is_run_over = False
         self._config, self._figures, self._clock = config, figures, clock
         self._by_secret = dict[bytes, Session]()
         """By the digest of the secret: the time of a look-up tells nothing about the secret."""
@@ -69,12 +69,10 @@ class Sessions:
 
         Raises:
             StoppingError: it does; another service may answer at the address soon.
-            DismissedError: it does, for good.
+            RunOverError: it does, since the run has reached its end.
         """
-        if self._is_for_good:
-            raise DismissedError(
-                "the learner wants no more steps from this service: its run has ended, or it is drained"
-            )
+        if self._is_run_over:
+            raise RunOverError("the run for which this service acts has reached its end")
         if self.is_stopping:
             raise StoppingError("the service is shutting down")
 
@@ -164,9 +162,9 @@ class Sessions:
         else:
             session.on_rest = partial(self._give_back, session.lanes)
 
-    def stop(self, *, for_good: bool = False) -> None:
-        """Shut down: end all sessions; ``for_good`` if no client needs to come back."""
-        self.is_stopping, self._is_for_good = True, for_good
+    def stop(self, *, is_run_over: bool = False) -> None:
+        """Shut down: end all sessions; no client needs to come back if the run is over for which the service acts."""
+        self.is_stopping, self._is_run_over = True, is_run_over
         for session in tuple(self._by_secret.values()):
             self.close(session)
 

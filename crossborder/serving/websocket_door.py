@@ -19,7 +19,7 @@ from common.errors import AddressError, CrossborderError
 from common.wire.acting_payloads import Description
 from common.wire.address import join_address, name_peer, split_address
 from common.wire.pb import acting_pb2 as pb
-from common.wire.rpc import DismissedError, StoppingError
+from common.wire.rpc import RunOverError, StoppingError
 from common.wire.tokens import authorization
 from crossborder.serving.connection import Connection
 from crossborder.serving.service import HEALTH_PATH, Service
@@ -53,7 +53,7 @@ STOP_SECONDS: Final = 0.5
 """The time in which clients are told that the service ends."""
 MOST_OPENING: Final = 1 << 13
 """Bytes of a message before a session."""
-_CLOSE_CODES: Final = {DismissedError: 1000, StoppingError: 1001, TokenReplacedError: 1012, OverLimitError: 1013}
+_CLOSE_CODES: Final = {RunOverError: 1000, StoppingError: 1001, TokenReplacedError: 1012, OverLimitError: 1013}
 """Of ends that are no fault of the client (RFC 6455, section 7.4, and IANA's list); all others are 1008."""
 
 

@@ -164,12 +164,12 @@ class IngestProcess:
         if release_at and (self._control.sampled >= release_at or self._control.trainer_waits):
             self._ingest_bell.ring()
 
-    def announce_stop(self) -> None:
-        """Have ingest tell every actor to stop.
+    def announce_stop(self, *, is_finish: bool = False) -> None:
+        """Have ingest tell every actor to stop, and whether the run has reached its end.
 
         If ingest dies before all actors have handed over their rows, it is started again, so that the actors still can.
         """
-        self._control.stopping = 1
+        self._control.stopping = max(self._control.stopping, 2 if is_finish else 1)
         fence()  # Ingest looks at ``stopping`` when the bell rings.
         self._ingest_bell.ring()
 

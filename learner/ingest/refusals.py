@@ -15,8 +15,8 @@ from common.errors import CrossborderError, ProtocolMismatchError, RefusedError,
 from common.wire.rpc import (
     ERROR_KEY,
     BadMessageError,
-    DismissedError,
     NotJoinedError,
+    RunOverError,
     SessionLostError,
     SharedIncarnationError,
     StoppingError,
@@ -92,7 +92,7 @@ _STATUS: dict[type[CrossborderError], tuple[grpc.StatusCode, str]] = {
     UnauthenticatedError: (grpc.StatusCode.UNAUTHENTICATED, "unauthenticated"),
     BadMessageError: (grpc.StatusCode.INVALID_ARGUMENT, "bad_message"),
     SessionLostError: (grpc.StatusCode.FAILED_PRECONDITION, "session_lost"),
-    DismissedError: (grpc.StatusCode.FAILED_PRECONDITION, "dismissed"),
+    RunOverError: (grpc.StatusCode.FAILED_PRECONDITION, "run_over"),
 }
 
 

@@ -82,6 +82,7 @@ class ActorStream:
                 paced=self._core.ratio.samples_per_insert is not None,
                 trace_parent=self._core.traces.take_learnt(self.row, newest.opt_steps),
                 held=self.is_held and not stop,
+                run_over=self._core.control.stopping > 1,
             )
             pool = self._core.pool
             if pool is not None and pool.message is not self._told_pool:

@@ -325,8 +325,12 @@ class LearnerServer:
             Exception: from the agent or the evaluator.
         """
         learner = self.learner
+
+        def announce_stop() -> None:
+            self.ingest.announce_stop(is_finish=learner.outcome is not None and learner.outcome.is_finish)
+
         try:
-            with learner.training(self.ingest.announce_stop):
+            with learner.training(announce_stop):
                 if self.ranks is None:
                     train(learner, self.intake, self.publisher, self._traces)
                 else:

@@ -28,7 +28,7 @@ class ControlBlock(Words):
     N_WORDS = 40
     # Written by the trainer.
     stopping = Word(0)
-    """1: training is over; ingest announces that to the actors and ends."""
+    """1: training is over; ingest announces that to the actors and ends. 2: the run has reached its end, too."""
     sampled = Word(1)
     """Steps drawn from the replay."""
     trainer_waits = Word(2)

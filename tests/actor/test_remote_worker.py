@@ -375,9 +375,9 @@ def test_a_worker_whose_run_has_ended_ends_in_order_and_at_once(tmp_path: Path, 
     with Service(CountingPlayer()) as service:
         worker = work(start, service.places.address, write(tmp_path, env=COUNTING), "--patience", str(2 * PATIENCE))
         acts(service)
-        service.ends_for_good = True
+        service.is_run_over = True
     assert worker.wait() == 0, worker.output()
-    assert "the learner wants no more steps from this service" in worker.output()
+    assert "the run for which this service acts has reached its end" in worker.output()
 
 
 @pytest.mark.parametrize(

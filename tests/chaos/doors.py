@@ -338,7 +338,7 @@ def fuzz_doors(messages: int, seed: int) -> dict[str, Any]:
         AssertionError: a refused message has changed something, or a message hangs or is answered wrongly.
         Exception: whatever a door should not have raised.
     """
-    rng, found = random.Random(seed), dict[str, Any]()
+    found, rngs = dict[str, Any](), {kind: random.Random(f"{seed} {kind}") for kind in (*KINDS, "HTTP")}
     config = ActorConfig(
         env=EnvConfig(target="gymnasium:make", params={"id": "CartPole-v1"}, spaces=SPACES),
         agent=PluginConfig(target="common.agents.dqn:DQN", params={"units": [8]}),
@@ -348,8 +348,8 @@ def fuzz_doors(messages: int, seed: int) -> dict[str, Any]:
         settings = ServingConfig(max_sessions=MAX_SESSIONS, record=directory / "episodes")
         for kind in KINDS:
             with opening({"": place}, [], settings) as (policy,):
-                found[kind] = asyncio.run(_with_batches(policy, settings, kind, messages, rng))
-    found["HTTP"] = _fuzz_socket(messages, rng)
+                found[kind] = asyncio.run(_with_batches(policy, settings, kind, messages, rngs[kind]))
+    found["HTTP"] = _fuzz_socket(messages, rngs["HTTP"])
     return {"messages": messages, "seed": seed, **found}
 
 

@@ -97,10 +97,8 @@ class ServedFleet(Fleet):
 
     def end_all(self) -> tuple[Audit, int]:
         """End all in order; what became of the rows, and how many of them are in another lane than they should be."""
-        for client, _ in self._clients.values():
-            client.end()
         self.stop()
-        assert self._service.wait() == 0, "the service hears of the end of its run"
+        assert self._service.wait(BACK_SECONDS) == 0, "the service hears of the end of its learner"
         rows, previous = self.stored()
         return audit(rows, {}, within_sessions(rows, previous)), misplaced(rows)
 

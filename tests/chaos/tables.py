@@ -30,6 +30,7 @@ def _rows() -> str:
         "kills": f"{_result('kills').get('kills', 0)} random kill -9",
         "partition": "partition",
         "address": "another address",
+        "serving": "an acting service and its clients",
     }
     found = {title: _result(name) for name, title in names.items() if _result(name)}
     # Results of release 0.1 count items.
@@ -123,6 +124,20 @@ def _fuzz() -> str:
     return _table("outcome | messages", rows)
 
 
+def _serving() -> str:
+    rows = [
+        [fault, took["times"], f"{took['median']:.1f}", f"{took['worst']:.1f}"]
+        for fault, took in _result("serving").get("faults", {}).items()
+    ]
+    return _table("fault | times | all act and train after s, median | worst", rows)
+
+
+def _doors() -> str:
+    found = {kind: each["outcomes"] for kind, each in _result("doors").items() if isinstance(each, dict)}
+    rows = [[kind, outcome, f"{count:,}"] for kind, outcomes in found.items() for outcome, count in outcomes.items()]
+    return _table("bytes | outcome | messages", rows)
+
+
 def _agreement() -> str:
     rows = [
         [name, f"{counts['taken']:,}", f"{counts['refused']:,}"]
@@ -149,7 +164,9 @@ TABLES = {
     "soak": _soak,
     "shutdown": _shutdown,
     "storm": _storm,
+    "serving": _serving,
     "fuzz": _fuzz,
+    "doors": _doors,
     "agreement": _agreement,
     "siege": _siege,
 }

@@ -95,10 +95,10 @@ def test_a_client_whose_run_has_ended_is_told_and_does_not_come_back(connect: Co
     with Service(websocket="127.0.0.1:0") as service:
         client = connect(str(service.places.websocket), patience=2 * PATIENCE)
         assert client.call("act", observation=HERE) == 1
-        service.ends_for_good = True
+        service.is_run_over = True
     with pytest.raises(CallError) as error:
         client.call("act", observation=HERE)
-    assert error.value.name == "dismissed"
+    assert error.value.name == "run_over"
 
 
 def test_a_closed_session_frees_its_lanes(connect: Connect, start: Start, run: Path) -> None:

@@ -25,8 +25,7 @@ Errors are gRPC status codes; the trailing metadata key `crossborder-error` hold
   session_lost         FAILED_PRECONDITION  no session has this secret, or no longer: open another one
   over_limit           RESOURCE_EXHAUSTED   too many sessions, lanes, calls or wrong tokens at one time; retry later
   stopping             UNAVAILABLE          the service is shutting down; wait, then open another session
-  dismissed            FAILED_PRECONDITION  the learner wants no more steps from this service, since its run has ended
-                                            or it is drained: do not come back
+  run_over             FAILED_PRECONDITION  the run for which the service acts has reached its end: do not come back
   token_replaced       UNAVAILABLE          only another token of the same name is valid now: resume with that one
 A refused step changes nothing: after INVALID_ARGUMENT a client may resume, and send the step as it should be.
 UNAVAILABLE without that key is a broken connection: wait a random time of up to 100 ms, then resume. Wait up to twice

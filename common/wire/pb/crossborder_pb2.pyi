@@ -1171,6 +1171,7 @@ class PushItemsResponse(_message.Message):
     TRACE_PARENT_FIELD_NUMBER: _builtins.int
     HELD_FIELD_NUMBER: _builtins.int
     POOL_FIELD_NUMBER: _builtins.int
+    RUN_OVER_FIELD_NUMBER: _builtins.int
     acked_seq: _builtins.int
     """Every batch of this incarnation up to and including this seq is stored in the learner's replay. It is a seq of a batch
     that came on this stream; 0 before the first one.
@@ -1191,6 +1192,8 @@ class PushItemsResponse(_message.Message):
     sends nothing more, and acts no further than to fill one batch, until a response without it. An actor that winds up
     sends what is left all the same.
     """
+    run_over: _builtins.bool
+    """With `stop`: the run has reached its end. Otherwise a learner may go on with it."""
     @_builtins.property
     def newest(self) -> Global___ModelVersion:
         """The newest model there is; for an actor that evaluates, the newest candidate."""
@@ -1211,10 +1214,11 @@ class PushItemsResponse(_message.Message):
         trace_parent: _builtins.str = ...,
         held: _builtins.bool = ...,
         pool: Global___Pool | None = ...,
+        run_over: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["newest", b"newest", "pool", b"pool"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acked_seq", b"acked_seq", "held", b"held", "newest", b"newest", "paced", b"paced", "pool", b"pool", "stop", b"stop", "trace_parent", b"trace_parent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acked_seq", b"acked_seq", "held", b"held", "newest", b"newest", "paced", b"paced", "pool", b"pool", "run_over", b"run_over", "stop", b"stop", "trace_parent", b"trace_parent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

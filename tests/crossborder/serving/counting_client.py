@@ -120,7 +120,7 @@ def _require_session(error: Exception) -> None:
     names = {str(entry.value) for entry in error.trailing_metadata() or () if entry.key == ERROR_KEY}
     if names & LASTING.keys():
         raise SessionLostError
-    if "dismissed" in names:
+    if "run_over" in names:
         sys.exit(0)
     if names or error.code() not in {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED}:
         raise error

@@ -73,14 +73,14 @@ class Service:
         ]
         self.places: Places
         self.error: BaseException | None = None
-        self.ends_for_good = False
+        self.is_run_over = False
         self._listens, self._stopped = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="service")
 
     def _run(self) -> None:
         try:
-            ends, for_good = self._stopped.is_set, lambda: self.ends_for_good
-            asyncio.run(serve(self.policies, self.config, ends, self._note, for_good))
+            ends, is_over = self._stopped.is_set, lambda: self.is_run_over
+            asyncio.run(serve(self.policies, self.config, ends, self._note, is_over))
         except BaseException as error:  # noqa: BLE001 - the test looks at it
             self.error = error
         finally:

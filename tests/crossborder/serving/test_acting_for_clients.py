@@ -94,4 +94,13 @@ def test_a_drained_service_hands_over_its_rows_and_a_cordoned_one_may_not_join(
         again = serve(start, server.ingest.address, port)
         assert again.wait() != 0
         assert "cordoned" in again.output()
-        assert client.wait() == 0, "it is told that it need not come back"
+        assert client.process.poll() is None, client.output()
+
+
+def test_clients_hear_that_their_run_has_reached_its_end(make_config: MakeConfig, start: Start) -> None:
+    port = free_port()
+    with train_in_thread(make_config(agent=AGENT, trainer={"max_opts": 300}), local_actors=0) as (server, _):
+        service = serve(start, server.ingest.address, port)
+        client = play(start, port, 1)
+        assert client.wait() == 0, client.output()
+    assert service.wait() == 0, service.output()

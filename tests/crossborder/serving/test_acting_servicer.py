@@ -238,11 +238,11 @@ def test_clients_of_a_service_that_ends_are_told(service: Service, caller: Calle
 def test_clients_are_told_that_they_need_not_come_back(service: Service, caller: Caller) -> None:
     stream = caller.open()
     stream.actions(1)
-    service.ends_for_good = True
+    service.is_run_over = True
     service.stop()
     with pytest.raises(grpc.RpcError) as error:
         stream.read()
-    assert refusal(error.value)[:2] == ("FAILED_PRECONDITION", "dismissed")
+    assert refusal(error.value)[:2] == ("FAILED_PRECONDITION", "run_over")
 
 
 STRUCTURED = EnvSpec(
