@@ -170,8 +170,7 @@ class ModelFetcher:
             try:
                 if self._announced > self._version():
                     self._adopt(self._fetch())
-                else:
-                    self._fetch_opponent()
+                self._fetch_opponent()
                 backoff.reset()
             except (grpc.RpcError, ValueError, OSError, MemoryError) as error:
                 if self._ends_trust(error):

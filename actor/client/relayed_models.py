@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import logging
 import time
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
@@ -91,7 +91,7 @@ class RelayedModels:
         self._get: grpc.aio.UnaryStreamMultiCallable[bytes, bytes] = channel.unary_stream(path_of("GetModel"))
         self._tokens = tokens
         self._copies: OrderedDict[Kind, Copy] = OrderedDict()
-        self._locks = defaultdict[Kind, asyncio.Lock](asyncio.Lock)
+        self._locks = {kind: asyncio.Lock() for kind in (False, True, None)}  # None: of all models of a pool.
         self._named = NO_MODEL
         """The newest version that the learner has named on any stream of the run."""
         self._run_id = ""
@@ -117,7 +117,7 @@ class RelayedModels:
         kind: Kind = version_from_pb(request.version) if request.HasField("version") else request.candidate
         copy = self._find(kind, have)
         if copy is None:
-            async with self._locks[kind]:
+            async with self._locks[kind if isinstance(kind, bool) else None]:
                 copy = self._find(kind, have)
                 if copy is None:
                     copy = await self._ask_learner(kind, metadata)
@@ -164,4 +164,3 @@ class RelayedModels:
         members = [kind for kind in self._copies if not isinstance(kind, bool)]
         for old in members[:-MAX_MEMBERS]:
             del self._copies[old]
-            self._locks.pop(old, None)

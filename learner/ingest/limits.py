@@ -312,14 +312,15 @@ class ModelRepeats:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._asked = OrderedDict[tuple[str, bool], tuple[ModelVersion, float]]()
+        self._asked = OrderedDict[tuple[str, bool | ModelVersion], tuple[ModelVersion, float]]()
         """By reader: the model of its last answer, and the time until which its repeats are spent."""
 
-    def count_request(self, reader: tuple[str, bool], newest: ModelVersion) -> float:
+    def count_request(self, reader: tuple[str, bool | ModelVersion], newest: ModelVersion) -> float:
         """Count a request for the newest model; return the seconds that the answer must wait.
 
         Args:
-            reader: a connection, and whether it asks for candidates instead of models for acting.
+            reader: a connection, and whether it asks for candidates instead of models for acting, or the version of
+                the opponent that it asks for.
             newest: the model, or the candidate, of the answer.
         """
         now = self._clock()

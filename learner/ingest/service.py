@@ -190,7 +190,8 @@ class LearnerServicer(pb_grpc.LearnerServiceServicer):
         core = self._core
         asked = version_from_pb(request.version) if request.HasField("version") else None
         newest = core.newest(candidate=request.candidate) if asked is None else asked
-        seconds = core.model_repeats.count_request((context.peer(), request.candidate), newest)
+        reader = context.peer(), request.candidate if asked is None else asked
+        seconds = core.model_repeats.count_request(reader, newest)
         if seconds:  # The connection asks again and again for the same model.
             core.counts.quota_hold_seconds["models"] += seconds
             await asyncio.sleep(seconds)

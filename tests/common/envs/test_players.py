@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import gymnasium
 import numpy as np
@@ -282,3 +283,15 @@ def test_an_evaluation_counts_the_games_of_its_episodes_and_no_others() -> None:
             "eval_losses": 0.0,
             share: 1.0,
         }
+
+
+def test_one_model_plays_all_seats_of_the_pool_in_a_game_though_they_come_and_go() -> None:
+    env = make("tests.seats:Crowd", players=dict.fromkeys("bcd", "pool"), groups=2)
+    env.pool = pool = Pool(is_same=True)
+    model = pool.drawn[0]
+    model.spec, model.opt_steps = EnvSpec(env.single_observation_space, env.single_action_space), 0
+    with patch.object(pool, "draw", return_value=model) as draw:
+        sink, _ = act(make_parts(env, lambda spec: Acts(spec, partial(act_always, 0))), 60, seed=5)
+    assert draw.call_count == sink.column("first").sum()
+    assert {len(lanes) for lanes in model.calls} >= {1, 2, 3}, "others have left, or have not come yet"
+    assert all(len({*lanes}) == len(lanes) for lanes in model.calls)
