@@ -82,6 +82,7 @@ class ActorStream:
                     paced=self._core.ratio.samples_per_insert is not None,
                     trace_parent=self._core.traces.take_learnt(self.row, newest.opt_steps),
                     held=self.is_held and not stop,
+                    mirrors=self._core.acknowledged_end is not None,
                 )
             )
 
