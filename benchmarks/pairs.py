@@ -104,6 +104,7 @@ class Pair:
     def __init__(self, run_dir: Path, learner: int, acts: subprocess.Popen[str]) -> None:
         endpoints = json.loads((run_dir / "endpoints.json").read_text())
         self._metrics = f"http://127.0.0.1:{endpoints['ingest_metrics_port']}/metrics"
+        self.run_dir, self.learner = run_dir, learner
         self._actor, self._log = acts, run_dir.parent / "actor.log"
         self._ingest = child_of(learner, "learner.ingest")
 

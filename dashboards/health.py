@@ -212,13 +212,25 @@ _RESOURCES = Row(
             {"seconds": "crossborder_mirror_lag_seconds"},
         ),
         Graph(
-            "Sent to the mirror",
-            "Bytes a second that go to the mirror, and states a second that could not be written.",
-            "Bps",
+            "Rows not mirrored",
+            "Rows in the replay that would be lost with the learner's host.",
+            "short",
+            {"rows": "crossborder_mirror_lag_rows"},
+        ),
+        Graph(
+            "States mirrored",
+            "States of the run that were written to the mirror in a second, and states that could not be written.",
+            "short",
             {
-                "bytes": f"rate(crossborder_mirror_bytes_total{_RATE})",
-                "failures": f"rate(crossborder_mirror_failures_total{_RATE})",
+                "written": f"rate(crossborder_mirror_states_total{_RATE})",
+                "failed": f"rate(crossborder_mirror_failures_total{_RATE})",
             },
+        ),
+        Graph(
+            "Sent to the mirror",
+            "Bytes a second that go to the mirror, compressed.",
+            "Bps",
+            {"bytes": f"rate(crossborder_mirror_bytes_total{_RATE})"},
         ),
     ),
 )

@@ -203,8 +203,11 @@ class Pusher:
         return self._spool.wait_for_room(2 * self._joined.schema.row_bytes, seconds)  # The last step has a final row.
 
     def wait_for_learner(self, seconds: float) -> bool:
-        """Wait until the learner is not behind with acknowledgements; False if it still is after ``seconds``."""
-        return self._spool.wait_until_younger(BEHIND_SECONDS, seconds)
+        """Wait until the learner is not behind with acknowledgements; False if it still is after ``seconds``.
+
+        Acknowledgements that wait for a mirror say nothing about the learner.
+        """
+        return self._spool.grace == math.inf or self._spool.wait_until_younger(BEHIND_SECONDS, seconds)
 
     def report_score(self, score: CandidateScore) -> None:
         """Tell the learner the score of a candidate, in every report until there is a newer score."""
@@ -309,7 +312,7 @@ class Pusher:
             log.info("joined run %s again as actor %d after %.1f s", joined.run_id, joined.actor_id, away)
 
     def _hear(self, response: pb.PushItemsResponse) -> None:
-        self._spool.grace = 0.0 if response.paced else GRACE_SECONDS
+        self._spool.grace = math.inf if response.mirrors else 0.0 if response.paced else GRACE_SECONDS
         self._spool.hold(response.held and not self._never_waits)
         self._spool.acknowledge(response.acked_seq)
         newest = version_from_pb(response.newest)

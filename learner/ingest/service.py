@@ -83,6 +83,7 @@ class ActorStream:
                 trace_parent=self._core.traces.take_learnt(self.row, newest.opt_steps),
                 held=self.is_held and not stop,
                 run_over=self._core.control.stopping > 1,
+                mirrors=self._core.acknowledged_end is not None,
             )
             pool = self._core.pool
             if pool is not None and pool.message is not self._told_pool:

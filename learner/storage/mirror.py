@@ -40,6 +40,9 @@ from learner.shared.durable import READ_TRIES
 FORMAT: Final = 1
 INLINE_BYTES: Final = 32 << 10
 """Files that are no larger than this when compressed travel in the state itself."""
+MEMORY_BYTES: Final = 64 << 20
+"""Files up to this size are read at once. Larger ones, such as checkpoints, must not change while they are sent."""
+CHUNK_BYTES: Final = 1 << 20
 _INLINE: Final = "inline:"
 _JITTER: Final = 1_000_000
 """Microseconds."""
@@ -295,17 +298,24 @@ class Mirror:
     # Objects.
 
     def put(self, source: Source) -> str:
-        """Send the rest of a file, unless it is there; return the name of the object.
+        """Send a file from its begin, unless it is there; return the name of the object.
 
         Raises:
-            OSError: the mirror cannot be reached.
+            OSError: the mirror cannot be reached, or the file was changed while it was sent.
         """
-        begin = source.tell()
+        source.seek(0)
         name = hashlib.file_digest(source, _hash).hexdigest()
         if name not in self._whole:
-            source.seek(begin)
+            source.seek(0)
+            self._left.add(name)
+            digest, packing, written = _hash(), _compressor().compressobj(), 0
             with self._reaching(), self._fs.open(f"{self._root}/{_OBJECTS}/{name}", "wb") as target:
-                _, written = _compressor().copy_stream(source, target)
+                while chunk := source.read(CHUNK_BYTES):
+                    digest.update(chunk)
+                    written += target.write(packing.compress(chunk))
+                written += target.write(packing.flush())
+            if digest.hexdigest() != name:
+                raise OSError(f"{getattr(source, 'name', name)}: it was changed while it was sent to {self.url}")
             self._whole.add(name)
             self._left.discard(name)
             self.sent_bytes += written
@@ -313,11 +323,13 @@ class Mirror:
 
     def put_file(self, source: Source) -> str:
         """Send a file; return what a state has for it: the file itself if it is small, or else the object's name."""
-        begin = source.read(8 * INLINE_BYTES + 1)
-        if len(begin) <= 8 * INLINE_BYTES and len(small := _compressor().compress(begin)) <= INLINE_BYTES:
+        begin = source.read(MEMORY_BYTES + 1)
+        if len(begin) > MEMORY_BYTES:
+            return self.put(source)
+        small = _compressor().compress(begin)
+        if len(small) <= INLINE_BYTES:
             return f"{_INLINE}{base64.b64encode(small).decode()}"
-        source.seek(0)
-        return self.put(source)
+        return self.put(io.BytesIO(begin))  # Other processes may write to the file, as to the table of actors.
 
     def get(self, name: str, target: BinaryIO) -> None:
         """Write the content of an object, or of a small file of a state, to ``target``.

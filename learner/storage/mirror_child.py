@@ -19,7 +19,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-from common.errors import CrossborderError, RunDirectoryError
+from common.errors import CheckpointError, CrossborderError, RunDirectoryError
 from common.process.child import read_boot, say, say_error
 from common.process.clocks import Deadline
 from common.process.log import LogThrottle, setup_logging
@@ -131,7 +131,7 @@ def _write_state(mirroring: Mirroring, block: MirrorBlock) -> bool | None:
     """Write a state; return whether it has all rows, None if it could not be written: the next one is tried later."""
     try:
         return mirroring.write_state()
-    except OSError as error:
+    except (OSError, CheckpointError) as error:  # The learner may replace files while they are read.
         block.failures += 1
         if (missed := _failures_logged.due()) is not None:
             log.error("a state of the run is not mirrored, the next one is tried (%d more before): %s", missed, error)

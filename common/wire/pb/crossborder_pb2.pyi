@@ -1172,6 +1172,7 @@ class PushItemsResponse(_message.Message):
     HELD_FIELD_NUMBER: _builtins.int
     POOL_FIELD_NUMBER: _builtins.int
     RUN_OVER_FIELD_NUMBER: _builtins.int
+    MIRRORS_FIELD_NUMBER: _builtins.int
     acked_seq: _builtins.int
     """Every batch of this incarnation up to and including this seq is stored in the learner's replay. It is a seq of a batch
     that came on this stream; 0 before the first one.
@@ -1194,6 +1195,10 @@ class PushItemsResponse(_message.Message):
     """
     run_over: _builtins.bool
     """With `stop`: the run has reached its end. Otherwise a learner may go on with it."""
+    mirrors: _builtins.bool
+    """Acknowledgements wait until rows are in a mirror, seconds after the learner has stored and maybe drawn them. So the
+    window counts nothing: only `held`, and the room for what is not acknowledged, keep the actor from acting further.
+    """
     @_builtins.property
     def newest(self) -> Global___ModelVersion:
         """The newest model there is; for an actor that evaluates, the newest candidate."""
@@ -1215,10 +1220,11 @@ class PushItemsResponse(_message.Message):
         held: _builtins.bool = ...,
         pool: Global___Pool | None = ...,
         run_over: _builtins.bool = ...,
+        mirrors: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["newest", b"newest", "pool", b"pool"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acked_seq", b"acked_seq", "held", b"held", "newest", b"newest", "paced", b"paced", "pool", b"pool", "run_over", b"run_over", "stop", b"stop", "trace_parent", b"trace_parent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acked_seq", b"acked_seq", "held", b"held", "mirrors", b"mirrors", "newest", b"newest", "paced", b"paced", "pool", b"pool", "run_over", b"run_over", "stop", b"stop", "trace_parent", b"trace_parent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -338,15 +338,17 @@ def test_a_batch_that_is_larger_than_a_message_may_be_is_split(serve: Serve) -> 
     assert max(learner.rows) == 3
 
 
-@pytest.mark.parametrize(("paced", "grace"), [(True, 0.0), (False, GRACE_SECONDS)])
+@pytest.mark.parametrize(
+    ("told", "grace"), [({"paced": True}, 0.0), ({}, GRACE_SECONDS), ({"paced": True, "mirrors": True}, math.inf)]
+)
 def test_the_window_is_strict_while_a_replay_ratio_is_in_force(
-    serve: Serve, monkeypatch: pytest.MonkeyPatch, paced: bool, grace: float
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, told: dict[str, bool], grace: float
 ) -> None:
     seen: list[float] = []
     hear = Pusher._hear
 
     def look(pusher: Pusher, response: pb.PushItemsResponse) -> None:
-        response.paced = paced
+        response.MergeFrom(pb.PushItemsResponse(**told))  # type: ignore[arg-type]
         hear(pusher, response)
         seen.append(pusher._spool.grace)
 

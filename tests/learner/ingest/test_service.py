@@ -260,7 +260,8 @@ def test_a_batch_is_acknowledged_once_it_is_mirrored_if_the_configuration_says_s
         assert client.join().epoch > 0
         talk = Talk(client.stub)
         heartbeat = client.batch(0, rows=0, payload=b"")
-        assert talk.say(heartbeat).acked_seq == 0
+        answer = talk.say(heartbeat)
+        assert (answer.acked_seq, answer.mirrors) == (0, True)
         assert [talk.say(client.batch(seq, start=5 * seq)).acked_seq for seq in (1, 2, 3)] == [0, 0, 0]
         assert talk.say(client.batch(1, start=5)).acked_seq == 0, "it was stored before, and is not mirrored either"
         assert client.memory().committed == 15

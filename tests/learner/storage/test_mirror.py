@@ -103,6 +103,31 @@ def test_a_file_comes_back_as_it_was(tmp_path: Path, size: int) -> None:
     assert name.startswith("inline:") == (size < INLINE_BYTES)
 
 
+class Changing(io.BytesIO):
+    """A file to which another process writes before it is read again."""
+
+    def seek(self, *place: int) -> int:
+        self.getbuffer()[0] ^= 1
+        return super().seek(*place)
+
+
+def test_a_file_that_others_write_to_is_sent_as_it_was_at_one_moment(tmp_path: Path) -> None:
+    mirror, content, target = owner(tmp_path), os.urandom(20 * INLINE_BYTES), io.BytesIO()
+    mirror.get(mirror.put_file(Changing(content)), target)
+    assert target.getvalue() == content
+
+
+def test_a_large_file_that_changes_while_it_is_sent_is_no_object(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("learner.storage.mirror.MEMORY_BYTES", 1000)
+    mirror = owner(tmp_path)
+    with pytest.raises(OSError, match="it was changed while it was sent"):
+        mirror.put_file(Changing(os.urandom(2000)))
+    mirror.write(state_of(mirror, 1))
+    assert len(list((tmp_path / "mirror" / "objects").iterdir())) == 1, "what was sent is removed"
+
+
 def test_a_mirror_of_another_run_is_not_written_over(tmp_path: Path) -> None:
     mirror = owner(tmp_path)
     mirror.write(state_of(mirror, 1))

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from common.errors import RunDirectoryError, TakenOverError
+from common.errors import CheckpointError, RunDirectoryError, TakenOverError
 from learner.commands.learner_server import main
 from learner.loop.server import train_async
 from learner.shared.mirror_block import MirrorBlock
@@ -23,6 +23,7 @@ from tests.e2e.test_by_hand import CALM, grows, steps_by_actor, trains
 from tests.e2e.test_resume import kept
 from tests.learner.loop.test_run import configured, replay_of
 from tests.learner.scrapes import scrape
+from tests.learner.storage.mirrored import MirroredRun
 
 pytestmark = pytest.mark.own_children
 Start = Callable[..., Command]
@@ -152,3 +153,17 @@ def test_a_mirror_that_cannot_be_written_is_refused_at_the_start(
     boot = MirrorBoot(run=tmp_path, run_id="0", url=f"file://{tmp_path}/mirror/below", seconds=1.0)
     with pytest.raises(RunDirectoryError, match=r"storage.mirror: file://.*/mirror/below: NotADirectoryError"):
         claim(boot)
+
+
+def test_files_that_are_replaced_whenever_they_are_read_cost_a_state_and_not_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = MirroredRun(tmp_path)
+    monkeypatch.setattr(run.mirroring, "_send_files", raise_replaced)
+    assert mirror_child._write_state(run.mirroring, run.block) is None
+    assert run.block.failures == 1
+    assert "is not mirrored, the next one is tried (0 more before): best: it was replaced" in caplog.text
+
+
+def raise_replaced() -> None:
+    raise CheckpointError("best: it was replaced")
