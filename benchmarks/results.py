@@ -35,7 +35,15 @@ DRAWN: tuple[tuple[str, str, Way], ...] = (
 COMPARED: dict[str, tuple[tuple[str, ...], Path]] = {
     "table": (("cartpole", "acrobot", "lunarlander", "pendulum"), Path("docs/images/results.png")),
     "ppo": (
-        ("ppo_cartpole", "ppo_acrobot", "ppo_pendulum", "ppo_pendulum_plain", "minatar_breakout_ppo"),
+        (
+            "ppo_cartpole",
+            "ppo_acrobot",
+            "ppo_lunarlander",
+            "ppo_pendulum",
+            "ppo_pendulum_plain",
+            "ppo_halfcheetah",
+            "minatar_breakout_ppo",
+        ),
         Path("docs/images/ppo_results.png"),
     ),
 }
