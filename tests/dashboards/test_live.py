@@ -36,6 +36,7 @@ EMPTY = {
     'crossborder_record{instance="$instance",key=~"entropy|ent_coef|log_prob"}': "only SAC, AWAC, IQL, IMPALA and PPO",
     'crossborder_record{instance="$instance",key="ratio_mean"}': "only IMPALA and PPO",
     'crossborder_record{instance="$instance",key=~"kl|clipped_share"}': "only PPO",
+    'crossborder_record{instance="$instance",key="pool_rating"}': "only runs that play against earlier models",
     'crossborder_record{instance="$instance",key=~"version_age|left_out"}': "only IMPALA and PPO",
 }
 
