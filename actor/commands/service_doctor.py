@@ -81,7 +81,7 @@ class ServiceVisit(Place):
         return f"{1e3 * statistics.median(seconds):.2f} ms, median of {QUESTIONS}"
 
 
-CHECKS: Final = (
+CHECKS: Final[tuple[Check[ServiceVisit], ...]] = (
     Check("name", ServiceVisit.name, "correct --policy, or let DNS or /etc/hosts know the name here", is_vital=True),
     Check(
         "port",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -46,7 +47,7 @@ def test_a_service_that_works_passes_every_check_and_keeps_no_session(start: Sta
             assert service.policies[0].lanes == 2, "the check's session has ended"
 
 
-CASES: dict[str, tuple[object, dict[str, int], int, str]] = {
+CASES: dict[str, tuple[object, dict[str, Any], int, str]] = {
     "environment": (CARTPOLE, {}, 8, "service expects <f4 [3]"),
     "environment of few lanes": (
         COUNTING,
