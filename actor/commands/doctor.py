@@ -177,7 +177,7 @@ class Visit(Place):
         )
 
 
-CHECKS: Final[Sequence[Check[Visit]]] = (
+CHECKS: Final[tuple[Check[Visit], ...]] = (
     Check("name", Visit.name, "correct --learner, or let DNS or /etc/hosts know the name here", is_vital=True),
     Check(
         "port",

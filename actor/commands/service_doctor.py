@@ -5,7 +5,6 @@ from __future__ import annotations
 import statistics
 import threading
 import time
-from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Final, TextIO
 
@@ -82,7 +81,7 @@ class ServiceVisit(Place):
         return f"{1e3 * statistics.median(seconds):.2f} ms, median of {QUESTIONS}"
 
 
-CHECKS: Final[Sequence[Check[ServiceVisit]]] = (
+CHECKS: Final[tuple[Check[ServiceVisit], ...]] = (
     Check("name", ServiceVisit.name, "correct --policy, or let DNS or /etc/hosts know the name here", is_vital=True),
     Check(
         "port",
