@@ -28,8 +28,8 @@ from tests.e2e.test_by_hand import ENDLESS
 from tests.e2e.test_resume import kept
 
 N_ACTORS: Final = 3
-CAPACITY: Final = 400_000
-"""So many rows are not made in the exercise, so nothing is overwritten and all can be counted."""
+CAPACITY: Final = 1_000_000
+"""So many rows are not made while acknowledgements wait for the mirror, so all of them can be counted."""
 RIVALRY: Final = 0.25
 """Share of the losses after which two learners resume at once."""
 
