@@ -327,7 +327,7 @@ def _exchange(address: tuple[str, int], data: bytes) -> str:
                 answer += found
     status = answer.split(b"\r\n")[0][9:12].decode(errors="replace")
     if status != "101":
-        return status or "hung up"
+        return status if status.isdecimal() else "hung up"
     return next((word for word in ("action", "error", "opened") if f'{{"{word}"'.encode() in answer), "101")
 
 
