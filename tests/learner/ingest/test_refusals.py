@@ -8,7 +8,7 @@ import grpc
 import pytest
 
 from common.errors import CrossborderError, ProtocolMismatchError, RefusedError, RunDirectoryError, SchemaMismatchError
-from common.wire.rpc import ERROR_KEY, NotJoinedError, StoppingError
+from common.wire.rpc import ERROR_KEY, NotJoinedError, StoppingError, SupersededError
 from learner.ingest.cordons import CordonedError
 from learner.ingest.refusals import (
     JOIN_REFUSALS,
@@ -43,6 +43,7 @@ NAMES: dict[type[CrossborderError], str] = {
     CordonedError: "too_many_actors",
     OverLimitError: "over_limit",
     StoppingError: "stopping",
+    SupersededError: "taken_over",
     TokenReplacedError: "token_replaced",
     UnauthenticatedError: "unauthenticated",
     RunDirectoryError: "internal",
