@@ -75,11 +75,14 @@ class PoolAnswers:
         file = self._pool.read(version)
         return None if file is None else ModelAnswer.of(Blob(version, memoryview(file), 0.0))
 
-    def note(self, games: Iterable[pb.PoolGames]) -> None:
-        """Count the games of a report against models that the pool has."""
+    def note(self, games: Iterable[pb.PoolGames], newest: ModelVersion) -> None:
+        """Count the games of a report, by models up to the newest one, against models that the pool has.
+
+        Others cannot have been played in this life of the run, and an actor must not fill the memory with them.
+        """
         known = {version.opt_steps for version in self._weights}
         for kind in games:
-            if kind.opponent in known:
+            if kind.opponent in known and kind.player <= newest.opt_steps:
                 self._pool.note(kind.player, kind.opponent, kind.result, kind.count)
 
 

@@ -232,9 +232,9 @@ def _note_batch(core: IngestCore, row: int, request: pb.PushItemsRequest, items:
         # a mean.
         control.success_mean = core.registry.success_mean()
         control.success_episodes += len(report.episode_successes)
-    if core.pool is not None:
-        core.pool.note(report.pool_games)
     newest = core.models.newest()
+    if core.pool is not None:
+        core.pool.note(report.pool_games, newest)
     if control.acting_incarnation < behaviour.incarnation <= max(MAX_FIGURE, newest.incarnation):
         control.acting_incarnation = behaviour.incarnation
     lag = max(0.0, newest.opt_steps - opt_steps)

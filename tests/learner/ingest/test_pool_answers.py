@@ -45,8 +45,11 @@ def test_games_are_counted_against_models_of_the_pool_and_saved(tmp_path: Path) 
     pool, clock = Pool(tmp_path / "pool", PoolConfig(), 10), Clock()
     pool.offer(FIRST, lambda: b"first")
     answers = PoolAnswers(pool, clock)
-    kinds = [pb.PoolGames(player=3, opponent=opponent, result=-1, count=2) for opponent in (0, 7)]
-    answers.note(kinds)
+    kinds = [
+        pb.PoolGames(player=player, opponent=opponent, result=-1, count=2)
+        for player, opponent in ((3, 0), (3, 7), (11, 0))
+    ]
+    answers.note(kinds, SECOND)
     clock.now += SAVE_SECONDS
     answers.tick()
     assert dict(Games(tmp_path / "pool" / GAMES).results) == {(10, 0): [0, 0, 2]}
@@ -56,7 +59,7 @@ def test_games_that_cannot_be_written_are_written_later(tmp_path: Path) -> None:
     pool = Pool(tmp_path / "pool", PoolConfig(), 10)
     pool.offer(FIRST, lambda: b"first")
     answers = PoolAnswers(pool)
-    answers.note([pb.PoolGames(player=3, opponent=0, result=1, count=1)])
+    answers.note([pb.PoolGames(player=3, opponent=0, result=1, count=1)], SECOND)
     (tmp_path / "pool").rename(tmp_path / "away")
     answers.save()
     (tmp_path / "away").rename(tmp_path / "pool")
