@@ -156,3 +156,4 @@ from common.errors import RefusedError as RefusedError
 from common.errors import RunDirectoryError as RunDirectoryError
 from common.errors import SchemaMismatchError as SchemaMismatchError
 from common.errors import StarvedError as StarvedError
+from common.errors import TakenOverError as TakenOverError

@@ -91,12 +91,14 @@ func poll():
 	if _goal and not _socket and _now() >= _next_try:
 		_late_at = _now() + _timeout
 		_connect()
-	if _goal and _socket:
-		var socket = _socket  # Lives until its poll is over, in which functions of the section below are called.
-		socket.poll()
+	if _goal: _hear()
 	if _goal and _socket and _now() > _late_at:
 		_break("no answer for %s s" % _timeout, true)
 	return not _goal
+
+func _hear():
+	var socket = _socket  # Lives until its poll is over, in which functions of the section below are called.
+	if socket: socket.poll()
 
 func _wait():
 	while not poll(): OS.delay_usec(50)
@@ -111,6 +113,7 @@ func _start(goal):
 	reason = ""
 	_delay = 0.1
 	_end = _now() + _patience
+	_hear()  # What came since the last call, such as the end of the run: after a failed write, it could not be read.
 
 func _finish():
 	actions = []

@@ -56,7 +56,7 @@ def add_resume(parser: argparse.ArgumentParser, *, mirrored: bool = False) -> No
         nargs="?",
         const=True,
         type=_as_run if mirrored else as_path,
-        metavar="DIR",
+        metavar="DIR|URL" if mirrored else "DIR",
         help="resume the run in DIR with its own configuration; without DIR resume that in run_dir, or begin it"
         + mirrored * "; the URL of a mirror restores the run to run_dir first, unless it is there",
     )

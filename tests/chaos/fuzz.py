@@ -105,6 +105,8 @@ class Target:
                 join(self.core, message)
                 if message.incarnation not in ACTORS:
                     self.core.registry.set_state(self.core.row_of(message.incarnation), ActorState.LEFT)
+            elif isinstance(message, pb.GetModelRequest) and message.HasField("version"):
+                self.core.opponent(version_from_pb(message.version))
             elif isinstance(message, pb.GetModelRequest):
                 self.core.model(version_from_pb(message.have), takes_delta=message.takes_delta)
             elif isinstance(message, pb.PushItemsRequest):

@@ -13,7 +13,10 @@ ABSURD: Final = (0, 1, 2, 127, 128, 2**16, 2**31 - 1, 2**31, 2**32 - 1, 2**53 + 
 ODD: Final = (0.0, -0.0, -1.0, 5e-324, 1e308, -1e308, float("inf"), float("-inf"), float("nan"))
 BOMB: Final = compress(bytes(16 << 20))
 """Sixteen MiB in a thousandth of it."""
-_COUNTS: Final = {pb.PushItemsRequest: ("seq", "rows"), pb.JoinRequest: ("protocol_version", "pid", "wanted_id")}
+_COUNTS: Final = {
+    pb.PushItemsRequest: ("seq", "rows"),
+    pb.JoinRequest: ("protocol_version", "pid", "wanted_id", "epoch"),
+}
 _REPORTED_32: Final = ("reconnects", "env_rebuilds", "env_hangs", "safe_stops")
 _REPORTED_64: Final = (
     "env_steps",
@@ -80,9 +83,10 @@ def mutilated(rng: random.Random, data: bytes) -> bytes:
 
 def contradict(rng: random.Random, message: Any) -> None:
     """Say something absurd in one field, in place; the message stays well-formed."""
-    name = rng.choice([field.name for field in message.DESCRIPTOR.fields])
+    field = rng.choice(message.DESCRIPTOR.fields)
+    name = field.name
     if name in _COUNTS.get(type(message), ()):
-        limit = 2**64 if name == "seq" else 2**32
+        limit = 2**64 if name in {"seq", "epoch"} else 2**32
         setattr(message, name, rng.choice(ABSURD) % limit)
     elif name in ("incarnation", "former_incarnation", "schema_hash"):
         setattr(message, name, rng.choice([0, getattr(message, name) ^ 1, rng.getrandbits(64)]))
@@ -93,7 +97,7 @@ def contradict(rng: random.Random, message: Any) -> None:
         message.compression = rng.choice(ABSURD[:6])
     elif name in ("takes_delta", "takes_elsewhere", "after_drop", "evaluates", "candidate"):
         setattr(message, name, not getattr(message, name))
-    elif name in ("host", "version", "trace_parent"):
+    elif field.type == field.TYPE_STRING:
         setattr(message, name, "ö" * rng.choice([0, 32, 255, 256, 100_000]))
     elif name == "report":
         _contradict_report(rng, message.report)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 from common.cores import write_cores
 from common.system import usable_cores
-from tests.conftest import ROOT, Command, free_port
+from tests.conftest import ROOT, Command, free_port, wait_for
 
 Start = Callable[..., Command]
 HERE = Path(__file__).parent / "without_linux"
@@ -25,16 +26,16 @@ def start_actors(start: Start) -> Start:
     return _start
 
 
-def test_actors_work_there_until_their_learner_is_done(
-    start_actors: Start,
-    start: Callable[..., Command],
-    write_config: Callable[..., Path],
-    tmp_path: Path,
+def test_actors_work_there_until_their_learner_ends(
+    start_actors: Start, start: Start, write_config: Callable[..., Path], tmp_path: Path
 ) -> None:
     address = f"127.0.0.1:{free_port()}"
-    server = start("learner-server", "--config", str(write_config()), "--listen", address)
+    endless = {"max_opts": 1_000_000_000, "eval_interval": 0}
+    server = start("learner-server", "--config", str(write_config(trainer=endless)), "--listen", address)
     actors = start_actors(address, "--num-actors", "2", "--allow", "tests")
-    assert server.wait() == 0, server.output()
+    wait_for(lambda: actors.output().count("joined run") == 2, "both actors act")
+    server.signal(signal.SIGINT)
+    assert server.wait() == 130, server.output()
     assert actors.wait() == 0, actors.output()
     assert json.loads((tmp_path / "run" / "final" / "meta.json").read_text())["opt_steps"] > 0
     assert "Traceback" not in actors.output()
