@@ -24,7 +24,9 @@ from websockets.asyncio.server import serve as serve_websocket
 from websockets.exceptions import ConnectionClosed
 
 from benchmarks.acting_clients import OBSERVATIONS
+from common.config.server_config import ServerConfig
 from common.wire.pb import acting_pb2 as pb
+from learner.ingest.server_options import server_options
 
 Answer = Callable[[AsyncIterator[bytes], Any], AsyncIterator[bytes]]
 ACTION: dict[str, Any] = {"seq": 1, "action": [0], "version": 12000, "seconds": 0.000312}
@@ -76,7 +78,7 @@ async def start_grpc(answer: Answer) -> int:
         def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:  # noqa: ARG002
             return grpc.stream_stream_rpc_method_handler(answer)
 
-    server = grpc.aio.server()
+    server = grpc.aio.server(options=server_options(ServerConfig()))  # As the service has it: clients send pings.
     server.add_generic_rpc_handlers((Handler(),))
     port: int = server.add_insecure_port("127.0.0.1:0")
     await server.start()
