@@ -142,7 +142,7 @@ def compile_cpp(source: Path, *words: str, headers: Sequence[str] = ()) -> list[
         return None
     program = BUILD / f"cpp-{source.stem}"
     program.parent.mkdir(parents=True, exist_ok=True)
-    strict = ["-std=c++17", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-fno-rtti", "-I", str(CLIENTS / "cpp")]
+    strict = ["-std=c++17", "-pedantic-errors", "-fno-rtti", "-I", str(CLIENTS / "cpp")]
     subprocess.run(["c++", *strict, str(source), "-o", str(program), "-pthread", *words], check=True)  # noqa: S607
     return [str(program)]
 
