@@ -32,6 +32,7 @@ from common.process.clocks import Deadline
 from common.system import LOOK_SECONDS
 
 Spaces = dict[str, gymnasium.Space[Any]]
+CLOSED: Final = "the game has closed its connection"
 PORT: Final = 11008
 """The port to which a game connects that was not told another one, as when it is played in the editor."""
 MAX_BYTES: Final = 1 << 28
@@ -215,7 +216,10 @@ class _Game:
     def send(self, kind: str, **fields: Any) -> None:
         data = json.dumps({"type": kind, **fields}).encode()
         self._socket.settimeout(self._seconds)
-        self._socket.sendall(len(data).to_bytes(4, "little") + data)
+        try:
+            self._socket.sendall(len(data).to_bytes(4, "little") + data)
+        except ConnectionError as error:
+            raise ConnectionError(CLOSED) from error
 
     def ask(self, kind: str, *, answer: str = "", **fields: Any) -> Any:
         """Send a message, and return the answer, which is of the same kind, or of the kind ``answer``."""
@@ -239,8 +243,10 @@ class _Game:
                 part = self._socket.recv(size - len(data))
             except TimeoutError as error:
                 raise TimeoutError(f"the game has not answered within {self._seconds:g} s") from error
+            except ConnectionError as error:
+                raise ConnectionError(CLOSED) from error
             if not part:
-                raise ConnectionError("the game has closed its connection")
+                raise ConnectionError(CLOSED)
             data += part
         return bytes(data)
 

@@ -131,10 +131,17 @@ def test_an_answer_of_another_kind_is_an_error_that_shows_it(play: Play) -> None
 
 def test_another_program_on_the_port_is_no_game() -> None:
     port = free_port()
-    talk = (
-        f"import socket; s = socket.create_connection(('127.0.0.1', {port})); s.sendall(b'GET / HTTP/1.1'); s.recv(1)"
-    )
+    begin = f"import socket; s = socket.create_connection(('127.0.0.1', {port}))"
+    talk = f"{begin}; s.sendall(b'GET / HTTP/1.1'); s.makefile('rb').read()"
     refused = pytest.raises(PluginError, match="expected a message of Godot RL Agents, found one of 542393671 bytes")
+    with subprocess.Popen([sys.executable, "-c", f"import time; time.sleep(1); {talk}"]), refused:
+        make(port=port)
+
+
+def test_another_program_that_hangs_up_is_an_error_of_its_connection() -> None:
+    port = free_port()
+    talk = f"import socket; s = socket.create_connection(('127.0.0.1', {port})); s.recv(1)"
+    refused = pytest.raises(ConnectionError, match="the game has closed its connection")
     with subprocess.Popen([sys.executable, "-c", f"import time; time.sleep(1); {talk}"]), refused:
         make(port=port)
 
