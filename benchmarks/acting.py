@@ -30,13 +30,12 @@ from itertools import chain
 from pathlib import Path
 from typing import Final
 
-from benchmarks.light_fleet import Pushed, own_kilobytes
+from benchmarks.light_fleet import Pushed, own_kilobytes, started
 from benchmarks.report import add_choice, cpu_seconds, report
 from common.agents.dqn import DQN
 from common.config.actor_config import ActorConfig
 from common.parts import build_parts
 from common.plugins.part_config import EnvConfig, PluginConfig
-from common.process.child import Child
 from learner.storage.checkpoint import Checkpoints
 
 SECONDS: Final = 4.0
@@ -124,13 +123,7 @@ class Clients:
         self._stack = ExitStack()
 
     def __enter__(self) -> Clients:
-        with self._stack as stack:
-            self._children = [Child("clients", "benchmarks.acting_clients", boot) for boot in self._boots]
-            for child in self._children:
-                stack.callback(child.end, 10.0)
-            for child in self._children:
-                child.next_event(PATIENCE)
-            self._stack = stack.pop_all()
+        self._children = self._stack.enter_context(started("clients", "benchmarks.acting_clients", self._boots))
         return self
 
     def __exit__(self, *exception: object) -> None:

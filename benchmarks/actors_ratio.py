@@ -33,7 +33,7 @@ import torch
 from benchmarks.returns import RESULTS, keep
 from common.config.run_config import RunConfig, load_config
 from common.lanes.policy import Policy
-from learner.evaluation.policy import load_policy
+from learner.evaluation.saved_policy import load_policy
 from learner.loop.server import LearnerServer
 
 NAME: Final = "actors_ratio"

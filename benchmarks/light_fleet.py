@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from benchmarks.report import cpu_seconds
 from common.process.child import Child
@@ -40,6 +40,18 @@ class Pushed:
         return self.milliseconds[len(self.milliseconds) * percent // 100]
 
 
+@contextmanager
+def started(name: str, module: str, boots: Sequence[Mapping[str, Any]]) -> Iterator[list[Child]]:
+    """Child processes, one for each boot line, that have said that they are ready; they end with the context."""
+    with ExitStack() as stack:
+        children = [Child(name, module, boot) for boot in boots]
+        for child in children:
+            stack.callback(child.end, 10.0)
+        for child in children:
+            child.next_event(PATIENCE)
+        yield children
+
+
 class Fleet:
     """Light actors in a few processes; they have joined while the context is open.
 
@@ -62,13 +74,7 @@ class Fleet:
         """Batches."""
 
     def __enter__(self) -> Fleet:
-        with self._stack as stack:
-            self._children = [Child("fleet", "benchmarks.light_actors", boot) for boot in self._boots]
-            for child in self._children:
-                stack.callback(child.end, 10.0)
-            for child in self._children:
-                child.next_event(PATIENCE)
-            self._stack = stack.pop_all()
+        self._children = self._stack.enter_context(started("fleet", "benchmarks.light_actors", self._boots))
         return self
 
     def __exit__(self, *exception: object) -> None:

@@ -6,7 +6,7 @@ A text is the heading of the names below it.
 """Training from Python"""
 from common.lanes.policy import Policy as Policy
 from learner.callbacks.early_stopping import EarlyStopping as EarlyStopping
-from learner.evaluation.policy import load_policy as load_policy
+from learner.evaluation.saved_policy import load_policy as load_policy
 from learner.loop.run import Result as Result
 from learner.notebook import read_records as read_records
 from learner.notebook import train as train

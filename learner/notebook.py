@@ -25,7 +25,7 @@ from common.errors import ConfigError
 from common.hints import nearest_path
 from common.home import expand_path
 from common.settings import validate
-from learner.evaluation.policy import load_policy
+from learner.evaluation.saved_policy import load_policy
 from learner.loop.in_turns import Trainer
 from learner.loop.run import Result
 from learner.loop.server import LearnerServer

@@ -15,7 +15,7 @@ TESTED_ELSEWHERE: dict[str, str] = {
     "actor/client/client_reports.py": "actor/test_remote_worker.py",
     "common/config/remote_config.py": "actor/test_remote_worker.py",
     "common/agents/averaging.py": "learner/ranks/test_averaging.py",
-    "common/lanes/policy.py": "learner/evaluation/test_policy.py",
+    "common/lanes/policy.py": "learner/evaluation/test_saved_policy.py",
     "common/testing/acting_checks.py": "common/testing/test_agent_checks.py",
     "crossborder/serving/connection.py": "crossborder/serving/test_acting_servicer.py",
     "crossborder/serving/figures.py": "crossborder/serving/test_serving_metrics.py",

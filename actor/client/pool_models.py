@@ -14,9 +14,9 @@ from common.data import Model, ModelVersion
 class PoolModels:
     """The models of the pool: those that the learner has announced, and those of them that have come.
 
-    Three threads use it, without a lock. The pusher's thread replaces what is announced as a whole; the fetcher's
-    thread adds models; the acting thread alone removes them, so a model that ``weights`` has named is there for
-    ``load``. While the learner is away, the actor keeps the models that it has.
+    Three threads use it, without a lock. The pusher's thread replaces the whole mapping of announced models; the
+    fetcher's thread adds models; the acting thread alone removes them. So a model that ``weights`` has named is there
+    for ``load``. While the learner is away, the actor keeps the models that it has.
 
     Args:
         share: the place that the processes of this host share for a model; None: there is none.

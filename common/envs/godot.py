@@ -81,8 +81,8 @@ class GodotEnv(VectorEnv[Any, Any, Any]):
 
     A leaf of observations whose name contains ``2d`` is a picture, uint8; other leaves are float32. With a single leaf,
     the space is that leaf's; the same is true of actions. The game itself begins an agent's next episode in the step
-    that ends the one before. It does not say whether an end was a limit of time: each end counts as terminated. Of an
-    ended episode, the last observation is the one that comes with its end, which may be the first of the next one.
+    that ends the one before. It does not say whether an end was a limit of time: each end counts as terminated. The
+    observation that comes with an end counts as the last one of its episode. In some games it is the next one's first.
     ``make`` makes it, and names the errors.
     """
 

@@ -14,7 +14,7 @@ from common.errors import ConfigError
 from common.process.command import Parser, as_path, run_command
 from common.process.standard_streams import answers
 from learner.models.games import Games
-from learner.models.pool import GAMES
+from learner.models.model_pool import GAMES
 from learner.shared.drawing import Figure, mpl
 from learner.shared.durable import replace_bytes
 from learner.storage.rundir import require_readable

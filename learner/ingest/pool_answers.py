@@ -15,7 +15,7 @@ from common.shared.slots import Blob
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.rpc import version_to_pb
 from learner.ingest.model_answers import ModelAnswer
-from learner.models.pool import Pool
+from learner.models.model_pool import Pool
 
 log = logging.getLogger(__name__)
 LOOK_SECONDS: Final = 1.0

@@ -27,7 +27,7 @@ from common.shared.mapped import holding_alone
 from common.wire.tensor_file import read_tensors
 from learner.loop.run import Result, Run, open_directory
 from learner.loop.wiring import make_learner
-from learner.models.pool import Pool
+from learner.models.model_pool import Pool
 from learner.records.status import Status
 from learner.replay.limiter import RatioLimiter
 from learner.replay.writer import LocalSink

@@ -28,7 +28,7 @@ from learner.loop.learner import Learner, Outcome
 from learner.loop.learner_parts import build_learner_parts
 from learner.loop.replay_opening import build_buffer, open_memory
 from learner.loop.trial import try_opt
-from learner.models.pool import Pool
+from learner.models.model_pool import Pool
 from learner.ranks.beginning import Beginning, warn_of_idle_shards
 from learner.ranks.group import Group
 from learner.ranks.place import Place

@@ -29,7 +29,7 @@ from learner.loop.replay_opening import place_on_device
 from learner.loop.run import Run
 from learner.loop.run_records import Callbacks, RecordWindow, RunRecords
 from learner.loop.together import Together
-from learner.models.pool import Pool
+from learner.models.model_pool import Pool
 from learner.ranks.agent_state import RandomState
 from learner.records.beside import BesideRecorder, close_all
 from learner.records.csv_recorder import CsvRecorder

@@ -6,7 +6,7 @@ import pytest
 
 from common.config.pool_config import PoolConfig
 from common.data import ModelVersion
-from learner.models.pool import Pool
+from learner.models.model_pool import Pool
 
 
 def make_pool(directory: Path, **settings: object) -> Pool:
