@@ -26,7 +26,7 @@ def main() -> None:
     budget, _ = read_arguments(__doc__)
     with tempfile.TemporaryDirectory() as directory:
         report = Path(directory) / "tests.xml"
-        options = ["-m", "gpu", "-n", str(budget.shrink(WORKERS, 2)), "--junitxml", str(report)]
+        options = ["-m", "gpu", "-p", "no:benchmark", "-n", str(budget.shrink(WORKERS, 2)), "--junitxml", str(report)]
         command = [sys.executable, "-m", "pytest", *options, *map(str, find_files())]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
             assert process.stdout is not None

@@ -165,12 +165,15 @@ def find_processes(trainer: int) -> dict[str, int]:
     return found
 
 
-def sample_stacks(trainer: int, directory: Path) -> dict[str, Watched]:
-    """Begin to sample the stacks of trainer, ingest and an actor, if py-spy is installed."""
+def give_hotspots(task: str, trainer: int, directory: Path) -> None:
+    """Sample the stacks of trainer, ingest and an actor, if py-spy is installed; print the functions found."""
     program = shutil.which("py-spy")
     if program is None:
-        return {}
-    return {name: Watched(program, pid, directory / name) for name, pid in find_processes(trainer).items()}
+        return
+    watched = {name: Watched(program, pid, directory / name) for name, pid in find_processes(trainer).items()}
+    for name, process in watched.items():
+        cores, shares = process.shares()
+        give(task=task, process=name, cores=cores, functions=dict(list(shares.items())[:SHOWN]))
 
 
 def solve(task: str, budget: Budget, run_dir: Path) -> None:
@@ -178,7 +181,7 @@ def solve(task: str, budget: Budget, run_dir: Path) -> None:
     with watch_gpu() as gpu, tempfile.TemporaryDirectory() as directory:
         run = Run(task, budget, run_dir)
         looks: list[Look] = []
-        stacks: dict[str, Watched] = {}
+        sampled = False
         while run.process.poll() is None and (left := budget.left - max(5.0, END_SECONDS / budget.share)) > 0:
             try:
                 run.process.wait(min(LOOK_SECONDS, left))
@@ -189,15 +192,13 @@ def solve(task: str, budget: Budget, run_dir: Path) -> None:
                     tell(
                         f"{look.at:.0f} s: " + ", ".join(f"{name} {value:,.0f}" for name, value in look.values.items())
                     )
-                if not stacks and budget.share == 1 and begun(looks) and budget.left > SECONDS + PATIENCE:
-                    stacks = sample_stacks(run.process.pid, Path(directory))
+                if not sampled and budget.share == 1 and begun(looks) and budget.left > SECONDS + PATIENCE:
+                    sampled = True
+                    give_hotspots(task, run.process.pid, Path(directory))
         seconds, reached = run.elapsed, run.process.poll() == 0
         code = run.stop()
         if code not in (0, 128 + signal.SIGTERM):
             sys.exit(f"learner-server ended with exit code {code}")
-        for name, watched in stacks.items():
-            cores, shares = watched.shares()
-            give(task=task, process=name, cores=cores, functions=dict(list(shares.items())[:SHOWN]))
     give(
         task=task,
         reached=reached,

@@ -85,7 +85,7 @@ def _make_episode(parts: Parts, pool: Items, rng: np.random.Generator, steps: in
     at, place = rng.integers(POOL, size=steps + 1), np.arange(steps + 1)
     ends = place == steps - 1
     known = {name: column[at] for name, column in pool.items()}
-    known |= {"reward": rng.standard_normal(steps + 1), "terminated": ends & ~is_cut, "truncated": ends & is_cut}
+    known |= {"reward": rng.standard_normal(steps + 1), "terminated": ends & (not is_cut), "truncated": ends & is_cut}
     known |= {FIRST.name: place == 0, FINAL.name: place == steps}
     return {
         column.name: known[column.name].astype(column.dtype)
