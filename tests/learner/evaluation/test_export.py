@@ -25,7 +25,7 @@ from common.agents.td3 import TD3
 from common.data import Array
 from common.errors import ConfigError, PluginError
 from common.interfaces import Agent, EnvSpec
-from common.testing.agent_checks import MakeAgent
+from crossborder.testing.agent_checks import MakeAgent
 
 if TYPE_CHECKING:
     import onnxruntime

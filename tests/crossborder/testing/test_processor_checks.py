@@ -11,9 +11,9 @@ import pytest
 from common.data import Column, Items, Schema
 from common.interfaces import EnvSpec, Step, StepProcessor
 from common.processors import SameColumns
-from common.testing import check_row_map, check_step_processor
+from crossborder.testing import check_row_map, check_step_processor
 from examples.own_parts import Corridor
-from tests.common.testing.parts import Broken, Walk, broken, fails_saying
+from tests.crossborder.testing.parts import Broken, Walk, broken, fails_saying
 
 
 class Transitions:

@@ -12,8 +12,8 @@ from common.errors import SchemaMismatchError
 from common.interfaces import RowMap, Step, StepProcessor
 from common.lanes.building import Env, spec_of
 from common.parts import row_schema
-from common.testing.play import Policy, explaining, items_of, play
-from common.testing.row_memory import rows_of
+from crossborder.testing.play import Policy, explaining, items_of, play
+from crossborder.testing.row_memory import rows_of
 
 LENGTHS = (1, 2, 3, 5, 8, 13)
 """Lengths in steps of the episodes that are tried in turn: some shorter, some longer than a processor may look back."""

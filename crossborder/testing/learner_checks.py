@@ -13,7 +13,7 @@ import numpy as np
 from common.data import Items
 from common.evaluation import score_agent
 from common.interfaces import Agent, Callback, Evaluation, Evaluator, Recorder, ReplayBuffer
-from common.testing.play import check_record, explaining
+from crossborder.testing.play import check_record, explaining
 
 RECORDS: tuple[tuple[int, Mapping[str, float]], ...] = (
     (1, {"loss": 0.5}),

@@ -10,10 +10,10 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from common.processors import SameColumns
-from common.testing import check_env
+from crossborder.testing import check_env
 from examples.own_parts import Corridor
 from tests.common.agents.parts import Structured
-from tests.common.testing.parts import Broken, Walk, broken, fails_saying
+from tests.crossborder.testing.parts import Broken, Walk, broken, fails_saying
 from tests.parts import Goals
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,10 +11,8 @@ from common.interfaces import ReplayBuffer, Step
 from common.lanes.building import Env, spec_of
 from common.parts import row_schema
 from common.spaces import to_columns
-from common.testing.play import Policy, play
-
-if TYPE_CHECKING:
-    from learner.replay.view import View
+from crossborder.testing.play import Policy, play
+from learner.replay.view import View
 
 
 def rows_of(schema: Schema, episodes: Sequence[Sequence[Step]], extras: Sequence[Sequence[Items]] = ()) -> Items:

@@ -8,8 +8,8 @@ import pytest
 from common.data import Items, Schema
 from common.lanes.building import spec_of
 from common.parts import row_schema
-from common.testing.play import play
-from common.testing.row_memory import RowMemory, rows_of, transitions, transitions_of
+from crossborder.testing.play import play
+from crossborder.testing.row_memory import RowMemory, rows_of, transitions, transitions_of
 from examples.own_parts import Corridor
 from learner.views.transitions import Transitions
 

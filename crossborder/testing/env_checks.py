@@ -18,7 +18,7 @@ from common.lanes.interface_faults import Call, require_interface
 from common.lanes.lanes import Lanes
 from common.lanes.vector_lanes import autoreset_mode, declares_autoreset, is_vector
 from common.spaces import columns_of, flatten, leaves_of, to_columns, unflatten
-from common.testing.play import Policy, explaining, play, random_policy, record_leaves
+from crossborder.testing.play import Policy, explaining, play, random_policy, record_leaves
 
 log = logging.getLogger(__name__)
 

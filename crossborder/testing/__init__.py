@@ -8,14 +8,14 @@
 A check that fails raises AssertionError. Other exceptions of the part may come through. No check uses a network.
 """
 
-from common.testing.agent_checks import check_agent
-from common.testing.env_checks import check_env
-from common.testing.learner_checks import check_callback, check_evaluator, check_recorder, check_replay_buffer
-from common.testing.learning_checks import check_learning
-from common.testing.play import ItemMemory, Policy, items_of, play
-from common.testing.processor_checks import check_row_map, check_step_processor
-from common.testing.row_memory import RowMemory, rows_of, transitions, transitions_of
-from common.testing.view_checks import check_view
+from crossborder.testing.agent_checks import check_agent
+from crossborder.testing.env_checks import check_env
+from crossborder.testing.learner_checks import check_callback, check_evaluator, check_recorder, check_replay_buffer
+from crossborder.testing.learning_checks import check_learning
+from crossborder.testing.play import ItemMemory, Policy, items_of, play
+from crossborder.testing.processor_checks import check_row_map, check_step_processor
+from crossborder.testing.row_memory import RowMemory, rows_of, transitions, transitions_of
+from crossborder.testing.view_checks import check_view
 
 __all__ = [
     "ItemMemory",

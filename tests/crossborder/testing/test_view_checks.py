@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from common.data import Array
-from common.testing import check_view
+from crossborder.testing import check_view
 from examples.own_parts import Corridor
 from examples.own_view import WithReturn
 from learner.replay.view import Plan, Rows, View
@@ -21,7 +21,7 @@ from learner.views.items import SelfContained
 from learner.views.rollouts import Rollouts
 from learner.views.sequences import Sequences
 from learner.views.transitions import Transitions
-from tests.common.testing.parts import Broken, broken, fails_saying
+from tests.crossborder.testing.parts import Broken, broken, fails_saying
 from tests.learner.replay.memories import SCHEMA as ITEMS
 from tests.learner.views.lanes import SCHEMA, Lanes
 from tests.learner.views.test_hindsight import GOALS, REWARD

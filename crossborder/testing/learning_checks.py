@@ -16,10 +16,10 @@ from common.interfaces import Agent, ReplayBuffer, Step
 from common.lanes.building import Env, spec_of
 from common.leaves import pick_lanes
 from common.parts import row_schema
-from common.testing.acting_checks import stack
-from common.testing.agent_checks import MakeAgent, MakeView, make_agent, make_view
-from common.testing.play import ItemMemory, check_record, play
-from common.testing.row_memory import RowMemory, rows_of, transitions_of
+from crossborder.testing.acting_checks import stack
+from crossborder.testing.agent_checks import MakeAgent, MakeView, make_agent, make_view
+from crossborder.testing.play import ItemMemory, check_record, play
+from crossborder.testing.row_memory import RowMemory, rows_of, transitions_of
 
 ROUNDS = 10
 """The agent acts, learns and is scored so often."""

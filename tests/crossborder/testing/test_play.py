@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from common.interfaces import Step
-from common.testing import ItemMemory, items_of, play
-from common.testing.play import check_record, explaining
+from crossborder.testing import ItemMemory, items_of, play
+from crossborder.testing.play import check_record, explaining
 from examples.own_parts import Corridor
-from tests.common.testing.test_processor_checks import Transitions
+from tests.crossborder.testing.test_processor_checks import Transitions
 from tests.parts import Goals
 
 

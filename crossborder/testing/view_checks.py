@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -13,10 +13,8 @@ from common.data import Array, Items, Schema
 from common.lanes.building import spec_of
 from common.lanes.lanes import AnyEnv
 from common.parts import row_schema
-from common.testing.play import explaining
-
-if TYPE_CHECKING:
-    from learner.replay.view import Plan, View
+from crossborder.testing.play import explaining
+from learner.replay.view import Plan, View
 
 LANES = 3
 LENGTHS = (1, 7, 2, 40, 3, 15, 1, 4, 90, 5)

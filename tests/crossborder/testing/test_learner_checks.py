@@ -11,10 +11,10 @@ import torch
 
 from common.data import Array, Items
 from common.interfaces import Agent, Callback, EnvSpec, Evaluation, Evaluator, Recorder
-from common.testing import ItemMemory, check_callback, check_evaluator, check_recorder, check_replay_buffer
-from common.testing.row_memory import transitions
+from crossborder.testing import ItemMemory, check_callback, check_evaluator, check_recorder, check_replay_buffer
+from crossborder.testing.row_memory import transitions
 from examples.own_parts import Corridor, TabularQ
-from tests.common.testing.parts import Broken, Walk, broken, fails_saying
+from tests.crossborder.testing.parts import Broken, Walk, broken, fails_saying
 
 # Replay buffers.
 

@@ -16,7 +16,7 @@ from common.data import Array, Items, Leaves
 from common.interfaces import Agent, EnvSpec, TrainingState, acting_for_lanes
 from common.leaves import copy_leaves, pick_lanes
 from common.spaces import leaves_of, to_columns
-from common.testing.play import explaining
+from crossborder.testing.play import explaining
 
 FORGET = "begins is True where an episode begins, and these lanes forget (crossborder.LaneMemory does so)"
 SOME_LANES = np.array([4, 0, 2])

@@ -9,10 +9,10 @@ from common.agents.ppo import PPO
 from common.agents.r2d2 import R2D2
 from common.data import Record
 from common.interfaces import ReplayBuffer
-from common.testing import check_learning
+from crossborder.testing import check_learning
 from examples.own_parts import Corridor, TabularQ
 from learner.views.sequences import Sequences
-from tests.common.testing.parts import fails_saying
+from tests.crossborder.testing.parts import fails_saying
 
 
 class Forgetful(TabularQ):

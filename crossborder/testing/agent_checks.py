@@ -7,7 +7,6 @@ import json
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -17,12 +16,19 @@ from common.data import Items, Leaves, Model, ModelVersion, Schema
 from common.interfaces import Agent, EnvSpec, ReplayBuffer, Step, StepProcessor, TrainingState
 from common.lanes.building import Env, spec_of
 from common.parts import row_schema
-from common.testing.acting_checks import alike, begin, by_path, check_acting, check_actions, check_masks, stack, switch
-from common.testing.play import ItemMemory, Policy, check_record, explaining, items_of, play
-from common.testing.row_memory import RowMemory, rows_of, transitions_of
-
-if TYPE_CHECKING:
-    from learner.replay.view import View
+from crossborder.testing.acting_checks import (
+    alike,
+    begin,
+    by_path,
+    check_acting,
+    check_actions,
+    check_masks,
+    stack,
+    switch,
+)
+from crossborder.testing.play import ItemMemory, Policy, check_record, explaining, items_of, play
+from crossborder.testing.row_memory import RowMemory, rows_of, transitions_of
+from learner.replay.view import View
 
 try:
     import safetensors.numpy

@@ -16,9 +16,9 @@ from common.agents.dqn import DQN
 from common.agents.network_agent import LaneMemory, LaneRandom, NetworkAgent
 from common.data import Array, Column, Items, Model, Record
 from common.interfaces import Agent, EnvSpec, ReplayBuffer, TrainingState
-from common.testing import check_agent
+from crossborder.testing import check_agent
 from examples.own_parts import Corridor, TabularQ
-from tests.common.testing.parts import Broken, broken, fails_saying
+from tests.crossborder.testing.parts import Broken, broken, fails_saying
 
 
 class Noisy(TabularQ):
@@ -351,7 +351,9 @@ def cartpole() -> gymnasium.Env[Any, Any]:
 
 
 def annealed(**params: Any) -> partial[DQN]:
-    return partial(DQN, network={"target": "tests.common.testing.test_agent_checks:Annealed"}, batch_size=8, **params)
+    return partial(
+        DQN, network={"target": "tests.crossborder.testing.test_agent_checks:Annealed"}, batch_size=8, **params
+    )
 
 
 def test_a_network_of_a_users_own_learns_eagerly_unless_it_asks_to_be_captured() -> None:
