@@ -5,11 +5,11 @@ A text is the heading of the names below it.
 
 """Training from Python"""
 from common.lanes.policy import Policy as Policy
+from crossborder.notebook import read_records as read_records
+from crossborder.notebook import train as train
 from learner.callbacks.early_stopping import EarlyStopping as EarlyStopping
 from learner.evaluation.saved_policy import load_policy as load_policy
 from learner.loop.run import Result as Result
-from learner.notebook import read_records as read_records
-from learner.notebook import train as train
 from learner.storage.checkpoint import load_agent as load_agent
 
 """Interfaces"""

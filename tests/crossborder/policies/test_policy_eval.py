@@ -13,7 +13,7 @@ from common.interfaces import Agent, Evaluation
 from common.lanes.building import Env
 from common.parts import build_parts
 from common.settings import validate
-from learner.commands import policy_eval
+from crossborder.policies import policy_eval
 from learner.storage.checkpoint import Checkpoints
 from tests.duels import ENV
 from tests.learner.storage.test_checkpoint import CONFIG, dqn, save_own_parts

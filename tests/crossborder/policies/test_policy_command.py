@@ -11,8 +11,8 @@ import gymnasium
 import pytest
 
 from common.errors import CheckpointError, ConfigError, PluginError
-from learner.commands import policy_eval, policy_export
-from learner.commands.policy_command import make_policy_parser, run_policy_command
+from crossborder.policies import policy_eval, policy_export
+from crossborder.policies.policy_command import make_policy_parser, run_policy_command
 from learner.evaluation.saved_policy import load_policy
 from learner.storage.checkpoint import Checkpoints
 from tests.learner.storage.test_checkpoint import CONFIG, dqn

@@ -64,7 +64,7 @@ AGENTS: dict[str, tuple[MakeAgent, EnvSpec]] = {
 def export(
     policy: torch.nn.Module, space: Space[Any], path: Path, metadata: Mapping[str, str] = MappingProxyType({})
 ) -> None:
-    from learner.evaluation.export import export_policy  # It imports onnxscript, which only these tests need.
+    from crossborder.policies.export import export_policy  # It imports onnxscript, which only these tests need.
 
     export_policy(policy, space, metadata, path)
 

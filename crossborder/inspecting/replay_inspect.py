@@ -23,7 +23,7 @@ from common.process.standard_streams import answers
 from learner.storage.rundir import require_readable
 
 if TYPE_CHECKING:
-    from learner.replay.inspection import Inspection, ValueHistogram
+    from crossborder.inspecting.inspection import Inspection, ValueHistogram
 
 SHOWN_RECORDS: Final = 10
 EXAMPLES = """\
@@ -53,7 +53,7 @@ def parser() -> Parser:
 
 def _inspect(arguments: argparse.Namespace) -> None:
     require_readable(arguments.run)
-    from learner.replay.inspection import Inspection
+    from crossborder.inspecting.inspection import Inspection
 
     if not arguments.run.is_dir():
         raise RunDirectoryError(f"{arguments.run}: expected a run's directory{nearest_path(arguments.run)}")
@@ -68,7 +68,7 @@ def _inspect(arguments: argparse.Namespace) -> None:
 
 
 def _export(run: Path, to: Path) -> None:
-    from learner.storage.backup import back_up
+    from crossborder.inspecting.backup import back_up
 
     copied = back_up(run, to)
     answers().write(

@@ -10,18 +10,18 @@ import grpc
 import pytest
 
 from actor.client.assembly import assemble
-from actor.client.relayed_models import TOKEN_SECONDS
 from common.data import ModelVersion
 from common.wire.channel import GetModel, get_model
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.pb import crossborder_pb2_grpc as pb_grpc
 from common.wire.rpc import CLIENT_OPTIONS, version_to_pb
 from common.wire.trust import Trust
+from crossborder.relaying.relayed_models import TOKEN_SECONDS
 from learner.loop.server import LearnerServer
 from tests.actor.client.conftest import ScriptedLearner, Serve
-from tests.actor.client.relays import relaying
 from tests.actor.client.test_assembly import VERSION, chunks
 from tests.conftest import PATIENCE, wait_for
+from tests.crossborder.relaying.relays import relaying
 from tests.security.conftest import Secured, replace
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from actor.commands.crossborder_files import SOURCES, main
+from crossborder.crossborder_files import SOURCES, main
 from tests.conftest import ROOT
 from tests.disks import Disk
 

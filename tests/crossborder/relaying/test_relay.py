@@ -13,10 +13,8 @@ from typing import Any
 import grpc
 import pytest
 
-from actor.client import relay as relay_module
 from actor.client.connector import Connector
 from actor.client.probe import Probe
-from actor.client.relay import RelaySettings
 from actor.manager import ActorManager
 from common.errors import AuthenticationError, ConfigError, RefusedError
 from common.wire import waiting
@@ -24,10 +22,12 @@ from common.wire.pb import crossborder_pb2 as pb
 from common.wire.pb import crossborder_pb2_grpc as pb_grpc
 from common.wire.rpc import PROTOCOL_VERSION
 from common.wire.trust import Trust
+from crossborder.relaying import relay as relay_module
+from crossborder.relaying.relay import RelaySettings
 from learner.loop.server import LearnerServer
 from tests.actor.client.conftest import ScriptedLearner, Serve
-from tests.actor.client.relays import relaying
 from tests.conftest import PATIENCE, free_port, wait_for
+from tests.crossborder.relaying.relays import relaying
 from tests.security.conftest import Secured
 from tests.security.hostile import DATA, SERVICE, Hostile, frame, message
 from tests.users import as_nobody, needs_root

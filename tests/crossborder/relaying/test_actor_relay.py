@@ -11,15 +11,15 @@ import threading
 import pytest
 
 from actor.client.connector import Connector
-from actor.commands.actor_relay import main
 from common.errors import ConfigError
+from crossborder.relaying.actor_relay import main
 from learner.loop.server import LearnerServer
 from tests.conftest import PATIENCE, ROOT
 
 
 def test_it_serves_until_it_is_asked_to_end(host: LearnerServer) -> None:
     words = ["--learner", host.ingest.address, "--listen", "127.0.0.1:0"]
-    command = [sys.executable, "-m", "actor.commands.actor_relay", *words]
+    command = [sys.executable, "-m", "crossborder.relaying.actor_relay", *words]
     with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         found = re.search(r"listens on (\S+)", process.stderr.readline())

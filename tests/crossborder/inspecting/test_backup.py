@@ -15,7 +15,9 @@ import numpy as np
 import pytest
 
 from common.errors import RunDirectoryError
-from learner.commands.replay_inspect import main
+from crossborder.inspecting import backup
+from crossborder.inspecting.backup import _copy_replay, back_up
+from crossborder.inspecting.replay_inspect import main
 from learner.ingest.cordons import Cordons, Selection
 from learner.loop.in_turns import train_in_turns
 from learner.loop.server import LearnerServer, train_async
@@ -24,8 +26,6 @@ from learner.replay.memory import ReplayMemory
 from learner.replay.ratio import LiveRatio
 from learner.replay.writer import ReplayWriter
 from learner.shared.control import ControlBlock
-from learner.storage import backup
-from learner.storage.backup import _copy_replay, back_up
 from learner.storage.checkpoint import load_params
 from learner.storage.rundir import list_states
 from tests.conftest import Command, wait_for
@@ -163,7 +163,7 @@ def test_rows_that_are_overwritten_faster_than_they_are_copied_are_left_out(
         header.oldest = max(oldest + 10, int(header.oldest))
         copy_batch(writer, *given, **named)
 
-    for module in ("learner.storage.backup", "learner.replay.copying"):
+    for module in ("crossborder.inspecting.backup", "learner.replay.copying"):
         monkeypatch.setattr(f"{module}.ROWS", 5)
     monkeypatch.setattr(ReplayWriter, "copy", overwritten_meanwhile)
     back_up(run, tmp_path / "copy")
@@ -269,7 +269,7 @@ def test_a_copy_has_the_settings_that_were_changed_while_the_run_went_on(tmp_pat
 
 def test_rows_whose_records_the_log_has_lost_are_copied_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("learner.replay.batch_log.MAX_RECORDS", 3)
-    monkeypatch.setattr("learner.storage.backup.ROWS", 8)
+    monkeypatch.setattr("crossborder.inspecting.backup.ROWS", 8)
     memory = open_linked(tmp_path / "source", create=True, capacity=100)
     writer = ReplayWriter(memory)
     for seq in range(1, 16):

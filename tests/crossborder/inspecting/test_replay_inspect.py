@@ -12,7 +12,7 @@ import pytest
 
 from common.data import Column, Schema
 from common.wire.pb import crossborder_pb2 as pb
-from learner.commands.replay_inspect import main
+from crossborder.inspecting.replay_inspect import main
 from learner.loop.in_turns import train_in_turns
 from learner.loop.server import LearnerServer, train_async
 from tests.conftest import MakeConfig

@@ -10,7 +10,7 @@ from safetensors.numpy import save_file
 
 from common.data import PRIORITY, Column, Schema
 from common.errors import CheckpointError, RunDirectoryError
-from learner.replay.inspection import Inspection, ValueHistogram
+from crossborder.inspecting.inspection import Inspection, ValueHistogram
 from learner.replay.memory import ReplayMemory
 from learner.replay.quarantine import Quarantine, Record
 from learner.replay.writer import ReplayWriter

@@ -38,7 +38,7 @@ def parser() -> Parser:
 
 
 async def _serve(arguments: argparse.Namespace, signals: StopSignals) -> None:
-    from actor.client.relay import RelaySettings, relay
+    from crossborder.relaying.relay import RelaySettings, relay
 
     settings = RelaySettings(
         learner=arguments.learner,

@@ -10,7 +10,7 @@ import pytest
 
 from common.errors import PluginError, RunDirectoryError
 from common.plugins.part_config import EnvConfig
-from learner.evaluation.video import filming
+from crossborder.policies.video import filming
 from tests.parts import CountingEnv, counting_action
 
 CART_POLE = EnvConfig(target="gymnasium:make", params={"id": "CartPole-v1"})

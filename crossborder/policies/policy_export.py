@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 
 from common.process.command import Parser, as_path
-from learner.commands.policy_command import make_policy_parser, run_policy_command
+from crossborder.policies.policy_command import make_policy_parser, run_policy_command
 
 EXAMPLES = """\
   policy-export --run runs/cartpole-20261121-085026-3f2a --output cartpole.onnx
@@ -31,7 +31,7 @@ def _export(arguments: argparse.Namespace) -> Mapping[str, object]:
     from learner.storage.checkpoint import load_agent
 
     try:
-        from learner.evaluation.export import export_policy
+        from crossborder.policies.export import export_policy
     except ImportError as error:
         raise PluginError(f"{error}; for ONNX: pip install 'crossborder[export]'") from error
 

@@ -12,7 +12,7 @@ from common.cores import write_cores
 from common.errors import ConfigError
 from common.system import usable_cores
 from crossborder.certificates.authority import make_authority, sign
-from learner.commands.crossborder_doctor import CHECKS, describe_certificate, main
+from crossborder.inspecting.crossborder_doctor import CHECKS, describe_certificate, main
 from tests.disks import Disk
 
 WriteConfig = Callable[..., Path]

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from actor.client.relay import RelaySettings, relay
 from common.wire.trust import Trust
+from crossborder.relaying.relay import RelaySettings, relay
 from tests.conftest import PATIENCE
 
 

@@ -17,7 +17,6 @@ from typing import Any, Final, TypeAlias
 import grpc
 from google.protobuf.message import DecodeError
 
-from actor.client.relayed_models import AcceptedTokens, Metadata, RelayedModels
 from common.config.server_config import MOST_MESSAGE_BYTES
 from common.errors import AddressError, ConfigError
 from common.settings import HomePath, Settings
@@ -29,6 +28,7 @@ from common.wire.rpc import ERROR_KEY, WINDOW_BYTES, version_from_pb
 from common.wire.tls import read_authorities, read_pair
 from common.wire.trust import Trust
 from common.wire.waiting import Connection, WaitingBytes
+from crossborder.relaying.relayed_models import AcceptedTokens, Metadata, RelayedModels
 
 log = logging.getLogger(__name__)
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"

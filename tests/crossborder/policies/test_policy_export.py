@@ -9,7 +9,7 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from learner.commands import policy_export
+from crossborder.policies import policy_export
 from learner.storage.checkpoint import Checkpoints
 from tests.learner.storage.test_checkpoint import CONFIG, OBS, dqn, save_own_parts
 
@@ -50,6 +50,6 @@ def test_without_onnx_it_names_what_to_install(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "onnx", None)
-    monkeypatch.delitem(sys.modules, "learner.evaluation.export", raising=False)
+    monkeypatch.delitem(sys.modules, "crossborder.policies.export", raising=False)
     assert policy_export.main(["--run", str(tmp_path), "--output", str(tmp_path / "policy.onnx")]) == 3
     assert "pip install 'crossborder[export]'" in capsys.readouterr().err

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from common.process.command import Parser, add_settings, as_path
-from learner.commands.policy_command import make_policy_parser, run_policy_command
+from crossborder.policies.policy_command import make_policy_parser, run_policy_command
 
 if TYPE_CHECKING:
     from common.config.actor_config import ActorConfig
@@ -58,7 +58,7 @@ def parser() -> Parser:
 
 
 def _film(arguments: argparse.Namespace, config: EnvConfig) -> AbstractContextManager[AnyEnv]:
-    from learner.evaluation.video import filming
+    from crossborder.policies.video import filming
 
     directory = arguments.run / "videos" if arguments.record_video is True else arguments.record_video
     return filming(config, directory, arguments.checkpoint)
