@@ -8,7 +8,6 @@ import torch
 from torch.nn import functional
 
 from common.agents.losses.advantages import sum_backwards
-from common.agents.losses.sequence_losses import masked_loss
 
 
 class VTrace(NamedTuple):
@@ -50,23 +49,3 @@ def vtrace(
         target = value[:, :-1] + torch.where(mask, excess, 0.0)
         beyond = torch.where(goes_on, discount * functional.pad(excess[:, 1:], (0, 1)), 0.0)
         return VTrace(target, torch.where(mask, rho * (error + beyond), 0.0))
-
-
-def policy_gradient_loss(
-    log_prob: torch.Tensor,  # [B, L], of the actions by the learner's policy
-    advantage: torch.Tensor,  # [B, L]
-    mask: torch.Tensor,  # [B, L] bool
-    weight: torch.Tensor | None = None,  # [B]
-) -> torch.Tensor:
-    """Minus the mean of ``advantage * log pi(a|x)``, weighted if there are weights (arXiv:1802.01561, 4.2)."""
-    return -masked_loss(advantage * log_prob, mask, weight)
-
-
-def baseline_loss(
-    value: torch.Tensor,  # [B, L]
-    target: torch.Tensor,  # [B, L]
-    mask: torch.Tensor,  # [B, L] bool
-    weight: torch.Tensor | None = None,  # [B]
-) -> torch.Tensor:
-    """The mean of ``(v - V(x))^2 / 2``, weighted if there are weights (arXiv:1802.01561, 4.2)."""
-    return 0.5 * masked_loss((target - value).square(), mask, weight)

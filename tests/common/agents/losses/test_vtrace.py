@@ -8,7 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.agents.losses.vtrace import VTrace, baseline_loss, policy_gradient_loss, vtrace
+from common.agents.losses.sequence_losses import masked_loss
+from common.agents.losses.vtrace import VTrace, vtrace
 
 GAMMA = 0.9
 
@@ -115,20 +116,5 @@ def test_what_a_row_without_a_step_holds_reaches_neither_targets_nor_losses() ->
     odd = targets_of(Sequence([0.0, 500.0], [1.0, math.inf], ends, [0.0, 2.0, 3.0]))
     assert odd.values[0].tolist() == pytest.approx([1 + GAMMA * 2, 2.0])
     mask = torch.tensor([[True, False]])
-    assert float(policy_gradient_loss(torch.tensor([[-1.0, -math.inf]]), odd.advantages, mask)) == pytest.approx(2.8)
-
-
-def test_the_policy_loss_is_minus_the_mean_advantage_times_log_probability() -> None:
-    log_prob, advantage = torch.tensor([[-1.0, -2.0], [-3.0, 9.0]]), torch.tensor([[1.0, 0.5], [2.0, 9.0]])
-    mask = torch.tensor([[True, True], [True, False]])
-    assert float(policy_gradient_loss(log_prob, advantage, mask)) == pytest.approx((1 + 1 + 6) / 3)
-    weight = torch.tensor([0.5, 1.0])
-    assert float(policy_gradient_loss(log_prob, advantage, mask, weight)) == pytest.approx((0.5 * (1 + 1) + 6) / 3)
-
-
-def test_the_baseline_loss_is_half_the_mean_squared_error() -> None:
-    mask = torch.tensor([[True, True, False]])
-    loss = baseline_loss(torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[3.0, 2.0, 99.0]]), mask)
-    assert float(loss) == pytest.approx(0.5 * 4 / 2)
-    weighted = baseline_loss(torch.tensor([[1.0]]), torch.tensor([[3.0]]), torch.tensor([[True]]), torch.tensor([0.25]))
-    assert float(weighted) == pytest.approx(0.25 * 0.5 * 4)
+    loss = masked_loss(torch.tensor([[-1.0, -math.inf]]) * odd.advantages, mask)
+    assert float(loss) == pytest.approx(-2.8)
