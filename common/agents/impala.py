@@ -12,8 +12,8 @@ import torch
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from common.agents.configured_agent import BatchSequences, GradNormLimit, LearningRate
+from common.agents.losses.advantages import vtrace
 from common.agents.losses.sequence_losses import masked_loss, masked_mean
-from common.agents.losses.vtrace import vtrace
 from common.agents.network_agent import Batch, Results, Update, descend, draw
 from common.agents.networks.layers import flatten_time
 from common.agents.policy_gradient import LOG_PROB, PolicyGradientAgent, PolicyGradientConfig
