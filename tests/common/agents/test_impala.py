@@ -21,7 +21,7 @@ from common.parts import row_schema
 from common.plugins.part_config import EnvConfig
 from common.settings import validate
 from common.spaces import to_columns
-from common.testing import ItemMemory, check_agent
+from crossborder.testing import ItemMemory, check_agent
 from learner.views.sequences import Sequences
 from tests.common.agents.parts import Structured, copies, same
 from tests.common.agents.test_network_agent import through_a_file

@@ -20,7 +20,7 @@ from common.parts import row_schema
 from common.plugins.part_config import EnvConfig
 from common.settings import validate
 from common.spaces import to_columns
-from common.testing import ItemMemory, check_agent
+from crossborder.testing import ItemMemory, check_agent
 from learner.replay.reader import NothingToDrawError
 from learner.views.rollouts import Rollouts
 from tests.common.agents.parts import Structured, copies, same

@@ -22,7 +22,7 @@ from common.lanes.lanes import Lanes
 from common.lanes.watched_envs import Watch
 from common.plugins.part_config import EnvConfig
 from common.spaces import leaves_of
-from common.testing import check_env
+from crossborder.testing import check_env
 from tests.actor.acting import Acts, act, make_parts
 from tests.common.lanes.test_building import named
 from tests.seats import Crowd
