@@ -80,7 +80,7 @@ def _restore_state(mirror: Mirror, state: MirroredState, to: Path) -> None:
                 mirror.get(name, file)
         (draft / "shared").mkdir(mode=0o700, exist_ok=True)
         rows = _restore_rows(mirror, state, draft / "shared" / "replay")
-        replace_text(draft / EPOCH_FILE, json.dumps({"epoch": mirror.epoch}))
+        replace_text(draft / EPOCH_FILE, json.dumps({"epoch": mirror.epoch, "restored": True}))
         (draft / "lock").touch(0o600)
         for written in draft.rglob("*"):
             sync(written)
