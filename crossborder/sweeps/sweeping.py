@@ -47,8 +47,11 @@ class Sweeper:
         self._turns = iter(range(trials) if trials is not None else itertools.count())
         self._lock = threading.Lock()  # Guards _turns, from which all threads take.
 
-    def run(self) -> None:
+    def run(self) -> int:
         """Run trials until there are none left here, or the sweep is asked to stop.
+
+        Returns:
+            The number of trials that ended here.
 
         Raises:
             ChildFailedError: trial after trial fails.
@@ -58,22 +61,25 @@ class Sweeper:
             done, _ = wait(workers, return_when=FIRST_EXCEPTION)
             if any(worker.exception() for worker in done):
                 self._stopping.set()
-        for worker in workers:
-            worker.result()
+        return sum(worker.result() for worker in workers)
 
-    def _work(self) -> None:
+    def _work(self) -> int:
+        """Run trials one after another; return the number of those that ended."""
+        ended = 0
         while not self._stopping.is_set() and self._has_turn():
             claimed = self._claim()
             if claimed is None:
-                return
+                break
             try:
                 state = self._runner.run(claimed)
             except StoppedError:
-                return
+                break
+            ended += 1
             rows = write_results(self._directory, self._study)
             if state is TrialState.FAIL and len(rows) >= MOST_FAILURES and all(row.state == "fail" for row in rows):
                 last = self._directory.place_of(claimed.trial.number)
                 raise ChildFailedError(f"all of {len(rows)} trials failed; the output of the last one is in {last}")
+        return ended
 
     def _claim(self) -> Claimed | None:
         deadline = Deadline(GRACE_SECONDS)
