@@ -71,6 +71,16 @@ def bootstrap_interval(
     return found[0], found[1]
 
 
+def summarize(tasks: Sequence[Array]) -> tuple[float, float, float]:
+    """The interquartile mean over all runs of all tasks, and the ends of its interval.
+
+    Args:
+        tasks: of each task the scores of its runs, ``[runs]``, on one scale.
+    """
+    low, high = bootstrap_interval([scores[:, None] for scores in tasks])
+    return float(interquartile_mean(np.concatenate(tasks))), float(low[0]), float(high[0])
+
+
 def performance_profile(tasks: Sequence[Array], thresholds: Array) -> tuple[Array, Array, Array]:
     """The share of runs that score at least each threshold, over all tasks, and its interval.
 

@@ -8,16 +8,15 @@ from __future__ import annotations
 import argparse
 import sys
 import threading
-from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 
 from common.errors import PluginError
-from common.process.command import Parser, as_path, at_least, run_until_signal
-from common.process.log import setup_logging
+from common.process.command import Parser, as_path, at_least
 from common.process.signals import StopSignals
-from common.process.standard_streams import answers, own_streams
+from common.process.standard_streams import answers
+from crossborder.sweeps.board import run_with_bars
 
 EXAMPLES = """\
   crossborder-benchmark classic                      a shipped suite; the same command again goes on
@@ -75,12 +74,7 @@ def _benchmark(arguments: argparse.Namespace, console: Console | None, signals: 
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command; return its exit code."""
-    made = parser()
-    arguments = made.parse_args(argv)
-    with own_streams():
-        console = Console(stderr=True) if sys.stderr.isatty() and arguments.log_format == "text" else None
-        setup_logging(arguments.log_level, arguments.log_format, console)
-        return run_until_signal(made.prog, arguments.log_format, partial(_benchmark, arguments, console))
+    return run_with_bars(parser(), argv, _benchmark)
 
 
 if __name__ == "__main__":

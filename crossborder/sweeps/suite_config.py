@@ -73,20 +73,12 @@ class SuiteConfig(Settings):
         Raises:
             ConfigError: a seed stands twice.
         """
-        common = {"seeds": self.seeds, "score": self.score}
-        return {
-            (case.agent, case.task): validate(
-                SweepConfig,
-                {
-                    **common,
-                    "config": home / case.config,
-                    "fixed": {**self.fixed, **case.fixed},
-                    "command": case.command,
-                    "arguments": case.arguments,
-                },
-            )
-            for case in self.cases
-        }
+        found = {}
+        for case in self.cases:
+            own = {"config": home / case.config, "fixed": {**self.fixed, **case.fixed}}
+            same = {"seeds": self.seeds, "score": self.score, "command": case.command, "arguments": case.arguments}
+            found[case.agent, case.task] = validate(SweepConfig, {**own, **same})
+        return found
 
 
 def find_suite(name: str) -> Path:

@@ -14,7 +14,7 @@ from common.data import Array
 from common.errors import ConfigError
 from common.settings import Settings, validate
 from crossborder.curves.reading import read_points
-from crossborder.curves.statistics import bootstrap_interval, interquartile_mean
+from crossborder.curves.statistics import interquartile_mean, summarize
 from crossborder.sweeps.directory import SweepDirectory
 from crossborder.sweeps.results import rank
 from crossborder.sweeps.study import SweepStudy
@@ -103,12 +103,6 @@ def shares(suite: SuiteConfig, group: Group) -> list[Array] | None:
             return None
         found.append((np.array([run.score(suite) for run in runs]) - low) / (high - low))
     return found
-
-
-def summarize(scores: Sequence[Array]) -> tuple[float, float, float]:
-    """The interquartile mean over all runs of all tasks, and its interval."""
-    low, high = bootstrap_interval([each[:, None] for each in scores])
-    return float(interquartile_mean(np.concatenate(scores))), float(low[0]), float(high[0])
 
 
 def write_table(suite: SuiteConfig, groups: Mapping[str, Group]) -> str:

@@ -15,14 +15,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-from crossborder.sweeps.board import Board
 from crossborder.sweeps.directory import SweepDirectory
 from crossborder.sweeps.study import SweepStudy
 from crossborder.sweeps.suite_config import SuiteConfig
 from crossborder.sweeps.suite_picture import draw_suite
 from crossborder.sweeps.suite_results import SuiteRun, collect_runs, group_runs, read_runs, to_lines, write_table
 from crossborder.sweeps.sweeping import Sweeper
-from crossborder.sweeps.trial_runner import TrialRunner
 from learner.shared.durable import replace_text
 
 log = logging.getLogger(__name__)
@@ -69,9 +67,7 @@ class SuiteRunner:
                 if stopping.is_set() or not turns or ended == n_seeds:
                     continue
                 log.info("%s, %s: %d of %d runs have ended", agent, task, ended, n_seeds)
-                with Board(n_seeds, ended, console) as board:
-                    runner = TrialRunner(directory, study, board, stopping)
-                    left -= Sweeper(directory, study, runner, stopping, jobs=turns, trials=turns).run()
+                left -= Sweeper(directory, study, stopping, console, jobs=turns, trials=turns).run()
                 self._keep()
 
     def compare(self) -> str:

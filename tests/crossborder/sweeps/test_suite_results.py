@@ -8,6 +8,7 @@ import pytest
 from optuna.trial import TrialState
 
 from common.errors import ConfigError
+from crossborder.curves.statistics import summarize
 from crossborder.sweeps.suite_config import SuiteConfig
 from crossborder.sweeps.suite_results import (
     SuiteRun,
@@ -15,7 +16,6 @@ from crossborder.sweeps.suite_results import (
     group_runs,
     read_runs,
     shares,
-    summarize,
     to_lines,
     write_table,
 )
