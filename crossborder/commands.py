@@ -22,6 +22,7 @@ LEARNER_NEEDS: Final = ("grpc_reflection", "matplotlib", "prometheus_client", "r
 """The packages that ``crossborder[learner]`` installs beyond ``crossborder``, by the names of their imports."""
 NEED_LINUX: Final = {
     "actor-relay",
+    "crossborder-benchmark",
     "crossborder-doctor",
     "crossborder-sweep",
     "learner-server",
@@ -114,10 +115,11 @@ reward_train = _command("reward-train", "crossborder.rewards.reward_train", LEAR
 crossborder_certs = _command("crossborder-certs", "crossborder.certificates.crossborder_certs")
 crossborder_doctor = _command("crossborder-doctor", "crossborder.inspecting.crossborder_doctor", LEARNER_NEEDS)
 crossborder_files = _command("crossborder-files", "crossborder.crossborder_files")
-crossborder_health = _command("crossborder-health", "actor.commands.crossborder_health")
+crossborder_health = _command("crossborder-health", "crossborder.inspecting.crossborder_health")
 crossborder_launch = _command("crossborder-launch", "crossborder.launching.crossborder_launch")
 crossborder_plot = _command("crossborder-plot", "crossborder.curves.crossborder_plot", LEARNER_NEEDS)
 crossborder_ratings = _command("crossborder-ratings", "crossborder.curves.crossborder_ratings", LEARNER_NEEDS)
 crossborder_teleop = _command("crossborder-teleop", "crossborder.people.crossborder_teleop")
 policy_server = _command("policy-server", "crossborder.serving.policy_server", LEARNER_NEEDS)
 crossborder_sweep = _command("crossborder-sweep", "crossborder.sweeps.crossborder_sweep", LEARNER_NEEDS)
+crossborder_benchmark = _command("crossborder-benchmark", "crossborder.sweeps.crossborder_benchmark", LEARNER_NEEDS)

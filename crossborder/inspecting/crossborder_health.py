@@ -6,12 +6,12 @@ import argparse
 import sys
 import threading
 
-from actor.client.health import check_health
 from common.errors import LearnerUnreachableError
 from common.process.clocks import Backoff, Deadline
 from common.process.command import Parser, positive, run_command
 from common.process.standard_streams import answers
 from common.wire.trust import Trust, add_learner_options, read_trust
+from crossborder.inspecting.health import check_health
 
 EXAMPLES = """\
   crossborder-health --learner localhost:50051 --ca certs/ca.pem

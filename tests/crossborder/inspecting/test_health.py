@@ -6,11 +6,11 @@ import grpc
 import pytest
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from actor.client.health import SERVICE, check_health
 from common.errors import ConfigError, LearnerUnreachableError
 from common.wire.trust import Trust
+from crossborder.inspecting.health import SERVICE, check_health
 from learner.loop.server import LearnerServer
-from tests.conftest import PATIENCE
+from tests.conftest import PATIENCE, free_port
 
 
 def test_a_learner_that_serves_passes(host: LearnerServer) -> None:
@@ -30,9 +30,10 @@ def test_a_learner_that_says_it_does_not_serve_is_unreachable() -> None:
         server.stop(None).wait()
 
 
-def test_a_learner_that_does_not_answer_is_unreachable(free_port: int) -> None:
-    with pytest.raises(LearnerUnreachableError, match=f"127.0.0.1:{free_port}: "):
-        check_health(f"127.0.0.1:{free_port}", Trust(), 0.5)
+def test_a_learner_that_does_not_answer_is_unreachable() -> None:
+    address = f"127.0.0.1:{free_port()}"
+    with pytest.raises(LearnerUnreachableError, match=f"{address}: "):
+        check_health(address, Trust(), 0.5)
 
 
 def test_a_file_of_the_trust_that_is_missing_is_named() -> None:

@@ -13,9 +13,9 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import HealthServicer
 
-from actor.client.health import SERVICE
-from actor.commands.crossborder_health import main
 from common.errors import AuthenticationError, ConfigError, LearnerUnreachableError
+from crossborder.inspecting.crossborder_health import main
+from crossborder.inspecting.health import SERVICE
 from learner.loop.server import LearnerServer
 from tests.conftest import PATIENCE, Command, free_port
 from tests.security.conftest import Secured
