@@ -84,6 +84,7 @@ def _restore_state(mirror: Mirror, state: MirroredState, to: Path) -> None:
         (draft / "lock").touch(0o600)
         for written in draft.rglob("*"):
             sync(written)
+        mirror.require_owner()  # A large run takes minutes, in which another learner may have come.
         shutil.rmtree(to, ignore_errors=True)  # It has no more than a start leaves that was killed.
         draft.rename(to)
         sync(to.parent)
