@@ -44,6 +44,7 @@ def draw_suite(suite: SuiteConfig, groups: Mapping[str, Group], path: Path) -> N
         panels = [*figure.subplots(n_rows, n_columns, squeeze=False).flat]
         for task, panel in zip(suite.tasks, panels, strict=False):
             panel.set(title=task, xlabel="environment steps", ylabel="score")
+            panel.locator_params(axis="x", nbins=4)  # Numbers of steps are long.
             for agent, group in groups.items():
                 _draw_curves(panel, group[task], agent, colours[agent])
         *_, means, profiles = panels[:n_panels]
@@ -52,6 +53,8 @@ def draw_suite(suite: SuiteConfig, groups: Mapping[str, Group], path: Path) -> N
         for agent, group in groups.items():
             if scores := shares(suite, group):
                 _draw_totals(scores, means, profiles, agent, colours[agent])
+        means.invert_yaxis()
+        means.set_yticks([])  # The legend has the names.
         for panel in panels[:n_panels]:
             panel.grid(alpha=0.3)
         for panel in panels[n_panels:]:
@@ -73,8 +76,7 @@ def _draw_curves(panel: Axes, runs: Sequence[SuiteRun], agent: str, colour: str)
 
 def _draw_totals(scores: Sequence[Array], means: Axes, profiles: Axes, agent: str, colour: str) -> None:
     middle, low, high = summarize(scores)
-    means.barh([agent], [high - low], left=low, color=colour, alpha=0.4)
-    means.plot([middle], [agent], color=colour, marker="|", markersize=20)
+    means.errorbar(middle, agent, xerr=[[middle - low], [high - middle]], color=colour, marker="o", capsize=4)
     thresholds = np.linspace(min(0.0, *map(np.min, scores)), max(1.0, *map(np.max, scores)), 101)
     reached, least, most = performance_profile(scores, thresholds)
     draw_band(profiles, Band(thresholds, reached, least, most, sum(map(len, scores))), agent, colour)
