@@ -44,14 +44,19 @@ def draw_suite(suite: SuiteConfig, groups: Mapping[str, Group], path: Path) -> N
         panels = [*figure.subplots(n_rows, n_columns, squeeze=False).flat]
         for task, panel in zip(suite.tasks, panels, strict=False):
             panel.set(title=task, xlabel="environment steps", ylabel="score")
+            panel.locator_params(axis="x", nbins=4)  # Numbers of steps are long.
             for agent, group in groups.items():
                 _draw_curves(panel, group[task], agent, colours[agent])
         *_, means, profiles = panels[:n_panels]
         means.set(title="interquartile mean over all tasks", xlabel="share of the range")
-        profiles.set(title="performance profile", xlabel="share of the range", ylabel="share of runs that score more")
+        profiles.set(
+            title="performance profile", xlabel="share of the range", ylabel="share of runs that score at least this"
+        )
         for agent, group in groups.items():
             if scores := shares(suite, group):
                 _draw_totals(scores, means, profiles, agent, colours[agent])
+        means.invert_yaxis()
+        means.set_yticks([])  # The legend has the names.
         for panel in panels[:n_panels]:
             panel.grid(alpha=0.3)
         for panel in panels[n_panels:]:
@@ -68,13 +73,13 @@ def _draw_curves(panel: Axes, runs: Sequence[SuiteRun], agent: str, colour: str)
         for curve in curves:
             panel.plot(curve.x, curve.y, color=colour, linestyle="--", marker="x" if len(curve.x) == 1 else "")
     elif curves:
-        draw_band(panel, bring_together(curves), agent, colour)
+        # A run that diverged keeps its last score; it may have ended before another run was scored first.
+        draw_band(panel, bring_together(curves, hold=True), agent, colour)
 
 
 def _draw_totals(scores: Sequence[Array], means: Axes, profiles: Axes, agent: str, colour: str) -> None:
     middle, low, high = summarize(scores)
-    means.barh([agent], [high - low], left=low, color=colour, alpha=0.4)
-    means.plot([middle], [agent], color=colour, marker="|", markersize=20)
-    thresholds = np.linspace(min(0.0, *map(np.min, scores)), max(1.0, *map(np.max, scores)), 101)
+    means.errorbar(middle, agent, xerr=[[middle - low], [high - middle]], color=colour, marker="o", capsize=4)
+    thresholds = np.linspace(0.0, max(1.0, *map(np.max, scores)), 101)
     reached, least, most = performance_profile(scores, thresholds)
     draw_band(profiles, Band(thresholds, reached, least, most, sum(map(len, scores))), agent, colour)

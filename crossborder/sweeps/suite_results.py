@@ -110,7 +110,11 @@ def write_table(suite: SuiteConfig, groups: Mapping[str, Group]) -> str:
     lines = [f"| agent | all tasks | {' | '.join(suite.tasks)} | runs |", "|---|" + "--:|" * (len(suite.tasks) + 2)]
     for agent, group in groups.items():
         scores = shares(suite, group)
-        total = "-" if scores is None else "{:.2f} [{:.2f}, {:.2f}]".format(*summarize(scores))
+        total = "-"
+        if scores is not None:
+            middle, low, high = summarize(scores)
+            has_spread = any(len(each) > 1 for each in scores)  # One run of each task says nothing about their spread.
+            total = f"{middle:.2f} [{low:.2f}, {high:.2f}]" if has_spread else f"{middle:.2f}"
         runs = sum(run.runs for each in group.values() for run in each)
         wanted = len(suite.seeds) * sum(case.agent == agent for case in suite.cases)
         count = f"{runs} of {wanted}" if wanted else f"{runs}"

@@ -9,7 +9,7 @@ from crossborder.curves.bands import Band
 from crossborder.curves.picture import draw_band
 from crossborder.sweeps import suite_picture
 from crossborder.sweeps.suite_picture import draw_suite
-from crossborder.sweeps.suite_results import group_runs
+from crossborder.sweeps.suite_results import SuiteRun, group_runs
 from tests.crossborder.sweeps.suites import make_suite
 from tests.crossborder.sweeps.test_suite_results import run
 
@@ -25,10 +25,13 @@ def test_the_picture_has_the_curves_of_each_task_and_the_profile_of_all(
 
     monkeypatch.setattr(suite_picture, "draw_band", draw)
     suite = make_suite(tmp_path)
+    late = SuiteRun(agent="bad", task="easy", curve=((20, 1.0), (30, 2.0)))
+    diverged = [late, run("bad", "easy", has_diverged=True), run("bad", "easy", 1, has_diverged=True)]
     runs = [
         run("good", "easy", 0, 90),
         run("good", "hard", 0, 30),
         run("bad", "easy", 9),
+        *diverged,
         run("peer", "easy", 5, runs=3),
     ]
     draw_suite(suite, group_runs(suite, runs), tmp_path / "picture.png")

@@ -70,12 +70,14 @@ CASES = [{"agent": "a", "task": "easy", "config": "counting.yaml"}]
 def test_an_agent_has_a_total_only_if_all_tasks_have_single_runs(tmp_path: Path) -> None:
     suite = make_suite(tmp_path)
     both = [run("good", "easy", 10, 90), run("good", "hard", 30), run("good", "easy", 45), run("good", "hard", 0)]
+    one = [run("one", "easy", 9), run("one", "hard", 6)]
     peers = [run("peer", "easy", 90, runs=5, deviation=2.5), run("peer", "hard", 30), run("more", "other", 1)]
-    found = cells(suite, *both, run("bad", "easy", 9), *peers)
+    found = cells(suite, *both, run("bad", "easy", 9), *peers, *one)
     assert found == {
         "good": ["0.50 [0.25, 0.75]", "67.5 (45 to 90)", "15 (0 to 30)", "4 of 4"],
         "bad": ["-", "9 (9 to 9)", "-", "1 of 4"],
         "peer": ["-", "90 ± 2.5 (mean of 5)", "30 (30 to 30)", "6"],
+        "one": ["0.10", "9 (9 to 9)", "6 (6 to 6)", "2"],
     }
 
 
