@@ -22,6 +22,7 @@ LEARNER_NEEDS: Final = ("grpc_reflection", "matplotlib", "prometheus_client", "r
 """The packages that ``crossborder[learner]`` installs beyond ``crossborder``, by the names of their imports."""
 NEED_LINUX: Final = {
     "actor-relay",
+    "crossborder-benchmark",
     "crossborder-doctor",
     "crossborder-sweep",
     "learner-server",
@@ -121,3 +122,4 @@ crossborder_ratings = _command("crossborder-ratings", "crossborder.curves.crossb
 crossborder_teleop = _command("crossborder-teleop", "crossborder.people.crossborder_teleop")
 policy_server = _command("policy-server", "crossborder.serving.policy_server", LEARNER_NEEDS)
 crossborder_sweep = _command("crossborder-sweep", "crossborder.sweeps.crossborder_sweep", LEARNER_NEEDS)
+crossborder_benchmark = _command("crossborder-benchmark", "crossborder.sweeps.crossborder_benchmark", LEARNER_NEEDS)

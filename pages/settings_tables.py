@@ -9,11 +9,13 @@ from typing import Final
 from common.settings import Settings
 from crossborder.launching.hosts_config import LaunchConfig
 from crossborder.serving.serving_config import ServingConfig
+from crossborder.sweeps.suite_config import SuiteConfig
 from crossborder.sweeps.sweep_config import SweepConfig
 from pages.configuration import rows_of
 
 TABLES: Final[dict[Path, type[Settings]]] = {
     Path("docs/acting-service.md"): ServingConfig,
+    Path("docs/benchmarks.md"): SuiteConfig,
     Path("docs/clusters.md"): LaunchConfig,
     Path("docs/sweeps-and-plots.md"): SweepConfig,
 }

@@ -17,8 +17,10 @@ from torch import nn
 
 from common.agents.actions import ActionScale
 from common.agents.configured_agent import (
+    ActorKeys,
     BatchItems,
     CriticCount,
+    CriticKeys,
     DiscountFactor,
     EncoderFeatures,
     GradNormLimit,
@@ -76,14 +78,8 @@ class ActorCriticConfig(LayersConfig, NetworkConfig, OffPolicyConfig):
         description="Pretrained networks for pictures, by the path of the observation's part. They are not trained, "
         "and not sent to actors.",
     )
-    actor_keys: tuple[str, ...] | None = Field(
-        None, description="The parts of a Dict or Tuple observation that the policy sees, by path; null: all parts."
-    )
-    critic_keys: tuple[str, ...] | None = Field(
-        None,
-        description="The parts of a Dict or Tuple observation that the critics see, such as a state of the simulator "
-        "that no robot can measure; null: all parts.",
-    )
+    actor_keys: ActorKeys = None
+    critic_keys: CriticKeys = None
     random_shift: ShiftPixels = 0
     normalize_rewards: NormalizeRewards = False
     max_return: PositiveFloat | None = Field(

@@ -89,6 +89,17 @@ ShiftPixels = Annotated[
     NonNegativeInt,
     Field(description="The most pixels by which pictures are shifted at random in updates (DrQ takes 4); 0: no shift."),
 ]
+ActorKeys = Annotated[
+    tuple[str, ...] | None,
+    Field(description="The parts of a Dict or Tuple observation that the policy sees, by path; null: all parts."),
+]
+CriticKeys = Annotated[
+    tuple[str, ...] | None,
+    Field(
+        description="The parts of a Dict or Tuple observation that the critics see, such as a state of the simulator "
+        "that no robot can measure; null: all parts."
+    ),
+]
 NormalizeRewards = Annotated[
     bool,
     Field(

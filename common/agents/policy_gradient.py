@@ -69,7 +69,7 @@ class PolicyGradientAgent(ConfiguredAgent):
 
     def __init__(self, spec: EnvSpec, *, seed: int, **given: Any) -> None:
         super().__init__(seed=seed, **given)
-        config = self.config
+        config, self._spec = self.config, spec
         self.allowed = AllowedActions(spec)
         leaves = self.allowed.leaves
         self.actions = make_distribution(
@@ -108,7 +108,7 @@ class PolicyGradientAgent(ConfiguredAgent):
 
     def _act(self, obs: Observed, noise: torch.Tensor | None = None, *, greedily: bool) -> torch.Tensor:
         """Choices for n observations and, as the last of ``[n, D + 1]``, their log-probabilities; float32."""
-        outputs, _ = self.policy_net(self.normalizer(obs))
+        outputs, _ = self.policy_net(self.normalizer(obs), valued=False)
         return self._choose(outputs, noise, greedily=greedily)
 
     def _choose(self, outputs: torch.Tensor, noise: torch.Tensor | None, *, greedily: bool) -> torch.Tensor:

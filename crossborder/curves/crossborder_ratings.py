@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +12,10 @@ from common.config.pool_config import POOL
 from common.errors import ConfigError
 from common.process.command import Parser, as_path, run_command
 from common.process.standard_streams import answers
+from crossborder.curves.picture import plain_style, save_figure
 from learner.models.games import Games
 from learner.models.model_pool import GAMES
-from learner.shared.drawing import Figure, mpl
-from learner.shared.durable import replace_bytes
+from learner.shared.drawing import Figure
 from learner.storage.rundir import require_readable
 
 EXAMPLES = """\
@@ -66,7 +65,7 @@ def draw(games: Games, path: Path) -> None:
     shares = np.full((len(opponents), len(players)), np.nan)
     for (player, opponent), (won, drawn, lost) in games.results.items():
         shares[opponents.index(opponent), players.index(player)] = (won + drawn / 2) / (won + drawn + lost)
-    with mpl.rc_context({"svg.hashsalt": "crossborder"}):
+    with plain_style():
         figure = Figure(figsize=(7, 8), layout="constrained")
         above, below = figure.subplots(2, height_ratios=(1, 2))
         above.plot(sorted(ratings), [ratings[version] for version in sorted(ratings)], marker=".")
@@ -78,12 +77,7 @@ def draw(games: Games, path: Path) -> None:
             axis.set_ticks([*shown], [str(versions[i]) for i in shown])
         below.set(xlabel="version of the learner", ylabel="version of the opponent")
         figure.colorbar(image, ax=below, label="the learner's share of points")
-        picture = BytesIO()
-        try:
-            figure.savefig(picture, format=path.suffix[1:] or None, dpi=120)
-            replace_bytes(path, picture.getvalue())
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"{path}: the picture cannot be written: {error}") from error
+        save_figure(figure, path)
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -34,7 +35,7 @@ def draw_picture(bands: Mapping[str, Band], path: Path, *, title: str, x_label: 
 
     Args:
         bands: by the name of the group.
-        path: of the picture, with the suffix of its format: one of ``FORMATS``.
+        path: of the picture, as ``save_figure`` takes it.
         title: above the picture.
         x_label: below it.
         y_label: beside it.
@@ -42,10 +43,7 @@ def draw_picture(bands: Mapping[str, Band], path: Path, *, title: str, x_label: 
     Raises:
         ConfigError: the format is unknown, or the file cannot be written.
     """
-    if path.suffix not in FORMATS:
-        raise ConfigError(f"{path}: expected a picture's suffix, one of {', '.join(FORMATS)}, found '{path.suffix}'")
-    # Text is drawn as it is given, without formulas between dollars; the same curves give the same file.
-    with mpl.rc_context({"text.parse_math": False, "svg.hashsalt": "crossborder"}):
+    with plain_style():
         figure = Figure(figsize=(7, 4.5), layout="constrained")
         axes = figure.subplots()
         lines = [draw_band(axes, band, name) for name, band in bands.items()]
@@ -53,9 +51,29 @@ def draw_picture(bands: Mapping[str, Band], path: Path, *, title: str, x_label: 
         axes.grid(alpha=0.3)
         # Without its lines, the legend would leave out labels that begin with an underscore.
         figure.legend(handles=lines, loc="outside lower center", ncols=min(3, len(bands)))
-        picture, metadata = BytesIO(), {"Date": None} if path.suffix == ".svg" else None
-        figure.savefig(picture, format=path.suffix[1:], dpi=120, metadata=metadata)
-        try:
-            replace_bytes(path, picture.getvalue())
-        except OSError as error:
-            raise ConfigError(f"{path}: cannot be written: {error.strerror}") from error
+        save_figure(figure, path)
+
+
+def plain_style() -> AbstractContextManager[None]:
+    """A context in which text is drawn as it is given, without formulas between dollars."""
+    return mpl.rc_context({"text.parse_math": False, "svg.hashsalt": "crossborder"})
+
+
+def save_figure(figure: Figure, path: Path) -> None:
+    """Write a figure that was made in ``plain_style``; the same curves give the same file.
+
+    Args:
+        figure: to write.
+        path: of the picture, with the suffix of its format: one of ``FORMATS``.
+
+    Raises:
+        ConfigError: the format is unknown, or the file cannot be written.
+    """
+    if path.suffix not in FORMATS:
+        raise ConfigError(f"{path}: expected a picture's suffix, one of {', '.join(FORMATS)}, found '{path.suffix}'")
+    picture, metadata = BytesIO(), {"Date": None} if path.suffix == ".svg" else None
+    figure.savefig(picture, format=path.suffix[1:], dpi=120, metadata=metadata)
+    try:
+        replace_bytes(path, picture.getvalue())
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be written: {error.strerror}") from error

@@ -7,7 +7,7 @@ each task many times with replacement, and its ends are quantiles of the interqu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -35,15 +35,26 @@ def interquartile_mean(scores: Array) -> Array:
     return middle
 
 
+def mean(scores: Array) -> Array:
+    """The mean over the last axis."""
+    found: Array = scores.mean(axis=-1)
+    return found
+
+
 def bootstrap_interval(
-    tasks: Sequence[Array], *, confidence: float = CONFIDENCE, resamples: int = RESAMPLES
+    tasks: Sequence[Array],
+    *,
+    statistic: Callable[[Array], Array] = interquartile_mean,
+    confidence: float = CONFIDENCE,
+    resamples: int = RESAMPLES,
 ) -> tuple[Array, Array]:
-    """The interval of the interquartile mean over all runs of all tasks, at each point of their curves.
+    """The interval of a statistic over all runs of all tasks, at each point of their curves.
 
     A draw takes whole runs, so that it has the same runs at all points. The same scores have the same interval.
 
     Args:
         tasks: of each task the scores of its runs, ``[runs, points]``; tasks may have different numbers of runs.
+        statistic: of scores, over their last axis.
         confidence: the share of draws within the interval.
         resamples: the number of draws.
 
@@ -56,5 +67,31 @@ def bootstrap_interval(
     found = np.empty((2, tasks[0].shape[1]))
     for point in range(tasks[0].shape[1]):  # One point at a time: all draws of all points together may not fit.
         again = [scores[:, point][rows] for scores, rows in zip(tasks, drawn, strict=True)]
-        found[:, point] = np.quantile(interquartile_mean(np.concatenate(again, axis=1)), ends)
+        found[:, point] = np.quantile(statistic(np.concatenate(again, axis=1)), ends)
     return found[0], found[1]
+
+
+def summarize(tasks: Sequence[Array]) -> tuple[float, float, float]:
+    """The interquartile mean over all runs of all tasks, and the ends of its interval.
+
+    Args:
+        tasks: of each task the scores of its runs, ``[runs]``, on one scale.
+    """
+    low, high = bootstrap_interval([scores[:, None] for scores in tasks])
+    return float(interquartile_mean(np.concatenate(tasks))), float(low[0]), float(high[0])
+
+
+def performance_profile(tasks: Sequence[Array], thresholds: Array) -> tuple[Array, Array, Array]:
+    """The share of runs that score at least each threshold, over all tasks, and its interval.
+
+    The paper calls it the run-score distribution.
+
+    Args:
+        tasks: of each task the scores of its runs, ``[runs]``, on one scale.
+        thresholds: ``[points]``.
+
+    Returns:
+        The share, and the lower and the upper end of its interval, ``[points]`` each.
+    """
+    reached = [(scores[:, None] >= thresholds).astype(np.float64) for scores in tasks]
+    return mean(np.concatenate(reached).T), *bootstrap_interval(reached, statistic=mean)

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import argparse
 import logging
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+
+from common.process.command import Parser, run_until_signal
+from common.process.log import setup_logging
+from common.process.signals import StopSignals
+from common.process.standard_streams import own_streams
 
 log = logging.getLogger(__name__)
 
@@ -70,3 +78,23 @@ class Board:
 
 def _short(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def run_with_bars(
+    made: Parser, argv: Sequence[str] | None, act: Callable[[argparse.Namespace, Console | None, StopSignals], None]
+) -> int:
+    """Run a command that shows a board, until it ends or a signal stops it.
+
+    Args:
+        made: the command's options.
+        argv: its words; None are those of the process.
+        act: what it does, with the terminal for bars, or None for lines.
+
+    Returns:
+        The exit code.
+    """
+    arguments = made.parse_args(argv)
+    with own_streams():
+        console = Console(stderr=True) if sys.stderr.isatty() and arguments.log_format == "text" else None
+        setup_logging(arguments.log_level, arguments.log_format, console)
+        return run_until_signal(made.prog, arguments.log_format, partial(act, arguments, console))

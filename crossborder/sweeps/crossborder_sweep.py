@@ -6,16 +6,15 @@ import argparse
 import logging
 import sys
 import threading
-from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 
 from common.errors import PluginError
-from common.process.command import Parser, as_path, at_least, run_until_signal
-from common.process.log import setup_logging
+from common.process.command import Parser, as_path, at_least
 from common.process.signals import StopSignals
-from common.process.standard_streams import answers, own_streams
+from common.process.standard_streams import answers
+from crossborder.sweeps.board import run_with_bars
 
 log = logging.getLogger(__name__)
 EXAMPLES = """\
@@ -62,19 +61,15 @@ def _sweep(arguments: argparse.Namespace, console: Console | None, signals: Stop
         from crossborder.sweeps.study import SweepStudy
     except ImportError as error:
         raise PluginError(str(error)) from error
-    from crossborder.sweeps.board import Board
     from crossborder.sweeps.directory import SweepDirectory
     from crossborder.sweeps.results import over_seeds, table, write_results
     from crossborder.sweeps.sweeping import Sweeper
-    from crossborder.sweeps.trial_runner import TrialRunner
 
     stopping = threading.Event()
     directory = SweepDirectory(arguments.dir or Path("sweeps") / arguments.sweep.stem, sweep)
     study = SweepStudy(directory, arguments.study)
     signals.on_stop = stopping.set
-    with Board(sweep.n_trials, len(study.finished()), console) as board:
-        runner = TrialRunner(directory, study, board, stopping)
-        Sweeper(directory, study, runner, stopping, jobs=arguments.jobs, trials=arguments.trials).run()
+    Sweeper(directory, study, stopping, console, jobs=arguments.jobs, trials=arguments.trials).run()
     rows = write_results(directory, study)
     Console(file=answers()).print(table(rows, sweep))
     if not sweep.space:
@@ -87,12 +82,7 @@ def _sweep(arguments: argparse.Namespace, console: Console | None, signals: Stop
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command; return its exit code."""
-    made = parser()
-    arguments = made.parse_args(argv)
-    with own_streams():
-        console = Console(stderr=True) if sys.stderr.isatty() and arguments.log_format == "text" else None
-        setup_logging(arguments.log_level, arguments.log_format, console)
-        return run_until_signal(made.prog, arguments.log_format, partial(_sweep, arguments, console))
+    return run_with_bars(parser(), argv, _sweep)
 
 
 if __name__ == "__main__":

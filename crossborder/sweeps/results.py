@@ -14,7 +14,7 @@ from optuna.trial import FrozenTrial
 from rich.table import Table
 
 from common.config.run_config import dump_config
-from crossborder.curves.statistics import bootstrap_interval, interquartile_mean
+from crossborder.curves.statistics import summarize
 from crossborder.sweeps.directory import SweepDirectory
 from crossborder.sweeps.study import SweepStudy
 from crossborder.sweeps.sweep_config import SweepConfig, configure
@@ -92,9 +92,9 @@ def over_seeds(rows: Sequence[Row]) -> str:
     scores = np.array([row.score for row in rows if row.state == "complete" and row.score is not None])
     if not len(scores):
         return "no complete run"
-    low, high = bootstrap_interval([scores[:, None]])
+    middle, low, high = summarize([scores])
     return (
-        f"interquartile mean {interquartile_mean(scores):.5g} [{low[0]:.5g}, {high[0]:.5g}] of {len(scores)} runs; "
+        f"interquartile mean {middle:.5g} [{low:.5g}, {high:.5g}] of {len(scores)} runs; "
         "in brackets the bootstrap interval of 95 %"
     )
 

@@ -8,9 +8,11 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from typing import Final
 
 from optuna.trial import TrialState
+from rich.console import Console
 
 from common.errors import ChildFailedError
 from common.process.clocks import Deadline
+from crossborder.sweeps.board import Board
 from crossborder.sweeps.directory import SweepDirectory
 from crossborder.sweeps.results import write_results
 from crossborder.sweeps.study import Claimed, SweepStudy
@@ -26,8 +28,8 @@ class Sweeper:
     Args:
         directory: of the sweep.
         study: has the trials.
-        runner: runs one of them.
-        stopping: when it is set, the sweep ends; the runner stops its runs.
+        stopping: when it is set, the sweep ends, and its runs can be resumed.
+        console: a terminal for bars; None logs lines.
         jobs: trials at one time.
         trials: the most trials to run here; None runs all.
     """
@@ -36,44 +38,52 @@ class Sweeper:
         self,
         directory: SweepDirectory,
         study: SweepStudy,
-        runner: TrialRunner,
         stopping: threading.Event,
+        console: Console | None,
         *,
         jobs: int = 1,
         trials: int | None = None,
     ) -> None:
-        self._directory, self._study, self._runner = directory, study, runner
-        self._stopping, self._jobs = stopping, jobs
+        self._directory, self._study, self._stopping = directory, study, stopping
+        self._board = Board(directory.sweep.n_trials, len(study.finished()), console)
+        self._runner = TrialRunner(directory, study, self._board, stopping)
+        self._jobs = jobs
         self._turns = iter(range(trials) if trials is not None else itertools.count())
         self._lock = threading.Lock()  # Guards _turns, from which all threads take.
 
-    def run(self) -> None:
+    def run(self) -> int:
         """Run trials until there are none left here, or the sweep is asked to stop.
+
+        Returns:
+            The number of trials that ended here.
 
         Raises:
             ChildFailedError: trial after trial fails.
         """
-        with ThreadPoolExecutor(self._jobs, thread_name_prefix="trials") as pool:
+        with self._board, ThreadPoolExecutor(self._jobs, thread_name_prefix="trials") as pool:
             workers = [pool.submit(self._work) for _ in range(self._jobs)]
             done, _ = wait(workers, return_when=FIRST_EXCEPTION)
             if any(worker.exception() for worker in done):
                 self._stopping.set()
-        for worker in workers:
-            worker.result()
+        return sum(worker.result() for worker in workers)
 
-    def _work(self) -> None:
+    def _work(self) -> int:
+        """Run trials one after another; return the number of those that ended."""
+        ended = 0
         while not self._stopping.is_set() and self._has_turn():
             claimed = self._claim()
             if claimed is None:
-                return
+                break
             try:
                 state = self._runner.run(claimed)
             except StoppedError:
-                return
+                break
+            ended += 1
             rows = write_results(self._directory, self._study)
             if state is TrialState.FAIL and len(rows) >= MOST_FAILURES and all(row.state == "fail" for row in rows):
                 last = self._directory.place_of(claimed.trial.number)
                 raise ChildFailedError(f"all of {len(rows)} trials failed; the output of the last one is in {last}")
+        return ended
 
     def _claim(self) -> Claimed | None:
         deadline = Deadline(GRACE_SECONDS)

@@ -31,6 +31,7 @@ Story = dict[str, Any]
 
 STORIES: Final[dict[str, Story]] = yaml.safe_load(Path(__file__).with_name("stories.yaml").read_text())
 ELSEWHERE: Final[Mapping[str, str]] = {
+    "crossborder-benchmark classic": "tests/crossborder/sweeps/test_crossborder_benchmark.py",
     "crossborder-launch hosts.yaml": "tests/clusters",
     "learner-server --config examples/own_parts.yaml --local-actors 2": "tests/e2e/test_own_parts.py",
 }
@@ -94,7 +95,8 @@ def write_yaml(path: Path, text: str, *changes: Settings) -> None:
 def write_files(place: Path, changes: Settings, port: int) -> None:
     """The files that the pages' commands name: those of the repository and of the pages, with small budgets."""
     ports = {"server": {"listen": f"127.0.0.1:{port}"}, "metrics": {"trainer_port": 0, "ingest_port": 0}}
-    for name in ("cartpole", "pendulum", "pendulum_offline", "ppo_pettingzoo", "ppo_connect_four"):
+    shipped = ("acrobot", "cartpole", "pendulum", "pendulum_offline", "ppo_pettingzoo", "mappo_pettingzoo")
+    for name in (*shipped, "ppo_connect_four"):
         config = Path("configs", f"{name}.yaml")
         write_yaml(place / config, (ROOT / config).read_text(), changes, ports)
     write_yaml(place / "clients" / "catch.yaml", (ROOT / "clients" / "catch.yaml").read_text(), changes, ports)
@@ -103,6 +105,9 @@ def write_files(place: Path, changes: Settings, port: int) -> None:
     sweep = (ROOT / "examples" / "sweeps" / "cartpole.yaml").read_text()
     for name in ("examples/sweeps/cartpole.yaml", "sweep.yaml"):
         write_yaml(place / name, sweep, {"fixed": {"trainer.max_opts": 200}, "seeds": [0], "trials": 2})
+    (suite,), (peers,) = blocks("benchmarks.md", "yaml"), blocks("benchmarks.md", "json")
+    write_yaml(place / "suite.yaml", suite, {"seeds": [0]})
+    (place / "peers.jsonl").write_text(peers)
     (online,) = (block for block in blocks("demonstrations.md", "yaml") if block.startswith("# online.yaml"))
     write_yaml(place / "online.yaml", online, changes, ports)
     shutil.copy(ROOT / "deploy" / "ssh" / "hosts.yaml", place)

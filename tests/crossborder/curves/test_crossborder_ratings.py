@@ -35,7 +35,7 @@ def test_the_picture_has_the_format_of_its_name(run: Path, capsys: pytest.Captur
     assert main([str(run), "--output", str(run / "strength.svg")]) == 0
     assert "<svg" in (run / "strength.svg").read_text()
     assert main([str(run), "--output", str(run / "strength.txt")]) == ConfigError.exit_code
-    assert "strength.txt: the picture cannot be written" in capsys.readouterr().err
+    assert "strength.txt: expected a picture's suffix" in capsys.readouterr().err
 
 
 def test_a_run_without_games_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

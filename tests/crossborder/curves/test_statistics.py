@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from crossborder.curves.statistics import bootstrap_interval, interquartile_mean
+from crossborder.curves.statistics import bootstrap_interval, interquartile_mean, performance_profile
 
 
 def slow_interquartile_mean(scores: list[float]) -> float:
@@ -61,3 +61,11 @@ def test_equal_runs_have_no_uncertainty_and_more_runs_have_less() -> None:
 def test_the_same_scores_have_the_same_interval() -> None:
     scores = [np.random.default_rng(3).normal(size=(5, 4))]
     assert_allclose(bootstrap_interval(scores), bootstrap_interval(scores), rtol=0)
+
+
+def test_a_profile_is_the_share_of_runs_that_reach_each_threshold() -> None:
+    tasks = [np.array([0.0, 0.5, 1.0]), np.array([0.5])]
+    reached, low, high = performance_profile(tasks, np.array([0.0, 0.5, 0.51, 2.0]))
+    assert reached.tolist() == [1.0, 0.75, 0.25, 0.0]
+    assert (low[0], high[0], low[-1], high[-1]) == (1.0, 1.0, 0.0, 0.0)
+    assert (low[1], high[1]) == (0.25, 1.0), "the one run of the second task is in each draw"

@@ -7,11 +7,9 @@ from typing import Any
 import pytest
 
 from common.errors import ChildFailedError
-from crossborder.sweeps.board import Board
 from crossborder.sweeps.directory import SweepDirectory
 from crossborder.sweeps.study import SweepStudy
 from crossborder.sweeps.sweeping import Sweeper
-from crossborder.sweeps.trial_runner import TrialRunner
 from tests.crossborder.sweeps.worth import make_sweep
 
 
@@ -23,8 +21,7 @@ def sweep(tmp_path: Path, stopping: threading.Event | None = None, **options: An
         tmp_path / "sweep", make_sweep(tmp_path, space=capacities, fixed={"trainer.warmup_period": 99})
     )
     study = SweepStudy(directory)
-    runner = TrialRunner(directory, study, Board(4, 0, None), stopping)
-    Sweeper(directory, study, runner, stopping, **options).run()
+    Sweeper(directory, study, stopping, None, **options).run()
     return study
 
 

@@ -1,0 +1,81 @@
+"""``crossborder-benchmark``: trains the agents of a suite in its tasks with its seeds, and compares their scores.
+
+The table and the picture have interquartile means with bootstrap intervals of 95 %, and performance profiles.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import threading
+from pathlib import Path
+
+from rich.console import Console
+
+from common.errors import PluginError
+from common.process.command import Parser, as_path, at_least
+from common.process.signals import StopSignals
+from common.process.standard_streams import answers
+from crossborder.sweeps.board import run_with_bars
+
+EXAMPLES = """\
+  crossborder-benchmark classic                      a shipped suite; the same command again goes on
+  crossborder-benchmark classic --runs 0             the table and the picture of the runs that have ended
+  crossborder-benchmark suite.yaml --runs 1          one run: a job of an array, on a shared file system
+  crossborder-benchmark minatar --check              is every setting right?
+"""
+
+
+def parser() -> Parser:
+    """The command's options."""
+    made = Parser("crossborder-benchmark", __doc__ or "", EXAMPLES)
+    made.add_argument("suite", metavar="SUITE", help="a suite's YAML file, or the name of a shipped suite")
+    made.add_argument(
+        "--dir",
+        type=as_path,
+        metavar="DIR",
+        help="the directory of the results (default: suites/ and the suite's name)",
+    )
+    made.add_argument(
+        "--jobs", type=at_least(1), default=1, metavar="N", help="the number of runs at the same time (default: 1)"
+    )
+    made.add_argument("--runs", type=at_least(0), metavar="N", help="train at most N runs here (default: all)")
+    made.add_argument("--check", action="store_true", help="check the suite and its configurations, then exit")
+    return made
+
+
+def _benchmark(arguments: argparse.Namespace, console: Console | None, signals: StopSignals) -> None:
+    from common.config.nested import read_yaml
+    from common.settings import validate
+    from crossborder.sweeps.suite_config import SuiteConfig, find_suite
+    from crossborder.sweeps.sweep_config import first_config
+
+    path = find_suite(arguments.suite)
+    suite = validate(SuiteConfig, read_yaml(path))
+    for sweep in suite.sweeps(path.parent).values():
+        first_config(sweep).check()
+    if arguments.check:
+        answers().write(f"{path}: good. {len(suite.cases) * len(suite.seeds)} runs\n")
+        return
+    try:
+        from crossborder.sweeps.suite_running import SuiteRunner
+    except ImportError as error:
+        raise PluginError(str(error)) from error
+
+    stopping = threading.Event()
+    place = arguments.dir or Path("suites") / path.stem
+    runner = SuiteRunner(suite, path.parent, place)
+    signals.on_stop = stopping.set
+    try:
+        runner.train(stopping, console, jobs=arguments.jobs, most=arguments.runs)
+    finally:
+        answers().write(f"{runner.compare()}\n{place} (results.jsonl, table.md, picture.png)\n")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    return run_with_bars(parser(), argv, _benchmark)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,85 @@
+"""Trains the agents of a suite: a sweep over seeds for each agent in each task.
+
+    SUITE/AGENT/TASK/                  a sweep; see ``directory``
+    SUITE/results.jsonl                a line for each run that has ended
+    SUITE/table.md, picture.png        the comparison
+
+Several processes may work on it, as on a sweep.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from pathlib import Path
+
+from rich.console import Console
+
+from crossborder.sweeps.directory import SweepDirectory
+from crossborder.sweeps.study import SweepStudy
+from crossborder.sweeps.suite_config import SuiteConfig
+from crossborder.sweeps.suite_picture import draw_suite
+from crossborder.sweeps.suite_results import SuiteRun, collect_runs, group_runs, read_runs, to_lines, write_table
+from crossborder.sweeps.sweeping import Sweeper
+from learner.shared.durable import replace_text
+
+log = logging.getLogger(__name__)
+
+
+class SuiteRunner:
+    """The runs of a suite in a directory.
+
+    Args:
+        suite: the suite.
+        home: the directory of its file.
+        path: the directory of the results.
+
+    Raises:
+        ConfigError: the directory has another suite, or a file of published runs cannot be read.
+        RunDirectoryError: the directory cannot be written.
+    """
+
+    def __init__(self, suite: SuiteConfig, home: Path, path: Path) -> None:
+        self._suite, self._path = suite, path
+        self._published = [run for file in suite.published for run in read_runs(home / file)]
+        self._cases: dict[tuple[str, str], tuple[SweepDirectory, SweepStudy]] = {}
+        for (agent, task), sweep in suite.sweeps(home).items():
+            directory = SweepDirectory(path / agent / task, sweep)
+            self._cases[agent, task] = directory, SweepStudy(directory)
+
+    def train(self, stopping: threading.Event, console: Console | None, *, jobs: int, most: int | None) -> None:
+        """Train until all runs have ended. All agents get their first seed in all tasks before one gets its second.
+
+        Args:
+            stopping: when it is set, training ends; its runs can be resumed.
+            console: a terminal for bars; None logs lines.
+            jobs: runs at one time, all of one agent and task.
+            most: the most runs to train here; None trains all.
+
+        Raises:
+            ChildFailedError: all runs of an agent in a task fail.
+        """
+        n_seeds = len(self._suite.seeds)
+        left = len(self._cases) * n_seeds if most is None else most
+        for _ in range(n_seeds):
+            for (agent, task), (directory, study) in self._cases.items():
+                ended, turns = len(study.finished()), min(jobs, left)
+                if stopping.is_set() or not turns or ended == n_seeds:
+                    continue
+                log.info("%s, %s: %d of %d runs have ended", agent, task, ended, n_seeds)
+                left -= Sweeper(directory, study, stopping, console, jobs=turns, trials=turns).run()
+                self._keep()
+
+    def compare(self) -> str:
+        """Write the results of the runs that have ended, the table and the picture; return the table."""
+        groups = group_runs(self._suite, self._keep() + self._published)
+        table = write_table(self._suite, groups)
+        replace_text(self._path / "table.md", table)
+        draw_suite(self._suite, groups, self._path / "picture.png")
+        return table
+
+    def _keep(self) -> list[SuiteRun]:
+        """Write ``results.jsonl``; return its runs."""
+        runs = [run for case, found in self._cases.items() for run in collect_runs(*case, *found)]
+        replace_text(self._path / "results.jsonl", to_lines(runs))
+        return runs

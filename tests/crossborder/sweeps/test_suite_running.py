@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common.errors import ChildFailedError, ConfigError
+from crossborder.sweeps.suite_results import read_runs
+from crossborder.sweeps.suite_running import SuiteRunner
+from tests.crossborder.sweeps.suites import case, make_suite
+
+
+def runner(tmp_path: Path, **changes: Any) -> SuiteRunner:
+    return SuiteRunner(make_suite(tmp_path, **changes), tmp_path, tmp_path / "suite")
+
+
+def seeds(tmp_path: Path) -> list[tuple[str, str, int | None]]:
+    """The agent, task and seed of each run that has ended."""
+    return [(run.agent, run.task, run.seed) for run in read_runs(tmp_path / "suite" / "results.jsonl")]
+
+
+def test_all_agents_get_their_first_seed_before_one_gets_its_second_and_no_more_runs_than_asked_for(
+    tmp_path: Path,
+) -> None:
+    stopping, cases = threading.Event(), [case("a", "easy", 1.0), case("b", "easy", 1.0)]
+    runner(tmp_path, cases=cases).train(stopping, None, jobs=2, most=1)
+    assert seeds(tmp_path) == [("a", "easy", 0)]
+    runner(tmp_path, cases=cases).train(stopping, None, jobs=1, most=2)
+    assert seeds(tmp_path) == [("a", "easy", 0), ("a", "easy", 1), ("b", "easy", 0)]
+
+
+def test_a_suite_that_is_to_stop_begins_no_run(tmp_path: Path) -> None:
+    stopping = threading.Event()
+    stopping.set()
+    begun = runner(tmp_path)
+    begun.train(stopping, None, jobs=1, most=None)
+    assert "| good | - | - | - | 0 of 4 |" in begun.compare()
+
+
+def test_a_case_whose_first_runs_all_fail_ends_the_suite(tmp_path: Path) -> None:
+    wrong = case("a", "easy", 1.0, **{"evaluator.params.wort": 1})
+    failing = runner(tmp_path, cases=[wrong], seeds=[0, 1, 2])
+    with pytest.raises(ChildFailedError, match=r"all of 3 trials failed; .* in .*suite/a/easy/trials/0002"):
+        failing.train(threading.Event(), None, jobs=1, most=None)
+
+
+def test_a_case_may_be_added_later_and_none_may_change(tmp_path: Path) -> None:
+    runner(tmp_path, cases=[case("a", "easy", 1.0)])
+    runner(tmp_path, cases=[case("a", "easy", 1.0), case("a", "hard", 1.0)])
+    with pytest.raises(ConfigError, match="expected the sweep that began there, found another fixed"):
+        runner(tmp_path, cases=[case("a", "easy", 2.0)])
+
+
+def test_a_missing_file_of_published_runs_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"none.jsonl: expected a run in each line"):
+        runner(tmp_path, published=["none.jsonl"])
