@@ -22,9 +22,9 @@ from common.agents.dqn import DQN
 from common.agents.sac import SAC
 from common.lanes.building import spec_of
 from common.parts import row_schema
-from common.testing import play
-from common.testing.agent_checks import MakeAgent
-from common.testing.row_memory import rows_of
+from crossborder.testing import play
+from crossborder.testing.agent_checks import MakeAgent
+from crossborder.testing.row_memory import rows_of
 from learner.replay.memory import ReplayMemory
 from learner.replay.uniform import UniformReplay
 from learner.replay.writer import ReplayWriter

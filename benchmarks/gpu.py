@@ -35,6 +35,7 @@ from common.agents.network_agent import NetworkAgent, find_objects
 from common.data import Column, Items, Schema
 from common.interfaces import ReplayBuffer
 from learner.loop.learner import publish_to_nobody
+from learner.loop.learner_parts import computing_in
 from learner.loop.resident import ResidentReplay, ResidentRows
 from learner.loop.server import LearnerServer, local_trust
 from learner.replay.memory import ReplayMemory
@@ -102,12 +103,15 @@ def kinds() -> dict[str, Kind]:
     btr = "replay.prioritized={alpha: 0.2, beta_0: 0.4}", "replay.view={params: {n: 3}}"
     dqn, sac = (f"agent={AGENTS[name] % 1}" for name in ("DQN", "SAC"))
     sac_8192 = sac.replace("batch_size: 256", "batch_size: 8192")
+    rounded = "trainer.precision=rounded_products"  # As XLA, and so sbx, does unless it is told not to.
     pole, robot, humanoid = (random_env(**env) for env in (ENVS["DQN"], ENVS["SAC"], HUMANOID))
     return {
         "dqn": Kind("cartpole", 10_000, (pole, dqn), Peer("DQN", 64)),
         "sac": Kind("cartpole", 10_000, (robot, sac), Peer("SAC", 256)),
+        "sac_rounded": Kind("cartpole", 10_000, (robot, sac, rounded), Peer("SAC", 256)),
         "sac_8192": Kind("cartpole", 10_000, (robot, sac_8192), Peer("SAC", 8192)),
         "nature_512": Kind("atari", 1_000, (f"agent={NATURE_512}",)),
+        "nature_512_rounded": Kind("atari", 1_000, (f"agent={NATURE_512}", rounded)),
         "fastsac_8192": Kind("cartpole", 10_000, (humanoid, agent_of("fastsac_humanoid.yaml", **wide))),
         "btr": Kind("atari", 1_000, (agent_of("btr_pong.yaml"), *btr)),
     }
@@ -194,7 +198,8 @@ def measure(name: str, kind: Kind, device: str, seconds: float, python: str | No
             assert batch is not None
             other = server.config.agent.build(spec=server.run.parts.spec, seed=1, epsilon=0.0, device=device)
             assert isinstance(other, NetworkAgent)
-            works["bare"] = capture_bare(other, batch)
+            with computing_in(server.config.trainer.precision, device):
+                works["bare"] = capture_bare(other, batch)
         works |= {"alone": (step, 1), "publishing": (step, 1)}
         turns: dict[str, list[float]] = {key: [] for key in [*works, "arriving", *peers]}
         for _ in range(TURNS):

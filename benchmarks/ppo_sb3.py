@@ -19,7 +19,7 @@ from stable_baselines3.common.env_util import make_vec_env
 from common.agents.ppo import PPO
 from common.data import Array, Items
 from common.interfaces import EnvSpec
-from common.testing import ItemMemory
+from crossborder.testing import ItemMemory
 
 LENGTH, ENVS, EPOCHS = 64, 4, 5
 

@@ -17,7 +17,7 @@ To use your own part, implement its interface and name the part in the configura
     recorders[].target      Recorder
     callbacks[].target      Callback
 
-``common.testing`` has a check for each. Names and meanings follow border (taku-y/border).
+``crossborder`` has a check for each, such as ``check_agent``. Names and meanings follow border (taku-y/border).
 """
 
 from __future__ import annotations

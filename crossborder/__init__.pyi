@@ -5,11 +5,11 @@ A text is the heading of the names below it.
 
 """Training from Python"""
 from common.lanes.policy import Policy as Policy
+from crossborder.notebook import read_records as read_records
+from crossborder.notebook import train as train
 from learner.callbacks.early_stopping import EarlyStopping as EarlyStopping
 from learner.evaluation.saved_policy import load_policy as load_policy
 from learner.loop.run import Result as Result
-from learner.notebook import read_records as read_records
-from learner.notebook import train as train
 from learner.storage.checkpoint import load_agent as load_agent
 
 """Interfaces"""
@@ -118,23 +118,23 @@ from common.agents.sac import SAC as SAC
 from common.agents.td3 import TD3 as TD3
 
 """Checks"""
-from common.testing import ItemMemory as ItemMemory
-from common.testing import RowMemory as RowMemory
-from common.testing import check_agent as check_agent
-from common.testing import check_callback as check_callback
-from common.testing import check_env as check_env
-from common.testing import check_evaluator as check_evaluator
-from common.testing import check_learning as check_learning
-from common.testing import check_recorder as check_recorder
-from common.testing import check_replay_buffer as check_replay_buffer
-from common.testing import check_row_map as check_row_map
-from common.testing import check_step_processor as check_step_processor
-from common.testing import check_view as check_view
-from common.testing import items_of as items_of
-from common.testing import play as play
-from common.testing import rows_of as rows_of
-from common.testing import transitions as transitions
-from common.testing import transitions_of as transitions_of
+from crossborder.testing import ItemMemory as ItemMemory
+from crossborder.testing import RowMemory as RowMemory
+from crossborder.testing import check_agent as check_agent
+from crossborder.testing import check_callback as check_callback
+from crossborder.testing import check_env as check_env
+from crossborder.testing import check_evaluator as check_evaluator
+from crossborder.testing import check_learning as check_learning
+from crossborder.testing import check_recorder as check_recorder
+from crossborder.testing import check_replay_buffer as check_replay_buffer
+from crossborder.testing import check_row_map as check_row_map
+from crossborder.testing import check_step_processor as check_step_processor
+from crossborder.testing import check_view as check_view
+from crossborder.testing import items_of as items_of
+from crossborder.testing import play as play
+from crossborder.testing import rows_of as rows_of
+from crossborder.testing import transitions as transitions
+from crossborder.testing import transitions_of as transitions_of
 
 """Errors"""
 from common.errors import AddressError as AddressError

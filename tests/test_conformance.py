@@ -35,7 +35,7 @@ from common.lanes.building import Env, spec_of
 from common.parts import row_schema
 from common.settings import validate
 from common.spaces import columns_of
-from common.testing import (
+from crossborder.testing import (
     RowMemory,
     check_agent,
     check_env,
@@ -48,7 +48,7 @@ from common.testing import (
     play,
     rows_of,
 )
-from common.testing.agent_checks import MakeAgent, MakeView
+from crossborder.testing.agent_checks import MakeAgent, MakeView
 from examples.own_agent import MunchausenDQN
 from examples.own_parts import Corridor, TabularQ
 from examples.own_processor import ScaledReward

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from common.data import NO_MODEL, ModelVersion
-from common.process.tracing import Tracing, open_tracing
+from common.process.tracing import open_tracing
 
 EVERY_SECONDS: Final = 10.0
 """The time from one traced batch to the next, at least."""
@@ -38,12 +38,11 @@ class ActorTraces:
     lock guards the trace. Without a collector each method returns at once.
 
     Args:
-        tracing: of this process; None takes it from the environment.
         clock: seconds, monotonic.
     """
 
-    def __init__(self, tracing: Tracing | None = None, clock: Callable[[], float] = time.monotonic) -> None:
-        self._tracing, self._clock = tracing or open_tracing("actor"), clock
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._tracing, self._clock = open_tracing("actor"), clock
         self._lock = threading.Lock()
         self._trace: _OpenTrace | None = None
         self._next_at = clock()

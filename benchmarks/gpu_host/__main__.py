@@ -48,12 +48,12 @@ class Part:
 
 
 PARTS: Final = {
-    "tests": Part(1.2, ("benchmarks.gpu_host.cuda_tests",)),
+    "tests": Part(0.8, ("benchmarks.gpu_host.cuda_tests",)),
     "nccl": Part(0.3, ("benchmarks.gpu_host.nccl",)),
-    "pong": Part(3.0, ("benchmarks.gpu_host.solving", "pong")),
-    "physics": Part(0.3, ("benchmarks.gpu_host.physics",)),
-    "humanoid": Part(2.7, ("benchmarks.gpu_host.solving", "humanoid")),
-    "rates": Part(1.5, ("benchmarks.gpu_host.rates",)),
+    "pong": Part(3.2, ("benchmarks.gpu_host.solving", "pong")),
+    "physics": Part(0.6, ("benchmarks.gpu_host.physics",)),
+    "humanoid": Part(1.7, ("benchmarks.gpu_host.solving", "humanoid")),
+    "rates": Part(2.4, ("benchmarks.gpu_host.rates",)),
 }
 
 

@@ -22,7 +22,7 @@ import torch.distributed as dist
 from benchmarks.gpu_host.part import Budget, give, read_arguments, tell
 from common.agents.dqn import DQN
 from common.interfaces import EnvSpec
-from common.testing import ItemMemory
+from crossborder.testing import ItemMemory
 from learner.ranks.group import Group
 from learner.ranks.place import Place
 

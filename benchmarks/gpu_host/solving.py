@@ -47,7 +47,7 @@ SERIES: Final = {
     "best score": "crossborder_best_score",
     "policy lag": "crossborder_policy_lag_opt_steps",
 }
-PROCESSES: Final = {"ingest": "learner.ingest", "actor": "actor.worker"}
+PROCESSES: Final = {"ingest": "learner.ingest.ingest_child", "actor": "actor.worker"}
 """Children of the learner, and what their command lines hold."""
 
 
@@ -153,7 +153,8 @@ def read_curve(run_dir: Path) -> list[tuple[float, float, float]]:
 def find_processes(trainer: int) -> dict[str, int]:
     """The trainer, and one child of each kind of ``PROCESSES``."""
     found = {"trainer": trainer}
-    for path in Path("/proc").glob("[0-9]*/stat"):
+    # The oldest first: ingest is older than the spare that waits to take its place, whose command line is the same.
+    for path in sorted(Path("/proc").glob("[0-9]*/stat"), key=lambda path: int(path.parent.name)):
         try:
             parent = int(path.read_text().rpartition(")")[2].split()[1])
             words = (path.parent / "cmdline").read_text().split("\0")
@@ -173,7 +174,7 @@ def give_hotspots(task: str, trainer: int, directory: Path) -> None:
     watched = {name: Watched(program, pid, directory / name) for name, pid in find_processes(trainer).items()}
     for name, process in watched.items():
         cores, shares = process.shares()
-        give(task=task, process=name, cores=cores, functions=dict(list(shares.items())[:SHOWN]))
+        give(task=task, process=name, **{"busy cores": cores}, functions=dict(list(shares.items())[:SHOWN]))
 
 
 def solve(task: str, budget: Budget, run_dir: Path) -> None:

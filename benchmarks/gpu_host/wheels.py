@@ -1,8 +1,8 @@
 """Collects the wheels that a GPU host without a network lacks, in the versions with which the tests ran here.
 
     python -m benchmarks.gpu_host.wheels DIRECTORY --python 3.12        here, in the environment of `make test`
-    python3 -m pip install --no-index --no-deps --target SITE DIRECTORY/*.whl     there, and then in the clone:
-    PATH=SITE/bin:$PATH PYTHONPATH=$PWD:SITE python3 -m benchmarks.gpu_host
+    python3 -m pip install --no-index --no-deps --upgrade DIRECTORY/*.whl     there, and then in the clone:
+    PYTHONPATH=$PWD python3 -m benchmarks.gpu_host
 
 The host is expected to have torch with CUDA, JAX, and the usual packages of the field. ``wheels.txt`` has one name a
 line; of a package that is not installed here, the newest is taken. crossborder's own wheel is among them, since

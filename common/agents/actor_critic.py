@@ -17,8 +17,10 @@ from torch import nn
 
 from common.agents.actions import ActionScale
 from common.agents.configured_agent import (
+    ActorKeys,
     BatchItems,
     CriticCount,
+    CriticKeys,
     DiscountFactor,
     EncoderFeatures,
     GradNormLimit,
@@ -32,7 +34,6 @@ from common.agents.configured_agent import (
 )
 from common.agents.network_agent import (
     Batch,
-    Inference,
     Results,
     Update,
     build_optimizer,
@@ -77,14 +78,8 @@ class ActorCriticConfig(LayersConfig, NetworkConfig, OffPolicyConfig):
         description="Pretrained networks for pictures, by the path of the observation's part. They are not trained, "
         "and not sent to actors.",
     )
-    actor_keys: tuple[str, ...] | None = Field(
-        None, description="The parts of a Dict or Tuple observation that the policy sees, by path; null: all parts."
-    )
-    critic_keys: tuple[str, ...] | None = Field(
-        None,
-        description="The parts of a Dict or Tuple observation that the critics see, such as a state of the simulator "
-        "that no robot can measure; null: all parts.",
-    )
+    actor_keys: ActorKeys = None
+    critic_keys: CriticKeys = None
     random_shift: ShiftPixels = 0
     normalize_rewards: NormalizeRewards = False
     max_return: PositiveFloat | None = Field(
@@ -173,15 +168,12 @@ class ActorCritic(OffPolicyAgent):
         self._critics_optimizer = self._optimize(self.critics, *(() if self.encoder is None else (self.encoder,)))
         self._generator = torch.Generator(self.device).manual_seed(seed)
         self._n_at_once = count_at_once(spec, config.batch_size, config.n_updates_per_opt)
-        captured = self._captured
-        self.learn = Update(self._improve_critics, self.nets, captured=captured)
-        self._update_actor = Update(self._improve_actor, self.nets, captured=captured)
-        self._act_greedily = Inference(self._policy, self.device, captured=captured)
-        self._act_exploring = Inference(
+        self.learn = Update(self._improve_critics, self.nets, captured=self._captured)
+        self._update_actor = Update(self._improve_actor, self.nets, captured=self._captured)
+        self._act_by(
+            self._policy,
             lambda obs, *noise: self.action_scale.to_env(self._explore(self._encode(self.normalizer(obs)), *noise)),
-            self.device,
-            captured=captured,
-            noise=self._draw_noise,
+            self._draw_noise,
         )
 
     def _optimize(self, *nets: nn.Module) -> torch.optim.Optimizer:
@@ -243,7 +235,7 @@ class ActorCritic(OffPolicyAgent):
         return True
 
     def sample(self, obs: Leaves, lanes: Array | None = None) -> Array:
-        return self._act_exploring(obs, lanes) if self.is_train else self._act_greedily(obs, lanes)
+        return self._infer(obs, lanes)
 
     def _finish_update(self, batch: Batch, results: Results) -> Results:
         """The actor's part of an update, if it is its turn."""

@@ -20,15 +20,7 @@ from common.agents.configured_agent import (
     PictureFeatures,
 )
 from common.agents.losses.values import weighted_mean
-from common.agents.network_agent import (
-    Batch,
-    Inference,
-    Results,
-    Update,
-    build_optimizer,
-    descend,
-    draw_transitions,
-)
+from common.agents.network_agent import Batch, Results, Update, build_optimizer, descend, draw_transitions
 from common.agents.networks.allowed import AllowedActions
 from common.agents.networks.encoders import build_mlp
 from common.agents.networks.layers import Observed
@@ -91,14 +83,12 @@ class BC(ConfiguredAgent):
         self.nets = {"policy": self.imitator, "normalizer": self.normalizer}
         self._optimizer = build_optimizer(self.imitator.parameters(), config.lr, config.optimizer)
         self._generator = torch.Generator(self.device).manual_seed(seed)
-        captured = self._captured
-        self._learn = Update(self._learn_from, self.nets, captured=captured)
+        self._learn = Update(self._learn_from, self.nets, captured=self._captured)
         self._policy = nn.Sequential(self.normalizer, self._greedy)
-        self._act_greedily = Inference(self._policy, self.device, captured=captured)
-        self._act_exploring = Inference(self._explore, self.device, captured=captured, noise=self._draw_noise)
+        self._act_by(self._policy, self._explore, self._draw_noise)
 
     def sample(self, obs: Leaves, lanes: Array | None = None) -> Array:
-        return self._act_exploring(obs, lanes) if self.is_train else self._act_greedily(obs, lanes)
+        return self._infer(obs, lanes)
 
     def _explore(self, obs: Observed, noise: torch.Tensor | None = None) -> torch.Tensor:
         """Random actions of the policy, as the environment takes them, for n observations."""

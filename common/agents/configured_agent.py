@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, ClassVar
 
 import torch
@@ -13,6 +13,7 @@ from torch import nn
 from common.agents.losses.values import CriticLoss
 from common.agents.network_agent import (
     Batch,
+    Inference,
     LaneRandom,
     NetworkAgent,
     NormalizeBatch,
@@ -25,7 +26,7 @@ from common.agents.networks.encoders import LeafSpaces, build_mlp, build_network
 from common.agents.networks.layers import Activation
 from common.agents.networks.normalization import build_normalizer
 from common.config.replay_config import Unit
-from common.data import Model, Record
+from common.data import Array, Leaves, Model, Record
 from common.interfaces import ReplayBuffer
 from common.plugins.part_config import PluginConfig
 from common.settings import Settings
@@ -87,6 +88,17 @@ MaxShare = Annotated[
 ShiftPixels = Annotated[
     NonNegativeInt,
     Field(description="The most pixels by which pictures are shifted at random in updates (DrQ takes 4); 0: no shift."),
+]
+ActorKeys = Annotated[
+    tuple[str, ...] | None,
+    Field(description="The parts of a Dict or Tuple observation that the policy sees, by path; null: all parts."),
+]
+CriticKeys = Annotated[
+    tuple[str, ...] | None,
+    Field(
+        description="The parts of a Dict or Tuple observation that the critics see, such as a state of the simulator "
+        "that no robot can measure; null: all parts."
+    ),
 ]
 NormalizeRewards = Annotated[
     bool,
@@ -213,6 +225,20 @@ class ConfiguredAgent(NetworkAgent):
         normalizer = build_normalizer(leaves, enabled=enabled, rewards=rewards, max_return=max_return)
         self.normalizer = normalizer.to(self.device)
         self._normalize = NormalizeBatch(self.normalizer, captured=self._captured, merges_first=merges_first)
+
+    def _act_by(
+        self,
+        greedily: Callable[..., torch.Tensor],
+        exploring: Callable[..., torch.Tensor],
+        noise: Callable[[Array], Array],
+    ) -> None:
+        """Make ``_infer`` of two functions of observations; ``noise`` is that of ``exploring``, see ``Inference``."""
+        self._act_greedily = Inference(greedily, self.device, captured=self._captured)
+        self._act_exploring = Inference(exploring, self.device, captured=self._captured, noise=noise)
+
+    def _infer(self, obs: Leaves, lanes: Array | None) -> Array:
+        """What the functions of ``_act_by`` give for n observations, ``[n, …]``; evaluations are greedy."""
+        return self._act_exploring(obs, lanes) if self.is_train else self._act_greedily(obs, lanes)
 
 
 class OffPolicyAgent(ConfiguredAgent):

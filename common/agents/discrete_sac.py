@@ -35,7 +35,6 @@ from common.agents.losses.entropy import discrete_soft_policy_loss, discrete_sof
 from common.agents.losses.values import critic_loss, td_target
 from common.agents.network_agent import (
     Batch,
-    Inference,
     Results,
     Update,
     build_optimizer,
@@ -119,12 +118,10 @@ class DiscreteSAC(OffPolicyAgent):
         self.learn = Update(self._learn_from, self.nets, captured=self._captured)
         greedy = GreedyQ(self.actor, torch.from_numpy(self.actions.table).to(self.device))
         self._policy = nn.Sequential(self.normalizer, greedy)
-        self._act_greedily = Inference(self._policy, self.device, captured=self._captured)
-        self._act_exploring = Inference(
+        self._act_by(
+            self._policy,
             self._explore,
-            self.device,
-            captured=self._captured,
-            noise=lambda lanes: self._lane_random.of(lanes).standard_exponential(self.actions.size),
+            lambda lanes: self._lane_random.of(lanes).standard_exponential(self.actions.size),
         )
 
     def _explore(self, obs: Observed, noise: torch.Tensor | None = None) -> torch.Tensor:
@@ -132,7 +129,8 @@ class DiscreteSAC(OffPolicyAgent):
         return self.actor.sample(self.normalizer(obs), self._generator, noise)
 
     def sample(self, obs: Leaves, lanes: Array | None = None) -> Array:
-        return self.actions.to_env(self._act_exploring(obs, lanes)) if self.is_train else self._act_greedily(obs, lanes)
+        found = self._infer(obs, lanes)
+        return self.actions.to_env(found) if self.is_train else found
 
     def _draw_batches(self, buffer: ReplayBuffer) -> Sequence[Batch]:
         drawn = draw_transitions(type(self).__name__, buffer, self.config.batch_size, self.device)

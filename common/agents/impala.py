@@ -12,8 +12,8 @@ import torch
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from common.agents.configured_agent import BatchSequences, GradNormLimit, LearningRate
+from common.agents.losses.advantages import vtrace
 from common.agents.losses.sequence_losses import masked_loss, masked_mean
-from common.agents.losses.vtrace import baseline_loss, policy_gradient_loss, vtrace
 from common.agents.network_agent import Batch, Results, Update, descend, draw
 from common.agents.networks.layers import flatten_time
 from common.agents.policy_gradient import LOG_PROB, PolicyGradientAgent, PolicyGradientConfig
@@ -104,8 +104,8 @@ class IMPALA(PolicyGradientAgent):
             rho_bar=config.rho_bar if is_corrected else 1.0,
             c_bar=config.c_bar if is_corrected else 1.0,
         )
-        policy_loss = policy_gradient_loss(log_prob, targets.advantages, mask, weight)
-        value_loss = baseline_loss(value[:, :-1], targets.values, mask, weight)
+        policy_loss = -masked_loss(targets.advantages * log_prob, mask, weight)
+        value_loss = 0.5 * masked_loss((targets.values - value[:, :-1]).square(), mask, weight)
         loss = policy_loss + config.baseline_cost * value_loss - config.entropy_cost * entropy
         grad_norm = descend(loss, self._optimizer, config.max_grad_norm)
         results = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -19,7 +20,7 @@ from common.agents.configured_agent import (
     PictureFeatures,
     RewardScale,
 )
-from common.agents.network_agent import Batch, Inference, build_optimizer
+from common.agents.network_agent import Batch, build_optimizer
 from common.agents.networks.action_distributions import Categoricals, make_distribution
 from common.agents.networks.allowed import AllowedActions
 from common.agents.networks.encoders import LeafSpaces
@@ -68,7 +69,7 @@ class PolicyGradientAgent(ConfiguredAgent):
 
     def __init__(self, spec: EnvSpec, *, seed: int, **given: Any) -> None:
         super().__init__(seed=seed, **given)
-        config = self.config
+        config, self._spec = self.config, spec
         self.allowed = AllowedActions(spec)
         leaves = self.allowed.leaves
         self.actions = make_distribution(
@@ -79,13 +80,10 @@ class PolicyGradientAgent(ConfiguredAgent):
         self.nets = {"policy": self.policy_net, "normalizer": self.normalizer}
         self._optimizer = build_optimizer(self.policy_net.parameters(), config.lr, config.optimizer)
         self._generator = torch.Generator(self.device).manual_seed(seed)
-        captured = self._captured
-        self._act_greedily = Inference(lambda obs: self._act(obs, greedily=True), self.device, captured=captured)
-        self._act_exploring = Inference(
-            lambda obs, *noise: self._act(obs, *noise, greedily=False),
-            self.device,
-            captured=captured,
-            noise=lambda lanes: self.actions.draw(self._lane_random.of(lanes)),
+        self._act_by(
+            partial(self._act, greedily=True),
+            partial(self._act, greedily=False),
+            lambda lanes: self.actions.draw(self._lane_random.of(lanes)),
         )
         self._extras: Items = {}
 
@@ -95,10 +93,6 @@ class PolicyGradientAgent(ConfiguredAgent):
 
     def sample(self, obs: Leaves, lanes: Array | None = None) -> Any:
         return self._record(self._infer(obs, lanes))
-
-    def _infer(self, obs: Leaves, lanes: Array | None) -> Array:
-        """What ``_act`` says about n observations, ``[n, …]``."""
-        return self._act_exploring(obs, lanes) if self.is_train else self._act_greedily(obs, lanes)
 
     def _record(self, chosen: Array) -> Leaves:
         """Keep choices and log-probabilities ``[n, D + 1]`` for ``extras``; give the actions ``[n, *action_shape]``."""
@@ -114,7 +108,7 @@ class PolicyGradientAgent(ConfiguredAgent):
 
     def _act(self, obs: Observed, noise: torch.Tensor | None = None, *, greedily: bool) -> torch.Tensor:
         """Choices for n observations and, as the last of ``[n, D + 1]``, their log-probabilities; float32."""
-        outputs, _ = self.policy_net(self.normalizer(obs))
+        outputs, _ = self.policy_net(self.normalizer(obs), valued=False)
         return self._choose(outputs, noise, greedily=greedily)
 
     def _choose(self, outputs: torch.Tensor, noise: torch.Tensor | None, *, greedily: bool) -> torch.Tensor:

@@ -19,11 +19,11 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 from torch import nn
 
 from common.agents.averaging import average, total
-from common.agents.configured_agent import GradNormLimit, LearningRate
+from common.agents.configured_agent import ActorKeys, CriticKeys, GradNormLimit, LearningRate
 from common.agents.losses.advantages import generalized_advantages
 from common.agents.losses.sequence_losses import masked_loss, masked_mean
 from common.agents.network_agent import Batch, Results, ScheduleConfig, Update, descend, draw
-from common.agents.networks.encoders import LeafSpaces
+from common.agents.networks.encoders import LeafSpaces, select_leaves
 from common.agents.networks.layers import Activation, flatten_time, make_orthogonal
 from common.agents.networks.policies import PolicyAndBaseline, PolicyBesideBaseline
 from common.agents.policy_gradient import CHOICE, LOG_PROB, PolicyGradientAgent, PolicyGradientConfig
@@ -50,6 +50,8 @@ class PPOConfig(PolicyGradientConfig):
         description="Your own network for policy and baseline, called with in_shape, out_dim and params; it is built "
         "twice unless they share it. null: networks with the layers of units, above convolutions for each picture.",
     )
+    actor_keys: ActorKeys = None
+    critic_keys: CriticKeys = None
     share_layers: bool = Field(
         False, description="Whether policy and baseline are one network that parts in its last layer only."
     )
@@ -95,6 +97,12 @@ class PPOConfig(PolicyGradientConfig):
     lr: LearningRate = 3e-4
 
     @model_validator(mode="after")
+    def _keys_fit(self) -> PPOConfig:
+        if self.share_layers:
+            self.refuse_beside("share_layers: true", "actor_keys", "critic_keys", reason="shared layers see the same")
+        return self
+
+    @model_validator(mode="after")
     def _activation_fits(self) -> PPOConfig:
         if self.network is not None:
             self.refuse_beside("network", "activation", reason="a network has its own activations")
@@ -125,8 +133,15 @@ class PPO(PolicyGradientAgent):
         if self.config.share_layers:
             net = self._build_net(leaves, self.actions.n_outputs + 1, 0.01, 1.0)
             return PolicyAndBaseline(net, self.actions, self.allowed)
-        policy, baseline = self._build_net(leaves, self.actions.n_outputs, 0.01), self._build_net(leaves, 1, 1.0)
+        policy = self._build_net(self._leaves_of(leaves, "actor_keys"), self.actions.n_outputs, 0.01)
+        baseline = self._build_net(self._leaves_of(leaves, "critic_keys"), 1, 1.0)
         return PolicyBesideBaseline(policy, baseline, self.actions, self.allowed)
+
+    def _leaves_of(self, leaves: LeafSpaces, setting: str) -> LeafSpaces:
+        """Those of the leaves that a setting names."""
+        keys: tuple[str, ...] | None = getattr(self.config, setting)
+        named = select_leaves(self._spec.observation_space, keys, f"agent.params.{setting}")
+        return {path: leaf for path, leaf in leaves.items() if path in named}
 
     def _build_net(self, leaves: LeafSpaces, out_dim: int, *gains: float) -> nn.Module:
         """Make a network from observations to ``[B, out_dim]``; its last layer has these gains if it is no user's."""

@@ -63,6 +63,11 @@ class RecurrentPPOConfig(PPOConfig):
         return self
 
     @model_validator(mode="after")
+    def _keys_fit(self) -> RecurrentPPOConfig:
+        self.refuse_beside("memory", "actor_keys", "critic_keys", reason="policy and baseline share the memory")
+        return self
+
+    @model_validator(mode="after")
     def _activation_fits(self) -> RecurrentPPOConfig:
         """Allow a network and an activation together: it is that of the units."""
         return self

@@ -35,7 +35,6 @@ from common.agents.losses.entropy import ent_coef_loss, soft_value, squashed_gau
 from common.agents.losses.sequence_losses import masked_loss, masked_mean, n_step_target, sequence_priority
 from common.agents.network_agent import (
     Batch,
-    Inference,
     LaneMemory,
     Results,
     Update,
@@ -123,14 +122,9 @@ class RecurrentSAC(RecurrentAgent, OffPolicyAgent):
             for net in (self.actor, self.critics, self.ent_coef)
         )
         self._generator = torch.Generator(self.device).manual_seed(seed)
-        captured = self._captured
-        self.learn = Update(self._learn_from, self.nets, captured=captured)
-        self._act_greedily = Inference(self._step_greedily, self.device, captured=captured)  # [n, A + M]
-        self._act_exploring = Inference(
-            self._step_exploring,
-            self.device,
-            captured=captured,
-            noise=lambda lanes: self._lane_random.of(lanes).standard_normal(n_dims),
+        self.learn = Update(self._learn_from, self.nets, captured=self._captured)
+        self._act_by(  # [n, A + M]
+            self._step_greedily, self._step_exploring, lambda lanes: self._lane_random.of(lanes).standard_normal(n_dims)
         )
         self.lane_memory = LaneMemory(config.memory.state_dim + n_dims)
 
@@ -141,8 +135,7 @@ class RecurrentSAC(RecurrentAgent, OffPolicyAgent):
         return RecurrentEncoder(below, n_features, self._size, config.memory)
 
     def sample(self, obs: Leaves, lanes: Array | None = None) -> Array:
-        act = self._act_exploring if self.is_train else self._act_greedily
-        found = act({**to_columns("obs", obs), "state": self._recall(lanes)}, lanes)
+        found = self._infer({**to_columns("obs", obs), "state": self._recall(lanes)}, lanes)
         unit, memory = torch.from_numpy(found[:, : self._size]), found[:, self._size :]
         if self.is_train and self._opt_steps < self.config.random_opts:
             if lanes is None:

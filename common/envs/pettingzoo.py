@@ -32,8 +32,10 @@ from common.spaces import AnySpace, flatten, unflatten
 
 SEAT: Final = "seat"
 """The leaf of observations that says by its number which seat of its group observes."""
+STATE: Final = "state"
+"""The leaf of observations that is the state of the whole environment, the same for all seats of a group."""
 _OBSERVATION: Final = "observation"
-"""The leaf that an observation becomes which is no Dict, if a seat is put beside it."""
+"""The leaf that an observation becomes which is no Dict, if a seat or state is put beside it."""
 _TURN: Final = "active_agent"
 """The key that PettingZoo's conversion of turn games adds to each ``info``."""
 
@@ -43,6 +45,7 @@ def make(
     *,
     groups: int = 1,
     show_seat: bool = False,
+    show_state: bool = False,
     players: Mapping[str, Any] | Sequence[Mapping[str, Any]] | str = (),
     **params: Any,
 ) -> SeatsEnv:
@@ -58,6 +61,7 @@ def make(
         groups: how many of them to make; lane ``g * seats + s`` is seat s of environment g.
         show_seat: whether observations have a leaf ``seat``, Discrete: the number of the agent in ``possible_agents``.
             An observation that is no Dict becomes the leaf ``observation`` beside it.
+        show_state: whether observations have a leaf ``state``, what the environment's ``state()`` returns.
         players: who plays, by agent: ``learner`` (also an agent that is not named), ``random``, ``pool`` for earlier
             models of the run, ``{saved: PATH}`` for a saved policy, a script as ``module:attr``, or a list of players
             of which one is drawn for each game. With a list of such mappings, the games of each group take one after
@@ -67,8 +71,9 @@ def make(
 
     Raises:
         PluginError: PettingZoo is not installed, there is no such environment or script, or it is none of PettingZoo.
-        ConfigError: ``groups`` is below 1, the agents have different spaces, observations have a leaf ``seat``, or
-            ``players`` names unknown agents or nobody who learns, or other numbers of learners in other games.
+        ConfigError: ``groups`` is below 1, the agents have different spaces, observations have a leaf ``seat`` or
+            ``state`` already, the environment has no ``state_space``, or ``players`` names unknown agents or nobody
+            who learns, or other numbers of learners in other games.
     """
     if groups < 1:
         raise ConfigError(f"env.params.groups: expected at least 1, found {groups}")
@@ -81,7 +86,7 @@ def make(
     try:
         for _ in range(groups):
             made.append(build(**params))  # noqa: PERF401 - those that were made are closed if another one raises
-        return SeatsEnv(made, show_seat=show_seat, players=players)
+        return SeatsEnv(made, show_seat=show_seat, show_state=show_state, players=players)
     except BaseException:
         close_env(*made)
         raise
@@ -117,13 +122,16 @@ class SeatsEnv(VectorEnv[Any, Any, Any]):
     Args:
         envs: ``ParallelEnv`` or ``AECEnv``, all with the same agents and spaces.
         show_seat: see ``make``.
+        show_state: see ``make``.
         players: see ``make``.
 
     Raises:
         PluginError, ConfigError: see ``make``.
     """
 
-    def __init__(self, envs: Sequence[Any], *, show_seat: bool = False, players: Any = ()) -> None:
+    def __init__(
+        self, envs: Sequence[Any], *, show_seat: bool = False, show_state: bool = False, players: Any = ()
+    ) -> None:
         self._frozen = FrozenPolicies()
         self._groups = [_group_of(env, players, self._frozen) for env in envs]
         first = self._groups[0].env
@@ -142,7 +150,10 @@ class SeatsEnv(VectorEnv[Any, Any, Any]):
         self.single_action_space = _space_of_all(self._groups, "action")
         self._has_players = isinstance(first, ScriptedEnv)
         hidden = len(agents) * len(envs) if self._has_players else 0
-        self._obs = _Observations(space, self.single_action_space, self.num_envs, agents if show_seat else (), hidden)
+        shown = dict[str, gymnasium.Space[Any]]()
+        shown |= {SEAT: gymnasium.spaces.Discrete(len(agents))} if show_seat else {}
+        shown |= {STATE: _state_space(envs[0])} if show_state else {}
+        self._obs = _Observations(space, self.single_action_space, self.num_envs, shown, hidden)
         self.single_observation_space = self._obs.space
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
@@ -238,6 +249,7 @@ class SeatsEnv(VectorEnv[Any, Any, Any]):
             for agent, (policy, seen, begins) in choices.items():
                 lane = groups[i].hidden[agent]
                 self._obs.put(agent, self.num_envs + lane, seen)
+                self._obs.show_state(self.num_envs + lane, groups[i].env)
                 seats[policy].append((i, agent, lane, begins))
         found: dict[int, dict[Any, Any]] = {i: {} for i in wanted}
         for policy, its_seats in seats.items():
@@ -369,6 +381,7 @@ class _Group:
         self._see_agents(obs, set())
         if not self.here:
             raise InterfaceError("reset: expected at least one agent in agents, found none")
+        self._obs.show_state(self.slice, self.env)
         self._obs.fill(self.slice, ~self._occupied[self.slice], next(iter(self.here.values())))
         return infos  # type: ignore[no-any-return]
 
@@ -396,6 +409,7 @@ class _Group:
             if is_end or is_cut:
                 terminated[lane], truncated[lane] = is_end, is_cut
                 left.add(agent)
+        self._obs.show_state(self.slice, self.env)
         if left or self.env.agents != self._seen:
             self._see_agents(obs, left)
         elif self._turns is not None:
@@ -442,22 +456,25 @@ class _Observations:
         own: the space of an observation that the environment gives.
         actions: the space of an action.
         n: the number of lanes.
-        seats: the agents, if observations show their numbers.
+        shown: the spaces of the leaves ``seat`` and ``state``, if observations show them.
         hidden: the number of further lanes, which ``batch`` leaves out.
 
     Raises:
-        ConfigError: the space cannot be recorded, or it has a leaf ``seat`` already.
+        ConfigError: the space cannot be recorded, or it has such a leaf already.
     """
 
-    def __init__(self, own: AnySpace, actions: AnySpace, n: int, seats: Sequence[Any], hidden: int = 0) -> None:
-        self._own = own
-        self.space = _with_seat(own, gymnasium.spaces.Discrete(len(seats))) if seats else own
+    def __init__(
+        self, own: AnySpace, actions: AnySpace, n: int, shown: Mapping[str, gymnasium.Space[Any]], hidden: int = 0
+    ) -> None:
+        self._own, self._shown = own, shown
+        self.space = _with_leaves(own, shown) if shown else own
         self._all = empty_leaves(self.space, n + hidden)
-        self._seats = self._all[SEAT] if seats and isinstance(self._all, dict) else None
+        parts = self._all if isinstance(self._all, dict) else {}
+        self._seats, self._states = (parts[name] if name in shown else None for name in (SEAT, STATE))
         self.batch: Any = unflatten(self.space, pick_lanes(self._all, slice(n)))
         """An element of the batched space, whose arrays are those of this object."""
         whole = unflatten(self.space, self._all)
-        is_part = bool(seats) and not isinstance(own, gymnasium.spaces.Dict)
+        is_part = bool(shown) and not isinstance(own, gymnasium.spaces.Dict)
         self._leaves = flatten(own, whole[_OBSERVATION] if is_part else whole)  # The same memory.
         self._one = None if isinstance(self._leaves, dict) else (self._leaves.shape[1:], self._leaves.dtype)
         self._forced = _forced_masks(EnvSpec(own, actions)) if isinstance(self._leaves, dict) else {}
@@ -483,6 +500,19 @@ class _Observations:
         """Note which agent is in a lane; without seats in observations, and in lanes that are not kept, do nothing."""
         if self._seats is not None and lane < len(self._seats):
             self._seats[lane] = number
+
+    def show_state(self, lanes: int | slice, env: Any) -> None:
+        """Note the state of an environment in these lanes; without states in observations, do nothing.
+
+        Raises:
+            InterfaceError: it has another shape than ``state_space``.
+        """
+        if self._states is None:
+            return
+        state = env.state()
+        if np.shape(state) != self._states.shape[1:]:
+            raise InterfaceError(f"state: {describe_misfit(self._shown[STATE], state)}")
+        self._states[lanes] = state
 
     def pick(self, lanes: Array, spec: EnvSpec) -> Leaves:
         """A copy of the observations in these lanes, in the dtypes of ``spec``."""
@@ -518,16 +548,28 @@ def _space_of_all(groups: Sequence[_Group], name: str) -> AnySpace:
     return expected  # type: ignore[no-any-return]
 
 
-def _with_seat(space: AnySpace, seats: gymnasium.spaces.Discrete) -> gymnasium.spaces.Dict:
-    """The space with a leaf that says which seat observes.
+def _state_space(env: Any) -> gymnasium.Space[Any]:
+    """The space of an environment's ``state()``.
 
     Raises:
-        ConfigError: it has such a leaf already.
+        ConfigError: there is none.
+    """
+    space = getattr(env, "state_space", None)
+    if not isinstance(space, gymnasium.spaces.Box):
+        raise ConfigError(f"env.params.show_state: expected an environment with a state_space, a Box, found {space}")
+    return space
+
+
+def _with_leaves(space: AnySpace, shown: Mapping[str, gymnasium.Space[Any]]) -> gymnasium.spaces.Dict:
+    """The space with further leaves.
+
+    Raises:
+        ConfigError: it has one of them already.
     """
     parts = dict(space.spaces) if isinstance(space, gymnasium.spaces.Dict) else {_OBSERVATION: space}
-    if SEAT in parts:
-        raise ConfigError(f"env.params.show_seat: observations have a leaf '{SEAT}' already: leave it out")
-    return gymnasium.spaces.Dict({**parts, SEAT: seats})
+    for name in shown.keys() & parts:
+        raise ConfigError(f"env.params.show_{name}: observations have a leaf '{name}' already: leave it out")
+    return gymnasium.spaces.Dict({**parts, **shown})
 
 
 def _forced_masks(spec: EnvSpec) -> dict[str, Array]:

@@ -199,7 +199,7 @@ class ScriptedEnv:
         self.metadata, self.render_mode = env.metadata, getattr(env, "render_mode", None)
         self.possible_agents = [agent for agent in env.possible_agents if agent not in players]
         self.observation_space, self.action_space = env.observation_space, env.action_space
-        self.render, self.close = env.render, env.close
+        self.render, self.close, self.state = env.render, env.close, env.state
         self.rng = np.random.default_rng()
         """Draws players; the random numbers of scripts come from it too."""
         self._players: dict[Any, Any] = {}

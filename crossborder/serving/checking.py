@@ -19,10 +19,10 @@ from common.process.command import Check, run_checks
 from common.wire.acting_payloads import tell_leaves
 from common.wire.address import split_address
 from common.wire.trust import Trust
+from crossborder.inspecting.crossborder_doctor import describe_certificate, require_free
 from crossborder.serving.saved_policies import opening
 from crossborder.serving.served_policy import ServedPolicy
 from crossborder.serving.serving_config import ServingConfig
-from learner.commands.crossborder_doctor import describe_certificate, require_free
 from learner.loop.learner_parts import require_device
 
 

@@ -20,7 +20,7 @@ from common.process.signals import StopSignals
 from common.process.standard_streams import answers
 from common.wire.endpoints import split_addresses
 from common.wire.trust import Trust, add_learner_options, read_trust
-from learner.commands.policy_command import RUN_HELP, add_policy_options, find_policy
+from crossborder.policies.policy_command import RUN_HELP, add_policy_options, find_policy
 
 if TYPE_CHECKING:
     from crossborder.serving.serving import Places

@@ -7,10 +7,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, NonNegativeInt, model_validator
 
-from actor.commands.crossborder_files import find_sources
 from common.errors import ConfigError
 from common.hints import nearest
 from common.settings import HomePath, Settings, validate
+from crossborder.crossborder_files import find_sources
 from crossborder.sweeps.sweep_config import ScoreConfig, SweepConfig
 
 Name = Annotated[str, Field(pattern=r"^\w[\w .,+-]*$")]

@@ -197,12 +197,14 @@ class Mirror:
                 return None
         raise OSError(f"{self.url}: each state was removed while it was read; try again")
 
-    def claim(self, run_id: str, known_epoch: int) -> MirroredState | None:
+    def claim(self, run_id: str, known_epoch: int, *, holds: bool = False) -> MirroredState | None:
         """Become the owner: all learners with earlier claims end when they look at the claims next.
 
         Args:
             run_id: of the run that will be mirrored.
             known_epoch: the highest epoch that the run's directory knows of; 0 for a new run.
+            holds: whether this learner has made that claim itself, to restore the run. If others have claimed the
+                mirror since, it does not take the run from them, so that of several learners the last one goes on.
 
         Returns:
             The newest state, from which the mirror goes on; None if the mirror is empty.
@@ -213,6 +215,9 @@ class Mirror:
             OSError: the mirror cannot be reached.
         """
         self._require_same(run_id, known_epoch)
+        if holds:
+            self.epoch = known_epoch
+            self.require_owner()
         claims = self._list(_CLAIMS)
         # The time keeps epochs in order although claims are removed, and the random part keeps two learners apart that
         # start at one moment.
@@ -368,14 +373,17 @@ EPOCH_FILE: Final = "mirror.json"
 """In a run directory that is mirrored: the highest epoch that it knows of."""
 
 
-def read_epoch(run: Path) -> int:
-    """The highest epoch that a run's directory knows of; 0 if it was never mirrored.
+def read_epoch(run: Path) -> tuple[int, bool]:
+    """The highest epoch that a run's directory knows of, and whether the run was restored with it and not begun since.
+
+    The epoch of a run that was never mirrored is 0.
 
     Raises:
         RunDirectoryError: the file is damaged.
     """
     path = run / EPOCH_FILE
     try:
-        return int(parse_json(path.read_text())["epoch"]) if path.exists() else 0
+        found = parse_json(path.read_text()) if path.exists() else {"epoch": 0}
+        return int(found["epoch"]), "restored" in found
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise RunDirectoryError(f"{path}: expected the epoch of the run's mirror, found {error!r}") from error

@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Final
 
 from common.errors import CheckpointError, CrossborderError, RunDirectoryError
@@ -84,20 +85,28 @@ def claim(boot: MirrorBoot) -> tuple[Mirror, MirroredState | None]:
         TakenOverError: another learner has gone on with the run.
     """
     mirror, deadline = Mirror(boot.url), Deadline(CLAIM_SECONDS)
+    known, is_restored = read_epoch(boot.run)
+    if is_restored:
+        # Should the learner that has claimed the mirror since fail, this directory may be gone on with.
+        _keep_epoch(boot.run, known)
     while True:
         try:
             if boot.epoch:
                 newest = mirror.find_newest()
                 mirror.own(boot.epoch, newest)
             else:
-                newest = mirror.claim(boot.run_id, read_epoch(boot.run))
-                replace_text(boot.run / EPOCH_FILE, json.dumps({"epoch": mirror.epoch}))
+                newest = mirror.claim(boot.run_id, known, holds=is_restored)
+                _keep_epoch(boot.run, mirror.epoch)
             return mirror, newest
         except OSError as error:
             log.error("the mirror cannot be claimed: %s", error)
             if deadline.passed():
                 raise RunDirectoryError(f"storage.mirror: {error}") from error
             time.sleep(RETRY_SECONDS)
+
+
+def _keep_epoch(run: Path, epoch: int) -> None:
+    replace_text(run / EPOCH_FILE, json.dumps({"epoch": epoch}))
 
 
 def serve(boot: MirrorBoot) -> None:

@@ -80,10 +80,11 @@ def _restore_state(mirror: Mirror, state: MirroredState, to: Path) -> None:
                 mirror.get(name, file)
         (draft / "shared").mkdir(mode=0o700, exist_ok=True)
         rows = _restore_rows(mirror, state, draft / "shared" / "replay")
-        replace_text(draft / EPOCH_FILE, json.dumps({"epoch": mirror.epoch}))
+        replace_text(draft / EPOCH_FILE, json.dumps({"epoch": mirror.epoch, "restored": True}))
         (draft / "lock").touch(0o600)
         for written in draft.rglob("*"):
             sync(written)
+        mirror.require_owner()  # A large run takes minutes, in which another learner may have come.
         shutil.rmtree(to, ignore_errors=True)  # It has no more than a start leaves that was killed.
         draft.rename(to)
         sync(to.parent)

@@ -127,8 +127,12 @@ class Fleet:
     def ready(self) -> None:
         """Wait until the run has come up and every actor takes part."""
         endpoints(self.run_dir)
-        self._memory = ReplayMemory.open_saved(self.run_dir / "shared" / "replay")
+        self.open()
         self._all_take_part()
+
+    def open(self) -> None:
+        """Look at the replay of the present run directory from now on."""
+        self._memory = ReplayMemory.open_saved(self.run_dir / "shared" / "replay")
 
     def _all_take_part(self) -> None:
         living = {actor.process.pid for actor in self.actors}
@@ -140,14 +144,15 @@ class Fleet:
 
     def goes_on(self, since: Standing) -> None:
         """Wait until training and every actor that lives and took part then are further than ``since``."""
+        what = f"all go on after {since}; logs in {self._directory}"
+        wait_for(lambda: self.is_further(since), what, BACK_SECONDS)
+
+    def is_further(self, since: Standing) -> bool:
+        """Whether training and every actor that lives and took part then are further than ``since``."""
         living = {actor.process.pid for actor in self.actors} & since.steps.keys()
-
-        def further() -> bool:
-            now = self.standing()
-            acting = all(now.steps.get(pid, 0) > since.steps[pid] for pid in living)
-            return acting and now.kept > since.kept and now.stored > since.stored
-
-        wait_for(further, f"all go on after {since}; logs in {self._directory}", BACK_SECONDS)
+        now = self.standing()
+        acting = all(now.steps.get(pid, 0) > since.steps[pid] for pid in living)
+        return acting and now.kept > since.kept and now.stored > since.stored
 
     def take(self, steps: int) -> None:
         """Wait until so many more steps have come."""

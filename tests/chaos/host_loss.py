@@ -14,17 +14,16 @@ import signal
 import statistics
 import time
 from collections.abc import Iterable
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from common.errors import TakenOverError
 from learner.storage.mirror import Mirror
-from tests.chaos.fleet import Fleet, descendants_of
+from tests.chaos.fleet import BACK_SECONDS, Fleet, Standing, descendants_of
 from tests.chaos.power import torn
 from tests.chaos.report import scratch, tell
 from tests.conftest import Command, kill, wait_for
-from tests.e2e.test_by_hand import ENDLESS
+from tests.e2e.test_by_hand import ENDLESS, steps_by_actor
 from tests.e2e.test_resume import kept
 
 N_ACTORS: Final = 3
@@ -44,6 +43,7 @@ class MirroredFleet(Fleet):
 
     def __init__(self, directory: Path, *, mirror_seconds: float, acknowledge: str) -> None:
         self._root, self.url, self._hosts_so_far = directory, f"file://{directory}/mirror", 0
+        self._joined: Standing | None = None
         storage = {"mirror": self.url, "mirror_seconds": mirror_seconds, "acknowledge": acknowledge}
         replay = {"capacity": CAPACITY, "samples_per_insert": 32}
         trainer = {**ENDLESS, "checkpoint_seconds": 1.0}
@@ -68,29 +68,44 @@ class MirroredFleet(Fleet):
         assert newest is not None
         return stored, at - newest.at
 
-    def go_on(self, *, with_rival: bool) -> None:
-        """Resume on another host; with a rival, which has another address, until a learner has the actors' address."""
+    def go_on(self, *, with_rival: bool) -> float:
+        """Resume on another host; with a rival, which has another address, until a learner has the actors' address.
+
+        Returns:
+            The time at which training and all actors went on, with the learner that stays; of ``time.monotonic``.
+        """
         rival = self._resume_elsewhere("--listen", "127.0.0.1:0") if with_rival else None
         while True:
             self.server = self._resume_elsewhere("--listen", self._address)  # The mirror may have the rival's.
-            self.run_dir = self._root / f"host-{self._hosts_so_far}"
+            self.run_dir, self._joined = self._root / f"host-{self._hosts_so_far}", None
+            wait_for(lambda: self._has_ended() or self._is_back(), f"all go on; logs in {self._root}", BACK_SECONDS)
+            at = time.monotonic()
             if rival is None:
-                return
-            wait_for(partial(_has_ended, self.server, rival), "one of two learners ends")
-            if rival.process.poll() is not None:
+                return at
+            wait_for(lambda: self._has_ended() or rival.process.poll() is not None, "one of two learners ends")
+            if not self._has_ended():
                 assert rival.wait() == TakenOverError.exit_code, rival.output()
-                return
+                self.ready()
+                return at
             assert self.server.wait() == TakenOverError.exit_code, self.server.output()
+
+    def _has_ended(self) -> bool:
+        """Whether the learner that has the actors' address has ended."""
+        return self.server.process.poll() is not None
+
+    def _is_back(self) -> bool:
+        """Whether all take part, and are further than they were when all had joined."""
+        if self._joined is None:
+            if steps_by_actor(self.run_dir).keys() < {actor.process.pid for actor in self.actors}:
+                return False
+            self.open()
+            self._joined = self.standing()
+        return self.is_further(self._joined)
 
     def _resume_elsewhere(self, *options: str) -> Command:
         self._hosts_so_far += 1
         run_dir = self._root / f"host-{self._hosts_so_far}"
         return self._start_learner("--resume", self.url, "--run-dir", str(run_dir), *options)
-
-
-def _has_ended(*commands: Command) -> bool:
-    """Whether one of these processes has ended."""
-    return any(command.process.poll() is not None for command in commands)
 
 
 def lose_hosts(losses: int, seed: int, shortest: float, longest: float, mirror_seconds: float) -> dict[str, Any]:
@@ -120,8 +135,7 @@ def _lose_hosts(
                 time.sleep(rng.uniform(*between))  # The moment is what is random here.
                 since, (stored, lag), began = fleet.standing(), fleet.vanish(), time.monotonic()
                 has_rival = rng.random() < RIVALRY
-                fleet.go_on(with_rival=has_rival)
-                fleet.ready()
+                back = fleet.go_on(with_rival=has_rival) - began
                 left = fleet.resumed_with()
                 assert kept(fleet.run_dir) > 0
                 found = torn(fleet.run_dir)
@@ -131,7 +145,7 @@ def _lose_hosts(
                         "stored": stored,
                         "lost": stored - left,
                         "lost_seconds": lag,
-                        "back_seconds": time.monotonic() - began,
+                        "back_seconds": back,
                         "rival": has_rival,
                     }
                 )

@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import Any, Final
 
-from actor.client.health import check_health
 from benchmarks.client import ROWS, Client
 from common.wire.channel import get_model, open_channel, watch_credentials
 from common.wire.pb import crossborder_pb2 as pb
+from crossborder.inspecting.health import check_health
 from learner.commands.admin_client import AdminClient, AdminTrust
 from tests.chaos.report import scratch, tell
 from tests.chaos.soak import own_kib

@@ -21,8 +21,8 @@ from common.errors import ConfigError, PluginError
 from common.evaluation import DefaultEvaluator
 from common.interfaces import Agent, EnvSpec
 from common.lanes.building import lanes_of
-from common.testing import check_env
-from common.testing.play import play
+from crossborder.testing import check_env
+from crossborder.testing.play import play
 
 X = Box(-1, 1, (2,), np.float32)
 

@@ -10,7 +10,7 @@ from common.errors import PluginError
 from common.interfaces import EnvSpec, Step
 from common.plugins.part_config import PluginConfig
 from common.processors import SameColumns, build_processors, check_mapped
-from common.testing import check_row_map
+from crossborder.testing import check_row_map
 from examples.own_parts import Corridor
 from examples.own_processor import ScaledReward
 from tests.parts import counting_schema, expected_rows

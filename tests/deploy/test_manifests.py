@@ -15,8 +15,8 @@ import pytest
 import yaml
 
 from actor.commands.actor_worker import parser as actor_parser
-from actor.commands.crossborder_health import parser as health_parser
 from crossborder.certificates.authority import FOR_ACTORS, FOR_LEARNER
+from crossborder.inspecting.crossborder_health import parser as health_parser
 from crossborder.serving.policy_server import parser as serving_parser
 from deploy.__main__ import GENERATED
 from learner.commands.learner_server import parser as learner_parser

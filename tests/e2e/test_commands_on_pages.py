@@ -95,7 +95,8 @@ def write_yaml(path: Path, text: str, *changes: Settings) -> None:
 def write_files(place: Path, changes: Settings, port: int) -> None:
     """The files that the pages' commands name: those of the repository and of the pages, with small budgets."""
     ports = {"server": {"listen": f"127.0.0.1:{port}"}, "metrics": {"trainer_port": 0, "ingest_port": 0}}
-    for name in ("acrobot", "cartpole", "pendulum", "pendulum_offline", "ppo_pettingzoo", "ppo_connect_four"):
+    shipped = ("acrobot", "cartpole", "pendulum", "pendulum_offline", "ppo_pettingzoo", "mappo_pettingzoo")
+    for name in (*shipped, "ppo_connect_four"):
         config = Path("configs", f"{name}.yaml")
         write_yaml(place / config, (ROOT / config).read_text(), changes, ports)
     write_yaml(place / "clients" / "catch.yaml", (ROOT / "clients" / "catch.yaml").read_text(), changes, ports)

@@ -15,7 +15,9 @@ from pathlib import Path
 import pytest
 
 from common.errors import RunDirectoryError
-from learner.commands import learner_server, policy_eval, replay_inspect, sync_train
+from crossborder.inspecting import replay_inspect
+from crossborder.policies import policy_eval
+from learner.commands import learner_server, sync_train
 from learner.loop.in_turns import train_in_turns
 from learner.loop.server import LearnerServer
 from learner.shared.actor_table import map_actor_table

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from learner.commands import policy_eval
+from crossborder.policies import policy_eval
 from learner.evaluation.saved_policy import load_policy
 from learner.loop.server import train_async
 from tests.common.agents.test_structured_actions import THROWN_WELL, throwing

@@ -15,7 +15,7 @@ from common.data import Items
 from common.settings import validate
 from common.wire.codec import encode
 from common.wire.pb import crossborder_pb2 as pb
-from learner.commands.replay_inspect import main as inspect
+from crossborder.inspecting.replay_inspect import main as inspect
 from learner.loop.learner import Outcome
 from learner.loop.server import LearnerServer
 from learner.replay.quarantine import read_records

@@ -16,12 +16,12 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from actor.client.health import check_health
 from benchmarks.client import ROWS, Client
 from common.errors import RefusedError
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.pb import crossborder_pb2_grpc as pb_grpc
 from common.wire.rpc import typed_error
+from crossborder.inspecting.health import check_health
 from tests.conftest import ROOT, most_memory, wait_for
 from tests.learner.scrapes import scrape_ingest
 from tests.security.conftest import Secured, join

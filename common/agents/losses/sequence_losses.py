@@ -53,17 +53,12 @@ def n_step_target(
     return target
 
 
-def masked_mean(
-    values: torch.Tensor,  # [B, L]
-    counts: torch.Tensor,  # [B, L] bool
-    weight: torch.Tensor | None = None,  # [B]
-) -> torch.Tensor:
-    """The mean of the values of the steps that count, each multiplied by the weight of its sequence if there are any.
+def masked_mean(values: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+    """The mean of those of the values ``[B, L]`` that count, by ``counts``, bool ``[B, L]``; 0 if none counts.
 
-    It is 0 if no step counts. Values of steps that do not count may be anything, even NaN. Prioritised sampling gives
-    weights (arXiv:1511.05952, 3.4).
+    Values that do not count may be anything, even NaN.
     """
-    return _masked_sum(values, counts, weight) / counts.sum().clamp(min=1)
+    return torch.where(counts, values, 0.0).sum() / counts.sum().clamp(min=1)
 
 
 def masked_loss(
@@ -74,14 +69,11 @@ def masked_loss(
     """As ``masked_mean``, for a loss: its mean over the ranks is the mean over the counting steps of all ranks.
 
     The sum of this rank is divided by the mean number of counting steps per rank, since the numbers of the ranks may
-    differ.
+    differ. Prioritised sampling gives each sequence a weight, by which its values are multiplied (arXiv:1511.05952,
+    3.4).
     """
-    return _masked_sum(values, counts, weight) / average(counts.sum()).clamp(min=1)
-
-
-def _masked_sum(values: torch.Tensor, counts: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:
     weighted = values if weight is None else values * weight[:, None]
-    return torch.where(counts, weighted, 0.0).sum()
+    return torch.where(counts, weighted, 0.0).sum() / average(counts.sum()).clamp(min=1)
 
 
 def sequence_priority(

@@ -63,7 +63,7 @@ class Update:
     A captured update runs the function's Python in its first two calls only: the first is eager, since optimisers make
     their state in it, and the second is traced. Later calls replay the traced operations. A batch of other columns,
     shapes or dtypes is traced again. A value that is no tensor, such as a count that the function keeps, stays as it
-    was during tracing, so capture only Python that does the same in each call; ``common.testing.check_agent`` compares
+    was during tracing, so capture only Python that does the same in each call; ``crossborder.check_agent`` compares
     captured updates with eager ones.
 
     A call that is not for the record returns no scalars, and a captured one does not compute them either.

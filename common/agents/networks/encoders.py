@@ -135,20 +135,22 @@ class JointEncoder(nn.Module):
 
 
 class Selected(nn.Module):
-    """A user's network for a structured space, which gets only the leaves that it was made for.
+    """A network for a structured space, which gets only the leaves that it was made for.
 
     Args:
-        net: takes one tensor for each path.
-        paths: of the leaves.
+        net: takes a dict with a tensor for each path, or the tensor of the only path.
+        paths: of the leaves, or the only path.
     """
 
-    def __init__(self, net: nn.Module, paths: Sequence[str]) -> None:
+    def __init__(self, net: nn.Module, paths: str | tuple[str, ...]) -> None:
         super().__init__()
-        self.net, self._paths = net, tuple(paths)
+        self.net, self._paths = net, paths
 
     def forward(self, obs: dict[str, torch.Tensor]) -> torch.Tensor:
         """Observations of B rows to ``[B, out_dim]``."""
-        return self.net({path: obs[path] for path in self._paths})  # type: ignore[no-any-return]
+        paths = self._paths
+        given = obs[paths] if isinstance(paths, str) else {path: obs[path] for path in paths}
+        return self.net(given)  # type: ignore[no-any-return]
 
 
 def build_encoder(
@@ -204,7 +206,8 @@ def build_network(network: PluginConfig, leaves: LeafSpaces, out_dim: int) -> nn
 
     It turns observations ``[B, *in_shape]``, in the dtype of their space, into floats ``[B, out_dim]``. For a Dict or
     Tuple space ``in_shape`` is a dict from path to shape, and observations are a dict from path to tensor. A network
-    with a parameter ``observations`` also gets the spaces themselves, in the same form.
+    with a parameter ``observations`` also gets the spaces themselves, in the same form. The networks that come with the
+    system get the only leaf of a Dict or Tuple as if it were the whole observation.
 
     It is returned in torch's eval mode, in which it acts and serves as a target; agents switch it to train mode while
     they learn.
@@ -213,26 +216,27 @@ def build_network(network: PluginConfig, leaves: LeafSpaces, out_dim: int) -> nn
         PluginError: the target cannot be loaded, does not take these arguments, or gives other outputs.
         ConfigError: a parameter is unknown or missing.
     """
-    where, is_leaf = "agent.params.network", "" in leaves
+    where, only = "agent.params.network", next(iter(leaves))
+    is_leaf = only == "" or (len(leaves) == 1 and not is_own_network(network))
     network.check(where, frozenset({"in_shape", "out_dim"}), optional=frozenset({"observations"}))
     shapes = {path: space.shape or () for path, space in leaves.items()}
     built = network.build(
-        in_shape=shapes[""] if is_leaf else shapes,
+        in_shape=shapes[only] if is_leaf else shapes,
         out_dim=out_dim,
-        optional={"observations": leaves[""] if is_leaf else dict(leaves)},
+        optional={"observations": leaves[only] if is_leaf else dict(leaves)},
     )
     if not isinstance(built, nn.Module):
         raise PluginError(f"{where}: expected a torch.nn.Module, found {type(built).__name__}")
     blank = {path: torch.from_numpy(_blank(space)) for path, space in leaves.items()}
     with torch.no_grad():
-        outputs = built.eval()(blank[""] if is_leaf else blank)
+        outputs = built.eval()(blank[only] if is_leaf else blank)
     if tuple(outputs.shape) != (2, out_dim) or not outputs.is_floating_point():
-        form = f"[2, *{list(shapes[''])}]" if is_leaf else f"of 2 rows {list(shapes)}"
+        form = f"[2, *{list(shapes[only])}]" if is_leaf else f"of 2 rows {list(shapes)}"
         raise PluginError(
             f"{where}: {network.target} must turn observations {form} into floats "
             f"[2, {out_dim}], found {outputs.dtype} {list(outputs.shape)}"
         )
-    return built if is_leaf else Selected(built, tuple(leaves))
+    return built if only == "" else Selected(built, only if is_leaf else tuple(leaves))
 
 
 def _blank(space: gymnasium.Space[Any]) -> Array:

@@ -156,8 +156,8 @@ class PolicyAndBaseline(nn.Module):
         super().__init__()
         self.net, self.actions, self._allowed = net, actions, allowed
 
-    def forward(self, obs: Observed) -> tuple[torch.Tensor, torch.Tensor]:
-        """Observations of B rows to the distribution's outputs ``[B, K]`` and values ``[B]``."""
+    def forward(self, obs: Observed, *, valued: bool = True) -> tuple[torch.Tensor, torch.Tensor]:  # noqa: ARG002
+        """Observations of B rows to the distribution's outputs ``[B, K]`` and values ``[B]``, in any case."""
         outputs = self.net(obs)
         return _obey(self._allowed, outputs[:, :-1], obs), outputs[:, -1]
 
@@ -182,9 +182,13 @@ class PolicyBesideBaseline(nn.Module):
         super().__init__()
         self.policy, self.baseline, self.actions, self._allowed = policy, baseline, actions, allowed
 
-    def forward(self, obs: Observed) -> tuple[torch.Tensor, torch.Tensor]:
-        """Observations of B rows to the distribution's outputs ``[B, K]`` and values ``[B]``."""
-        return _obey(self._allowed, self.policy(obs), obs), self.baseline(obs)[:, 0]
+    def forward(self, obs: Observed, *, valued: bool = True) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Observations of B rows to the distribution's outputs ``[B, K]`` and values ``[B]``.
+
+        If they need not be ``valued``, they need no leaves that only the baseline sees, and there are no values.
+        """
+        outputs = _obey(self._allowed, self.policy(obs), obs)
+        return outputs, self.baseline(obs)[:, 0] if valued else None
 
 
 def _obey(allowed: AllowedActions | None, outputs: torch.Tensor, obs: Observed) -> torch.Tensor:
@@ -205,4 +209,4 @@ class LikeliestAction(nn.Module):
 
     def forward(self, obs: Observed) -> Observed:
         """Observations of n rows to actions ``[n, *action_shape]``, of a Dict or Tuple space a dict by path."""
-        return self.actions.to_env(self.actions.likeliest(self.policy(obs)[0]))
+        return self.actions.to_env(self.actions.likeliest(self.policy(obs, valued=False)[0]))

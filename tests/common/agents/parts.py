@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from common.data import Array, Items
-from common.testing import ItemMemory
+from crossborder.testing import ItemMemory
 
 Row = tuple[Array, Any, float, Array, bool, bool]
 """obs, action, reward, next_obs, terminated, truncated."""

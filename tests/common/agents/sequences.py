@@ -10,7 +10,7 @@ import numpy as np
 from common.agents.network_agent import NetworkAgent
 from common.data import Array, Items
 from common.parts import row_schema
-from common.testing import ItemMemory, RowMemory, play, rows_of
+from crossborder.testing import ItemMemory, RowMemory, play, rows_of
 from learner.views.sequences import Sequences
 
 

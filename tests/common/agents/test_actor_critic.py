@@ -19,7 +19,7 @@ from common.agents.td3 import TD3
 from common.data import Array, Model, ModelVersion, Record
 from common.errors import CheckpointError, ConfigError
 from common.interfaces import EnvSpec
-from common.testing import ItemMemory
+from crossborder.testing import ItemMemory
 from tests.common.agents.parts import Row, WeightedMemory, copies, fix_outputs, holding, items_of, same
 
 OBS = Box(-1, 1, (2,), np.float32)

@@ -12,7 +12,7 @@ from common.agents.bc import BC
 from common.data import Array, Model, ModelVersion
 from common.errors import CheckpointError, ConfigError
 from common.interfaces import EnvSpec
-from common.testing import ItemMemory
+from crossborder.testing import ItemMemory
 from tests.common.agents.parts import WeightedMemory, copies, holding, items_of, same
 
 OBS = Box(-1, 1, (2,), np.float32)

@@ -20,7 +20,7 @@ from common.data import Array, Model, ModelVersion, Record
 from common.errors import ConfigError
 from common.interfaces import EnvSpec
 from common.settings import validate
-from common.testing import ItemMemory
+from crossborder.testing import ItemMemory
 from learner.loop.in_turns import train_in_turns
 from tests.common.agents.parts import CRITICS, CROSSQ, WeightedMemory, copies, fix_outputs, holding, items_of, same
 

@@ -15,7 +15,7 @@ from common.data import Array, Items, Model, ModelVersion
 from common.errors import CheckpointError, ConfigError, PluginError
 from common.interfaces import EnvSpec
 from common.settings import validate
-from common.testing import ItemMemory
+from crossborder.testing import ItemMemory
 from examples import own_network
 from tests.common.agents.parts import Row, WeightedMemory, copies, holding, items_of, same
 

@@ -21,7 +21,7 @@ from common.parts import row_schema
 from common.plugins.part_config import EnvConfig
 from common.settings import validate
 from common.spaces import to_columns
-from common.testing import ItemMemory, check_agent
+from crossborder.testing import ItemMemory, check_agent
 from learner.views.sequences import Sequences
 from tests.common.agents.parts import Structured, copies, same
 from tests.common.agents.test_network_agent import through_a_file
@@ -68,6 +68,24 @@ class InOrder(ItemMemory):
     def batch(self, size: int) -> Items:
         self.sampled += size
         return self._items
+
+
+def test_the_losses_are_those_of_the_paper() -> None:
+    """arXiv:1802.01561, section 4.2, for sequences without corrections, ends or entropy."""
+    agent = make(batch_size=3)
+    items = played(agent, rounds=3)
+    with torch.no_grad():
+        outputs, value = agent.policy_net(torch.from_numpy(items["obs"]).flatten(0, 1))
+    log_prob = outputs.log_softmax(dim=1).view(3, 6, -1).numpy()
+    value = value.view(3, 6).numpy()
+    target = value.copy()
+    for t in range(4, -1, -1):
+        target[:, t] = items["reward"][:, t] + agent.config.discount_factor * target[:, t + 1]
+    taken = np.take_along_axis(log_prob[:, :5], items["action"][:, :, None] - 5, axis=2)[:, :, 0]
+    record = agent.opt(InOrder(items))
+    assert record is not None
+    assert float(record["loss_policy"]) == pytest.approx(-np.mean((target - value)[:, :5] * taken), rel=1e-3)
+    assert float(record["loss_baseline"]) == pytest.approx(np.mean((target - value)[:, :5] ** 2) / 2, rel=1e-3)
 
 
 def test_the_weight_of_a_sequence_multiplies_its_losses() -> None:

@@ -13,7 +13,7 @@ from common.data import Array
 from common.errors import ConfigError
 from common.interfaces import EnvSpec
 from common.settings import validate
-from common.testing import ItemMemory
+from crossborder.testing import ItemMemory
 from tests.common.agents.parts import copies, fix_outputs, holding, same
 
 SPEC = EnvSpec(Box(-1, 1, (2,), np.float32), Box(-1, 1, (1,), np.float32))

@@ -17,7 +17,7 @@ from common.agents.networks.layers import Mlp
 from common.data import Array
 from common.errors import CheckpointError, ConfigError
 from common.interfaces import EnvSpec
-from common.testing import check_agent
+from crossborder.testing import check_agent
 from tests.common.agents.parts import Row, WeightedMemory, copies, holding, items_of, same
 
 FIRST, SECOND = np.eye(2, dtype=np.float32)

@@ -40,9 +40,9 @@ from common.agents.td3 import TD3
 from common.errors import CheckpointError
 from common.interfaces import Agent, EnvSpec, TrainingState
 from common.lanes.building import spec_of
-from common.testing import ItemMemory, check_agent
-from common.testing.agent_checks import MakeAgent
-from common.testing.row_memory import transitions
+from crossborder.testing import ItemMemory, check_agent
+from crossborder.testing.agent_checks import MakeAgent
+from crossborder.testing.row_memory import transitions
 from tests.common.agents import parts
 from tests.common.agents.parts import copies, same
 

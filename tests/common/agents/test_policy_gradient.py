@@ -14,7 +14,7 @@ from common.agents.ppo import PPO, PPOConfig
 from common.data import Items
 from common.errors import ConfigError
 from common.interfaces import EnvSpec
-from common.testing import ItemMemory
+from crossborder.testing import ItemMemory
 from tests.common.agents import test_impala, test_ppo
 
 CHOICES = EnvSpec(Box(-1, 1, (2,), np.float32), Discrete(3, start=5))

@@ -20,7 +20,7 @@ from common.parts import row_schema
 from common.plugins.part_config import EnvConfig
 from common.settings import validate
 from common.spaces import to_columns
-from common.testing import ItemMemory, check_agent
+from crossborder.testing import ItemMemory, check_agent
 from learner.replay.reader import NothingToDrawError
 from learner.views.rollouts import Rollouts
 from tests.common.agents.parts import Structured, copies, same
@@ -368,6 +368,7 @@ def test_minibatches_that_do_not_divide_a_batch_are_refused_by_name() -> None:
         ({"target_kl": -0.1}, "target_kl"),
         ({"clip_range": 0.0}, "clip_range"),
         ({"gae_lambda": 1.5}, "gae_lambda"),
+        ({"share_layers": True, "critic_keys": ["whole"]}, "share_layers: true or critic_keys, not both"),
         ({"network": {"target": "common.agents.networks:ConvNet"}, "activation": "relu"}, "activation"),
         ({"network": {"target": "common.agents.networks:ConvNet"}, "units": (8,)}, "give units or network, not both"),
     ],
@@ -375,6 +376,63 @@ def test_minibatches_that_do_not_divide_a_batch_are_refused_by_name() -> None:
 def test_settings_that_mean_nothing_are_refused(params: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         validate(PPO.Config, params, "agent.params")
+
+
+HIDDEN = EnvSpec(Dict({"own": OBS, "action_mask": Box(0, 1, (3,), np.int8), "whole": OBS}), Discrete(3))
+"""Each leaf of floats has two elements; the mask is seen by all."""
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_policy_and_baseline_see_the_leaves_of_their_keys_and_acting_needs_no_others(own: bool) -> None:
+    network = {"network": {"target": "tests.common.agents.test_ppo:OwnJoint"}, "units": None}
+    keys: dict[str, Any] = {"actor_keys": ["own"], "critic_keys": ["whole"], "normalize_observations": True}
+    params = {name: value for name, value in (SMALL | keys | (network if own else {})).items() if value}
+    agent = PPO(HIDDEN, seed=0, **params)
+    rng = np.random.default_rng(0)
+    obs = {name: rng.uniform(-1, 1, (20, 2)).astype(np.float32) for name in ("own", "whole")}
+    obs |= {"action_mask": np.tile(np.array([0, 1, 1], np.int8), (20, 1))}
+    seen = {name: leaf for name, leaf in obs.items() if name != "whole"}
+    for act in (agent.eval, agent.train):
+        act()
+        assert (agent.sample(seen) != 0).all()
+    agent.eval()
+    tensors = {name: torch.from_numpy(leaf) for name, leaf in seen.items()}
+    np.testing.assert_array_equal(agent.policy()(tensors).numpy(), agent.sample(seen))
+    zeros, ones = torch.zeros(20, 2), torch.ones(20, 2)
+    outputs, value = agent.policy_net(tensors | {"whole": zeros})
+    other_outputs, other_value = agent.policy_net(tensors | {"own": ones, "whole": zeros})
+    assert not torch.equal(other_outputs, outputs)
+    assert torch.equal(other_value, value)
+    assert not torch.equal(agent.policy_net(tensors | {"whole": ones})[1], value)
+
+
+class OwnJoint(torch.nn.Module):
+    """A user's own network for leaves of two elements."""
+
+    def __init__(self, in_shape: dict[str, tuple[int, ...]], out_dim: int) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(2 * len(in_shape), out_dim)
+
+    def forward(self, obs: dict[str, torch.Tensor]) -> torch.Tensor:
+        return self.layer(torch.cat([*obs.values()], dim=1))  # type: ignore[no-any-return]
+
+
+def test_it_learns_from_what_only_the_baseline_sees() -> None:
+    agent = PPO(HIDDEN, seed=0, **SMALL, lr=0.01, discount_factor=0.0, actor_keys=["own"])
+    items = played(make())
+    for name in ("obs", "next_obs"):
+        whole = items.pop(name)
+        mask = np.ones((*whole.shape[:2], 3), np.int8)
+        items |= {f"{name}/own": np.zeros_like(whole), f"{name}/whole": whole, f"{name}/action_mask": mask}
+    items["action"] -= CHOICES.action_space.start  # type: ignore[attr-defined]
+    items["reward"] = items["obs/whole"][..., 0]
+    losses = [optimised(agent, items)["loss_baseline"] for _ in range(50)]
+    assert losses[-1] < losses[0] / 10
+
+
+def test_a_key_that_is_no_leaf_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"agent\.params\.critic_keys: expected paths of leaves.*'hole'.*'whole'"):
+        PPO(HIDDEN, seed=0, **SMALL, critic_keys=["hole"])
 
 
 def test_an_empty_memory_changes_nothing() -> None:

@@ -25,7 +25,7 @@ from common.agents.networks.layers import Linear, Mlp
 from common.agents.products import ChoiceFile, Choices, Product, Times, choices, choose_products
 from common.agents.sac import SAC
 from common.config.trainer_config import ProductChoice
-from common.testing import ItemMemory
+from crossborder.testing import ItemMemory
 from learner.loop.learner_parts import computing_in
 from tests.common.agents.machinery.test_update import BOX, DISCRETE, OBS, Kind, items, learn
 

@@ -18,8 +18,8 @@ from common.agents.qr_dqn import QRDQN
 from common.data import Array
 from common.errors import ConfigError
 from common.interfaces import EnvSpec
-from common.testing import ItemMemory, check_agent
-from common.testing.agent_checks import MakeAgent
+from crossborder.testing import ItemMemory, check_agent
+from crossborder.testing.agent_checks import MakeAgent
 from tests.common.agents.parts import Row, holding
 
 FIRST, SECOND = np.eye(2, dtype=np.float32)

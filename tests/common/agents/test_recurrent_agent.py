@@ -25,8 +25,8 @@ from common.errors import ConfigError, PluginError
 from common.interfaces import Agent, TrainingState
 from common.lanes.building import spec_of
 from common.parts import row_schema
-from common.testing import ItemMemory, RowMemory, play, rows_of
-from common.testing.row_memory import transitions
+from crossborder.testing import ItemMemory, RowMemory, play, rows_of
+from crossborder.testing.row_memory import transitions
 from learner.loop.in_turns import train_in_turns
 from learner.loop.learner_parts import computing_in
 from learner.storage.checkpoint import load_params

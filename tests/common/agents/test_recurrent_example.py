@@ -11,7 +11,7 @@ import numpy as np
 from common.data import Array
 from common.envs.memory_tasks import KeepElements
 from common.lanes.building import spec_of
-from common.testing import check_agent
+from crossborder.testing import check_agent
 from examples.recurrent_agent import LstmDqn
 from learner.views.sequences import Sequences
 

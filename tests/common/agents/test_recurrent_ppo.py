@@ -16,7 +16,7 @@ from common.data import Array, Items
 from common.envs.memory_tasks import Cue
 from common.errors import ConfigError
 from common.lanes.building import spec_of
-from common.testing import check_agent
+from crossborder.testing import check_agent
 from learner.views.rollouts import Rollouts
 from tests.common.agents.parts import Structured
 from tests.common.agents.test_network_agent import through_a_file

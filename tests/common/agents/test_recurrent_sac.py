@@ -14,7 +14,7 @@ from common.agents.network_agent import Batch, to_tensors
 from common.agents.recurrent_sac import RecurrentSAC
 from common.data import Items, Model, ModelVersion
 from common.lanes.building import spec_of
-from common.testing import check_agent
+from crossborder.testing import check_agent
 from learner.views.sequences import Sequences
 from tests.common.agents.parts import Structured
 from tests.common.agents.sequences import Prioritized, played_by

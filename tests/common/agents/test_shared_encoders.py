@@ -19,7 +19,7 @@ from common.data import Array, Items, Model, ModelVersion
 from common.errors import CheckpointError, ConfigError
 from common.interfaces import EnvSpec
 from common.spaces import to_columns
-from common.testing import ItemMemory, check_agent
+from crossborder.testing import ItemMemory, check_agent
 from tests.common.agents.networks.test_frozen import write_weights
 from tests.common.agents.parts import Structured, copies, same
 

@@ -22,7 +22,7 @@ from common.data import Items, Leaves
 from common.errors import ConfigError
 from common.interfaces import EnvSpec, TrainingState
 from common.spaces import to_columns
-from common.testing import ItemMemory, check_agent
+from crossborder.testing import ItemMemory, check_agent
 from tests.common.agents.parts import Structured
 
 ROBOT = Dict(

@@ -30,7 +30,7 @@ from common.errors import ConfigError
 from common.interfaces import EnvSpec
 from common.parts import row_schema
 from common.settings import validate
-from common.testing import check_agent
+from crossborder.testing import check_agent
 from learner.loop.in_turns import train_in_turns
 from learner.views.rollouts import Rollouts
 from learner.views.sequences import Sequences

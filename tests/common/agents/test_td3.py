@@ -10,7 +10,7 @@ from gymnasium.spaces import Box
 from common.agents.td3 import TD3
 from common.data import Array
 from common.interfaces import EnvSpec
-from common.testing import ItemMemory
+from crossborder.testing import ItemMemory
 from tests.common.agents.parts import copies, fix_outputs, holding, same
 
 SPEC = EnvSpec(Box(-1, 1, (2,), np.float32), Box(-1, 1, (1,), np.float32))

@@ -5,7 +5,7 @@ import pytest
 
 from common.envs.goals import TURN, Reach
 from common.errors import ConfigError
-from common.testing import check_env
+from crossborder.testing import check_env
 
 
 def test_the_arm_is_an_environment() -> None:

@@ -14,7 +14,7 @@ from gymnasium.spaces import Box, Dict, Discrete
 from common.envs import godot
 from common.envs.godot import GodotEnv, make
 from common.errors import AddressError, ConfigError, PluginError
-from common.testing import check_env
+from crossborder.testing import check_env
 from tests.actor.acting import Acts, act, make_parts
 from tests.conftest import ROOT, free_port
 

@@ -5,7 +5,7 @@ import pytest
 
 from common.envs.masked_tasks import TakeAway
 from common.errors import ConfigError
-from common.testing import check_env
+from crossborder.testing import check_env
 
 
 def test_the_task_passes_the_check() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from common.envs.memory_tasks import Cue, KeepElements
 from common.errors import ConfigError
-from common.testing import check_env
+from crossborder.testing import check_env
 
 
 def test_elements_that_are_kept_are_those_of_the_environment() -> None:

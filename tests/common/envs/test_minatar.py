@@ -5,7 +5,7 @@ import pytest
 
 from common.envs.minatar import GAMES, make
 from common.errors import PluginError
-from common.testing import check_env
+from crossborder.testing import check_env
 
 
 @pytest.mark.parametrize("game", GAMES)

@@ -17,12 +17,14 @@ from common.config.actor_config import EvaluatorConfig
 from common.envs.pettingzoo import SeatsEnv, make
 from common.errors import ConfigError, PluginError
 from common.evaluation import DefaultEvaluator
+from common.interfaces import EnvSpec
 from common.lanes.building import build_env, lanes_of
+from common.lanes.interface_faults import InterfaceError
 from common.lanes.lanes import Lanes
 from common.lanes.watched_envs import Watch
 from common.plugins.part_config import EnvConfig
 from common.spaces import leaves_of
-from common.testing import check_env
+from crossborder.testing import check_env
 from tests.actor.acting import Acts, act, make_parts
 from tests.common.lanes.test_building import named
 from tests.seats import Crowd
@@ -63,6 +65,53 @@ def test_observations_show_their_seat_if_they_are_asked_to(id: str, leaf: str) -
     assert leaves_of(env.single_observation_space)["seat"] == gymnasium.spaces.Discrete(env.seats)
     assert leaf in obs
     assert env.observation_space.contains(obs), "an empty seat shows an element of the space too"
+
+
+class Known(Crowd):
+    """Its state is the numbers of game and step."""
+
+    state_space = gymnasium.spaces.Box(-1, 1e6, (2,), np.float32)
+
+    def state(self) -> Any:
+        return np.array([self._game, self._step], np.float32)
+
+
+@pytest.mark.parametrize("has_masks", [False, True])
+@pytest.mark.parametrize("players", [(), {"b": "random"}])
+def test_observations_show_the_state_of_the_environment_if_they_are_asked_to(has_masks: bool, players: Any) -> None:
+    env = SeatsEnv([Known(has_masks=has_masks), Known(has_masks=has_masks)], show_state=True, players=players)
+    check_env(env)
+    parts = make_parts(env, lambda spec: PPO(spec=spec, seed=0, device="cpu", actor_keys=["observation"]))
+    parts.agent.train()
+    sink, _ = act(parts, 60)
+    state, observation = sink.column("obs/state"), sink.column("obs/observation")
+    assert sink.column("final").any()
+    np.testing.assert_array_equal(state, observation[:, :2])
+    assert len({*observation[:, 0].tolist()}) > 2
+
+
+class Compares:
+    """A frozen policy that notes observations and states."""
+
+    opt_steps = 1
+
+    def __init__(self, spec: EnvSpec) -> None:
+        self.spec, self.seen = spec, list[Any]()
+
+    def sample(self, obs: Any, begins: Any, lanes: Any) -> Any:
+        self.seen += [*zip(obs["observation"][:, :2].tolist(), obs["state"].tolist(), strict=True)]
+        return np.zeros(len(lanes), np.int64)
+
+
+def test_a_frozen_policy_sees_the_state_too() -> None:
+    player = Compares(lanes_of(SeatsEnv([Known()], show_state=True)).spec)
+    parts = make_parts(
+        SeatsEnv([Known(), Known()], show_state=True, players={"b": player}),
+        lambda spec: Acts(spec, lambda obs: np.zeros(len(obs["state"]), np.int64)),
+    )
+    act(parts, 60)
+    assert player.seen
+    assert all(observation == state for observation, state in player.seen)
 
 
 @pytest.mark.parametrize("kind", [DQN, PPO, DiscreteSAC, RecurrentPPO])
@@ -142,6 +191,17 @@ class TestRefused:
             ConfigError, match=r"one observation space for all.*of 'a' and Discrete\(9\) of 'b'.*SuperSuit"
         ):
             crowd(observation_space=of_agent(gymnasium.spaces.Discrete(9), "b"))
+
+    def test_a_state_that_is_missing_or_does_not_fit(self) -> None:
+        with pytest.raises(ConfigError, match=r"show_state: expected .* state_space, a Box, found None"):
+            SeatsEnv([Crowd()], show_state=True)
+        has_state = gymnasium.spaces.Dict({"state": Known.state_space})
+        for change, error, message in (
+            ({"observation_space": lambda *_: has_state}, ConfigError, "show_state: observations have a leaf 'state'"),
+            ({"state": lambda _: np.zeros(3)}, InterfaceError, r"state: expected float32 \[2\].*found float64 \[3\]"),
+        ):
+            with pytest.raises(error, match=message):
+                SeatsEnv([type("Changed", (Known,), change)()], show_state=True).reset()
 
     def test_nobody_named(self) -> None:
         with pytest.raises(PluginError, match="expected possible_agents"):

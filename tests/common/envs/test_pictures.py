@@ -14,7 +14,7 @@ from common.envs.pictures import PreparePictures
 from common.errors import ConfigError
 from common.plugins.part_config import EnvConfig
 from common.settings import validate
-from common.testing import check_env
+from crossborder.testing import check_env
 from tests.common.agents.parts import Structured
 
 

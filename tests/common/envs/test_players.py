@@ -16,7 +16,7 @@ from common.errors import ConfigError, PluginError
 from common.evaluation import DefaultEvaluator
 from common.interfaces import EnvSpec
 from common.lanes.building import lanes_of
-from common.testing import check_env
+from crossborder.testing import check_env
 from tests.actor.acting import Acts, act, env_config, make_parts
 from tests.duels import Duel
 from tests.seats import Crowd

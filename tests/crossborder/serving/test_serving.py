@@ -11,12 +11,12 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from actor.client.health import check_health
 from common.errors import AddressError, PluginError
 from common.wire.channel import open_channel, watch_credentials
 from common.wire.pb import acting_pb2 as pb
 from common.wire.trust import Trust
 from crossborder.certificates.authority import make_files
+from crossborder.inspecting.health import check_health
 from tests.conftest import PATIENCE, free_port, wait_for
 from tests.crossborder.serving.services import Caller, Counting, Service, refusal
 from tests.users import as_nobody, needs_root

@@ -8,7 +8,7 @@ import pytest
 
 from common.errors import ConfigError
 from common.interfaces import Evaluation
-from common.testing import check_callback
+from crossborder.testing import check_callback
 from learner.callbacks.early_stopping import EarlyStopping
 
 

@@ -16,7 +16,7 @@ from common.interfaces import Agent, EnvSpec, RowMap, Step, StepProcessor
 from common.lanes.building import Env, spec_of
 from common.parts import Parts, row_schema
 from common.spaces import columns_of
-from common.testing import items_of, play, rows_of
+from crossborder.testing import items_of, play, rows_of
 from learner.datasets.opening import open_dataset
 from tests.learner.recordings import SOURCE, record
 from tests.parts import CountingEnv, counting_action

@@ -13,7 +13,7 @@ from gymnasium.spaces import Box, Dict, Discrete, Tuple
 from PIL import Image
 
 from common.errors import DatasetError
-from common.testing import play
+from crossborder.testing import play
 from learner.datasets.opening import open_dataset
 from tests.learner.datasets.test_minari_episodes import COUNTING, parts
 from tests.learner.recordings import SOURCE, record

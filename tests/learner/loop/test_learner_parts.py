@@ -20,7 +20,7 @@ from common.config.trainer_config import ComputingPrecision
 from common.data import Record
 from common.errors import ConfigError
 from common.interfaces import Agent, EnvSpec, ReplayBuffer
-from common.testing import ItemMemory
+from crossborder.testing import ItemMemory
 from learner.loop.in_turns import train_in_turns
 from learner.loop.learner_parts import computing_in, require_device
 from tests.conftest import MakeConfig

@@ -16,7 +16,7 @@ from common.errors import DatasetError, RunDirectoryError, SchemaMismatchError
 from common.interfaces import EnvSpec, Step
 from common.settings import validate
 from common.spaces import columns_of
-from common.testing import play
+from crossborder.testing import play
 from learner.loop.in_turns import train_in_turns
 from learner.loop.learner import Outcome
 from learner.loop.offline import OfflineTrainer, train_offline

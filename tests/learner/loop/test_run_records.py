@@ -16,7 +16,7 @@ from common.data import Snapshot
 from common.errors import ConfigError
 from common.interfaces import Callback, Evaluation
 from common.plugins.part_config import PluginConfig
-from common.testing import ItemMemory, check_callback
+from crossborder.testing import ItemMemory, check_callback
 from examples.own_callback import StopOnHighLoss
 from learner.loop.in_turns import train_in_turns
 from learner.loop.learner import Outcome

@@ -16,8 +16,8 @@ import torch
 from common.errors import CheckpointError
 from common.lanes.building import spec_of
 from common.parts import row_schema
-from common.testing.play import play
-from common.testing.row_memory import rows_of
+from crossborder.testing.play import play
+from crossborder.testing.row_memory import rows_of
 from examples.own_parts import Corridor, TabularQ
 from learner.loop.run_records import RecordWindow
 from learner.replay.memory import ReplayMemory

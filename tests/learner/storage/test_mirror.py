@@ -252,7 +252,7 @@ def test_a_store_in_memory_is_a_mirror_too() -> None:
 
 
 def test_an_epoch_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    assert read_epoch(tmp_path) == 0
+    assert read_epoch(tmp_path) == (0, False)
     (tmp_path / "mirror.json").write_text("{}")
     with pytest.raises(RunDirectoryError, match=r"mirror.json: expected the epoch of the run's mirror"):
         read_epoch(tmp_path)

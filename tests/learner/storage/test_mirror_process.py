@@ -18,12 +18,13 @@ from learner.shared.mirror_block import MirrorBlock
 from learner.storage import mirror_child
 from learner.storage.mirror import Mirror
 from learner.storage.mirror_child import MirrorBoot, claim
+from learner.storage.restoring import restore
 from tests.conftest import Command, children_of, endpoints, kill, merged, wait_for
 from tests.e2e.test_by_hand import CALM, grows, steps_by_actor, trains
 from tests.e2e.test_resume import kept
 from tests.learner.loop.test_run import configured, replay_of
 from tests.learner.scrapes import scrape
-from tests.learner.storage.mirrored import MirroredRun
+from tests.learner.storage.mirrored import RUN_ID, MirroredRun
 
 pytestmark = pytest.mark.own_children
 Start = Callable[..., Command]
@@ -153,6 +154,22 @@ def test_a_mirror_that_cannot_be_written_is_refused_at_the_start(
     boot = MirrorBoot(run=tmp_path, run_id="0", url=f"file://{tmp_path}/mirror/below", seconds=1.0)
     with pytest.raises(RunDirectoryError, match=r"storage.mirror: file://.*/mirror/below: NotADirectoryError"):
         claim(boot)
+
+
+def test_of_learners_that_restore_one_run_at_once_the_last_one_goes_on(tmp_path: Path) -> None:
+    run = MirroredRun(tmp_path)
+    run.mirroring.write_state()
+    hosts = [tmp_path / "a", tmp_path / "b", tmp_path / "c"]
+    for host in hosts:
+        restore(Mirror(run.url), host)
+    first, second, last = (MirrorBoot(run=host, run_id=RUN_ID, url=run.url, seconds=1.0) for host in hosts)
+    for former in (second, first):
+        with pytest.raises(TakenOverError, match="another learner has taken over this run"):
+            claim(former)
+    newest, _ = claim(last)
+    newest.require_owner()
+    again, _ = claim(second)  # The last one may have failed: another start of a former one goes on.
+    again.require_owner()
 
 
 def test_files_that_are_replaced_whenever_they_are_read_cost_a_state_and_not_the_run(

@@ -8,12 +8,12 @@ from typing import BinaryIO
 
 import pytest
 
-from common.errors import RunDirectoryError
+from common.errors import RunDirectoryError, TakenOverError
 from learner.replay.memory import ReplayMemory
 from learner.storage.mirror import Mirror
 from learner.storage.restoring import has_run, restore
 from tests.learner.replay.memories import check_linked
-from tests.learner.storage.mirrored import MirroredRun
+from tests.learner.storage.mirrored import RUN_ID, MirroredRun
 
 
 def test_an_empty_mirror_has_no_run(tmp_path: Path) -> None:
@@ -83,3 +83,19 @@ def test_if_an_object_goes_while_it_is_read_a_newer_state_is_read(tmp_path: Path
     run.mirroring.write_state()
     restore(Joining(run), tmp_path / "run")
     check_linked(ReplayMemory.open_saved(tmp_path / "run" / "shared" / "replay"))
+
+
+class Overtaken(Mirror):
+    """A mirror that another host claims while its run is restored."""
+
+    def get(self, name: str, target: BinaryIO) -> None:
+        super().get(name, target)
+        Mirror(self.url).claim(RUN_ID, self.epoch)
+
+
+def test_of_hosts_that_restore_a_run_the_last_one_goes_on(tmp_path: Path) -> None:
+    run = MirroredRun(tmp_path)
+    run.mirroring.write_state()
+    with pytest.raises(TakenOverError, match="another learner has taken over this run"):
+        restore(Overtaken(run.url), tmp_path / "run")
+    assert not list(tmp_path.glob("*run*"))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from common.process.clocks import Deadline
-from learner.storage.backup import _copy_directory, _copy_newest_state
+from crossborder.inspecting.backup import _copy_directory, _copy_newest_state
 from learner.storage.checkpoint import load_params, read_best
 from learner.storage.origin import Origin
 from learner.storage.rundir import find_work, list_states

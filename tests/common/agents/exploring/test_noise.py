@@ -19,8 +19,8 @@ from common.errors import ConfigError
 from common.interfaces import Agent
 from common.lanes.building import spec_of
 from common.settings import Settings, validate
-from common.testing import check_agent
-from common.testing.agent_checks import MakeAgent
+from crossborder.testing import check_agent
+from crossborder.testing.agent_checks import MakeAgent
 
 CPU = torch.device("cpu")
 KINDS: dict[str, Any] = {

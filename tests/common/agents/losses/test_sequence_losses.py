@@ -7,7 +7,14 @@ import math
 import pytest
 import torch
 
-from common.agents.losses.sequence_losses import masked_mean, n_step_target, rescale, sequence_priority, undo_rescaling
+from common.agents.losses.sequence_losses import (
+    masked_loss,
+    masked_mean,
+    n_step_target,
+    rescale,
+    sequence_priority,
+    undo_rescaling,
+)
 
 EPS = 1e-3
 
@@ -71,7 +78,8 @@ def test_targets_follow_the_rewards_to_the_end_of_the_sequence_or_episode(
 def test_the_mean_is_that_of_the_steps_that_count() -> None:
     values, counts = torch.tensor([[1.0, 2.0], [4.0, 100.0]]), torch.tensor([[True, True], [True, False]])
     assert float(masked_mean(values, counts)) == pytest.approx((1 + 2 + 4) / 3)
-    assert float(masked_mean(values, counts, torch.tensor([0.5, 1.0]))) == pytest.approx((0.5 * (1 + 2) + 4) / 3)
+    assert float(masked_loss(values, counts)) == float(masked_mean(values, counts))
+    assert float(masked_loss(values, counts, torch.tensor([0.5, 1.0]))) == pytest.approx((0.5 * (1 + 2) + 4) / 3)
     assert float(masked_mean(values, torch.zeros_like(counts))) == 0
     assert float(masked_mean(torch.tensor([[3.0, math.nan]]), torch.tensor([[True, False]]))) == 3
 

@@ -13,7 +13,7 @@ from common.agents.machinery.batches import (
     to_tensors,
 )
 from common.errors import ConfigError
-from common.testing import ItemMemory
+from crossborder.testing import ItemMemory
 from tests.common.agents.parts import WeightedMemory
 
 CPU = torch.device("cpu")

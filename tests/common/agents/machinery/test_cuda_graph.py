@@ -16,7 +16,7 @@ from common.agents.machinery.cuda_graph import PlacedOperation, spread
 from common.agents.machinery.recording import OperationRecorder
 from common.agents.machinery.update import Update
 from common.config.trainer_config import ComputingPrecision
-from common.testing import ItemMemory
+from crossborder.testing import ItemMemory
 from tests.common.agents.machinery.test_update import KINDS, items, learn
 from tests.devices import needs_gpu
 

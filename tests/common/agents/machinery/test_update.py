@@ -36,8 +36,8 @@ from common.data import Items
 from common.errors import ConfigError, RankLostError
 from common.interfaces import EnvSpec
 from common.settings import validate
-from common.testing import ItemMemory
-from common.testing.agent_checks import MakeAgent
+from crossborder.testing import ItemMemory
+from crossborder.testing.agent_checks import MakeAgent
 from learner.loop.in_turns import train_in_turns
 from learner.loop.learner_parts import computing_in
 from learner.loop.server import train_async

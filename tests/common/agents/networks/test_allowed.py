@@ -29,7 +29,7 @@ from common.data import Array
 from common.errors import ConfigError
 from common.interfaces import EnvSpec, ReplayBuffer
 from common.parts import row_schema
-from common.testing import RowMemory, check_agent, play, rows_of
+from crossborder.testing import RowMemory, check_agent, play, rows_of
 from learner.views.rollouts import Rollouts
 from learner.views.sequences import Sequences
 from learner.views.transitions import Transitions

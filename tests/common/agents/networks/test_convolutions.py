@@ -3,11 +3,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from gymnasium.spaces import Box
 from torch import nn
 from torch.nn import functional
 
 from common.agents.networks.convolutions import ConvNet, ImpalaCnn, NatureCnn, SpectralConv2d
+from common.agents.networks.encoders import build_network
 from common.errors import ConfigError
+from common.plugins.part_config import PluginConfig
 
 
 def images(*shape: int) -> torch.Tensor:
@@ -89,6 +92,22 @@ def test_a_conv_net_of_bools_computes_what_the_authors_of_minatar_do() -> None:
 def test_bytes_are_divided_by_255_and_bools_are_not() -> None:
     net, obs = ConvNet((4, 10, 10), 6), torch.rand(3, 4, 10, 10) > 0.5
     torch.testing.assert_close(net(obs), net(255 * obs.to(torch.uint8)))
+
+
+@pytest.mark.parametrize("space", [Box(0, 1, (6, 7, 2), np.int8), Box(0, 255, (6, 7, 2), np.int16)], ids=str)
+def test_other_numbers_are_divided_by_the_greatest_of_their_space(space: Box) -> None:
+    net = ConvNet((6, 7, 2), 3, observations=space)
+    obs = torch.rand(4, 6, 7, 2) > 0.5
+    torch.testing.assert_close(net(obs.to(torch.int16) * int(space.high.max())), net(obs))
+
+
+@pytest.mark.parametrize("kind", [ConvNet, ImpalaCnn, NatureCnn])
+def test_each_network_is_told_the_space_of_its_pictures(kind: type[nn.Module]) -> None:
+    net = build_network(PluginConfig(target=f"common.agents.networks:{kind.__name__}"), {"": Box(0, 1, (40, 40))}, 5)
+    obs = torch.rand(4, 40, 40)
+    again = kind((40, 40), 5)
+    again.load_state_dict(net.state_dict())
+    torch.testing.assert_close(net(obs), again.eval()(255 * obs))
 
 
 def test_beyond_the_rainbows_network_has_the_sizes_of_the_paper() -> None:

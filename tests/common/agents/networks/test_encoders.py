@@ -10,6 +10,7 @@ import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Text, Tuple
 from torch import nn
 
+from common.agents.networks.allowed import AllowedActions
 from common.agents.networks.convolutions import ImpalaCnn, NatureCnn
 from common.agents.networks.encoders import (
     EMBEDDING_DIM,
@@ -23,6 +24,7 @@ from common.agents.networks.encoders import (
 )
 from common.agents.networks.layers import Mlp
 from common.errors import ConfigError, PluginError
+from common.interfaces import EnvSpec
 from common.plugins.part_config import PluginConfig
 from common.spaces import leaves_of
 
@@ -225,6 +227,16 @@ def test_something_that_is_no_network_is_refused() -> None:
 def test_a_network_that_does_not_take_the_shapes_is_refused() -> None:
     with pytest.raises(PluginError, match="must take in_shape, out_dim, but does not"):
         build_network(PluginConfig(target="torch.nn:Linear"), LEAVES, 4)
+
+
+def test_a_network_of_pictures_takes_the_only_leaf_beside_a_mask() -> None:
+    spec = EnvSpec(Dict({"board": Box(0, 1, (6, 7, 2), np.int8), "action_mask": MultiBinary(7)}), Discrete(7))
+    network = PluginConfig(target="common.agents.networks:ConvNet", params={"layers": [[4, 4, 1]]})
+    net = build_network(network, AllowedActions(spec).leaves, 5)
+    board = torch.randint(2, (BATCH, 6, 7, 2), dtype=torch.int8)
+    alone = build_network(network, {"": Box(0, 1, (6, 7, 2), np.int8)}, 5)
+    alone.load_state_dict(net.net.state_dict())  # type: ignore[union-attr]
+    torch.testing.assert_close(net({"board": board, "action_mask": torch.ones(BATCH, 7)}), alone(board))
 
 
 def test_a_network_of_pictures_is_refused_for_a_structured_space() -> None:

@@ -1,0 +1,1 @@
+"""Policies after their run: scores, films, ONNX."""

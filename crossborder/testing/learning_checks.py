@@ -1,0 +1,121 @@
+"""Checks that an agent learns: in this process, in turns with its own acting, from a fixed seed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import accumulate
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from common.config.actor_config import EvaluatorConfig
+from common.data import Items, Leaves
+from common.evaluation import DefaultEvaluator, score_agent
+from common.interfaces import Agent, ReplayBuffer, Step
+from common.lanes.building import Env, spec_of
+from common.leaves import pick_lanes
+from common.parts import row_schema
+from crossborder.testing.acting_checks import stack
+from crossborder.testing.agent_checks import MakeAgent, MakeView, make_agent, make_view
+from crossborder.testing.play import ItemMemory, check_record, play
+from crossborder.testing.row_memory import RowMemory, rows_of, transitions_of
+
+ROUNDS = 10
+"""The agent acts, learns and is scored so often."""
+
+
+def check_learning(
+    make: MakeAgent,
+    env: Env,
+    target: float,
+    *,
+    opts: int = 1_000,
+    steps_per_opt: int = 1,
+    epsilon: float = 0.1,
+    view: MakeView | None = None,
+    episodes: int = 10,
+    seed: int = 0,
+) -> list[float]:
+    """Check that an agent reaches a score in an environment within some opt steps.
+
+    The agent acts for a tenth of the steps, takes a tenth of the opt steps with draws from all that it has seen, and is
+    scored; and so ten times, or until it has reached the score. There are no other processes, so this suits a
+    test of a small problem that takes seconds. What it draws is uniform, whatever ``replay`` of a run says.
+
+    Args:
+        make: as in ``check_agent``.
+        env: the agent acts in it, and is scored in it.
+        target: the mean undiscounted return of greedy episodes that is to be reached.
+        opts: the most opt steps.
+        steps_per_opt: environment steps for each of them.
+        epsilon: given to ``make``: the share of random actions of an agent that explores by such a share.
+        view: as in ``check_agent``.
+        episodes: in one score.
+        seed: of the agent, of the draws and of the environment.
+
+    Returns:
+        The scores: before the first opt step, and after each round.
+
+    Raises:
+        AssertionError: it has not learnt so much, with all scores; or it learns from each step once, as PPO does. Such
+            an agent needs a run: set ``trainer.target_score`` and call ``sync-train``.
+    """
+    spec = spec_of(env)
+    agent = make_agent(make, spec, seed, epsilon)
+    assert not agent.draws_once, (
+        f"{type(agent).__name__} learns from each step once, so it needs the queue of a run: test it by sync-train "
+        "with trainer.target_score"
+    )
+    schema = row_schema(spec, agent)
+    evaluator = DefaultEvaluator(env, EvaluatorConfig(episodes=episodes, seed=seed))
+    played, extras, scores = list[list[Step]](), list[list[Items]](), [score_agent(evaluator, agent)[0]]
+    for number in range(ROUNDS):
+        new, recorded = _act(agent, env, max(1, opts * steps_per_opt // ROUNDS), seed + number)
+        played, extras = played + new, extras + recorded
+        rows = rows_of(schema, played, extras)
+        memory: ReplayBuffer = (
+            ItemMemory(transitions_of(schema, rows), seed)
+            if view is None
+            else RowMemory(schema, rows, make_view(view, schema, agent), seed)
+        )
+        for _ in range(max(1, opts // ROUNDS)):
+            check_record(agent.opt(memory) or {}, "opt()")
+        scores.append(score_agent(evaluator, agent)[0])
+        if scores[-1] >= target:
+            return scores
+    found = ", ".join(f"{score:.4g}" for score in scores)
+    raise AssertionError(
+        f"expected a mean return of {target:g} within {opts} opt steps, found {found} (the first before any opt step); "
+        "give it more opts or steps_per_opt if the scores still rise"
+    )
+
+
+class _Beginnings(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Notes whether an episode has begun since an agent acted."""
+
+    begins = False
+
+    def reset(self, **given: Any) -> tuple[Any, dict[str, Any]]:
+        self.begins = True
+        return super().reset(**given)
+
+
+def _act(agent: Agent, env: Env, steps: int, seed: int) -> tuple[list[list[Step]], list[list[Items]]]:
+    """Episodes in which the agent has acted and explored, the last one cut off; and the extra columns of each step."""
+    agent.train()
+    watched, recorded = _Beginnings(env), list[Items]()
+
+    def choose(obs: Leaves) -> Leaves:
+        agent.begin(np.array([watched.begins]))
+        watched.begins = False
+        actions: Leaves = agent.sample(stack([obs]))
+        recorded.append({name: column.copy() for name, column in agent.extras().items()})
+        return pick_lanes(actions, 0)
+
+    played = play(watched, steps, seed=seed, policy=choose)
+    last = played[-1][-1]
+    if not last.terminated:
+        played[-1][-1] = replace(last, truncated=True)
+    ends = list(accumulate(len(episode) for episode in played))
+    return played, [recorded[start:end] for start, end in zip([0, *ends], ends, strict=False)]
