@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from common.agents.network_agent import NetworkAgent, find_objects
-from common.data import Items, Leaves, Model, ModelVersion, Schema
+from common.data import EVAL_KEYS, RUN_KEYS, Items, Leaves, Model, ModelVersion, Schema
 from common.interfaces import Agent, EnvSpec, ReplayBuffer, Step, StepProcessor, TrainingState
 from common.lanes.building import Env, spec_of
 from common.parts import row_schema
@@ -161,7 +161,7 @@ def _check_opt(agent: Agent, memory: ReplayBuffer) -> None:
         assert record is not None, (
             f"opt() returned None with {len(memory)} items: if the agent needs more to begin, play more steps="
         )
-        check_record(record, "opt()")
+        check_record(record, "opt()", RUN_KEYS | EVAL_KEYS)
     assert _places(agent.model_info()) == places, (
         "model_info() gave other tensors after opt(): it must return live tensors, always of the same names, shapes "
         "and storage; change them in place (copy_, add_)"
