@@ -76,6 +76,12 @@ def check_agent(
     episodes = play(env, steps, policy=policy)
     obs = stack([step.obs for episode in episodes for step in episode][:64])
     learner = make_agent(make, spec, seed=0)
+    for method in ("model_info", "save_params"):
+        given = getattr(learner, method)()
+        tensors = given.values() if isinstance(given, Mapping) else [given]
+        assert all(isinstance(value, torch.Tensor) for value in tensors), (
+            f"{method}() gave {given!r:.80}: return a dict of names and torch tensors"
+        )
     _check_seed(learner, make_agent(make, spec, seed=0))
     check_acting([learner, *(make_agent(make, spec, seed=0) for _ in range(2))], obs, spec.action_space)
     played = _play_for(make_agent(make, spec, seed=0), spec, episodes, processor, view)

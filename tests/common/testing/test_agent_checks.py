@@ -161,6 +161,15 @@ BROKEN_AGENTS: dict[str, Broken] = {
         "opt(): expected a text that the learner does not use itself as key, found 'seconds'",
     ),
     "tensors that are replaced": ({"opt": opt_by_replacing}, "model_info() gave other tensors after opt()"),
+    "arrays for tensors": (
+        changed("model_info", lambda tensors: {name: value.numpy() for name, value in tensors.items()}),
+        "model_info() gave {'table': array",
+    ),
+    "a list for tensors": (
+        changed("model_info", lambda tensors: list(tensors.values())),
+        "model_info() gave [tensor",
+    ),
+    "None saved": (changed("save_params", lambda tensors: None), "save_params() gave None: return a dict of names"),
     "copies for tensors": (
         changed("model_info", lambda tensors: {name: value.clone() for name, value in tensors.items()}),
         "model_info() gave other tensors after opt(): it must return live tensors",
