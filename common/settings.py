@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, NamedTuple, Self, TypeVar, get_args, get_origin
@@ -19,6 +20,18 @@ from common.errors import ConfigError
 from common.hints import nearest
 from common.home import expand_home
 
+_WORDS = {
+    "a valid tuple": "a list",
+    "a valid list": "a list",
+    "a valid dictionary": "keys and values",
+    "a valid integer": "an integer",
+    "a valid string": "a text",
+    "a valid boolean": "true or false",
+    "a valid": "a",
+    "expected greater": "expected a number greater",
+    "expected less": "expected a number less",
+}
+"""What pydantic calls the kinds of values, and what users call them."""
 SettingsT = TypeVar("SettingsT", bound="Settings")
 HomePath = Annotated[Path, AfterValidator(expand_home)]
 """A path of a configuration, in which ``~`` is the home of the user whose process reads it."""
@@ -142,6 +155,15 @@ def _explain_unknown(key: str, owner: type[Settings] | None) -> str:
     return f"unknown key{nearest(key, owner.model_fields)}"
 
 
+def _say_plainly(message: str) -> str:
+    """pydantic's message in the words of YAML: "Input should be a valid tuple" is "expected a list"."""
+    expected = re.sub("^Input should be ", "expected ", message)
+    expected = re.sub("(, unable to|, got a| or instance of).*", "", expected)
+    for theirs, ours in _WORDS.items():
+        expected = expected.replace(theirs, ours)
+    return expected
+
+
 def validate(model: type[SettingsT], values: object, where: str = "") -> SettingsT:
     """Build ``model`` from plain values.
 
@@ -163,5 +185,5 @@ def validate(model: type[SettingsT], values: object, where: str = "") -> Setting
                 problem = str(item["ctx"]["error"])
                 problems.append(f"{place}: {problem}" if place and not problem.startswith(place) else problem)
             else:
-                problems.append(f"{place or 'config'}: {item['msg']}, found {item['input']!r}")
+                problems.append(f"{place or 'config'}: {_say_plainly(item['msg'])}, found {item['input']!r}")
         raise ConfigError("\n".join(problems)) from None

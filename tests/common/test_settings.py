@@ -161,3 +161,33 @@ def test_what_the_former_release_does_not_know_is_left_out_as_long_as_it_has_its
         "none": None,
     }
     assert validate(Holder, held.model_dump(mode="json", exclude=unknown_before(held))) == held
+
+
+class Kinds(Settings):
+    units: tuple[int, ...] = Field((64,), description="A list.")
+    steps: int = Field(1, description="An integer.")
+    rate: float = Field(1.0, description="A number.")
+    name: str = Field("", description="A text.")
+    is_on: bool = Field(False, description="A truth value.")
+    part: Inner = Field(Inner(), description="A section.")
+    choice: Literal["a", "b"] = Field("a", description="One of two.")
+    share: float = Field(0.5, gt=0, description="Above 0.")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "problem"),
+    [
+        ("units", 64, "expected a list, found 64"),
+        ("steps", "many", "expected an integer, found 'many'"),
+        ("steps", 1.5, "expected an integer, found 1.5"),
+        ("rate", "fast", "expected a number, found 'fast'"),
+        ("name", 1, "expected a text, found 1"),
+        ("is_on", "perhaps", "expected true or false, found 'perhaps'"),
+        ("part", 3, "expected keys and values, found 3"),
+        ("choice", "c", "expected 'a' or 'b', found 'c'"),
+        ("share", 0.0, "expected a number greater than 0, found 0.0"),
+    ],
+)
+def test_a_value_of_another_kind_is_explained_in_the_words_of_yaml(key: str, value: object, problem: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{key}: {re.escape(problem)}$"):
+        validate(Kinds, {key: value})

@@ -183,7 +183,7 @@ def test_a_policy_is_scored_by_the_evaluator_of_its_run(tmp_path: Path, capsys: 
 def test_zero_episodes_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Checkpoints(tmp_path, CONFIG, "run").save("best", dqn(seed=1), opt_steps=12)
     assert policy_eval.main(["--run", str(tmp_path), "--episodes", "0"]) == 2
-    assert "episodes: Input should be greater than 0" in capsys.readouterr().err
+    assert "episodes: expected a number greater than 0" in capsys.readouterr().err
 
 
 def test_an_environment_that_draws_no_pictures_cannot_be_filmed(
