@@ -77,7 +77,7 @@ def test_an_opponent_that_wins_is_preferred() -> None:
 
 
 def test_a_learner_that_wins_most_games_prefers_those_who_beat_it_to_those_whom_it_has_not_met() -> None:
-    recent = {1: (60.0, 100)} | {old: (98.0, 100) for old in range(2, 10)}
+    recent = {1: (60.0, 100)} | dict.fromkeys(range(2, 10), (98.0, 100))
     beats, unknown = prefer_losses(recent, [1, 10], 2.0)
     assert beats > 10 * unknown > 0
     assert prefer_losses({}, [1], 1.0) == [0.5]
