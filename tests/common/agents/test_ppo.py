@@ -13,6 +13,7 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
 from torch.nn import functional
 
 from common.agents.ppo import PPO
+from common.agents.recurrent_ppo import RecurrentPPO
 from common.data import Array, Items, Model, ModelVersion
 from common.errors import ConfigError
 from common.interfaces import EnvSpec
@@ -428,6 +429,11 @@ def test_it_learns_from_what_only_the_baseline_sees() -> None:
     items["reward"] = items["obs/whole"][..., 0]
     losses = [optimised(agent, items)["loss_baseline"] for _ in range(50)]
     assert losses[-1] < losses[0] / 10
+
+
+def test_keys_are_refused_where_policy_and_baseline_share_a_memory() -> None:
+    with pytest.raises(ConfigError, match="give memory or critic_keys, not both: policy and baseline share the memory"):
+        validate(RecurrentPPO.Config, {"critic_keys": ["whole"]}, "agent.params")
 
 
 def test_a_key_that_is_no_leaf_is_refused() -> None:
