@@ -7,7 +7,7 @@ single types. A column of a structured space is named by its path: ``obs/camera`
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final, NamedTuple, SupportsFloat
@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, SupportsFloat
 import numpy as np
 
 from common.domain import Domain
-from common.errors import ConfigError, SchemaMismatchError
+from common.errors import ConfigError, PluginError, SchemaMismatchError
 
 _NDARRAY = np.ndarray  # A global name is found faster than an attribute, and this one is used for each column.
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -29,6 +29,37 @@ PICTURE_BYTES: Final = 1024
 
 Record = dict[str, SupportsFloat]
 """Named scalars of one optimisation step; a value may be a 0-d tensor, read only when it is recorded."""
+RUN_KEYS: Final = frozenset(
+    {"opt_steps", "seconds", "samples_total", "opt_steps_per_sec", "samples_per_sec", "samples_per_opt_steps"}
+    | {"train_return", "train_length", "train_intervened", "train_success", "pool_win_rate", "pool_rating"}
+)
+"""Keys that the learner itself adds to records: no part may use them."""
+EVAL_KEYS: Final = frozenset(
+    {"eval_reward", "eval_reward_std", "eval_reward_min", "eval_reward_max", "eval_wins", "eval_draws", "eval_losses"}
+)
+"""Keys of evaluations: an agent may not use them."""
+
+
+def require_record(record: object, where: str, taken: Container[str]) -> None:
+    """Check a record that a part gave. Values of tensors on a GPU are read, which waits for the GPU.
+
+    Args:
+        record: what the part gave.
+        where: the method that gave it, for the error.
+        taken: keys that the part may not use, because its value would replace another one.
+
+    Raises:
+        PluginError: it is no mapping of names to numbers, or has a key that is taken.
+    """
+    if not isinstance(record, Mapping):
+        raise PluginError(f"{where}: expected a dict of names and numbers, found {type(record).__name__}")
+    for key, value in record.items():
+        if not isinstance(key, str) or key in taken:
+            raise PluginError(f"{where}: expected a text that the learner does not use itself as key, found {key!r}")
+        try:
+            float(value)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise PluginError(f"{where}: {key}: expected a number, found {value!r}") from error
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ import gymnasium
 import numpy as np
 
 from common.config.actor_config import ActorConfig, EvaluatorArguments, EvaluatorConfig
-from common.data import Array
-from common.errors import ConfigError
+from common.data import RUN_KEYS, Array, require_record
+from common.errors import ConfigError, PluginError
 from common.interfaces import Agent, EnvSpec, Evaluation, Evaluator
 from common.lanes.building import build_env, lanes_of, spec_of
 from common.lanes.lanes import AnyEnv, Lanes, close_env
@@ -57,11 +57,18 @@ def score_agent(evaluator: Evaluator, agent: Agent) -> tuple[float, dict[str, fl
 
     Returns:
         The score and the record of the evaluation, and the seconds that it took.
+
+    Raises:
+        PluginError: the evaluator did not give a score and a record.
     """
     agent.eval()  # Before each evaluation: it also begins the draws of ``eval_epsilon`` anew.
     began = time.perf_counter()
     found = evaluator.evaluate(agent)
     seconds = time.perf_counter() - began
+    if not isinstance(found, Evaluation):
+        raise PluginError(f"evaluator.evaluate: expected Evaluation(score, record), found {type(found).__name__}")
+    require_record({"score": found.score}, "evaluator.evaluate", ())
+    require_record(found.record, "evaluator.evaluate", RUN_KEYS)
     return float(found.score), {key: float(value) for key, value in found.record.items()}, seconds
 
 

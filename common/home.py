@@ -17,8 +17,10 @@ def expand_home(path: str | Path) -> Path:
     """A path, with ``~`` or ``~name`` at its beginning replaced by the home of this user or of that one.
 
     Raises:
-        ValueError: the home is not known.
+        ValueError: it is no path, or the home is not known.
     """
+    if not isinstance(path, str | Path):
+        raise ValueError(f"expected a path, found {path!r}")
     try:
         return Path(path).expanduser()
     except RuntimeError as error:
@@ -33,7 +35,7 @@ def expand_path(path: str | Path, where: str) -> Path:
         where: the setting that has it.
 
     Raises:
-        ConfigError: the home is not known.
+        ConfigError: it is no path, or the home is not known.
     """
     try:
         return expand_home(path)

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar, get_args, get_origin
+from typing import Annotated, Any, ClassVar, NamedTuple, Self, TypeVar, get_args, get_origin
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    model_validator,
+)
 
 from common.errors import ConfigError
 from common.hints import nearest
@@ -51,6 +58,17 @@ class Settings(BaseModel):
         if not cls.GONE or not isinstance(values, Mapping):
             return values
         return {key: value for key, value in values.items() if key not in cls.GONE or value != cls.GONE[key].default}
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _refuse_truth(cls, values: Any, read: ModelWrapValidatorHandler[Self]) -> Self:
+        """Refuse a truth value where a number is expected: pydantic takes true for 1, and YAML reads yes as true."""
+        found = read(values)
+        for key, value in values.items() if isinstance(values, Mapping) else ():
+            number = getattr(found, key, None)
+            if isinstance(value, bool) and isinstance(number, int | float) and not isinstance(number, bool):
+                raise ValueError(f"{key}: expected a number, found {str(value).lower()}")
+        return found
 
     def refuse_beside(self, setting: str, *keys: str, reason: str) -> None:
         """Refuse fields that are given although they have no effect beside another setting.

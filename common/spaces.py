@@ -24,9 +24,11 @@ def leaves_of(space: AnySpace, path: str = "") -> dict[str, AnySpace]:
     """The leaves of a space by path; ``{"": space}`` for a space that is a leaf.
 
     Raises:
-        ConfigError: a part of the space has no fixed dtype and shape, or a key cannot be part of a path.
+        ConfigError: a part of the space has no fixed dtype and shape, or no numbers, or a key cannot be part of a path.
     """
     if isinstance(space, LEAF_SPACES):
+        if 0 in (space.shape or ()):
+            raise ConfigError(f"space{_at(path)}: expected at least one number, found {space}{_advise(space, path)}")
         return {path: space}
     found: dict[str, AnySpace] = {}
     for key, part in _parts(space, path):
@@ -40,13 +42,16 @@ def _parts(space: AnySpace, path: str) -> Iterator[tuple[str, AnySpace]]:
     elif isinstance(space, spaces.Tuple):
         pairs = [(str(i), part) for i, part in enumerate(space.spaces)]
     else:
-        where = f" at '{path}'" if path else ""
         expected = "Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple"
-        raise ConfigError(f"space{where}: expected {expected}, found {space}{_advise(space, path)}")
+        raise ConfigError(f"space{_at(path)}: expected {expected}, found {space}{_advise(space, path)}")
     for key, part in pairs:
         if not isinstance(key, str) or not key or "/" in key or not key.isprintable():
             raise ConfigError(f"space: expected keys of text without '/', found {key!r}")
         yield key, part
+
+
+def _at(path: str) -> str:
+    return f" at '{path}'" if path else ""
 
 
 def _advise(space: object, path: str) -> str:

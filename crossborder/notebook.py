@@ -62,9 +62,13 @@ def train(
         The outcome of the run, with its directory in ``run_dir``.
 
     Raises:
-        ConfigError: the configuration is not valid.
+        ConfigError: the configuration or another argument is not valid.
         CrossborderError: a part cannot be built, or training failed.
     """
+    if not isinstance(actors, int) or actors < 0:
+        raise ConfigError(f"actors: expected a whole number, 0 or more, found {actors!r}")
+    if not isinstance(settings, Mapping | None) or not all(isinstance(key, str) for key in settings or {}):
+        raise ConfigError(f"settings: expected values by dotted keys, such as agent.params.lr, found {settings!r:.80}")
     values: dict[str, Any] = (
         _plain(config) if isinstance(config, Mapping) else read_values(expand_path(config, "config"))
     )

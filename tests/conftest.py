@@ -182,7 +182,7 @@ def module_of(command: str) -> str:
     if "-" not in command:
         return command
     name = command.replace("-", "_")
-    [file] = [path for path in ROOT.glob(f"*/*/{name}.py") if path.relative_to(ROOT).parts[0] in OWN_PACKAGES]
+    [file] = [path for package in OWN_PACKAGES for path in (ROOT / package).rglob(f"{name}.py")]
     return ".".join(file.relative_to(ROOT).with_suffix("").parts)
 
 

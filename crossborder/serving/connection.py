@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 from common.wire.acting_payloads import Description
 from common.wire.pb import acting_pb2 as pb
@@ -28,7 +28,7 @@ class Connection:
         self._sessions, self._owner, self._door = sessions, owner, door
         self._session: Session | None = None
         self._reader: asyncio.Task[None] | None = None
-        self._answers = asyncio.Queue[pb.LaneActions | None]()
+        self._answers = asyncio.Queue[pb.ActResponse | None]()
         """In the order of the steps, bounded by ``_room``; None: it may be that no further one comes."""
         self._n_asked = 0
         self._was_taken_over = False
@@ -61,8 +61,14 @@ class Connection:
         assert self._session is not None, "a connection begins first"
         return self._session.policy.description
 
-    async def answers(self, requests: AsyncIterator[pb.ActRequest]) -> AsyncIterator[pb.ActResponse]:
-        """The answers to all further requests, until the client closes its session or ends the connection.
+    async def talk(
+        self, requests: AsyncIterator[pb.ActRequest], write: Callable[[pb.ActResponse], Awaitable[None]]
+    ) -> None:
+        """Answer all further requests, until the client closes its session or ends the connection.
+
+        Args:
+            requests: of the client.
+            write: sends an answer.
 
         Raises:
             CrossborderError: a request was refused, or the session has ended or has another connection.
@@ -74,7 +80,7 @@ class Connection:
         while not self._was_taken_over and not (self._reader.done() and n_answered == self._n_asked):
             answer = await self._answers.get()
             if answer is not None:
-                yield pb.ActResponse(action=answer)
+                await write(answer)
                 n_answered += 1
                 self._room.release()
         if self._was_taken_over:

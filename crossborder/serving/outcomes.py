@@ -26,9 +26,9 @@ class Outcomes:
         lengths = np.where(begins, 0, self._lengths[lanes] + 1)
         self._returns[lanes], self._lengths[lanes] = returns, lengths
         outcome = Round(moment.reward, moment.terminated, moment.truncated, moment.obs)
-        if begins.any():
+        if np.count_nonzero(begins):
             outcome.taken = ~begins
-        if moment.executed is not None and moment.intervened.any():
+        if moment.executed is not None and np.count_nonzero(moment.intervened):
             outcome.action, outcome.intervened = moment.executed, moment.intervened
         ended = np.flatnonzero(moment.ends)
         if len(ended):

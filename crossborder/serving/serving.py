@@ -100,7 +100,7 @@ async def serve(
         stack.callback(metrics.close)
         working = await stack.enter_async_context(_working(work for policy in policies for work in policy.works()))
         await stack.enter_async_context(_started(server))
-        ticks = [sessions.tick, admission.tick, page.tick]
+        ticks = [sessions.tick, admission.tick, page.tick, *(policy.batches.tick for policy in policies)]
         websocket = None
         if config.websocket is not None:
             door = _make_websocket_door(service)

@@ -16,7 +16,7 @@ from crossborder.serving.batching import Choice
 from crossborder.serving.reading import read_lanes, read_moment
 from crossborder.serving.served_policy import ServedPolicy
 
-Tell = Callable[[pb.LaneActions], None]
+Tell = Callable[[pb.ActResponse], None]
 """Takes the answer to a step."""
 
 
@@ -52,15 +52,15 @@ class Session:
         self._clock = clock
         self.on_rest: Callable[[], None] | None = None
         """Called once, as soon as no lane waits any more."""
-        self._answers = OrderedDict[int, pb.LaneActions | list[Tell]]()
+        self._answers = OrderedDict[int, pb.ActResponse | list[Tell]]()
         """By seq, the oldest first; those of the last n steps, and of one before them. Of a step that waits for its
         actions there are the functions that are to be told: one for each time that it has come."""
         self._own = np.arange(len(lanes))
         """All lanes by the client's count."""
         self._begins = np.ones(len(lanes), bool)
         """By lane: its next observation begins an episode."""
-        self._waits = np.zeros(len(lanes), bool)
-        """By lane: it waits for an action."""
+        self._waits, self._n_waiting = np.zeros(len(lanes), bool), 0
+        """By lane: it waits for an action; and how many do."""
 
     def take(self, step: pb.LaneSteps, tell: Tell) -> None:
         """Take a step; the same step again gets the same answer. A step that is refused changes nothing.
@@ -77,7 +77,7 @@ class Session:
         kept = self._answers.get(step.seq)
         if kept is not None:
             self.policy.figures.repeated += 1
-            if isinstance(kept, pb.LaneActions):
+            if isinstance(kept, pb.ActResponse):
                 tell(kept)
             else:
                 self._answers[step.seq] = [*kept, tell] if tell in kept else [tell]
@@ -93,7 +93,7 @@ class Session:
     @property
     def rests(self) -> bool:
         """Whether no lane waits for an action."""
-        return not self._waits.any()
+        return not self._n_waiting
 
     def _ask(self, step: pb.LaneSteps) -> None:
         """Ask for actions.
@@ -102,19 +102,22 @@ class Session:
             BadMessageError: the step breaks a rule.
         """
         own = read_lanes(step.lanes, len(self.lanes)) if step.lanes else self._own
-        waits = self._waits[own]
-        if waits.any():
+        if self._n_waiting and (waits := self._waits[own]).any():
             raise BadMessageError(
                 f"step: expected no step of lane {own[waits][0]} before the answer to its last one, found one"
             )
         moment = read_moment(step, own, self.lanes[own], self._begins[own], self.policy.description)
         self._begins[own], self._waits[own] = moment.ends, True
+        self._n_waiting += len(own)
         self.policy.batches.submit(moment, partial(self._answer, step.seq, own))
 
     def _answer(self, seq: int, own: Array, choice: Choice) -> None:
         self._waits[own] = False
+        self._n_waiting -= len(own)
         self.silent_since = self._clock()
-        answer = pb.LaneActions(seq=seq, action=choice.action, version=choice.opt_steps, seconds=choice.seconds)
+        answer = pb.ActResponse()
+        action = answer.action  # In its place at once: a message that is given to another one is copied.
+        action.seq, action.action, action.version, action.seconds = seq, choice.action, choice.opt_steps, choice.seconds
         waiting = self._answers[seq]
         assert isinstance(waiting, list), "a step is answered once"
         self._answers[seq] = answer

@@ -215,9 +215,12 @@ class WebSocketDoor:
         try:
             opened, description = connection.begin(read_request(values)), connection.description
             _bound(socket, min(self._config.max_message_bytes, most_bytes(description, opened.opened.lanes)))
-            await socket.send(write(tell_answer(opened, description), as_text=as_text))
-            async for answer in connection.answers(self._requests(socket, description)):
+
+            async def tell(answer: pb.ActResponse) -> None:
                 await socket.send(write(tell_answer(answer, description), as_text=as_text))
+
+            await tell(opened)
+            await connection.talk(self._requests(socket, description), tell)
         finally:
             connection.end()
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from common.agents.network_agent import NetworkAgent, find_objects
-from common.data import Items, Leaves, Model, ModelVersion, Schema
+from common.data import EVAL_KEYS, RUN_KEYS, Items, Leaves, Model, ModelVersion, Schema
 from common.interfaces import Agent, EnvSpec, ReplayBuffer, Step, StepProcessor, TrainingState
 from common.lanes.building import Env, spec_of
 from common.parts import row_schema
@@ -82,6 +82,12 @@ def check_agent(
     episodes = play(env, steps, policy=policy)
     obs = stack([step.obs for episode in episodes for step in episode][:64])
     learner = make_agent(make, spec, seed=0)
+    for method in ("model_info", "save_params"):
+        given = getattr(learner, method)()
+        tensors = given.values() if isinstance(given, Mapping) else [given]
+        assert all(isinstance(value, torch.Tensor) for value in tensors), (
+            f"{method}() gave {given!r:.80}: return a dict of names and torch tensors"
+        )
     _check_seed(learner, make_agent(make, spec, seed=0))
     check_acting([learner, *(make_agent(make, spec, seed=0) for _ in range(2))], obs, spec.action_space)
     played = _play_for(make_agent(make, spec, seed=0), spec, episodes, processor, view)
@@ -167,7 +173,7 @@ def _check_opt(agent: Agent, memory: ReplayBuffer) -> None:
         assert record is not None, (
             f"opt() returned None with {len(memory)} items: if the agent needs more to begin, play more steps="
         )
-        check_record(record, "opt()")
+        check_record(record, "opt()", RUN_KEYS | EVAL_KEYS)
     assert _places(agent.model_info()) == places, (
         "model_info() gave other tensors after opt(): it must return live tensors, always of the same names, shapes "
         "and storage; change them in place (copy_, add_)"

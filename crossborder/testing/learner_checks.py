@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from common.data import Items
+from common.data import RUN_KEYS, Items
 from common.evaluation import score_agent
 from common.interfaces import Agent, Callback, Evaluation, Evaluator, Recorder, ReplayBuffer
 from crossborder.testing.play import check_record, explaining
@@ -140,8 +140,8 @@ def check_evaluator(evaluator: Evaluator, agent: Agent, *, repeatable: bool = Tr
     before = {name: value.detach().clone() for name, value in agent.model_info().items()}
     first = evaluator.evaluate(agent)
     assert isinstance(first, Evaluation), f"evaluate() gave {type(first).__name__}: return Evaluation(score, record)"
-    check_record({"score": first.score}, "evaluate()")
-    check_record(first.record, "evaluate()")
+    check_record({"score": first.score}, "evaluate()", ())
+    check_record(first.record, "evaluate()", RUN_KEYS)
     assert not agent.is_train, "evaluate() left the agent in train mode: the learner switches, an evaluator need not"
     for name, value in agent.model_info().items():
         assert value.equal(before[name]), f"evaluate() left '{name}' of the agent changed: an evaluation must not train"

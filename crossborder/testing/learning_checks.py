@@ -10,7 +10,7 @@ import gymnasium
 import numpy as np
 
 from common.config.actor_config import EvaluatorConfig
-from common.data import Items, Leaves
+from common.data import EVAL_KEYS, RUN_KEYS, Items, Leaves
 from common.evaluation import DefaultEvaluator, score_agent
 from common.interfaces import Agent, ReplayBuffer, Step
 from common.lanes.building import Env, spec_of
@@ -80,7 +80,7 @@ def check_learning(
             else RowMemory(schema, rows, make_view(view, schema, agent), seed)
         )
         for _ in range(max(1, opts // ROUNDS)):
-            check_record(agent.opt(memory) or {}, "opt()")
+            check_record(agent.opt(memory) or {}, "opt()", RUN_KEYS | EVAL_KEYS)
         scores.append(score_agent(evaluator, agent)[0])
         if scores[-1] >= target:
             return scores

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, SupportsFloat
 
@@ -12,7 +12,8 @@ import numpy as np
 
 from common import spaces
 from common.action_masks import find_masks
-from common.data import Array, Items, Leaves
+from common.data import Array, Items, Leaves, require_record
+from common.errors import PluginError
 from common.interfaces import ReplayBuffer, Step, StepProcessor
 from common.lanes.building import Env, spec_of
 from common.leaves import copy_leaves, pick_lanes
@@ -129,10 +130,11 @@ def explaining(advice: str) -> Iterator[None]:
         raise AssertionError(f"{advice} ({type(error).__name__}: {error})") from error
 
 
-def check_record(record: Mapping[str, SupportsFloat], where: str) -> None:
-    """Check that the values of a record are finite numbers."""
-    assert isinstance(record, Mapping), f"{where} gave {type(record).__name__}, expected a dict of names and numbers"
+def check_record(record: Mapping[str, SupportsFloat], where: str, taken: Container[str]) -> None:
+    """Check that a record has names that are not taken, and finite numbers."""
+    try:
+        require_record(record, where, taken)
+    except PluginError as error:
+        raise AssertionError(str(error)) from error
     for name, value in record.items():
-        with explaining(f"{where} gave a record whose '{name}' is no number: float() must accept every value"):
-            number = float(value)
-        assert math.isfinite(number), f"{where} gave a record whose '{name}' is {number}: every value must be finite"
+        assert math.isfinite(float(value)), f"{where}: {name}: expected a finite number, found {float(value)}"

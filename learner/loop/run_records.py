@@ -11,7 +11,7 @@ from typing import Any, Protocol, SupportsFloat
 
 import torch
 
-from common.data import Record, Snapshot
+from common.data import EVAL_KEYS, RUN_KEYS, Record, Snapshot, require_record
 from common.errors import DivergedError
 from common.interfaces import Callback, Evaluation, Recorder
 from common.plugins.part_config import PluginConfig
@@ -117,7 +117,13 @@ class RecordWindow:
         return now
 
     def add(self, record: Record) -> None:
-        """Count an opt step, and collect the agent's record of it."""
+        """Count an opt step, and collect the agent's record of it.
+
+        Raises:
+            PluginError: a record that is the first with one of its keys is no record.
+        """
+        if not isinstance(record, dict) or not record.keys() <= self._pending.keys():
+            require_record(record, "agent.opt", RUN_KEYS | EVAL_KEYS)
         self._opts += 1
         for key, value in record.items():
             pending = self._pending[key]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -130,11 +130,13 @@ def rate(points: np.ndarray[tuple[int, int], np.dtype[np.float64]]) -> np.ndarra
     return ratings
 
 
-def prefer_losses(recent: Mapping[int, tuple[float, int]], opponent: int, power: float) -> float:
-    """How much to prefer an opponent: (1 - x) ** power, where x is the learner's share of points against it.
+def prefer_losses(recent: Mapping[int, tuple[float, int]], opponents: Sequence[int], power: float) -> list[float]:
+    """How much to prefer each opponent: (1 - x) ** power, where x is the learner's share of points against it.
 
     Source: the hard weighting of prioritised fictitious self-play, Vinyals et al., Grandmaster level in StarCraft II
-    using multi-agent reinforcement learning, Nature 575 (2019). Of an unknown opponent, x is a half.
+    using multi-agent reinforcement learning, Nature 575 (2019). Two more games count against each, with the share of
+    all opponents: otherwise a learner that wins most games would mostly play those whom it has not met recently.
     """
-    points, games = recent.get(opponent, (0.0, 0))
-    return float((1 - (points + 1) / (games + 2)) ** power)
+    mean = (sum(points for points, _ in recent.values()) + 1) / (sum(games for _, games in recent.values()) + 2)
+    found = (recent.get(opponent, (0.0, 0)) for opponent in opponents)
+    return [float((1 - (points + 2 * mean) / (games + 2)) ** power) for points, games in found]

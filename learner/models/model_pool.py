@@ -113,8 +113,8 @@ class Pool:
         """How likely each model is drawn; the weights need not add up to 1."""
         config, versions = self._config, self.versions()
         if config.draw == "losses":
-            recent = self.games.recent()
-            return {version: prefer_losses(recent, version.opt_steps, config.power) for version in versions}
+            opponents = [version.opt_steps for version in versions]
+            return dict(zip(versions, prefer_losses(self.games.recent(), opponents, config.power), strict=True))
         newest = versions[-config.window :] if config.draw == "window" else versions
         return dict.fromkeys(newest, 1.0)
 

@@ -202,9 +202,11 @@ class Behind:
         try:
             connection.begin(pb.ActRequest(resume=pb.ResumeSession(secret=self._secret)))
             request = read(data, connection.description)
-            answers = [answer async for answer in connection.answers(_only(request))]
-            for answer in answers:
-                write(tell_answer(answer, connection.description), as_text=True)
+
+            async def answer_by(response: pb.ActResponse) -> None:
+                write(tell_answer(response, connection.description), as_text=True)
+
+            await connection.talk(_only(request), answer_by)
         except DecodeError:
             return "no message"
         except REFUSALS as error:
@@ -230,9 +232,9 @@ class Behind:
 
     async def act_honestly(self) -> None:
         step = pb.LaneSteps(seq=self.honest.last_seq + 1, observation=bytes(3 * 4 + 12))
-        answer: asyncio.Future[pb.LaneActions] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[pb.ActResponse] = asyncio.get_running_loop().create_future()
         self.honest.take(step, answer.set_result)
-        assert len((await answer).action) == np.int64().itemsize
+        assert len((await answer).action.action) == np.int64().itemsize
 
 
 async def _only(request: pb.ActRequest) -> AsyncIterator[pb.ActRequest]:

@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from common.data import NO_MODEL, Array, BufferedItems, Column, ModelVersion, Schema
+from common.data import EVAL_KEYS, NO_MODEL, RUN_KEYS, Array, BufferedItems, Column, ModelVersion, Schema
 from common.domain import Domain
 from common.errors import ConfigError, SchemaMismatchError
 from common.wire.codec import schema_to_pb
@@ -20,6 +22,13 @@ ROWS = Schema.of_rows(
 
 def ones(rows: int, **changes: Array) -> dict[str, Array]:
     return {c.name: np.ones((rows, *c.shape), c.dtype) for c in SCHEMA.columns} | changes
+
+
+def test_the_keys_that_no_agent_may_use_are_those_that_the_page_has_before_the_agents() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
+    learners = page.partition("## Records")[2].partition("\n| `loss`")[0]
+    cells = [line.split("|")[1] for line in learners.splitlines() if line.startswith("| `")]
+    assert set(re.findall("`([a-z_]+)`", " ".join(cells))) == (RUN_KEYS | EVAL_KEYS) - {"opt_steps"}
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,14 @@ import torch
 from common.config.actor_config import EvaluatorConfig
 from common.data import Array, Model, Record
 from common.errors import ConfigError, PluginError
-from common.evaluation import DefaultEvaluator, RestingEnv, build_eval_env, build_evaluator, open_evaluator
+from common.evaluation import (
+    DefaultEvaluator,
+    RestingEnv,
+    build_eval_env,
+    build_evaluator,
+    open_evaluator,
+    score_agent,
+)
 from common.interfaces import Agent, Evaluation, ReplayBuffer
 from common.lanes.building import build_env, spec_of
 from common.lanes.watched_envs import EvaluationAbandoned, Watch
@@ -118,6 +125,23 @@ class Noting(Idle):
     def sample(self, obs: Array) -> Array:
         self.lanes.append(len(obs))
         return super().sample(obs)
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        (1.5, r"expected Evaluation\(score, record\), found float"),
+        (Evaluation("good", {}), "score: expected a number, found 'good'"),  # type: ignore[arg-type]
+        (Evaluation(1.5, {"seconds": 3.0}), "expected a text .* as key, found 'seconds'"),
+    ],
+)
+def test_an_evaluator_that_gives_no_evaluation_is_refused(given: Any, found: str) -> None:
+    class Broken:
+        def evaluate(self, agent: Agent) -> Any:
+            return given
+
+    with pytest.raises(PluginError, match=f"^evaluator.evaluate: {found}$"):
+        score_agent(Broken(), CheckingAgent(spec_of(CountingEnv()), seed=0, epsilon=0.0, device="cpu"))
 
 
 def test_episodes_are_played_at_the_same_time_in_environments_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -115,6 +115,11 @@ def test_a_rule_of_ours_says_itself_what_it_found() -> None:
         assert str(caught.value) == problem
 
 
+def test_a_truth_value_is_no_number() -> None:
+    expected = ["inner: capacity: expected a number, found true"]
+    assert problems({"name": "a", "inner": {"capacity": True}}) == expected
+
+
 def test_something_else_than_a_mapping_is_refused() -> None:
     (line,) = problems([1, 2])
     assert line.startswith("config: ")

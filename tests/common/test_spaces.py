@@ -143,6 +143,8 @@ def test_a_space_that_excludes_nothing_has_a_column_without_a_domain(space: Spac
     [
         (spaces.Text(5), "space: expected Box, Discrete"),
         (spaces.Dict({"a": spaces.Sequence(BOX)}), "space at 'a': expected Box, Discrete"),
+        (spaces.Dict({"a": spaces.Box(-1, 1, (2, 0))}), "space at 'a': expected at least one number, found Box"),
+        (spaces.Box(-1, 1, (0,)), "space: expected at least one number, found Box"),
         (spaces.Dict({"a/b": BOX}), "expected keys of text without '/', found 'a/b'"),
     ],
 )

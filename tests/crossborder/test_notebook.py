@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -79,6 +80,21 @@ def test_numbers_of_numpy_are_saved_as_plain_numbers(tmp_path: Path) -> None:
         "explorer": {"final_step": 100},
         "dueling": True,
     }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"actors": -1}, "actors: expected a whole number, 0 or more, found -1"),
+        ({"actors": "2"}, "actors: expected a whole number, 0 or more, found '2'"),
+        ({"config": None}, "config: expected a path, found None"),
+        ({"settings": ["trainer.max_opts"]}, r"settings: expected values by dotted keys, .* found \['trainer"),
+        ({"settings": {1: 2}}, r"settings: expected values by dotted keys, .* found \{1: 2\}"),
+    ],
+)
+def test_arguments_that_cannot_be_are_refused_before_anything_starts(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        train(**{"config": CARTPOLE, **arguments})
 
 
 def test_a_setting_that_does_not_exist_is_named() -> None:

@@ -83,6 +83,31 @@ def test_rounds_may_name_their_lanes_and_have_any_number_of_them() -> None:
         assert_same(found, {name: column[: len(found["lane"])] for name, column in wanted.items()})
 
 
+def test_lanes_that_take_no_step_leave_no_rows_and_take_no_room() -> None:
+    records = RowRecorder(counting_schema(), 32)
+    rng, lanes = np.random.default_rng(0), np.arange(32)
+    expected = list[tuple[int, int, int, bool, bool]]()
+    for number in range(2000):
+        records.version = number // 300
+        taken = rng.random(32) < (0.5 if number % 100 == 7 else 0.03)
+        begins, ended = rng.random(32) < 0.2, np.flatnonzero(taken & (rng.random(32) < 0.2))
+        records.begin(np.full((32, 3), number, np.float32), begins, lanes % 2, None)
+        # What an environment says of a lane that took no step means nothing.
+        outcome = Round(lanes + 1.0, ~taken, ~taken, np.zeros((32, 3)), ended, np.full((len(ended), 3), number), taken)
+        records.end(outcome)
+        expected += [(number, lane, records.version, begins[lane], False) for lane in np.flatnonzero(taken)]
+        expected += [(number, lane, records.version, False, True) for lane in ended]
+        assert records.rows == len(expected)
+    rows = records.items()
+    numbers, lanes_of_rows, *others = (np.array(column) for column in zip(*expected, strict=True))
+    assert (rows["obs"] == numbers[:, None]).all()
+    for name, column in zip(("lane", "version", "first", "final"), (lanes_of_rows, *others), strict=True):
+        assert (rows[name] == column).all(), name
+    assert (rows["reward"] == np.where(rows["final"], 0, lanes_of_rows + 1)).all()
+    assert not rows["truncated"].any()
+    assert len(rows["lane"].base) < 4 * len(expected)
+
+
 def _next_step(rows: Items, at: int) -> int:
     return at + int(rows["final"][at])
 

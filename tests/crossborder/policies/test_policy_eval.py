@@ -160,7 +160,7 @@ class LongestEpisodes:
 
 
 def test_a_policy_is_scored_by_the_evaluator_of_its_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    target = "tests.learner.commands.test_policy_eval:LongestEpisodes"
+    target = "tests.crossborder.policies.test_policy_eval:LongestEpisodes"
     evaluator = EvaluatorConfig(target=target, params={"bonus": 0.5}, episodes=3, seed=40)
     Checkpoints(tmp_path, CONFIG.model_copy(update={"evaluator": evaluator}), "run").save(
         "best", dqn(seed=1), opt_steps=12

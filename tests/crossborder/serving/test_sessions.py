@@ -30,7 +30,7 @@ def test_a_lane_goes_to_another_session_only_when_no_batch_holds_it() -> None:
     async def act() -> None:
         sessions = make_sessions()
         _, session = sessions.open(1, "")
-        answer: asyncio.Future[pb.LaneActions] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[pb.ActResponse] = asyncio.get_running_loop().create_future()
         session.take(pb.LaneSteps(seq=1, observation=np.zeros(2, np.float32).tobytes()), answer.set_result)
         sessions.close(session)
         assert sessions.open(1, "")[1].lanes.tolist() == [1]
@@ -83,7 +83,7 @@ def test_a_session_that_waits_for_the_service_is_not_silent() -> None:
         sessions = make_sessions(clock, silence_seconds=30)
         secret, session = sessions.open(1, "")
         sessions.connect(session, lambda: None)
-        answer: asyncio.Future[pb.LaneActions] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[pb.ActResponse] = asyncio.get_running_loop().create_future()
         session.take(pb.LaneSteps(seq=1, observation=np.zeros(2, np.float32).tobytes()), answer.set_result)
         clock.now = 1000
         sessions.tick()

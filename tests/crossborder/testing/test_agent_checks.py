@@ -146,17 +146,30 @@ BROKEN_AGENTS: dict[str, Broken] = {
     "patience": ({"opt": opt_when_full}, "opt() returned None with 500 items: if the agent needs more to begin"),
     "a loss that is none": (
         changed("opt", lambda record: record and {"loss": "small"}),
-        "opt() gave a record whose 'loss' is no number",
+        "opt(): loss: expected a number, found 'small'",
     ),
     "an infinite loss": (
         changed("opt", lambda record: record and {"loss": torch.tensor(torch.inf)}),
-        "opt() gave a record whose 'loss' is inf: every value must be finite",
+        "opt(): loss: expected a finite number, found inf",
     ),
     "a loss by itself": (
         changed("opt", lambda record: record and record["td_error"]),
-        "opt() gave Tensor, expected a dict of names and numbers",
+        "opt(): expected a dict of names and numbers, found Tensor",
+    ),
+    "a key of the learner": (
+        changed("opt", lambda record: record and {"seconds": 1.0}),
+        "opt(): expected a text that the learner does not use itself as key, found 'seconds'",
     ),
     "tensors that are replaced": ({"opt": opt_by_replacing}, "model_info() gave other tensors after opt()"),
+    "arrays for tensors": (
+        changed("model_info", lambda tensors: {name: value.numpy() for name, value in tensors.items()}),
+        "model_info() gave {'table': array",
+    ),
+    "a list for tensors": (
+        changed("model_info", lambda tensors: list(tensors.values())),
+        "model_info() gave [tensor",
+    ),
+    "None saved": (changed("save_params", lambda tensors: None), "save_params() gave None: return a dict of names"),
     "copies for tensors": (
         changed("model_info", lambda tensors: {name: value.clone() for name, value in tensors.items()}),
         "model_info() gave other tensors after opt(): it must return live tensors",

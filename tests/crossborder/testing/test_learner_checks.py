@@ -206,15 +206,15 @@ BROKEN_EVALUATORS: dict[str, Broken] = {
     ),
     "no score": (
         {"evaluate": lambda self, agent: Evaluation(None, {})},  # type: ignore[arg-type]
-        "evaluate() gave a record whose 'score' is no number",
+        "evaluate(): score: expected a number, found None",
     ),
     "a score that is not finite": (
         {"evaluate": lambda self, agent: Evaluation(np.nan, {})},
-        "evaluate() gave a record whose 'score' is nan",
+        "evaluate(): score: expected a finite number, found nan",
     ),
     "a record of text": (
         {"evaluate": lambda self, agent: Evaluation(1.0, {"eval_reward": "good"})},  # type: ignore[dict-item]
-        "evaluate() gave a record whose 'eval_reward' is no number",
+        "evaluate(): eval_reward: expected a number, found 'good'",
     ),
     "another mode": ({"evaluate": evaluate_in_train_mode}, "evaluate() left the agent in train mode"),
     "training": ({"evaluate": evaluate_and_train}, "evaluate() left 'table' of the agent changed"),

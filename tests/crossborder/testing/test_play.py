@@ -78,7 +78,10 @@ def test_an_error_is_explained_and_stays_visible() -> None:
         raise ValueError("too much")
 
 
-@pytest.mark.parametrize(("value", "message"), [("x", "is no number"), (math.nan, "'a' is nan")])
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [("x", "a: expected a number, found 'x'"), (math.nan, "a: expected a finite number, found nan")],
+)
 def test_a_record_of_other_values_than_finite_numbers_is_refused(value: object, message: str) -> None:
     with pytest.raises(AssertionError, match=message):
-        check_record({"a": value}, "opt()")  # type: ignore[dict-item]
+        check_record({"a": value}, "opt()", ())  # type: ignore[dict-item]

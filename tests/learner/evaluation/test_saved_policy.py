@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,36 @@ class Remembering(CheckingAgent):
         return np.array([self.steps])
 
 
+@pytest.mark.parametrize(
+    ("space", "observation", "message"),
+    [
+        ("box", np.zeros(3), "expected float32 [2] of -1 to 1, found float64 [3] from 0 to 0"),
+        ("box", np.zeros((5, 2)), "expected float32 [2] of -1 to 1, found float64 [5, 2] from 0 to 0"),
+        ("box", None, "expected float32 [2] of -1 to 1, found None"),
+        (
+            "goal",
+            {"observation": np.zeros(2)},
+            "leaf 'achieved_goal': expected float32 [2] of -1 to 1, found no such leaf",
+        ),
+        ("goal", {name: np.zeros(1) for name in ("observation", "desired_goal", "achieved_goal")}, "found float64 [1]"),
+        ("discrete", 0.5, "expected int64 [] of 3 to 9, found float64 [] 0.5"),
+        ("tuple", (np.zeros(2, np.int64),), "leaf '1': expected float32 [2] of -1 to 1, found no such leaf"),
+    ],
+)
+def test_an_observation_that_does_not_fit_is_refused_in_words(space: str, observation: Any, message: str) -> None:
+    spec = spec_of(Observing(space))
+    policy = Policy(Remembering(spec, seed=0, epsilon=0.0, device="cpu"), spec)
+    with pytest.raises(PluginError, match=f"^policy: observation: .*{re.escape(message)}"):
+        policy(observation)
+
+
+def test_a_lane_has_one_observation_in_a_call() -> None:
+    spec = spec_of(CountingEnv())
+    policy = Policy(Remembering(spec, seed=0, epsilon=0.0, device="cpu"), spec)
+    with pytest.raises(PluginError, match=r"each of the lanes \[2, 2\], all different, found 2 observations"):
+        policy([np.zeros(3, np.float32)] * 2, lanes=[2, 2])
+
+
 def test_a_policy_with_a_memory_hears_where_episodes_begin() -> None:
     spec = spec_of(CountingEnv())
     policy = Policy(Remembering(spec, seed=0, epsilon=0.0, device="cpu"), spec)
@@ -135,7 +166,7 @@ def test_a_policy_plays_each_of_several_episodes_as_if_it_played_it_alone(
         actions = several(observations, lanes)
         assert actions[lanes.index(3)] == alone(observations[lanes.index(3)])
         assert len(actions) == len(lanes)
-    with pytest.raises(PluginError, match="expected an observation for each of 2 lanes, found 1"):
+    with pytest.raises(PluginError, match=r"for each of the lanes \[.*\], all different, found 1 observations"):
         single(observations[:1], [0, 1])
 
 

@@ -13,7 +13,7 @@ import torch
 
 from common.config.run_config import RunConfig
 from common.data import Snapshot
-from common.errors import ConfigError
+from common.errors import ConfigError, PluginError
 from common.interfaces import Callback, Evaluation
 from common.plugins.part_config import PluginConfig
 from crossborder.testing import ItemMemory, check_callback
@@ -48,6 +48,22 @@ def test_a_key_that_comes_now_and_then_is_averaged_over_the_times_it_came() -> N
     window.add({"a": 1.0})
     window.add({"a": 3.0, "rare": 10.0})
     assert window.means() == {"a": 2.0, "rare": 10.0}
+
+
+@pytest.mark.parametrize(
+    ("record", "found"),
+    [
+        ([1.0], "expected a dict of names and numbers, found list"),
+        ({"loss": "small"}, "loss: expected a number, found 'small'"),
+        ({"loss": torch.zeros(3)}, "loss: expected a number, found tensor"),
+        ({1: 2.0}, "as key, found 1$"),
+        ({"loss": 0.5, "opt_steps": 7}, "as key, found 'opt_steps'$"),
+        ({"eval_reward": 500.0}, "as key, found 'eval_reward'$"),
+    ],
+)
+def test_a_record_that_would_not_join_those_of_the_learner_is_refused(record: Any, found: str) -> None:
+    with pytest.raises(PluginError, match=f"^agent.opt: .*{found}"):
+        RecordWindow(growing()).add(record)
 
 
 def test_all_evaluations_since_the_last_record_are_left_out_of_opt_steps_per_second() -> None:
