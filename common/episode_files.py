@@ -272,7 +272,7 @@ def _read_header(archive: zipfile.ZipFile, name: str) -> ArrayHeader:
             raise ValueError(f"array '{name}': expected numpy's format 1.0, found {'.'.join(map(str, version))}")
         try:
             shape, _, dtype = np.lib.format.read_array_header_1_0(file)
-        except (SyntaxError, TypeError, tokenize.TokenError) as error:  # numpy reads the header as Python's literals.
+        except (SyntaxError, TypeError, ValueError, tokenize.TokenError) as error:  # It is read as Python.
             raise ValueError(f"array '{name}': its header is damaged: {error}") from error
         found, expected = archive.getinfo(f"{name}.npy").file_size - file.tell(), math.prod(shape) * dtype.itemsize
     if found != expected and not dtype.hasobject:

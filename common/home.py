@@ -9,8 +9,8 @@ from typing import Final
 
 from common.errors import ConfigError, PluginError
 
-_UNKNOWN: Final = ("home directory", "getpwuid()")
-"""What the errors of Python's ``pathlib`` and ``pwd`` say, if they know no home or no name."""
+_UNKNOWN: Final = ("home directory", "getpwuid()", "No username")
+"""What the errors of Python's ``pathlib``, ``pwd`` and ``getpass`` say, if they know no home or no name."""
 
 
 def expand_home(path: str | Path) -> Path:
@@ -55,7 +55,7 @@ def naming_missing_home(what: str) -> Iterator[None]:
     """
     try:
         yield
-    except (KeyError, RuntimeError) as error:
+    except (KeyError, OSError, RuntimeError) as error:  # Since Python 3.13, getpass raises OSError.
         if not any(text in str(error) for text in _UNKNOWN):
             raise
         raise PluginError(f"{what}: {str(error).rstrip('.')}; set HOME to a directory, and USER to a name") from error

@@ -6,10 +6,11 @@ import itertools
 import json
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any, Final
 
 import numpy as np
@@ -239,26 +240,48 @@ def is_killed_at(instruction: int, work: Callable[[], object]) -> bool:
     """Kill ``work`` at an instruction of the replay's modules; False if it has fewer instructions."""
     left = instruction
 
-    def trace(frame: FrameType, event: str, _: Any) -> Any:
+    def count(code: CodeType) -> None:
         nonlocal left
-        if not frame.f_code.co_filename.startswith(str(ROOT / "learner" / "replay")):
-            return None
-        frame.f_trace_opcodes, frame.f_trace_lines = True, False
-        if event == "opcode":
+        if code.co_filename.startswith(str(ROOT / "learner" / "replay")):
             left -= 1
             if left < 0:
                 raise KilledError
+
+    try:
+        with telling_instructions(count):
+            work()
+    except KilledError:
+        return True
+    return False
+
+
+@contextmanager
+def telling_instructions(tell: Callable[[CodeType], None]) -> Iterator[None]:
+    """Call ``tell`` before each instruction of Python, with its code."""
+    if sys.version_info >= (3, 12):  # A frame that ``sys.settrace`` has met tells no instructions since then.
+        events = sys.monitoring
+        events.use_tool_id(events.DEBUGGER_ID, "kills")
+        events.register_callback(events.DEBUGGER_ID, events.events.INSTRUCTION, lambda code, _: tell(code))
+        events.set_events(events.DEBUGGER_ID, events.events.INSTRUCTION)
+        try:
+            yield
+        finally:
+            events.set_events(events.DEBUGGER_ID, 0)
+            events.free_tool_id(events.DEBUGGER_ID)
+        return
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        if event == "opcode":
+            tell(frame.f_code)
         return trace
 
     before = sys.gettrace()
+    sys.settrace(trace)
     try:
-        sys.settrace(trace)
-        work()
-    except KilledError:
-        return True
+        yield
     finally:
         sys.settrace(before)
-    return False
 
 
 def open_small(directory: Path, *, create: bool = False) -> ReplayMemory:
