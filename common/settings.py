@@ -156,7 +156,7 @@ def _explain_unknown(key: str, owner: type[Settings] | None) -> str:
 
 
 def _say_plainly(message: str) -> str:
-    """pydantic's message in the words of YAML: "Input should be a valid tuple" is "expected a list"."""
+    """A message of pydantic's in the words of YAML: "Input should be a valid tuple" is "expected a list"."""
     expected = re.sub("^Input should be ", "expected ", message)
     expected = re.sub("(, unable to|, got a| or instance of).*", "", expected)
     for theirs, ours in _WORDS.items():

@@ -162,7 +162,9 @@ def test_a_value_out_of_range_is_refused_with_its_place(section: str, key: str, 
 
 @pytest.mark.parametrize("key", ["max_connection_calls", "handshake_seconds"])
 def test_a_limit_that_grpc_cannot_count_is_refused(key: str) -> None:
-    with pytest.raises(ConfigError, match=rf"^server\.limits\.{key}: expected a number less than or equal to \d+, found"):
+    with pytest.raises(
+        ConfigError, match=rf"^server\.limits\.{key}: expected a number less than or equal to \d+, found"
+    ):
         build(server={"limits": {key: 1 << 31}})
 
 
