@@ -22,9 +22,9 @@ SPACING = 100_000
 """Between the first tags of clients."""
 
 
-def serve(start: Start, learner: str, port: int) -> Command:
+def serve(start: Start, learner: str, port: int, *more: str) -> Command:
     words = ["--listen", f"127.0.0.1:{port}", "--set", "max_wait_ms=1"]
-    return start("policy-server", "--learner", learner, *words)
+    return start("policy-server", "--learner", learner, *words, *more)
 
 
 def play(start: Start, port: int, number: int, lanes: int = 2) -> Command:
@@ -91,7 +91,7 @@ def test_a_drained_service_hands_over_its_rows_and_a_cordoned_one_may_not_join(
         assert service.wait() == 0, service.output()
         assert server.actor_table["state"][0] == ActorState.LEFT
         assert server.buffer.inserted == server.actor_table["env_steps"][0]
-        again = serve(start, server.ingest.address, port)
+        again = serve(start, server.ingest.address, port, "--patience", "1")
         assert again.wait() != 0
         assert "cordoned" in again.output()
         assert client.process.poll() is None, client.output()
