@@ -14,6 +14,7 @@ start, and gives it only to the processes that run now:
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import secrets
@@ -186,6 +187,7 @@ class Group:
             # Torch joins the threads of a group when nothing refers to the group any more. A thread that frees its
             # tensors while Python ends would end the process with SIGABRT (pytorch/pytorch#179291).
             self._said = self._averaging = None
+            gc.collect()  # On Python 3.13 the frames of an error about a lost rank still refer to it, in a cycle.
 
     def exchange(self, said: Sequence[float], show_life: Callable[[], None]) -> list[list[float]]:
         """Tell all ranks a few numbers, and hear theirs, in the order of ranks.
