@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, NamedTuple, Self, TypeVar, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Final, NamedTuple, Self, TypeVar, get_args, get_origin
 
 from pydantic import (
     AfterValidator,
@@ -20,7 +20,7 @@ from common.errors import ConfigError
 from common.hints import nearest
 from common.home import expand_home
 
-_WORDS = {
+_WORDS: Final = {
     "a valid tuple": "a list",
     "a valid list": "a list",
     "a valid dictionary": "keys and values",

@@ -65,7 +65,7 @@ def train(
         ConfigError: the configuration or another argument is not valid.
         CrossborderError: a part cannot be built, or training failed.
     """
-    if not isinstance(actors, int) or actors < 0:
+    if not isinstance(actors, int) or isinstance(actors, bool) or actors < 0:
         raise ConfigError(f"actors: expected a whole number, 0 or more, found {actors!r}")
     if not isinstance(settings, Mapping | None) or not all(isinstance(key, str) for key in settings or {}):
         raise ConfigError(f"settings: expected values by dotted keys, such as agent.params.lr, found {settings!r:.80}")
