@@ -85,10 +85,15 @@ def identify(path: Path, *, this_boot: bool, beside: Iterable[Path] = ()) -> int
     stat = path.stat()
     host: list[object] = [_read_id(_MACHINE_ID)]
     if this_boot:
-        host += [_read_id(_BOOT_ID), _find_mount(path)]
+        host += [read_boot_id(), _find_mount(path)]
     inodes = [file.stat().st_ino for file in beside]
     text = repr((stat.st_dev, stat.st_ino, stat.st_ctime_ns, inodes, host))
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) >> 1 or 1
+
+
+def read_boot_id() -> str:
+    """An identity of this boot of this host; empty if the host has none."""
+    return _read_id(_BOOT_ID)
 
 
 def _read_id(path: Path) -> str:

@@ -23,7 +23,8 @@ from common.process.log import setup_logging
 from common.process.signals import StopSignals
 from common.process.standard_streams import answers, own_streams
 from learner.records.status import format_return
-from learner.storage.rundir import find_work, has_rows, require_free, require_readable
+from learner.storage.run_lock import require_free
+from learner.storage.rundir import find_work, has_rows, require_readable
 
 if TYPE_CHECKING:
     from learner.loop.run import Result

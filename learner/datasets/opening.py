@@ -16,7 +16,7 @@ from common.parts import Parts
 from learner.datasets.episode_dataset import NpzEpisodes
 from learner.datasets.saved_replay import SavedReplay
 from learner.datasets.symlinks import check_links
-from learner.storage.rundir import reading
+from learner.storage.run_lock import reading
 
 MINARI: Final = "minari:"
 """The prefix of the id of a dataset in Minari's local storage."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import secrets
@@ -18,6 +17,7 @@ from common.depth import parse_json
 from common.errors import CheckpointError, RunDirectoryError
 from common.interfaces import RunIdentity
 from learner.shared.durable import clean_up, locate, replace_text, target_of
+from learner.storage.run_lock import RunLock
 
 _SHARED: Final = (
     "replay",
@@ -42,31 +42,6 @@ _SHARED: Final = (
 def default_run_dir(name: str) -> Path:
     """Make up a new name under ``runs/``; two runs that begin in the same second get different names."""
     return Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
-
-
-@contextmanager
-def reading(path: Path) -> Iterator[None]:
-    """Lock the directory of an earlier run for reading: within this context no learner can use it.
-
-    Raises:
-        RunDirectoryError: a learner uses the directory, or it is not the directory of a run.
-    """
-    try:
-        lock = os.open(path / "lock", os.O_RDONLY)
-    except OSError as error:
-        raise RunDirectoryError(f"{path}: cannot be read as a run's directory: lock: {error.strerror}") from error
-    try:
-        _lock(lock, fcntl.LOCK_SH, path)
-        yield
-    finally:
-        os.close(lock)
-
-
-def _lock(fd: int, kind: int, path: Path) -> None:
-    try:
-        fcntl.flock(fd, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise RunDirectoryError(f"{path}: another learner is using this run directory") from None
 
 
 class RunDir:
@@ -95,12 +70,11 @@ class RunDir:
         self._has_begun = False
         with self.writing():
             path.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+            self._lock = RunLock(path)
             try:
-                _lock(self._lock, fcntl.LOCK_EX, self.path)
                 self._claim_or_resume(resume)
             except BaseException:
-                os.close(self._lock)
+                self._lock.close()
                 raise
 
     @contextmanager
@@ -182,11 +156,7 @@ class RunDir:
         Raises:
             CheckpointError: it was renamed, removed or replaced, so nothing may be written to ``path``.
         """
-        try:
-            is_ours = os.path.samestat((self.path / "lock").stat(), os.fstat(self._lock))
-        except FileNotFoundError:
-            is_ours = False
-        if not is_ours:
+        if not self._lock.is_in_place:
             raise CheckpointError(
                 f"{self.path}: expected the directory that this learner has locked, found none or another: it was "
                 "renamed, removed or replaced while the learner runs; nothing more is saved until it is put back"
@@ -209,7 +179,7 @@ class RunDir:
         if not (self._has_begun or self.is_resumed or list_states(self.path)):
             (self.path / "config.yaml").unlink(missing_ok=True)  # Alone, it would look like the file of a run.
             shutil.rmtree(self.shared, ignore_errors=True)
-        os.close(self._lock)
+        self._lock.close()
 
 
 def require_readable(path: Path) -> None:
@@ -226,20 +196,6 @@ def require_readable(path: Path) -> None:
             f"{path}: cannot be read: {error.strerror}; only the user who began the run may look inside: run the "
             "command as that user, or give the whole directory to another user (chown -R)"
         ) from error
-
-
-def require_free(path: Path) -> None:
-    """Check that no learner uses a run directory, before anything expensive begins.
-
-    Raises:
-        RunDirectoryError: a learner uses it.
-    """
-    with suppress(FileNotFoundError, NotADirectoryError, PermissionError):  # ``RunDir`` reports such a directory.
-        lock = os.open(path / "lock", os.O_RDONLY)
-        try:
-            _lock(lock, fcntl.LOCK_SH, path)
-        finally:
-            os.close(lock)
 
 
 def find_work(path: Path) -> list[str]:

@@ -20,7 +20,7 @@ from learner.loop.learner import Outcome
 from learner.loop.server import LearnerServer, train_async
 from learner.ranks.place import Place
 from learner.shared.control import ControlBlock
-from learner.storage.rundir import require_free
+from learner.storage.run_lock import require_free
 from tests.conftest import MakeConfig, counting_values, endpoints
 from tests.learner.ingest.by_hand import Client, Talk
 

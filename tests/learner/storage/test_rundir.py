@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from common.errors import RunDirectoryError
-from learner.storage.rundir import RunDir, reading
+from learner.storage.run_lock import reading
+from learner.storage.rundir import RunDir
 
 
 def begin(run: RunDir) -> None:
