@@ -161,7 +161,7 @@ audit: $(READY)
 	done
 
 # Clients of acting services in each language whose tools are here, and the page that learns in a browser.
-#   apt-get install nodejs chromium chromium-driver mono-mcs mono-runtime g++ cmake libssl-dev nlohmann-json3-dev godot3-server
+#   apt-get install nodejs chromium chromium-driver mono-mcs mono-runtime libmono-system-net-http4.0-cil g++ cmake libssl-dev nlohmann-json3-dev godot3-server
 clients-test: $(READY)
 	$(BIN)/pytest -rs -m "browser or not browser" tests/clients
 

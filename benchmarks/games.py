@@ -12,31 +12,18 @@ import re
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import numpy as np
-from crossborder_client import Session
 
 from common.config.actor_config import ActorConfig
 from common.parts import build_parts
 from common.plugins.part_config import EnvConfig, PluginConfig
 from learner.storage.checkpoint import Checkpoints
-from tests.conftest import wait_for
+from tests.conftest import ROOT, wait_for
 
-
-def play(address: str, hz: float, seconds: float) -> None:
-    """Ask for an action in each frame; print the times of all but those of the first second, in milliseconds."""
-    times = []
-    with Session(address) as session:
-        session.act([0.0] * 4)
-        began = time.monotonic()
-        for frame in range(int(hz * seconds)):
-            time.sleep(max(0.0, began + frame / hz - time.monotonic()))
-            asked = time.monotonic()
-            session.act([frame % 7 / 7.0] * 4)
-            times.append(1000 * (time.monotonic() - asked))
-    sys.stdout.write(json.dumps(times[int(hz) :]))
+GAME = [sys.executable, str(ROOT / "benchmarks" / "game.py")]
+CLIENT = {"PYTHONPATH": str(ROOT / "clients" / "python")}
 
 
 def _addresses(log: str) -> list[str]:
@@ -48,11 +35,7 @@ def main() -> None:
     parser = argparse.ArgumentParser("python -m benchmarks.games", description=__doc__)
     for name, default in (("games", 16), ("hz", 60), ("seconds", 20)):
         parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--play", metavar="ADDRESS", help=argparse.SUPPRESS)
     given = parser.parse_args()
-    if given.play:
-        play(given.play, given.hz, given.seconds)
-        return
     spaces = {
         "observation": {"type": "Box", "low": -1, "high": 1, "shape": [4]},
         "action": {"type": "Discrete", "n": 3},
@@ -67,9 +50,8 @@ def main() -> None:
         try:
             wait_for(lambda: _addresses(log.name), "the service listens")
             address = f"ws://{_addresses(log.name)[0]}"
-            options = ["--hz", str(given.hz), "--seconds", str(given.seconds), "--play", address]
-            game = [sys.executable, "-m", "benchmarks.games", *options]
-            games = [subprocess.Popen(game, stdout=subprocess.PIPE) for _ in range(given.games)]
+            game = [*GAME, address, str(given.hz), str(given.seconds)]
+            games = [subprocess.Popen(game, stdout=subprocess.PIPE, env=CLIENT) for _ in range(given.games)]
             times = np.concatenate([json.loads(each.communicate()[0]) for each in games])
         finally:
             service.terminate()

@@ -71,8 +71,7 @@ namespace Crossborder {
                 throw new ArgumentException("address: expected ws://HOST:PORT or wss://HOST:PORT, found " + address);
             if (token != "" && uri.Scheme == "ws" && !uri.IsLoopback)
                 throw new ArgumentException("address: expected wss://, since a token needs TLS, found " + address);
-            var session = new Session { address = uri, token = token, policy = policy, Lanes = lanes, patience = patience };
-            session.timeout = Math.Min(timeout, patience);
+            var session = new Session { address = uri, token = token, policy = policy, Lanes = lanes, timeout = timeout, patience = patience };
             await session.InTurn(() => session.Persist(made => Task.FromResult(0))).ConfigureAwait(false);
             return session;
         }
@@ -132,7 +131,7 @@ namespace Crossborder {
 
         /// <summary>Open a connection, and with it a session, or the one that this client had.</summary>
         async Task<Wire> Connect() {
-            wire = new Wire { Timeout = TimeSpan.FromSeconds(timeout) };
+            wire = new Wire { Timeout = TimeSpan.FromSeconds(Math.Min(timeout, patience)) };
             await wire.Open(address);
             var first = new Fields { { "describe", new Fields { { "policy", policy } } } };
             if (token != "") first["token"] = token;

@@ -14,10 +14,7 @@ sealed class Catch {
     public Catch(long seed) { random = new Random((int)seed); }
 
     public float[] Reset() {
-        x = random.NextDouble();
-        y = 1;
-        paddle = 0.5;
-        drift = 0.04 * random.NextDouble() - 0.02;
+        (x, y, paddle, drift) = (random.NextDouble(), 1, 0.5, 0.04 * random.NextDouble() - 0.02);
         return Look();
     }
 
@@ -26,10 +23,8 @@ sealed class Catch {
         paddle = Math.Min(Math.Max(paddle + Speed * (action - 1), 0), 1);
         x += drift;
         y -= Speed;
-        if (x < 0 || x > 1) {
-            x = Math.Min(Math.Max(x, 0), 1);
-            drift = -drift;
-        }
+        if (x < 0 || x > 1) drift = -drift;
+        x = Math.Min(Math.Max(x, 0), 1);
         return !Over ? 0 : Math.Abs(x - paddle) <= Reach ? 1 : -1;
     }
 

@@ -63,8 +63,7 @@ func open(address, options = {}):
 # The action of lane 0: an int, a float or an array of them; of several leaves a dictionary by path. Null: see `error`.
 # An observation is a number, an array, or bytes (of a picture); of several leaves a dictionary by path ("arm/joints").
 func act(observation, reward = 0.0, terminated = false, truncated = false):
-	var step = {"observation": observation, "reward": reward, "terminated": terminated, "truncated": truncated}
-	var found = act_lanes([step])
+	var found = act_lanes([{"observation": observation, "reward": reward, "terminated": terminated, "truncated": truncated}])
 	return found[0] if found else null
 
 # The actions of one or more lanes by one message, or an empty array. A step is a dictionary with `observation` and,
@@ -253,10 +252,8 @@ func _to_json(value):
 		for key in value:
 			parts.append("%s:%s" % [to_json(key), _to_json(value[key])])
 		return "{%s}" % parts.join(",")  # Godot 4: ",".join(parts)
-	if typeof(value) == TYPE_REAL:  # Godot 4: TYPE_FLOAT
-		return "%.12f" % value
-	if typeof(value) < TYPE_ARRAY:
-		return to_json(value)  # Godot 4: JSON.stringify(value)
+	if typeof(value) == TYPE_REAL: return "%.12f" % value  # Godot 4: TYPE_FLOAT
+	if typeof(value) < TYPE_ARRAY: return to_json(value)  # Godot 4: JSON.stringify(value)
 	for part in value: parts.append(_to_json(part))  # Of an array, of whatever type its parts are.
 	return "[%s]" % parts.join(",")
 

@@ -9,14 +9,8 @@
 
 const LOOPBACK = ["localhost", "127.0.0.1", "[::1]"];
 const TYPES = {
-  "|u1": [Uint8Array, Uint8ClampedArray],
-  "|i1": [Int8Array],
-  "<u2": [Uint16Array],
-  "<i2": [Int16Array],
-  "<u4": [Uint32Array],
-  "<i4": [Int32Array],
-  "<f4": [Float32Array],
-  "<f8": [Float64Array],
+  "|u1": [Uint8Array, Uint8ClampedArray], "|i1": [Int8Array], "<u2": [Uint16Array], "<i2": [Int16Array],
+  "<u4": [Uint32Array], "<i4": [Int32Array], "<f4": [Float32Array], "<f8": [Float64Array],
 };
 
 /**
@@ -109,13 +103,8 @@ export class Session {
       }
     }
     const steps = chosen.map((lane, i) => ({
-      lane,
-      observation: observations[i],
-      reward: rewards?.[i],
-      terminated: terminated?.[i],
-      truncated: truncated?.[i],
-      restarted: restarted?.[i],
-      executed: executed?.[i],
+      lane, observation: observations[i], reward: rewards?.[i], terminated: terminated?.[i],
+      truncated: truncated?.[i], restarted: restarted?.[i], executed: executed?.[i],
     }));
     return this.#actAll(steps);
   }

@@ -5,7 +5,6 @@
             print(score)
 
 Without an environment, ask for each action. An episode of T steps has T + 1 calls:
-
     action = session.act(observation)                    # the first observation of an episode
     action = session.act(observation, reward)            # each further one, and the reward of the step before it
     session.act(observation, reward, terminated=True)    # the last one; what it returns has no meaning
@@ -33,10 +32,8 @@ _TOLD = ("reward", "terminated", "truncated", "restarted", "executed")  # Of the
 
 
 class RefusedError(Exception):
-    """The service has refused a message: ``name`` says why. After ``bad_message``, call ``act`` as it should be.
-
-    ``run_over``: the run that the service acts for has ended, and so should the client.
-    """
+    """The service has refused a message: ``name`` says why. After ``bad_message``, call ``act`` as it should be; after
+    ``run_over``, end, as the run has ended for which the service acts."""
 
     def __init__(self, name: str, message: str) -> None:
         super().__init__(f"{name}: {message}")
@@ -44,9 +41,8 @@ class RefusedError(Exception):
 
 
 class Session:
-    """A session of an acting service. If its connection breaks, it connects again, and its episodes go on.
-
-    If the service itself was started anew, another session begins, in which the rest of an episode is an episode, and
+    """A session of an acting service. If its connection breaks, it connects again, and its episodes go on. If the
+    service itself was started anew, another session begins, in which the rest of an episode is an episode, and
     ``losses`` is one more. ``description`` has the leaves of observations and actions, ``seed + i`` is for the
     environment of lane i, and ``version`` is the model that chose last, by its opt steps. A session is for one thread.
 
@@ -283,11 +279,10 @@ class _WebSocket:
             first, n = self._take(2)
             n = int.from_bytes(self._take(2 if n == 126 else 8), "big") if n > 125 else n
             payload, opcode = self._take(n), first & 15
+            if opcode == 8 and payload[:2] == b"\x03\xf1":  # 1009.
+                raise RefusedError("message_too_big", "expected at most max_message_bytes in a message")
             if opcode == 8:
-                too_big = RefusedError("message_too_big", "expected at most max_message_bytes in a message")
-                raise (
-                    too_big if payload[:2] == b"\x03\xf1" else ConnectionError(f"the service has ended it: {payload!r}")
-                )
+                raise ConnectionError(f"the service has ended it: {payload!r}")
             if opcode == 9:  # A ping wants its pong.
                 self._send(10, payload)
             message += payload if opcode < 3 else b""

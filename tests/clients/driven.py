@@ -25,6 +25,7 @@ CLIENTS: Final = ROOT / "clients"
 BUILD: Final = ROOT / "build" / "clients" / os.environ.get("PYTEST_XDIST_WORKER", "main")
 """Where programs are compiled: processes of pytest that run side by side have folders of their own."""
 DRIVERS: Final = Path(__file__).parent / "drivers"
+CPP_PACKAGES: Final = ("nlohmann/json.hpp", "openssl/ssl.h")
 COUNTING: Final = PluginConfig(target="tests.clients.counting:CountingAgent")
 
 
@@ -132,18 +133,21 @@ def compile_csharp(*sources: Path) -> list[str] | None:
     return ["mono", str(program)]
 
 
-def compile_cpp(source: Path, *words: str, headers: Sequence[str] = ()) -> list[str] | None:
-    """A program of the client in C++; None without a compiler or one of these headers of packages."""
-    if shutil.which("c++") is None:
-        return None
-    includes = "".join(f"#include <{header}>\n" for header in headers)
+def has_headers(names: Sequence[str]) -> bool:
+    """Whether the C++ compiler finds these headers."""
+    includes = "".join(f"#include <{name}>\n" for name in names)
     looks = ["c++", "-E", "-x", "c++", "-"]
-    if subprocess.run(looks, input=includes, text=True, capture_output=True, check=False).returncode:
+    return not subprocess.run(looks, input=includes, text=True, capture_output=True, check=False).returncode
+
+
+def compile_cpp(source: Path) -> list[str] | None:
+    """A program of the client in C++; None without a compiler or the packages."""
+    if shutil.which("c++") is None or not has_headers(CPP_PACKAGES):
         return None
     program = BUILD / f"cpp-{source.stem}"
     program.parent.mkdir(parents=True, exist_ok=True)
     strict = ["-std=c++17", "-pedantic-errors", "-fno-rtti", "-I", str(CLIENTS / "cpp")]
-    subprocess.run(["c++", *strict, str(source), "-o", str(program), "-pthread", *words], check=True)  # noqa: S607
+    subprocess.run(["c++", *strict, str(source), "-o", str(program), "-lssl", "-lcrypto"], check=True)  # noqa: S607
     return [str(program)]
 
 
@@ -156,7 +160,7 @@ def run_godot(*words: str) -> list[str] | None:
 
 def build_cpp_example(name: str) -> list[str] | None:
     """An example of the client in C++, built as its page says."""
-    if not all(map(shutil.which, ("cmake", "make", "c++"))):
+    if not all(map(shutil.which, ("cmake", "make", "c++"))) or not has_headers(CPP_PACKAGES):
         return None
     build = BUILD / "cpp"
     for words in (["-S", str(CLIENTS / "cpp"), "-B", str(build)], ["--build", str(build), "--target", name]):
@@ -170,8 +174,7 @@ def command_of(language: str) -> list[str] | None:
     if language == "csharp":
         return compile_csharp(DRIVERS / "Driver.cs")
     if language == "cpp":
-        packages = ("nlohmann/json.hpp", "openssl/ssl.h")
-        return compile_cpp(DRIVERS / "driver.cpp", "-DCROSSBORDER_TLS", "-lssl", "-lcrypto", headers=packages)
+        return compile_cpp(DRIVERS / "driver.cpp")
     if language == "godot":
         program = run_godot("--script", str(DRIVERS / "driver.gd"))
         return program and [sys.executable, str(DRIVERS / "dialling.py"), *program]

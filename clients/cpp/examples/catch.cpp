@@ -1,6 +1,6 @@
 // A game that learns, on the console: catch [ADDRESS]. README.md says how to start the learner and the service.
 #include <cmath>
-#include <crossborder/session.hpp>
+#include <crossborder.hpp>
 #include <deque>
 #include <iostream>
 
@@ -16,8 +16,8 @@ class Catch {
   }
 
   /// The reward: 1 for a ball that was caught, -1 for another one, 0 while it falls.
-  double advance(std::int64_t action) {
-    paddle = std::clamp(paddle + SPEED * double(action - 1), 0.0, 1.0);
+  double advance(int action) {
+    paddle = std::clamp(paddle + SPEED * (action - 1), 0.0, 1.0);
     x += drift;
     y -= SPEED;
     if (x < 0 || x > 1) x = std::clamp(x, 0.0, 1.0), drift = -drift;
@@ -43,7 +43,7 @@ int main(int n_words, char** words) try {
     auto action = session.act(game.reset());
     double reward = 0;
     while (!game.is_over()) {
-      reward = game.advance(action.integer());
+      reward = game.advance(action);
       action = session.act(game.look(), reward, game.is_over());
     }
     last.push_back(reward);

@@ -5,7 +5,7 @@
 // create_subscription, on_timer the one of create_wall_timer, and publish calls a publisher.
 #include <atomic>
 #include <condition_variable>
-#include <crossborder/session.hpp>
+#include <crossborder.hpp>
 #include <iostream>
 #include <mutex>
 
@@ -38,7 +38,7 @@ class Node {
   std::mutex mutex;
   std::condition_variable has_come;
   std::vector<float> newest;  // A reading that nobody has acted upon yet, or empty.
-  std::int64_t action = 0;
+  int action = 0;
   Clock::time_point chosen_at{};
   std::atomic<bool> is_on = true;
   std::thread thread;  // Last, since it uses the others.
@@ -59,9 +59,10 @@ class Node {
       try {
         const auto chosen = session.act(reading);  // May take long; the timer goes on meanwhile.
         lock.lock();
-        action = chosen.integer();
+        action = chosen;
         chosen_at = Clock::now();
-      } catch (const crossborder::OutOfReachError& error) {
+      } catch (const crossborder::Error& error) {
+        if (error.name != "out_of_reach") throw;
         std::cerr << error.what() << "; trying again" << std::endl;
       }
     }

@@ -1,0 +1,25 @@
+"""A client is one file that one can read before copying it, and the game around it is short."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.clients.driven import CLIENTS
+
+MOST_LINES = {
+    "python/crossborder_client.py": 300,
+    "javascript/crossborder.js": 300,
+    "csharp/Crossborder.cs": 300,
+    "godot/crossborder.gd": 300,
+    "cpp/crossborder.hpp": 340,  # C++ has neither a WebSocket nor TLS of its own.
+    "python/example.py": 60,
+    "javascript/catch.js": 60,
+    "csharp/Example.cs": 60,
+    "godot/catch.gd": 60,
+    "cpp/examples/catch.cpp": 60,
+}
+
+
+@pytest.mark.parametrize(("file", "most"), MOST_LINES.items())
+def test_a_client_is_one_short_file_and_so_is_its_game(file: str, most: int) -> None:
+    assert len((CLIENTS / file).read_text().splitlines()) <= most
