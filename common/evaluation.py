@@ -231,14 +231,9 @@ def open_evaluator(
 
 def _layout(spec: EnvSpec) -> list[dict[str, object]]:
     """The leaves of observations and actions, without the bounds of arrays of numbers."""
-    spaces = (leaves_of(spec.observation_space), leaves_of(spec.action_space))
-    return [
-        {
-            path: (leaf.shape, leaf.dtype) if isinstance(leaf, gymnasium.spaces.Box) else leaf
-            for path, leaf in space.items()
-        }
-        for space in spaces
-    ]
+    box = gymnasium.spaces.Box
+    each = [leaves_of(space) for space in (spec.observation_space, spec.action_space)]
+    return [{path: (x.shape, x.dtype) if isinstance(x, box) else x for path, x in leaves.items()} for leaves in each]
 
 
 def build_eval_env(config: EnvConfig, training: EnvSpec | None) -> AnyEnv:

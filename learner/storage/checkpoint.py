@@ -279,7 +279,7 @@ def load_agent(directory: str | Path, allow: Sequence[str] = ()) -> tuple[Agent,
 
     Raises:
         CheckpointError: the directory holds no readable checkpoint.
-        ConfigError: the directory is in a home that is not known.
+        ConfigError: the directory is in a home that is not known, or ``allow`` is neither a list of texts nor a text.
         PluginError: the policy names a part that is not allowed, or a part cannot be built.
     """
     parts, config, meta = load_parts(expand_path(directory, "directory"), allow)
@@ -289,11 +289,7 @@ def load_agent(directory: str | Path, allow: Sequence[str] = ()) -> tuple[Agent,
 def load_parts(
     directory: Path, allow: Sequence[str] = (), device: str = "cpu"
 ) -> tuple[Parts, ActorConfig, dict[str, Any]]:
-    """Build the parts of a policy on a device, and load its agent; see ``load_agent``.
-
-    Raises:
-        ConfigError: ``allow`` is neither a list of texts nor a text, which stands for a list of one.
-    """
+    """Build the parts of a policy on a device, and load its agent; see ``load_agent``."""
     names = (allow,) if isinstance(allow, str) else allow  # ``ANY in "company"`` is true, and would allow all code.
     if not isinstance(names, Collection) or not all(isinstance(name, str) for name in names):
         raise ConfigError(f"allow: expected a list of your own parts, such as ['my_parts'], found {allow!r:.80}")
