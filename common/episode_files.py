@@ -32,10 +32,12 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from common.data import Array, Items
-from common.errors import DatasetError
+from common.errors import ConfigError, DatasetError
 from common.hints import nearest
+from common.home import expand_path
 
 SUFFIX: Final = ".npz"
 SPACES: Final = ("obs", "action")
@@ -86,23 +88,31 @@ def headers_of(columns: Mapping[str, Array]) -> dict[str, ArrayHeader]:
     return {name: ArrayHeader(array.dtype, array.shape) for name, array in columns.items()}
 
 
-def write_episode(path: Path, columns: Mapping[str, Array]) -> None:
+def write_episode(path: str | Path, columns: Mapping[str, ArrayLike]) -> None:
     """Write one episode. The file appears at ``path`` when it is whole and on the disk; no other file stays behind.
 
     Args:
-        path: of the file; its directory exists.
+        path: of the file, which ends in ``.npz``; its directory exists.
         columns: the arrays, see the module.
 
     Raises:
+        ConfigError: ``path`` is no path of such a file, or ``columns`` no mapping.
         DatasetError: the arrays are no episode.
         OSError: the file cannot be written.
     """
-    check_headers(headers_of(columns), str(path))
+    path = expand_path(path, "path")
+    if path.suffix != SUFFIX:
+        raise ConfigError(f"path: expected a file whose name ends in {SUFFIX}, found '{path}': no reader finds another")
+    if not isinstance(columns, Mapping):
+        raise ConfigError(f"columns: expected arrays by their names, such as obs and action, found {columns!r:.80}")
+    arrays = {name: np.asarray(values) for name, values in columns.items()}
+    check_headers(headers_of(arrays), str(path))
+    ends_of(arrays, str(path))
     part = path.with_name(f".{path.name}.part")
     try:
         with part.open("wb") as file:
             with zipfile.ZipFile(file, "w") as archive:
-                for name, array in columns.items():
+                for name, array in arrays.items():
                     _write(archive, name, array)
             file.flush()
             os.fsync(file.fileno())

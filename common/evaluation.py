@@ -25,6 +25,7 @@ from common.lanes.stacking import Stacker
 from common.lanes.vector_lanes import is_vector
 from common.lanes.watched_envs import Watch
 from common.plugins.part_config import EnvConfig
+from common.spaces import leaves_of
 
 MAX_ENVS: Final = 32
 """The most environments of one evaluation. More would share the cost of an inference no better, and need memory."""
@@ -189,6 +190,8 @@ def open_evaluator(
     watch: Watch,
     stack: ExitStack,
     film: Callable[[EnvConfig], AbstractContextManager[AnyEnv]] | None = None,
+    *,
+    policy: EnvSpec | None = None,
 ) -> Evaluator:
     """Build the evaluator of a run and its first environment.
 
@@ -198,10 +201,12 @@ def open_evaluator(
         watch: watches every environment that the evaluator steps.
         stack: stops the environments safely and closes them.
         film: opens the one environment that is filmed while it plays all episodes; None: nothing is filmed.
+        policy: the spaces of a saved policy, of which the environment may have others, but not of another layout; None:
+            they are not compared.
 
     Raises:
         CrossborderError: the evaluator or its environment cannot be built, or this environment has other spaces than
-            the environment of training.
+            the environment of training, or spaces in which the policy cannot act.
     """
     env_config = config.env.for_evaluation()
     stop_safely = build_safe_stop(env_config)
@@ -213,6 +218,8 @@ def open_evaluator(
             stack.callback(close_env, env)
         else:
             env = stack.enter_context(film(env_config))
+        if policy is not None and _layout(found := spec_of(env, float64=env_config.float64)) != _layout(policy):
+            raise ConfigError(f"env: expected spaces in which the policy can act, {policy}, found {found}")
         check_safe_stop(env_config, env.action_space, env)
         stack.enter_context(watch.stopping(partial(stop_safely, env)))
         watched = watch.over(env)
@@ -220,6 +227,13 @@ def open_evaluator(
 
     make_more = make_env if rate_hz is None and film is None else None  # A robot exists once.
     return build_evaluator(make_env(), config.evaluator, env_config, make_more)
+
+
+def _layout(spec: EnvSpec) -> list[dict[str, object]]:
+    """The leaves of observations and actions, without the bounds of arrays of numbers."""
+    box = gymnasium.spaces.Box
+    each = [leaves_of(space) for space in (spec.observation_space, spec.action_space)]
+    return [{path: (x.shape, x.dtype) if isinstance(x, box) else x for path, x in leaves.items()} for leaves in each]
 
 
 def build_eval_env(config: EnvConfig, training: EnvSpec | None) -> AnyEnv:

@@ -157,8 +157,8 @@ def _explain_unknown(key: str, owner: type[Settings] | None) -> str:
 
 def _say_plainly(message: str) -> str:
     """A message of pydantic's in the words of YAML: "Input should be a valid tuple" is "expected a list"."""
-    expected = re.sub("^Input should be ", "expected ", message)
-    expected = re.sub("(, unable to|, got a| or instance of).*", "", expected)
+    expected = re.sub("^(Input should be|[A-Z][a-z]+ should have) ", "expected ", message)
+    expected = re.sub("(, unable to|, got a| or instance of| after validation).*", "", expected)
     for theirs, ours in _WORDS.items():
         expected = expected.replace(theirs, ours)
     return expected

@@ -54,7 +54,7 @@ def train(
             in turns, as ``sync-train`` does. If other programs have ports that the configuration
             does not name, free ones take their place.
         settings: values that replace those of the configuration, by their dotted keys, such as ``{"agent.params.lr":
-            0.001}``.
+            0.001}``. A mapping replaces the whole section: ``{"trainer": {…}}`` keeps no other setting of trainer.
         resume: resume the run in ``run_dir``, if there is one.
         progress: show figures of the run while it trains.
 
@@ -69,6 +69,9 @@ def train(
         raise ConfigError(f"actors: expected a whole number, 0 or more, found {actors!r}")
     if not isinstance(settings, Mapping | None) or not all(isinstance(key, str) for key in settings or {}):
         raise ConfigError(f"settings: expected values by dotted keys, such as agent.params.lr, found {settings!r:.80}")
+    for name, is_asked in {"resume": resume, "progress": progress}.items():
+        if not isinstance(is_asked, bool):
+            raise ConfigError(f"{name}: expected True or False, found {is_asked!r:.80}")
     values: dict[str, Any] = (
         _plain(config) if isinstance(config, Mapping) else read_values(expand_path(config, "config"))
     )

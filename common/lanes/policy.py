@@ -46,8 +46,12 @@ class Policy:
         self.agent.train()
 
     def begin(self, lanes: Sequence[int] | None = None) -> None:
-        """Note that the next observation begins an episode, in these lanes or in all."""
-        self._begun = set() if lanes is None else self._begun.difference(lanes)
+        """Note that the next observation begins an episode, in these lanes or in all.
+
+        Raises:
+            PluginError: a lane is no number of 0 or more.
+        """
+        self._begun = set() if lanes is None else self._begun.difference(_read_lanes(lanes))
 
     def __call__(self, observation: Any, lanes: Sequence[int] | None = None) -> Any:
         """Choose an action for one observation; it can be passed to the environment's ``step``.
@@ -56,11 +60,12 @@ class Policy:
 
         Raises:
             PluginError: the agent cannot act for some of its lanes; there are not as many observations as lanes, or a
-                lane twice; or an observation does not fit its space.
+                lane twice, or a lane is no number of 0 or more; or an observation does not fit its space, or has values
+                that are not finite.
         """
         self._has_lanes = self._has_lanes or lanes is not None
         if lanes is not None:
-            return self._choose(observation, lanes)
+            return self._choose(observation, _read_lanes(lanes))
         return self._choose([observation], [0])[0]
 
     def _choose(self, observations: Sequence[Any], lanes: Sequence[int]) -> list[Any]:
@@ -69,6 +74,8 @@ class Policy:
                 f"policy: expected an observation for each of the lanes {list(lanes)}, all different, found "
                 f"{len(observations)} observations"
             )
+        if not lanes:
+            return []
         obs = _join([self._read(observation) for observation in observations])
         begins = np.array([lane not in self._begun for lane in lanes])
         self._begun.update(lanes)
@@ -90,6 +97,10 @@ class Policy:
         leaves = found if isinstance(found, dict) else {"": found}
         if any(leaf.shape != self._shapes[path] for path, leaf in leaves.items()):
             raise PluginError(f"policy: observation: {describe_misfit(space, observation)}")
+        for path, leaf in leaves.items():
+            if leaf.dtype.kind == "f" and not np.isfinite(leaf).all():  # A network answers NaN by some action.
+                named = f" '{path}'" if path else ""
+                raise PluginError(f"policy: observation{named}: expected finite values, found {observation!r:.200}")
         return found
 
     def _sample(self, obs: Leaves, begins: Array) -> Leaves:
@@ -123,6 +134,18 @@ class Policy:
     def _lane_agent(self) -> LaneAgent:
         """The agent that acts for some lanes; looking at its methods takes as long as a small network."""
         return acting_for_lanes(self.agent)
+
+
+def _read_lanes(lanes: Sequence[int]) -> list[int]:
+    """The numbers of lanes.
+
+    Raises:
+        PluginError: they are no sequence of numbers of 0 or more.
+    """
+    found = list(lanes) if isinstance(lanes, Sequence | np.ndarray) else [None]
+    if not all(isinstance(lane, int | np.integer) and not isinstance(lane, bool) and lane >= 0 for lane in found):
+        raise PluginError(f"policy: lanes: expected a list of numbers of lanes, 0 or more, found {lanes!r:.80}")
+    return [int(lane) for lane in found]
 
 
 def _join(rows: Sequence[Leaves]) -> Leaves:

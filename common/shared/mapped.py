@@ -61,7 +61,10 @@ def map_file(path: Path, size: int, *, create: bool, writable: bool = True) -> m
         finally:
             os.close(fd)
     except OSError as error:
-        raise RunDirectoryError(f"{path}: {size} bytes of shared memory: {error.strerror}") from error
+        done = "made" if create else "opened"
+        raise RunDirectoryError(
+            f"{path}: a file of {size} bytes that processes share cannot be {done}: {error.strerror}"
+        ) from error
 
 
 def identify(path: Path, *, this_boot: bool, beside: Iterable[Path] = ()) -> int:

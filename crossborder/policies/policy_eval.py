@@ -68,16 +68,16 @@ def _evaluate(arguments: argparse.Namespace) -> Mapping[str, object]:
     from common.errors import PluginError
     from common.evaluation import open_evaluator, score_agent
     from common.lanes.watched_envs import Watch
-    from learner.storage.checkpoint import load_agent
+    from learner.storage.checkpoint import load_parts
 
-    agent, parts, meta = load_agent(arguments.run / arguments.checkpoint, arguments.allow)
-    parts = _change(parts, arguments)
+    built, saved, meta = load_parts(arguments.run / arguments.checkpoint, arguments.allow)
+    parts = _change(saved, arguments)
     if arguments.against is not None:
         parts = _play_against(arguments.against, parts, arguments.allow)
     film = None if arguments.record_video is None else partial(_film, arguments)
     with ExitStack() as stack:
         try:
-            evaluator = open_evaluator(parts, None, Watch(threading.Event()), stack, film)
+            evaluator = open_evaluator(parts, None, Watch(threading.Event()), stack, film, policy=built.frames)
         except PluginError as error:
             if parts.env.spaces is None:
                 raise
@@ -85,7 +85,7 @@ def _evaluate(arguments: argparse.Namespace) -> Mapping[str, object]:
                 f"{error}; the run describes its spaces (env.spaces), so only its actors may have the environment: "
                 "let an actor score policies (evaluator.process: actor)"
             ) from error
-        score, record, _ = score_agent(evaluator, agent)
+        score, record, _ = score_agent(evaluator, built.agent)
     asked = {"episodes": parts.evaluator.episodes, "seed": parts.evaluator.seed}
     place = str(arguments.run / arguments.checkpoint)
     return {"checkpoint": place, "opt_steps": meta["opt_steps"], **asked, "score": score, **record}

@@ -5,21 +5,33 @@ from __future__ import annotations
 import base64
 import json
 import math
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Final, TypeVar
 
 import msgpack
 import numpy as np
+from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.json_format import MessageToDict
+from google.protobuf.message import Message
 
 from common.data import Column
+from common.hints import nearest
 from common.spaces import convert
 from common.wire.acting_payloads import Description
 from common.wire.pb import acting_pb2 as pb
 from common.wire.rpc import BadMessageError
 
 Values = Mapping[str, Any]
+MessageT = TypeVar("MessageT", bound=Message)
+_REFUSALS: Final = (OverflowError, RecursionError, TypeError, ValueError)
+"""What protobuf and numpy raise for a value that they do not take."""
+_KINDS: Final = {
+    **dict.fromkeys((FieldDescriptor.CPPTYPE_UINT32, FieldDescriptor.CPPTYPE_UINT64), "a whole number of 0 or more"),
+    **dict.fromkeys((FieldDescriptor.CPPTYPE_INT32, FieldDescriptor.CPPTYPE_INT64), "a whole number"),
+    **dict.fromkeys((FieldDescriptor.CPPTYPE_FLOAT, FieldDescriptor.CPPTYPE_DOUBLE), "a number"),
+    FieldDescriptor.CPPTYPE_BOOL: "true or false",
+    FieldDescriptor.CPPTYPE_STRING: "a text",
+}
 _REQUESTS = ("open", "resume", "step", "report", "close")
 MOST_BYTES, MOST_NUMBER_BYTES = 1 << 16, 64
 """Bytes of a message, and as many more for each number that a step of all lanes has: a number in JSON has up to 25."""
@@ -60,8 +72,7 @@ def read_describe(values: Values) -> pb.DescribeRequest:
     Raises:
         BadMessageError: a field is unknown, or a value is of another kind.
     """
-    with _refusing("describe"):
-        return pb.DescribeRequest(**_fields_of("describe", values))
+    return _build(pb.DescribeRequest, "describe", _fields_of("describe", values))
 
 
 def read_request(values: Values, description: Description | None = None) -> pb.ActRequest:
@@ -81,20 +92,19 @@ def read_request(values: Values, description: Description | None = None) -> pb.A
         )
     (kind,) = kinds
     fields = _fields_of(kind, values)
-    with _refusing(kind):
-        match kind:
-            case "open":
-                return pb.ActRequest(open=pb.OpenSession(**fields))
-            case "resume":
-                return pb.ActRequest(resume=pb.ResumeSession(**fields))
-            case "step" if description is not None:
-                return pb.ActRequest(step=_read_step(fields, description))
-            case "step":
-                raise BadMessageError("expected open or resume as the first request, found step")
-            case "report":
-                return pb.ActRequest(report=pb.ClientReport(**fields))
-            case _:
-                return pb.ActRequest(close=pb.CloseSession(**fields))
+    match kind:
+        case "open":
+            return pb.ActRequest(open=_build(pb.OpenSession, kind, fields))
+        case "resume":
+            return pb.ActRequest(resume=_build(pb.ResumeSession, kind, fields))
+        case "step" if description is not None:
+            return pb.ActRequest(step=_read_step(fields, description))
+        case "step":
+            raise BadMessageError("expected open or resume as the first request, found step")
+        case "report":
+            return pb.ActRequest(report=_build(pb.ClientReport, kind, fields))
+        case _:
+            return pb.ActRequest(close=_build(pb.CloseSession, kind, fields))
 
 
 def _fields_of(kind: str, values: Values) -> dict[str, Any]:
@@ -104,13 +114,31 @@ def _fields_of(kind: str, values: Values) -> dict[str, Any]:
     return fields
 
 
-@contextmanager
-def _refusing(kind: str) -> Iterator[None]:
-    """Refuse fields that protobuf or numpy does not take."""
+def _build(message: type[MessageT], kind: str, fields: Mapping[str, Any]) -> MessageT:
+    """The message with these fields.
+
+    Raises:
+        BadMessageError: a field is unknown, or its value is of another kind.
+    """
     try:
-        yield
-    except (OverflowError, RecursionError, TypeError, ValueError) as error:
-        raise BadMessageError(f"{kind}: {error}") from error
+        return message(**fields)
+    except _REFUSALS as error:
+        raise BadMessageError(f"{kind}: {_find_fault(message, fields) or error}") from error
+
+
+def _find_fault(message: type[Message], fields: Mapping[str, Any]) -> str:
+    """The first field that protobuf does not take, in words: its own errors name neither field nor value."""
+    known = message.DESCRIPTOR.fields_by_name
+    for name, value in fields.items():
+        if name not in known:
+            return f"{name}: unknown field{nearest(str(name), known)}"
+        try:
+            message(**{name: value})
+        except _REFUSALS:
+            kind = _KINDS.get(known[name].cpp_type, "a mapping")
+            expected = f"a list (each: {kind})" if hasattr(getattr(message(), name), "append") else kind
+            return f"{name}: expected {expected}, found {value!r:.80}"
+    return ""
 
 
 def _read_step(fields: Mapping[str, Any], description: Description) -> pb.LaneSteps:
@@ -118,7 +146,7 @@ def _read_step(fields: Mapping[str, Any], description: Description) -> pb.LaneSt
     observation = _pack(description.observation_columns, given.pop("observation", None), "observation")
     executed = given.pop("executed", None)
     packed = b"" if executed is None else _pack(description.action_columns, executed, "executed")
-    return pb.LaneSteps(**given, observation=observation, executed=packed)
+    return _build(pb.LaneSteps, "step", {**given, "observation": observation, "executed": packed})
 
 
 def _pack(columns: Mapping[str, Column], value: Any, name: str) -> bytes:
@@ -139,12 +167,19 @@ def _pack_leaf(column: Column, value: Any, name: str) -> bytes:
     if isinstance(value, bytes):
         return value
     if isinstance(value, str):
-        return base64.b64decode(value, validate=True)
-    array = np.asarray(value)
-    if array.shape[1:] != column.shape or not array.ndim:
-        raise BadMessageError(f"{name}: expected the shape {['k', *column.shape]}, found {list(array.shape)}")
-    packed: bytes = convert(array, column.numpy_dtype).tobytes()
-    return packed
+        try:
+            return base64.b64decode(value, validate=True)
+        except ValueError as error:
+            raise BadMessageError(f"{name}: expected bytes as base64, found {value!r:.80}: {error}") from error
+    expected = f"{column.numpy_dtype} [{', '.join(('k', *map(str, column.shape)))}], with a row for each of k lanes"
+    try:
+        packed = convert(np.asarray(value), column.numpy_dtype)
+    except _REFUSALS as error:
+        raise BadMessageError(f"{name}: expected {expected}, found {value!r:.80}") from error
+    if packed.shape[1:] != column.shape or not packed.ndim:
+        found = f"the shape {list(packed.shape)}" if packed.ndim else f"{value!r:.80}"
+        raise BadMessageError(f"{name}: expected {expected}, found {found}")
+    return packed.tobytes()
 
 
 def tell_answer(answer: pb.ActResponse, description: Description) -> Values:

@@ -63,6 +63,13 @@ class SweepDirectory:
                     "begin a new sweep in another directory (--dir)"
                 )
         else:
+            begun = {"lock", self.base.name, self._study_file.name}  # A sweep that was killed while it began.
+            others = sorted(name for each in self.path.iterdir() if (name := each.name) not in begun and name[0] != ".")
+            if others:  # A run has a config.yaml too, which a sweep would replace.
+                raise RunDirectoryError(
+                    f"{self.path}: expected a sweep (sweep.yaml) or an empty directory, found "
+                    f"{', '.join(others[:5])}; begin the sweep in another directory (--dir)"
+                )
             replace_text(self.base, dump_config(base_config(self.sweep)))
             replace_text(self._study_file, f"{self.path.resolve().name}-{secrets.token_hex(4)}\n")
         replace_text(file, yaml.safe_dump(self.sweep.model_dump(mode="json"), sort_keys=False))

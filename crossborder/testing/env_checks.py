@@ -101,7 +101,7 @@ def _check_step(env: Env, policy: Policy | None) -> None:
     _check_observation(env, obs, "step()")
     with explaining(f"step() gave a reward of {reward!r}: return a number"):
         assert not np.shape(np.asarray(reward)), "it has dimensions"
-        float(reward)
+        assert np.asarray(reward).dtype.kind in "biuf", "it is no number"
     for name, value in (("terminated", terminated), ("truncated", truncated)):
         assert isinstance(value, (bool, np.bool_)), f"step() gave {name} = {value!r}: return a bool"
 

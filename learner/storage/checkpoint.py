@@ -12,7 +12,7 @@ import shutil
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -252,7 +252,13 @@ def load_params(directory: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any
     try:
         return read_whole(directory, _read_policy)
     except (OSError, ValueError, SafetensorError) as error:
-        raise CheckpointError(f"{directory}: no readable checkpoint: {error}{nearest_path(directory)}") from error
+        raise CheckpointError(f"{directory}: no readable checkpoint: {error}{_hint(directory)}") from error
+
+
+def _hint(directory: Path) -> str:
+    """A hint at the policies of a run, if the directory is that of a run, or at a directory of a similar name."""
+    inside = (directory / name for name in ("best", "final") if (directory / name).is_dir())
+    return next((f" (did you mean '{policy}'?)" for policy in inside), nearest_path(directory))
 
 
 def _read_policy(directory: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
@@ -273,7 +279,7 @@ def load_agent(directory: str | Path, allow: Sequence[str] = ()) -> tuple[Agent,
 
     Raises:
         CheckpointError: the directory holds no readable checkpoint.
-        ConfigError: the directory is in a home that is not known.
+        ConfigError: the directory is in a home that is not known, or ``allow`` is neither a list of texts nor a text.
         PluginError: the policy names a part that is not allowed, or a part cannot be built.
     """
     parts, config, meta = load_parts(expand_path(directory, "directory"), allow)
@@ -284,10 +290,13 @@ def load_parts(
     directory: Path, allow: Sequence[str] = (), device: str = "cpu"
 ) -> tuple[Parts, ActorConfig, dict[str, Any]]:
     """Build the parts of a policy on a device, and load its agent; see ``load_agent``."""
+    names = (allow,) if isinstance(allow, str) else allow  # ``ANY in "company"`` is true, and would allow all code.
+    if not isinstance(names, Collection) or not all(isinstance(name, str) for name in names):
+        raise ConfigError(f"allow: expected a list of your own parts, such as ['my_parts'], found {allow!r:.80}")
     params, meta = load_params(directory)
     config = validate(ActorConfig, meta.pop("config") | {"step_processor": None})  # It says only what is recorded.
-    if ANY not in allow:
-        Allowance(allow, f"the policy in {directory}").check(config, evaluates=True)
+    if ANY not in names:
+        Allowance(tuple(names), f"the policy in {directory}").check(config, evaluates=True)
     parts = build_parts(config, seed=0, device=device, n_envs=0)
     parts.agent.load_params(params)
     parts.agent.eval()

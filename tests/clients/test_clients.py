@@ -205,7 +205,7 @@ def test_masks_are_obeyed(connect: Connect, start: Start, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        ({"observation": [0, 0, 0]}, "expected the shape ['k', 2], found [1, 3]"),
+        ({"observation": [0, 0, 0]}, "expected float32 [k, 2], with a row for each of k lanes, found the shape [1, 3]"),
         ({"observation": HERE, "lane": 1}, "lanes: expected numbers below 1"),
         ({"observation": {"eye": 0}}, "observation"),
     ],

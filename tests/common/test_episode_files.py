@@ -10,7 +10,7 @@ import pytest
 from common import episode_files
 from common.data import Items
 from common.episode_files import read_episode, read_headers, write_episode
-from common.errors import DatasetError
+from common.errors import ConfigError, DatasetError
 
 STEPS = 5
 
@@ -61,6 +61,22 @@ def test_an_episode_without_an_end_counts_as_cut_off(tmp_path: Path) -> None:
     assert found["truncated"].tolist() == [False] * (STEPS - 1) + [True]
 
 
+def test_lists_are_written_as_arrays_to_a_path_that_is_a_text(tmp_path: Path) -> None:
+    episode = make_episode(terminated=True, truncated=False)
+    write_episode(str(tmp_path / "one.npz"), {name: np.asarray(values).tolist() for name, values in episode.items()})
+    assert read_episode(tmp_path / "one.npz")["reward"].tolist() == np.asarray(episode["reward"]).tolist()
+
+
+def test_a_file_that_no_reader_would_find_is_not_written(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"path: expected a file whose name ends in \.npz, found '.*one.np'"):
+        write_episode(tmp_path / "one.np", make_episode())
+    with pytest.raises(ConfigError, match="path: expected a path, found 3"):
+        write_episode(3, make_episode())  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"columns: expected arrays by their names.*found \[1, 2\]"):
+        write_episode(tmp_path / "one.npz", [1, 2])  # type: ignore[arg-type]
+    assert not any(tmp_path.iterdir())
+
+
 def test_other_arrays_are_left_out(tmp_path: Path) -> None:
     others = {
         "task": np.array("open the door"),
@@ -103,15 +119,17 @@ def test_arrays_that_are_no_episode_are_named_and_not_written(
 
 
 def test_an_end_before_the_last_step_is_named(tmp_path: Path) -> None:
-    write_episode(tmp_path / "two.npz", make_episode(truncated=np.arange(STEPS) == 1))
-    with pytest.raises(
-        DatasetError, match=r"two.npz: array 'truncated': .* found True at step 1: more than one episode"
-    ):
+    named = r"two.npz: array 'truncated': .* found True at step 1: more than one episode"
+    episode = make_episode(truncated=np.arange(STEPS) == 1)
+    with pytest.raises(DatasetError, match=named):
+        write_episode(tmp_path / "two.npz", episode)
+    np.savez(tmp_path / "two.npz", **episode)  # type: ignore[arg-type]
+    with pytest.raises(DatasetError, match=named):
         read_episode(tmp_path / "two.npz")
 
 
 def test_a_flag_is_false_or_true(tmp_path: Path) -> None:
-    write_episode(tmp_path / "bad.npz", make_episode(terminated=np.full(STEPS, 2)))
+    np.savez(tmp_path / "bad.npz", **make_episode(terminated=np.full(STEPS, 2)))  # type: ignore[arg-type]
     with pytest.raises(DatasetError, match=r"bad.npz: array 'terminated': expected False and True, found 2"):
         read_episode(tmp_path / "bad.npz")
 

@@ -172,6 +172,8 @@ class Kinds(Settings):
     part: Inner = Field(Inner(), description="A section.")
     choice: Literal["a", "b"] = Field("a", description="One of two.")
     share: float = Field(0.5, gt=0, description="Above 0.")
+    seeds: tuple[int, ...] = Field((0,), min_length=1, description="A list with a value.")
+    parts: dict[str, int] = Field({}, max_length=1, description="A mapping with one value.")
 
 
 @pytest.mark.parametrize(
@@ -186,6 +188,8 @@ class Kinds(Settings):
         ("part", 3, "expected keys and values, found 3"),
         ("choice", "c", "expected 'a' or 'b', found 'c'"),
         ("share", 0.0, "expected a number greater than 0, found 0.0"),
+        ("seeds", [], "expected at least 1 item, found []"),
+        ("parts", {"a": 1, "b": 2}, "expected at most 1 item, found {'a': 1, 'b': 2}"),
     ],
 )
 def test_a_value_of_another_kind_is_explained_in_the_words_of_yaml(key: str, value: object, problem: str) -> None:

@@ -88,6 +88,8 @@ def test_numbers_of_numpy_are_saved_as_plain_numbers(tmp_path: Path) -> None:
         ({"actors": -1}, "actors: expected a whole number, 0 or more, found -1"),
         ({"actors": "2"}, "actors: expected a whole number, 0 or more, found '2'"),
         ({"actors": True}, "actors: expected a whole number, 0 or more, found True"),
+        ({"resume": "RUN"}, "resume: expected True or False, found 'RUN'"),
+        ({"progress": 1}, "progress: expected True or False, found 1"),
         ({"config": None}, "config: expected a path, found None"),
         ({"settings": ["trainer.max_opts"]}, r"settings: expected values by dotted keys, .* found \['trainer"),
         ({"settings": {1: 2}}, r"settings: expected values by dotted keys, .* found \{1: 2\}"),

@@ -54,6 +54,16 @@ def test_a_policy_is_scored_under_other_settings_of_its_environment_and_evaluato
     assert "expected a setting of env or evaluator" in capsys.readouterr().err
 
 
+def test_an_environment_in_which_the_policy_cannot_act_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Checkpoints(tmp_path, CONFIG, "run").save("best", dqn(seed=1), opt_steps=12)
+    assert policy_eval.main(["--run", str(tmp_path), "--set", "env.params.id=Pendulum-v1"]) == 2
+    error = capsys.readouterr().err
+    assert "policy-eval: env: expected spaces in which the policy can act, EnvSpec(" in error
+    assert "found EnvSpec(observation_space=Box([-1. -1. -8.]" in error
+
+
 def test_a_run_whose_environment_only_actors_have_says_who_can_score_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

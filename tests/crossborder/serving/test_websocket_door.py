@@ -126,17 +126,44 @@ def test_a_session_goes_on_through_the_other_door(talk_to: TalkTo, service: Serv
 
 
 BAD: dict[str, tuple[Values, str]] = {
-    "another field": ({"seq": 1, "observation": [[0, 0]], "speed": 1}, "speed"),
-    "text for a number": ({"seq": "one", "observation": [[0, 0]]}, "step: "),
-    "no observation": ({"seq": 1}, "observation: expected the shape ['k', 2], found []"),
-    "another shape": ({"seq": 1, "observation": [[0, 0, 0]]}, "expected the shape ['k', 2], found [1, 3]"),
-    "rows of different lengths": ({"seq": 1, "observation": [[0, 0], [0]]}, "step: "),
-    "text that is no base64": ({"seq": 1, "observation": "AAA"}, "step: Incorrect padding"),
+    "another field": (
+        {"seq": 1, "observation": [[0, 0]], "rewards": [1]},
+        "step: rewards: unknown field (did you mean 'reward'?)",
+    ),
+    "text for a number": (
+        {"seq": "one", "observation": [[0, 0]]},
+        "step: seq: expected a whole number of 0 or more, found 'one'",
+    ),
+    "a number for a list": (
+        {"seq": 1, "observation": [[0, 0]], "reward": 1},
+        "step: reward: expected a list (each: a number), found 1",
+    ),
+    "text for a flag": (
+        {"seq": 1, "observation": [[0, 0]], "terminated": ["no"]},
+        "step: terminated: expected a list (each: true or false), found ['no']",
+    ),
+    "a negative lane": (
+        {"seq": 1, "observation": [[0, 0]], "lanes": [-1]},
+        "step: lanes: expected a list (each: a whole number of 0 or more), found [-1]",
+    ),
+    "no observation": (
+        {"seq": 1},
+        "observation: expected float32 [k, 2], with a row for each of k lanes, found None",
+    ),
+    "another shape": ({"seq": 1, "observation": [[0, 0, 0]]}, "k lanes, found the shape [1, 3]"),
+    "rows of different lengths": ({"seq": 1, "observation": [[0, 0], [0]]}, "k lanes, found [[0, 0], [0]]"),
+    "text that is no base64": (
+        {"seq": 1, "observation": "AAA"},
+        "observation: expected bytes as base64, found 'AAA': Incorrect padding",
+    ),
     "bytes of half a lane": ({"seq": 1, "observation": "AAAAAA=="}, "observation"),
-    "text in an observation": ({"seq": 1, "observation": [["0", "0"]]}, "cannot hold these values"),
+    "text in an observation": ({"seq": 1, "observation": [["0", "0"]]}, "k lanes, found [['0', '0']]"),
     "not a number": ({"seq": 1, "observation": [[0, float("nan")]]}, "expected finite values, found nan"),
-    "a fraction for an action": ({"seq": 1, "observation": [[0, 0]], "executed": [0.5]}, "cannot hold these values"),
-    "leaves of another space": ({"seq": 1, "observation": {"eye": [0]}}, "expected the shape"),
+    "a fraction for an action": (
+        {"seq": 1, "observation": [[0, 0]], "executed": [0.5]},
+        "executed: expected int64 [k],",
+    ),
+    "leaves of another space": ({"seq": 1, "observation": {"eye": [0]}}, "k lanes, found {'eye': [0]}"),
 }
 
 

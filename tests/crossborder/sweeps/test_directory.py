@@ -70,3 +70,20 @@ def test_a_directory_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(RunDirectoryError, match="file/sweep: cannot be written: Not a directory"):
         SweepDirectory(tmp_path / "file" / "sweep", make_sweep(tmp_path))
+
+
+def test_a_sweep_does_not_begin_in_the_directory_of_something_else(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    for name in ("config.yaml", "run.json"):
+        (run / name).write_text("of the run")
+    with pytest.raises(RunDirectoryError, match=r"run: expected a sweep \(sweep.yaml\) or an empty.*found run.json;"):
+        SweepDirectory(run, make_sweep(tmp_path))
+    assert (run / "config.yaml").read_text() == "of the run"
+
+
+def test_a_sweep_that_was_killed_while_it_began_begins(tmp_path: Path) -> None:
+    path = SweepDirectory(tmp_path / "sweep", make_sweep(tmp_path)).path
+    (path / "sweep.yaml").unlink()
+    SweepDirectory(path, make_sweep(tmp_path))
+    assert (path / "sweep.yaml").exists()

@@ -112,6 +112,33 @@ def test_a_lane_has_one_observation_in_a_call() -> None:
         policy([np.zeros(3, np.float32)] * 2, lanes=[2, 2])
 
 
+@pytest.mark.parametrize("lanes", [[-1], [0.5], ["0"], [True], [float("nan")], 3, "0"])
+def test_lanes_are_numbers_of_0_or_more(lanes: Any) -> None:
+    spec = spec_of(CountingEnv())
+    policy = Policy(Remembering(spec, seed=0, epsilon=0.0, device="cpu"), spec)
+    named = f"^policy: lanes: expected a list of numbers of lanes, 0 or more, found {re.escape(repr(lanes))}"
+    with pytest.raises(PluginError, match=named):
+        policy.begin(lanes)
+    with pytest.raises(PluginError, match=named):
+        policy([np.zeros(3, np.float32)], lanes=lanes)
+
+
+def test_no_lanes_have_no_actions() -> None:
+    spec = spec_of(CountingEnv())
+    policy = Policy(Remembering(spec, seed=0, epsilon=0.0, device="cpu"), spec)
+    assert policy([], lanes=[]) == []
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_an_observation_with_a_value_that_is_not_finite_is_refused(value: float) -> None:
+    spec = spec_of(Observing("goal"))
+    policy = Policy(Remembering(spec, seed=0, epsilon=0.0, device="cpu"), spec)
+    observation = {name: np.zeros(2) for name in ("observation", "desired_goal", "achieved_goal")}
+    observation["desired_goal"][1] = value
+    with pytest.raises(PluginError, match=r"^policy: observation 'desired_goal': expected finite values, found"):
+        policy(observation)
+
+
 def test_a_policy_with_a_memory_hears_where_episodes_begin() -> None:
     spec = spec_of(CountingEnv())
     policy = Policy(Remembering(spec, seed=0, epsilon=0.0, device="cpu"), spec)

@@ -10,7 +10,7 @@ import torch
 
 from common.agents.products import choices
 from common.config.actor_config import ActorConfig
-from common.errors import CheckpointError
+from common.errors import CheckpointError, ConfigError, PluginError
 from common.interfaces import Agent
 from common.lanes.building import build_env, spec_of
 from common.plugins.part_config import EnvConfig, PluginConfig
@@ -121,6 +121,8 @@ def test_a_damaged_or_missing_checkpoint_is_refused_with_its_place(tmp_path: Pat
     with pytest.raises(CheckpointError, match="no readable checkpoint"):
         load_agent(tmp_path / "nothing")
     Checkpoints(tmp_path, CONFIG, "run").save("best", dqn(seed=1))
+    with pytest.raises(CheckpointError, match=rf"\(did you mean '{tmp_path}/best'\?\)"):
+        load_agent(tmp_path)
     (tmp_path / "best" / "model.safetensors").write_bytes(b"\x08\x00")
     with pytest.raises(CheckpointError, match="no readable checkpoint"):
         load_agent(tmp_path / "best")
@@ -169,3 +171,12 @@ def test_a_network_of_another_shape_is_refused(tmp_path: Path) -> None:
     (tmp_path / "best" / "meta.json").write_text(json.dumps(meta))
     with pytest.raises(CheckpointError, match="does not fit"):
         load_agent(tmp_path / "best")
+
+
+def test_one_part_that_is_allowed_may_be_a_text_and_allows_no_other(tmp_path: Path) -> None:
+    save_own_parts(tmp_path)
+    load_agent(tmp_path / "best", "examples")
+    with pytest.raises(PluginError, match=r"examples\.own_parts"):
+        load_agent(tmp_path / "best", "company")  # It has "any" in it.
+    with pytest.raises(ConfigError, match=r"allow: expected a list of your own parts, .* found None"):
+        load_agent(tmp_path / "best", None)  # type: ignore[arg-type]
