@@ -22,6 +22,8 @@ back to an earlier moment.
 from __future__ import annotations
 
 import json
+import os
+import weakref
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -31,13 +33,13 @@ from urllib.parse import quote
 
 import numpy as np
 
-from common.data import FINAL, Array, Items, Schema
+from common.data import FINAL, Array, Column, Items, Schema
 from common.depth import parse_json
 from common.errors import RunDirectoryError, SchemaMismatchError
 from common.shared.mapped import Word, Words, identify, map_file
 from learner.replay.batch_log import RECORD, Batch, BatchLog, choose_length
 from learner.replay.links import Links
-from learner.replay.ring import compute_checksum, fault_in, read_ring, view_as_ring
+from learner.replay.ring import LARGE_BYTES, compute_checksum, fault_in, read_ring, view_as_ring
 from learner.shared.durable import replace_text, sync
 
 LAYOUT_VERSION: Final = 4
@@ -129,8 +131,6 @@ def _require_version(version: object, place: str) -> None:
 
 
 N_CURSORS: Final = 8192
-FAULT_IN_BYTES: Final = 16 << 10
-"""If a batch has at least this many bytes of a column, it saves time to prepare for writing them."""
 CURSOR: Final = np.dtype([("incarnation", "<u8"), ("seq", "<u8"), ("end", "<i8"), ("unused", "<u8")])
 """An actor process, the seq of its newest batch, and where rows end with that batch. 32 bytes, so no cursor lies across
 the border of two pages."""
@@ -218,10 +218,7 @@ class ReplayMemory:
         mapped = partial(map_file, create=create, writable=writable)
         self.header = _Header(mapped(directory / "header", 8 * _Header.N_WORDS))
         self.cursors: Array = np.frombuffer(mapped(directory / "cursors", CURSOR.itemsize * N_CURSORS), CURSOR)
-        self._files = [
-            (mapped(directory / f"column-{quote(c.name, safe='')}", self.n_slots * c.row_bytes), c)
-            for c in self.schema.columns
-        ]
+        self._files = [(mapped(self._path_of(c), self.n_slots * c.row_bytes), c) for c in self.schema.columns]
         self.columns: Items = {c.name: view_as_ring(file, c) for file, c in self._files}
         """The ring of each column, ``[n_slots, *shape]``."""
         self.links = Links(mapped, directory, self.columns, self.n_slots) if self.schema.is_rows else None
@@ -343,11 +340,21 @@ class ReplayMemory:
                 return f"{name}: expected {low} to {high}, found {found}"
         return None
 
+    def _path_of(self, column: Column) -> Path:
+        return self.directory / f"column-{quote(column.name, safe='')}"
+
+    def open_columns(self) -> list[int]:
+        """Descriptors of the files of all columns, for writing; they are closed with this object."""
+        files = [os.open(self._path_of(column), os.O_WRONLY) for column in self.schema.columns]
+        for file in files:
+            weakref.finalize(self, os.close, file)
+        return files
+
     def fault_in(self, start: int, rows: int) -> None:
-        """Prepare to write many bytes from row ``start`` on for the first time in this process."""
+        """Prepare to write many bytes from row ``start`` on into pages that this process has not mapped yet."""
         slot = start % self.n_slots
         for file, column in self._files:
-            if rows * column.row_bytes >= FAULT_IN_BYTES:
+            if rows * column.row_bytes >= LARGE_BYTES:
                 fault_in(file, slot * column.row_bytes, (slot + rows) * column.row_bytes)
 
     def compute_checksum(self, batch: Batch) -> int:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import mmap
+import os
 import zlib
 from collections.abc import Callable, Iterable, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Final
 
@@ -16,7 +18,8 @@ from common.data import Array, Column
 
 BLOCK_BYTES: Final = 4096
 LARGE_BYTES: Final = 32 << 10
-"""For arrays of at least this many bytes the sums are faster than CRC-32 alone."""
+"""For arrays of at least this many bytes the sums are faster than CRC-32 alone. It also saves time to write them by a
+system call, or to prepare for storing them."""
 _FACTORS: Final[Array] = np.frombuffer(hashlib.shake_128(b"crossborder").digest(BLOCK_BYTES), "<u8") | np.uint64(1)
 
 
@@ -88,24 +91,53 @@ def write_ring(ring: Array, rows: Array, start: int) -> None:
     ring[: n - until_end] = rows[until_end:]
 
 
-def write_rings(rings: Sequence[Array], columns: Sequence[Array], start: int) -> int:
+def write_rings(rings: Sequence[Array], columns: Sequence[Array], start: int, files: Sequence[int] = ()) -> int:
     """Write the rows ``[n, *shape]`` of each column into its ring, all of one length, as ``write_ring`` does.
+
+    Args:
+        rings: the arrays, or more of them than there are files.
+        columns: the rows.
+        start: absolute index of the first row.
+        files: descriptors of the first rings' files, which then take ``LARGE_BYTES`` and more by a system call.
 
     Returns:
         The checksum of the bytes that were written, one column after another.
+
+    Raises:
+        OSError: a file does not take the bytes, for example because the disk is full.
     """
     slot, checksum = start % len(rings[0]), 0
     end = slot + len(columns[0])
-    if end <= len(rings[0]):
-        for ring, rows in zip(rings, columns, strict=True):
+    for ring, rows, file in zip_longest(rings, columns, files):
+        if file is not None and rows.nbytes >= LARGE_BYTES:
+            part = np.ascontiguousarray(rows, ring.dtype)
+            write_file(file, part, start, len(ring))
+        elif end <= len(ring):
             part = ring[slot:end]
             part[...] = rows
-            checksum = add_to_checksum(checksum, part)
-        return checksum
-    for ring, rows in zip(rings, columns, strict=True):
-        write_ring(ring, rows, start)
-        checksum = add_to_checksum(checksum, np.ascontiguousarray(rows, ring.dtype))
+        else:
+            write_ring(ring, rows, start)
+            part = np.ascontiguousarray(rows, ring.dtype)
+        checksum = add_to_checksum(checksum, part)
     return checksum
+
+
+def write_file(file: int, rows: Array, start: int, length: int) -> None:
+    """Write rows as ``write_ring`` does, through the descriptor of the ring's file; ``length`` is that of the ring.
+
+    The file's mappings show the bytes at once. The kernel makes a page that is written as a whole from these bytes
+    alone. At a store into a mapping it must first read the page from the disk or fill it with zeros, and map it.
+
+    Raises:
+        OSError: the file does not take the bytes. Any part of them may have been written.
+    """
+    slot, row_bytes = start % length, rows.nbytes // len(rows)
+    for part, begin in ((rows[: length - slot], slot * row_bytes), (rows[length - slot :], 0)):
+        left = part.reshape(-1).view(np.uint8)
+        offset = begin
+        while len(left):
+            written = os.pwrite(file, left.data, offset)
+            left, offset = left[written:], offset + written
 
 
 def read_ring(ring: Array, start: int, end: int) -> Array:

@@ -16,7 +16,7 @@ from common.errors import CrossborderError
 from common.shared.mapped import fence
 from learner.replay.batch_log import Batch
 from learner.replay.linking import MAX_LANES, BatchLinks, LaneEnds
-from learner.replay.memory import FAULT_IN_BYTES, ReplayMemory
+from learner.replay.memory import ReplayMemory
 from learner.replay.ring import write_ring, write_rings
 from learner.replay.value_rules import ValueRules
 
@@ -61,8 +61,9 @@ class ReplayWriter:
         self._finish_last_batch()
         self._slots = {int(row["incarnation"]): i for i, row in enumerate(memory.cursors) if row["incarnation"]}
         self._look_at_links()
-        self._new_pages_end = memory.committed + memory.n_slots
-        """Up to this row, the pages that rows are written into are new to this process."""
+        self._files, self._first_pass_end = memory.open_columns(), memory.committed + memory.n_slots
+        """Up to this row, the pages of a batch may be on the disk only, or nowhere: large columns go to their files. In
+        the next pass the pages are there, and this process maps them; later passes only copy."""
 
     def last_seq(self, incarnation: int) -> int:
         """Highest seq of an incarnation that is stored; 0 for an unknown incarnation."""
@@ -133,7 +134,8 @@ class ReplayWriter:
 
     def _store(self, items: Items, links: BatchLinks | None, start: int, sent: _Sent) -> None:
         memory, header = self._memory, self._header
-        if start < self._new_pages_end and sent.rows * memory.schema.row_bytes >= FAULT_IN_BYTES:
+        is_first_pass = start < self._first_pass_end
+        if not is_first_pass and start < self._first_pass_end + memory.n_slots:
             memory.fault_in(start, sent.rows)
         columns = [items[name] for name in memory.columns]
         new_steps = steps = sent.rows
@@ -141,7 +143,8 @@ class ReplayWriter:
             columns.append(links.previous)
             write_ring(memory.links.next, links.next, start)
             new_steps, steps = links.new_steps, steps - int(np.count_nonzero(items[FINAL.name]))
-        checksum, number = write_rings(memory.rings, columns, start), int(header.batches)
+        checksum = write_rings(memory.rings, columns, start, self._files if is_first_pass else ())
+        number = int(header.batches)
         batch = Batch(
             number, start, sent.rows, memory.steps + steps, sent.incarnation, sent.seq, sent.follows, checksum
         )

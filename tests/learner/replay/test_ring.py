@@ -1,17 +1,21 @@
 from __future__ import annotations
 
+import os
 import zlib
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from common.data import Column
 from common.shared.mapped import map_file
 from learner.replay.ring import (
     BLOCK_BYTES,
     add_to_checksum,
     compute_checksum,
     fault_in,
+    map_ring,
     read_ring,
     write_ring,
     write_rings,
@@ -45,6 +49,26 @@ def test_rings_of_several_columns_are_written_across_their_ends_with_one_checksu
         for ring, column in zip(stored, columns, strict=True):
             np.testing.assert_array_equal(ring, column)
         assert checksum == compute_checksum(stored)
+
+
+def test_large_columns_go_to_their_files_which_the_mappings_show_also_in_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = 5000  # A call may write fewer bytes than it is given.
+    monkeypatch.setattr(os, "pwrite", lambda file, data, offset, write=os.pwrite: write(file, data[:few], offset))
+    paths, rings = [tmp_path / name for name in ("large", "small")], []
+    for path, column in zip(paths, (Column("large", "<i4", (50, 60)), Column("small", "<i8")), strict=True):
+        rings.append(map_ring(partial(map_file, create=True), path, column, 5))
+    rings.append(np.zeros(5, np.uint32))
+    with paths[0].open("r+b") as large, paths[1].open("r+b") as small:
+        for start in range(6):
+            pictures = np.arange(start, start + 9000).reshape(3, 60, 50).swapaxes(1, 2)
+            columns = [pictures, np.arange(3), np.arange(3)]
+            checksum = write_rings(rings, columns, start, [large.fileno(), small.fileno()])
+            stored = [read_ring(ring, start, start + 3) for ring in rings]
+            for found, written in zip(stored, columns, strict=True):
+                np.testing.assert_array_equal(found, written)
+            assert checksum == compute_checksum(stored)
 
 
 PICTURES = np.random.default_rng(0).integers(0, 256, (20, 84, 84), np.uint8)

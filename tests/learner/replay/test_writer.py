@@ -25,6 +25,7 @@ from learner.replay.recovery import make_whole
 from learner.replay.value_rules import ValueRules
 from learner.replay.writer import CursorsFullError, LocalSink, ReplayWriter
 from tests.conftest import ROOT, wait_for
+from tests.disks import Disk
 from tests.frames import SCHEMA as FILM
 from tests.frames import check_pictures, picture_rows
 from tests.learner.replay.memories import (
@@ -564,13 +565,43 @@ def test_after_a_roll_back_that_is_killed_anywhere_a_writer_that_only_goes_on_li
         check_links(memory)
 
 
-def test_large_batches_go_round_a_ring_whose_pages_are_new(tmp_path: Path) -> None:
-    memory = ReplayMemory(tmp_path / "replay", FILM, 50, create=True)
+def append_pictures(memory: ReplayMemory, writer: ReplayWriter, count: int = 40) -> None:
+    """Store the next rows of a film in one batch; 40 of them are written to the file of their column."""
+    n = np.arange(memory.committed, memory.committed + count)
+    writer.append(picture_rows(n), count, incarnation=OWN, seq=writer.last_seq(OWN) + 1)
+
+
+def test_large_batches_go_round_a_ring_in_every_pass_of_this_process_and_of_the_next(tmp_path: Path) -> None:
+    memory = ReplayMemory(tmp_path / "replay", FILM, 100, create=True)
+    seen = ReplayMemory(tmp_path / "replay", FILM, 100, create=False, writable=False)
+    for _ in range(2):
+        writer = ReplayWriter(memory)
+        for count in (40, 40, 3, 40, 40, 40, 40, 3, 40, 40):  # Across the end in each of three passes.
+            append_pictures(memory, writer, count)
+            check_pictures(read_all(seen))
+            check_links(memory)
+            assert (batch := memory.read_last_batch()) is not None
+            assert seen.compute_checksum(batch) == batch.checksum
+
+
+def test_a_full_disk_is_an_error_before_a_large_batch_counts_and_with_room_the_same_batch_is_stored(disk: Disk) -> None:
+    memory = ReplayMemory(disk.path / "replay", FILM, 100, create=True)
     writer = ReplayWriter(memory)
-    for seq in range(1, 10):
-        writer.append(picture_rows(np.arange(memory.committed, memory.committed + 17)), 17, incarnation=1, seq=seq)
-        check_pictures(read_all(memory))
-        check_links(memory)
+    append_pictures(memory, writer)
+    column = disk.path / "replay" / "column-obs"
+    with column.open("r+b") as file:  # A file without its blocks, as a sparse copy is.
+        file.truncate(40 << 10)
+        file.truncate(100 << 10)
+    disk.fill()
+    with pytest.raises(OSError, match="No space left on device"):
+        append_pictures(memory, writer)
+    assert (memory.committed, writer.last_seq(OWN)) == (40, 1)
+    check_pictures(read_all(memory))
+    disk.clear()
+    append_pictures(memory, writer)
+    assert (memory.committed, writer.last_seq(OWN)) == (80, 2)
+    check_pictures(read_all(memory))
+    check_links(memory)
 
 
 def sink_of(memory: ReplayMemory) -> LocalSink:
