@@ -1,7 +1,8 @@
 """Reverb for ``benchmarks.peers``: a replay server, to which a writer appends each step and an item of it.
 
 Needs dm-reverb and tensorflow. The server is a second process of this file. An item is a step and the step after it,
-each of which is stored once. The ``trajectory`` writer is told of each item, the ``structured`` one once of all. The model is the only item of a table, as TF-Agents has it.
+each of which is stored once. The ``trajectory`` writer is told of each item, the ``structured`` one once of all. The
+model is the only item of a table, as TF-Agents has it.
 """
 
 from __future__ import annotations

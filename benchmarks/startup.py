@@ -48,19 +48,15 @@ class Announcing(DQN):
         return record
 
 
-def compile_modules(python: str, *more: Path) -> None:
-    """Compile the installed modules of an interpreter and those in ``more``, so that no start has to.
+def compile_modules(python: str) -> None:
+    """Compile the installed modules of an interpreter and ours, so that no start has to.
 
-    A package may have a file that does not compile, such as a template; then the command complains, but compiles others.
+    A package may have a file that does not compile, such as a template; the others are compiled then too.
     """
-    found = subprocess.run(
-        [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    words = ["-q", "-q", "-j", "0", found.stdout.strip(), *map(str, more)]
-    subprocess.run([python, "-m", "compileall", *words], check=False)
+    where = [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
+    packages = subprocess.run(where, check=True, capture_output=True, text=True).stdout.strip()
+    ours = [str(ROOT / name) for name in ("actor", "benchmarks", "common", "crossborder", "learner")]
+    subprocess.run([python, "-m", "compileall", "-qq", "-j0", packages, *ours], check=False)
 
 
 def start_ours(directory: str) -> dict[str, float]:
@@ -107,11 +103,8 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=5)
     arguments = parser.parse_args()
     peer = [arguments.python, str(Path(__file__).with_name("startup_peer.py")), str(WARM_UP)]
-    compile_modules(
-        sys.executable, *(ROOT / name for name in ("actor", "benchmarks", "common", "crossborder", "learner"))
-    )
-    if arguments.python:
-        compile_modules(arguments.python)
+    for python in filter(None, (sys.executable, arguments.python)):
+        compile_modules(python)
     turns: dict[str, list[dict[str, float]]] = {}
     for turn in range(arguments.turns + 1):
         with tempfile.TemporaryDirectory() as directory:

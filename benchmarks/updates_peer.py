@@ -1,9 +1,10 @@
 """Gradient steps of stable-baselines3, of sbx (the same in JAX), or of CleanRL's lines, for comparison.
 
 ``CleanRL, compiled`` has these by torch's compiler (``benchmarks.cleanrl``). It runs where these packages are
-installed. It imports nothing of crossborder, and of the packages only the one that it measures. The job, JSON as the only argument, names ``system``, ``kind``, ``burst``, the updates in one call, and
-``batch``, the size of a batch. After the line ``ready``, each line on stdin, a number of seconds, is answered by a line
-of JSON: ``updates`` and ``cpu``, seconds of processor time.
+installed. It imports nothing of crossborder, and of the packages only the one that it measures. The job, JSON as the
+only argument, names ``system``, ``kind``, ``burst``, the updates in one call, and ``batch``, the size of a batch. After
+the line ``ready``, each line on stdin, a number of seconds, is answered by a line of JSON: ``updates`` and ``cpu``,
+seconds of processor time.
 """
 
 from __future__ import annotations
