@@ -41,7 +41,7 @@ from common.plugins.part_config import EnvConfig
 from learner.loop.server import LearnerServer, local_trust
 
 SECONDS = 0.5
-TURNS = 15
+TURNS = 3
 SYNC_SECONDS = 0.1
 EPSILON = 0.05
 PARAMS = "explorer: {start: 0.05, final_step: 0}"
@@ -119,7 +119,7 @@ def bare(envs: list[Env], net: nn.Module) -> Round:
 
 def bare_vector(kind: str, n: int, net: nn.Module) -> Round:
     """The same with a vector environment, which resets a lane in the round after an end."""
-    own = {"num_threads": 1, "use_fire_reset": False} if kind == "pong" else {}
+    own: dict[str, Any] = {"num_threads": 1, "use_fire_reset": False} if kind == "pong" else {}
     name = "ALE/Pong-v5" if kind == "pong" else "CartPole-v1"
     envs = gymnasium.make_vec(name, n, vectorization_mode="vector_entry_point", **own)
     obs, spaces, ended = envs.reset(seed=0)[0], [envs.single_action_space] * n, np.zeros(n, np.bool_)

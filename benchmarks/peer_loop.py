@@ -181,11 +181,14 @@ class Clients:
             process.start()
 
     def _work(self, join: Callable[[str, int], Callable[[], object]], number: int) -> None:
-        load = join(self._addresses.get(), number)
-        while True:
-            self._barrier.wait()
-            load()
-            self._barrier.wait()
+        try:
+            load = join(self._addresses.get(), number)
+            while True:
+                self._barrier.wait()
+                load()
+                self._barrier.wait()
+        finally:
+            self._barrier.abort()  # Nobody waits for a process that failed.
 
     def connect(self, address: str) -> None:
         """Tell the processes where the learner is."""

@@ -201,7 +201,8 @@ def join_ours(address: str, _: int) -> Callable[[], object]:
     """Connect a further client of ours, with a policy."""
     torch.set_num_threads(1)
     agent = build_parts(load_config(Path("configs/cartpole.yaml"), (AGENT,)), seed=0).agent
-    return partial(fetch, get_model(open_channel(address, None)), agent)
+    channel = open_channel(address, None)
+    return lambda: fetch(get_model(channel), agent)  # Without a reference the channel would be closed.
 
 
 def compare_models(pythons: Mapping[str, str], directory: Path, kind: str, turns: int) -> list[dict[str, object]]:

@@ -30,7 +30,7 @@ MODEL: dict[str, torch.Tensor] = {}
 
 def enter(job: Job, name: str, rank: int, port: str) -> None:
     """Join the processes of a job by RPC: the actor, the learner and the clients."""
-    tcp = {"_transports": ["uv"], "_channels": ["mpt_uv", "basic"]} if job.has_network else {}
+    tcp: dict[str, Any] = {"_transports": ["uv"], "_channels": ["mpt_uv", "basic"]} if job.has_network else {}
     options = rpc.TensorPipeRpcBackendOptions(init_method=f"tcp://127.0.0.1:{port}", rpc_timeout=60, **tcp)
     world = 2 + job.clients
     rpc.init_rpc(name, rank=rank, world_size=world, rpc_backend_options=options)  # type: ignore[no-untyped-call]
