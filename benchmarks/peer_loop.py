@@ -126,11 +126,8 @@ class Peer(Protocol):
 
     pids: list[int]
 
-    def use(self, way: int | str) -> None:
-        """Send steps in this way from now on."""
-
-    def send(self, steps: list[Step]) -> None:
-        """Take some steps; this blocks while too many are on their way."""
+    def send(self, steps: list[Step], way: int | str) -> None:
+        """Take some steps, which go in this way; this blocks while too many are on their way."""
 
     def flush(self) -> None:
         """Wait until each step is acknowledged."""
@@ -215,10 +212,9 @@ class Clients:
 def push(peer: Peer, game: Game, seconds: float, way: int | str) -> dict[str, float]:
     """Play and push for some seconds, and wait until all is stored."""
     batch, steps, before = way if isinstance(way, int) else BATCH, 0, peer.stored()
-    peer.use(way)
     began, computed = time.perf_counter(), time.process_time()
     while time.perf_counter() - began < seconds:
-        peer.send(game.play(batch))
+        peer.send(game.play(batch), way)
         steps += batch
     peer.flush()
     elapsed, computed = time.perf_counter() - began, time.process_time() - computed

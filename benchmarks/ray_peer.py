@@ -85,10 +85,7 @@ class RayPeer:
         self.pids: list[int] = [ray.get(self._learner.pid.remote()), *map(int, daemons)]
         announce(cluster.address)
 
-    def use(self, way: int | str) -> None:
-        """Batches have the length of what is sent."""
-
-    def send(self, steps: list[Step]) -> None:
+    def send(self, steps: list[Step], _: int | str) -> None:
         while len(self._on_their_way) >= WINDOW:
             ray.get(self._on_their_way.popleft())
         self._on_their_way.append(self._learner.store.remote(self._game.columns(steps)))

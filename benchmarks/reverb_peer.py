@@ -51,7 +51,7 @@ class ReverbPeer:
         step = reverb.structured_writer.create_reference_step(dict.fromkeys(COLUMNS))
         pattern = {name: step[name][-2:] for name in COLUMNS}
         config = reverb.structured_writer.create_config(pattern, "replay")
-        self._writers: dict[str, Any] = {
+        self._writers: dict[int | str, Any] = {
             "trajectory": self._client.trajectory_writer(num_keep_alive_refs=2),
             "structured": self._client.structured_writer([config]),
         }
@@ -59,11 +59,8 @@ class ReverbPeer:
         self.pids = [self._process.pid]
         announce(address)
 
-    def use(self, way: int | str) -> None:
-        self._way = str(way)
-
-    def send(self, steps: list[Step]) -> None:
-        writer, begins, makes_items = self._writers[self._way], self._begins[self._way], self._way == "trajectory"
+    def send(self, steps: list[Step], way: int | str) -> None:
+        writer, begins, makes_items = self._writers[way], self._begins[way], way == "trajectory"
         for obs, action, reward, next_obs, terminated, truncated in steps:
             if begins:
                 writer.append({"obs": obs, "action": action, "reward": reward, "terminated": terminated})
@@ -72,11 +69,12 @@ class ReverbPeer:
                 writer.create_item("replay", 1.0, {name: values[-2:] for name, values in writer.history.items()})
             if begins := terminated or truncated:
                 writer.end_episode(timeout_ms=60_000)
-        self._begins[self._way] = begins
+        self._begins[way] = begins
         writer.flush(block_until_num_items=WINDOW * BATCH, timeout_ms=60_000)
 
     def flush(self) -> None:
-        self._writers[self._way].flush(timeout_ms=60_000)
+        for writer in self._writers.values():
+            writer.flush(timeout_ms=60_000)
 
     def stored(self) -> int:
         return int(self._client.server_info()["replay"].rate_limiter_info.insert_stats.completed)

@@ -71,10 +71,7 @@ class TorchRLPeer:
         self._game, self._on_their_way = game, deque[Any]()
         self._version, self.pids = 0, [self._process.pid]
 
-    def use(self, way: int | str) -> None:
-        """Batches have the length of what is sent."""
-
-    def send(self, steps: list[Step]) -> None:
+    def send(self, steps: list[Step], _: int | str) -> None:
         while len(self._on_their_way) >= WINDOW:
             self._on_their_way.popleft().wait()
         columns = {name: torch.from_numpy(values) for name, values in self._game.columns(steps).items()}
