@@ -41,7 +41,7 @@ from common.plugins.part_config import EnvConfig
 from learner.loop.server import LearnerServer, local_trust
 
 SECONDS = 0.5
-TURNS = 3
+TURNS = 15
 SYNC_SECONDS = 0.1
 EPSILON = 0.05
 PARAMS = "explorer: {start: 0.05, final_step: 0}"

@@ -186,7 +186,7 @@ def compare_steps(pythons: Mapping[str, str], directory: Path, kind: str, turns:
             pairs.append(stack.enter_context(acting(part, where=where)))
             pairs[-1].pause()
             measures[name] = partial(push_ours, pairs[-1])
-        for name in WAYS[kind].keys() & pythons.keys():
+        for name in filter(pythons.__contains__, WAYS[kind]):
             peer = stack.enter_context(start_peer(name, pythons[name], Job(str(directory), kind)))
             for way in WAYS[kind][name]:
                 label = f"{name}, batches of {way:,}" if isinstance(way, int) else f"{name}, {way} writer"
