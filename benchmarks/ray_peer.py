@@ -111,4 +111,5 @@ def join(job: Job, address: str, number: int) -> Fetch:  # noqa: ARG001 - as oth
 
 
 if __name__ == "__main__":
+    os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 - Ray's workers would have a lower priority than ours
     serve(RayPeer, join)
