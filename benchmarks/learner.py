@@ -1,8 +1,8 @@
 """DQN's opt steps per second on one thread: bare, and while steps arrive; a network of 2x256, or Nature's CNN.
 
-Three other rates stand beside them: the floor, which is the step's matrix products and convolutions alone;
+Four other rates stand beside them: the floor, which is the step's matrix products and convolutions alone;
 ``resident``, the same update repeated on one batch that is in memory already; and the update of CleanRL's ``dqn.py``
-(MIT licence) on the same network, with uniform batches from arrays, mean squared error and Adam. ``felt`` is the rate
+on its own network, with uniform batches from arrays, plain and compiled (``benchmarks.cleanrl``). ``felt`` is the rate
 while steps arrive over the rate of the same process with an idle server. The other ratios are of the bare rate.
 The measurements take turns, and the fastest of three counts, since other programs can only slow a measurement down.
 """
@@ -10,7 +10,6 @@ The measurements take turns, and the fastest of three counts, since other progra
 from __future__ import annotations
 
 import argparse
-import copy
 import subprocess
 import sys
 import time
@@ -22,6 +21,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from benchmarks.cleanrl import Learn, make_learn, make_network
 from benchmarks.client import ROWS, Client
 from benchmarks.report import report
 from benchmarks.serving import serve_learner
@@ -33,6 +33,7 @@ from learner.loop.server import LearnerServer, local_trust
 SECONDS = 2.0
 TURNS = 3
 STORED = 20_000
+WARM_UP = 3
 # As CleanRL does it: no double Q, no clipping.
 PARAMS = "double_dqn: false, max_grad_norm: null, critic_loss: mse, explorer: {{start: 0}}, batch_size: {}"
 NATURE = "network: {target: 'common.agents.networks:NatureCnn'}"
@@ -55,26 +56,15 @@ def rate(step: Callable[[], object], seconds: float = SECONDS) -> float:
     return steps / (time.perf_counter() - started)
 
 
-def cleanrl(net: nn.Module, items: Items, size: int, device: torch.device) -> Callable[[], None]:
+def cleanrl(learn: Learn, items: Items, size: int, device: torch.device) -> Callable[[], None]:
     """CleanRL's update, with CleanRL's own replay (arrays) and batches."""
-    online, target = net, copy.deepcopy(net)
-    optimizer, rng = torch.optim.Adam(online.parameters(), lr=1e-3), np.random.default_rng(0)
-    rows = len(items["reward"])
-    actions = items["action"].reshape(-1, 1).astype(np.int64)
-    dones = items["terminated"].astype(np.float32)
+    rng, rows = np.random.default_rng(0), len(items["reward"])
+    action, done = items["action"].reshape(-1, 1).astype(np.int64), items["terminated"].astype(np.float32)
+    columns = items["obs"], action, items["reward"], items["next_obs"], done
 
     def update() -> None:
         drawn = rng.integers(0, rows, size)
-        obs, next_obs = (torch.tensor(items[name][drawn], device=device) for name in ("obs", "next_obs"))
-        columns = actions, items["reward"], dones
-        action, reward, done = (torch.tensor(column[drawn], device=device) for column in columns)
-        with torch.no_grad():
-            best, _ = target(next_obs).max(dim=1)
-            expected = reward + 0.99 * best * (1 - done)
-        loss = functional.mse_loss(expected, online(obs).gather(1, action).squeeze())
-        optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
+        learn(*(torch.tensor(column[drawn], device=device) for column in columns))
 
     return update
 
@@ -147,13 +137,23 @@ def measure(kind: str, update: str) -> dict[str, object]:
         server.learner.start()
         items = {name: column.copy() for name, column in server.buffer.batch(1000).items()}
         batch = to_tensors({name: column[:size] for name, column in items.items()}, agent.device)
-        theirs, floor = (
-            cleanrl(copy.deepcopy(agent.qnet), items, size, agent.device),
-            products(agent.qnet, batch["obs"]),
+        shape, n_actions = items["obs"].shape[1:], agent.qnet(batch["obs"]).shape[1]
+        plain, compiled = (
+            cleanrl(
+                make_learn(make_network(shape, n_actions).to(agent.device), compiled=compiled),
+                items,
+                size,
+                agent.device,
+            )
+            for compiled in (False, True)
         )
+        floor = products(agent.qnet, batch["obs"])
+        for _ in range(WARM_UP):
+            compiled()
         turns = []
         for _ in range(TURNS):
-            turn = {"opt/s": rate(server.learner.step), "CleanRL/s": rate(theirs), "products/s": rate(floor)}
+            turn = {"opt/s": rate(server.learner.step), "CleanRL/s": rate(plain), "compiled/s": rate(compiled)}
+            turn["products/s"] = rate(floor)
             turn["resident/s"] = rate(lambda: agent.learn(batch))
             with arriving(server, per_second):
                 turn["opt/s meanwhile"] = rate(server.learner.step)
@@ -164,6 +164,7 @@ def measure(kind: str, update: str) -> dict[str, object]:
         "batch": size,
         **best,
         "to CleanRL": best["opt/s"] / best["CleanRL/s"],
+        "to compiled": best["opt/s"] / best["compiled/s"],
         "of the products": best["opt/s"] / best["products/s"],
         "of the resident": best["opt/s"] / best["resident/s"],
         "arriving/s": per_second,

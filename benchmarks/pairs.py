@@ -185,10 +185,10 @@ def await_file(path: Path, started: subprocess.Popen[str], log: Path) -> None:
 
 
 @contextmanager
-def learner_host(part: Mapping[str, Any]) -> Iterator[tuple[Path, subprocess.Popen[str]]]:
-    """A learner host: its run directory and its process."""
+def learner_host(part: Mapping[str, Any], where: str | None = None) -> Iterator[tuple[Path, subprocess.Popen[str]]]:
+    """A learner host: its run directory, which is made in ``where`` or in TMPDIR, and its process."""
     with ExitStack() as stack:
-        directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=where)))
         config, run_dir, log = directory / "run.yaml", directory / "run", directory / "learner.log"
         config.write_text(yaml.safe_dump(configuration(run_dir, part)))
         line = command("learner-server", "--config", str(config))
@@ -207,9 +207,9 @@ def actor(run_dir: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
 
 
 @contextmanager
-def acting(part: Mapping[str, Any], *options: str) -> Iterator[Pair]:
+def acting(part: Mapping[str, Any], *options: str, where: str | None = None) -> Iterator[Pair]:
     """A learner host, and one actor with these options that has begun to push to it."""
-    with learner_host(part) as (run_dir, learner), actor(run_dir, *options) as acts:
+    with learner_host(part, where) as (run_dir, learner), actor(run_dir, *options) as acts:
         pair = Pair(run_dir, learner.pid, acts)
         deadline = time.monotonic() + PATIENCE
         while not pair.counts().steps:

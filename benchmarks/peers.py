@@ -2,14 +2,18 @@
 
     python -m benchmarks.peers ray=PYTHON torchrl=PYTHON reverb=PYTHON     interpreters with these packages
 
-They were measured with ray 2.60.0, torchrl 0.14.1, and dm-reverb 0.14.0 on tensorflow-cpu 2.15.1.
+They were measured with ray 2.60.0, torchrl 0.14.1, and dm-reverb 0.14.0 on tensorflow-cpu 2.15.1. ``--tables`` chooses.
 
-``steps``: an actor plays a recorded CartPole step by step; each step is acknowledged and stored by a learner in another
-process. Ours is a whole ``actor-worker`` and ``learner-server`` with default settings. Ray and TorchRL get batches of
-100 steps, four of them on their way, as many as our defaults; Reverb's writer makes its own chunks. Stored and pushed
-are compared on all sides. ``models``: fetching 1.7 million parameters into the policy, a new model each time, over
-loopback; ours over gRPC, and from the learner host's shared memory. ``ours to it`` is the median of the turns' ratios:
-above 1, ours is better.
+``cartpole``, ``pong``: an actor plays a recorded CartPole step by step, or 64 lanes of a recorded Pong with one picture
+for a step; each step is acknowledged and stored by a learner in another process. Ours is a whole ``actor-worker`` and
+``learner-server`` with default settings, its run directory in TMPDIR (``in memory``: in /dev/shm). Ray and TorchRL get
+batches of several sizes, four of them on their way, in the host's shared memory; Reverb has two writers, which make
+their own chunks. Stored and pushed are compared on all sides.
+
+``host``, ``network``: fetching 1.7 million random parameters into the policy, a new model each time. On the learner's
+host, ours, Ray and TorchRL share memory. In ``network`` all use sockets alone, over loopback: ours gRPC, TorchRL TCP,
+Ray two nodes; and ``eight at once`` are eight further processes that all load each model at the same time. ``ours to
+it`` is the median of the turns' ratios: above 1, ours is better.
 """
 
 from __future__ import annotations
@@ -21,26 +25,47 @@ import statistics
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
+
+import torch
 
 from actor.client.shared_models import TrainerModels
 from benchmarks import recordings
 from benchmarks.ingest import part_of
 from benchmarks.model import AGENT, fetch, fetch_shared, publish_next
 from benchmarks.pairs import ENVIRONMENT, ROOT, Pair, acting
+from benchmarks.peer_loop import LANES, Clients, Job
 from benchmarks.report import cpu_seconds, report, run_as_actors_do
 from benchmarks.serving import serve_learner
+from common.config.run_config import load_config
+from common.parts import build_parts
 from common.wire.channel import get_model, open_channel, watch_credentials
 from learner.loop.server import local_trust
 
-PEERS: Final = ("ray", "torchrl", "reverb")
 TURNS: Final = 5
 SECONDS: Final = 3.0
 FETCHES: Final = 50
+ROUNDS: Final = 20
+CLIENTS: Final = 8
+WRITERS: Final = ("trajectory", "structured")
+WAYS: Final[dict[str, dict[str, tuple[int | str, ...]]]] = {
+    "cartpole": {"ray": (100, 1_000, 10_000), "torchrl": (100, 1_000, 10_000), "reverb": WRITERS},
+    "pong": {"ray": (512, 4_096), "torchrl": (512, 4_096)},
+}
+"""The ways in which each peer sends steps: steps in a batch, or a writer. Reverb's writers take single steps."""
+PEERS: Final = tuple(WAYS["cartpole"])
+TABLES: Final = {
+    "cartpole": "CartPole step by step, acknowledged and stored",
+    "pong": f"Pong, {LANES} lanes, acknowledged and stored",
+    "host": "1.7 million parameters, loaded, on the learner's host",
+    "network": "1.7 million parameters, loaded, over sockets",
+}
 Turn = Mapping[str, float]
+Measures = Mapping[str, Callable[[], Turn]]
 
 
 class Peer:
@@ -64,10 +89,10 @@ class Peer:
         self._asks.flush()
         return self._answer()
 
-    def push(self) -> Turn:
+    def push(self, way: int | str) -> Turn:
         """Rates of steps, and processor time of both sides for a million."""
         before = sum(map(cpu_seconds, self._learner))
-        found = self.ask(do="push", seconds=SECONDS)
+        found = self.ask(do="push", seconds=SECONDS, way=way)
         spent, million = sum(map(cpu_seconds, self._learner)) - before, found["steps"] / 1e6
         return {
             "steps/s": found["steps"] / found["seconds"],
@@ -80,12 +105,16 @@ class Peer:
         found = self.ask(do="fetch", n=FETCHES)
         return latencies(found["milliseconds"], found["cpu"])
 
+    def fetch_together(self) -> Turn:
+        """The same, and the rate of all clients together."""
+        return {**self.fetch(), "eight at once/s": self.ask(do="fetch together", rounds=ROUNDS)["per_second"]}
+
 
 @contextmanager
-def start_peer(name: str, python: str, directory: Path) -> Iterator[Peer]:
+def start_peer(name: str, python: str, job: Job) -> Iterator[Peer]:
     """Start a peer's actor and learner; they end with the context."""
     with subprocess.Popen(
-        [python, "-m", f"benchmarks.{name}_peer", str(directory)],
+        [python, "-m", f"benchmarks.{name}_peer", json.dumps(asdict(job))],
         cwd=ROOT,
         env=ENVIRONMENT,
         stdin=subprocess.PIPE,
@@ -114,8 +143,8 @@ def latencies(milliseconds: Sequence[float], cpu: float) -> Turn:
     return {"p50 ms": p50, "p99 ms": p99, "actor CPU ms": cpu * 1e3 / len(ordered)}
 
 
-def fetch_ours(publish: Callable[[], object], get: Callable[[], object]) -> Turn:
-    """Latencies of our fetches, and this process's processor time."""
+def fetch_ours(publish: Callable[[], object], get: Callable[[], object], clients: Clients | None = None) -> Turn:
+    """Latencies of our fetches, and this process's processor time; with clients also their rate."""
     milliseconds, computed = [], 0.0
     for _ in range(FETCHES):
         publish()
@@ -123,55 +152,88 @@ def fetch_ours(publish: Callable[[], object], get: Callable[[], object]) -> Turn
         get()
         milliseconds.append((time.perf_counter() - began) * 1e3)
         computed += time.process_time() - cpu
-    return latencies(milliseconds, computed)
+    found = latencies(milliseconds, computed)
+    return found if clients is None else {**found, "eight at once/s": clients.rate(publish, ROUNDS)}
 
 
-def compare(measures: Mapping[str, Callable[[], Turn]], ours: str, figure: str, turns: int) -> list[dict[str, object]]:
-    """The medians of each, and how often ``figure`` of ``ours`` is as good; the first turn does not count."""
+def compare(measures: Measures, figures: Sequence[str], turns: int) -> list[dict[str, object]]:
+    """The medians of each, and how often ``figures`` of the first are as good; the first turn does not count."""
     found: dict[str, list[Turn]] = {name: [] for name in measures}
     loads = []
     for _ in range(1 + turns):
         for name, measure in measures.items():
             found[name].append(measure())
         loads.append(os.getloadavg()[0])
+    ours, *_ = found.values()
     rows: list[dict[str, object]] = []
     for name, each in found.items():
-        medians = {key: statistics.median(turn[key] for turn in each[1:]) for key in each[0]}
-        ratios = [turn[figure] / own[figure] for turn, own in zip(each[1:], found[ours][1:], strict=True)]
-        ratio = statistics.median(ratios)
-        better = ratio if figure.endswith("ms") else 1 / ratio
-        rows.append({"system": name, **medians, "ours to it": better, "load": statistics.median(loads)})
+        row: dict[str, object] = {"system": name}
+        row |= {key: statistics.median(turn[key] for turn in each[1:]) for key in each[0]}
+        for figure in figures:
+            ratio = statistics.median(turn[figure] / own[figure] for turn, own in zip(each[1:], ours[1:], strict=True))
+            row[f"ours to it, {figure}"] = ratio if figure.endswith("ms") else 1 / ratio
+        rows.append({**row, "load": statistics.median(loads)})
     return rows
 
 
-def compare_steps(peers: Mapping[str, Peer], directory: Path, turns: int) -> list[dict[str, object]]:
-    """The table of steps."""
-    with acting(part_of(directory, "cartpole", 1)) as pair:
-        pair.pause()
-        measures = {"crossborder": partial(push_ours, pair)} | {name: peer.push for name, peer in peers.items()}
-        rows = compare(measures, "crossborder", "steps/s", turns)
-        pair.compare()
+def compare_steps(pythons: Mapping[str, str], directory: Path, kind: str, turns: int) -> list[dict[str, object]]:
+    """The table of steps of a recording."""
+    part = part_of(directory, kind, LANES if kind == "pong" else 1)
+    places = {"crossborder": None, "crossborder, in memory": "/dev/shm"}  # noqa: S108
+    with ExitStack() as stack:
+        pairs, measures = [], {}
+        for name, where in places.items():
+            pairs.append(stack.enter_context(acting(part, where=where)))
+            pairs[-1].pause()
+            measures[name] = partial(push_ours, pairs[-1])
+        for name in filter(pythons.__contains__, WAYS[kind]):
+            peer = stack.enter_context(start_peer(name, pythons[name], Job(str(directory), kind)))
+            for way in WAYS[kind][name]:
+                label = f"{name}, batches of {way:,}" if isinstance(way, int) else f"{name}, {way} writer"
+                measures[label] = partial(peer.push, way)
+        rows = compare(measures, ["steps/s"], turns)
+        for pair in pairs:
+            pair.compare()
     return rows
 
 
-def compare_models(peers: Mapping[str, Peer], turns: int) -> list[dict[str, object]]:
-    """The table of models."""
-    with serve_learner("cartpole", AGENT) as server:
+def join_ours(address: str, _: int) -> Callable[[], object]:
+    """Connect a further client of ours, with a policy."""
+    torch.set_num_threads(1)
+    agent = build_parts(load_config(Path("configs/cartpole.yaml"), (AGENT,)), seed=0).agent
+    channel = open_channel(address, None)
+    return lambda: fetch(get_model(channel), agent)  # Without a reference the channel would be closed.
+
+
+def compare_models(pythons: Mapping[str, str], directory: Path, kind: str, turns: int) -> list[dict[str, object]]:
+    """The table of models: on the learner's host, or over sockets."""
+    has_network = kind == "network"
+    n = CLIENTS if has_network else 0
+    with ExitStack() as stack:
+        clients = stack.enter_context(closing(Clients(n, join_ours)))
+        server = stack.enter_context(serve_learner("cartpole", AGENT))
+        clients.connect(server.ingest.address)
         credentials = watch_credentials(server.ingest.address, local_trust(server.config.server)).get()
-        with open_channel(server.ingest.address, credentials) as channel:
-            source, agent, publish = get_model(channel), server.learner.agent, partial(publish_next, server)
-            local = TrainerModels(server.run.dir.shared / "models", server.run.dir.identity.run_id)
-            measures = {
-                "crossborder": partial(fetch_ours, publish, partial(fetch, source, agent)),
-                "crossborder, shared": partial(fetch_ours, publish, partial(fetch_shared, local, source, agent)),
-            } | {name: peer.fetch for name, peer in peers.items()}
-            return compare(measures, "crossborder", "p50 ms", turns)
+        channel = stack.enter_context(open_channel(server.ingest.address, credentials))
+        source, agent, publish = get_model(channel), server.learner.agent, partial(publish_next, server)
+        local = TrainerModels(server.run.dir.shared / "models", server.run.dir.identity.run_id)
+        ours: Measures = {
+            "crossborder": partial(fetch_ours, publish, partial(fetch, source, agent), clients)
+            if has_network
+            else partial(fetch_ours, publish, partial(fetch_shared, local, source, agent))
+        }
+        job = Job(str(directory), has_network=has_network, clients=n)
+        peers = {name: stack.enter_context(start_peer(name, python, job)) for name, python in pythons.items()}
+        theirs = {name: peer.fetch_together if has_network else peer.fetch for name, peer in peers.items()}
+        figures = ["p50 ms", "eight at once/s"] if has_network else ["p50 ms"]
+        return compare({**ours, **theirs}, figures, turns)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser("benchmarks.peers", description=__doc__)
     parser.add_argument("peers", nargs="+", metavar="NAME=PYTHON", help=f"NAME is one of {', '.join(PEERS)}")
     parser.add_argument("--recordings", type=Path, default=Path("/tmp/recordings"), help="missing ones are made")  # noqa: S108
+    parser.add_argument("--tables", nargs="+", choices=TABLES, default=list(TABLES))
     parser.add_argument("--turns", type=int, default=TURNS)
     given = parser.parse_args()
     pythons = dict(each.split("=", 1) for each in given.peers if "=" in each)
@@ -179,10 +241,9 @@ def main() -> None:
         parser.error(f"expected NAME=PYTHON with a NAME of {', '.join(PEERS)}, found {' '.join(given.peers)}")
     directory = given.recordings.resolve()
     recordings.ensure(directory)
-    with ExitStack() as stack:
-        peers = {name: stack.enter_context(start_peer(name, python, directory)) for name, python in pythons.items()}
-        report("steps", "CartPole, acknowledged and stored", compare_steps(peers, directory, given.turns), given.turns)
-        report("models", "1.7 million parameters, loaded", compare_models(peers, given.turns), given.turns)
+    for table in given.tables:
+        compare_table = compare_steps if table in WAYS else compare_models
+        report(table, TABLES[table], compare_table(pythons, directory, table, given.turns), given.turns)
 
 
 if __name__ == "__main__":

@@ -6,8 +6,9 @@ All learn with networks of 2x256 from 20,000 random rows: DQN with 4 observation
 double Q and clipping (stable-baselines3 clips); SAC with 17 observations, 6 actions and batches of 256. CrossQ and TQC
 learn from the same batches as SAC; CrossQ has critics of 2x512. stable-baselines3 has neither of the two. Ours is the
 learner's own step with its replay in shared memory; theirs is ``train`` of the installed package, and of CleanRL's
-``dqn.py`` the lines of its update. ``burst`` is the number of updates in one call (``n_updates_per_opt``,
-``gradient_steps``): sbx compiles them into one. The turns of a row follow each other; figures are medians of them.
+``dqn.py`` the network and the lines of its update, plain and compiled (``benchmarks.cleanrl``). ``burst`` is the number
+of updates in one call (``n_updates_per_opt``, ``gradient_steps``): sbx compiles them into one. The turns of a row
+follow each other; figures are medians of them.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ AGENTS = {
     "TQC": "{target: common.agents.sac:SAC, params: {units: [256, 256], critic: {kind: quantile}, batch_size: 256, "
     "n_updates_per_opt: %d}}",
 }
+CLEANRL = ["CleanRL", "CleanRL, compiled"]
 PEERS = {
     "DQN": ["sbx", "stable_baselines3"],
     "SAC": ["sbx", "stable_baselines3"],
@@ -123,7 +125,7 @@ def measure(kind: str, burst: int, python: str | None, seconds: float, more: lis
     with ExitStack() as stack:
         contenders: dict[str, Turn] = {"crossborder": stack.enter_context(ours(kind, burst, *more))}
         if python is not None:
-            names = [*PEERS[kind], *(["CleanRL"] if (kind, burst) == ("DQN", 1) else [])]
+            names = [*PEERS[kind], *(CLEANRL if (kind, burst) == ("DQN", 1) else [])]
             contenders |= {name: stack.enter_context(theirs(python, name, kind, burst)) for name in names}
         turns: dict[str, list[dict[str, float]]] = {name: [turn(seconds)] for name, turn in contenders.items()}
         for _ in range(TURNS):

@@ -1,9 +1,10 @@
 """Gradient steps of stable-baselines3, of sbx (the same in JAX), or of CleanRL's lines, for comparison.
 
-It runs where these packages are installed. It imports nothing of crossborder, and of the packages only the one that it
-measures. The job, JSON as the only argument, names ``system``, ``kind``, ``burst``, the updates in one call, and
-``batch``, the size of a batch. After the line ``ready``, each line on stdin, a number of seconds, is answered by a line
-of JSON: ``updates`` and ``cpu``, seconds of processor time.
+``CleanRL, compiled`` has these by torch's compiler (``benchmarks.cleanrl``). It runs where these packages are
+installed. It imports nothing of crossborder, and of the packages only the one that it measures. The job, JSON as the
+only argument, names ``system``, ``kind``, ``burst``, the updates in one call, and ``batch``, the size of a batch. After
+the line ``ready``, each line on stdin, a number of seconds, is answered by a line of JSON: ``updates`` and ``cpu``,
+seconds of processor time.
 """
 
 from __future__ import annotations
@@ -80,22 +81,14 @@ def make_model(package: str, kind: str, batch: int) -> Any:
     return model
 
 
-def cleanrl_dqn(model: Any, batch: int) -> Callable[[], None]:
-    """The update of CleanRL's ``dqn.py`` (MIT licence), on the network and the replay of stable-baselines3."""
-    torch = importlib.import_module("torch")
-    q_network, target_network, rb = model.q_net, model.q_net_target, model.replay_buffer
-    optimizer = torch.optim.Adam(q_network.parameters(), lr=2.5e-4)
+def cleanrl_dqn(model: Any, batch: int, *, compiled: bool) -> Callable[[], None]:
+    """CleanRL's update and network, on the replay of stable-baselines3."""
+    cleanrl = importlib.import_module("benchmarks.cleanrl")
+    learn = cleanrl.make_learn(cleanrl.make_network((4,), 2), compiled=compiled)
 
     def update() -> None:
-        data = rb.sample(batch)
-        with torch.no_grad():
-            target_max, _ = target_network(data.next_observations).max(dim=1)
-            td_target = data.rewards.flatten() + 0.99 * target_max * (1 - data.dones.flatten())
-        old_val = q_network(data.observations).gather(1, data.actions).squeeze()
-        loss = torch.nn.functional.mse_loss(td_target, old_val)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+        data = model.replay_buffer.sample(batch)
+        learn(data.observations, data.actions, data.rewards.flatten(), data.next_observations, data.dones.flatten())
 
     return update
 
@@ -105,9 +98,9 @@ def make_update(system: str, kind: str, burst: int, batch: int) -> Callable[[], 
     if system != "sbx":
         importlib.import_module("torch").set_num_threads(1)
     model = make_model("sbx" if system == "sbx" else "stable_baselines3", kind, batch)
-    if system == "CleanRL":
+    if system.startswith("CleanRL"):
         assert (kind, burst) == ("DQN", 1), "only DQN, one update a call"
-        return cleanrl_dqn(model, batch)
+        return cleanrl_dqn(model, batch, compiled=system != "CleanRL")
 
     def update() -> None:
         model.train(gradient_steps=burst, batch_size=batch)
