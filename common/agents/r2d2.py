@@ -19,9 +19,8 @@ from pydantic import Field, PositiveInt, model_validator
 from torch import nn
 from torch.nn import functional
 
-from common.agents.configured_agent import BatchSequences, Dueling, LossOfCritics, MaxShare, TargetSteps
-from common.agents.dqn import QAgent, QAgentConfig, QLoss
-from common.agents.losses.sequence_losses import (
+from common.agents.dqn import DuelingNetwork, QAgent, QAgentConfig, QLoss
+from common.agents.losses.sequences import (
     masked_loss,
     masked_mean,
     n_step_target,
@@ -29,12 +28,21 @@ from common.agents.losses.sequence_losses import (
     sequence_priority,
     undo_rescaling,
 )
-from common.agents.network_agent import Batch, Inference, LaneMemory, Results, descend, draw, name_td_error
+from common.agents.machinery.batches import Batch, draw, name_td_error
+from common.agents.machinery.lane_states import LaneMemory
+from common.agents.machinery.optimization import descend
+from common.agents.machinery.update import Inference, Results
+from common.agents.network_agent import BatchSequences, Dueling, LossOfCritics, MaxShare, TargetSteps
 from common.agents.networks.encoders import LeafSpaces, build_encoder
-from common.agents.networks.heads import DuelingNetwork
 from common.agents.networks.layers import Mlp
-from common.agents.networks.recurrent import MemoryConfig, RecurrentEncoder, RecurrentNetwork
-from common.agents.recurrent_agent import RecurrentAgent, add_time, require_sequences
+from common.agents.recurrent_agent import (
+    MemoryConfig,
+    RecurrentAgent,
+    RecurrentEncoder,
+    RecurrentNetwork,
+    add_time,
+    require_sequences,
+)
 from common.data import Array, Leaves
 from common.interfaces import EnvSpec, ReplayBuffer
 from common.spaces import from_columns, to_columns
