@@ -72,7 +72,6 @@ from common.agents.machinery.batches import discount_of as discount_of
 from common.agents.machinery.batches import draw as draw
 from common.agents.machinery.batches import measure_td_error as measure_td_error
 from common.agents.machinery.batches import report_td_error as report_td_error
-from common.agents.machinery.lane_states import LaneMemory as LaneMemory
 from common.agents.machinery.lane_states import LaneRandom as LaneRandom
 from common.agents.machinery.lane_states import RowRandom as RowRandom
 from common.agents.machinery.optimization import adam as adam
@@ -87,6 +86,7 @@ from common.agents.network_agent import ConfiguredAgent as ConfiguredAgent
 from common.agents.network_agent import NetworkAgent as NetworkAgent
 from common.agents.networks.normalization import NormalizeBatch as NormalizeBatch
 from common.agents.noise import LaneNoise as LaneNoise
+from common.agents.recurrent_agent import LaneMemory as LaneMemory
 
 """Networks"""
 from common.agents.networks import AllowedActions as AllowedActions

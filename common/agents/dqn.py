@@ -56,7 +56,7 @@ from common.agents.network_agent import (
 from common.agents.networks.allowed import AllowedActions
 from common.agents.networks.encoders import LeafSpaces
 from common.agents.networks.layers import Observed
-from common.agents.networks.noisy import add_noise, drawn_noise, given_noise, noisy_layers
+from common.agents.networks.noisy import add_noise, noise_in, noisy_layers
 from common.agents.networks.pictures import RandomShift
 from common.config.replay_config import Unit
 from common.data import Array, Items, Leaves, Record
@@ -218,7 +218,7 @@ class QAgent(OffPolicyAgent):
             return function
 
         def compute(argument: Any, noise: torch.Tensor | None = None) -> ResultT:
-            with drawn_noise(generator, *nets) if noise is None else given_noise(noise, *nets):
+            with noise_in(generator if noise is None else noise, *nets):
                 return function(argument)
 
         return compute

@@ -258,16 +258,6 @@ TauOfCritics = Annotated[
         description="How far the targets move towards the critics in an update of the targets; 1 copies the critics.",
     ),
 ]
-TargetSteps = Annotated[
-    PositiveInt,
-    Field(
-        description="The number of steps over which a target sums rewards; it is smaller near the end of a sequence."
-    ),
-]
-MaxShare = Annotated[
-    Unit,
-    Field(description="The share of the greatest TD error in the priority of a sequence; their mean has the rest."),
-]
 ShiftPixels = Annotated[
     NonNegativeInt,
     Field(description="The most pixels by which pictures are shifted at random in updates (DrQ takes 4); 0: no shift."),

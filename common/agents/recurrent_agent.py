@@ -10,15 +10,27 @@ import torch
 from pydantic import Field, PositiveInt
 from torch import nn
 
-from common.agents.machinery.lane_states import LaneMemory
+from common.agents.machinery.lane_states import LaneState
 from common.agents.network_agent import NetworkAgent
 from common.agents.networks.layers import Observed, flatten_time
+from common.config.replay_config import Unit
 from common.data import Array, Column, Items
 from common.errors import ConfigError
 from common.interfaces import Agent
+from common.leaves import capacity_for
 from common.settings import Settings
 
 MemoryKind = Literal["lstm", "gru"]
+TargetSteps = Annotated[
+    PositiveInt,
+    Field(
+        description="The number of steps over which a target sums rewards; it is smaller near the end of a sequence."
+    ),
+]
+MaxShare = Annotated[
+    Unit,
+    Field(description="The share of the greatest TD error in the priority of a sequence; their mean has the rest."),
+]
 
 
 class MemoryConfig(Settings):
@@ -39,6 +51,11 @@ class MemoryConfig(Settings):
     def state_dim(self) -> int:
         """Numbers in the state."""
         return 2 * self.width if self.kind == "lstm" else self.width
+
+    def split(self, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Split recorded states ``[B, M + A]`` into those of the memory ``[B, M]`` and previous actions ``[B, A]``."""
+        memory, before = state.tensor_split((self.state_dim,), dim=1)
+        return memory, before
 
 
 class Memory(nn.Module):
@@ -164,6 +181,64 @@ class RecurrentNetwork(nn.Module):
 
 
 SEQUENCES = "replay.view: {target: learner.views.sequences:Sequences, params: {length: 40, burn_in: 10}}"
+
+
+class LaneMemory(LaneState):
+    """The state of each lane, such as that of an LSTM; zeros when an episode begins.
+
+    An agent calls ``begin`` in its own ``begin``. Train and eval mode have separate states: in training in turns, one
+    agent acts in both, and an evaluation comes between two steps of the same episode. Those of train mode are saved.
+
+    Args:
+        shape: of one lane's state.
+        device: where the states live.
+    """
+
+    def __init__(self, *shape: int, device: torch.device | str = "cpu") -> None:
+        self.shape, self._device = shape, device
+        self._states: dict[bool, torch.Tensor] = {}
+
+    def begin(self, begins: Array, lanes: Array | None = None, *, is_train: bool) -> None:
+        """Clear the states where ``begins``, ``[n]`` bool, is True; those of all lanes if n has changed."""
+        state = self._states.get(is_train)
+        if lanes is not None:
+            self._set(lanes[begins], 0.0, is_train)
+        elif state is None or len(state) != len(begins):
+            self._states[is_train] = torch.zeros(len(begins), *self.shape, device=self._device)
+        else:
+            where = torch.from_numpy(begins).to(self._device).view(-1, *(1 for _ in self.shape))
+            self._states[is_train] = state.masked_fill(where, 0.0)
+
+    def read(self, lanes: Array | None = None, *, is_train: bool) -> torch.Tensor:
+        """The states ``[n, *shape]`` float32; they are not changed in place before the next call with ``lanes``."""
+        return self._states[is_train] if lanes is None else self._reach(lanes, is_train)[torch.from_numpy(lanes)]
+
+    def write(self, state: torch.Tensor, lanes: Array | None = None, *, is_train: bool) -> None:
+        """Replace the states, ``[n, *shape]``."""
+        if lanes is None:
+            self._states[is_train] = state
+        else:
+            self._set(lanes, state, is_train)
+
+    def _set(self, lanes: Array, values: torch.Tensor | float, is_train: bool) -> None:
+        """Set the states of these lanes in place; there may be thousands of others."""
+        if len(lanes):
+            with torch.inference_mode():  # Outside, torch refuses to change a state that was written in this mode.
+                self._reach(lanes, is_train)[torch.from_numpy(lanes)] = values
+
+    def _reach(self, lanes: Array, is_train: bool) -> torch.Tensor:
+        """The states of all lanes, with zeros for new ones among ``lanes``."""
+        state = self._states.get(is_train, torch.zeros(0, *self.shape, device=self._device))
+        if (more := capacity_for(lanes, len(state)) - len(state)) > 0:
+            state = self._states[is_train] = torch.cat((state, state.new_zeros(more, *self.shape)))
+        return state
+
+    def collect(self) -> dict[str, torch.Tensor]:
+        return {"state": self._states[True]} if True in self._states else {}
+
+    def load(self, tensors: Mapping[str, torch.Tensor], prefix: str) -> None:
+        state = tensors.get(f"{prefix}state")
+        self._states = {} if state is None else {True: state.to(self._device).clone()}
 
 
 class RecurrentAgent(NetworkAgent):

@@ -20,7 +20,6 @@ from torch import nn
 from torch.nn import functional
 
 from common.agents.machinery.batches import Batch
-from common.agents.machinery.lane_states import LaneMemory
 from common.agents.machinery.update import Results
 from common.agents.network_agent import EncoderFeatures
 from common.agents.networks.allowed import AllowedActions
@@ -28,7 +27,7 @@ from common.agents.networks.encoders import LeafSpaces, build_encoder
 from common.agents.networks.layers import Mlp, Observed, flatten_time, make_orthogonal
 from common.agents.networks.policies import PolicyAndBaseline, PolicyBesideBaseline
 from common.agents.ppo import PPO, PPOConfig
-from common.agents.recurrent_agent import MemoryConfig, RecurrentAgent, RecurrentEncoder, add_time
+from common.agents.recurrent_agent import LaneMemory, MemoryConfig, RecurrentAgent, RecurrentEncoder, add_time
 from common.data import Array, Leaves
 from common.interfaces import EnvSpec
 from common.plugins.part_config import PluginConfig
@@ -147,7 +146,7 @@ class RecurrentPPO(RecurrentAgent, PPO):
 
     def _act(self, given: Any, noise: torch.Tensor | None = None, *, greedily: bool) -> torch.Tensor:
         """As in ``PPO``, for columns ``obs…`` and ``state``; the states after the steps follow, ``[n, D + 1 + S]``."""
-        memory, before = self._split(given["state"])
+        memory, before = self.config.memory.split(given["state"])
         seen = self.normalizer(add_time(from_columns("obs", given)))
         outputs, _, after = self.policy_net(seen, before[:, None], memory, _nowhere(memory))
         chosen = self._choose(outputs, noise, greedily=greedily)
@@ -158,7 +157,7 @@ class RecurrentPPO(RecurrentAgent, PPO):
 
     def _prepare_from(self, batch: Batch) -> Results:
         shape, ends = batch["reward"].shape, batch["terminated"] | batch["truncated"]
-        memory, before = self._split(batch["state"])
+        memory, before = self.config.memory.split(batch["state"])
         taken = self.actions.features(self._choice(batch)).view(*shape, -1)  # [B, L, K]
         given = {
             "memory": memory,
@@ -183,11 +182,6 @@ class RecurrentPPO(RecurrentAgent, PPO):
         given = rollouts["action_before"], rollouts["memory"], rollouts["begins"]
         outputs, value, after = self.policy_net(from_columns("obs", rollouts), *given)
         return outputs, value, after
-
-    def _split(self, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Split recorded states ``[B, M + K]`` into the memory's states ``[B, M]`` and previous actions ``[B, K]``."""
-        memory, before = state.tensor_split((self.config.memory.state_dim,), dim=1)
-        return memory, before
 
 
 def _nowhere(state: torch.Tensor) -> torch.Tensor:

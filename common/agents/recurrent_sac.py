@@ -20,7 +20,6 @@ from common.agents.actions import ActionScale
 from common.agents.entropy import EntCoefConfig, EntropyCoef, ent_coef_loss, soft_value, squashed_gaussian
 from common.agents.losses.sequences import masked_loss, masked_mean, n_step_target, sequence_priority
 from common.agents.machinery.batches import Batch, draw, name_td_error
-from common.agents.machinery.lane_states import LaneMemory
 from common.agents.machinery.optimization import build_optimizer, descend, track
 from common.agents.machinery.update import Results, Update
 from common.agents.network_agent import (
@@ -29,22 +28,23 @@ from common.agents.network_agent import (
     DiscountFactor,
     EncoderFeatures,
     GradNormLimit,
-    MaxShare,
     NetworkConfig,
     OffPolicyAgent,
     OffPolicyConfig,
     RewardScale,
-    TargetSteps,
     TauOfCritics,
 )
 from common.agents.networks.critics import Critics
 from common.agents.networks.encoders import LeafSpaces, build_encoder, select_leaves
 from common.agents.networks.layers import Mlp, Observed
 from common.agents.recurrent_agent import (
+    LaneMemory,
+    MaxShare,
     MemoryConfig,
     RecurrentAgent,
     RecurrentEncoder,
     RecurrentNetwork,
+    TargetSteps,
     add_time,
     require_sequences,
 )
@@ -188,7 +188,7 @@ class RecurrentSAC(RecurrentAgent, OffPolicyAgent):
     def _run_actor(self, given: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         """The outputs of the actor ``[n, 2 A]`` and its next states ``[n, M]``, for one step of n lanes."""
         obs = self.normalizer(add_time(from_columns("obs", given)))
-        memory, before = self._split(given["state"])
+        memory, before = self.config.memory.split(given["state"])
         outputs, after = self.actor(obs, before[:, None], memory)
         return outputs[:, 0], after
 
@@ -209,7 +209,7 @@ class RecurrentSAC(RecurrentAgent, OffPolicyAgent):
     def _learn_from(self, batch: Batch) -> Results:
         """One gradient step of the critics, of the actor and of the entropy coefficient, and one of the targets."""
         config, counts, weight = self.config, batch["warm"], batch.get("weight")
-        obs, (memory, before) = from_columns("obs", batch), self._split(batch["state"])
+        obs, (memory, before) = from_columns("obs", batch), self.config.memory.split(batch["state"])
         taken = self.action_scale.from_env(batch["action"].flatten(0, 1)).view(*counts.shape, -1)  # [B, L, A]
         action_before = torch.cat((before[:, None], taken), dim=1)  # [B, L + 1, A]
         outputs = self.actor(obs, action_before, memory)[0]  # [B, L + 1, 2 A]
@@ -246,8 +246,3 @@ class RecurrentSAC(RecurrentAgent, OffPolicyAgent):
         config = self.config
         reward, terminated, mask = batch["reward"] * config.reward_scale, batch["terminated"], batch["mask"]
         return n_step_target(reward, terminated, mask, next_value, discount=config.discount_factor, n=config.n_steps)
-
-    def _split(self, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Split recorded states ``[B, M + A]`` into the memory's states ``[B, M]`` and previous actions ``[B, A]``."""
-        memory, before = state.tensor_split((self.config.memory.state_dim,), dim=1)
-        return memory, before

@@ -178,7 +178,7 @@ def build_encoder(
     if network is not None:
         return nn.Sequential(build_network(network, leaves, feature_dim), nn.ReLU()), feature_dim
     if _is_vector(leaves):
-        return nn.Flatten(), math.prod(_only(leaves).shape or ())
+        return nn.Flatten(), math.prod(leaves[""].shape or ())
     encoder = JointEncoder(leaves, feature_dim, frozen)
     return encoder, encoder.n_features
 
@@ -188,13 +188,9 @@ def build_mlp(
 ) -> nn.Module:
     """Make a network of hidden layers, over the ``JointEncoder`` unless observations are a vector."""
     if _is_vector(leaves):
-        return Mlp(_only(leaves).shape or (), out_dim, units, activation=activation)
+        return Mlp(leaves[""].shape or (), out_dim, units, activation=activation)
     encoder = JointEncoder(leaves, picture_dim)
     return nn.Sequential(encoder, Mlp((encoder.n_features,), out_dim, units, activation=activation))
-
-
-def _only(leaves: LeafSpaces) -> gymnasium.Space[Any]:
-    return next(iter(leaves.values()))
 
 
 def _is_vector(leaves: LeafSpaces) -> bool:
