@@ -1,4 +1,4 @@
-"""Targets, losses and priorities of sequences. Shapes: B sequences, L steps of each."""
+"""Targets, advantages (GAE, V-trace), losses and priorities of sequences. Shapes: B sequences, L steps of each."""
 
 from __future__ import annotations
 

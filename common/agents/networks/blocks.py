@@ -19,6 +19,9 @@ from common.settings import Settings
 def scale_to_unit(net: nn.Module) -> None:
     """Scale weights of a network to unit norm, in place; parameters that are not trained stay.
 
+    What a normalisation makes of a layer does not depend on the size of its weights, but gradients are in inverse
+    proportion to it. So as weights grow, the same learning rate would change the function less and less (SimBa-v2).
+
     Each unit of a linear layer gets weights of norm 1; biases stay. The gains and biases of a normalisation of F
     features get the norm ``sqrt(F)`` together, so that their features keep about the size 1 (arXiv:2604.04539, its
     authors' code).

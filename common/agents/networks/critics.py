@@ -1,4 +1,8 @@
-"""Networks that value actions, and the entropy coefficient beside them."""
+"""Networks that value actions, and the forms of the return that they learn: its mean, or its distribution.
+
+Shapes: N critics, B batch, K outputs of a critic. Each form defines the number of a critic's outputs, the value that
+they stand for, the returns that they predict after an observation, and the loss of outputs against target returns.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pictures among observations: which leaves are pictures, where their axes are, and random shifts of them.
+"""Pictures among observations: which leaves are pictures, random shifts of them, and their networks of convolutions.
 
 A picture is a leaf of bytes with at least 8 x 8 pixels: ``[H, W]``, ``[C, H, W]`` or ``[H, W, C]``, or a stack of k
 pictures with colours, ``[k, C, H, W]`` or ``[k, H, W, C]``. A stack without colours, ``[k, H, W]``, has k channels. The
