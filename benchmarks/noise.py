@@ -14,7 +14,7 @@ import torch
 from pydantic import TypeAdapter
 
 from benchmarks.report import report
-from common.agents.exploring.noise import ActionNoise, LaneNoise
+from common.agents.noise import ActionNoise, LaneNoise
 
 EPISODES = 300
 KINDS = ("gaussian", "pink", "ou")

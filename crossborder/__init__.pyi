@@ -61,32 +61,32 @@ from learner.views.transitions import Transitions as Transitions
 """Bases of agents"""
 from common.agents.actor_critic import ActorCritic as ActorCritic
 from common.agents.averaging import average_gradients as average_gradients
-from common.agents.configured_agent import ConfiguredAgent as ConfiguredAgent
 from common.agents.dqn import QAgent as QAgent
-from common.agents.exploring.lane_random import LaneRandom as LaneRandom
-from common.agents.exploring.lane_random import RowRandom as RowRandom
-from common.agents.exploring.noise import LaneNoise as LaneNoise
-from common.agents.exploring.over_values import EpsilonGreedy as EpsilonGreedy
-from common.agents.losses.sequence_losses import masked_mean as masked_mean
-from common.agents.losses.sequence_losses import n_step_target as n_step_target
-from common.agents.losses.sequence_losses import rescale as rescale
-from common.agents.losses.sequence_losses import undo_rescaling as undo_rescaling
-from common.agents.network_agent import Batch as Batch
-from common.agents.network_agent import Inference as Inference
-from common.agents.network_agent import LaneMemory as LaneMemory
+from common.agents.exploring import EpsilonGreedy as EpsilonGreedy
+from common.agents.losses.sequences import masked_mean as masked_mean
+from common.agents.losses.sequences import n_step_target as n_step_target
+from common.agents.losses.sequences import rescale as rescale
+from common.agents.losses.sequences import undo_rescaling as undo_rescaling
+from common.agents.machinery.batches import Batch as Batch
+from common.agents.machinery.batches import discount_of as discount_of
+from common.agents.machinery.batches import draw as draw
+from common.agents.machinery.batches import measure_td_error as measure_td_error
+from common.agents.machinery.batches import report_td_error as report_td_error
+from common.agents.machinery.lane_states import LaneRandom as LaneRandom
+from common.agents.machinery.lane_states import RowRandom as RowRandom
+from common.agents.machinery.optimization import adam as adam
+from common.agents.machinery.optimization import build_optimizer as build_optimizer
+from common.agents.machinery.optimization import descend as descend
+from common.agents.machinery.optimization import track as track
+from common.agents.machinery.update import Inference as Inference
+from common.agents.machinery.update import Results as Results
+from common.agents.machinery.update import Update as Update
+from common.agents.machinery.update import UpdateConfig as UpdateConfig
+from common.agents.network_agent import ConfiguredAgent as ConfiguredAgent
 from common.agents.network_agent import NetworkAgent as NetworkAgent
-from common.agents.network_agent import NormalizeBatch as NormalizeBatch
-from common.agents.network_agent import Results as Results
-from common.agents.network_agent import Update as Update
-from common.agents.network_agent import UpdateConfig as UpdateConfig
-from common.agents.network_agent import adam as adam
-from common.agents.network_agent import build_optimizer as build_optimizer
-from common.agents.network_agent import descend as descend
-from common.agents.network_agent import discount_of as discount_of
-from common.agents.network_agent import draw as draw
-from common.agents.network_agent import measure_td_error as measure_td_error
-from common.agents.network_agent import report_td_error as report_td_error
-from common.agents.network_agent import track as track
+from common.agents.networks.normalization import NormalizeBatch as NormalizeBatch
+from common.agents.noise import LaneNoise as LaneNoise
+from common.agents.recurrent_agent import LaneMemory as LaneMemory
 
 """Networks"""
 from common.agents.networks import AllowedActions as AllowedActions
@@ -98,7 +98,7 @@ from common.agents.networks import Mlp as Mlp
 from common.agents.networks import NatureCnn as NatureCnn
 from common.agents.networks.normalization import Normalizer as Normalizer
 from common.agents.networks.normalization import build_normalizer as build_normalizer
-from common.agents.networks.recurrent import Memory as Memory
+from common.agents.recurrent_agent import Memory as Memory
 
 """Agents"""
 from common.agents.awac import AWAC as AWAC

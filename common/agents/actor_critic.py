@@ -15,8 +15,11 @@ import torch
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 from torch import nn
 
-from common.agents.actions import ActionScale
-from common.agents.configured_agent import (
+from common.agents.actions import ActionScale, GreedyActor
+from common.agents.machinery.batches import Batch, count_at_once, draw_transitions, split_batches
+from common.agents.machinery.optimization import build_optimizer
+from common.agents.machinery.update import Results, Update
+from common.agents.network_agent import (
     ActorKeys,
     BatchItems,
     CriticCount,
@@ -32,23 +35,12 @@ from common.agents.configured_agent import (
     RewardScale,
     ShiftPixels,
 )
-from common.agents.network_agent import (
-    Batch,
-    Results,
-    Update,
-    build_optimizer,
-    count_at_once,
-    draw_transitions,
-    split_batches,
-)
-from common.agents.networks.blocks import LayersConfig
+from common.agents.networks.blocks import LayersConfig, keep_unit
 from common.agents.networks.critics import Critics
 from common.agents.networks.encoders import LeafSpaces, build_encoder, is_own_network, select_leaves
 from common.agents.networks.frozen import FrozenEncoderConfig, load_frozen_networks
 from common.agents.networks.layers import Observed
-from common.agents.networks.picture_leaves import RandomShift
-from common.agents.networks.policies import GreedyActor
-from common.agents.networks.unit_weights import keep_unit
+from common.agents.networks.pictures import RandomShift
 from common.data import Array, Leaves
 from common.interfaces import EnvSpec, ReplayBuffer
 from common.plugins.part_config import PluginConfig

@@ -12,9 +12,10 @@ from pydantic import Field, PositiveFloat, model_validator
 
 from common.agents.actor_critic import ActorCritic, ActorCriticConfig
 from common.agents.losses.values import critic_loss, exp_weight, least_value, softmax_weight, td_target, weighted_mean
-from common.agents.network_agent import Batch, Results, descend, discount_of, measure_td_error, track
-from common.agents.networks.batch_norm import frozen_statistics
-from common.agents.networks.layers import Observed
+from common.agents.machinery.batches import Batch, discount_of, measure_td_error
+from common.agents.machinery.optimization import descend, track
+from common.agents.machinery.update import Results
+from common.agents.networks.layers import Observed, frozen_statistics
 from common.agents.networks.policies import GaussianConfig, GaussianPolicy
 from common.spaces import from_columns
 

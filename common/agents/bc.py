@@ -10,8 +10,12 @@ import torch
 from pydantic import Field, PositiveInt
 from torch import nn
 
-from common.agents.actions import ActionIndex, ActionScale
-from common.agents.configured_agent import (
+from common.agents.actions import ActionIndex, ActionScale, GreedyActor, GreedyQ
+from common.agents.losses.values import weighted_mean
+from common.agents.machinery.batches import Batch, draw_transitions
+from common.agents.machinery.optimization import build_optimizer, descend
+from common.agents.machinery.update import Results, Update
+from common.agents.network_agent import (
     AgentConfig,
     BatchItems,
     ConfiguredAgent,
@@ -19,12 +23,10 @@ from common.agents.configured_agent import (
     LearningRate,
     PictureFeatures,
 )
-from common.agents.losses.values import weighted_mean
-from common.agents.network_agent import Batch, Results, Update, build_optimizer, descend, draw_transitions
 from common.agents.networks.allowed import AllowedActions
 from common.agents.networks.encoders import build_mlp
 from common.agents.networks.layers import Observed
-from common.agents.networks.policies import CategoricalPolicy, GaussianConfig, GaussianPolicy, GreedyActor, GreedyQ
+from common.agents.networks.policies import CategoricalPolicy, GaussianConfig, GaussianPolicy
 from common.data import Array, Leaves, Record
 from common.interfaces import EnvSpec, ReplayBuffer
 from common.spaces import from_columns

@@ -14,11 +14,11 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_va
 
 from common.agents.actor_critic import FEATURES, ActorCritic, ActorCriticConfig
 from common.agents.losses.values import imitation_loss, td_target
-from common.agents.network_agent import Batch, Results, descend, discount_of, measure_td_error, n_rows
-from common.agents.networks.batch_norm import frozen_statistics
-from common.agents.networks.critics import Critics
-from common.agents.networks.layers import Observed
-from common.agents.networks.returns import CriticReturn, Returns, ScalarReturn
+from common.agents.machinery.batches import Batch, discount_of, measure_td_error, n_rows
+from common.agents.machinery.optimization import descend
+from common.agents.machinery.update import Results
+from common.agents.networks.critics import CriticReturn, Critics, Returns, ScalarReturn
+from common.agents.networks.layers import Observed, frozen_statistics
 from common.data import Array, Leaves
 from common.errors import ConfigError
 from common.interfaces import EnvSpec

@@ -6,13 +6,55 @@ import torch
 from pydantic import Field, model_validator
 from torch import nn
 
-from common.agents.dqn import QAgent, QAgentConfig, QLoss
+from common.agents.dqn import QAgent, QAgentConfig, QLoss, join_dueling
 from common.agents.losses.distributions import categorical_loss, project
 from common.agents.losses.values import td_target, weighted_mean
-from common.agents.network_agent import Batch, discount_of
+from common.agents.machinery.batches import Batch, discount_of
 from common.agents.networks.encoders import LeafSpaces
-from common.agents.networks.heads import CategoricalReturns
+from common.agents.networks.layers import Observed
 from common.spaces import from_columns
+
+
+class ReturnNetwork(nn.Module):
+    """A network with K outputs for each action, which describe the distribution of its return.
+
+    Args:
+        net: gives ``[B, A * K]``, or dueling ``[B, (1 + A) * K]``, of which the first K are those of the state value.
+        n_outputs: K.
+        dueling: whether each of the K outputs is joined from a state value and advantages.
+    """
+
+    def __init__(self, net: nn.Module, n_outputs: int, *, dueling: bool) -> None:
+        super().__init__()
+        self.net = net
+        self._n_outputs, self._dueling = n_outputs, dueling
+
+    def outputs(self, obs: Observed) -> torch.Tensor:
+        """Observations of B rows to ``[B, A, K]``."""
+        outputs = self.net(obs).unflatten(1, (-1, self._n_outputs))
+        return join_dueling(outputs, dim=1) if self._dueling else outputs
+
+
+class CategoricalReturns(ReturnNetwork):
+    """The outputs are logits of the probabilities of K returns, the atoms (arXiv:1707.06887).
+
+    Args:
+        net: see ``ReturnNetwork``.
+        least: the first atom.
+        greatest: the last atom; the other atoms lie evenly between them.
+        n_atoms: K.
+        dueling: see ``ReturnNetwork``.
+    """
+
+    atoms: torch.Tensor  # [K]
+
+    def __init__(self, net: nn.Module, least: float, greatest: float, n_atoms: int, *, dueling: bool) -> None:
+        super().__init__(net, n_atoms, dueling=dueling)
+        self.register_buffer("atoms", torch.linspace(least, greatest, n_atoms), persistent=False)
+
+    def forward(self, obs: Observed) -> torch.Tensor:
+        """Action values, the means of the distributions: observations of B rows to ``[B, A]``."""
+        return (self.outputs(obs).softmax(dim=2) * self.atoms).sum(dim=2)
 
 
 class C51Config(QAgentConfig):

@@ -7,7 +7,7 @@ actions.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -15,12 +15,22 @@ import torch
 from pydantic import Field, PositiveFloat, PositiveInt
 from torch import nn
 
-from common.agents.actions import ActionIndex
-from common.agents.configured_agent import (
+from common.agents.actions import ActionIndex, GreedyQ
+from common.agents.entropy import (
+    EntCoefConfig,
+    EntropyCoef,
+    discrete_soft_policy_loss,
+    discrete_soft_value,
+    ent_coef_loss,
+)
+from common.agents.losses.values import critic_loss, td_target
+from common.agents.machinery.batches import Batch, discount_of, draw_transitions, measure_td_error
+from common.agents.machinery.optimization import build_optimizer, descend, track
+from common.agents.machinery.update import Results, Update
+from common.agents.network_agent import (
     BatchItems,
     CriticCount,
     DiscountFactor,
-    EntCoefConfig,
     GradNormLimit,
     LossOfCritics,
     NormalizeRewards,
@@ -31,29 +41,31 @@ from common.agents.configured_agent import (
     ShiftPixels,
     TauOfCritics,
 )
-from common.agents.losses.entropy import discrete_soft_policy_loss, discrete_soft_value, ent_coef_loss
-from common.agents.losses.values import critic_loss, td_target
-from common.agents.network_agent import (
-    Batch,
-    Results,
-    Update,
-    build_optimizer,
-    descend,
-    discount_of,
-    draw_transitions,
-    measure_td_error,
-    track,
-)
 from common.agents.networks.allowed import AllowedActions
-from common.agents.networks.critics import EntropyCoef, QNetworks
 from common.agents.networks.layers import Observed
-from common.agents.networks.picture_leaves import RandomShift
-from common.agents.networks.policies import CategoricalPolicy, GreedyQ
+from common.agents.networks.pictures import RandomShift
+from common.agents.networks.policies import CategoricalPolicy
 from common.config.replay_config import Unit
 from common.data import Array, Leaves
 from common.interfaces import EnvSpec, ReplayBuffer
 from common.plugins.part_config import PluginConfig
 from common.spaces import from_columns
+
+
+class QNetworks(nn.Module):
+    """Independent values of all discrete actions.
+
+    Args:
+        nets: the critics, each from observations of B rows to ``[B, A]``.
+    """
+
+    def __init__(self, nets: Iterable[nn.Module]) -> None:
+        super().__init__()
+        self.nets = nn.ModuleList(nets)
+
+    def forward(self, obs: Observed) -> torch.Tensor:
+        """Observations of B rows to values ``[N, B, A]``."""
+        return torch.stack([net(obs) for net in self.nets])
 
 
 class DiscreteSACConfig(EntCoefConfig, OneNetworkConfig, OffPolicyConfig):

@@ -18,8 +18,28 @@ import torch
 from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
 from torch import nn
 
-from common.agents.actions import ActionIndex
-from common.agents.configured_agent import (
+from common.agents.actions import ActionIndex, GreedyQ
+from common.agents.exploring import EpsilonGreedy, EvaluationEpsilon, Explorer
+from common.agents.losses.values import (
+    critic_loss,
+    double_q_value,
+    greedy_value,
+    munchausen_bonus,
+    soft_value,
+    td_target,
+)
+from common.agents.machinery.batches import (
+    Batch,
+    count_at_once,
+    discount_of,
+    draw_transitions,
+    measure_td_error,
+    split_batches,
+    to_tensors,
+)
+from common.agents.machinery.optimization import build_optimizer, descend, track
+from common.agents.machinery.update import Inference, Results, Update
+from common.agents.network_agent import (
     BatchItems,
     DiscountFactor,
     Dueling,
@@ -33,42 +53,48 @@ from common.agents.configured_agent import (
     PictureFeatures,
     ShiftPixels,
 )
-from common.agents.exploring.over_values import EpsilonGreedy, EvaluationEpsilon, Explorer
-from common.agents.losses.values import (
-    critic_loss,
-    double_q_value,
-    greedy_value,
-    munchausen_bonus,
-    soft_value,
-    td_target,
-)
-from common.agents.network_agent import (
-    Batch,
-    Inference,
-    Results,
-    Update,
-    build_optimizer,
-    count_at_once,
-    descend,
-    discount_of,
-    draw_transitions,
-    measure_td_error,
-    split_batches,
-    to_tensors,
-    track,
-)
 from common.agents.networks.allowed import AllowedActions
 from common.agents.networks.encoders import LeafSpaces
-from common.agents.networks.heads import DuelingNetwork
-from common.agents.networks.noisy import add_noise, drawn_noise, given_noise, noisy_layers
-from common.agents.networks.picture_leaves import RandomShift
-from common.agents.networks.policies import GreedyQ
+from common.agents.networks.layers import Observed
+from common.agents.networks.noisy import add_noise, noise_in, noisy_layers
+from common.agents.networks.pictures import RandomShift
 from common.config.replay_config import Unit
 from common.data import Array, Items, Leaves, Record
 from common.interfaces import EnvSpec, ReplayBuffer
 from common.plugins.part_config import PluginConfig
 from common.settings import Settings
 from common.spaces import from_columns
+
+
+def join_dueling(outputs: torch.Tensor, dim: int = -1) -> torch.Tensor:
+    """Action values from a state value and advantages: ``Q = V + A - mean A`` (arXiv:1511.06581, 9).
+
+    Args:
+        outputs: ``1 + A`` outputs along ``dim``: V, then A.
+        dim: the axis of the outputs, and of the A action values in the result.
+    """
+    value, advantage = outputs.tensor_split((1,), dim=dim)
+    return value + advantage - advantage.mean(dim=dim, keepdim=True)
+
+
+class DuelingNetwork(nn.Module):
+    """Action values of a network that gives a state value and advantages.
+
+    The two streams part only in the last layer of ``net``: its first output is V, the others are A. In the paper each
+    stream has a separate hidden layer; a user's own network can have them.
+
+    Args:
+        net: gives ``[B, 1 + A]``.
+    """
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, obs: Observed) -> torch.Tensor:
+        """Observations of B rows to ``[B, A]``."""
+        return join_dueling(self.net(obs))
+
 
 ResultT = TypeVar("ResultT")
 
@@ -192,7 +218,7 @@ class QAgent(OffPolicyAgent):
             return function
 
         def compute(argument: Any, noise: torch.Tensor | None = None) -> ResultT:
-            with drawn_noise(generator, *nets) if noise is None else given_noise(noise, *nets):
+            with noise_in(generator if noise is None else noise, *nets):
                 return function(argument)
 
         return compute

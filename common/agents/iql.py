@@ -9,7 +9,9 @@ from pydantic import Field
 
 from common.agents.awac import AdvantageWeighted, AdvantageWeightedConfig
 from common.agents.losses.values import expectile_loss, least_value
-from common.agents.network_agent import Batch, Results, descend
+from common.agents.machinery.batches import Batch
+from common.agents.machinery.optimization import descend
+from common.agents.machinery.update import Results
 from common.agents.networks.layers import Observed
 from common.interfaces import EnvSpec
 from common.spaces import from_columns

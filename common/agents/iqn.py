@@ -9,12 +9,11 @@ import torch
 from pydantic import Field, PositiveFloat, PositiveInt
 from torch import nn
 
-from common.agents.dqn import MunchausenConfig, QAgent, QLoss
+from common.agents.dqn import MunchausenConfig, QAgent, QLoss, join_dueling
 from common.agents.losses.distributions import quantile_huber_loss
 from common.agents.losses.values import soft_value, td_target, weighted_mean
-from common.agents.network_agent import Batch, discount_of
+from common.agents.machinery.batches import Batch, discount_of
 from common.agents.networks.encoders import LeafSpaces
-from common.agents.networks.heads import join_dueling
 from common.agents.networks.layers import Head, Linear, Observed
 from common.interfaces import EnvSpec
 from common.spaces import from_columns

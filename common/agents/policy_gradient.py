@@ -11,7 +11,9 @@ import torch
 from pydantic import Field, NonNegativeFloat, PositiveFloat
 from torch import nn
 
-from common.agents.configured_agent import (
+from common.agents.machinery.batches import Batch
+from common.agents.machinery.optimization import build_optimizer
+from common.agents.network_agent import (
     ConfiguredAgent,
     DiscountFactor,
     LearningRate,
@@ -20,7 +22,6 @@ from common.agents.configured_agent import (
     PictureFeatures,
     RewardScale,
 )
-from common.agents.network_agent import Batch, build_optimizer
 from common.agents.networks.action_distributions import Categoricals, make_distribution
 from common.agents.networks.allowed import AllowedActions
 from common.agents.networks.encoders import LeafSpaces

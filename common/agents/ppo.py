@@ -19,10 +19,11 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 from torch import nn
 
 from common.agents.averaging import average, total
-from common.agents.configured_agent import ActorKeys, CriticKeys, GradNormLimit, LearningRate
-from common.agents.losses.advantages import generalized_advantages
-from common.agents.losses.sequence_losses import masked_loss, masked_mean
-from common.agents.network_agent import Batch, Results, ScheduleConfig, Update, descend, draw
+from common.agents.losses.sequences import generalized_advantages, masked_loss, masked_mean
+from common.agents.machinery.batches import Batch, draw
+from common.agents.machinery.optimization import ScheduleConfig, descend
+from common.agents.machinery.update import Results, Update
+from common.agents.network_agent import ActorKeys, CriticKeys, GradNormLimit, LearningRate
 from common.agents.networks.encoders import LeafSpaces, select_leaves
 from common.agents.networks.layers import Activation, flatten_time, make_orthogonal
 from common.agents.networks.policies import PolicyAndBaseline, PolicyBesideBaseline

@@ -11,6 +11,7 @@ choice.
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import os
@@ -67,17 +68,16 @@ class Product(NamedTuple):
 
     def make_arguments(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
         """Matrices of this shape, and the bias; no random generator is used."""
-        left = _make_matrix(self.m, self.k, transposed=self.left_transposed)
-        right = _make_matrix(self.k, self.n, transposed=self.right_transposed)
-        return left, right, _make_values(self.n) if self.bias else None
+        # The user's defaults may be others.
+        make = functools.partial(torch.full, fill_value=0.5, dtype=torch.float32, device="cpu")
+        left = make((self.k, self.m)).t() if self.left_transposed else make((self.m, self.k))
+        right = make((self.n, self.k)).t() if self.right_transposed else make((self.k, self.n))
+        return left, right, make((self.n,)) if self.bias else None
 
-
-def _make_matrix(rows: int, columns: int, *, transposed: bool) -> torch.Tensor:
-    return _make_values(columns, rows).t() if transposed else _make_values(rows, columns)
-
-
-def _make_values(*shape: int) -> torch.Tensor:
-    return torch.full(shape, 0.5, dtype=torch.float32, device="cpu")  # The user's defaults may be others.
+    @property
+    def is_small(self) -> bool:
+        """Whether torch always computes it."""
+        return self.m * self.k * self.n < LEAST
 
 
 class Times(NamedTuple):
@@ -196,11 +196,7 @@ class ChoiceFile:
             OSError: there is a file, but it cannot be read.
         """
         found: dict[Product, ProductLibrary] = {}
-        try:
-            lines = self.path.read_text(errors="replace").splitlines()
-        except FileNotFoundError:
-            return found
-        for line in lines:
+        for line in self.path.read_text(errors="replace").splitlines() if self.path.exists() else ():
             try:
                 entry = json.loads(line)
                 if entry["host"] == host and entry["by"] in _MULTIPLY:
@@ -252,31 +248,27 @@ class Choices:
         return made
 
     def _choose(self, product: Product) -> ProductLibrary:
-        if self.setting == "torch" or product.m * product.k * product.n < LEAST or len(self.made) >= MOST:
+        if self.setting == "torch" or product.is_small or len(self.made) >= MOST:
             return "torch"
         # The caller's operations may be recorded, or computed in autocast's precision. Those of another thread are not.
         with ThreadPoolExecutor(1) as other:
-            return other.submit(self._choose_by_trial, product).result()
-
-    def _choose_by_trial(self, product: Product) -> ProductLibrary:
-        self._begin()
-        if self._fault is not None:
-            return "torch"
-        if self.setting == "onednn":
-            return "onednn"
-        return self._kept.get(product) or self._measure(product)
+            other.submit(self._begin).result()
+            if self._fault is not None:
+                return "torch"
+            if self.setting == "onednn":
+                return "onednn"
+            return self._kept.get(product) or other.submit(self._measure, product).result()
 
     def _begin(self) -> None:
         """Look at the host and read the file, before the first choice."""
         if self._host:
             return
         self._host = describe_host()
-        if self.setting == "torch":
-            return
-        self._fault = _find_fault()
-        if self._fault is not None:
-            log.warning("products: this build of torch cannot multiply by oneDNN (%s): torch does it", self._fault)
-        self._kept |= self._with_file(lambda file: file.read(self._host)) or {}
+        if self.setting != "torch":
+            self._fault = _find_fault()
+            if self._fault is not None:
+                log.warning("products: this build of torch cannot multiply by oneDNN (%s): torch does it", self._fault)
+            self._kept |= self._with_file(lambda file: file.read(self._host)) or {}
 
     def _measure(self, product: Product) -> ProductLibrary:
         try:
@@ -309,7 +301,7 @@ class Choices:
 
     def _measured(self) -> Iterable[tuple[Product, ProductLibrary]]:
         """The choices but those for small products, which torch always computes."""
-        return ((product, by) for product, by in self.made.items() if product.m * product.k * product.n >= LEAST)
+        return ((product, by) for product, by in self.made.items() if not product.is_small)
 
     def __str__(self) -> str:
         libraries = [by for _, by in self._measured()]
@@ -368,18 +360,13 @@ def _multiply(left: torch.Tensor, right: torch.Tensor, bias: torch.Tensor | None
     return _MULTIPLY[_OF_PROCESS.library_of(Product.of(left, right, bias))](left, right, bias)
 
 
-def _multiply_rows(rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """``nn.functional.linear`` of rows ``[m, k]``, without gradients."""
-    return _multiply(rows, weight.t(), bias)
-
-
 class _Linear(torch.autograd.Function):
     """``nn.functional.linear`` of rows ``[m, k]``; its gradients are products by the chosen libraries too."""
 
     @staticmethod
     def forward(ctx: Any, rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         ctx.save_for_backward(rows, weight)
-        return _multiply_rows(rows, weight, bias)
+        return _multiply(rows, weight.t(), bias)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
@@ -401,9 +388,8 @@ def linear(features: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | No
     torch computes other dtypes, on a GPU, and while a function is transformed: exported, compiled, or by torch.func.
     """
     plain = nn.functional.linear
-    if torch.compiler.is_compiling() or not features.is_cpu or features.numel() * weight.shape[0] < LEAST:
-        return plain(features, weight, bias)
-    if not _is_plain(features, weight):
+    is_for_torch = torch.compiler.is_compiling() or not features.is_cpu or features.numel() * weight.shape[0] < LEAST
+    if is_for_torch or not _is_plain(features, weight):
         return plain(features, weight, bias)
     rows = features if features.dim() == 2 else features.flatten(0, -2)
     (m, k), n = rows.shape, weight.shape[0]
@@ -416,8 +402,10 @@ def linear(features: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | No
             needed.append(Product(m, n, k))
     if all(_OF_PROCESS.library_of(product) == "torch" for product in needed):
         return plain(features, weight, bias)
-    apply: Callable[..., torch.Tensor] = _Linear.apply if is_learning else _multiply_rows
-    outputs = apply(rows, weight, bias)
+    if is_learning:
+        outputs: torch.Tensor = _Linear.apply(rows, weight, bias)  # type: ignore[no-untyped-call]
+    else:
+        outputs = _multiply(rows, weight.t(), bias)
     return outputs if features.dim() == 2 else outputs.view(*features.shape[:-1], n)
 
 
@@ -429,11 +417,6 @@ def _is_plain(features: torch.Tensor, weight: torch.Tensor) -> bool:
         and not torch.is_autocast_enabled("cpu")
         and not torch._C._are_functorch_transforms_active()
         and not torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
-        and not _rounds_products()
+        # trainer.precision: rounded_products rounds their inputs; torch 2.8 may not know of it.
+        and getattr(getattr(torch.backends.mkldnn, "matmul", None), "fp32_precision", "none") in ("none", "ieee")
     )
-
-
-def _rounds_products() -> bool:
-    """Whether torch rounds the inputs of products, as with ``trainer.precision: rounded_products``."""
-    matmul = getattr(torch.backends.mkldnn, "matmul", None)
-    return getattr(matmul, "fp32_precision", "none") not in ("none", "ieee")  # torch 2.8 may not round.

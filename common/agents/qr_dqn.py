@@ -6,13 +6,22 @@ import torch
 from pydantic import Field, PositiveFloat, PositiveInt
 from torch import nn
 
+from common.agents.c51 import ReturnNetwork
 from common.agents.dqn import QAgent, QAgentConfig, QLoss
 from common.agents.losses.distributions import quantile_huber_loss
 from common.agents.losses.values import td_target, weighted_mean
-from common.agents.network_agent import Batch, discount_of
+from common.agents.machinery.batches import Batch, discount_of
 from common.agents.networks.encoders import LeafSpaces
-from common.agents.networks.heads import QuantileReturns
+from common.agents.networks.layers import Observed
 from common.spaces import from_columns
+
+
+class QuantileReturns(ReturnNetwork):
+    """The outputs are quantiles of the return at the levels ``(i + 0.5) / K`` (arXiv:1710.10044)."""
+
+    def forward(self, obs: Observed) -> torch.Tensor:
+        """Action values, the means of the quantiles: observations of B rows to ``[B, A]``."""
+        return self.outputs(obs).mean(dim=2)
 
 
 class QRDQNConfig(QAgentConfig):

@@ -19,9 +19,8 @@ from pydantic import Field, PositiveInt, model_validator
 from torch import nn
 from torch.nn import functional
 
-from common.agents.configured_agent import BatchSequences, Dueling, LossOfCritics, MaxShare, TargetSteps
-from common.agents.dqn import QAgent, QAgentConfig, QLoss
-from common.agents.losses.sequence_losses import (
+from common.agents.dqn import DuelingNetwork, QAgent, QAgentConfig, QLoss
+from common.agents.losses.sequences import (
     masked_loss,
     masked_mean,
     n_step_target,
@@ -29,12 +28,23 @@ from common.agents.losses.sequence_losses import (
     sequence_priority,
     undo_rescaling,
 )
-from common.agents.network_agent import Batch, Inference, LaneMemory, Results, descend, draw, name_td_error
+from common.agents.machinery.batches import Batch, draw, name_td_error
+from common.agents.machinery.optimization import descend
+from common.agents.machinery.update import Inference, Results
+from common.agents.network_agent import BatchSequences, Dueling, LossOfCritics
 from common.agents.networks.encoders import LeafSpaces, build_encoder
-from common.agents.networks.heads import DuelingNetwork
 from common.agents.networks.layers import Mlp
-from common.agents.networks.recurrent import MemoryConfig, RecurrentEncoder, RecurrentNetwork
-from common.agents.recurrent_agent import RecurrentAgent, add_time, require_sequences
+from common.agents.recurrent_agent import (
+    LaneMemory,
+    MaxShare,
+    MemoryConfig,
+    RecurrentAgent,
+    RecurrentEncoder,
+    RecurrentNetwork,
+    TargetSteps,
+    add_time,
+    require_sequences,
+)
 from common.data import Array, Leaves
 from common.interfaces import EnvSpec, ReplayBuffer
 from common.spaces import from_columns, to_columns
@@ -100,7 +110,7 @@ class R2D2(RecurrentAgent, QAgent):
 
     def _step(self, given: Batch) -> torch.Tensor:
         """The action values and the next states of n lanes in one tensor ``[n, A + M]``."""
-        obs, (state, before) = add_time(from_columns("obs", given)), self._split(given["state"])
+        obs, (state, before) = add_time(from_columns("obs", given)), self.config.memory.split(given["state"])
         obs = self.normalizer(obs)
         values, after = self.qnet(obs, self._one_hot(before), state)
         return torch.cat((self.allowed(values, obs)[:, 0], after), dim=1)
@@ -120,7 +130,7 @@ class R2D2(RecurrentAgent, QAgent):
 
     def _loss(self, batch: Batch, target_net: nn.Module) -> QLoss:
         """The loss of a batch; predictions and targets are ``[B, L]``, rescaled if the settings say so."""
-        obs, (state, before) = from_columns("obs", batch), self._split(batch["state"])
+        obs, (state, before) = from_columns("obs", batch), self.config.memory.split(batch["state"])
         chosen = self.actions.from_env(batch["action"].flatten(0, 1)).view(batch["reward"].shape)  # [B, L]
         action_before = self._one_hot(torch.cat((before, chosen + 1), dim=1))  # [B, L + 1, A]
         values = self.qnet(obs, action_before, state)[0]  # [B, L + 1, A]
@@ -164,11 +174,6 @@ class R2D2(RecurrentAgent, QAgent):
             results["grad_norm"] = grad_norm
         priority = sequence_priority(target - prediction, counts, self.config.max_share)
         return results | name_td_error(batch, priority)
-
-    def _split(self, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Split recorded states ``[B, M + 1]`` into the memory's states ``[B, M]`` and previous actions ``[B, 1]``."""
-        memory, before = state.tensor_split((-1,), dim=1)
-        return memory, before
 
     def _one_hot(self, number: torch.Tensor) -> torch.Tensor:
         """Numbers of actions from 1 on ``[B, T]`` as ``[B, T, A]``; all zeros for 0."""

@@ -19,18 +19,51 @@ from pydantic import Field, PositiveInt, model_validator
 from torch import nn
 from torch.nn import functional
 
-from common.agents.configured_agent import EncoderFeatures
-from common.agents.network_agent import Batch, LaneMemory, Results
+from common.agents.machinery.batches import Batch
+from common.agents.machinery.update import Results
+from common.agents.network_agent import EncoderFeatures
+from common.agents.networks.allowed import AllowedActions
 from common.agents.networks.encoders import LeafSpaces, build_encoder
-from common.agents.networks.layers import Mlp, flatten_time, make_orthogonal
+from common.agents.networks.layers import Mlp, Observed, flatten_time, make_orthogonal
 from common.agents.networks.policies import PolicyAndBaseline, PolicyBesideBaseline
-from common.agents.networks.recurrent import MemoryConfig, RecurrentEncoder, RecurrentPolicy
 from common.agents.ppo import PPO, PPOConfig
-from common.agents.recurrent_agent import RecurrentAgent, add_time
+from common.agents.recurrent_agent import LaneMemory, MemoryConfig, RecurrentAgent, RecurrentEncoder, add_time
 from common.data import Array, Leaves
 from common.interfaces import EnvSpec
 from common.plugins.part_config import PluginConfig
 from common.spaces import from_columns, to_columns
+
+
+class RecurrentPolicy(nn.Module):
+    """A ``RecurrentEncoder``, and a policy and a baseline over its features, through the ends of episodes.
+
+    Args:
+        encoder: gives features ``[B, T, W]``.
+        head: turns N rows of them, ``[N, W]``, into the policy's outputs ``[N, K]`` and values ``[N]``.
+        allowed: which of the K values are.
+    """
+
+    def __init__(
+        self, encoder: RecurrentEncoder, head: PolicyAndBaseline | PolicyBesideBaseline, allowed: AllowedActions
+    ) -> None:
+        super().__init__()
+        self.encoder, self.head, self._allowed = encoder, head, allowed
+
+    def forward(
+        self, obs: Observed, action_before: torch.Tensor, state: torch.Tensor, begins: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Outputs ``[B T, K]``, values ``[B T]`` and the states after each step ``[B, T, S]``.
+
+        Args:
+            obs: of ``[B, T]`` rows.
+            action_before: the action before each of them, ``[B, T, A]``.
+            state: before the first of them, ``[B, S]``.
+            begins: which of them begin an episode, ``[B, T]`` bool; there, state and action before count as zeros.
+        """
+        inputs = self.encoder.join(obs, action_before.masked_fill(begins[..., None], 0.0))
+        states = self.encoder.memory.unroll(inputs, state, begins)
+        outputs, value = self.head(states[..., : self.encoder.memory.width].flatten(0, 1))
+        return self._allowed(outputs, flatten_time(obs)), value, states
 
 
 class RecurrentPPOConfig(PPOConfig):
@@ -113,7 +146,7 @@ class RecurrentPPO(RecurrentAgent, PPO):
 
     def _act(self, given: Any, noise: torch.Tensor | None = None, *, greedily: bool) -> torch.Tensor:
         """As in ``PPO``, for columns ``obs…`` and ``state``; the states after the steps follow, ``[n, D + 1 + S]``."""
-        memory, before = self._split(given["state"])
+        memory, before = self.config.memory.split(given["state"])
         seen = self.normalizer(add_time(from_columns("obs", given)))
         outputs, _, after = self.policy_net(seen, before[:, None], memory, _nowhere(memory))
         chosen = self._choose(outputs, noise, greedily=greedily)
@@ -124,7 +157,7 @@ class RecurrentPPO(RecurrentAgent, PPO):
 
     def _prepare_from(self, batch: Batch) -> Results:
         shape, ends = batch["reward"].shape, batch["terminated"] | batch["truncated"]
-        memory, before = self._split(batch["state"])
+        memory, before = self.config.memory.split(batch["state"])
         taken = self.actions.features(self._choice(batch)).view(*shape, -1)  # [B, L, K]
         given = {
             "memory": memory,
@@ -149,11 +182,6 @@ class RecurrentPPO(RecurrentAgent, PPO):
         given = rollouts["action_before"], rollouts["memory"], rollouts["begins"]
         outputs, value, after = self.policy_net(from_columns("obs", rollouts), *given)
         return outputs, value, after
-
-    def _split(self, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Split recorded states ``[B, M + K]`` into the memory's states ``[B, M]`` and previous actions ``[B, K]``."""
-        memory, before = state.tensor_split((self.config.memory.state_dim,), dim=1)
-        return memory, before
 
 
 def _nowhere(state: torch.Tensor) -> torch.Tensor:

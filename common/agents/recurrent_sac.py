@@ -14,45 +14,73 @@ from typing import Any, ClassVar, Final
 
 import torch
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
+from torch import nn
 
 from common.agents.actions import ActionScale
-from common.agents.configured_agent import (
+from common.agents.entropy import EntCoefConfig, EntropyCoef, ent_coef_loss, soft_value, squashed_gaussian
+from common.agents.losses.sequences import masked_loss, masked_mean, n_step_target, sequence_priority
+from common.agents.machinery.batches import Batch, draw, name_td_error
+from common.agents.machinery.optimization import build_optimizer, descend, track
+from common.agents.machinery.update import Results, Update
+from common.agents.network_agent import (
     BatchSequences,
     CriticCount,
     DiscountFactor,
     EncoderFeatures,
-    EntCoefConfig,
     GradNormLimit,
-    MaxShare,
     NetworkConfig,
     OffPolicyAgent,
     OffPolicyConfig,
     RewardScale,
-    TargetSteps,
     TauOfCritics,
 )
-from common.agents.losses.entropy import ent_coef_loss, soft_value, squashed_gaussian
-from common.agents.losses.sequence_losses import masked_loss, masked_mean, n_step_target, sequence_priority
-from common.agents.network_agent import (
-    Batch,
-    LaneMemory,
-    Results,
-    Update,
-    build_optimizer,
-    descend,
-    draw,
-    name_td_error,
-    track,
-)
-from common.agents.networks.critics import EntropyCoef
+from common.agents.networks.critics import Critics
 from common.agents.networks.encoders import LeafSpaces, build_encoder, select_leaves
-from common.agents.networks.layers import Mlp
-from common.agents.networks.recurrent import MemoryConfig, RecurrentCritics, RecurrentEncoder, RecurrentNetwork
-from common.agents.recurrent_agent import RecurrentAgent, add_time, require_sequences
+from common.agents.networks.layers import Mlp, Observed
+from common.agents.recurrent_agent import (
+    LaneMemory,
+    MaxShare,
+    MemoryConfig,
+    RecurrentAgent,
+    RecurrentEncoder,
+    RecurrentNetwork,
+    TargetSteps,
+    add_time,
+    require_sequences,
+)
 from common.data import Array, Leaves
 from common.interfaces import EnvSpec, ReplayBuffer
 from common.plugins.part_config import PluginConfig
 from common.spaces import from_columns, to_columns
+
+
+class RecurrentCritics(nn.Module):
+    """Critics over the features of one ``RecurrentEncoder``, which they share.
+
+    Their memory begins each sequence with zeros, because actors have no critics and cannot record its state.
+
+    Args:
+        encoder: gives features ``[B, T, W]``.
+        n: number of critics.
+        action_dim: size of one action, A.
+        units: width of each hidden layer above the memory.
+    """
+
+    def __init__(self, encoder: RecurrentEncoder, n: int, action_dim: int, units: Sequence[int]) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.critics = Critics(n, nn.Identity(), encoder.memory.width, action_dim, units)
+
+    def features(self, obs: Observed, action_before: torch.Tensor) -> torch.Tensor:
+        """Observations of ``[B, T]`` rows and the actions before them ``[B, T, A]`` to features ``[B, T, W]``."""
+        state = action_before.new_zeros(len(action_before), self.encoder.memory.state_dim)
+        return self.encoder(obs, action_before, state)[0]  # type: ignore[no-any-return]
+
+    def forward(self, features: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
+        """Features ``[B, T, W]`` and actions ``[B, T, A]`` to values ``[N, B, T]``."""
+        values = self.critics(features.flatten(0, 1), action.flatten(0, 1))
+        return values.unflatten(1, features.shape[:2])  # type: ignore[no-any-return]
+
 
 LSTD_LIMITS: Final = (-20.0, 2.0)
 """Limits of the logarithm of the policy's standard deviation, those of SAC's authors."""
@@ -160,7 +188,7 @@ class RecurrentSAC(RecurrentAgent, OffPolicyAgent):
     def _run_actor(self, given: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         """The outputs of the actor ``[n, 2 A]`` and its next states ``[n, M]``, for one step of n lanes."""
         obs = self.normalizer(add_time(from_columns("obs", given)))
-        memory, before = self._split(given["state"])
+        memory, before = self.config.memory.split(given["state"])
         outputs, after = self.actor(obs, before[:, None], memory)
         return outputs[:, 0], after
 
@@ -181,7 +209,7 @@ class RecurrentSAC(RecurrentAgent, OffPolicyAgent):
     def _learn_from(self, batch: Batch) -> Results:
         """One gradient step of the critics, of the actor and of the entropy coefficient, and one of the targets."""
         config, counts, weight = self.config, batch["warm"], batch.get("weight")
-        obs, (memory, before) = from_columns("obs", batch), self._split(batch["state"])
+        obs, (memory, before) = from_columns("obs", batch), self.config.memory.split(batch["state"])
         taken = self.action_scale.from_env(batch["action"].flatten(0, 1)).view(*counts.shape, -1)  # [B, L, A]
         action_before = torch.cat((before[:, None], taken), dim=1)  # [B, L + 1, A]
         outputs = self.actor(obs, action_before, memory)[0]  # [B, L + 1, 2 A]
@@ -218,8 +246,3 @@ class RecurrentSAC(RecurrentAgent, OffPolicyAgent):
         config = self.config
         reward, terminated, mask = batch["reward"] * config.reward_scale, batch["terminated"], batch["mask"]
         return n_step_target(reward, terminated, mask, next_value, discount=config.discount_factor, n=config.n_steps)
-
-    def _split(self, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Split recorded states ``[B, M + A]`` into the memory's states ``[B, M]`` and previous actions ``[B, A]``."""
-        memory, before = state.tensor_split((self.config.memory.state_dim,), dim=1)
-        return memory, before

@@ -10,12 +10,19 @@ from pydantic import Field, PositiveFloat, model_validator
 from torch import nn
 
 from common.agents.bootstrapping import Bootstrapping, BootstrappingConfig
-from common.agents.configured_agent import EntCoefConfig
-from common.agents.exploring.noise import ActionNoise, LaneNoise, StateDependentActor, StateDependentNoise
-from common.agents.losses.entropy import ent_coef_loss, soft_policy_loss, squash_lstd, squashed_gaussian
-from common.agents.network_agent import Batch, Results, build_optimizer, descend, track
-from common.agents.networks.critics import EntropyCoef
+from common.agents.entropy import (
+    EntCoefConfig,
+    EntropyCoef,
+    ent_coef_loss,
+    soft_policy_loss,
+    squash_lstd,
+    squashed_gaussian,
+)
+from common.agents.machinery.batches import Batch
+from common.agents.machinery.optimization import build_optimizer, descend, track
+from common.agents.machinery.update import Results
 from common.agents.networks.layers import Observed
+from common.agents.noise import ActionNoise, LaneNoise, StateDependentActor, StateDependentNoise
 from common.data import Array
 from common.interfaces import EnvSpec
 

@@ -10,10 +10,12 @@ from pydantic import Field, PositiveInt, model_validator
 from torch import nn
 
 from common.agents.bootstrapping import Bootstrapping, BootstrappingConfig
-from common.agents.exploring.noise import ActionNoise, LaneNoise, WhiteNoise
 from common.agents.losses.values import policy_loss, smooth_action
-from common.agents.network_agent import Batch, Results, descend, track
+from common.agents.machinery.batches import Batch
+from common.agents.machinery.optimization import descend, track
+from common.agents.machinery.update import Results
 from common.agents.networks.layers import Observed
+from common.agents.noise import ActionNoise, LaneNoise, WhiteNoise
 from common.data import Array
 from common.interfaces import EnvSpec
 

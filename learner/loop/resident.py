@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 import torch
 
-from common.agents.network_agent import to_tensors
+from common.agents.machinery.batches import to_tensors
 from common.data import Array, Items
 from common.errors import ConfigError
 from common.interfaces import ReplayBuffer

@@ -1,5 +1,5 @@
-"""The machinery behind ``common.agents.network_agent``; other modules import it only from there.
+"""What makes agents fast and lets them go on: an agent's file can be understood without it.
 
-An agent's file can be understood without it. ``update``, ``inference`` and ``capturing`` make updates and actions
-fast, ``batches`` draws items, and ``optimization`` steps optimisers.
+``update`` and ``capturing`` make updates and actions fast, ``batches`` draws items, ``optimization`` steps optimisers,
+and ``lane_states`` keeps what belongs to a lane.
 """

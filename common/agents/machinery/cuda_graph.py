@@ -8,15 +8,25 @@ layer's weights and of its inputs, can be computed at the same time.
 from __future__ import annotations
 
 import gc
+import operator
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
 import torch
 from torch import fx
 
-from common.agents.machinery.recording import is_view
+aten = torch.ops.aten
+_UNDECLARED_VIEWS: Final = frozenset({aten._unsafe_view.default})
+"""Operations whose result has the memory of their argument, although their schema does not say it."""
+
+
+def is_view(node: fx.Node) -> bool:
+    """Whether a node makes another tensor of the same memory, or takes one of several tensors, without computing."""
+    if node.target is operator.getitem or node.target in _UNDECLARED_VIEWS:
+        return True
+    return isinstance(node.target, torch._ops.OpOverload) and node.target.is_view
 
 
 class PlacedOperation(NamedTuple):
@@ -45,7 +55,8 @@ def spread(graph: fx.Graph, values: Mapping[fx.Node, Any], n_streams: int) -> li
     """
     memory = _Memory(graph, values)
     lanes = _Lanes(n_streams)
-    return [lanes.place(node, memory.find_earlier(node)) for node in graph.nodes if memory.computes(node)]
+    operations = [node for node in graph.nodes if node.op == "call_function" and not is_view(node)]
+    return [lanes.place(node, memory.find_earlier(node)) for node in operations]
 
 
 class _Memory:
@@ -58,25 +69,16 @@ class _Memory:
         self._of: dict[fx.Node, Any] = {}
         self._written: dict[Any, fx.Node] = {}
         self._read: defaultdict[Any, list[fx.Node]] = defaultdict(list)
-        self._operations = set[fx.Node]()
         for node in graph.nodes:
-            source = _find_source(node)
+            source, value = _find_source(node), values.get(node)
             if source is not None:
                 self._of[node] = self._of[source]
             else:
-                value = values.get(node)
                 self._of[node] = value.untyped_storage()._cdata if isinstance(value, torch.Tensor) else node
-            if node.op == "call_function" and not is_view(node):
-                self._operations.add(node)
-
-    def computes(self, node: fx.Node) -> bool:
-        """Whether the node computes: it is no argument, no view and no result of the graph."""
-        return node in self._operations
 
     def find_earlier(self, node: fx.Node) -> set[fx.Node]:
         """The operations that must end before this one; called once for each operation, in the order of the graph."""
-        written = {self._of[each] for each in _find_written(node)}
-        written.add(self._of[node])
+        written = {self._of[each] for each in _find_written(node)} | {self._of[node]}
         used = {self._of[each] for each in node.all_input_nodes}
         earlier = {self._written[each] for each in used | written if each in self._written}
         for each in written:
@@ -97,21 +99,15 @@ def _find_source(node: fx.Node) -> fx.Node | None:
     return source if shares and isinstance(source, fx.Node) else None
 
 
-def _find_written(node: fx.Node) -> Iterator[fx.Node]:
+def _find_written(node: fx.Node) -> list[fx.Node]:
     """The arguments of an operation whose memory it changes, and generators of random numbers that it draws from."""
     target: Any = node.target
+    found: list[fx.Node] = []
     for i, argument in enumerate(target._schema.arguments):
         given = node.args[i] if i < len(node.args) else node.kwargs.get(argument.name)
         if (argument.alias_info is not None and argument.alias_info.is_write) or argument.name == "generator":
-            yield from _nodes_in(given)
-
-
-def _nodes_in(given: object) -> Iterator[fx.Node]:
-    if isinstance(given, fx.Node):
-        yield given
-    elif isinstance(given, list | tuple):
-        for each in given:
-            yield from _nodes_in(each)
+            fx.node.map_arg(given, found.append)
+    return found
 
 
 class _Lanes:
@@ -119,18 +115,15 @@ class _Lanes:
 
     def __init__(self, n: int) -> None:
         self._ends: list[list[fx.Node]] = [[] for _ in range(n)]
-        self._numbers: dict[fx.Node, int] = {}
-        """The number of each operation in the order of the graph."""
         self._place: dict[fx.Node, tuple[int, int]] = {}
-        """The stream of an operation, and its number in that stream, from 1 on."""
+        """The stream of an operation, and its number in that stream, from 1 on; operations are in the graph's order."""
         self._seen: dict[fx.Node, list[int]] = {}
         """For each operation, how many operations of each stream have ended when it ends."""
 
-    def place(self, node: fx.Node, earlier: Iterable[fx.Node]) -> PlacedOperation:
+    def place(self, node: fx.Node, earlier: set[fx.Node]) -> PlacedOperation:
         """Choose a stream for an operation that begins after ``earlier`` operations."""
-        others = sorted(earlier, key=self._numbers.__getitem__, reverse=True)  # The latest first.
-        known = self._merge(others)
-        stream = self._choose(others, known)
+        others = [other for other in reversed(self._place) if other in earlier]  # The latest first.
+        stream = self._choose(others)
         mine, waits = self._ends[stream], list[fx.Node]()
         seen = list(self._seen[mine[-1]]) if mine else [0] * len(self._ends)
         for other in others:
@@ -139,16 +132,11 @@ class _Lanes:
                 waits.append(other)
                 seen = [max(pair) for pair in zip(seen, self._seen[other], strict=True)]
         mine.append(node)
-        self._numbers[node] = len(self._numbers)
         seen[stream] = len(mine)
         self._place[node], self._seen[node] = (stream, len(mine)), seen
         return PlacedOperation(node, stream, tuple(waits))
 
-    def _merge(self, nodes: Sequence[fx.Node]) -> list[int]:
-        """How many operations of each stream have ended when all of these have."""
-        return [max((self._seen[node][i] for node in nodes), default=0) for i in range(len(self._ends))]
-
-    def _choose(self, earlier: Sequence[fx.Node], known: Sequence[int]) -> int:
+    def _choose(self, earlier: Sequence[fx.Node]) -> int:
         """The stream of the latest of the earlier operations if it is that stream's last; otherwise the emptiest one.
 
         The emptiest stream has the fewest operations that this one need not wait for.
@@ -157,7 +145,8 @@ class _Lanes:
             stream, number = self._place[node]
             if number == len(self._ends[stream]):
                 return stream
-        return min(range(len(self._ends)), key=lambda i: len(self._ends[i]) - known[i])
+        ended = [max((self._seen[node][i] for node in earlier), default=0) for i in range(len(self._ends))]
+        return min(range(len(self._ends)), key=lambda i: len(self._ends[i]) - ended[i])
 
 
 Compute = Callable[..., list[torch.Tensor]]
@@ -199,7 +188,19 @@ def record(compute: Compute, inputs: Sequence[torch.Tensor], constants: Sequence
         for generator, state in zip(generators, states, strict=True):
             generator.graphsafe_set_state(state)
         raise
-    return _Launch(graph, held, used, results, constants)
+    groups_in, groups_out = _group_by_dtype({i: held[i] for i in used}), _group_by_dtype(dict(enumerate(results)))
+
+    def launch(*given: torch.Tensor) -> list[torch.Tensor]:
+        for places in groups_in:
+            _copy([held[i] for i in places], [given[i] for i in places])
+        graph.replay()
+        copies = [torch.empty_like(result) for result in results]
+        for places in groups_out:
+            _copy([copies[i] for i in places], [results[i] for i in places])
+        return copies
+
+    launch.constants = constants  # type: ignore[attr-defined] # Kept alive: the graph has only their addresses.
+    return launch
 
 
 @contextmanager
@@ -212,39 +213,6 @@ def _without_collecting() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
-
-
-class _Launch:
-    """Launches a CUDA graph.
-
-    Args:
-        graph: recorded.
-        held: its inputs.
-        used: the places of the inputs that it uses.
-        results: its results.
-        constants: kept alive here, since the graph has only their addresses.
-    """
-
-    def __init__(
-        self,
-        graph: torch.cuda.CUDAGraph,
-        held: list[torch.Tensor],
-        used: Sequence[int],
-        results: list[torch.Tensor],
-        constants: Sequence[Any],
-    ) -> None:
-        self._graph, self._held, self._results, self._constants = graph, held, results, constants
-        self._inputs_by_dtype = _group_by_dtype({i: held[i] for i in used})
-        self._results_by_dtype = _group_by_dtype(dict(enumerate(results)))
-
-    def __call__(self, *inputs: torch.Tensor) -> list[torch.Tensor]:
-        for places in self._inputs_by_dtype:
-            _copy([self._held[i] for i in places], [inputs[i] for i in places])
-        self._graph.replay()
-        copies = [torch.empty_like(result) for result in self._results]
-        for places in self._results_by_dtype:
-            _copy([copies[i] for i in places], [self._results[i] for i in places])
-        return copies
 
 
 def _group_by_dtype(tensors: Mapping[int, torch.Tensor]) -> list[list[int]]:

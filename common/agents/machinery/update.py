@@ -1,4 +1,4 @@
-"""How an agent computes its updates: eagerly, or captured, that is without the Python around each operation.
+"""How an agent computes updates and actions: eagerly, or captured, that is without the Python around each operation.
 
 For a small network the Python of autograd, the optimiser and ``nn.Module`` costs more than the arithmetic.
 """
@@ -6,9 +6,10 @@ For a small network the Python of autograd, the optimiser and ``nn.Module`` cost
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
 
+import numpy as np
 import torch
 from pydantic import Field, field_validator
 from torch import nn
@@ -17,11 +18,9 @@ from common.agents.averaging import can_be_captured
 from common.agents.machinery.batches import Batch
 from common.agents.machinery.capturing import Traced, trace
 from common.agents.machinery.optimization import AdamConfig, OptimizerConfig
-from common.errors import RankLostError
+from common.data import Array, Leaves
+from common.errors import PluginError, RankLostError
 from common.settings import Settings
-
-if TYPE_CHECKING:
-    from common.agents.networks.normalization import Normalizer
 
 log = logging.getLogger(__name__)
 Results = dict[str, torch.Tensor]
@@ -136,30 +135,91 @@ class Update:
         return computed[0], lambda again: dict(zip(names, replay(*again.values()), strict=True))
 
 
-class NormalizeBatch(Update):
-    """Merges the observations of each batch into the statistics of a normaliser, and returns the batch normalised.
+class Inference:
+    """A function of n observations that takes and gives arrays, for use in ``Agent.sample``.
 
-    A normaliser without columns returns the batch as it is.
+    If it is captured, its first call for a shape and dtype is traced, and later calls replay the traced operations. The
+    results are those of eager calls bit for bit: random numbers are drawn again, and parameters have their present
+    values.
+
+    If an agent acts for some of its lanes, it gives them as ``lanes``, ``[n]``. Their number may differ from call to
+    call, so their rows are padded to 1, 2, 4, 8, … rows, and there are only so many traces.
 
     Args:
-        normalizer: one of the agent's networks.
-        captured: whether the operations are captured, as those of any update.
-        merges_first: whether the batch is normalised by statistics that include it. Otherwise an agent that learns from
-            the steps of its present policy sees the numbers that the policy saw.
+        function: from observations, a tensor or for structured spaces a dict of tensors, to a tensor; changes nothing
+            but the state of random generators.
+        device: where the function computes; it is captured only on a CPU.
+        captured: whether the function is captured; see ``Update`` for the functions that can be.
+        noise: draws random numbers for these lanes, ``[n]`` to ``[n, M]``. In calls with ``lanes`` they are the
+            function's second argument, a tensor. None: the function draws no random numbers.
     """
 
-    def __init__(self, normalizer: Normalizer, *, captured: bool = False, merges_first: bool = True) -> None:
-        def learn(columns: Batch) -> Results:
-            if merges_first:
-                normalizer.merge(columns)
-                return normalizer.normalize(columns)
-            normalized = normalizer.normalize(columns)
-            normalizer.merge(columns)
-            return normalized
+    def __init__(
+        self,
+        function: Callable[..., torch.Tensor],
+        device: torch.device,
+        *,
+        captured: bool = False,
+        noise: Callable[[Array], Array] | None = None,
+    ) -> None:
+        self._function, self._device, self._noise = function, device, noise
+        self.captured = captured and device.type == "cpu"
+        self._replays: dict[object, Traced] = {}
+        self._last: Leaves = {}  # Plain lanes give the same array in each round.
+        self._given: list[torch.Tensor] = []
+        self._kind: object = None
 
-        super().__init__(learn, {}, captured=captured)
-        self._normalizer = normalizer
+    def __call__(self, obs: Leaves, lanes: Array | None = None) -> Array:
+        if lanes is not None or isinstance(obs, dict) or obs is not self._last:
+            names = tuple(obs) if isinstance(obs, dict) else None
+            columns = list(obs.values()) if isinstance(obs, dict) else [obs]
+            if lanes is not None:
+                columns = [_pad(column, len(lanes)) for column in (*columns, *self._draw(lanes))]
+            self._last, self._given = obs if lanes is None else {}, [torch.from_numpy(column) for column in columns]
+            self._kind = (names, len(columns), *((column.shape, column.dtype) for column in self._given))
+        replay = self._replays.get(self._kind)
+        if replay is not None:
+            result = replay(*self._given)[0]
+        else:
+            with torch.inference_mode():
+                result = self._compute(tuple(obs) if isinstance(obs, dict) else None)
+        found: Array = result.numpy(force=True)
+        return found if lanes is None else found[: len(lanes)]
 
-    def __call__(self, batch: Batch, *, recorded: bool = True) -> dict[str, torch.Tensor]:
-        columns = {name: column for name, column in batch.items() if name in self._normalizer.columns}
-        return {**batch, **super().__call__(columns, recorded=recorded)} if self._normalizer.columns else dict(batch)
+    def _draw(self, lanes: Array) -> Sequence[Array]:
+        return () if self._noise is None else (self._noise(lanes),)
+
+    def _compute(self, names: tuple[str, ...] | None) -> torch.Tensor:
+        """Compute the result; if captured, remember how to replay it for other observations of this kind.
+
+        ``names`` are the paths of the leaves; None: there is one leaf, the observations themselves.
+        """
+
+        def run(*tensors: torch.Tensor) -> list[torch.Tensor]:
+            n = 1 if names is None else len(names)
+            obs = tensors[0] if names is None else dict(zip(names, tensors[:n], strict=True))
+            results.append(self._function(obs, *tensors[n:]))
+            return results
+
+        results: list[torch.Tensor] = []
+        if self.captured:
+            try:
+                self._replays[self._kind] = trace(run, self._given)
+            except Exception:
+                log.warning("actions are computed eagerly, as they cannot be replayed:", exc_info=True)
+                self.captured = False
+                results.clear()
+        return results[0] if results else run(*(leaf.to(self._device) for leaf in self._given))[0]
+
+
+def _pad(rows: Array, n: int) -> Array:
+    """Pad n rows with copies of the last one, to a number of rows that is a power of two.
+
+    Raises:
+        PluginError: there is another number of rows.
+    """
+    if len(rows) != n:
+        raise PluginError(f"agent.sample: expected observations for {n} lanes, one row each, found {len(rows)} rows")
+    padded = np.empty((1 << (n - 1).bit_length(), *rows.shape[1:]), rows.dtype)
+    padded[:n], padded[n:] = rows, rows[-1]
+    return padded

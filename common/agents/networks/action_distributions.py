@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from common.agents.actions import ActionScale
-from common.agents.exploring.lane_random import RowRandom
+from common.agents.machinery.lane_states import RowRandom
 from common.agents.networks.layers import Observed
 from common.data import Array
 from common.domain import Domain

@@ -3,7 +3,7 @@
 A user's network, the setting ``network``, gets the observations unchanged. Without it, a single Box that is no picture
 is flattened; in every other space each leaf has a separate encoder, and ``JointEncoder`` joins their features:
 
-    pictures                  convolutions (``networks.picture_leaves`` says which leaves are pictures), or a
+    pictures                  convolutions (``networks.pictures`` says which leaves are pictures), or a
                               pretrained network and a trained layer (``common.agents.networks.frozen``)
     other Boxes, MultiBinary  their elements as floats
     Discrete, MultiDiscrete   an embedding of each component
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import gymnasium
 import numpy as np
@@ -21,10 +21,8 @@ import torch
 from gymnasium import spaces
 from torch import nn
 
-from common.agents.networks.convolutions import ImpalaCnn, NatureCnn
-from common.agents.networks.frozen import FrozenEncoder, FrozenNetwork
 from common.agents.networks.layers import Activation, Mlp, Observed
-from common.agents.networks.picture_leaves import is_picture, size_of
+from common.agents.networks.pictures import ImpalaCnn, NatureCnn, is_picture, size_of
 from common.data import Array
 from common.errors import ConfigError, PluginError
 from common.hints import nearest
@@ -58,6 +56,13 @@ def select_leaves(space: gymnasium.Space[Any], keys: Sequence[str] | None = None
         if key not in leaves or not key:
             raise ConfigError(f"{where}: expected paths of leaves in {space}, found {key!r}{nearest(key, leaves)}")
     return leaves if keys is None else {path: leaf for path, leaf in leaves.items() if path in keys}
+
+
+class PretrainedNetwork(Protocol):
+    """A network with pretrained weights; see ``common.agents.networks.frozen``."""
+
+    def make_encoder(self, out_dim: int, path: str) -> nn.Module:
+        """Make an encoder over it, of the pictures ``[B, *shape]`` at a path to ``[B, out_dim]``."""
 
 
 class FloatEncoder(nn.Module):
@@ -112,13 +117,15 @@ class JointEncoder(nn.Module):
         frozen: pretrained networks by the paths of pictures; other pictures have convolutions that are trained.
     """
 
-    def __init__(self, leaves: LeafSpaces, picture_dim: int, frozen: Mapping[str, FrozenNetwork] | None = None) -> None:
+    def __init__(
+        self, leaves: LeafSpaces, picture_dim: int, frozen: Mapping[str, PretrainedNetwork] | None = None
+    ) -> None:
         super().__init__()
         self._paths = tuple(leaves)
         pretrained = frozen or {}
         encoders, sizes = zip(
             *(
-                (FrozenEncoder(pretrained[path], picture_dim, path), picture_dim)
+                (pretrained[path].make_encoder(picture_dim, path), picture_dim)
                 if path in pretrained
                 else encode_leaf(space, picture_dim)
                 for path, space in leaves.items()
@@ -157,7 +164,7 @@ def build_encoder(
     network: PluginConfig | None,
     leaves: LeafSpaces,
     feature_dim: int,
-    frozen: Mapping[str, FrozenNetwork] | None = None,
+    frozen: Mapping[str, PretrainedNetwork] | None = None,
 ) -> tuple[nn.Module, int]:
     """Make the encoder that turns observations of B rows into features ``[B, F]``; return it with F.
 
@@ -171,7 +178,7 @@ def build_encoder(
     if network is not None:
         return nn.Sequential(build_network(network, leaves, feature_dim), nn.ReLU()), feature_dim
     if _is_vector(leaves):
-        return nn.Flatten(), math.prod(_only(leaves).shape or ())
+        return nn.Flatten(), math.prod(leaves[""].shape or ())
     encoder = JointEncoder(leaves, feature_dim, frozen)
     return encoder, encoder.n_features
 
@@ -181,13 +188,9 @@ def build_mlp(
 ) -> nn.Module:
     """Make a network of hidden layers, over the ``JointEncoder`` unless observations are a vector."""
     if _is_vector(leaves):
-        return Mlp(_only(leaves).shape or (), out_dim, units, activation=activation)
+        return Mlp(leaves[""].shape or (), out_dim, units, activation=activation)
     encoder = JointEncoder(leaves, picture_dim)
     return nn.Sequential(encoder, Mlp((encoder.n_features,), out_dim, units, activation=activation))
-
-
-def _only(leaves: LeafSpaces) -> gymnasium.Space[Any]:
-    return next(iter(leaves.values()))
 
 
 def _is_vector(leaves: LeafSpaces) -> bool:

@@ -18,7 +18,7 @@ from pydantic import Field
 from torch import nn
 
 from common.agents.networks.layers import Linear
-from common.agents.networks.picture_leaves import is_picture
+from common.agents.networks.pictures import is_picture
 from common.errors import CheckpointError, ConfigError, PluginError
 from common.hints import nearest
 from common.home import expand_path
@@ -70,6 +70,10 @@ class FrozenNetwork:
 
     def __deepcopy__(self, _: dict[int, Any]) -> Self:
         return self
+
+    def make_encoder(self, out_dim: int, path: str) -> FrozenEncoder:
+        """Make an encoder over this network; see ``FrozenEncoder``."""
+        return FrozenEncoder(self, out_dim, path)
 
     @torch.no_grad()
     def __call__(self, pictures: torch.Tensor) -> torch.Tensor:

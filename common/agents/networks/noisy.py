@@ -17,7 +17,7 @@ from common.agents.networks.layers import undecayed
 class NoisyLinear(nn.Module):
     """A linear layer with factorised Gaussian noise: ``(W + S * e_out e_in^T) x + b + s * e_out`` (10, 11 and 3.2).
 
-    It has noise only within ``drawn_noise``; elsewhere it is the layer itself, as evaluations and exported policies
+    It has noise only within ``noise_in``; elsewhere it is the layer itself, as evaluations and exported policies
     need it.
 
     Args:
@@ -78,25 +78,21 @@ def add_noise(net: nn.Module, sigma: float) -> nn.Module:
 
 
 @contextmanager
-def drawn_noise(generator: torch.Generator, *nets: nn.Module) -> Iterator[None]:
-    """Draw noise for every noisy layer of some networks; they have it until the block ends."""
+def noise_in(source: torch.Generator | torch.Tensor, *nets: nn.Module) -> Iterator[None]:
+    """Give every noisy layer of some networks noise until the block ends.
+
+    Args:
+        source: draws the noise; or normal numbers ``[B, M]``, M of all layers, that make other noise for each row.
+        nets: the networks.
+    """
     layers = noisy_layers(*nets)
-    for layer in layers:
-        layer.draw(generator)
-    try:
-        yield
-    finally:
+    if isinstance(source, torch.Generator):
         for layer in layers:
-            layer.rest()
-
-
-@contextmanager
-def given_noise(normal: torch.Tensor, *nets: nn.Module) -> Iterator[None]:
-    """As ``drawn_noise``, with noise of its own in each row, made of normal numbers ``[B, M]``, M of all layers."""
-    layers = noisy_layers(*nets)
-    parts = torch.split(normal, [layer.n_numbers for layer in layers], dim=1)
-    for layer, numbers in zip(layers, parts, strict=True):
-        layer.take(numbers)
+            layer.draw(source)
+    else:
+        parts = torch.split(source, [layer.n_numbers for layer in layers], dim=1)
+        for layer, numbers in zip(layers, parts, strict=True):
+            layer.take(numbers)
     try:
         yield
     finally:

@@ -17,9 +17,10 @@ from torch import nn
 from torch.nn import functional
 
 from common.agents.averaging import average, learns_alone, total
-from common.agents.networks.batch_norm import mean_and_variance
+from common.agents.machinery.batches import Batch
+from common.agents.machinery.update import Results, Update
 from common.agents.networks.encoders import LeafSpaces
-from common.agents.networks.layers import Observed
+from common.agents.networks.layers import Observed, mean_and_variance
 from common.errors import ConfigError
 from common.spaces import from_columns, name_of
 
@@ -226,3 +227,32 @@ def build_normalizer(
         found = ", ".join(str(leaf) for leaf in leaves.values())
         raise ConfigError(f"agent.params.normalize_observations: expected observations of floats, found {found}")
     return normalizer
+
+
+class NormalizeBatch(Update):
+    """Merges the observations of each batch into the statistics of a normaliser, and returns the batch normalised.
+
+    A normaliser without columns returns the batch as it is.
+
+    Args:
+        normalizer: one of the agent's networks.
+        captured: whether the operations are captured, as those of any update.
+        merges_first: whether the batch is normalised by statistics that include it. Otherwise an agent that learns from
+            the steps of its present policy sees the numbers that the policy saw.
+    """
+
+    def __init__(self, normalizer: Normalizer, *, captured: bool = False, merges_first: bool = True) -> None:
+        def learn(columns: Batch) -> Results:
+            if merges_first:
+                normalizer.merge(columns)
+                return normalizer.normalize(columns)
+            normalized = normalizer.normalize(columns)
+            normalizer.merge(columns)
+            return normalized
+
+        super().__init__(learn, {}, captured=captured)
+        self._normalizer = normalizer
+
+    def __call__(self, batch: Batch, *, recorded: bool = True) -> dict[str, torch.Tensor]:
+        columns = {name: column for name, column in batch.items() if name in self._normalizer.columns}
+        return {**batch, **super().__call__(columns, recorded=recorded)} if self._normalizer.columns else dict(batch)

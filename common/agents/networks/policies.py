@@ -13,48 +13,10 @@ import torch
 from pydantic import Field, model_validator
 from torch import nn
 
-from common.agents.actions import ActionScale
 from common.agents.networks.action_distributions import ActionDistribution, sample_softmax
 from common.agents.networks.allowed import AllowedActions
 from common.agents.networks.layers import Observed
 from common.settings import Settings
-
-
-class GreedyQ(nn.Module):
-    """Takes the action of the highest value.
-
-    Args:
-        qnet: n observations to values ``[n, A]``.
-        actions: the environment's action for each value, ``[A, *action_shape]``.
-    """
-
-    actions: torch.Tensor
-
-    def __init__(self, qnet: nn.Module, actions: torch.Tensor) -> None:
-        super().__init__()
-        self.qnet = qnet
-        self.register_buffer("actions", actions)
-
-    def forward(self, obs: Observed) -> torch.Tensor:
-        """Observations of n rows to actions ``[n, *action_shape]``."""
-        return self.actions[self.qnet(obs).argmax(dim=1)]
-
-
-class GreedyActor(nn.Module):
-    """Takes tanh of the first ``A`` of an actor's outputs: the means of a Gaussian policy, or all outputs.
-
-    Args:
-        actor: n observations to ``[n, outputs]``.
-        scale: of the actions.
-    """
-
-    def __init__(self, actor: nn.Module, scale: ActionScale) -> None:
-        super().__init__()
-        self.actor, self._scale = actor, scale
-
-    def forward(self, obs: Observed) -> torch.Tensor:
-        """Observations of n rows to actions ``[n, *action_shape]``."""
-        return self._scale.to_env(self.actor(obs)[:, : self._scale.size].tanh())
 
 
 class GaussianConfig(Settings):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import gymnasium
@@ -9,8 +10,9 @@ import torch
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
-from common.agents.actions import ActionIndex, ActionScale
+from common.agents.actions import ActionIndex, ActionScale, GreedyActor, GreedyQ
 from common.errors import ConfigError
 
 CPU = torch.device("cpu")
@@ -111,3 +113,19 @@ def test_a_space_that_cannot_be_numbered_is_refused(space: gymnasium.Space[Any],
 @pytest.mark.parametrize("space", [MultiDiscrete([64, 64]), Discrete(5000)])
 def test_as_many_actions_as_are_allowed_are_numbered(space: Discrete | MultiDiscrete) -> None:
     assert ActionIndex("Agent", space, CPU).size in {4096, 5000}
+
+
+def test_the_action_of_the_highest_value_is_given_as_the_environment_takes_it() -> None:
+    values = torch.tensor([[0.0, 2.0, 1.0], [3.0, 2.0, 1.0]])
+    policy = GreedyQ(nn.Identity(), torch.tensor([[5, 0], [5, 1], [6, 0]], dtype=torch.int32))
+    actions = policy(values)
+    assert actions.tolist() == [[5, 1], [5, 0]]
+    assert actions.dtype == torch.int32
+
+
+def test_an_actors_means_are_squashed_and_given_within_the_bounds() -> None:
+    space = Box(np.array([-2, 0], np.float32), np.array([2, 10], np.float32))
+    policy = GreedyActor(nn.Identity(), ActionScale("Agent", space, torch.device("cpu")))
+    means, deviations = [0.0, math.atanh(0.5)], [7.0, -7.0]
+    torch.testing.assert_close(policy(torch.tensor([means + deviations])), torch.tensor([[0.0, 7.5]]))
+    assert policy(torch.tensor([[100.0, -100.0]])).tolist() == [[2.0, 0.0]], "a policy without deviations, at both ends"

@@ -8,9 +8,9 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
-from common.agents.c51 import C51, C51Config
-from common.agents.networks.heads import CategoricalReturns
+from common.agents.c51 import C51, C51Config, CategoricalReturns
 from common.data import Array
 from common.errors import ConfigError
 from common.interfaces import EnvSpec
@@ -113,3 +113,10 @@ def test_a_discount_column_takes_the_place_of_the_discount_factor() -> None:
 def test_values_out_of_order_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"v_min \(1.0\) is not below v_max \(1.0\)"):
         validate(C51Config, {"v_min": 1.0, "v_max": 1.0})
+
+
+def test_the_value_of_a_categorical_return_is_its_mean() -> None:
+    logits = torch.tensor([[0.2, 0.3, 0.5], [1.0, 0.0, 0.0]]).log().flatten()[None]
+    net = CategoricalReturns(nn.Identity(), -1.0, 3.0, 3, dueling=False)
+    assert net.atoms.tolist() == [-1.0, 1.0, 3.0]
+    torch.testing.assert_close(net(logits), torch.tensor([[1.6, -1.0]]))

@@ -7,9 +7,9 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
-from common.agents.dqn import DQN, DQNConfig
-from common.agents.networks.heads import DuelingNetwork
+from common.agents.dqn import DQN, DQNConfig, DuelingNetwork, join_dueling
 from common.agents.networks.layers import Mlp
 from common.data import Array, Items, Model, ModelVersion
 from common.errors import CheckpointError, ConfigError, PluginError
@@ -535,3 +535,23 @@ def test_munchausen_and_double_dqn_do_not_go_together() -> None:
     with pytest.raises(ConfigError, match="give munchausen or double_dqn, not both"):
         validate(DQNConfig, {"munchausen": {}, "double_dqn": True})
     assert validate(DQNConfig, {"munchausen": {}, "double_dqn": False}).munchausen is not None
+
+
+def test_dueling_values_are_the_value_plus_each_advantages_difference_from_the_mean() -> None:
+    streams = torch.tensor([[10.0, 1.0, 2.0, 6.0], [-1.0, 0.0, 0.0, 0.0]])
+    found = DuelingNetwork(nn.Identity())(streams)
+    assert found.tolist() == [[8.0, 9.0, 13.0], [-1.0, -1.0, -1.0]]
+
+
+def test_whatever_is_added_to_all_advantages_the_mean_of_dueling_values_is_the_value() -> None:
+    net, obs = Mlp((3,), 5, (8,)), torch.rand(7, 3)
+    torch.testing.assert_close(DuelingNetwork(net)(obs).mean(dim=1), net(obs)[:, 0])
+    shifted = net(obs) + torch.tensor([0.0, *[3.0] * 4])
+    torch.testing.assert_close(DuelingNetwork(nn.Identity())(shifted), DuelingNetwork(net)(obs))
+
+
+def test_streams_are_joined_along_the_axis_of_actions_at_each_level() -> None:
+    streams = torch.rand(2, 4, 5)
+    found = join_dueling(streams, dim=1)
+    for level in range(5):
+        torch.testing.assert_close(found[:, :, level], join_dueling(streams[:, :, level]))

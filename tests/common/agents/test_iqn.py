@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from common.agents.iqn import IQN, QuantileNet
-from common.agents.networks.convolutions import NatureCnn
 from common.agents.networks.layers import Mlp
+from common.agents.networks.pictures import NatureCnn
 from common.data import Array
 from common.errors import CheckpointError, ConfigError
 from common.interfaces import EnvSpec

@@ -16,30 +16,32 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from common.agents.awac import AWAC
+from common.agents.awac import AWAC, AWACConfig
 from common.agents.bc import BC
 from common.agents.c51 import C51
-from common.agents.discrete_sac import DiscreteSAC
+from common.agents.discrete_sac import DiscreteSAC, DiscreteSACConfig
 from common.agents.dqn import DQN
-from common.agents.iql import IQL
+from common.agents.impala import IMPALAConfig
+from common.agents.iql import IQL, IQLConfig
 from common.agents.iqn import IQN
+from common.agents.machinery.optimization import adam, descend
+from common.agents.machinery.update import Update
 from common.agents.network_agent import (
     NetworkAgent,
-    Update,
-    adam,
     collect_networks,
     collect_optimizer,
-    descend,
     find_objects,
     load_networks,
     load_optimizer,
 )
 from common.agents.qr_dqn import QRDQN
-from common.agents.sac import SAC
+from common.agents.recurrent_sac import RecurrentSACConfig
+from common.agents.sac import SAC, SACConfig
 from common.agents.td3 import TD3
-from common.errors import CheckpointError
+from common.errors import CheckpointError, ConfigError
 from common.interfaces import Agent, EnvSpec, TrainingState
 from common.lanes.building import spec_of
+from common.settings import Settings, validate
 from crossborder.testing import ItemMemory, check_agent
 from crossborder.testing.agent_checks import MakeAgent
 from crossborder.testing.row_memory import transitions
@@ -296,3 +298,44 @@ def test_moments_of_another_shape_are_refused() -> None:
     optimizer = adam([nn.Parameter(torch.zeros(2))], lr=0.5)
     with pytest.raises(ValueError, match=r"adam\.0\.exp_avg: expected \[2\], found \[3\]"):
         load_optimizer(optimizer, {"adam.0.exp_avg": torch.zeros(3)}, "adam.")
+
+
+CONSTANT = {"kind": "constant", "warmup": 4}
+
+
+@pytest.mark.parametrize(
+    ("model", "given", "without_effect"),
+    [
+        (SACConfig, {"auto_ent_coef": False}, {"target_entropy": 0.0}),
+        (SACConfig, {"auto_ent_coef": False}, {"ent_coef_lr": 0.1}),
+        (RecurrentSACConfig, {"auto_ent_coef": False}, {"target_entropy": -1.0}),
+        (DiscreteSACConfig, {"auto_ent_coef": False}, {"target_entropy": 0.98}),
+        (IMPALAConfig, {"correction": "none"}, {"rho_bar": 1.0}),
+        (IMPALAConfig, {"correction": "none"}, {"c_bar": 2.0}),
+        (AWACConfig, {"adv_softmax": True}, {"exp_adv_max": 100.0}),
+        (IQLConfig, {"adv_softmax": True}, {"exp_adv_max": 5.0}),
+    ],
+)
+def test_a_setting_that_has_no_effect_beside_another_is_refused(
+    model: type[Settings], given: dict[str, Any], without_effect: dict[str, Any]
+) -> None:
+    validate(model, given)
+    validate(model, without_effect)
+    (key,), (other,) = without_effect, given
+    with pytest.raises(ConfigError, match=rf"^agent\.params: give {other}: \w+ or {key}, not both: "):
+        validate(model, given | without_effect, "agent.params")
+
+
+@pytest.mark.parametrize("without_effect", [{"steps": 10}, {"final": 0.5}])
+def test_a_constant_learning_rate_has_no_fall(without_effect: dict[str, Any]) -> None:
+    values = {"optimizer": {"kind": "adam", "schedule": CONSTANT}}
+    validate(SACConfig, values)
+    values["optimizer"]["schedule"] = CONSTANT | without_effect
+    (key,) = without_effect
+    with pytest.raises(ConfigError, match=rf"schedule: give kind: constant or {key}, not both: a constant rate"):
+        validate(SACConfig, values, "agent.params")
+
+
+def test_a_target_that_is_null_is_not_given() -> None:
+    """A command line takes a value of a file back by ``--set agent.params.target_entropy=null``."""
+    assert validate(SACConfig, {"auto_ent_coef": False, "target_entropy": None}).target_entropy is None

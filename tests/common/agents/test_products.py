@@ -19,8 +19,8 @@ from torch import nn
 
 from common.agents import products
 from common.agents.dqn import DQN
-from common.agents.machinery.inference import Inference
-from common.agents.machinery.recording import UncompiledMode
+from common.agents.machinery.capturing import UncompiledMode
+from common.agents.machinery.update import Inference
 from common.agents.networks.layers import Linear, Mlp
 from common.agents.products import ChoiceFile, Choices, Product, Times, choices, choose_products
 from common.agents.sac import SAC

@@ -8,9 +8,9 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
-from common.agents.networks.heads import QuantileReturns
-from common.agents.qr_dqn import QRDQN
+from common.agents.qr_dqn import QRDQN, QuantileReturns
 from common.interfaces import EnvSpec
 from tests.common.agents.parts import Row, WeightedMemory, holding, items_of
 
@@ -85,3 +85,14 @@ def test_it_learns_the_whole_distribution_of_a_return() -> None:
     with torch.inference_mode():
         found = agent.qnet.outputs(torch.from_numpy(FIRST[None]))[0, 1]
     np.testing.assert_allclose(found, 10 * (np.arange(8) + 0.5) / 8 - 5, atol=0.8)
+
+
+def test_the_value_of_quantiles_is_their_mean() -> None:
+    net = QuantileReturns(nn.Identity(), 2, dueling=False)
+    assert net(torch.tensor([[1.0, 3.0, 10.0, 20.0]])).tolist() == [[2.0, 15.0]]
+
+
+def test_the_outputs_of_dueling_returns_are_those_of_the_value_and_of_each_advantage() -> None:
+    net = QuantileReturns(nn.Identity(), 2, dueling=True)
+    outputs = net.outputs(torch.tensor([[10.0, 20.0, 1.0, 1.0, 3.0, 5.0]]))
+    assert outputs.tolist() == [[[9.0, 18.0], [11.0, 22.0]]]

@@ -112,7 +112,7 @@ def evaluated_slowly(agent: RecurrentPPO, items: Items) -> dict[str, Array]:
     ends, nowhere = items["terminated"] | items["truncated"], torch.zeros(1, 1, dtype=torch.bool)
     for lane, t in np.ndindex(*ends.shape):
         if t == 0:
-            memory, before = agent._split(given["state"][lane : lane + 1])
+            memory, before = agent.config.memory.split(given["state"][lane : lane + 1])
         elif ends[lane, t - 1]:
             memory, before = torch.zeros_like(memory), torch.zeros_like(before)
         obs, beyond = (given[name][lane : lane + 1, t : t + 1] for name in ("obs", "next_obs"))

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from common.agents.losses.entropy import squashed_gaussian
-from common.agents.network_agent import Batch, to_tensors
+from common.agents.entropy import squashed_gaussian
+from common.agents.machinery.batches import Batch, to_tensors
 from common.agents.recurrent_sac import RecurrentSAC
 from common.data import Items, Model, ModelVersion
 from common.lanes.building import spec_of

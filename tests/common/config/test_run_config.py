@@ -14,7 +14,7 @@ import yaml
 
 from actor.client import join_answer
 from common.agents.dqn import DQNConfig
-from common.agents.exploring.over_values import EpsilonGreedy, Softmax
+from common.agents.exploring import EpsilonGreedy, Softmax
 from common.agents.sac import SACConfig
 from common.agents.td3 import TD3Config
 from common.config.actor_config import ActorConfig

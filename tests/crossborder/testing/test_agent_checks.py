@@ -13,7 +13,9 @@ import torch
 from torch import nn
 
 from common.agents.dqn import DQN
-from common.agents.network_agent import LaneMemory, LaneRandom, NetworkAgent
+from common.agents.machinery.lane_states import LaneRandom
+from common.agents.network_agent import NetworkAgent
+from common.agents.recurrent_agent import LaneMemory
 from common.data import Array, Column, Items, Model, Record
 from common.interfaces import Agent, EnvSpec, ReplayBuffer, TrainingState
 from crossborder.testing import check_agent

@@ -13,7 +13,9 @@ import pytest
 import torch
 from torch import nn
 
-from common.agents.network_agent import NetworkAgent, adam, descend, draw
+from common.agents.machinery.batches import draw
+from common.agents.machinery.optimization import adam, descend
+from common.agents.network_agent import NetworkAgent
 from common.config.run_config import RunConfig, load_config
 from common.data import Array, Record
 from common.errors import ConfigError, PluginError

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import fx
 
-from common.agents.machinery.recording import OperationRecorder
+from common.agents.machinery.capturing import OperationRecorder
 
 
 def record(function: Callable[[torch.Tensor], list[torch.Tensor]], x: torch.Tensor) -> OperationRecorder:

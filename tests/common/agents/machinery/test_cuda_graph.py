@@ -12,8 +12,8 @@ import torch
 from torch import fx
 
 from common.agents.machinery import capturing, cuda_graph
+from common.agents.machinery.capturing import OperationRecorder
 from common.agents.machinery.cuda_graph import PlacedOperation, spread
-from common.agents.machinery.recording import OperationRecorder
 from common.agents.machinery.update import Update
 from common.config.trainer_config import ComputingPrecision
 from crossborder.testing import ItemMemory

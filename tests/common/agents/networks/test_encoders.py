@@ -11,7 +11,6 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Te
 from torch import nn
 
 from common.agents.networks.allowed import AllowedActions
-from common.agents.networks.convolutions import ImpalaCnn, NatureCnn
 from common.agents.networks.encoders import (
     EMBEDDING_DIM,
     Embedding,
@@ -23,6 +22,7 @@ from common.agents.networks.encoders import (
     select_leaves,
 )
 from common.agents.networks.layers import Mlp
+from common.agents.networks.pictures import ImpalaCnn, NatureCnn
 from common.errors import ConfigError, PluginError
 from common.interfaces import EnvSpec
 from common.plugins.part_config import PluginConfig

@@ -8,7 +8,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from common.agents.networks.normalization import RETURN, Normalizer, build_normalizer
+from common.agents.networks.normalization import RETURN, NormalizeBatch, Normalizer, build_normalizer
 from common.errors import ConfigError
 
 BOX = spaces.Box(-np.inf, np.inf, (2,), np.float32)
@@ -196,3 +196,50 @@ def test_a_batch_without_returns_is_refused_and_the_message_says_what_to_configu
     normalizer = build_normalizer({"": BOX}, enabled=False, rewards=True)
     with pytest.raises(ConfigError, match=r"add common\.envs\.wrappers:discounted_return to env\.wrappers"):
         normalizer.merge({"obs": rows(4), "reward": torch.ones(4)})
+
+
+# A batch.
+
+
+def batches(n: int) -> list[dict[str, torch.Tensor]]:
+    generator = torch.Generator().manual_seed(0)
+    return [
+        {"obs": torch.randn(4, 2, generator=generator), "next_obs": torch.ones(4, 2), "reward": torch.ones(4)}
+        for _ in range(n)
+    ]
+
+
+def test_each_batch_is_merged_before_it_is_normalised() -> None:
+    normalizer = Normalizer({"": BOX})
+    for batch in batches(3):
+        found = NormalizeBatch(normalizer)(batch)
+        assert torch.equal(found["obs"], normalizer(batch["obs"]))
+        assert torch.equal(found["next_obs"], normalizer(batch["next_obs"]))
+        assert found["reward"] is batch["reward"]
+    assert normalizer.count.item() == 12
+
+
+def test_captured_statistics_are_the_eager_ones_bit_for_bit() -> None:
+    normalizers = Normalizer({"": BOX}), Normalizer({"": BOX})
+    captured, eager = (NormalizeBatch(each, captured=i == 0) for i, each in enumerate(normalizers))
+    for batch in batches(6):
+        assert torch.equal(captured(batch)["obs"], eager(batch)["obs"])
+    for name, value in normalizers[0].state_dict().items():
+        assert torch.equal(value, normalizers[1].state_dict()[name])
+
+
+def test_captured_statistics_of_sequences_are_the_eager_ones_bit_for_bit() -> None:
+    normalizers = Normalizer({"": BOX}), Normalizer({"": BOX})
+    captured, eager = (NormalizeBatch(each, captured=i == 0) for i, each in enumerate(normalizers))
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(6):
+        obs = torch.randn(4, 6, 2, generator=generator)
+        batch = {"obs": obs, "mask": torch.arange(5) < torch.randint(1, 6, (4, 1), generator=generator)}
+        assert torch.equal(captured(batch)["obs"], eager(batch)["obs"])
+    for name, value in normalizers[0].state_dict().items():
+        assert torch.equal(value, normalizers[1].state_dict()[name])
+
+
+def test_one_that_is_not_enabled_leaves_batches_alone() -> None:
+    batch = batches(1)[0]
+    assert NormalizeBatch(build_normalizer({"": BOX}, enabled=False), captured=True)(batch) == batch

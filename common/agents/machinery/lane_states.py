@@ -1,4 +1,8 @@
-"""Random numbers for an agent that acts for some of its lanes: each lane draws from a sequence of its own."""
+"""What an agent keeps for each of its lanes, and saves; here, how many random numbers the lane has drawn.
+
+``lanes`` names the lanes that the rows of a call belong to, ``[k]`` int64, all different; None: all n lanes. A lane
+with a new number is added, and its state begins.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +18,28 @@ from common.leaves import capacity_for
 _GAMMA: Final = np.uint64(0x9E3779B97F4A7C15)
 
 
-class LaneRandom:
-    """A sequence of random numbers for each lane.
+class LaneState:
+    """Something that an agent keeps for each lane; ``NetworkAgent`` finds it among its attributes and saves it."""
+
+    def collect(self) -> dict[str, torch.Tensor]:
+        """The state of the lanes, for a resumed run; empty if there is none."""
+        raise NotImplementedError
+
+    def load(self, tensors: Mapping[str, torch.Tensor], prefix: str) -> None:
+        """Take the state that ``collect`` gave, found under ``prefix``.
+
+        Raises:
+            ValueError: the state does not fit.
+        """
+        raise NotImplementedError
+
+
+class LaneRandom(LaneState):
+    """A sequence of random numbers for each lane; its state is how many of them each lane has drawn.
 
     Number i of lane j depends on the seed, i and j alone. So a lane explores in the same way whether it acts alone or
     beside other lanes, which one generator for all lanes cannot offer. All numbers of a call are computed at once, by
     SplitMix64 (Steele, Lea and Flood, Fast Splittable Pseudorandom Number Generators, OOPSLA 2014).
-
-    ``NetworkAgent`` saves how many numbers each lane has drawn.
 
     Args:
         seed: of all lanes, not negative.
@@ -49,11 +67,9 @@ class LaneRandom:
         return numbers
 
     def collect(self) -> dict[str, torch.Tensor]:
-        """How many numbers each lane has drawn, for a resumed run; empty if no lane has drawn any."""
         return {"drawn": torch.from_numpy(self._drawn.copy())} if len(self._drawn) else {}
 
     def load(self, tensors: Mapping[str, torch.Tensor], prefix: str) -> None:
-        """Go on from the state that ``collect`` gave, found under ``prefix``."""
         drawn = tensors.get(f"{prefix}drawn")
         self._drawn = np.zeros(0, np.int64) if drawn is None else drawn.numpy(force=True).copy()
 

@@ -5,9 +5,54 @@ from __future__ import annotations
 import math
 
 import torch
+from pydantic import Field, PositiveFloat, model_validator
+from torch import nn
 from torch.nn import functional
 
 from common.agents.losses.values import least_value
+from common.settings import Settings
+
+
+class EntropyCoef(nn.Module):
+    """SAC's entropy coefficient, kept as its logarithm so that it stays positive.
+
+    Args:
+        initial: its first value.
+        learned: whether it may change.
+    """
+
+    def __init__(self, initial: float, *, learned: bool) -> None:
+        super().__init__()
+        self.log = nn.Parameter(torch.tensor(math.log(initial)), requires_grad=learned)
+
+    def forward(self) -> torch.Tensor:
+        """The coefficient, a scalar."""
+        return self.log.exp()
+
+
+class EntCoefConfig(Settings):
+    """The settings of agents whose policy is rewarded for its entropy."""
+
+    ent_coef: PositiveFloat = Field(
+        1.0,
+        description="The entropy coefficient: the weight of the entropy beside the return. With auto_ent_coef, its "
+        "first value.",
+    )
+    auto_ent_coef: bool = Field(
+        True, description="Whether the entropy coefficient is learned so that the policy keeps target_entropy."
+    )
+    target_entropy: float | None = Field(
+        None,
+        description="The entropy that the policy keeps, in nats, for actions in [-1, 1]; null: minus the number of "
+        "their dimensions.",
+    )
+
+    @model_validator(mode="after")
+    def _is_learned(self) -> EntCoefConfig:
+        if not self.auto_ent_coef:
+            reason = "a coefficient that is not learned has neither a target nor a learning rate"
+            self.refuse_beside("auto_ent_coef: false", "target_entropy", "ent_coef_lr", reason=reason)
+        return self
 
 
 def squashed_gaussian(

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from common.agents.exploring.lane_random import _GAMMA, LaneRandom, _mix
+from common.agents.machinery.lane_states import _GAMMA, LaneRandom, _mix
 from common.data import Array
 
 

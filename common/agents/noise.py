@@ -8,15 +8,15 @@ al., Pink Noise Is All You Need, ICLR 2023).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Annotated, Final, Literal, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import numpy as np
 import torch
 from pydantic import BeforeValidator, Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 from torch import nn
 
-from common.agents.exploring.lane_random import LaneRandom, RowRandom
+from common.agents.machinery.lane_states import LaneRandom, LaneState
 from common.agents.networks.layers import Head, Observed, undecayed
 from common.data import Array
 from common.errors import ConfigError
@@ -122,7 +122,7 @@ ActionNoise = Annotated[
 ]
 
 
-class LaneState(NamedTuple):
+class NoiseState(NamedTuple):
     """The state of the noise in n lanes, for actions of A dimensions."""
 
     processes: torch.Tensor
@@ -134,14 +134,11 @@ class LaneState(NamedTuple):
     """Standard deviations ``[n, 1]``."""
 
 
-class LaneNoise:
+class LaneNoise(LaneState):
     """The noise of n lanes: a process for each lane and each dimension of its actions.
 
     The state is in tensors that are changed in place, so that captured actions go on with it. A process begins in its
-    steady state, where all steps have the same distribution. ``NetworkAgent`` saves and restores the state.
-
-    ``lanes`` names the lanes that the rows of a call belong to, ``[k]`` int64, all different; None: all n lanes. A lane
-    with a new number is added, and its noise begins. With ``lanes``, each lane has its own sequence of random numbers.
+    steady state, where all steps have the same distribution. Calls with ``lanes`` have random numbers of each lane.
 
     Args:
         config: the kind and the sizes of the noise.
@@ -164,7 +161,7 @@ class LaneNoise:
         self._repeats = bool(len(self._durations))
         self._n_processes = 2 if self._repeats else len(decays)
         self._is_lasting = bool(self._n_processes) or config.max_std is not None
-        self._states: dict[int, LaneState] = {}  # By the number of lanes, since captured actions hold on to them.
+        self._states: dict[int, NoiseState] = {}  # By the number of lanes, since captured actions hold on to them.
         self._n = 0
         self._random = LaneRandom(generator.initial_seed(), use=1)
 
@@ -177,7 +174,7 @@ class LaneNoise:
             if begins.any():
                 self._renew(self._reach(lanes), lanes[begins])
             return
-        fresh = LaneState(self._first(self._randn(n, self._size, self._n_processes)), self._draw_sizes(n))
+        fresh = self._first(n, None)
         state = self._states.setdefault(n, fresh)
         where = torch.from_numpy(begins | (n != self._n)).to(self._device)
         self._n = n
@@ -190,65 +187,45 @@ class LaneNoise:
         Raises:
             ConfigError: ``begin`` has not been called for n lanes.
         """
-        if lanes is not None:
-            return self._draw_for(lanes)
+        normal, uniform = self._sources(n, lanes)
         if not self._is_lasting:
-            return self._randn(n, self._size) * self._config.std
-        if n not in self._states:
+            return normal(self._size) * self._config.std
+        if lanes is None and n not in self._states:
             raise ConfigError("this noise begins with an episode, but the run was resumed in one with another noise")
-        processes, sizes = self._states[n]
-        n_processes = self._n_processes
-        if not n_processes:
-            return self._randn(n, self._size) * sizes
+        state, index = (self._states[n], ...) if lanes is None else (self._reach(lanes), torch.from_numpy(lanes))
+        processes, sizes = state.processes[index], state.sizes[index]
+        if not self._n_processes:
+            return normal(self._size) * sizes
         if self._repeats:
-            share = torch.rand((n, 1), generator=self._generator, device=self._device)
-            processes.copy_(self._repeat(processes, self._randn(n, self._size), share))
-            return processes[..., 0] * sizes
-        processes.mul_(self._decays).add_(self._randn(*processes.shape) * self._fresh)
-        return processes.sum(dim=2) * (sizes / math.sqrt(n_processes))
-
-    def _draw_for(self, lanes: Array) -> torch.Tensor:
-        """The noise of the next step of these lanes, ``[k, A]`` float32."""
-        rows, n_processes = self._random.of(lanes), self._n_processes
-        if not self._is_lasting:
-            return self._normal(rows, self._size) * self._config.std
-        state, index = self._reach(lanes), torch.from_numpy(lanes)
-        sizes = state.sizes[index]
-        if not n_processes:
-            return self._normal(rows, self._size) * sizes
-        if self._repeats:
-            share = torch.from_numpy(rows.random(1)).float().to(self._device)
-            processes = self._repeat(state.processes[index], self._normal(rows, self._size), share)
-            state.processes[index] = processes
-            return processes[..., 0] * sizes
-        fresh = self._normal(rows, self._size * n_processes).view(-1, self._size, n_processes) * self._fresh
-        processes = state.processes[index] * self._decays + fresh
+            share = uniform()
+            processes = self._repeat(processes, normal(self._size), share)
+            noise = processes[..., 0] * sizes
+        else:
+            processes = processes * self._decays + normal(self._size, self._n_processes) * self._fresh
+            noise = processes.sum(dim=2) * (sizes / math.sqrt(self._n_processes))
         state.processes[index] = processes
-        return processes.sum(dim=2) * (sizes / math.sqrt(n_processes))
+        return noise
 
-    def _reach(self, lanes: Array) -> LaneState:
-        """The state of all lanes, in which the noise of new ones among ``lanes`` has begun."""
-        before, n = self._n, capacity_for(lanes, self._n)
-        if n > before:
-            shapes = (n, self._size, self._n_processes), (n, 1)
-            grown = LaneState(*(torch.zeros(shape, device=self._device) for shape in shapes))
-            if before:
-                for new, old in zip(grown, self._states[before], strict=True):
-                    new[:before] = old
-            self._keep(grown)
-            self._renew(self._states[n], np.arange(before, n))
-        return self._states[n]
+    def _sources(self, n: int, lanes: Array | None) -> tuple[Callable[..., torch.Tensor], Callable[[], torch.Tensor]]:
+        """Functions that draw for n lanes: normal numbers ``[n, *shape]`` of a shape, and uniform ones ``[n, 1]``."""
+        if lanes is None:
+            given: Any = {"generator": self._generator, "device": self._device}
+            return lambda *shape: torch.randn((n, *shape), **given), lambda: torch.rand((n, 1), **given)
+        rows = self._random.of(lanes)
 
-    def _renew(self, state: LaneState, lanes: Array) -> None:
-        """Begin new noise in these lanes, ``[k]``, by their own random numbers."""
-        rows, index = self._random.of(lanes), torch.from_numpy(lanes)
-        processes = self._first(self._normal(rows, state.processes[0].numel()))
-        state.processes[index] = processes.view(len(lanes), *state.processes.shape[1:])
-        state.sizes[index] = self._size_at(torch.from_numpy(rows.random(1)).float().to(self._device))
+        def normal(*shape: int) -> torch.Tensor:
+            return torch.from_numpy(rows.standard_normal(math.prod(shape))).to(self._device).view(n, *shape)
 
-    def _first(self, normal: torch.Tensor) -> torch.Tensor:
-        """The processes of lanes whose noise begins, by standard normal numbers; any shape."""
-        return torch.zeros_like(normal) if self._repeats else normal
+        return normal, lambda: torch.from_numpy(rows.random(1)).float().to(self._device)
+
+    def _first(self, n: int, lanes: Array | None) -> NoiseState:
+        """The state of n lanes whose noise begins."""
+        normal, uniform = self._sources(n, lanes)
+        processes = normal(self._size, self._n_processes)
+        least, greatest = self._config.std, self._config.max_std
+        share = torch.zeros((n, 1), device=self._device) if greatest is None and lanes is None else uniform()
+        sizes = least + ((least if greatest is None else greatest) - least) * share
+        return NoiseState(torch.zeros_like(processes) if self._repeats else processes, sizes)
 
     def _repeat(self, processes: torch.Tensor, fresh: torch.Tensor, share: torch.Tensor) -> torch.Tensor:
         """Repeated noise one step later, ``[n, A, 2]``.
@@ -263,49 +240,44 @@ class LaneNoise:
         left = torch.where(ends, drawn, left) - 1
         return torch.stack((torch.where(ends, fresh, held), left), dim=2)
 
-    def _normal(self, rows: RowRandom, m: int) -> torch.Tensor:
-        return torch.from_numpy(rows.standard_normal(m)).to(self._device)
+    def _reach(self, lanes: Array) -> NoiseState:
+        """The state of all lanes, in which the noise of new ones among ``lanes`` has begun."""
+        before, n = self._n, capacity_for(lanes, self._n)
+        if n > before:
+            shapes = (n, self._size, self._n_processes), (n, 1)
+            grown = NoiseState(*(torch.zeros(shape, device=self._device) for shape in shapes))
+            if before:
+                for new, old in zip(grown, self._states[before], strict=True):
+                    new[:before] = old
+            self._keep(grown)
+            self._renew(self._states[n], np.arange(before, n))
+        return self._states[n]
 
-    def _keep(self, state: LaneState) -> None:
+    def _renew(self, state: NoiseState, lanes: Array) -> None:
+        """Begin new noise in these lanes, ``[k]``, by their own random numbers."""
+        for old, new in zip(state, self._first(len(lanes), lanes), strict=True):
+            old[torch.from_numpy(lanes)] = new
+
+    def _keep(self, state: NoiseState) -> None:
         """Go on with this state, in the tensors that captured actions hold on to."""
         self._n = len(state.sizes)
         for old, new in zip(self._states.setdefault(self._n, state), state, strict=True):
             old.copy_(new)
 
     def collect(self) -> dict[str, torch.Tensor]:
-        """The state of the lanes, for a resumed run; empty if there is none."""
         state = self._states[self._n]._asdict() if self._n in self._states else {}
         return state | self._random.collect()
 
     def load(self, tensors: Mapping[str, torch.Tensor], prefix: str) -> None:
-        """Take the state that ``collect`` gave, found under ``prefix``.
-
-        Raises:
-            ValueError: the state is that of another noise.
-        """
         self._random.load(tensors, prefix)
-        names = [f"{prefix}{name}" for name in LaneState._fields]
+        names = [f"{prefix}{name}" for name in NoiseState._fields]
         if not all(name in tensors for name in names):
             return
-        saved = LaneState(*(tensors[name].to(self._device).clone() for name in names))
+        saved = NoiseState(*(tensors[name].to(self._device).clone() for name in names))
         shape = (len(saved.sizes), self._size, self._n_processes)
         if saved.processes.shape != shape:
             raise ValueError(f"{prefix}processes: expected {list(shape)}, found {list(saved.processes.shape)}")
         self._keep(saved)
-
-    def _draw_sizes(self, n: int) -> torch.Tensor:
-        """The standard deviation in each of n lanes, ``[n, 1]``."""
-        if self._config.max_std is None:
-            return torch.full((n, 1), self._config.std, device=self._device)
-        return self._size_at(torch.rand((n, 1), generator=self._generator, device=self._device))
-
-    def _size_at(self, share: torch.Tensor) -> torch.Tensor:
-        """The standard deviations at these shares of the way from the least to the greatest one, ``[n, 1]``."""
-        least, greatest = self._config.std, self._config.max_std
-        return least + ((least if greatest is None else greatest) - least) * share
-
-    def _randn(self, *shape: int) -> torch.Tensor:
-        return torch.randn(shape, generator=self._generator, device=self._device)
 
 
 EPSILON = 1e-6

@@ -8,15 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.agents.dqn import QAgentConfig
-from common.agents.exploring.lane_random import LaneRandom
-from common.agents.exploring.over_values import (
-    EpsilonGreedy,
-    EvaluationEpsilon,
-    Explorer,
-    Greedy,
-    Softmax,
-    choose_mostly_best,
-)
+from common.agents.exploring import EpsilonGreedy, EvaluationEpsilon, Explorer, Greedy, Softmax, choose_mostly_best
+from common.agents.machinery.lane_states import LaneRandom
 from common.agents.networks.allowed import NOT_ALLOWED
 from common.data import Array
 from tests.conftest import ROOT

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field, NonNegativeInt, PositiveFloat
 
-from common.agents.exploring.lane_random import LaneRandom, RowRandom
+from common.agents.machinery.lane_states import LaneRandom, RowRandom
 from common.agents.networks.allowed import NOT_ALLOWED
 from common.config.replay_config import Unit
 from common.data import Array

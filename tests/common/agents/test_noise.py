@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from common.agents.exploring.noise import ActionNoise, LaneNoise, StateDependentActor, StateDependentNoise
-from common.agents.network_agent import Inference
+from common.agents.machinery.update import Inference
+from common.agents.noise import ActionNoise, LaneNoise, StateDependentActor, StateDependentNoise
 from common.agents.sac import SAC, SACConfig
 from common.agents.td3 import TD3
 from common.data import Array

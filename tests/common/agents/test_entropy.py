@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.agents.losses.entropy import (
+from common.agents.entropy import (
     discrete_soft_policy_loss,
     discrete_soft_value,
     ent_coef_loss,

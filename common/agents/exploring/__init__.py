@@ -1,1 +1,0 @@
-"""How actors explore while they train."""
