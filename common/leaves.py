@@ -19,8 +19,17 @@ def empty_leaves(space: gymnasium.Space[Any], n: int) -> Leaves:
     return leaves[""] if leaves.keys() == {""} else leaves
 
 
+def take_lanes(leaves: Leaves, lanes: Array) -> Leaves:
+    """A copy of the leaves of these lanes, ``[k]`` int; for few lanes in a quarter of the time of ``pick_lanes``."""
+    return (
+        {path: leaf.take(lanes, 0) for path, leaf in leaves.items()}
+        if isinstance(leaves, dict)
+        else leaves.take(lanes, 0)
+    )
+
+
 def pick_lanes(leaves: Leaves, lanes: Any) -> Leaves:
-    """A copy of the leaves of these lanes."""
+    """A copy of the leaves of these lanes, which any index of numpy may name."""
     if isinstance(leaves, dict):
         return {path: leaf[lanes] for path, leaf in leaves.items()}
     picked: Array = leaves[lanes]

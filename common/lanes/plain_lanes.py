@@ -14,7 +14,7 @@ from common.errors import PluginError
 from common.interfaces import EnvSpec
 from common.lanes.interface_faults import require_info, require_pair
 from common.lanes.lanes import SEEDS, SUCCESS, AnyEnv, KeyWatch, Lanes, Picks, Round, close_env
-from common.leaves import as_shape, copy_leaves, describe_misfit, empty_leaves, pick_lanes, put_leaves
+from common.leaves import as_shape, copy_leaves, describe_misfit, empty_leaves, pick_lanes, put_leaves, take_lanes
 
 _ARRAY = np.ndarray  # A global name is found faster than an attribute.
 
@@ -151,7 +151,7 @@ class PlainLanes(Lanes):
         self._end_call()
         if ended:
             outcome.ended = np.array(ended)
-            outcome.final_obs = pick_lanes(kept, outcome.ended)
+            outcome.final_obs = take_lanes(kept, outcome.ended)
             self._require_allowed_at_cut(outcome)
             self._watch.end(len(ended))
             self._waiting.extend(ended)
