@@ -14,7 +14,10 @@ from tests.conftest import free_port as find_free_port
 
 
 class ScriptedLearner(pb_grpc.LearnerServiceServicer):
-    """Answers ``Join`` always the same way, and ``GetModel`` as its ``answers`` say, the last one again and again."""
+    """Answers ``Join`` always the same way, and ``GetModel`` as its ``answers`` say, the last one again and again.
+
+    It acknowledges all that is pushed, so an actor that ends need not wait for a better connection.
+    """
 
     def __init__(self, joined: pb.JoinResponse, answers: list[list[pb.GetModelResponse]]) -> None:
         self.joined, self.answers = joined, answers
@@ -34,7 +37,8 @@ class ScriptedLearner(pb_grpc.LearnerServiceServicer):
     def PushItems(  # noqa: N802
         self, request_iterator: Iterator[pb.PushItemsRequest], context: grpc.ServicerContext
     ) -> Iterator[pb.PushItemsResponse]:
-        raise NotImplementedError
+        for request in request_iterator:
+            yield pb.PushItemsResponse(acked_seq=request.seq)
 
     def Check(self, request: pb.CheckRequest, context: grpc.ServicerContext) -> pb.CheckResponse:  # noqa: N802
         raise NotImplementedError

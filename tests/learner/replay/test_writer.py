@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from common.data import Items
 from common.errors import RefusedError, SchemaMismatchError
-from learner.replay.memory import N_CURSORS, ReplayMemory
+from learner.replay.memory import ReplayMemory
 from learner.replay.recovery import make_whole
 from learner.replay.value_rules import ValueRules
 from learner.replay.writer import CursorsFullError, LocalSink, ReplayWriter
@@ -79,13 +79,16 @@ def test_a_batch_larger_than_the_replay_is_a_programming_error(tmp_path: Path) -
 # Cursors.
 
 
-def test_the_cursor_unused_for_longest_makes_room_once_its_items_are_overwritten(tmp_path: Path) -> None:
+def test_the_cursor_unused_for_longest_makes_room_once_its_items_are_overwritten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("learner.replay.memory.N_CURSORS", 20)
     _, writer = make(tmp_path)
-    for incarnation in range(1, N_CURSORS + 2):
+    for incarnation in range(1, 22):
         writer.append(rows(0, 1), 1, incarnation, seq=1)
     assert writer.last_seq(1) == 0
     assert writer.last_seq(2) == 1
-    assert writer.last_seq(N_CURSORS + 1) == 1
+    assert writer.last_seq(21) == 1
 
 
 def test_no_batch_is_stored_twice_for_want_of_cursors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

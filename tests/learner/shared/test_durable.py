@@ -140,7 +140,9 @@ def test_a_draft_that_is_cut_off_is_removed_and_one_that_is_finished_stays(tmp_p
 
 
 REPLACEMENTS = """
+import random
 import sys
+import time
 from pathlib import Path
 from learner.shared import durable
 
@@ -154,6 +156,7 @@ while not (target.parent / "stop").exists():
         (draft / name).write_text(str(number))
     durable.put_in_place(draft, target)
     if sys.argv[2] == "remove":
+        time.sleep(random.uniform(0, 0.002))  # So that it is also removed in the middle of a reading.
         durable.remove(target)
 """
 

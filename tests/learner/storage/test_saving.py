@@ -6,8 +6,6 @@ from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 
-import pytest
-
 from common.process.clocks import Deadline
 from crossborder.inspecting.backup import _copy_directory, _copy_newest_state
 from learner.storage.checkpoint import load_params, read_best
@@ -58,19 +56,27 @@ def find_names(run: Path, _: Path) -> set[int]:
     return read_score(run, run)
 
 
-@pytest.mark.parametrize(
-    "read", [read_policy, read_score, begin_from_policy, read_state, copy_policy, copy_state, find_names]
+READERS: tuple[Read, ...] = (
+    read_policy,
+    read_score,
+    begin_from_policy,
+    read_state,
+    copy_policy,
+    copy_state,
+    find_names,
 )
-def test_a_reader_finds_one_whole_policy_or_checkpoint_while_the_learner_saves_others(
-    tmp_path: Path, read: Read
-) -> None:
-    run, seen, numbers = tmp_path / "run", set[int](), count()
+
+
+def test_each_reader_finds_one_whole_policy_or_checkpoint_while_the_learner_saves_others(tmp_path: Path) -> None:
+    run, numbers = tmp_path / "run", count()
+    seen = {read: set[int]() for read in READERS}
     run.mkdir()
     with saving(run):
         wait_for(lambda: list_states(run), "the first policy and the first checkpoint")
         deadline = Deadline(PATIENCE)
-        while len(seen) < 100:
-            assert not deadline.passed(), f"{len(seen)} of them were read"
-            found = read(run, tmp_path / f"copy-{next(numbers)}" / "best")
-            assert len(found) == 1, "files of two"
-            seen |= found
+        while min(map(len, seen.values())) < 50:
+            assert not deadline.passed(), {read.__name__: len(found) for read, found in seen.items()}
+            for read, of_it in seen.items():
+                found = read(run, tmp_path / f"copy-{next(numbers)}" / "best")
+                assert len(found) == 1, f"{read.__name__}: files of two"
+                of_it.update(found)
