@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from time import perf_counter
 from typing import Any, Protocol
@@ -152,8 +151,11 @@ class Sampler:
         self._records.version = opt_steps
 
     def act_for(self, seconds: float, agent: Agent, sink: ItemSink) -> None:
-        """Take steps for this long, and at least one; see ``sample_and_push``."""
-        self._act_until(perf_counter() + seconds, agent, sink)
+        """Call ``sample_and_push`` for this long, and at least once."""
+        until = perf_counter() + seconds
+        self.sample_and_push(agent, sink)
+        while perf_counter() < until:
+            self.sample_and_push(agent, sink)
 
     def sample_and_push(self, agent: Agent, sink: ItemSink) -> None:
         """Take one step in every lane, and push the rows that were gathered if the sink takes them.
@@ -163,54 +165,39 @@ class Sampler:
         Raises:
             PluginError: the agent did not give one action of its space for each lane.
         """
-        self._act_until(-math.inf, agent, sink)
-
-    def _act_until(self, until: float, agent: Agent, sink: ItemSink) -> None:
-        """Take rounds until this time, and at least one.
-
-        The loop uses local names: looking up attributes in each round takes 3 % of the step of a small environment.
-        """
         counters, lanes, records = self._counters, self._lanes, self._records
-        stacker, noted, pace = self._stacker, self._noted, self._pace
-        n, makes_items, has_extras = lanes.n, self._makes_items, self._has_extras
-        observe, sample, step = lanes.observe, agent.sample, lanes.step
-        begin, end, takes = records.begin, records.end, sink.takes
-        while True:
-            began = self._ended or self._start_clock()
-            obs, begins = observe(), lanes.begins
-            if begins is not None or self._unbegun is not None:
-                self._begin(agent, begins)
-                counters.env_seconds += (now := perf_counter()) - began
-                began = now
-            seen = obs if stacker is None else stacker.add(obs, begins)
-            actions = sample(seen)
-            acted = perf_counter()
-            begin(seen if makes_items else obs, begins, actions, agent.extras() if has_extras else None)
-            if noted is not None:
-                noted.note(SEEN, seen)
-            counters.inference_seconds += acted - began
-            if pace is not None:
-                if not pace.wait():
-                    self._ended = None
-                    return
-                acted = perf_counter()
-            outcome = step(actions)
-            if noted is not None:
-                noted.note(NEXT, next_of(outcome, stacker))
-            end(outcome)
-            counters.env_steps += n if outcome.taken is None else int(np.count_nonzero(outcome.taken))
-            if outcome.intervened is not None:
-                by_others = outcome.intervened if outcome.taken is None else outcome.intervened & outcome.taken
-                counters.intervened_steps += int(np.count_nonzero(by_others))
-            if outcome.ended is not None:
-                counters.add_episodes(outcome, records.version)
-            self._ended = ended = perf_counter()
-            counters.env_seconds += ended - acted
-            if takes(records.rows):
-                self.flush(agent, sink)
-                ended = perf_counter()  # A push may wait.
-            if ended >= until:
+        began = self._ended or self._start_clock()
+        obs, begins = lanes.observe(), lanes.begins
+        if begins is not None or self._unbegun is not None:
+            self._begin(agent, begins)
+            counters.env_seconds += (now := perf_counter()) - began
+            began = now
+        seen = obs if self._stacker is None else self._stacker.add(obs, begins)
+        actions = agent.sample(seen)
+        acted = perf_counter()
+        records.begin(seen if self._makes_items else obs, begins, actions, agent.extras() if self._has_extras else None)
+        if self._noted is not None:
+            self._noted.note(SEEN, seen)
+        counters.inference_seconds += acted - began
+        if self._pace is not None:
+            if not self._pace.wait():
+                self._ended = None
                 return
+            acted = perf_counter()
+        outcome = lanes.step(actions)
+        if self._noted is not None:
+            self._noted.note(NEXT, next_of(outcome, self._stacker))
+        records.end(outcome)
+        counters.env_steps += lanes.n if outcome.taken is None else int(np.count_nonzero(outcome.taken))
+        if outcome.intervened is not None:
+            by_others = outcome.intervened if outcome.taken is None else outcome.intervened & outcome.taken
+            counters.intervened_steps += int(np.count_nonzero(by_others))
+        if outcome.ended is not None:
+            counters.add_episodes(outcome, records.version)
+        self._ended = ended = perf_counter()
+        counters.env_seconds += ended - acted
+        if sink.takes(records.rows):
+            self.flush(agent, sink)
 
     def _start_clock(self) -> float:
         """Begin to measure; the caller's time since the last push does not count."""
