@@ -68,30 +68,50 @@ def _do_nothing(_number: int, _frame: FrameType | None) -> None:
 
 
 class StopSignals:
-    """Calls ``on_stop`` at the first signal, or raises KeyboardInterrupt while it is None; exits at the second."""
+    """Calls ``on_stop`` at the first signal, or raises KeyboardInterrupt while there is none; exits at the second."""
 
     def __init__(self) -> None:
         self.received: int | None = None
-        self.on_stop: Callable[[], None] | None = None
+        self._on_stop: Callable[[], None] | None = None
+        self._holds = self._is_told = False
         for number in (signal.SIGINT, signal.SIGTERM):
             _handle(number, self._take)
         if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # With nohup(1) it stays ignored.
             _handle(signal.SIGHUP, self._take)
+
+    @property
+    def on_stop(self) -> Callable[[], None] | None:
+        """What ends the command in order. If a signal has come before this is set, it is called at once.
+
+        That signal was held, or Python has swallowed its KeyboardInterrupt: it does so in finalizers and callbacks.
+        """
+        return self._on_stop
+
+    @on_stop.setter
+    def on_stop(self, on_stop: Callable[[], None]) -> None:
+        self._on_stop = on_stop
+        if self.received is not None and not self._is_told:  # A signal that comes between the lines is told by itself.
+            self._tell(on_stop)
 
     def _take(self, number: int, _frame: FrameType | None) -> None:
         if self.received is not None:
             os._exit(128 + number)
         self.received = number
         hurry()
-        if self.on_stop is None:
+        if self._on_stop is not None:
+            self._tell(self._on_stop)
+        elif not self._holds:
             raise KeyboardInterrupt
-        # Python runs this handler in the main thread, between two instructions of other code. That code may hold a lock
+
+    def _tell(self, on_stop: Callable[[], None]) -> None:
+        self._is_told = True
+        # Python runs a handler in the main thread, between two instructions of other code. That code may hold a lock
         # that ``on_stop`` takes: called here, ``on_stop`` would wait forever. In a thread it waits for that code.
-        threading.Thread(target=self.on_stop, name="stop").start()
+        threading.Thread(target=on_stop, name="stop").start()
 
     def hold(self) -> None:
-        """Only note a first signal from now on; the caller sets ``on_stop`` later, and then looks at ``received``."""
-        self.on_stop = lambda: None
+        """Only note a first signal from now on, until ``on_stop`` is set."""
+        self._holds = True
 
     def ignore(self) -> None:
         """Ignore signals from now on.

@@ -148,9 +148,7 @@ class _Training:
             place=self._place,
             when_met=signals.hold,
         ) as server:
-            signals.on_stop = server.learner.request_stop
-            if signals.received is not None:  # The signal waited since the ranks met, so all ranks end together.
-                server.learner.request_stop()
+            signals.on_stop = server.learner.request_stop  # A signal since the ranks met has waited for this.
             with Progress(server.status, console):
                 result = server.train()
         if self._place.leads:

@@ -181,6 +181,25 @@ def signalled(boot: dict[str, Any]) -> int:
     return signals.exit_code
 
 
+def swallowing(boot: dict[str, Any]) -> int:
+    """Gets SIGTERM in a finalizer, where Python swallows exceptions, or while signals are held; then it can end."""
+    from common.process.signals import StopSignals
+
+    class Final:
+        def __del__(self, kill: Any = os.kill, pid: int = os.getpid()) -> None:
+            kill(pid, signal.SIGTERM)
+            sum(range(1000))  # The handler runs between two instructions, so before the end of this call.
+
+    signals, stopped = StopSignals(), threading.Event()
+    if boot["holds"]:
+        signals.hold()
+    Final()
+    tell(received=signals.received)
+    signals.on_stop = stopped.set
+    stopped.wait()
+    return signals.exit_code
+
+
 def robbed(boot: dict[str, Any]) -> int:
     """Puts its handlers back in a loop, after a library has taken the signals: from Python, or from ``C``."""
     from common.process.signals import StopSignals, put_signals_back

@@ -37,6 +37,15 @@ def test_a_signal_before_there_is_an_orderly_end_ends_at_once(start_child: Start
     assert child.wait(PATIENCE) == 143
 
 
+@pytest.mark.parametrize("holds", [False, True], ids=["swallowed", "held"])
+def test_a_signal_that_led_to_nothing_ends_the_command_once_it_can_end_in_order(
+    start_child: StartChild, *, holds: bool
+) -> None:
+    child = start_child("swallowing", holds=holds)
+    assert child.next_event(PATIENCE) == {"received": signal.SIGTERM}
+    assert child.wait(PATIENCE) == 143
+
+
 @pytest.mark.parametrize("language", ["Python", "C"])
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_library_that_takes_the_signals_does_not_keep_them(
