@@ -194,7 +194,7 @@ def test_a_reader_sees_a_whole_directory_or_none_while_another_process_removes_i
     target, seen = tmp_path / "target", set[str]()
     with replacing(target, "remove"):
         deadline = Deadline(PATIENCE)
-        while len(seen) < 20:
+        while len(seen) < 100:
             assert not deadline.passed(), f"{len(seen)} directories seen"
             with suppress(FileNotFoundError):
                 names = read_whole(target, lambda place: sorted(path.name for path in place.iterdir()))
