@@ -25,6 +25,8 @@ from tests.e2e.test_resume import kept, resumed_at
 from tests.stored import open_replay, stored_links, stored_rows
 
 ENDLESS, FURTHER = 1_000_000, 200
+FEW = 20
+"""Opt steps of PPO that take as long as some hundred of the others: each has several passes over whole rollouts."""
 CARTPOLE: dict[str, Any] = {
     "env": {"target": "gymnasium:make", "params": {"id": "CartPole-v1"}},
     "agent": {"target": "common.agents.dqn:DQN", "params": {"units": [16], "explorer": {"final_step": 400}}},
@@ -59,7 +61,7 @@ RUNS: dict[str, dict[str, Any]] = {
             "params": {"units": [16], "batch_size": 3, "epochs": 2, "minibatches": 3, "normalize_observations": True},
         },
         "replay": ROLLOUTS,
-        "trainer": {"warmup_period": 1},
+        "trainer": {"warmup_period": 1, "eval_interval": 8, "record_interval": 5},
         "envs_per_actor": 3,
     },
     "ppo with a memory": {
@@ -68,7 +70,7 @@ RUNS: dict[str, dict[str, Any]] = {
             "params": {"units": [8], "memory": {"width": 8}, "batch_size": 3, "minibatches": 3, "epochs": 2},
         },
         "replay": ROLLOUTS,
-        "trainer": {"warmup_period": 1},
+        "trainer": {"warmup_period": 1, "eval_interval": 8, "record_interval": 5},
         "envs_per_actor": 3,
     },
     "without a ratio": {"replay": {"samples_per_insert": None}, "envs_per_actor": 2},
@@ -124,16 +126,16 @@ def best_opt_steps(run_dir: Path) -> int:
     return int(json.loads(meta.read_text())["opt_steps"]) if meta.exists() else 0
 
 
-def wait_beyond(run_dir: Path, after: int) -> None:
-    """Wait for a checkpoint at a random opt step after this one, or a little later."""
-    at = after + random.randint(1, 150)
+def wait_beyond(run_dir: Path, after: int, most: int = 150) -> None:
+    """Wait for a checkpoint at a random opt step of the next ``most`` ones, or a little later."""
+    at = after + random.randint(1, most)
     wait_for(lambda: kept(run_dir) >= at, f"opt step {at}")
 
 
-def train_until_killed(start: Callable[..., Command], config: Path, run_dir: Path) -> None:
-    """Train in another process, or go on, until it is killed with kill -9 some steps later."""
+def train_until_killed(start: Callable[..., Command], config: Path, run_dir: Path, most: int) -> None:
+    """Train in another process, or go on, until it is killed with kill -9 at most so many opt steps later."""
     run = start("sync-train", "--config", str(config), "--resume")
-    wait_beyond(run_dir, kept(run_dir))
+    wait_beyond(run_dir, kept(run_dir), most)
     kill(run.process.pid)
     assert run.wait() == -signal.SIGKILL, run.output()
 
@@ -161,10 +163,11 @@ def test_so_it_is_when_killed_twice_whatever_is_trained_and_drawn(
 ) -> None:
     alone, killed, config = tmp_path / "alone", tmp_path / "killed", tmp_path / "config.yaml"
     config.write_text(dump_config(configured(killed, changes, ENDLESS)))
+    most, further = (FEW, FEW) if changes.get("replay") == ROLLOUTS else (150, FURTHER)
     for _ in range(2):
-        train_until_killed(start, config, killed)
+        train_until_killed(start, config, killed, most)
     # A killed process may have scored its best policy long after its last checkpoint, and ``best/`` stays.
-    max_opts = max(kept(killed), best_opt_steps(killed)) + FURTHER
+    max_opts = max(kept(killed), best_opt_steps(killed)) + further
     train_in_turns(configured(killed, changes, max_opts), resume=True)
     train_in_turns(configured(alone, changes, max_opts))
     assert_same(alone, killed)

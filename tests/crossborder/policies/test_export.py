@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 ONE_OF_TWO, ONE_OF_THREE = [(1, 0), (0, 1), (1, 1)], [(1, 0, 0), (0, 1, 0), (0, 0, 1), (1, 0, 1)]
 FLOATS, BYTES, DOUBLES = Box(-3, 3, (4,), np.float32), Box(0, 255, (2, 3), np.uint8), Box(-3, 3, (2, 3), np.float64)
+KEYS, TWO_KEYS = Discrete(5, start=3), MultiDiscrete([2, 3])
 UNEVEN = Box(np.array([-2, 0], np.float32), np.array([2, 10], np.float32))
 DUELING = {"target": "examples.own_network:Dueling", "params": {"width": 16}}
 NATURE = {"target": "common.agents.networks:NatureCnn", "params": {"hidden": 8}}
@@ -203,8 +204,10 @@ def test_the_statistics_of_structured_observations_are_in_the_file(tmp_path: Pat
     np.testing.assert_array_equal(actions, expected)
 
 
-@pytest.mark.parametrize("kind", [DQN, C51, IQN, PPO, DiscreteSAC])
-@pytest.mark.parametrize("actions", [Discrete(5, start=3), MultiDiscrete([2, 3])])
+@pytest.mark.parametrize(
+    ("kind", "actions"),
+    [(DQN, KEYS), (C51, TWO_KEYS), (IQN, KEYS), (PPO, TWO_KEYS), (PPO, KEYS), (DiscreteSAC, TWO_KEYS)],
+)
 def test_an_exported_policy_obeys_masks_as_the_agent_does(tmp_path: Path, kind: Any, actions: Any) -> None:
     spec = EnvSpec(Dict({"observation": FLOATS, "action_mask": Box(0, 1, (5,), np.int8)}), actions)
     agent, masks = kind(spec, seed=7), find_masks(spec)
