@@ -8,7 +8,6 @@ import mmap
 import os
 import zlib
 from collections.abc import Callable, Iterable, Sequence
-from itertools import zip_longest
 from pathlib import Path
 from typing import Final
 
@@ -108,7 +107,8 @@ def write_rings(rings: Sequence[Array], columns: Sequence[Array], start: int, fi
     """
     slot, checksum = start % len(rings[0]), 0
     end = slot + len(columns[0])
-    for ring, rows, file in zip_longest(rings, columns, files):
+    all_files = [*files, *[None] * (len(rings) - len(files))]
+    for ring, rows, file in zip(rings, columns, all_files, strict=True):
         if file is not None and rows.nbytes >= LARGE_BYTES:
             part = np.ascontiguousarray(rows, ring.dtype)
             write_file(file, part, start, len(ring))

@@ -75,4 +75,6 @@ def test_nobody_waits_for_a_learner_that_was_killed_on_this_host(
 ) -> None:
     (tmp_path / "lock").write_text(f"{read_boot_id()} this-host\n")
     monkeypatch.setattr(run_lock, "_WATCH_SECONDS", float("inf"))  # time.sleep refuses it.
-    RunLock(tmp_path).close()
+    lock = RunLock(tmp_path)
+    assert lock.is_in_place
+    lock.close()
