@@ -240,7 +240,8 @@ class ActorCritic(OffPolicyAgent):
         n = self._n_at_once if buffer.is_uniform else 1
         drawn = draw_transitions(type(self).__name__, buffer, n * self.config.batch_size, self.device)
         batches = self._normalize(self._shift(drawn))
-        batches["action"] = self.action_scale.from_env(batches["action"])  # [n * B, A]
+        for name in {"action", "next_action"} & batches.keys():
+            batches[name] = self.action_scale.from_env(batches[name])  # [n * B, A]
         return split_batches(batches, n)
 
     def _encode(self, obs: Observed) -> Observed:

@@ -7,13 +7,14 @@ quantiles) or of REDQ (many critics, few of which make a target).
 from __future__ import annotations
 
 import abc
+from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from common.agents.actor_critic import FEATURES, ActorCritic, ActorCriticConfig
-from common.agents.losses.values import imitation_loss, td_target
+from common.agents.losses.values import imitation_loss, mean_squared_distance, td_target
 from common.agents.machinery.batches import Batch, discount_of, measure_td_error, n_rows
 from common.agents.machinery.optimization import descend
 from common.agents.machinery.update import Results
@@ -21,7 +22,7 @@ from common.agents.networks.critics import CriticReturn, Critics, Returns, Scala
 from common.agents.networks.layers import Observed, frozen_statistics
 from common.data import Array, Leaves
 from common.errors import ConfigError
-from common.interfaces import EnvSpec
+from common.interfaces import EnvSpec, ReplayBuffer
 from common.spaces import from_columns
 
 
@@ -64,6 +65,13 @@ class BootstrappingConfig(ActorCriticConfig):
         description="Lets the policy imitate the actions of a dataset: the weight of the mean squared distance to "
         "them, in units of the mean size of the values, beside the value of the policy's own actions. 0.4 is TD3+BC's "
         "alpha of 2.5. null: the policy follows the critics alone.",
+    )
+    critic_imitation: PositiveFloat | None = Field(
+        None,
+        description="Lets the critics value the policy's next action less, the further it is from the next action of "
+        "a dataset: the weight of the mean squared distance, in units of scaled rewards. With imitation it is ReBRAC, "
+        "whose beta is this weight divided by the number of dimensions of an action. It needs "
+        "replay.view.params.next_actions: true. null: the distance does not count.",
     )
 
     @model_validator(mode="after")
@@ -161,6 +169,7 @@ class Bootstrapping(ActorCritic):
         with torch.no_grad(), frozen_statistics(*self.nets.values()):
             next_obs = self._encode(from_columns("next_obs", batch))
             next_action, cost = self._next_action(next_obs)
+            cost = self._add_distance(cost, next_action, batch)
         if config.has_batch_norms or not config.targets:
             # In one pass, so that batch normalisation sees actions of the replay and of the policy together.
             both = self.critics.outputs(_join(obs, next_obs), torch.cat((batch["action"], next_action)))
@@ -174,13 +183,45 @@ class Bootstrapping(ActorCritic):
             reward, discount = batch["reward"] * config.reward_scale, discount_of(batch, config.discount_factor)
             values = td_target(reward, batch["terminated"], following.values, discount)
             target = Returns(values, following.probability)
-        loss = config.critic.loss(outputs, target, config.critic_loss, batch.get("weight"))
+        loss = self._critics_loss(outputs, target, batch, obs, next_obs)
         descend(loss, self._critics_optimizer, config.max_grad_norm)
         q = config.critic.value(outputs.detach())  # [N, B]
         results = {"loss_critic": loss.detach(), "q_mean": q.mean()}
         if isinstance(obs, torch.Tensor) and self.encoder is not None:
             results[FEATURES] = obs.detach()
         return results | measure_td_error(batch, q, config.critic.expected(target))
+
+    def _add_distance(self, cost: torch.Tensor | None, action: torch.Tensor, batch: Batch) -> torch.Tensor | None:
+        """The cost ``[B]`` of the policy's next actions ``[B, A]``, and of their distance to those of the data.
+
+        Where an episode was truncated, the data has no next action, and so there is no distance.
+        """
+        weight = self.config.critic_imitation
+        if weight is None:
+            return cost
+        distance = weight * mean_squared_distance(action, batch["next_action"])
+        distance = distance.masked_fill(batch["truncated"], 0.0)
+        return distance if cost is None else cost + distance
+
+    def _critics_loss(
+        self,
+        outputs: torch.Tensor,
+        target: Returns,
+        batch: Batch,
+        obs: Observed,  # noqa: ARG002 - for subclasses, as are the next ones
+        next_obs: Observed,  # noqa: ARG002
+    ) -> torch.Tensor:
+        """The loss of the critics' outputs ``[N, B, K]`` for the batch's actions."""
+        return self.config.critic.loss(outputs, target, self.config.critic_loss, batch.get("weight"))
+
+    def _draw_batches(self, buffer: ReplayBuffer) -> Sequence[Batch]:
+        batches = super()._draw_batches(buffer)
+        if self.config.critic_imitation is not None and "next_action" not in batches[0]:
+            raise ConfigError(
+                "agent.params.critic_imitation: expected transitions with the next action of the data; set "
+                f"replay.view.params.next_actions: true; found the columns {sorted(batches[0])}"
+            )
+        return batches
 
     def _following(self, outputs: torch.Tensor, cost: torch.Tensor | None) -> Returns:
         """The returns after the next observations, by the critics' outputs ``[N, B, K]``, less the cost ``[B]``."""

@@ -45,6 +45,6 @@ class StepColumns:
         return cls(obs, action, tuple(c.name for c in schema.columns if c.name not in known))
 
 
-def next_name(obs: str) -> str:
-    """The column of the next observation: ``next_obs`` for ``obs``, ``next_obs/camera`` for ``obs/camera``."""
-    return f"next_{obs}"
+def next_name(name: str) -> str:
+    """The column of what comes one step later: ``next_obs/camera`` for ``obs/camera``."""
+    return f"next_{name}"

@@ -25,17 +25,29 @@ class Transitions(PathView):
     episode can be drawn. The action and the extras are those of the first step. Multi-step learning as in
     Rainbow, arXiv:1710.02298.
 
+    With next actions, ``next_action`` is the action that was taken after ``next_obs``. If the episode ends there, no
+    action was taken, and the column means nothing.
+
     Args:
         schema: of the rows.
         stack: frames in one observation; observations are then ``[B, stack, *shape]``.
         discount_factor: gamma, between 0 and 1; only n > 1 needs it.
         n: the number of steps in one transition, at least 1.
+        next_actions: whether batches have ``next_action``, for agents with ``critic_imitation``.
 
     Raises:
         ConfigError: a value is out of range, or the schema is not of rows.
     """
 
-    def __init__(self, schema: Schema, stack: int = 1, discount_factor: float | None = None, *, n: int = 1) -> None:
+    def __init__(
+        self,
+        schema: Schema,
+        stack: int = 1,
+        discount_factor: float | None = None,
+        *,
+        n: int = 1,
+        next_actions: bool = False,
+    ) -> None:
         if n < 1:
             raise ConfigError(f"replay.view.params.n: expected 1 or more, found {n}")
         if n > 1 and (discount_factor is None or not 0 <= discount_factor <= 1):
@@ -44,6 +56,7 @@ class Transitions(PathView):
                 f"constructor; found {discount_factor}"
             )
         self._columns, self._stack, self._n = StepColumns.of(schema), stack, n
+        self._later = self._columns.action if next_actions else ()
         self._powers = (discount_factor or 0.0) ** np.arange(n + 1)
 
     @property
@@ -79,10 +92,11 @@ class Transitions(PathView):
     def _plan(self, rows: Rows, index: Array, last: Array, after: Array) -> Plan:
         """Transitions that begin at the rows ``index``; their last steps are ``last``, and ``after`` the next rows."""
         columns, before, lowest = self._columns, index, index
+        later = {next_name(name): (name, after) for name in self._later}
         if self._stack > 1:
             before, after = stack(rows, index, self._stack), stack(rows, after, self._stack)
             lowest = before[:, 0]
-        takes = {name: (name, before) for name in columns.obs}
+        takes = later | {name: (name, before) for name in columns.obs}
         takes |= {name: (name, index) for name in (*columns.action, "reward")}
         takes |= {next_name(name): (name, after) for name in columns.obs}
         takes |= {name: (name, last) for name in ENDS}

@@ -93,6 +93,23 @@ def imitation_loss(
     return value.detach().abs().mean() * functional.mse_loss(action, taken)
 
 
+def mean_squared_distance(action: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """The mean over dimensions of the squared differences of actions, two ``[B, A]`` to ``[B]``."""
+    return (action - other).square().mean(dim=1)
+
+
+def conservative_loss(
+    others: torch.Tensor,  # [N, K, B], of sampled actions, less the logarithms of their probability densities
+    q: torch.Tensor,  # [N, B], of the batch's actions
+    weight: torch.Tensor | None = None,  # [B]
+) -> torch.Tensor:
+    """``mean(log sum_k exp(others) - q)``: conservative Q-learning, CQL(H) (arXiv:2006.04779, 4 and appendix F).
+
+    Its descent lowers the values of all actions where they are high, and raises those of the batch.
+    """
+    return weighted_mean(others.logsumexp(dim=1) - q, weight)
+
+
 def scaled_log_policy(q: torch.Tensor, temperature: float) -> torch.Tensor:
     """``temperature * log softmax(q / temperature)``, ``[B, A]`` to ``[B, A]`` (appendix B.1, where it is stable)."""
     return temperature * (q / temperature).log_softmax(dim=-1)

@@ -37,6 +37,13 @@ def flatten_time(obs: Observed) -> Observed:
     return {path: leaf.flatten(0, 1) for path, leaf in obs.items()} if isinstance(obs, dict) else obs.flatten(0, 1)
 
 
+def repeat(obs: Observed, times: int) -> Observed:
+    """Observations of B rows ``times`` times one after another, ``[times * B, *shape]``."""
+    if isinstance(obs, dict):
+        return {path: torch.cat([leaf] * times) for path, leaf in obs.items()}
+    return torch.cat([obs] * times)
+
+
 def undecayed(values: torch.Tensor) -> nn.Parameter:
     """A parameter that weight decay leaves alone, such as the size of exploration noise."""
     parameter = nn.Parameter(values)

@@ -207,6 +207,32 @@ def test_the_policy_is_between_the_actions_of_the_data_and_those_that_critics_va
     assert agent.sample(ZERO[None]).item() == pytest.approx(expected, abs=0.01)
 
 
+@pytest.mark.parametrize(("truncated", "expected"), [(False, 1 + 0.5 * (4 - 2 * 0.25)), (True, 1 + 0.5 * 4)])
+@EACH
+def test_targets_pay_for_the_distance_to_the_next_action_of_the_data(
+    kind: Kind, truncated: bool, expected: float
+) -> None:
+    """The policy's next action is 0, the data's is 0.5, and a critic's target values every action at 4."""
+    quiet = {"ent_coef": 1e-9, "auto_ent_coef": False, "min_lstd": -20, "max_lstd": -20} if kind is SAC else {}
+    quiet |= {"target_noise": 0.0} if kind is TD3 else {}
+    agent = make(kind, critic_imitation=2.0, discount_factor=0.5, units=(), **quiet)
+    fix_outputs(agent.actor, *((0.0, -20.0) if kind is SAC else (0.0,)))
+    if kind is TD3:
+        fix_outputs(agent.nets["actor_tgt"], 0.0)
+    for online, behind in zip(agent.critics.nets, agent.critics_tgt.nets, strict=True):
+        fix_outputs(online, 0.0)
+        fix_outputs(behind, 4.0)
+    row = (ZERO, (0.1,), 1.0, ZERO, False, truncated)
+    record = floats(agent.opt(holding([row], np.float32, next_action=np.array([[0.5]], np.float32))))
+    assert record["loss_critic"] == pytest.approx(expected**2, rel=1e-4)
+
+
+@EACH
+def test_transitions_without_next_actions_are_refused_by_the_setting_that_adds_them(kind: Kind) -> None:
+    with pytest.raises(ConfigError, match=r"critic_imitation: expected .* replay\.view\.params\.next_actions: true"):
+        make(kind, critic_imitation=1.0).opt(memory())
+
+
 # The policy's delay.
 
 

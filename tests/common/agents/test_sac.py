@@ -8,7 +8,7 @@ import pytest
 import torch
 from gymnasium.spaces import Box
 
-from common.agents.sac import SAC, SACConfig
+from common.agents.sac import SAC, SAMPLES, SACConfig
 from common.data import Array
 from common.errors import ConfigError
 from common.interfaces import EnvSpec
@@ -146,3 +146,38 @@ def test_it_records_what_the_page_describes() -> None:
 def test_limits_the_wrong_way_round_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"min_lstd \(3\.0\) is above max_lstd \(2\.0\)"):
         validate(SACConfig, {"min_lstd": 3.0}, "agent.params")
+
+
+# Conservative Q-learning.
+
+
+def test_conservative_critics_value_actions_lower_that_are_not_in_the_data() -> None:
+    """All rewards are 1, but the data has actions between 0.4 and 0.6 alone."""
+    actions = np.linspace(0.4, 0.6, 32)
+    items = holding([(ZERO, (action,), 1.0, ZERO, True, False) for action in actions], np.float32)
+    gaps = []
+    for conservatism in (None, 1.0):
+        agent = make(units=(32,), batch_size=32, conservatism=conservatism)
+        for _ in range(200):
+            agent.opt(items)
+        with torch.no_grad():
+            values = agent.critics(torch.zeros(2, 2), torch.tensor([[0.5], [-0.9]])).mean(dim=0)
+        gaps.append(float(values[0] - values[1]))
+    assert gaps[1] > gaps[0] + 1
+
+
+def test_sampled_actions_count_by_their_probability_densities() -> None:
+    """With critics that are 0 everywhere, a value is minus a density's logarithm; that of uniform actions is -log 2."""
+    agent = make(conservatism=1.0)
+    fix_outputs(agent.actor, 0.3, -0.5)
+    for net in agent.critics.nets:
+        fix_outputs(net, 0.0)
+    others = agent._value_samples(torch.zeros(400, 2), torch.zeros(400, 2)).detach()
+    assert others.shape == (2, 3 * SAMPLES, 400)
+    uniform, now, later = others[0].split(SAMPLES)
+    torch.testing.assert_close(uniform, torch.full_like(uniform, math.log(2)))
+    normal = torch.distributions.Normal(0.3, math.exp(-0.5))
+    raw = normal.sample((40_000,))
+    entropy = float((torch.log1p(-raw.tanh().square()) - normal.log_prob(raw)).mean())
+    assert float(now.mean()) == pytest.approx(entropy, abs=0.05)
+    assert float(later.mean()) == pytest.approx(entropy, abs=0.05)

@@ -48,6 +48,17 @@ def test_the_last_row_of_a_lost_episode_is_never_drawn(tmp_path: Path) -> None:
     assert lanes.drawable(Transitions(SCHEMA, discount_factor=0.5, n=2)) == [0, 3, 4]
 
 
+@pytest.mark.parametrize(("n", "expected"), [(1, [30, 40]), (2, [40, 50])])
+def test_the_next_action_is_the_one_that_was_taken_after_the_next_observation(
+    tmp_path: Path, n: int, expected: list[int]
+) -> None:
+    lanes = Lanes(tmp_path)
+    lanes.play(6, ends=False)
+    batch = lanes.draw(Transitions(SCHEMA, discount_factor=0.9, n=n, next_actions=True), [2, 3])
+    assert batch["next_action"].tolist() == expected
+    assert "next_action" not in lanes.draw(Transitions(SCHEMA, discount_factor=0.9, n=n), [2, 3])
+
+
 @pytest.mark.parametrize("n", [2, 3, 5])
 def test_n_steps_are_folded_as_the_formula_says(tmp_path: Path, n: int) -> None:
     lanes, gamma = Lanes(tmp_path), 0.9

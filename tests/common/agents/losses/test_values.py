@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from common.agents.losses.values import (
     CriticLoss,
+    conservative_loss,
     critic_loss,
     double_q_value,
     exp_weight,
@@ -16,6 +18,7 @@ from common.agents.losses.values import (
     greedy_value,
     imitation_loss,
     least_value,
+    mean_squared_distance,
     munchausen_bonus,
     policy_loss,
     scaled_log_policy,
@@ -151,6 +154,25 @@ def test_with_the_imitation_loss_a_policy_has_the_gradient_of_td3_bc_times_the_s
         found.append((loss.item(), policy.grad))
     assert found[1][0] == pytest.approx(found[0][0], rel=1e-5)
     torch.testing.assert_close(found[1][1], found[0][1])
+
+
+def test_the_distance_of_actions_is_the_mean_of_the_squared_differences() -> None:
+    actions, others = torch.tensor([[1.0, 0.0], [0.5, -1.0]]), torch.tensor([[0.0, 0.0], [0.5, 1.0]])
+    assert mean_squared_distance(actions, others).tolist() == [0.5, 2.0]
+
+
+@pytest.mark.parametrize("weight", [None, (2.0, 0.5, 1.0)])
+def test_the_conservative_loss_is_that_of_the_slow_formula(weight: tuple[float, ...] | None) -> None:
+    rng = np.random.default_rng(0)
+    others, q = rng.normal(size=(2, 5, 3)), rng.normal(size=(2, 3))
+    slow = [
+        (1.0 if weight is None else weight[item])
+        * (math.log(sum(math.exp(each) for each in others[critic, :, item])) - q[critic, item])
+        for critic in range(2)
+        for item in range(3)
+    ]
+    loss = conservative_loss(torch.tensor(others), torch.tensor(q), None if weight is None else torch.tensor(weight))
+    assert float(loss) == pytest.approx(sum(slow) / len(slow))
 
 
 def test_smoothing_noise_is_clipped_first_and_the_action_then() -> None:

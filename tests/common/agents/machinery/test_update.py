@@ -75,6 +75,7 @@ KINDS: dict[str, Kind] = {
     "IQL": (partial(IQL, **SMALL), BOX, OBS),
     "BC": (partial(BC, **SMALL), BOX, OBS),
     **{f"SAC: {name}": (partial(SAC, **(SMALL | params)), BOX, OBS) for name, params in CRITICS.items()},
+    "SAC: conservative (CQL)": (partial(SAC, **(SMALL | {"conservatism": 5.0})), BOX, OBS),
     "discrete SAC": (partial(DiscreteSAC, **SMALL), DISCRETE, OBS),
     "SAC with state-dependent noise": (partial(SAC, **SMALL, state_dependent_noise={"features": 4}), BOX, OBS),
     "TD3 with AdamW and a schedule": (
