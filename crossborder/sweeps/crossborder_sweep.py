@@ -48,10 +48,11 @@ def parser() -> Parser:
 
 
 def _sweep(arguments: argparse.Namespace, console: Console | None, signals: StopSignals) -> None:
-    from crossborder.sweeps.sweep_config import first_config, load_sweep, warn_of_unequal_steps
+    from crossborder.sweeps.sweep_check import check_sweep
+    from crossborder.sweeps.sweep_config import load_sweep, warn_of_unequal_steps
 
     sweep = load_sweep(arguments.sweep)
-    first_config(sweep).check()
+    check_sweep(sweep)
     if warning := warn_of_unequal_steps(sweep):
         log.warning("%s: %s", arguments.sweep, warning)
     if arguments.check:
