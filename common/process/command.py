@@ -6,17 +6,15 @@ import argparse
 import logging
 import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from io import StringIO
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final, Generic, TextIO, TypeVar
 
 from common.cores import read_cores
-from common.errors import ConfigError, CrossborderError
+from common.errors import CrossborderError
 from common.hints import nearest
 from common.home import expand_home
 from common.process.log import LogFormat, escape, escape_lines, setup_logging
@@ -106,22 +104,6 @@ class Parser(argparse.ArgumentParser):
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
             raise argparse.ArgumentError(action, f"unknown value '{value}'{nearest(str(value), action.choices)}")
-
-
-@contextmanager
-def raising_usage(expected: str) -> Iterator[None]:
-    """Raise the usage error of a parser as ``ConfigError``: its words are those of a file, not of this process.
-
-    Raises:
-        ConfigError: the words are wrong, or only ask for help; the message begins with ``expected``.
-    """
-    told = StringIO()
-    try:
-        with redirect_stderr(told), redirect_stdout(StringIO()):
-            yield
-    except SystemExit as error:
-        reason = told.getvalue().rpartition("error: ")[2].strip() or "the command only prints help"
-        raise ConfigError(f"{expected}: {reason}") from error
 
 
 def add_settings(parser: argparse.ArgumentParser, name: str, text: str) -> None:
