@@ -12,7 +12,6 @@ from pathlib import Path
 
 from rich.console import Console
 
-from common.errors import PluginError
 from common.process.command import Parser, as_path, at_least
 from common.process.signals import StopSignals
 from common.process.standard_streams import answers
@@ -57,10 +56,7 @@ def _benchmark(arguments: argparse.Namespace, console: Console | None, signals: 
     if arguments.check:
         answers().write(f"{path}: good. {len(suite.cases) * len(suite.seeds)} runs\n")
         return
-    try:
-        from crossborder.sweeps.suite_running import SuiteRunner
-    except ImportError as error:
-        raise PluginError(str(error)) from error
+    from crossborder.sweeps.suite_running import SuiteRunner
 
     stopping = threading.Event()
     place = arguments.dir or Path("suites") / path.stem

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from rich.console import Console
 
-from common.errors import PluginError
 from common.process.command import Parser, as_path, at_least
 from common.process.signals import StopSignals
 from common.process.standard_streams import answers
@@ -58,11 +57,8 @@ def _sweep(arguments: argparse.Namespace, console: Console | None, signals: Stop
     if arguments.check:
         answers().write(f"{arguments.sweep}: good. {sweep.n_trials} trials, {len(sweep.dimensions())} settings\n")
         return
-    try:
-        from crossborder.sweeps.study import SweepStudy
-    except ImportError as error:
-        raise PluginError(str(error)) from error
     from crossborder.sweeps.directory import SweepDirectory
+    from crossborder.sweeps.study import SweepStudy  # isort: skip - it names the package that may be missing
     from crossborder.sweeps.results import over_seeds, table, write_results
     from crossborder.sweeps.sweeping import Sweeper
 
