@@ -58,8 +58,8 @@ def _sweep(arguments: argparse.Namespace, console: Console | None, signals: Stop
         answers().write(f"{arguments.sweep}: good. {sweep.n_trials} trials, {len(sweep.dimensions())} settings\n")
         return
     from crossborder.sweeps.directory import SweepDirectory
-    from crossborder.sweeps.study import SweepStudy  # isort: skip - it names the package that may be missing
     from crossborder.sweeps.results import over_seeds, table, write_results
+    from crossborder.sweeps.study import SweepStudy
     from crossborder.sweeps.sweeping import Sweeper
 
     stopping = threading.Event()

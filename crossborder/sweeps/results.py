@@ -7,10 +7,9 @@ import io
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from optuna.trial import FrozenTrial
 from rich.table import Table
 
 from common.config.run_config import dump_config
@@ -19,6 +18,9 @@ from crossborder.sweeps.directory import SweepDirectory
 from crossborder.sweeps.study import SweepStudy, params_of
 from crossborder.sweeps.sweep_config import SweepConfig, configure
 from learner.shared.durable import replace_text
+
+if TYPE_CHECKING:
+    from optuna.trial import FrozenTrial
 
 SHOWN = 10
 """Trials in the table of a terminal."""
