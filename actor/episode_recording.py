@@ -156,7 +156,8 @@ class EpisodeRecording:
             if of_steps.get(f"info/{DISCARDED}", np.zeros(1)).any():
                 log.info("an episode is not recorded: a person has discarded it")
                 return
-            write_episode(self._directory / f"{self._prefix}-{self.recorded:06d}{SUFFIX}", columns | of_steps)
+            place = self._directory / f"{self._prefix}-{self.recorded:06d}{SUFFIX}"
+            write_episode(place, columns | of_steps, must_be_finite=False)
         except (OSError, MemoryError, DatasetError) as error:  # The thread goes on with the next episode.
             self._lose(1, str(error) or type(error).__name__)
         else:

@@ -88,16 +88,17 @@ def headers_of(columns: Mapping[str, Array]) -> dict[str, ArrayHeader]:
     return {name: ArrayHeader(array.dtype, array.shape) for name, array in columns.items()}
 
 
-def write_episode(path: str | Path, columns: Mapping[str, ArrayLike]) -> None:
+def write_episode(path: str | Path, columns: Mapping[str, ArrayLike], *, must_be_finite: bool = True) -> None:
     """Write one episode. The file appears at ``path`` when it is whole and on the disk; no other file stays behind.
 
     Args:
         path: of the file, which ends in ``.npz``; its directory exists.
         columns: the arrays, see the module.
+        must_be_finite: whether to refuse NaN and infinity; False for a run that clips them (``server.clip_nonfinite``).
 
     Raises:
         ConfigError: ``path`` is no path of such a file, or ``columns`` no mapping.
-        DatasetError: the arrays are no episode.
+        DatasetError: the arrays are no episode, or an observation, an action or a reward is NaN or infinite.
         OSError: the file cannot be written.
     """
     path = expand_path(path, "path")
@@ -108,6 +109,11 @@ def write_episode(path: str | Path, columns: Mapping[str, ArrayLike]) -> None:
     arrays = {name: np.asarray(values) for name, values in columns.items()}
     check_headers(headers_of(arrays), str(path))
     ends_of(arrays, str(path))
+    for name, array in arrays.items() if must_be_finite else ():
+        if array.dtype.kind == "f" and (name == "reward" or any(_is_in(name, space) for space in SPACES)):
+            for bad in np.argwhere(~np.isfinite(array))[:1]:
+                found = f"{array[tuple(bad)]} at {bad.tolist()}"
+                raise DatasetError(f"{path}: array '{name}': expected finite values, found {found}")
     part = path.with_name(f".{path.name}.part")
     try:
         with part.open("wb") as file:

@@ -19,7 +19,7 @@ import grpc
 from common.errors import ConfigError, CrossborderError, LearnerUnreachableError, ProtocolMismatchError, RefusedError
 from common.process.clocks import Backoff, Deadline
 from common.wire.acting_payloads import VERSION, Description
-from common.wire.channel import hint_at_tls, name_proxy, open_channel, watch_credentials
+from common.wire.channel import hint_at_server, open_channel, watch_credentials
 from common.wire.pb import acting_pb2 as pb
 from common.wire.pb import acting_pb2_grpc as pb_grpc
 from common.wire.rpc import SessionLostError, StoppingError, describe, typed_error
@@ -288,10 +288,8 @@ class ActingSession:
                 raise StoppingError(
                     f"{self._address}: the acting service has shut down, and none came back for {self._patience:g} s"
                 )
-            hints = f"{name_proxy(self._address)}{hint_at_tls(reason)}"
-            raise LearnerUnreachableError(
-                f"{self._address}: no acting service for {self._patience:g} s: {reason}{hints}"
-            )
+            reason += hint_at_server(self._address, reason)
+            raise LearnerUnreachableError(f"{self._address}: no acting service for {self._patience:g} s: {reason}")
         if self._secret and isinstance(typed, SessionLostError | StoppingError):
             raise SessionEndedError(str(typed))
 

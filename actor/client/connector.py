@@ -20,7 +20,7 @@ from common.errors import CrossborderError, LearnerUnreachableError, RefusedErro
 from common.process.clocks import Backoff, Deadline
 from common.process.log import identify
 from common.wire.address import is_loopback, join_address, split_address
-from common.wire.channel import get_model, hint_at_tls, name_proxy, open_channel, push_items, watch_credentials
+from common.wire.channel import get_model, hint_at_server, name_proxy, open_channel, push_items, watch_credentials
 from common.wire.endpoints import Endpoint, find_endpoints, split_addresses
 from common.wire.owners import is_listening, is_own_host
 from common.wire.pb import crossborder_pb2 as pb
@@ -148,7 +148,7 @@ class Connector:
                     reason = str(error)
                 except grpc.RpcError as error:
                     self._require_retry(error)
-                    reason = describe(error) + name_proxy(endpoint.address)
+                    reason = describe(error)
                     is_unreached &= error.code() is grpc.StatusCode.UNAVAILABLE
                 if self._cancelled.is_set():
                     break
@@ -158,9 +158,10 @@ class Connector:
                 raise StoppingError(f"{place}: told to stop while looking for the learner")
             if deadline.passed():
                 kind = LearnerAwayError if self._has_joined and self._has_choice() else LearnerUnreachableError
-                raise kind(f"{place}: no learner for {self._patience:g} s: {reason}{hint_at_tls(reason)}")
+                hint = hint_at_server(self.endpoint.address, reason)
+                raise kind(f"{place}: no learner for {self._patience:g} s: {reason}{hint}")
             if not is_logged:
-                log.info("waiting for the learner at %s: %s", place, reason)
+                log.info("waiting for the learner at %s: %s%s", place, reason, name_proxy(self.endpoint.address))
                 is_logged = True
 
     def _candidates(self) -> Sequence[Endpoint]:

@@ -20,7 +20,7 @@ from actor.client.assembly import assemble
 from actor.client.join_answer import read_schema
 from common.data import Schema
 from common.errors import AuthenticationError, LearnerUnreachableError, ProtocolMismatchError, RefusedError
-from common.wire.channel import get_model, name_proxy, open_channel, watch_credentials
+from common.wire.channel import get_model, hint_at_server, open_channel, watch_credentials
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.pb import crossborder_pb2_grpc as pb_grpc
 from common.wire.rpc import PROTOCOL_VERSION, describe, transfer_seconds, typed_error
@@ -151,7 +151,8 @@ class Probe:
         except grpc.RpcError as error:
             if error.code() is grpc.StatusCode.UNIMPLEMENTED:
                 raise ProtocolMismatchError("the learner does not know this question: its release is older") from error
-            unreachable = LearnerUnreachableError(f"no answer: {describe(error)}{name_proxy(self._address)}")
+            reason = describe(error)
+            unreachable = LearnerUnreachableError(f"no answer: {reason}{hint_at_server(self._address, reason)}")
             raise typed_error(error) or unreachable from error
 
 

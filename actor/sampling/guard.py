@@ -141,6 +141,8 @@ def watch_envs(
     counters: ActorCounters,
     hand_over: Callable[[], object],
     tell: Callable[[CrossborderError], int],
+    *,
+    ends_process: bool = True,
 ) -> AbstractContextManager[None]:
     """A context in which an environment that does not return within ``env.timeout_seconds`` ends the process.
 
@@ -152,6 +154,7 @@ def watch_envs(
         counters: counts hangs and keeps the stack for the learner.
         hand_over: called before the end, in the watchdog's thread.
         tell: takes the error, says why the process ends, and returns the exit code.
+        ends_process: see ``Watchdog``.
     """
     if config.timeout_seconds is None:
         return nullcontext()
@@ -163,4 +166,4 @@ def watch_envs(
         hand_over()
         os._exit(tell(EnvHungError("an environment has not returned within env.timeout_seconds")))
 
-    return Watchdog(busy, config.timeout_seconds, end)
+    return Watchdog(busy, config.timeout_seconds, end, ends_process=ends_process)

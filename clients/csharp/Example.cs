@@ -38,7 +38,10 @@ sealed class Catch {
 static class Example {
     const int N = 100;
 
-    static void Main(string[] words) { Play(words.Length > 0 ? words[0] : "ws://127.0.0.1:50061").GetAwaiter().GetResult(); }
+    static void Main(string[] words) {
+        try { Play(words.Length > 0 ? words[0] : "ws://127.0.0.1:50061").GetAwaiter().GetResult(); }
+        catch (RefusedException error) when (error.Name == "run_over") { Console.WriteLine("The run has ended."); }
+    }
 
     static async Task Play(string address) {
         var session = await Session.Open(address);

@@ -29,6 +29,9 @@ func begin():
 
 func _process(_delta):
 	for _i in range(STEPS):
+		if session.error == "run_over":
+			print("The run has ended.")
+			return get_tree().quit()
 		if action == null:
 			push_error(session.reason)
 			return get_tree().quit(1)
@@ -48,8 +51,8 @@ func step():
 		if len(last) > N: last.pop_front()
 		if balls % N == 0:
 			print("%s balls: of the last %s, %s were caught; model %s" % [balls, N, last.count(1), session.version])
-		session.act(look(), 1.0 if last[-1] else -1.0, true)
-		begin()
+		action = session.act(look(), 1.0 if last[-1] else -1.0, true)
+		if action != null: begin()
 
 func look():
 	return [2 * ball.x - 1, 2 * ball.y - 1, 25 * drift, 2 * paddle - 1]

@@ -106,18 +106,23 @@ class Session:
         return [self._last[lane] for lane in chosen]
 
     def episodes(self, env: Any, lane: int = 0) -> Iterator[float]:
-        """Play in an environment of gym or gymnasium, of any age, and yield the return of each episode."""
-        action = self.act(_reset(env, self.seed + lane), lane=lane, restarted=lane in self._playing)
-        while True:
-            total = 0.0
-            while lane in self._playing:
-                observation, reward, *ends, info = env.step(self._as_arrays(action))
-                is_cut = bool(ends[0] and info.get("TimeLimit.truncated"))  # Of gym before 0.26, which has one flag.
-                terminated, truncated = ends if len(ends) == 2 else (ends[0] and not is_cut, is_cut)
-                total += float(reward)
-                action = self.act(observation, reward, terminated, truncated, lane)
-            yield total
-            action = self.act(_reset(env), lane=lane)
+        """Play in an environment of gym or gymnasium, of any age, and yield the return of each episode. It ends when
+        the run has ended for which the service acts."""
+        try:
+            action = self.act(_reset(env, self.seed + lane), lane=lane, restarted=lane in self._playing)
+            while True:
+                total = 0.0
+                while lane in self._playing:
+                    observation, reward, *ends, info = env.step(self._as_arrays(action))
+                    is_cut = bool(ends[0] and info.get("TimeLimit.truncated"))  # Of gym before 0.26: it has one flag.
+                    terminated, truncated = ends if len(ends) == 2 else (ends[0] and not is_cut, is_cut)
+                    total += float(reward)
+                    action = self.act(observation, reward, terminated, truncated, lane)
+                yield total
+                action = self.act(_reset(env), lane=lane)
+        except RefusedError as error:
+            if error.name != "run_over":
+                raise
 
     def close(self) -> None:
         """End the session. The service frees its lanes."""

@@ -51,6 +51,7 @@ def main() -> None:
             last.append(score)
             if n % N == 0:
                 print(f"{n} balls: of the last {N}, {last.count(1.0)} were caught; model {session.version}", flush=True)
+    print("The run has ended.")
 
 
 if __name__ == "__main__":

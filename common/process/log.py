@@ -24,6 +24,7 @@ LogFormat = Literal["text", "json"]
 _identity: dict[str, str | int] = {}
 """The ids of this process's run and actor, if it is an actor's process; set by ``identify``."""
 _KEYS = ("run_id", "actor_id")
+_OWN_PACKAGES = ("actor", "common", "crossborder", "learner")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _GRPC_LEVELS = {"I": logging.INFO, "W": logging.WARNING, "E": logging.ERROR, "F": logging.CRITICAL}
 
@@ -95,10 +96,18 @@ def setup_logging(level: str = "INFO", form: LogFormat = "text", console: Consol
         handler = RichHandler(console=console, show_path=False, log_time_format="%H:%M:%S")
         formatter = TextFormatter("%(who)s%(name)s: %(message)s")
     handler.setFormatter(formatter)
+    if level != "DEBUG":
+        handler.addFilter(_is_no_chatter)
     logging.basicConfig(level=level, handlers=[handler], force=True)
     if form == "json":
         sys.excepthook = _log_uncaught
         logging.captureWarnings(True)
+
+
+def _is_no_chatter(record: logging.LogRecord) -> bool:
+    """Whether a record is a warning, or no record of an installed library; users' own parts are none."""
+    is_library = "-packages/" in record.pathname and record.name.partition(".")[0] not in _OWN_PACKAGES
+    return record.levelno >= logging.WARNING or not is_library
 
 
 def _tell_left_out(formatter: logging.Formatter, lines: int) -> str:

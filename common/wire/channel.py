@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import socket
+from contextlib import suppress
 from typing import Any, Final, TypeAlias
 
 import grpc
@@ -10,7 +12,7 @@ import grpc
 from common.wire.address import is_loopback, split_address
 from common.wire.large_field import Request
 from common.wire.pb import crossborder_pb2 as pb
-from common.wire.rpc import CLIENT_OPTIONS
+from common.wire.rpc import CLIENT_OPTIONS, OTHER_PORT
 from common.wire.tls import read_authorities, read_pair
 from common.wire.tokens import Tokens, authorization
 from common.wire.trust import Trust
@@ -20,6 +22,9 @@ PROXY_VARIABLES: Final = ("grpc_proxy", "https_proxy", "http_proxy")
 """The variables from which gRPC takes a proxy, the first that is set; it looks at no others."""
 EXEMPT_VARIABLES: Final = ("no_grpc_proxy", "no_proxy")
 """The variables from which gRPC takes the ends of host names that it reaches without a proxy."""
+
+LOOK_SECONDS: Final = 1.0
+"""The time in which a server must answer, for a hint at what it speaks."""
 
 
 class TokenPlugin(grpc.AuthMetadataPlugin):
@@ -101,9 +106,20 @@ def name_proxy(address: str) -> str:
     return f"; {variable} is set, so gRPC asks that proxy for the way: no_proxy={host} goes without it"
 
 
-def hint_at_tls(reason: str) -> str:
-    """A server that asks for TLS or a certificate, and gets none, closes the connection and does not say why."""
-    return "; does it expect TLS (--ca) or a certificate (--certificate, --key)?" if "Socket closed" in reason else ""
+def hint_at_server(address: str, reason: str) -> str:
+    """For a message about a call to HOST:PORT that failed for this reason: what may be wrong there; or ``""``."""
+    if _speaks_http(address):
+        return f"; HTTP/1.1 is spoken there, and not gRPC{OTHER_PORT}"
+    # A server that asks for TLS or a certificate, and gets none, closes the connection and does not say why.
+    tls = "; does it expect TLS (--ca) or a certificate (--certificate, --key)?" if "Socket closed" in reason else ""
+    return name_proxy(address) + tls
+
+
+def _speaks_http(address: str) -> bool:
+    with suppress(OSError), socket.create_connection(split_address(address), LOOK_SECONDS) as connection:
+        connection.sendall(b"GET / HTTP/1.1\r\nHost: crossborder\r\n\r\n")
+        return connection.recv(5) == b"HTTP/"
+    return False
 
 
 PushItems: TypeAlias = "grpc.StreamStreamMultiCallable[Request, pb.PushItemsResponse]"

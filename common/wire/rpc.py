@@ -109,11 +109,14 @@ _PERMANENT = {
     grpc.StatusCode.RESOURCE_EXHAUSTED,  # gRPC's own limit: a message of this size can never be sent.
 }
 
+OTHER_PORT = "; is this the port of --websocket, or one of metrics?"
+"""A hint at a server that answers, but not by gRPC."""
 _HANDSHAKE = {
     r"CERTIFICATE_VERIFY_FAILED: ([^:]+)": "the {peer}'s certificate does not verify: {}",
     r"(Hostname Verification Check failed|Peer name \S+ is not in peer certificate)": (
         "the {peer}'s certificate is not for this host name: {}"
     ),
+    r"(missing selected ALPN property)": f"the {{peer}} speaks TLS, but not gRPC: {{}}{OTHER_PORT}",
     r"(WRONG_VERSION_NUMBER)": "the {peer} does not speak TLS: {}; to connect without encryption, use --insecure",
 }
 """gRPC's text about a failed handshake, and its meaning. A server that refuses our certificate only closes the

@@ -16,7 +16,7 @@ from crossborder.curves.picture import plain_style, save_figure
 from learner.models.games import Games
 from learner.models.model_pool import GAMES
 from learner.shared.drawing import Figure
-from learner.storage.rundir import require_readable
+from learner.storage.rundir import require_run
 
 EXAMPLES = """\
   crossborder-ratings runs/connect_four-20261121-085026-3f2a                       a table, and RUN/ratings.png
@@ -33,7 +33,7 @@ def parser() -> Parser:
 
 
 def _rate(arguments: argparse.Namespace) -> None:
-    require_readable(arguments.run)
+    require_run(arguments.run)
     games = Games(arguments.run / POOL / GAMES)
     if not games.results:
         raise ConfigError(

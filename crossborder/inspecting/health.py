@@ -9,7 +9,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from common.errors import CrossborderError, LearnerUnreachableError
 from common.wire.address import join_address, split_address
-from common.wire.channel import name_proxy, open_channel, watch_credentials
+from common.wire.channel import hint_at_server, open_channel, watch_credentials
 from common.wire.endpoints import Endpoint, find_endpoints, split_addresses
 from common.wire.rpc import describe, typed_error
 from common.wire.trust import Trust
@@ -50,7 +50,8 @@ def _check(endpoint: Endpoint, trust: Trust, seconds: float) -> None:
                 health_pb2.HealthCheckRequest(service=SERVICE), timeout=seconds
             )
         except grpc.RpcError as error:
-            unreachable = LearnerUnreachableError(f"{address}: {describe(error)}{name_proxy(address)}")
+            reason = describe(error)
+            unreachable = LearnerUnreachableError(f"{address}: {reason}{hint_at_server(address, reason)}")
             raise typed_error(error) or unreachable from error
     if answer.status != health_pb2.HealthCheckResponse.SERVING:
         found = health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)

@@ -16,11 +16,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from common.errors import RunDirectoryError
-from common.hints import nearest_path
 from common.process.command import Parser, as_path, at_least, run_command
 from common.process.standard_streams import answers
-from learner.storage.rundir import require_readable
+from learner.storage.rundir import require_run
 
 if TYPE_CHECKING:
     from crossborder.inspecting.inspection import Inspection, ValueHistogram
@@ -52,11 +50,9 @@ def parser() -> Parser:
 
 
 def _inspect(arguments: argparse.Namespace) -> None:
-    require_readable(arguments.run)
+    require_run(arguments.run)
     from crossborder.inspecting.inspection import Inspection
 
-    if not arguments.run.is_dir():
-        raise RunDirectoryError(f"{arguments.run}: expected a run's directory{nearest_path(arguments.run)}")
     if arguments.export is not None:
         _export(arguments.run, arguments.export)
         return

@@ -13,7 +13,7 @@ from common.errors import ConfigError
 from common.process.command import Parser, as_path, run_command
 from common.process.standard_streams import answers
 from learner.shared.durable import has_file, locate
-from learner.storage.rundir import require_readable
+from learner.storage.rundir import require_run
 
 log = logging.getLogger(__name__)
 RUN_HELP: Final = "the run's directory, or a checkpoint in it: RUN/best"
@@ -64,7 +64,7 @@ def find_policy(run: Path, checkpoint: str | None) -> tuple[Path, str]:
         ConfigError: the user names two checkpoints.
         RunDirectoryError: there is no such directory.
     """
-    require_readable(run)
+    require_run(run)
     if has_file(run, "meta.json"):
         run, checkpoint = _split(run, checkpoint)
     return run, checkpoint or _default_checkpoint(run)

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from rich.console import Console
 
-from common.errors import PluginError
 from common.process.command import Parser, as_path, at_least
 from common.process.signals import StopSignals
 from common.process.standard_streams import answers
@@ -48,19 +47,16 @@ def _benchmark(arguments: argparse.Namespace, console: Console | None, signals: 
     from common.config.nested import read_yaml
     from common.settings import validate
     from crossborder.sweeps.suite_config import SuiteConfig, find_suite
-    from crossborder.sweeps.sweep_config import first_config
+    from crossborder.sweeps.sweep_check import check_sweep
 
     path = find_suite(arguments.suite)
     suite = validate(SuiteConfig, read_yaml(path))
     for sweep in suite.sweeps(path.parent).values():
-        first_config(sweep).check()
+        check_sweep(sweep)
     if arguments.check:
         answers().write(f"{path}: good. {len(suite.cases) * len(suite.seeds)} runs\n")
         return
-    try:
-        from crossborder.sweeps.suite_running import SuiteRunner
-    except ImportError as error:
-        raise PluginError(str(error)) from error
+    from crossborder.sweeps.suite_running import SuiteRunner
 
     stopping = threading.Event()
     place = arguments.dir or Path("suites") / path.stem

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from rich.console import Console
 
-from common.errors import PluginError
 from common.process.command import Parser, as_path, at_least
 from common.process.signals import StopSignals
 from common.process.standard_streams import answers
@@ -48,21 +47,19 @@ def parser() -> Parser:
 
 
 def _sweep(arguments: argparse.Namespace, console: Console | None, signals: StopSignals) -> None:
-    from crossborder.sweeps.sweep_config import first_config, load_sweep, warn_of_unequal_steps
+    from crossborder.sweeps.sweep_check import check_sweep
+    from crossborder.sweeps.sweep_config import load_sweep, warn_of_unequal_steps
 
     sweep = load_sweep(arguments.sweep)
-    first_config(sweep).check()
+    check_sweep(sweep)
     if warning := warn_of_unequal_steps(sweep):
         log.warning("%s: %s", arguments.sweep, warning)
     if arguments.check:
         answers().write(f"{arguments.sweep}: good. {sweep.n_trials} trials, {len(sweep.dimensions())} settings\n")
         return
-    try:
-        from crossborder.sweeps.study import SweepStudy
-    except ImportError as error:
-        raise PluginError(str(error)) from error
     from crossborder.sweeps.directory import SweepDirectory
     from crossborder.sweeps.results import over_seeds, table, write_results
+    from crossborder.sweeps.study import SweepStudy
     from crossborder.sweeps.sweeping import Sweeper
 
     stopping = threading.Event()

@@ -56,7 +56,9 @@ class SweepDirectory:
         file = self.path / "sweep.yaml"
         if file.exists():
             before, now = load_sweep(file).model_dump(mode="json"), self.sweep.model_dump(mode="json")
-            changed = [key for key in now if key not in _MAY_CHANGE and before[key] != now[key]]
+            adds_trials = not now["space"] and {*before["seeds"]} <= {*now["seeds"]}
+            may_change = (*_MAY_CHANGE, "seeds") if adds_trials else _MAY_CHANGE
+            changed = [key for key in now if key not in may_change and before[key] != now[key]]
             if changed:
                 raise ConfigError(
                     f"{self.path}: expected the sweep that began there, found another {', '.join(changed)}; "

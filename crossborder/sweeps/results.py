@@ -7,18 +7,20 @@ import io
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from optuna.trial import FrozenTrial
 from rich.table import Table
 
 from common.config.run_config import dump_config
 from crossborder.curves.statistics import summarize
 from crossborder.sweeps.directory import SweepDirectory
-from crossborder.sweeps.study import SweepStudy
+from crossborder.sweeps.study import SweepStudy, params_of
 from crossborder.sweeps.sweep_config import SweepConfig, configure
 from learner.shared.durable import replace_text
+
+if TYPE_CHECKING:
+    from optuna.trial import FrozenTrial
 
 SHOWN = 10
 """Trials in the table of a terminal."""
@@ -50,7 +52,7 @@ def rank(study: SweepStudy, sweep: SweepConfig) -> list[Row]:
 
 def _row(trial: FrozenTrial, sweep: SweepConfig) -> Row:
     dimensions = sweep.dimensions()
-    values = {key: dimensions[key].decode(value) for key, value in trial.params.items() if key in dimensions}
+    values = {key: dimensions[key].decode(value) for key, value in params_of(trial).items() if key in dimensions}
     scores = trial.user_attrs.get("scores", [])
     return Row(trial.number, trial.state.name.lower(), trial.value, scores, values)
 

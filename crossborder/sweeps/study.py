@@ -11,10 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from common.errors import ConfigError, PluginError
+
 try:
     import optuna
 except ImportError as error:
-    raise ImportError(f"{error}; pip install 'crossborder[sweep]'") from error
+    raise PluginError(f"{error}; pip install 'crossborder[sweep]'") from error
 from optuna.exceptions import ExperimentalWarning
 from optuna.pruners import BasePruner, MedianPruner, NopPruner
 from optuna.samplers import BaseSampler, RandomSampler, TPESampler
@@ -23,7 +25,6 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, Trial, TrialState
 from sqlalchemy.exc import SQLAlchemyError
 
-from common.errors import ConfigError
 from crossborder.sweeps.dimensions import Choices
 from crossborder.sweeps.directory import SweepDirectory
 from crossborder.sweeps.sweep_config import SweepConfig
@@ -107,8 +108,11 @@ class SweepStudy:
             return self._choose(trial, taken)
 
     def _choose(self, trial: Trial, lock: int) -> Claimed:
-        values = {key: dimension.suggest(trial, key) for key, dimension in self._sweep.dimensions().items()}
-        return Claimed(trial, values, lock)
+        dimensions = self._sweep.dimensions()
+        if not self._sweep.space:  # Optuna would refuse a seed that was added later: a list may not change there.
+            chosen = params_of(self.optuna.get_trials(deepcopy=False)[trial.number])
+            return Claimed(trial, {key: each.decode(chosen[key]) for key, each in dimensions.items()}, lock)
+        return Claimed(trial, {key: each.suggest(trial, key) for key, each in dimensions.items()}, lock)
 
     def is_to_wait(self) -> bool:
         """Whether a trial will be free soon: the process that worked on it was killed, and its run is stopping."""
@@ -118,6 +122,12 @@ class SweepStudy:
     def finished(self) -> list[FrozenTrial]:
         """The trials that have ended, in their order."""
         return [trial for trial in self.optuna.get_trials(deepcopy=False) if trial.state.is_finished()]
+
+
+def params_of(trial: FrozenTrial) -> Mapping[str, Any]:
+    """The settings of a trial as Optuna keeps them, whether they were enqueued or chosen."""
+    params: Mapping[str, Any] = trial.system_attrs.get("fixed_params", trial.params)
+    return params
 
 
 def _sampler(sweep: SweepConfig, begun: int) -> BaseSampler:

@@ -12,7 +12,7 @@ from google.protobuf.message import Message
 
 from common.errors import AuthenticationError, LearnerUnreachableError, RefusedError
 from common.process.log import escape
-from common.wire.channel import name_proxy, open_channel, watch_credentials
+from common.wire.channel import hint_at_server, open_channel, watch_credentials
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.pb import crossborder_pb2_grpc as pb_grpc
 from common.wire.rpc import describe, typed_error
@@ -119,7 +119,8 @@ class AdminClient:
                     f"{self._address}: the learner refused the token; admins need a token of server.admin_token_file, "
                     "and a token of an actor is not enough"
                 ) from error
-            reason = describe(error) + name_proxy(self._address)
+            reason = describe(error)
+            reason += hint_at_server(self._address, reason)
             raise typed_error(error) or LearnerUnreachableError(f"{self._address}: {reason}") from error
 
     def close(self) -> None:

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from actor.sampling.guard import watch_envs
+from actor.sampling.sampler import lanes_of
+from actor.stat import ActorCounters
 from common.config.run_config import RunConfig
-from common.process.command import Parser
+from common.process.command import Parser, tell_error
+from common.process.log import LogFormat
 from common.process.signals import StopSignals
 from learner.commands.training_command import (
     add_origin,
@@ -19,6 +26,9 @@ from learner.commands.training_command import (
     tell_result,
     tell_unmirrored,
 )
+
+if TYPE_CHECKING:
+    from learner.loop.in_turns import Trainer
 
 EXAMPLES = """\
   sync-train --config configs/cartpole.yaml                the same configuration as learner-server
@@ -43,10 +53,22 @@ def _train(config: RunConfig, arguments: argparse.Namespace, console: Console | 
 
     tell_unmirrored(config)
     with Trainer(config, resume=bool(arguments.resume), origin=origin_of(arguments, config.run_dir)) as trainer:
-        signals.on_stop = trainer.learner.request_stop
+        signals.on_stop = _make_stop(trainer, arguments.log_format)
         with Progress(trainer.status, console):
             result = trainer.train()
     tell_result(config, result, result.trainer.fmt())
+
+
+def _make_stop(trainer: Trainer, form: LogFormat) -> Callable[[], None]:
+    """What a signal does: it ends training, and this process too if an environment does not return from then on."""
+    busy, tell = lanes_of(trainer.run.parts).busy, partial(tell_error, "sync-train", form=form)
+    watching = watch_envs(busy, trainer.config.env, ActorCounters(), lambda: None, tell, ends_process=False)
+
+    def stop() -> None:
+        trainer.learner.request_stop()
+        watching.__enter__()  # Not before: somebody may be debugging the environment.
+
+    return stop
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -163,6 +163,13 @@ class Admission(grpc.aio.ServerInterceptor):
         except CrossborderError as error:
             self._note_refusal(caller, status_of(error)[1], str(error))
             await refuse(context, error)
+        except OSError as error:  # The disk may have room when the caller tries again; its path is for the log alone.
+            if error.errno is None:
+                raise
+            self._note_refusal(caller, "storage", str(error))
+            log.error("%s from %s: %s", caller.method, caller.peer, error)
+            reason = f"a file cannot be read or written at the server's host: {error.strerror}"
+            await context.abort(grpc.StatusCode.UNAVAILABLE, reason, ((ERROR_KEY, "storage"),))
 
     def _note_refusal(self, caller: Caller, outcome: str, reason: str) -> None:
         self._audit.note("refused", outcome, **caller.facts(), reason=reason)

@@ -6,8 +6,8 @@ import logging
 import math
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, SupportsFloat
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Final, Protocol, SupportsFloat, TypeVar
 
 import torch
 
@@ -15,10 +15,12 @@ from common.data import EVAL_KEYS, RUN_KEYS, Record, Snapshot, require_record
 from common.errors import DivergedError
 from common.interfaces import Callback, Evaluation, Recorder
 from common.plugins.part_config import PluginConfig
+from common.process.log import LogThrottle
 from learner.shared.durable import logging_write_errors
 from learner.storage.training_state import Moment
 
 log = logging.getLogger(__name__)
+ValueT = TypeVar("ValueT")
 
 
 class Callbacks:
@@ -82,6 +84,20 @@ _FOLD = 256
 """The number of values of one key that are collected before they are summed."""
 
 
+MAX_KEYS: Final = 200
+"""The most keys of an agent's records; all parts together have twice as many. Each key is a column of ``metrics.csv``
+and a series of Prometheus, and takes memory until the end of the run."""
+
+
+def _bound(record: Mapping[str, ValueT], known: Collection[str], most: int, throttle: LogThrottle) -> dict[str, ValueT]:
+    """A record without the new keys beyond ``most`` in all."""
+    left_out = [key for key in record if key not in known][max(0, most - len(known)) :]
+    if left_out and throttle.due() is not None:
+        named = ", ".join(left_out[:10])
+        log.warning("records have %d keys; new ones are left out, of which the first are %s", len(known), named)
+    return {key: value for key, value in record.items() if key not in left_out}
+
+
 class Steps(Protocol):
     """Counts steps."""
 
@@ -106,6 +122,7 @@ class RecordWindow:
         self._sums: defaultdict[str, float] = defaultdict(float)
         self._counts: defaultdict[str, int] = defaultdict(int)
         self._opts, self._eval_seconds = 0, 0.0
+        self._left_out_log = LogThrottle(math.inf)
         self._before = 0.0, 0  # Seconds and steps since the last record, in an earlier life of the run.
         self._started, self._inserted = clock(), buffer.inserted
 
@@ -124,6 +141,7 @@ class RecordWindow:
         """
         if not isinstance(record, dict) or not record.keys() <= self._pending.keys():
             require_record(record, "agent.opt", RUN_KEYS | EVAL_KEYS)
+            record = _bound(record, self._pending, MAX_KEYS, self._left_out_log)
         self._opts += 1
         for key, value in record.items():
             pending = self._pending[key]
@@ -220,6 +238,7 @@ class RunRecords:
         self._recorders, self._callbacks, self._episodes = recorders, callbacks or Callbacks(), episodes or dict
         self.newest: dict[str, float] = {}
         """The newest value of each key."""
+        self._left_out_log = LogThrottle(math.inf)
         self.has_diverged = False
         """Whether a value was not finite."""
 
@@ -244,6 +263,7 @@ class RunRecords:
         """
         samples = moment.samples_total + moment.samples_elsewhere
         record = {"seconds": moment.seconds, "samples_total": float(samples), **record}
+        record = _bound(record, self.newest.keys() | RUN_KEYS | EVAL_KEYS, 2 * MAX_KEYS, self._left_out_log)
         self.newest = {**self.newest, **record}
         for recorder in self._recorders:
             with logging_write_errors("training goes on without this record"):

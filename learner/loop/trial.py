@@ -65,7 +65,7 @@ STATISTICS: Final = ".running_mean"
 """The end of the names of tensors in which batch norm layers gather statistics."""
 
 
-def try_opt(config: RunConfig, parts: Parts, *, quick: bool = False) -> None:
+def try_opt(config: RunConfig, parts: Parts, *, quick: bool = False) -> frozenset[str]:
     """Build another agent, and let it take one opt step from made-up rows through the configured replay and view.
 
     Afterwards the agent and the rows are gone, and the global random generators are as they were before.
@@ -75,6 +75,9 @@ def try_opt(config: RunConfig, parts: Parts, *, quick: bool = False) -> None:
         parts: of the run.
         quick: for the start of training, not for a check. The agent does not learn from batches above ``QUICK_BYTES``.
             If it fails for another reason than the batch's columns, this is only logged: it may demand other values.
+
+    Returns:
+        The keys of the agent's record; empty if it took no opt step.
 
     Raises:
         ConfigError: the batches lack a column that the agent asks for, or the agent refuses them.
@@ -92,6 +95,7 @@ def try_opt(config: RunConfig, parts: Parts, *, quick: bool = False) -> None:
             is_too_much = i > 0 and rows * parts.schema.row_bytes > MAX_BYTES
             if is_too_much or trial.settles(Path(directory) / str(i), rows):
                 break
+        return trial.keys
 
 
 class _TooLargeError(Exception):
@@ -103,6 +107,7 @@ class _Trial:
 
     def __init__(self, config: RunConfig, parts: Parts, agent: Agent, *, is_quick: bool) -> None:
         self._config, self._parts, self._agent, self._is_quick = config, parts, agent, is_quick
+        self.keys = frozenset[str]()
 
     def settles(self, directory: Path, rows: int) -> bool:
         """Let the agent learn from this many rows; False if it wants more of them.
@@ -127,6 +132,7 @@ class _Trial:
             return True
         if record is not None:
             _require_statistics(before, _copy_tensors(self._agent))
+            self.keys = frozenset(record)
         return record is not None
 
     def _fill(self, directory: Path, rows: int) -> ReplayBuffer:

@@ -136,7 +136,11 @@ def write_file(file: int, rows: Array, start: int, length: int) -> None:
         left = part.reshape(-1).view(np.uint8)
         offset = begin
         while len(left):
-            written = os.pwrite(file, left.data, offset)
+            try:
+                written = os.pwrite(file, left.data, offset)
+            except OSError as error:
+                error.filename = str(Path(f"/proc/self/fd/{file}").readlink())
+                raise
             left, offset = left[written:], offset + written
 
 

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from common.depth import parse_json
 from common.errors import CheckpointError, RunDirectoryError
+from common.hints import nearest_path
 from common.interfaces import RunIdentity
 from learner.shared.durable import clean_up, locate, replace_text, target_of
 from learner.storage.run_lock import RunLock
@@ -196,6 +197,18 @@ def require_readable(path: Path) -> None:
             f"{path}: cannot be read: {error.strerror}; only the user who began the run may look inside: run the "
             "command as that user, or give the whole directory to another user (chown -R)"
         ) from error
+
+
+def require_run(path: Path) -> None:
+    """As ``require_readable``, for a command that does nothing without the directory.
+
+    Raises:
+        RunDirectoryError: it is somebody else's, or there is no such directory.
+    """
+    require_readable(path)
+    if not path.is_dir():
+        found = "a file" if path.exists() else "none"
+        raise RunDirectoryError(f"{path}: expected a run's directory, found {found}{nearest_path(path)}")
 
 
 def find_work(path: Path) -> list[str]:

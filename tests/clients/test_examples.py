@@ -12,9 +12,11 @@ from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import gymnasium
 import pytest
 
 from common.config.run_config import load_config
+from common.interfaces import EnvSpec
 from tests.clients.counting import PLAIN
 from tests.clients.driven import (
     CLIENTS,
@@ -29,6 +31,7 @@ from tests.clients.driven import (
     websocket_of,
 )
 from tests.conftest import PATIENCE, Command, free_port, kill, wait_for
+from tests.crossborder.serving.services import Counting, Service
 from tests.e2e.test_counting import train_in_thread
 from tests.site.browser import PROGRAMS, open_browser
 
@@ -40,7 +43,10 @@ IN_NODE = """
     const { Session } = await import(folder + "/crossborder.js");
     const { Catch, play } = await import(folder + "/catch.js");
     const tell = (n, caught) => n % 100 || console.log(`${caught} were caught`);
-    await play(await Session.open(address), new Catch(), () => {}, tell);
+    await play(await Session.open(address), new Catch(), () => {}, tell).catch((error) => {
+      if (error.code !== "run_over") throw error;
+      console.log("The run has ended.");
+    });
 """
 pytestmark = pytest.mark.slow
 
@@ -98,6 +104,24 @@ def test_the_game_learns_to_catch(serve: Callable[..., str], tmp_path: Path, lan
     finally:
         game.kill()
         game.communicate()
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_game_ends_with_a_sentence_when_its_run_has_ended(language: str) -> None:
+    command = find_game(language)
+    if command is None:
+        pytest.skip(f"the tools of {language} are missing")
+    catch = Counting(EnvSpec(gymnasium.spaces.Box(-1, 1, (4,)), gymnasium.spaces.Discrete(1000)))
+    with Service(catch, websocket="127.0.0.1:0") as service:
+        words = [*command, f"ws://{service.places.websocket}"]
+        game = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        wait_for(lambda: catch.batches, "the game plays")
+        service.is_run_over = True
+        service.stop()
+    told, complaints = game.communicate(timeout=PATIENCE)
+    assert game.returncode == 0, complaints
+    assert "run_over" not in complaints
+    assert told.splitlines()[-1] == "The run has ended."
 
 
 def test_a_robot_stops_while_its_service_is_away(start: Start, tmp_path: Path) -> None:

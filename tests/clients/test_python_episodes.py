@@ -89,6 +89,15 @@ def test_actions_that_are_more_than_a_number_are_arrays_of_the_space() -> None:
     assert [(action.dtype, action.tolist()) for action in env.actions] == [(np.float32, [n, n]) for n in (1, 2, 3)]
 
 
+def test_the_episodes_end_when_the_run_has_ended() -> None:
+    with Service(websocket="127.0.0.1:0") as service, Session(f"ws://{service.places.websocket}") as session:
+        episodes = session.episodes(Modern())
+        assert next(episodes) == 1.5
+        service.is_run_over = True
+        service.stop()
+        assert [*episodes] == []
+
+
 def test_an_episode_that_was_left_is_restarted_by_the_next_one() -> None:
     player = Seen()
     with Service(player, websocket="127.0.0.1:0") as service, Session(f"ws://{service.places.websocket}") as session:

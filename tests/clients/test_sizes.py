@@ -7,16 +7,16 @@ import pytest
 from tests.clients.driven import CLIENTS
 
 MOST_LINES = {
-    "python/crossborder_client.py": 300,
+    "python/crossborder_client.py": 305,
     "javascript/crossborder.js": 300,
     "csharp/Crossborder.cs": 300,
     "godot/crossborder.gd": 300,
     "cpp/crossborder.hpp": 340,  # C++ has neither a WebSocket nor TLS of its own.
     "python/example.py": 60,
     "javascript/catch.js": 60,
-    "csharp/Example.cs": 60,
-    "godot/catch.gd": 60,
-    "cpp/examples/catch.cpp": 60,
+    "csharp/Example.cs": 65,
+    "godot/catch.gd": 65,
+    "cpp/examples/catch.cpp": 65,
 }
 
 

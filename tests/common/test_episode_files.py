@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,20 @@ def test_an_episode_is_read_as_it_was_written(tmp_path: Path) -> None:
     write_episode(tmp_path / "one.npz", episode)
     assert_same(read_episode(tmp_path / "one.npz"), episode)
     assert [path.name for path in tmp_path.iterdir()] == ["one.npz"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "at"), [("obs/pose", np.nan, [2, 1]), ("action", -np.inf, [2, 1]), ("reward", np.inf, [2])]
+)
+def test_values_that_are_not_finite_are_refused_with_their_place_and_leave_no_file(
+    tmp_path: Path, name: str, value: float, at: list[int]
+) -> None:
+    episode = make_episode(**{"obs/pose": np.zeros((STEPS + 1, 2), np.float16), "info/force": np.full(STEPS, np.nan)})
+    write_episode(tmp_path / "good.npz", episode)
+    episode[name][tuple(at)] = value
+    with pytest.raises(DatasetError, match=re.escape(f"array '{name}': expected finite values, found {value} at {at}")):
+        write_episode(tmp_path / "bad.npz", episode)
+    assert [path.name for path in tmp_path.iterdir()] == ["good.npz"]
 
 
 def test_the_headers_are_those_of_the_arrays(tmp_path: Path) -> None:

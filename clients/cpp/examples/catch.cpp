@@ -52,6 +52,10 @@ int main(int n_words, char** words) try {
     std::cout << n << " balls: of the last 100, " << std::count(last.begin(), last.end(), 1.0) << " were caught; model "
               << session.version << std::endl;
   }
+} catch (const crossborder::Error& error) {  // The run has ended, or the service is out of reach or refuses a message.
+  if (error.name == "run_over") return std::cout << "The run has ended." << std::endl, 0;
+  std::cerr << error.what() << std::endl;
+  return 1;
 } catch (const std::exception& error) {  // The service is out of reach, or has refused a message.
   std::cerr << error.what() << std::endl;
   return 1;

@@ -62,8 +62,8 @@ class Node {
         action = chosen;
         chosen_at = Clock::now();
       } catch (const crossborder::Error& error) {
-        if (error.name != "out_of_reach") throw;
-        std::cerr << error.what() << "; trying again" << std::endl;
+        std::cerr << error.what() << std::endl;
+        if (error.name != "out_of_reach") return;  // The run has ended, for example: the timer stops the robot.
       }
     }
   }

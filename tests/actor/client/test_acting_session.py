@@ -112,6 +112,14 @@ def test_a_service_of_another_version_is_named() -> None:
         session.close(None, 0)
 
 
+def test_the_port_of_websocket_is_told_from_that_of_grpc() -> None:
+    with Service(websocket="127.0.0.1:0") as service:
+        session = session_at(str(service.places.websocket), patience=0.5)
+        with pytest.raises(LearnerUnreachableError, match="and not gRPC; is this the port of --websocket"):
+            session.describe()
+        session.close(None, 0)
+
+
 def test_a_service_that_opens_no_session_is_given_up_after_the_patience() -> None:
     def answers(requests: Iterator[pb.ActRequest]) -> Iterator[pb.ActResponse]:
         next(requests)

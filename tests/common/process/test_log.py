@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
@@ -79,6 +80,17 @@ def test_uncaught_exceptions_and_warnings_are_objects_too() -> None:
 def test_a_record_below_the_level_is_not_written() -> None:
     assert written("setup_logging('ERROR')") == ""
     assert json.loads(written("setup_logging('DEBUG', 'json')", "debug('d')"))["message"] == "d"
+
+
+def test_of_an_installed_library_only_warnings_are_written_unless_all_is_asked_for(tmp_path: Path) -> None:
+    library = tmp_path / "site-packages" / "chatty.py"
+    library.parent.mkdir()
+    said = ("info('found credentials')", "warning('look out')")
+    library.write_text("\n".join(["import logging", *(f"logging.getLogger('chatty').{each}" for each in said)]))
+    load = f"import sys; sys.path.append({str(library.parent)!r}); import chatty"
+    told = written(f"setup_logging(); {load}", "info('of my own part')")
+    assert re.findall(r"(\w+): (.*)\n", told) == [("chatty", "look out"), ("inside", "of my own part")]
+    assert "found credentials" in written(f"setup_logging('DEBUG'); {load}")
 
 
 def test_a_terminal_shares_its_screen_with_the_live_display() -> None:

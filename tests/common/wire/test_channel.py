@@ -1,15 +1,20 @@
 from __future__ import annotations
 
 import os
+import ssl
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 
-from common.errors import ConfigError
+from actor.client.connector import Connector
+from common.errors import ConfigError, CrossborderError
 from common.wire.channel import TokenPlugin, get_model, name_proxy, open_channel, watch_credentials
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.pb import crossborder_pb2_grpc as pb_grpc
@@ -62,6 +67,26 @@ def test_a_proxy_in_the_way_is_named_without_its_password(monkeypatch: pytest.Mo
     assert "secret" not in name_proxy("learner.lab:50051")
     monkeypatch.setenv("no_proxy", "localhost,.lab")
     assert name_proxy("learner.lab:50051") == ""
+
+
+@pytest.mark.parametrize("is_encrypted", [False, True])
+def test_a_port_of_metrics_is_told_from_one_of_grpc(certs: Path, is_encrypted: bool) -> None:
+    trust = Trust(ca=certs / "ca.pem") if is_encrypted else Trust()
+    with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:
+        if is_encrypted:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(certs / "server.pem", certs / "server.key")
+            server.socket = context.wrap_socket(server.socket, server_side=True)
+        threading.Thread(target=server.serve_forever).start()
+        try:
+            connector = Connector(f"127.0.0.1:{server.server_port}", 1, 0.5, threading.Event(), trust)
+            with (
+                closing(connector),
+                pytest.raises(CrossborderError, match=r"not gRPC.*the port of --websocket"),
+            ):
+                connector.join()
+        finally:
+            server.shutdown()
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from common.errors import ConfigError
+from common.errors import ConfigError, RunDirectoryError
 from crossborder.curves.crossborder_ratings import main
 from learner.models.games import Games
 
@@ -29,6 +29,16 @@ def test_a_table_and_a_picture(run: Path, capsys: pytest.CaptureFixture[str]) ->
     assert ratings[0] == 0 < ratings[1] < ratings[2]
     assert lines[2][2:] == ["15", "0", "5"]
     assert (run / "ratings.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_path_that_is_no_directory_is_named_with_what_was_expected(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([str(run / "pol")]) == RunDirectoryError.exit_code
+    told = f"{run / 'pol'}: expected a run's directory, found none (did you mean '{run / 'pool'}'?)"
+    assert told in capsys.readouterr().err
+    assert main([str(run / "pool" / "games.json")]) == RunDirectoryError.exit_code
+    assert "games.json: expected a run's directory, found a file" in capsys.readouterr().err
 
 
 def test_the_picture_has_the_format_of_its_name(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

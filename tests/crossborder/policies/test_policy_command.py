@@ -10,7 +10,7 @@ from pathlib import Path
 import gymnasium
 import pytest
 
-from common.errors import CheckpointError, ConfigError, PluginError
+from common.errors import CheckpointError, ConfigError, PluginError, RunDirectoryError
 from crossborder.policies import policy_eval, policy_export
 from crossborder.policies.policy_command import make_policy_parser, run_policy_command
 from learner.evaluation.saved_policy import load_policy
@@ -49,6 +49,11 @@ def test_the_best_policy_is_used_or_the_final_one_if_there_is_no_best(
     is_fallback = "best" not in present
     told_so = f"{tmp_path} has no best/, so the policy at the end of training, final/, is used" in told.err
     assert told_so == is_fallback
+
+
+def test_a_directory_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--run", str(tmp_path / "none")) == RunDirectoryError.exit_code
+    assert f"{tmp_path / 'none'}: expected a run's directory, found none" in capsys.readouterr().err
 
 
 def test_the_option_best_uses_no_other_policy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,7 @@ import pytest
 from common.errors import ChildFailedError, ConfigError
 from crossborder.sweeps.suite_results import read_runs
 from crossborder.sweeps.suite_running import SuiteRunner
+from learner.storage.rundir import read_identity
 from tests.crossborder.sweeps.suites import case, make_suite
 
 
@@ -51,6 +52,23 @@ def test_a_case_may_be_added_later_and_none_may_change(tmp_path: Path) -> None:
     runner(tmp_path, cases=[case("a", "easy", 1.0), case("a", "hard", 1.0)])
     with pytest.raises(ConfigError, match="expected the sweep that began there, found another fixed"):
         runner(tmp_path, cases=[case("a", "easy", 2.0)])
+
+
+def test_seeds_may_be_added_later_and_only_they_are_trained(tmp_path: Path) -> None:
+    cases, stopping = [case("a", "easy", 1.0)], threading.Event()
+    runner(tmp_path, cases=cases, seeds=[0, 1]).train(stopping, None, jobs=1, most=None)
+    runner(tmp_path, cases=cases, seeds=[2, 0, 1, 3]).train(stopping, None, jobs=1, most=None)
+    assert seeds(tmp_path) == [("a", "easy", seed) for seed in range(4)]
+    trials = sorted((tmp_path / "suite" / "a" / "easy" / "trials").glob("*/seed-*"))
+    assert [f"{run.parent.name}/{run.name}" for run in trials] == [
+        "0000/seed-0",
+        "0001/seed-1",
+        "0002/seed-2",
+        "0003/seed-3",
+    ]
+    assert not any(read_identity(run).is_resumed for run in trials), "nothing was trained twice"
+    with pytest.raises(ConfigError, match="found another seeds"):
+        runner(tmp_path, cases=cases, seeds=[0, 1])
 
 
 def test_a_missing_file_of_published_runs_is_named(tmp_path: Path) -> None:

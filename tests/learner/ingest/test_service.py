@@ -10,7 +10,8 @@ import pytest
 from common.wire.pb import crossborder_pb2 as pb
 from learner.loop.server import LearnerServer
 from learner.shared.actor_table import ActorState
-from tests.conftest import MakeConfig, most_memory, wait_for
+from tests.conftest import MakeConfig, counting_config, most_memory, wait_for
+from tests.disks import Disk
 from tests.learner.ingest.by_hand import SECONDS, Client, Talk, refusal
 from tests.users import as_nobody, needs_root
 
@@ -49,6 +50,36 @@ def test_an_actor_that_is_away_when_the_learner_stops_may_come_back_and_hand_ove
         talk.end()
         wait_for(lambda: server.ingest.exit_code() == 0, "ingest winds up as soon as all have left")
         assert client.stored() == list(range(10))
+
+
+def test_a_batch_for_which_the_disk_has_no_room_is_refused_with_the_reason_and_stored_when_it_comes_again(
+    disk: Disk, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = disk.path / "run"
+    with LearnerServer(counting_config(run, replay={"capacity": 200_000})) as server:
+        client = Client(server)
+        client.join()
+        talk = Talk(client.stub)
+        assert talk.say(client.batch(1)).acked_seq == 1
+        column = run / "shared" / "replay" / "column-reward"
+        size = column.stat().st_size
+        with column.open("r+b") as file:  # A file without its blocks, as a sparse copy is.
+            file.truncate(4096)
+            file.truncate(size)
+        disk.fill()
+        large = client.batch(2, start=5, count=10_000)
+        with pytest.raises(grpc.RpcError) as error:
+            talk.say(large)
+        code, name, message = refusal(error)
+        assert (code, name) == (grpc.StatusCode.UNAVAILABLE, "storage")
+        assert message == "a file cannot be read or written at the server's host: No space left on device"
+        wait_for(lambda: "Errno 28" in caplog.text, "the line of the log")
+        assert f"[Errno 28] No space left on device: '{column}'" in caplog.text
+        assert "Traceback" not in caplog.text
+        disk.clear()
+        assert client.join().last_seq == 1
+        assert Talk(client.stub).say(large).acked_seq == 2
+        assert client.stored() == [*range(10_005)]
 
 
 def test_the_learner_names_the_actors_that_do_not_come_back_before_it_ends(

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -14,15 +15,16 @@ import torch
 from common.config.run_config import RunConfig
 from common.data import Snapshot
 from common.errors import ConfigError, PluginError
-from common.interfaces import Callback, Evaluation
+from common.interfaces import Callback, Evaluation, Recorder
 from common.plugins.part_config import PluginConfig
 from crossborder.testing import ItemMemory, check_callback
 from examples.own_callback import StopOnHighLoss
 from learner.loop.in_turns import train_in_turns
 from learner.loop.learner import Outcome
 from learner.loop.offline import train_offline
-from learner.loop.run_records import Callbacks, RecordWindow
+from learner.loop.run_records import MAX_KEYS, Callbacks, RecordWindow, RunRecords
 from learner.loop.server import train_async
+from learner.storage.training_state import Moment
 from tests.conftest import MakeConfig
 
 
@@ -64,6 +66,31 @@ def test_a_key_that_comes_now_and_then_is_averaged_over_the_times_it_came() -> N
 def test_a_record_that_would_not_join_those_of_the_learner_is_refused(record: Any, found: str) -> None:
     with pytest.raises(PluginError, match=f"^agent.opt: .*{found}"):
         RecordWindow(growing()).add(record)
+
+
+def test_keys_beyond_the_bound_are_left_out_with_one_warning_and_the_others_go_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    window = RecordWindow(growing())
+    for step in range(3 * MAX_KEYS):
+        window.add({"loss": float(step), f"of_step_{step}": 1.0})
+    means = window.means()
+    assert (len(means), means["loss"]) == (MAX_KEYS, (3 * MAX_KEYS - 1) / 2)
+    (told,) = [said for said in caplog.messages if "left out" in said]
+    assert f"records have {MAX_KEYS} keys" in told
+    assert f"of_step_{MAX_KEYS - 1}" in told
+
+
+def test_an_evaluator_that_invents_keys_takes_no_key_from_the_learner() -> None:
+    taken = list[Mapping[str, float]]()
+    recorder = mock.create_autospec(Recorder, instance=True)
+    recorder.write.side_effect = lambda _, record: taken.append(record)
+    records = RunRecords([recorder], RecordWindow(growing()))
+    for step in range(3 * MAX_KEYS):
+        records.write(Moment(step, 0, 0.0), {f"of_step_{step}": 1.0})
+    records.write(Moment(step + 1, 0, 0.0), {"eval_reward": 5.0, "of_another_step": 1.0})
+    assert taken[-1] == {"seconds": 0.0, "samples_total": 0.0, "eval_reward": 5.0}
+    assert MAX_KEYS < len(records.newest) < 2 * MAX_KEYS
 
 
 def test_all_evaluations_since_the_last_record_are_left_out_of_opt_steps_per_second() -> None:

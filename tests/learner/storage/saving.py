@@ -41,17 +41,26 @@ def saving(run: Path) -> Iterator[None]:
         assert process.wait(PATIENCE) == 0
 
 
+class Saver:
+    """Saves one policy and one checkpoint after the other in the directory of a run."""
+
+    def __init__(self, run: Path) -> None:
+        self._policies = Checkpoints(run, CONFIG, "run")
+        self._states = StateFiles(run / "checkpoints", {"run_id": "run"}, 1, SaveCounts())
+        self._agent, self._number = Numbered(), 0
+
+    def save(self) -> None:
+        self._number += 1
+        self._agent.number = self._number
+        self._policies.save("best", self._agent, opt_steps=self._number, score=float(self._number))
+        tensors = {"agent.number": torch.full((1000,), self._number)}
+        self._states.write(RunState(self._number, tensors, "{}"))
+
+
 def save_without_pause(run: Path) -> None:
-    policies, states = (
-        Checkpoints(run, CONFIG, "run"),
-        StateFiles(run / "checkpoints", {"run_id": "run"}, 1, SaveCounts()),
-    )
-    agent, number = Numbered(), 0
+    saver = Saver(run)
     while not (run / "stop").exists():
-        number += 1
-        agent.number = number
-        policies.save("best", agent, opt_steps=number, score=float(number))
-        states.write(RunState(number, {"agent.number": torch.full((1000,), number)}, "{}"))
+        saver.save()
 
 
 if __name__ == "__main__":
