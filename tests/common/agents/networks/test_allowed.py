@@ -153,9 +153,9 @@ class Doors(gymnasium.Env[Any, Any]):
 
 
 def replay_of(agent: NetworkAgent, action: int | None = None) -> ReplayBuffer:
-    """300 steps in ``Doors`` by random allowed actions, as the agent draws them; rows have ``action`` if given."""
+    """100 steps in ``Doors`` by random allowed actions, as the agent draws them; rows have ``action`` if given."""
     schema = row_schema(spec_of(), agent)
-    episodes = play(Doors(), 300)
+    episodes = play(Doors(), 100)
     extras = []
     for episode in episodes:
         recorded = []
