@@ -32,7 +32,8 @@ from tests.fork_server import Forked, ForkServer
 if TYPE_CHECKING:
     from learner.loop.server import LearnerServer
 
-hypothesis.settings.register_profile("untimed", deadline=None)  # No assertion on elapsed time.
+# No assertion on elapsed time. Each run draws other examples, so a few in each run are many over the runs.
+hypothesis.settings.register_profile("untimed", deadline=None, max_examples=25)
 hypothesis.settings.load_profile("untimed")
 
 # Several test processes share the cores: more threads in each would only wait for one another, and spin meanwhile.
@@ -307,11 +308,12 @@ def write_config(tmp_path: Path) -> Callable[..., Path]:
 
 def wait_for(condition: Callable[[], object], what: str, seconds: float = PATIENCE) -> None:
     """Wait until ``condition()`` is true."""
-    end = time.monotonic() + seconds
+    begin = time.monotonic()
     while not condition():
-        if time.monotonic() > end:
+        waited = time.monotonic() - begin
+        if waited > seconds:
             pytest.fail(f"{what}: not within {seconds} s")
-        time.sleep(0.02)
+        time.sleep(min(0.02 + waited / 20, 0.2))  # A condition may ask a server: long waits ask less often.
 
 
 def free_port() -> int:

@@ -58,6 +58,7 @@ FORKED_MODULES: Final = {
     "common.process.spare",
     "crossborder.sweeps.sweep_child",
     "learner.evaluation.evaluator_child",
+    "learner.commands.standby_child",
     "learner.ingest.ingest_child",
 }
 """The modules of children that are forked."""

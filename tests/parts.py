@@ -62,10 +62,10 @@ class CountingEnv(gymnasium.Env[Array, Any]):
 
 
 class PacedEnv(CountingEnv):
-    """Takes a millisecond for a step, so that a test's actors leave the cores to the processes that it waits for."""
+    """Takes ten milliseconds for a step, so that a test's actors leave the cores to the processes that it waits for."""
 
     def step(self, action: int) -> tuple[Array, float, bool, bool, dict[str, Any]]:
-        time.sleep(0.001)
+        time.sleep(0.01)
         return super().step(action)
 
 

@@ -205,7 +205,7 @@ class DroppingAndGroupingExchange(GroupingExchange, DroppingExchange):
 
 @pytest.mark.parametrize("machine", [Exchange, DroppingExchange, GroupingExchange, DroppingAndGroupingExchange])
 def test_messages_are_delivered_in_order_exactly_once_whatever_the_network_does(machine: type[Exchange]) -> None:
-    run_state_machine_as_test(machine, settings=settings(max_examples=100, stateful_step_count=40, deadline=None))
+    run_state_machine_as_test(machine, settings=settings(stateful_step_count=40))
 
 
 @pytest.fixture

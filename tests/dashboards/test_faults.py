@@ -96,9 +96,9 @@ def test_an_actor_that_acts_with_an_old_model_and_is_lost(make_config: MakeConfi
 
 def test_an_actor_that_reports_a_rebuilt_environment(host: LearnerServer, tmp_path: Path) -> None:
     client = Client(host)
-    client.join()
     with on_call(tmp_path, endpoints(tmp_path / "run"), SOONER) as (asked, alerts):
         wait_for(lambda: asked.values("crossborder_env_rebuilds_total") == [0], "the counter is seen")
+        client.join()  # It must not be silent as long as Prometheus needs to come up.
         Talk(client.stub).say(client.batch(0, rows=0, payload=b"", report=pb.Report(env_rebuilds=1)))
         assert reach(alerts, "EnvironmentsFail")
 

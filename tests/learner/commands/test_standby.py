@@ -21,8 +21,6 @@ from tests.conftest import Command, MakeConfig, children_of, endpoints, is_alive
 from tests.e2e.test_by_hand import CALM, grows, steps_by_actor, trains
 from tests.stored import assert_stored
 
-pytestmark = pytest.mark.own_children
-
 Start = Callable[..., Command]
 WriteConfig = Callable[..., Path]
 EVERY_RUN = ["common.evaluation", "learner.views.transitions"]
@@ -39,6 +37,7 @@ def has_spare(keeper: Command) -> bool:
     return len(children) == 2 and bool(children_of(max(children)))
 
 
+@pytest.mark.own_children
 def test_when_the_learner_is_killed_the_spare_goes_on_and_nothing_acknowledged_is_lost(
     start: Start, write_config: WriteConfig, tmp_path: Path
 ) -> None:
@@ -66,6 +65,7 @@ def test_when_the_learner_is_killed_the_spare_goes_on_and_nothing_acknowledged_i
     assert_stored(run_dir, {0: int(known["env_steps"])})
 
 
+@pytest.mark.own_children
 def test_nothing_outlives_a_keeper_that_is_killed(start: Start, write_config: WriteConfig, tmp_path: Path) -> None:
     keeper = start("learner-server", "--config", str(write_config(**CALM)), "--standby")
     wait_for(lambda: trains(tmp_path / "run"), "training begins")

@@ -19,7 +19,7 @@ from learner.ingest.pushing import check_flags
 from learner.loop.server import LearnerServer
 from learner.replay.memory import ReplayMemory
 from learner.shared.actor_table import ActorState
-from tests.conftest import MakeConfig, counting_config, wait_for
+from tests.conftest import counting_config, wait_for
 from tests.e2e.test_frames import PARTS
 from tests.learner.ingest.bad_batches import BAD_BATCHES
 from tests.learner.ingest.by_hand import Client, Talk, refusal
@@ -191,9 +191,12 @@ def test_an_environment_error_is_logged_marked_shortened_and_seldom(
     assert len(told) < 4200
 
 
-@pytest.fixture
-def pictures_client(make_config: MakeConfig) -> Iterator[Client]:
-    with LearnerServer(make_config(**PARTS, replay={"capacity": 200}, server={"grace_seconds": 0.5})) as server:
+@pytest.fixture(scope="module")
+def pictures_client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    config = counting_config(
+        tmp_path_factory.mktemp("pictures") / "run", **PARTS, replay={"capacity": 200}, server={"grace_seconds": 0.5}
+    )
+    with LearnerServer(config) as server:
         made = Client(server)
         yield made
         made.channel.close()
@@ -228,13 +231,15 @@ BIG = compress(bytes(1 << 20))
 def test_a_payload_that_does_not_fit_its_description_is_refused_and_nothing_is_stored(
     pictures_client: Client, changes: dict[str, Any], found: str
 ) -> None:
-    pictures_client.join()
+    other, before = Client(pictures_client.server, incarnation=78), pictures_client.stored()
+    other.join()
     with pytest.raises(grpc.RpcError) as error:
-        Talk(pictures_client.stub).say(pictures_client.batch(1, **changes))
+        Talk(other.stub).say(other.batch(1, **changes))
+    other.channel.close()
     code, name, details = refusal(error)
     assert (code, name) == (grpc.StatusCode.INVALID_ARGUMENT, "bad_items")
-    assert re.search(f"actor 0: {found}", details)
-    assert pictures_client.stored() == []
+    assert re.search(rf"actor \d: {found}", details)
+    assert pictures_client.stored() == before
 
 
 FLAGS = ("first", "final", "terminated", "truncated")

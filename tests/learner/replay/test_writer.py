@@ -55,7 +55,6 @@ CAPACITY, SLACK = 30, 20
 SIZES = st.lists(st.integers(1, 4), max_size=40)
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.lists(st.integers(1, 10), max_size=30))
 def test_the_newest_items_up_to_the_capacity_are_kept_in_order(
     tmp_path_factory: pytest.TempPathFactory, sizes: list[int]
@@ -367,7 +366,7 @@ def some_rows(draw: st.DrawFn) -> Items:
     }
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.tuples(some_rows(), st.sampled_from([1, 2]), st.booleans(), st.booleans()), max_size=12))
 def test_any_rows_are_linked_as_a_look_at_each_of_them_links_them_also_by_a_writer_that_comes_later(
     tmp_path_factory: pytest.TempPathFactory, batches: list[tuple[Items, int, bool, bool]]
@@ -462,7 +461,6 @@ def contents(memory: ReplayMemory) -> dict[str, object]:
     return {"first": memory.first(), "steps": memory.steps, "drawable": memory.drawable, **columns, **links}
 
 
-@settings(max_examples=60)
 @given(before=SIZES, lost=st.lists(st.integers(1, 4), max_size=5), after=SIZES)
 def test_after_a_roll_back_the_replay_goes_on_as_if_nothing_had_been_stored_since(
     tmp_path_factory: pytest.TempPathFactory, before: list[int], lost: list[int], after: list[int]

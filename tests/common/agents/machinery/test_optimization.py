@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-import subprocess
-import sys
+from collections.abc import Callable
 from copy import deepcopy
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,7 +31,7 @@ from common.agents.networks.noisy import NoisyLinear
 from common.errors import ConfigError
 from common.settings import validate
 from tests.common.agents.parts import copies, same
-from tests.conftest import ROOT
+from tests.conftest import Command
 
 
 def test_a_step_changes_the_optimizers_parameters_and_no_others_in_the_graph() -> None:
@@ -286,11 +286,12 @@ print([name for name in ("torch._dynamo", "sympy") if name in sys.modules])
 """
 
 
-def test_a_process_that_learns_and_acts_captured_does_not_import_torch_compile() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", LEARNS_AND_ACTS], cwd=ROOT, capture_output=True, text=True, timeout=180, check=False
-    )
-    assert (done.stdout, done.stderr) == ("[]\n", "")
+def test_a_process_that_learns_and_acts_captured_does_not_import_torch_compile(
+    start: Callable[..., Command], tmp_path: Path
+) -> None:
+    (tmp_path / "learns_and_acts.py").write_text(LEARNS_AND_ACTS)
+    process = start("learns_and_acts", cwd=tmp_path)
+    assert (process.wait(), process.output()) == (0, "[]\n")
 
 
 @pytest.mark.parametrize("lr", [0.5, torch.tensor(0.5)])

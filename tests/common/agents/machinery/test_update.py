@@ -87,6 +87,15 @@ KINDS: dict[str, Kind] = {
     "SAC of normalised observations": (partial(SAC, **SMALL, normalize_observations=True), BOX, OBS),
 }
 
+CHECKED = {
+    *("dueling DQN, squared loss, no clipping", "QR-DQN", "SAC", "TD3", "AWAC", "IQL", "BC", "discrete SAC"),
+    *("SAC with state-dependent noise", "TD3 without targets", *(f"SAC: {name}" for name in CRITICS)),
+}
+"""Those that ``check_agent`` compares with eager ones elsewhere, in test_conformance.py and test_noise.py."""
+ACTING = [name for name in KINDS if name not in CHECKED - {"SAC", "TD3", "BC", "discrete SAC"}]
+ACTING += ["SAC with state-dependent noise", "SAC: no targets (CrossQ)"]
+"""Those that act differently: critics, losses and optimisers do not act."""
+
 
 class WeightedMemory(ItemMemory):
     """Gives weights as a prioritised replay does, and keeps what it is told."""
@@ -136,7 +145,7 @@ def learn(
     return [*kept, {name: tensor.tolist() for name, tensor in tensors.items()}]
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", [name for name in KINDS if name not in CHECKED])
 def test_a_captured_update_is_the_eager_one_bit_for_bit(name: str, caplog: pytest.LogCaptureFixture) -> None:
     kind = KINDS[name]
     columns = items(*kind[1:])
@@ -390,7 +399,7 @@ def test_a_run_whose_rows_lack_the_return_is_refused_by_name(tmp_path: Path) -> 
 CPU = torch.device("cpu")
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", ACTING)
 def test_replayed_actions_are_the_eager_ones_bit_for_bit_also_after_another_model(
     name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -413,7 +422,7 @@ def test_replayed_actions_are_the_eager_ones_bit_for_bit_also_after_another_mode
     assert not caplog.records, "they were replayed"
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", ACTING)
 def test_replayed_actions_for_some_lanes_are_the_eager_ones_bit_for_bit(
     name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
