@@ -13,9 +13,9 @@ from tests.chaos.agreement import compare_readers
 
 
 def test_our_readers_take_nothing_that_protobuf_and_safetensors_read_otherwise() -> None:
-    outcomes = compare_readers(35_000, seed=1)["outcomes"]
+    outcomes = compare_readers(10_000, seed=1)["outcomes"]
     assert len(outcomes) == 3
-    assert all(min(counts.values()) > 500 for counts in outcomes.values())
+    assert all(min(counts.values()) > 140 for counts in outcomes.values())
 
 
 @pytest.mark.parametrize("message", ["aa8080808080808080000100", "2a8180808080808080000000"])
