@@ -36,7 +36,8 @@ LEARNER_CORES: Final = 3
 """For trainer, ingest and evaluator."""
 ACTORS: Final = 13
 """Each has one of the other cores, of 16."""
-LOOK_SECONDS: Final = 5.0
+LOOK_SECONDS, REHEARSED_SECONDS = 5.0, 1.0
+"""Between two looks, and between those of a rehearsal."""
 END_SECONDS: Final = 20.0
 """From the order to stop until the run has saved its last policy."""
 SERIES: Final = {
@@ -178,14 +179,18 @@ def give_hotspots(task: str, trainer: int, directory: Path) -> None:
 
 
 def solve(task: str, budget: Budget, run_dir: Path) -> None:
-    """Train until the target, or until the time is up; print what was found."""
+    """Train until the target, or until the time is up; print what was found.
+
+    A rehearsal ends as soon as two looks at opt steps can say how fast they are.
+    """
+    look_seconds = LOOK_SECONDS if budget.share == 1 else REHEARSED_SECONDS
     with watch_gpu() as gpu, tempfile.TemporaryDirectory() as directory:
         run = Run(task, budget, run_dir)
         looks: list[Look] = []
         sampled = False
         while run.process.poll() is None and (left := budget.left - max(5.0, END_SECONDS / budget.share)) > 0:
             try:
-                run.process.wait(min(LOOK_SECONDS, left))
+                run.process.wait(min(look_seconds, left))
             except subprocess.TimeoutExpired:
                 look = run.look()
                 if look is not None:
@@ -193,6 +198,8 @@ def solve(task: str, budget: Budget, run_dir: Path) -> None:
                     tell(
                         f"{look.at:.0f} s: " + ", ".join(f"{name} {value:,.0f}" for name, value in look.values.items())
                     )
+                if budget.share > 1 and rates(begun(looks)):
+                    break
                 if not sampled and budget.share == 1 and begun(looks) and budget.left > SECONDS + PATIENCE:
                     sampled = True
                     give_hotspots(task, run.process.pid, Path(directory))

@@ -14,6 +14,9 @@ import pytest
 from benchmarks.gpu_host import page, wheels
 from benchmarks.gpu_host.__main__ import PARTS, Report, run_part
 from benchmarks.gpu_host.host import read_dmon
+from benchmarks.gpu_host.part import Budget
+from benchmarks.gpu_host.solving import Run
+from learner.commands import learner_server
 from tests.conftest import ROOT
 
 pytestmark = pytest.mark.slow
@@ -35,7 +38,7 @@ def rehearse(directory: Path, *parts: str, minutes: float, figure: str = "part")
         minutes: that suffice on a machine that does nothing else; a busy one gets more.
         figure: that the first result of each part has if the time sufficed.
     """
-    for factor in (1, 3, 9):
+    for factor in (1, 3):
         out = directory / f"trial-{factor}.jsonl"
         options = ["--share", "64", "--device", "cpu", "--minutes", str(factor * minutes), "--out", str(out)]
         command = [sys.executable, "-m", "benchmarks.gpu_host", *parts, *options]
@@ -51,14 +54,23 @@ def rehearse(directory: Path, *parts: str, minutes: float, figure: str = "part")
     raise AssertionError(done.stdout)
 
 
-@pytest.mark.parametrize("task", ["pong", "humanoid"])
-def test_a_task_is_trained_until_its_time_is_up_and_says_how_fast(task: str, tmp_path: Path) -> None:
-    result = rehearse(tmp_path, task, minutes=0.6, figure="opt steps")[task][0]
-    assert result["task"] == task
+def test_a_task_is_trained_until_it_can_be_said_how_fast(tmp_path: Path) -> None:
+    result = rehearse(tmp_path, "pong", minutes=2.0, figure="opt steps")["pong"][0]
+    assert result["task"] == "pong"
     assert not result["reached"]
     assert result["opt steps"] > 0
     assert result["steps"] >= result["opt steps/s"] > 0
     assert result["card"] == "none" or result["driver"] != "none"
+
+
+def test_the_other_task_of_a_rehearsal_is_a_run_that_can_begin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(ROOT)
+    with monkeypatch.context() as patch:
+        patch.setattr(subprocess, "Popen", lambda command: command)
+        _python, _m, _learner, *words = Run("humanoid", Budget(60.0, "cpu", 64), tmp_path / "run").process
+    assert learner_server.main([*words, "--check"]) == 0, capsys.readouterr().err
 
 
 def test_ranks_rates_and_physics_are_measured_without_a_gpu_too(tmp_path: Path) -> None:

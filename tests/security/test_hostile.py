@@ -168,13 +168,13 @@ def test_connections_that_make_ingest_keep_too_many_unfinished_messages_are_ende
         assert not all(wire.has_ended() for wire in wires), "no more than needed"
 
 
-def test_of_ten_thousand_joins_those_beyond_the_limits_are_refused(besieged: Secured, hostile: Hostile) -> None:
+def test_of_thousands_of_joins_those_beyond_the_limits_are_refused(besieged: Secured, hostile: Hostile) -> None:
     before = met(besieged, "address_joins")
-    outcomes = join_often(hostile, 10_000)
+    outcomes = join_often(hostile, 2_000)
     assert outcomes.keys() <= {"OK", "RESOURCE_EXHAUSTED", "UNAVAILABLE"}
-    assert outcomes["RESOURCE_EXHAUSTED"] > 5_000
+    assert outcomes["RESOURCE_EXHAUSTED"] > 1_000
     found = scrape_ingest(besieged.server)
-    assert before < found["over_limit_total[address_joins]"] <= before + 10_000
+    assert before < found["over_limit_total[address_joins]"] <= before + 2_000
     assert found["actors[away]"] <= ACTORS
 
 
@@ -199,9 +199,9 @@ def test_more_calls_on_one_connection_than_it_may_have_do_not_reach_ingest(besie
     assert scrape_ingest(besieged.server)["open_calls"] <= 16
 
 
-def test_calls_begun_and_taken_back_ten_thousand_times_leave_nothing(besieged: Secured, hostile: Hostile) -> None:
+def test_calls_begun_and_taken_back_thousands_of_times_leave_nothing(besieged: Secured, hostile: Hostile) -> None:
     wire = hostile.http2()
-    for _ in range(10_000):
+    for _ in range(3_000):
         wire.send(frame(RESET, 0, wire.begin(f"{SERVICE}/Join"), b"\0\0\0\x08"))
     wait_for(lambda: scrape_ingest(besieged.server)["open_calls"] == 0, "all are gone")
 
