@@ -105,12 +105,12 @@ class Run:
             return None
         return Look(self.elapsed, read_series("\n".join(texts)))
 
-    def stop(self) -> int:
-        """Ask the run to end, wait until it has, and return its exit code."""
+    def stop(self, seconds: float) -> int:
+        """Ask the run to end, wait until it has, and return its exit code; after these seconds it is killed."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         try:
-            return self.process.wait(END_SECONDS)
+            return self.process.wait(seconds)
         except subprocess.TimeoutExpired:
             self.process.kill()
             return self.process.wait()
@@ -198,13 +198,13 @@ def solve(task: str, budget: Budget, run_dir: Path) -> None:
                     tell(
                         f"{look.at:.0f} s: " + ", ".join(f"{name} {value:,.0f}" for name, value in look.values.items())
                     )
-                if budget.share > 1 and rates(begun(looks)):
+                if budget.share > 1 and rates(begun(looks)).get("opt steps/s"):
                     break
                 if not sampled and budget.share == 1 and begun(looks) and budget.left > SECONDS + PATIENCE:
                     sampled = True
                     give_hotspots(task, run.process.pid, Path(directory))
         seconds, reached = run.elapsed, run.process.poll() == 0
-        code = run.stop()
+        code = run.stop(max(END_SECONDS, budget.left))
         if code not in (0, 128 + signal.SIGTERM):
             sys.exit(f"learner-server ended with exit code {code}")
     give(

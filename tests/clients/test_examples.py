@@ -57,7 +57,8 @@ def learner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LearnerServer]
         "metrics.ingest_port=0",
         f"run_dir={tmp_path_factory.mktemp('catch') / 'run'}",
     )
-    config = load_config(CLIENTS / "catch.yaml", (*free, "trainer.max_opts=1000000"))
+    explores = "exploration.base=0.2"  # So that a policy that catches well misses now and then.
+    config = load_config(CLIENTS / "catch.yaml", (*free, explores, "trainer.max_opts=1000000"))
     with train_in_thread(config, local_actors=0) as (server, _):
         yield server
 
@@ -77,7 +78,7 @@ def are_rewarded(memory: ReplayMemory, begin: int) -> bool:
     """Whether the balls from row ``begin`` on are stored with 1 or -1, and enough of the last hundred with 1."""
     slots = np.arange(begin, memory.committed) % memory.n_slots
     rewards = memory.columns["reward"][slots[memory.columns["terminated"][slots]]]
-    return {*rewards.tolist()} == {1.0, -1.0} and np.count_nonzero(rewards[-100:] == 1.0) >= GOOD
+    return {*rewards.tolist()} == {1.0, -1.0} and int(np.count_nonzero(rewards[-100:] == 1.0)) >= GOOD
 
 
 def find_game(language: str) -> list[str] | None:
