@@ -71,7 +71,9 @@ def test_a_sweep_that_is_killed_goes_on_and_runs_no_finished_trial_again(
 def test_jobs_of_an_array_share_a_sweep_over_seeds(tmp_path: Path, start: Start) -> None:
     path, sweep = write_sweep(tmp_path, space={}, seeds=[5, 6, 7]), tmp_path / "sweep"
     study = f"sqlite:///{tmp_path}/study.db"
-    jobs = [start("crossborder-sweep", str(path), "--dir", str(sweep), "--study", study, "--trials", "1") for _ in "abc"]
+    jobs = [
+        start("crossborder-sweep", str(path), "--dir", str(sweep), "--study", study, "--trials", "1") for _ in "abc"
+    ]
     assert [job.wait() for job in jobs] == [0, 0, 0]
     assert sorted(row["seed"] for row in results(sweep)) == ["5", "6", "7"]
     assert [*were_resumed(sweep).values()] == [False, False, False]
