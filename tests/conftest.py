@@ -16,6 +16,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import cache, partial
 from pathlib import Path
 from random import SystemRandom
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import hypothesis
@@ -279,6 +280,19 @@ def forked_children() -> Iterator[None]:
     from tests.forked_children import forked_children  # It imports this module.
 
     with forked_children():
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def without_collections() -> Iterator[None]:
+    """Let an acting service in this process look for no garbage at its start, nor thaw the tests at its end.
+
+    The modules and tests of this process are so many objects that a look takes longer than most tests of a service.
+    """
+    serving = sys.modules.get("crossborder.serving.serving")
+    with pytest.MonkeyPatch.context() as patch:
+        if serving is not None:
+            patch.setattr(serving, "gc", SimpleNamespace(collect=int, freeze=int, unfreeze=int))
         yield
 
 

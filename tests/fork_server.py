@@ -211,6 +211,7 @@ class ForkServer:
             "cwd": str(cwd),
             "descriptors": list(descriptors),
             "is_child": is_child,
+            "cores": sorted(os.sched_getaffinity(0)),
         }
         socket.send_fds(connection, [json.dumps(request).encode()], [*descriptors.values()])
         return Forked(connection)
@@ -296,6 +297,7 @@ def _number(received: Sequence[int], numbers: Sequence[int]) -> None:
 
 def _become(request: dict[str, Any]) -> None:
     """Be the process that was asked for, up to the moment at which Python would run the module."""
+    os.sched_setaffinity(0, request["cores"])
     places = [request["cwd"]]
     if request["is_child"]:
         os.setsid()

@@ -173,9 +173,11 @@ def test_agents_with_a_memory_fit() -> None:
     view = partial(Sequences, length=6, burn_in=2)
     settings: dict[str, Any] = {"units": (16,), "batch_size": 8}
     lstm, gru = ({"kind": kind, "width": 8} for kind in ("lstm", "gru"))
-    check_agent(partial(R2D2, **settings, memory=gru), cart_pole(), view=view)
-    check_agent(partial(RecurrentSAC, **settings, memory=lstm), gymnasium.make("Pendulum-v1"), view=view)
-    check_agent(partial(RecurrentPPO, **settings, memory=lstm), cart_pole(), view=partial(Rollouts, length=6))
+    check_agent(partial(R2D2, **settings, memory=gru), cart_pole(), view=view, steps=200)
+    check_agent(partial(RecurrentSAC, **settings, memory=lstm), gymnasium.make("Pendulum-v1"), view=view, steps=200)
+    check_agent(
+        partial(RecurrentPPO, **settings, memory=lstm), cart_pole(), view=partial(Rollouts, length=6), steps=200
+    )
 
 
 def test_a_fast_agent_of_ones_own_fits_and_is_captured() -> None:

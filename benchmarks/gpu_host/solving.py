@@ -36,7 +36,8 @@ LEARNER_CORES: Final = 3
 """For trainer, ingest and evaluator."""
 ACTORS: Final = 13
 """Each has one of the other cores, of 16."""
-LOOK_SECONDS: Final = 5.0
+LOOK_SECONDS, REHEARSED_SECONDS = 5.0, 1.0
+"""Between two looks, and between those of a rehearsal."""
 END_SECONDS: Final = 20.0
 """From the order to stop until the run has saved its last policy."""
 SERIES: Final = {
@@ -104,12 +105,12 @@ class Run:
             return None
         return Look(self.elapsed, read_series("\n".join(texts)))
 
-    def stop(self) -> int:
-        """Ask the run to end, wait until it has, and return its exit code."""
+    def stop(self, seconds: float) -> int:
+        """Ask the run to end, wait until it has, and return its exit code; after these seconds it is killed."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         try:
-            return self.process.wait(END_SECONDS)
+            return self.process.wait(seconds)
         except subprocess.TimeoutExpired:
             self.process.kill()
             return self.process.wait()
@@ -178,14 +179,18 @@ def give_hotspots(task: str, trainer: int, directory: Path) -> None:
 
 
 def solve(task: str, budget: Budget, run_dir: Path) -> None:
-    """Train until the target, or until the time is up; print what was found."""
+    """Train until the target, or until the time is up; print what was found.
+
+    A rehearsal ends as soon as two looks at opt steps can say how fast they are.
+    """
+    look_seconds = LOOK_SECONDS if budget.share == 1 else REHEARSED_SECONDS
     with watch_gpu() as gpu, tempfile.TemporaryDirectory() as directory:
         run = Run(task, budget, run_dir)
         looks: list[Look] = []
         sampled = False
         while run.process.poll() is None and (left := budget.left - max(5.0, END_SECONDS / budget.share)) > 0:
             try:
-                run.process.wait(min(LOOK_SECONDS, left))
+                run.process.wait(min(look_seconds, left))
             except subprocess.TimeoutExpired:
                 look = run.look()
                 if look is not None:
@@ -193,11 +198,13 @@ def solve(task: str, budget: Budget, run_dir: Path) -> None:
                     tell(
                         f"{look.at:.0f} s: " + ", ".join(f"{name} {value:,.0f}" for name, value in look.values.items())
                     )
+                if budget.share > 1 and rates(begun(looks)).get("opt steps/s"):
+                    break
                 if not sampled and budget.share == 1 and begun(looks) and budget.left > SECONDS + PATIENCE:
                     sampled = True
                     give_hotspots(task, run.process.pid, Path(directory))
         seconds, reached = run.elapsed, run.process.poll() == 0
-        code = run.stop()
+        code = run.stop(max(END_SECONDS, budget.left))
         if code not in (0, 128 + signal.SIGTERM):
             sys.exit(f"learner-server ended with exit code {code}")
     give(

@@ -14,9 +14,15 @@ import pytest
 from benchmarks.gpu_host import page, wheels
 from benchmarks.gpu_host.__main__ import PARTS, Report, run_part
 from benchmarks.gpu_host.host import read_dmon
+from benchmarks.gpu_host.part import Budget
+from benchmarks.gpu_host.solving import Run
+from learner.commands import learner_server
 from tests.conftest import ROOT
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(960)]
+
+MINUTES = 20
+"""Far more than it takes, also on a machine that does much else."""
 
 DMON = """\
 # gpu     sm    mem    enc    dec    jpg    ofa  rxpci  txpci
@@ -26,43 +32,49 @@ DMON = """\
 """
 
 
-def rehearse(directory: Path, *parts: str, minutes: float, figure: str = "part") -> dict[str, list[dict[str, Any]]]:
-    """The results of a rehearsal, by part.
+def rehearse(directory: Path, *parts: str) -> dict[str, list[dict[str, Any]]]:
+    """The results of a rehearsal, by part; each part ends as soon as it is done.
 
     Args:
         directory: for its file.
         parts: of the trial.
-        minutes: that suffice on a machine that does nothing else; a busy one gets more.
-        figure: that the first result of each part has if the time sufficed.
     """
-    for factor in (1, 3, 9):
-        out = directory / f"trial-{factor}.jsonl"
-        options = ["--share", "64", "--device", "cpu", "--minutes", str(factor * minutes), "--out", str(out)]
-        command = [sys.executable, "-m", "benchmarks.gpu_host", *parts, *options]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=900)
-        assert done.returncode == 0, done.stdout + done.stderr
-        found: dict[str, list[dict[str, Any]]] = {}
-        for result in page.read_results(out):
-            found.setdefault(result["part"], []).append(result)
-        assert found.keys() == set(parts)
-        enough = [len(results) > 1 and figure in results[0] for results in found.values()]
-        if all(enough) and all(results[-1]["ended"] == "complete" for results in found.values()):
-            return found
-    raise AssertionError(done.stdout)
+    out = directory / "trial.jsonl"
+    options = ["--share", "64", "--device", "cpu", "--minutes", str(MINUTES), "--out", str(out)]
+    command = [sys.executable, "-m", "benchmarks.gpu_host", *parts, *options]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=900)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found: dict[str, list[dict[str, Any]]] = {}
+    for result in page.read_results(out):
+        found.setdefault(result["part"], []).append(result)
+    assert found.keys() == set(parts)
+    assert all(results[-1]["ended"] == "complete" for results in found.values()), done.stdout
+    return found
 
 
-@pytest.mark.parametrize("task", ["pong", "humanoid"])
-def test_a_task_is_trained_until_its_time_is_up_and_says_how_fast(task: str, tmp_path: Path) -> None:
-    result = rehearse(tmp_path, task, minutes=0.6, figure="opt steps")[task][0]
-    assert result["task"] == task
+def test_a_task_is_trained_until_it_can_be_said_how_fast(tmp_path: Path) -> None:
+    result = rehearse(tmp_path, "pong")["pong"][0]
+    assert result["task"] == "pong"
     assert not result["reached"]
     assert result["opt steps"] > 0
     assert result["steps"] >= result["opt steps/s"] > 0
     assert result["card"] == "none" or result["driver"] != "none"
 
 
+def test_the_other_task_of_a_rehearsal_is_a_run_that_can_begin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    commands = list[list[str]]()
+    monkeypatch.chdir(ROOT)
+    with monkeypatch.context() as patch:
+        patch.setattr(subprocess, "Popen", commands.append)
+        Run("humanoid", Budget(60.0, "cpu", 64), tmp_path / "run")
+    ((_python, _m, _learner, *words),) = commands
+    assert learner_server.main([*words, "--check"]) == 0, capsys.readouterr().err
+
+
 def test_ranks_rates_and_physics_are_measured_without_a_gpu_too(tmp_path: Path) -> None:
-    found = rehearse(tmp_path, "nccl", "physics", "rates", minutes=1.5)
+    found = rehearse(tmp_path, "nccl", "physics", "rates")
     assert found["nccl"][0]["furthest"] == 0, "a mean over one rank is its own gradient"
     assert [result["steps/s alone"] > 0 for result in found["physics"][:-1]] == [True, True]
     assert [result["kind"] for result in found["rates"][:-1]] == ["sac", "nature_512"]

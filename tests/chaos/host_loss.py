@@ -45,7 +45,7 @@ class MirroredFleet(Fleet):
         self._root, self.url, self._hosts_so_far = directory, f"file://{directory}/mirror", 0
         self._joined: Standing | None = None
         storage = {"mirror": self.url, "mirror_seconds": mirror_seconds, "acknowledge": acknowledge}
-        replay = {"capacity": CAPACITY, "samples_per_insert": 32}
+        replay = {"capacity": CAPACITY}
         trainer = {**ENDLESS, "checkpoint_seconds": 1.0}
         push = {"spool_bytes": 200_000, "window": 64}
         super().__init__(directory, N_ACTORS, storage=storage, replay=replay, trainer=trainer, push=push)

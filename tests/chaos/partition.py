@@ -26,8 +26,10 @@ def _losses(fleet: Fleet) -> int:
     return sum(actor.output().count(LOST) for actor in fleet.actors)
 
 
-def cut_off(seconds: float, delay_ms: int, loss_percent: float, seed: int) -> dict[str, Any]:
+def cut_off(seconds: float, delay_ms: int, loss_percent: float, seed: int, *, moves: bool = False) -> dict[str, Any]:
     """Cut the wire between two actors and their learner for so long, with latency and loss before and after.
+
+    With ``moves``, the learner then moves to another address; see ``move_away``.
 
     Raises:
         AssertionError: an item is lost, doubled, disordered or torn.
@@ -51,6 +53,7 @@ def cut_off(seconds: float, delay_ms: int, loss_percent: float, seed: int) -> di
         fleet.goes_on(since)
         recovered = time.monotonic() - began
         tell(f"all go on after {recovered:.1f} s")
+        moved = _move(fleet, wire) if moves else {}
         found = fleet.end()
     assert found.is_clean, found
     return {
@@ -62,6 +65,7 @@ def cut_off(seconds: float, delay_ms: int, loss_percent: float, seed: int) -> di
         "items_made_while_cut": made,
         "packets_lost": wire.lost - lost_before,
         "recovery_seconds": recovered,
+        **moved,
         **asdict(found),
     }
 
@@ -78,15 +82,21 @@ def move_away(seed: int) -> dict[str, Any]:
         Fleet(directory, N_ACTORS, wire=wire, server={"insecure": True}) as fleet,
     ):
         fleet.ready()
-        began = time.monotonic()
-        wire.learner.move(LEARNER, MOVED)
-        wire.resolve_to(MOVED)
-        tell(f"{NAME} has moved from {LEARNER} to {MOVED}")
-        wait_for(lambda: _losses(fleet) == N_ACTORS, "the silence is noticed", BACK_SECONDS)
-        noticed = time.monotonic() - began
-        fleet.goes_on(fleet.standing())
-        recovered = time.monotonic() - began
-        tell(f"noticed after {noticed:.1f} s, all go on after {recovered:.1f} s")
+        moved = _move(fleet, wire)
         found = fleet.end()
     assert found.is_clean, found
-    return {"noticed_seconds": noticed, "recovery_seconds": recovered, **asdict(found)}
+    return {**moved, **asdict(found)}
+
+
+def _move(fleet: Fleet, wire: Wire) -> dict[str, float]:
+    """Give the learner its other address, and wait until all go on."""
+    began, losses = time.monotonic(), _losses(fleet)
+    wire.learner.move(LEARNER, MOVED)
+    wire.resolve_to(MOVED)
+    tell(f"{NAME} has moved from {LEARNER} to {MOVED}")
+    wait_for(lambda: _losses(fleet) == losses + N_ACTORS, "the silence is noticed", BACK_SECONDS)
+    noticed = time.monotonic() - began
+    fleet.goes_on(fleet.standing())
+    recovered = time.monotonic() - began
+    tell(f"noticed after {noticed:.1f} s, all go on after {recovered:.1f} s")
+    return {"noticed_seconds": noticed, "recovery_seconds": recovered}

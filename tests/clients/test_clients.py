@@ -202,32 +202,27 @@ def test_masks_are_obeyed(connect: Connect, start: Start, tmp_path: Path) -> Non
     client.call("act", observation=none, terminated=True)
 
 
-@pytest.mark.parametrize(
-    ("given", "reason"),
-    [
-        ({"observation": [0, 0, 0]}, "expected float32 [k, 2], with a row for each of k lanes, found the shape [1, 3]"),
-        ({"observation": HERE, "lane": 1}, "lanes: expected numbers below 1"),
-        ({"observation": {"eye": 0}}, "observation"),
-    ],
-)
-def test_a_refused_message_has_a_reason_and_changes_nothing(
-    connect: Connect, served: Served, given: dict[str, Any], reason: str
-) -> None:
-    client = connect(served.address)
-    assert client.call("act", observation=HERE) == 1
-    with pytest.raises(CallError) as error:
-        client.call("act", **given)
-    assert error.value.name == "bad_message"
-    assert reason in str(error.value)
-    assert client.call("act", observation=HERE, reward=1) == 2
-    assert client.get("losses") == 0
+REFUSED: dict[str, dict[str, Any]] = {
+    "expected float32 [k, 2], with a row for each of k lanes, found the shape [1, 3]": {"observation": [0, 0, 0]},
+    "lanes: expected numbers below 2": {"observation": HERE, "lane": 2},
+    "observation": {"observation": {"eye": 0}},
+}
+"""Messages by the reason of their refusal."""
 
 
-def test_a_wrong_number_of_values_is_refused_before_it_is_sent(connect: Connect, served: Served) -> None:
+def test_a_refused_message_has_a_reason_and_changes_nothing(connect: Connect, served: Served) -> None:
     client = connect(served.address, lanes=2)
-    with pytest.raises(CallError, match="expected 2") as error:
+    assert client.call("act", observation=HERE) == 1
+    for reason, given in REFUSED.items():
+        with pytest.raises(CallError) as error:
+            client.call("act", **given)
+        assert error.value.name == "bad_message"
+        assert reason in str(error.value)
+    with pytest.raises(CallError, match="expected 2") as error:  # It is not even sent.
         client.call("act_lanes", observations=[HERE])
     assert error.value.name == "bad_argument"
+    assert client.call("act", observation=HERE, reward=1) == 2
+    assert client.get("losses") == 0
 
 
 def test_an_episode_goes_on_after_its_connection_broke(
@@ -243,20 +238,18 @@ def test_an_episode_goes_on_after_its_connection_broke(
     assert (episode["obs"], episode["reward"]) == ([[0, 1], [0, 2], [0, 3]], [1, 1])
 
 
-@pytest.mark.parametrize("lost", ["request", "answer"])
 def test_a_step_counts_once_whichever_message_was_lost(
-    connect: Connect, served: Served, line: Line, tmp_path: Path, lost: str
+    connect: Connect, served: Served, line: Line, tmp_path: Path
 ) -> None:
     client = connect(line.address, lanes=2)
-    for count in range(1, 4):
-        line.breaks_at = lost
-        assert (
-            client.call("act_lanes", observations=[[0, count], [1, count]], rewards=[int(count > 1)] * 2) == [count] * 2
-        )
-    client.call("act", observation=[0, 4], reward=2, terminated=True)
-    assert line.n_connections == 4
+    lost = ("request", "answer", "request", "answer")
+    for count, line.breaks_at in enumerate(lost, start=1):
+        given = {"observations": [[0, count], [1, count]], "rewards": [int(count > 1)] * 2}
+        assert client.call("act_lanes", **given) == [count] * 2
+    client.call("act", observation=[0, 5], reward=2, terminated=True)
+    assert line.n_connections == 5
     (episode,) = episodes(served, tmp_path)
-    assert (episode["obs"], episode["reward"]) == ([[0, 1], [0, 2], [0, 3], [0, 4]], [1, 1, 2])
+    assert (episode["obs"], episode["reward"]) == ([[0, 1], [0, 2], [0, 3], [0, 4], [0, 5]], [1, 1, 1, 2])
 
 
 def test_a_slow_service_is_asked_again_and_the_step_counts_once(connect: Connect, line: Line) -> None:

@@ -20,6 +20,8 @@ HANDSHAKE, LOST = 3.0, 5.0
 """Seconds; a busy machine may let an actor that is well wait for one or two."""
 SERVER = {"lost_seconds": LOST, "limits": {"handshake_seconds": HANDSHAKE}, "grace_seconds": 30.0}
 TRAINER = {"max_opts": 10**9}
+REPLAY = {"samples_per_insert": 1.6}
+"""The trainer waits for the steps of actors, and leaves the cores to them."""
 
 
 def slow(busy: Path) -> dict[str, object]:
@@ -31,7 +33,9 @@ def test_an_actor_that_builds_for_long_is_building_and_keeps_its_place(
     make_config: MakeConfig, start: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     busy = tmp_path / "busy"
-    with train_in_thread(make_config(env=slow(busy), server=SERVER, trainer=TRAINER), local_actors=0) as (server, _):
+    with train_in_thread(
+        make_config(env=slow(busy), server=SERVER, trainer=TRAINER, replay=REPLAY), local_actors=0
+    ) as (server, _):
         busy.touch()
         actor = start("actor-worker", "--learner", server.ingest.address)
         table = server.actor_table
@@ -52,7 +56,7 @@ def test_a_learner_that_stops_does_not_wait_for_an_actor_that_builds(
     make_config: MakeConfig, start: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     busy = tmp_path / "busy"
-    config = make_config(env=slow(busy), server={**SERVER, "grace_seconds": 10_000.0}, trainer=TRAINER)
+    config = make_config(env=slow(busy), server={**SERVER, "grace_seconds": 10_000.0}, trainer=TRAINER, replay=REPLAY)
     with train_in_thread(config, local_actors=0) as (server, results):
         busy.touch()
         actor = start("actor-worker", "--learner", server.ingest.address)
@@ -68,7 +72,7 @@ def test_every_line_of_an_actors_log_for_machines_is_an_object_with_its_run_and_
     make_config: MakeConfig, start: Start, n_actors: int
 ) -> None:
     words = ("--num-actors", str(n_actors), "--log-format", "json")
-    with train_in_thread(make_config(trainer=TRAINER), local_actors=0) as (server, _):
+    with train_in_thread(make_config(trainer=TRAINER, replay=REPLAY), local_actors=0) as (server, _):
         actor = start("actor-worker", "--learner", server.ingest.address, *words)
         table = server.actor_table
         wait_for(lambda: (table["env_steps"] > 0).sum() == n_actors, "the actors act")
@@ -91,7 +95,7 @@ def test_every_line_of_an_actors_log_for_machines_is_an_object_with_its_run_and_
 def test_every_line_of_an_actors_log_for_people_begins_with_its_run_and_its_id(
     make_config: MakeConfig, start: Start
 ) -> None:
-    with train_in_thread(make_config(trainer=TRAINER), local_actors=0) as (server, _):
+    with train_in_thread(make_config(trainer=TRAINER, replay=REPLAY), local_actors=0) as (server, _):
         actor = start("actor-worker", "--learner", server.ingest.address)
         wait_for(lambda: server.actor_table["env_steps"][0] > 0, "the actor acts")
         run_id = server.run.dir.identity.run_id

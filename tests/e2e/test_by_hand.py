@@ -14,8 +14,6 @@ from learner.shared.actor_table import map_actor_table
 from learner.shared.control import ControlBlock
 from tests.conftest import Command, children_of, endpoints, free_port, is_alive, kill, wait_for
 
-pytestmark = pytest.mark.own_children
-
 Start = Callable[..., Command]
 WriteConfig = Callable[..., Path]
 ENDLESS = {"max_opts": 1_000_000_000, "eval_interval": 0, "record_interval": 100, "sync_interval": 10}
@@ -49,6 +47,7 @@ def grows(run_dir: Path, pids: set[int]) -> None:
     wait_for(lambda: all(steps_by_actor(run_dir).get(pid, 0) > before.get(pid, 0) for pid in pids), f"{pids} go on")
 
 
+@pytest.mark.own_children
 def test_workers_come_and_go_and_ctrl_c_of_the_server_ends_all(
     start: Start, write_config: WriteConfig, tmp_path: Path
 ) -> None:
@@ -122,6 +121,7 @@ def test_several_workers_of_one_command_are_restarted_and_end_with_the_learner(
     assert manager.output().count("steps in") >= 2
 
 
+@pytest.mark.own_children
 def test_when_the_trainer_is_killed_no_child_is_left(start: Start, write_config: WriteConfig, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     server = start("learner-server", "--config", str(write_config(**CALM)), "--local-actors", "1")

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from common.cores import write_cores
 from common.errors import ConfigError
 from common.system import usable_cores
+from learner.evaluation.evaluator_process import EvaluatorProcess
 from learner.loop.server import LearnerServer
-from tests.conftest import Command, MakeConfig, children_of, cores_of, kill, wait_for
+from tests.conftest import Command, MakeConfig, cores_of, kill, merged, wait_for
+from tests.e2e.test_by_hand import CALM
 from tests.e2e.test_counting import train_in_thread
 
 Start = Callable[..., Command]
 CORES = usable_cores()
-pytestmark = [
-    pytest.mark.own_children,  # Forked children would not inherit the cores of the process that starts them.
-    pytest.mark.skipif(len(CORES) < 2, reason="this process may use one core only"),
-]
+pytestmark = pytest.mark.skipif(len(CORES) < 2, reason="this process may use one core only")
 OWN, LEFT = CORES[:1], CORES[1:]
 
 
@@ -28,7 +26,7 @@ def test_trainer_ingest_and_evaluator_use_the_trainers_cores_and_local_actors_th
     make_config: MakeConfig,
 ) -> None:
     trainer = {"cores": write_cores(OWN), "max_opts": 10**9, "eval_interval": 100}
-    config = make_config(trainer=trainer, evaluator={"process": "child", "max_steps": 20})
+    config = make_config(**merged(CALM, {"trainer": trainer}), evaluator={"process": "child", "max_steps": 20})
     n_actors = len(LEFT) + 1
     shared = {(core,) for core in LEFT}
     with train_in_thread(config, n_actors) as (server, _):
@@ -37,10 +35,8 @@ def test_trainer_ingest_and_evaluator_use_the_trainers_cores_and_local_actors_th
         wait_for(lambda: (server.actor_table["env_steps"] > 0).sum() == n_actors, "all actors act")
         wait_for(lambda: server.learner.best_score > float("-inf"), "the evaluator scores")
         assert {cores_of(pid) for pid in actors.pids} == shared
-        # After some seconds there is a spare for ingest too.
-        commands = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children_of(os.getpid())}
-        (evaluator,) = (pid for pid, command in commands.items() if b"evaluator_child" in command)
-        for pid in (os.getpid(), server.ingest.pid, evaluator):
+        assert isinstance(server.learner.scoring, EvaluatorProcess)
+        for pid in (os.getpid(), server.ingest.pid, server.learner.scoring._supervisor.child.pid):
             assert cores_of(pid) == OWN
         killed, pids = server.ingest.pid, actors.pids
         kill(killed)
@@ -62,7 +58,7 @@ def test_a_trainer_that_has_all_cores_leaves_none_to_local_actors(make_config: M
 @pytest.mark.parametrize("n_actors", [1, 2])
 def test_actors_of_a_command_divide_its_cores(make_config: MakeConfig, start: Start, n_actors: int) -> None:
     words = ("--num-actors", str(n_actors), "--cores", write_cores(CORES[:2]))
-    with train_in_thread(make_config(trainer={"max_opts": 10**9}), 0) as (server, _):
+    with train_in_thread(make_config(**CALM), 0) as (server, _):
         command = start("actor-worker", "--learner", server.ingest.address, *words)
         table = server.actor_table
         wait_for(lambda: (table["env_steps"] > 0).sum() == n_actors, "all actors act")

@@ -131,5 +131,5 @@ def test_a_killed_actor_is_replaced_and_costs_the_others_nothing(make_config: Ma
 
 @pytest.mark.own_children
 def test_no_process_is_left_when_training_has_ended(make_config: MakeConfig) -> None:
-    train_async(make_config(trainer={"max_opts": 50}), local_actors=2)
+    train_async(make_config(trainer={"max_opts": 50}), local_actors=1)
     assert children_of(os.getpid()) == []

@@ -24,18 +24,18 @@ from tests.conftest import Command, kill, merged, wait_for
 from tests.e2e.test_resume import kept, resumed_at
 from tests.stored import open_replay, stored_links, stored_rows
 
-ENDLESS, FURTHER = 1_000_000, 200
+ENDLESS, FURTHER, MOST = 1_000_000, 80, 60
 FEW = 20
 """Opt steps of PPO that take as long as some hundred of the others: each has several passes over whole rollouts."""
 CARTPOLE: dict[str, Any] = {
     "env": {"target": "gymnasium:make", "params": {"id": "CartPole-v1"}},
-    "agent": {"target": "common.agents.dqn:DQN", "params": {"units": [16], "explorer": {"final_step": 400}}},
+    "agent": {"target": "common.agents.dqn:DQN", "params": {"units": [16], "explorer": {"final_step": 150}}},
     "exploration": {"base": 0.2},
-    "replay": {"capacity": 400, "samples_per_insert": 16},
+    "replay": {"capacity": 200, "samples_per_insert": 16},
     "trainer": {
         "warmup_period": 50,
-        "eval_interval": 60,
-        "record_interval": 35,
+        "eval_interval": 25,
+        "record_interval": 15,
         "checkpoint_seconds": 0.02,
     },
     "evaluator": {"episodes": 2},
@@ -43,7 +43,7 @@ CARTPOLE: dict[str, Any] = {
 PENDULUM: dict[str, Any] = {
     "env": {"target": "gymnasium:make", "params": {"id": "Pendulum-v1"}},
     "agent": {"target": "common.agents.sac:SAC", "params": {"units": [16], "batch_size": 32}},
-    "replay": {"capacity": 300, "samples_per_insert": 32},
+    "replay": {"capacity": 200, "samples_per_insert": 32},
 }
 ROLLOUTS: dict[str, Any] = {
     "target": "learner.replay.queue:QueueReplay",
@@ -126,7 +126,7 @@ def best_opt_steps(run_dir: Path) -> int:
     return int(json.loads(meta.read_text())["opt_steps"]) if meta.exists() else 0
 
 
-def wait_beyond(run_dir: Path, after: int, most: int = 150) -> None:
+def wait_beyond(run_dir: Path, after: int, most: int = MOST) -> None:
     """Wait for a checkpoint at a random opt step of the next ``most`` ones, or a little later."""
     at = after + random.randint(1, most)
     wait_for(lambda: kept(run_dir) >= at, f"opt step {at}")
@@ -163,7 +163,7 @@ def test_so_it_is_when_killed_twice_whatever_is_trained_and_drawn(
 ) -> None:
     alone, killed, config = tmp_path / "alone", tmp_path / "killed", tmp_path / "config.yaml"
     config.write_text(dump_config(configured(killed, changes, ENDLESS)))
-    most, further = (FEW, FEW) if changes.get("replay") == ROLLOUTS else (150, FURTHER)
+    most, further = (FEW, FEW) if changes.get("replay") == ROLLOUTS else (MOST, FURTHER)
     for _ in range(2):
         train_until_killed(start, config, killed, most)
     # A killed process may have scored its best policy long after its last checkpoint, and ``best/`` stays.

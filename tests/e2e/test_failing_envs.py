@@ -15,6 +15,8 @@ from tests.learner.scrapes import scrape_ingest, scrape_trainer
 from tests.parts import check_rows
 from tests.stored import stored_rows
 
+CALM_TRAINER = {"trainer": {"max_opts": 10**9}, "replay": {"samples_per_insert": 1.6}}
+"""It waits for the steps of actors, and leaves the cores to them."""
 STORED_BEFORE_THE_HANG = 255
 """Steps in the full batches of rows that an actor has handed over at step 300."""
 
@@ -24,7 +26,7 @@ def test_an_environment_that_raises_is_built_anew_in_the_same_actor(
 ) -> None:
     params = {"marker": str(tmp_path / "raised")}
     env = {"target": "tests.parts:FailingEnv", "params": params, "rebuilds_per_minute": 5}
-    with train_in_thread(make_config(env=env, trainer={"max_opts": 10**9}), local_actors=1) as (server, results):
+    with train_in_thread(make_config(env=env, **CALM_TRAINER), local_actors=1) as (server, results):
         wait_for(lambda: server.actor_table["env_steps"][0] > 1000, "it goes on")
         found = scrape_ingest(server)
         server.learner.request_stop()
@@ -42,7 +44,7 @@ def test_an_actor_whose_environment_hangs_is_started_again_and_the_learner_hears
     make_config: MakeConfig, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     env = {"target": "tests.parts:HangingEnv", "params": {"marker": str(tmp_path / "hung")}, "timeout_seconds": 3.0}
-    with train_in_thread(make_config(env=env, trainer={"max_opts": 10**9}), local_actors=1) as (server, results):
+    with train_in_thread(make_config(env=env, **CALM_TRAINER), local_actors=1) as (server, results):
         table = server.actor_table
         wait_for(
             lambda: max(table["env_steps"][table["state"] == ActorState.ONLINE], default=0) > 400, "another goes on"

@@ -7,12 +7,10 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-import pytest
-
 from learner.models.games import Games
-from tests.conftest import Command, children_of, free_port, kill, wait_for
+from tests.conftest import Command, free_port, is_alive, kill, wait_for
 from tests.duels import ENV, find_opponents
-from tests.e2e.test_by_hand import ENDLESS
+from tests.e2e.test_by_hand import ENDLESS, steps_by_actor
 from tests.e2e.test_resume import kept, resumed_at
 
 
@@ -26,7 +24,6 @@ def is_beyond(run_dir: Path, opt_steps: int) -> bool:
     return kept(run_dir) > opt_steps
 
 
-@pytest.mark.own_children
 def test_no_opponent_changes_within_an_episode_though_actors_and_the_learner_are_killed(
     start: Callable[..., Command], write_config: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -45,7 +42,7 @@ def test_no_opponent_changes_within_an_episode_though_actors_and_the_learner_are
     for _ in range(2):
         after = kept(run_dir)
         wait_for(partial(is_beyond, run_dir, after + 40), "a checkpoint further on")
-        kill(children_of(actors.process.pid)[0])
+        kill(next(filter(is_alive, steps_by_actor(run_dir))))
         wait_for(partial(is_beyond, run_dir, after + 80), "a checkpoint after the kill of an actor")
         kill(server.process.pid)
         server.wait()

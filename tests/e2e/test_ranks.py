@@ -86,9 +86,11 @@ def test_a_signal_while_the_ranks_start_ends_all_in_order(start: Callable[..., C
 
 
 def test_the_last_policy_is_scored_where_no_evaluation_was_due(start: Callable[..., Command], tmp_path: Path) -> None:
-    config, _ = write_ranks_config(tmp_path, max_opts=30, eval_interval=20)
-    words = ("--config", str(config), "--local-actors", "1", "--set", "evaluator.max_steps=20")
-    assert start(TORCHRUN, "--nproc-per-node", "2", "-m", "learner", *words).wait() == 0
+    config, addresses = write_ranks_config(tmp_path, max_opts=30, eval_interval=20)
+    words = ("--config", str(config), "--set", "evaluator.max_steps=20")
+    ranks = start(TORCHRUN, "--nproc-per-node", "2", "-m", "learner", *words)
+    actors = [start("actor-worker", "--learner", address) for address in addresses]
+    assert [command.wait() for command in (ranks, *actors)] == [0, 0, 0]
     with (tmp_path / "run" / "metrics.csv").open(newline="") as file:
         scored = [int(row["opt_steps"]) for row in csv.DictReader(file) if row["eval_reward"]]
     assert scored == [20, 30]

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT
+from tests.conftest import ROOT, Command
 
 PAGE = (ROOT / "docs" / "tutorial.md").read_text()
 STEP = re.compile(
@@ -23,10 +25,15 @@ server: {listen: "127.0.0.1:0"}
 metrics: {trainer_port: 0, ingest_port: 0}
 """
 """Added to the configuration, since other tests use the usual ports at the same time."""
+FORKED = ("learner-server --resume", "learner-server --config docking.yaml --run-dir", "sync-train", "policy-")
+"""The commands that train, score and export are forked; the shell runs those before and after them."""
+SOONER = {"sync-train": ("--set", "trainer.target_score=-20")}
+"""The run with actors goes all the way."""
+SECONDS = 500
 
 
 @pytest.mark.timeout(800)
-def test_its_files_and_commands_lead_to_a_policy_that_docks(tmp_path: Path) -> None:
+def test_its_files_and_commands_lead_to_a_policy_that_docks(start: Callable[..., Command], tmp_path: Path) -> None:
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
     files: list[str] = []
     output: dict[str, str] = {}
@@ -36,6 +43,11 @@ def test_its_files_and_commands_lead_to_a_policy_that_docks(tmp_path: Path) -> N
             content = step["content"] + (FREE_PORTS if step["file"].endswith(".yaml") else "")
             (tmp_path / step["file"]).write_text(content)
             continue
+        if step["command"].startswith(FORKED):
+            name, *words = shlex.split(step["command"])
+            forked = start(name, *words, *SOONER.get(name, ()), cwd=tmp_path)
+            assert forked.wait(SECONDS) == 0, f"{step['command']}:\n{forked.output()}"
+            continue
         done = subprocess.run(
             ["/bin/bash", "-c", step["command"]],
             cwd=tmp_path,
@@ -43,7 +55,7 @@ def test_its_files_and_commands_lead_to_a_policy_that_docks(tmp_path: Path) -> N
             text=True,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            timeout=500,
+            timeout=SECONDS,
             check=False,
         )
         output[step["command"]] = done.stdout

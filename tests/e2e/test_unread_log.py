@@ -40,7 +40,7 @@ def test_a_learner_whose_log_nobody_reads_starts_a_killed_ingest_again_and_ends_
 ) -> None:
     config = write_config(**CALM)
     reader, writer = full_pipe()
-    command = [sys.executable, "-m", "learner.commands.learner_server", "--config", str(config), "--local-actors", "1"]
+    command = [sys.executable, "-m", "learner.commands.learner_server", "--config", str(config)]
     learner = subprocess.Popen(command, cwd=ROOT, stdout=writer, stderr=writer)
     os.close(writer)
     try:

@@ -26,6 +26,8 @@ SPEC = EnvSpec(CountingEnv.observation_space, CountingEnv.action_space)
 CUT, LEAVE = 0.01, 0.003
 """How often a message is followed by a broken connection, or by none at all."""
 AWAY_SECONDS = 0.05
+PACE_SECONDS = 0.001
+"""Of a step, so that the clients leave the cores to the processes that a test waits for."""
 LASTING = {"session_lost": "the session is gone", "stopping": "the service ends"}
 
 
@@ -72,6 +74,7 @@ class Client:
         """Step, or begin the next episode if the last one has ended."""
         if action is None:
             return env.reset()[0], 0.0, False, False
+        time.sleep(PACE_SECONDS)
         seen, reward, terminated, truncated, _ = env.step(action)
         return seen, reward, terminated, truncated
 

@@ -46,11 +46,12 @@ def assert_lanes(rows: Items, links: Array) -> None:
 
 def test_rows_are_stored_once_whole_and_in_their_lanes_whoever_is_killed(make_config: MakeConfig, start: Start) -> None:
     rng, port = random.Random(1), free_port()
-    config = make_config(agent=AGENT, trainer={"max_opts": 10**9}, push={"n_buffer": 16, "flush_seconds": 0.05})
+    calm = {"trainer": {"max_opts": 10**9}, "replay": {"samples_per_insert": 1.6}}
+    config = make_config(agent=AGENT, push={"n_buffer": 16, "flush_seconds": 0.05}, **calm)
     with train_in_thread(config, local_actors=0) as (server, _):
         service = serve(start, server.ingest.address, port)
         clients = [play(start, port, number) for number in range(1, 4)]
-        for number in range(4, 12):
+        for number in range(4, 10):
             aim = server.buffer.inserted + rng.randint(50, 400)
             wait_for(lambda aim=aim: server.buffer.inserted > aim, "rows come")  # type: ignore[misc]
             for client in clients:
