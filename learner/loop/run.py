@@ -215,7 +215,6 @@ class Run:
                     **asdict(directory.identity),
                     "config_sha256": hashlib.sha256(dump_config(config).encode()).hexdigest(),
                 },
-                config.trainer.keep_checkpoints,
                 self.checkpoints.counts,
                 guard,
             )

@@ -243,7 +243,6 @@ class LearnerServer:
             partial(_make_publisher(run, CANDIDATES).publish, wait=True),
             incarnation=run.dir.identity.incarnation,
             checkpoints=run.checkpoints,
-            finish_seconds=config.evaluator.finish_seconds,
         )
         stack.callback(scoring.end)
         return scoring

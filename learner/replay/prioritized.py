@@ -131,9 +131,9 @@ class PrioritizedReplay(SharedReplay):
     Args:
         memory: read only here.
         view: says at which rows a draw can begin, and assembles batches.
-        config: exponents and normalisation.
+        config: exponents.
         seed: of the draws.
-        n_opts: updates of priorities over which beta rises, unless ``config`` names another number.
+        n_opts: updates of priorities over which beta rises.
 
     Raises:
         ConfigError: the rows have a column of a name that is reserved here.
@@ -142,10 +142,8 @@ class PrioritizedReplay(SharedReplay):
     def __init__(self, memory: ReplayMemory, view: View, config: PrioritizedConfig, seed: int, n_opts: int) -> None:
         _check_names(memory.schema)
         super().__init__(memory, view, seed)
-        self._config, self._n_opts_final = config, config.n_opts_final or n_opts
-        self._sums = SumTree(memory.capacity)
-        self._minima = MinTree(memory.capacity) if config.normalize == "all" else None
-        self._trees = [self._sums] if self._minima is None else [self._sums, self._minima]
+        self._config, self._n_opts = config, n_opts
+        self._sums, self._minima = SumTree(memory.capacity), MinTree(memory.capacity)
         self._first = self._end = self._n_excluded = 0
         self._highest = 1.0
         self.updates = 0
@@ -218,9 +216,8 @@ class PrioritizedReplay(SharedReplay):
         self._n_excluded = 0
 
     def beta(self) -> float:
-        """The present exponent of the weights: it rises with each update, from ``beta_0`` to ``beta_final``."""
-        share = min(1.0, self.updates / self._n_opts_final)
-        return self._config.beta_0 + share * (self._config.beta_final - self._config.beta_0)
+        """The present exponent of the weights: it rises with each update, from ``beta_0`` to 1."""
+        return self._config.beta_0 + min(1.0, self.updates / self._n_opts) * (1.0 - self._config.beta_0)
 
     def _catch_up(self) -> None:
         """Add the rows at which draws can begin since the last draw, and clear the slots that are being overwritten.
@@ -252,11 +249,11 @@ class PrioritizedReplay(SharedReplay):
         return self._compute_priorities(self._reader.take(PRIORITY.name, index))
 
     def _set(self, index: Array, priority: Array | float) -> None:
-        for tree in self._trees:
+        for tree in (self._sums, self._minima):
             tree.set(index % self._memory.capacity, priority)
 
     def _clear(self, index: Array) -> None:
-        for tree in self._trees:
+        for tree in (self._sums, self._minima):
             tree.clear(index % self._memory.capacity)
 
     def _compute_priorities(self, td_error: Array) -> Array:
@@ -269,14 +266,13 @@ class PrioritizedReplay(SharedReplay):
         return priority
 
     def _compute_weights(self, priority: Array) -> Array:
-        """``(N P)^-beta``, divided by its maximum, ``[n]`` float32.
+        """``(N P)^-beta``, divided by its maximum over the whole replay, ``[n]`` float32.
 
         N and the sum in P cancel, and the least priority has the greatest weight. So a weight is
         ``(least / priority)^beta``.
         """
-        least = priority.min()
-        if self._minima is not None:
-            least = min(least, self._minima.find_least())
+        # A row may have been overwritten after the draw: then its priority is in no tree any more.
+        least = min(priority.min(), self._minima.find_least())
         self.least_probability = float(least / self._sums.total)
         weights: Array = (least / priority) ** self.beta()
         return weights.astype(np.float32)

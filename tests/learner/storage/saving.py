@@ -44,7 +44,7 @@ def saving(run: Path) -> Iterator[None]:
 def save_without_pause(run: Path) -> None:
     policies, states = (
         Checkpoints(run, CONFIG, "run"),
-        StateFiles(run / "checkpoints", {"run_id": "run"}, 1, SaveCounts()),
+        StateFiles(run / "checkpoints", {"run_id": "run"}, SaveCounts(), keep=1),
     )
     agent, number = Numbered(), 0
     while not (run / "stop").exists():
