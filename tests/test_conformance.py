@@ -33,6 +33,7 @@ from common.evaluation import DefaultEvaluator
 from common.interfaces import Agent, EnvSpec, Step
 from common.lanes.building import Env, spec_of
 from common.parts import row_schema
+from common.settings import validate
 from common.spaces import columns_of
 from crossborder.testing import (
     RowMemory,
@@ -209,8 +210,9 @@ def test_replay_buffers_fit(tmp_path: Path, capacity: int) -> None:
         writer.append(batch, len(batch["reward"]), incarnation=1, seq=seq)
     items = every_draw(RowMemory(schema, rows, view), view)
     check_replay_buffer(UniformReplay(memory, view, seed=0), items, inserted=300)
-    config = PrioritizedConfig()
-    check_replay_buffer(PrioritizedReplay(memory, view, config, seed=0, n_opts=1000), items, inserted=300)
+    for normalize in ("all", "batch"):
+        config = validate(PrioritizedConfig, {"normalize": normalize})
+        check_replay_buffer(PrioritizedReplay(memory, view, config, seed=0, n_opts=1000), items, inserted=300)
     check_replay_buffer(RecentReplay(memory, view, seed=0), items, inserted=300)
 
 

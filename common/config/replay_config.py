@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
@@ -60,6 +60,11 @@ class PrioritizedConfig(Settings):
         description="Beta at the first opt step. Beta is the exponent of the weights that correct for rows being "
         "drawn unequally often: 0 does not correct, 1 corrects fully. It rises to 1 over all updates of the run: "
         "trainer.max_opts times the agent's n_updates_per_opt.",
+    )
+    normalize: Literal["all", "batch"] = Field(
+        "all",
+        description="The weight by which all weights of a batch are divided. all: the largest in the whole replay; "
+        "batch: the largest in the batch.",
     )
 
 

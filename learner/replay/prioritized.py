@@ -131,7 +131,7 @@ class PrioritizedReplay(SharedReplay):
     Args:
         memory: read only here.
         view: says at which rows a draw can begin, and assembles batches.
-        config: exponents.
+        config: exponents and normalisation.
         seed: of the draws.
         n_opts: updates of priorities over which beta rises.
 
@@ -143,7 +143,9 @@ class PrioritizedReplay(SharedReplay):
         _check_names(memory.schema)
         super().__init__(memory, view, seed)
         self._config, self._n_opts = config, n_opts
-        self._sums, self._minima = SumTree(memory.capacity), MinTree(memory.capacity)
+        self._sums = SumTree(memory.capacity)
+        self._minima = MinTree(memory.capacity) if config.normalize == "all" else None
+        self._trees = [self._sums] if self._minima is None else [self._sums, self._minima]
         self._first = self._end = self._n_excluded = 0
         self._highest = 1.0
         self.updates = 0
@@ -249,11 +251,11 @@ class PrioritizedReplay(SharedReplay):
         return self._compute_priorities(self._reader.take(PRIORITY.name, index))
 
     def _set(self, index: Array, priority: Array | float) -> None:
-        for tree in (self._sums, self._minima):
+        for tree in self._trees:
             tree.set(index % self._memory.capacity, priority)
 
     def _clear(self, index: Array) -> None:
-        for tree in (self._sums, self._minima):
+        for tree in self._trees:
             tree.clear(index % self._memory.capacity)
 
     def _compute_priorities(self, td_error: Array) -> Array:
@@ -266,13 +268,14 @@ class PrioritizedReplay(SharedReplay):
         return priority
 
     def _compute_weights(self, priority: Array) -> Array:
-        """``(N P)^-beta``, divided by its maximum over the whole replay, ``[n]`` float32.
+        """``(N P)^-beta``, divided by its maximum, ``[n]`` float32.
 
         N and the sum in P cancel, and the least priority has the greatest weight. So a weight is
         ``(least / priority)^beta``.
         """
-        # A row may have been overwritten after the draw: then its priority is in no tree any more.
-        least = min(priority.min(), self._minima.find_least())
+        least = priority.min()
+        if self._minima is not None:
+            least = min(least, self._minima.find_least())
         self.least_probability = float(least / self._sums.total)
         weights: Array = (least / priority) ** self.beta()
         return weights.astype(np.float32)

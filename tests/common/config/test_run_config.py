@@ -179,7 +179,7 @@ def test_a_constant_of_actors_may_be_named_with_its_former_default_which_a_forme
         {"server": {"limits": {}}},
         {"trainer": {"max_opts": 1, "opt_interval": 1}},
         {"trainer": {"max_opts": 1, "keep_checkpoints": 3}},
-        {"replay": {"prioritized": {"normalize": "all"}}},
+        {"replay": {"prioritized": {"beta_final": 1.0}}},
         {"replay": {"staleness": {"half_age": 2000}}},
         {"pool": {"draw": "losses", "power": 2}},
     ],

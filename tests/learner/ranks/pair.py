@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from common.agents.losses.sequences import masked_loss
 from gymnasium import spaces
 
 from common.agents.averaging import average
 from common.agents.dqn import DQN
-from common.agents.losses.sequence_losses import masked_loss
 from common.agents.machinery.optimization import descend
 from common.agents.networks.layers import BatchRenorm
 from common.config.replay_config import PrioritizedConfig
@@ -98,11 +98,11 @@ def descend_masked(rows: slice) -> float:
     return float(parameter.detach())
 
 
-def make_shard(directory: Path, errors: Sequence[float]) -> PrioritizedReplay:
+def make_shard(directory: Path, errors: Sequence[float], normalize: str) -> PrioritizedReplay:
     """A shard whose rows have these errors."""
     memory = ReplayMemory(directory, Schema((Column("n", "<i8"),)), 100, create=True)
     ReplayWriter(memory).append({"n": np.arange(len(errors))}, len(errors), incarnation=1, seq=1)
-    config = PrioritizedConfig(alpha=ALPHA, beta_0=BETA)
+    config = PrioritizedConfig(alpha=ALPHA, beta_0=BETA, normalize=normalize)
     replay = PrioritizedReplay(memory, SelfContained(memory.schema), config, 0, 10**15)  # Beta stays.
     replay.batch(1)
     replay.update_priority(np.arange(len(errors)), np.array(errors, np.float32))
@@ -156,15 +156,18 @@ class Rank:
         return {"same": compute_checksum(agent, 1) == before, "opt_steps": agent._opt_steps, "kept_noise": kept}
 
     def weights(self) -> Any:
-        shard = make_shard(self.directory / f"weights-{self.rank}", ERRORS[self.rank])
-        buffer = ShardBuffer(shard, self.group.place, self.turns, prioritized=shard)
-        self.turns.begin(0)
-        batch = buffer.batch(12)
-        return {"index": batch["index"].tolist(), "weight": batch["weight"].tolist()}
+        found = {}
+        for normalize in ("all", "batch"):
+            shard = make_shard(self.directory / f"{normalize}-{self.rank}", ERRORS[self.rank], normalize)
+            buffer = ShardBuffer(shard, self.group.place, self.turns, prioritized=shard)
+            self.turns.begin(0)
+            batch = buffer.batch(12)
+            found[normalize] = {"index": batch["index"].tolist(), "weight": batch["weight"].tolist()}
+        return found
 
     def updates(self) -> Any:
         """The shards have been restored from checkpoints of different opt steps."""
-        shard = make_shard(self.directory / f"updates-{self.rank}", ERRORS[self.rank])
+        shard = make_shard(self.directory / f"updates-{self.rank}", ERRORS[self.rank], "all")
         for _ in range(3 * self.rank):
             shard.update_priority(np.arange(1), np.ones(1, np.float32))
         share_updates(shard, self.group)
@@ -257,13 +260,14 @@ SCENARIOS = (
 )
 
 
-def slow_weights(errors: Sequence[Sequence[float]], rank: int, index: Array) -> Array:
+def slow_weights(errors: Sequence[Sequence[float]], rank: int, index: Array, normalize: str) -> Array:
     """``(N P)^-beta`` over its maximum, by the formula of the paper over the rows of all shards."""
     priorities = [(np.abs(np.array(shard)) + 1e-8) ** ALPHA for shard in errors]
     n_rows = sum(map(len, priorities))
     chances = [priority / (len(errors) * priority.sum()) for priority in priorities]
     weights = [(n_rows * chance) ** -BETA for chance in chances]
     assert np.isclose(sum(map(np.sum, chances)), 1)
+    assert normalize == "all"
     found: Array = weights[rank][index] / max(map(np.max, weights))
     return found
 

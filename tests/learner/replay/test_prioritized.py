@@ -148,15 +148,17 @@ def by_hand(errors: Array, alpha: float, beta: float) -> Array:
 
 
 @pytest.mark.parametrize(("alpha", "beta"), [(0.6, 0.4), (1.0, 1.0), (0.5, 0.0)])
-def test_weights_are_those_of_the_formula(tmp_path: Path, alpha: float, beta: float) -> None:
+@pytest.mark.parametrize("normalize", ["all", "batch"])
+def test_weights_are_those_of_the_formula(tmp_path: Path, alpha: float, beta: float, normalize: str) -> None:
     errors = np.array([0.01, 1.0, 2.0, 4.0, 1000.0])
-    replay = ring_of(tmp_path, 5).replay(alpha=alpha, beta_0=beta, n_opts=10**15)
+    replay = ring_of(tmp_path, 5).replay(alpha=alpha, beta_0=beta, normalize=normalize, n_opts=10**15)
     replay.batch(1)
     tell(replay, dict(enumerate(errors.tolist())))
     for size in (3, 5, 50):
         batch = replay.batch(size)
         weights = by_hand(errors, alpha, beta)
-        np.testing.assert_allclose(batch["weight"], weights[batch["n"]] / weights.max(), rtol=1e-5)
+        largest = weights.max() if normalize == "all" else weights[batch["n"]].max()
+        np.testing.assert_allclose(batch["weight"], weights[batch["n"]] / largest, rtol=1e-5)
         assert batch["weight"].dtype == np.float32
         assert batch["index"].dtype == np.int64
 

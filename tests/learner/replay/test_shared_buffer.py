@@ -29,14 +29,15 @@ def filled(directory: Path, count: int = 10) -> ReplayMemory:
 
 
 def replays(memory: ReplayMemory) -> list[SharedReplay]:
-    return [UniformReplay(memory, VIEW, 0), PrioritizedReplay(memory, VIEW, PrioritizedConfig(), 0, 1000)]
+    kinds = [PrioritizedReplay(memory, VIEW, PrioritizedConfig(normalize=how), 0, 1000) for how in ("all", "batch")]
+    return [UniformReplay(memory, VIEW, 0), *kinds]
 
 
 def drawn(replay: SharedReplay, size: int = 200) -> set[int]:
     return {int(n) for n in replay.batch(size)["n"]}
 
 
-@pytest.mark.parametrize("kind", range(2))
+@pytest.mark.parametrize("kind", range(3))
 def test_excluded_items_are_never_drawn(tmp_path: Path, kind: int) -> None:
     memory = filled(tmp_path)
     memory.exclude(BAD)
@@ -46,7 +47,7 @@ def test_excluded_items_are_never_drawn(tmp_path: Path, kind: int) -> None:
     assert set(replay.make_draws(200).index.tolist()) == {1, 2, 5, 6, 7, 9}
 
 
-@pytest.mark.parametrize("kind", range(2))
+@pytest.mark.parametrize("kind", range(3))
 def test_items_excluded_later_are_drawn_no_more_and_new_ones_are(tmp_path: Path, kind: int) -> None:
     memory = filled(tmp_path)
     replay = replays(memory)[kind]
@@ -71,7 +72,7 @@ def test_an_excluded_item_gets_no_priority_again_from_an_error_that_comes_late(t
     assert not {*replay.draw(200)[0].tolist()} & {*BAD.tolist()}, "no try is lost on an item that is never drawn"
 
 
-@pytest.mark.parametrize("kind", range(2))
+@pytest.mark.parametrize("kind", range(3))
 def test_a_restored_replay_draws_no_excluded_item(tmp_path: Path, kind: int) -> None:
     memory = filled(tmp_path)
     before = replays(memory)[kind]
@@ -83,7 +84,7 @@ def test_a_restored_replay_draws_no_excluded_item(tmp_path: Path, kind: int) -> 
     assert not {int(n) for _ in range(50) for n in after.batch(2)["n"]} & {3, 4, 8}
 
 
-@pytest.mark.parametrize("kind", range(2))
+@pytest.mark.parametrize("kind", range(3))
 def test_where_all_items_are_excluded_there_is_nothing_to_draw_from(tmp_path: Path, kind: int) -> None:
     memory = filled(tmp_path)
     memory.exclude(np.arange(10))
@@ -111,7 +112,7 @@ def test_an_item_excluded_for_its_priority_does_not_spoil_those_of_the_others(tm
     assert drawn(PrioritizedReplay(memory, SelfContained(schema), PrioritizedConfig(), 0, 1000)) == {0, 2}
 
 
-@pytest.mark.parametrize("kind", range(2))
+@pytest.mark.parametrize("kind", range(3))
 def test_the_indices_of_the_last_batch_are_those_of_its_items(tmp_path: Path, kind: int) -> None:
     replay = replays(filled(tmp_path))[kind]
     assert len(replay.last_drawn) == 0
