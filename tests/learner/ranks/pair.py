@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from common.agents.losses.sequences import masked_loss
 from gymnasium import spaces
 
 from common.agents.averaging import average
 from common.agents.dqn import DQN
+from common.agents.losses.sequence_losses import masked_loss
 from common.agents.machinery.optimization import descend
 from common.agents.networks.layers import BatchRenorm
 from common.config.replay_config import PrioritizedConfig
