@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from actor.client.acting_session import NoAnswerError
@@ -29,6 +30,8 @@ from common.data import Model
 from common.interfaces import Agent
 from common.lanes.pace import Pace
 from common.lanes.plain_lanes import PlainLanes
+from common.lanes.safe_stop import stop_safely
+from common.plugins.part_config import EnvConfig
 from common.system import above_other_threads
 
 log = logging.getLogger(__name__)
@@ -106,8 +109,7 @@ class Control(SafeControl):
         proxy: takes the rows of each round as a batch.
         models: fetches models.
         pusher: sends the batches.
-        stop_safely: makes a safe stop.
-        max_model_age: seconds for which the learner may leave the model unconfirmed (``env.max_model_age_seconds``).
+        env: says how a safe stop is made, and how long the learner may leave the model unconfirmed.
         counters: counts safe stops.
     """
 
@@ -121,13 +123,13 @@ class Control(SafeControl):
         proxy: ReplayBufferProxy,
         models: ModelFetcher,
         pusher: Pusher,
-        stop_safely: Callable[[], None],
-        max_model_age: float | None,
+        env: EnvConfig,
         counters: ActorCounters,
     ) -> None:
-        super().__init__(lanes, stop_safely, counters)
+        super().__init__(lanes, partial(stop_safely, lanes, env), counters)
         self._sampler, self._pace, self._agent, self._proxy = sampler, pace, agent, proxy
-        self._models, self._pusher, self._max_model_age = models, pusher, max_model_age
+        self._models, self._pusher = models, pusher
+        self._max_model_age = age = env.max_model_age_seconds
         self._confirmed_at = time.monotonic()
         self._sync_seconds = self._inference_seconds = 0.0
         self._full = Reason("the spool is full (push.spool_bytes)", pusher.wait_for_room)
@@ -136,7 +138,7 @@ class Control(SafeControl):
             pusher.wait_for_learner,
         )
         self._old = Reason(
-            f"the learner has not confirmed the model for {max_model_age or 0:g} s (env.max_model_age_seconds)",
+            f"the learner has not confirmed the model for {age or 0:g} s (env.max_model_age_seconds)",
             self._wait_for_young_model,
         )
 

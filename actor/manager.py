@@ -8,9 +8,10 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from actor.stat import ActorStat
 from common.config.remote_config import RemoteConfig
@@ -81,6 +82,22 @@ def _remove_if_left(directory: Path) -> None:
         os.close(fd)
 
 
+@dataclass(frozen=True)
+class ActorWork:
+    """What the actors of a learner do.
+
+    Args:
+        evaluates: whether they score candidates, and record no steps.
+        record: the directory into which they write whole episodes; None: they record none.
+        models: the file of the trainer's slots on this host, which they read. None: several of them share a directory,
+            so that each model is fetched once for all.
+    """
+
+    evaluates: bool = False
+    record: Path | None = None
+    models: Path | None = None
+
+
 class ActorManager:
     """Runs ``n_actors`` worker processes for one learner.
 
@@ -90,14 +107,10 @@ class ActorManager:
         on_failure: called when a worker cannot be kept running.
         trust: how workers check the learner, and what they prove to it.
         patience: seconds a worker waits for its learner.
-        evaluates: whether the workers score candidates, and record no steps.
-        record: the directory into which the workers write whole episodes; None: they record none.
-        models: the file of the trainer's slots on this host, which the workers read. None: several workers share a
-            directory, so that each model is fetched once for all of them.
+        work: of actors, or the settings of workers whose policy is an acting service.
         cores: which are divided among the workers; empty: the workers use any cores.
         spares: processes that become the workers, one for each worker, closed by the caller; None: the manager makes
             the workers itself.
-        remote: the settings of workers whose policy is an acting service; None: the workers are actors of a learner.
     """
 
     def __init__(
@@ -108,27 +121,28 @@ class ActorManager:
         trust: Trust,
         patience: float = 60.0,
         *,
-        evaluates: bool = False,
-        record: Path | None = None,
-        models: Path | None = None,
+        work: ActorWork | RemoteConfig = ActorWork(),
         cores: Sequence[int] = (),
         spares: Sequence[Spare] | None = None,
-        remote: RemoteConfig | None = None,
     ) -> None:
-        module = ACTOR if remote is None else "actor.remote_worker"
-        self._spares = make_spares(n_actors, module) if spares is None else spares
-        self.share = _open_share() if models is None and n_actors > 1 and remote is None else None
+        self.share: ModelShare | None = None
         """The directory in which the workers share models; None if they share none."""
-        models = self.share.path if self.share is not None else models
-        self._boot = {
+        self._boot: dict[str, Any] = {
             "address": address,
             "patience": patience,
             "trust": trust.model_dump(mode="json"),
-            "evaluates": evaluates,
-            "record": str(record) if record else None,
-            "models": str(models) if models else None,
-            "remote": None if remote is None else remote.model_dump(mode="json"),
         }
+        if isinstance(work, RemoteConfig):
+            module = "actor.remote_worker"
+            self._boot["remote"] = work.model_dump(mode="json")
+        else:
+            module = ACTOR
+            if work.models is None and n_actors > 1:
+                self.share = _open_share()
+                work = replace(work, models=None if self.share is None else self.share.path)
+            self._boot |= {"evaluates": work.evaluates}
+            self._boot |= {name: str(path) for name in ("record", "models") if (path := getattr(work, name))}
+        self._spares = make_spares(n_actors, module) if spares is None else spares
         self._cores = divide_cores(cores, n_actors)
         self._supervisors: list[Supervisor] = []
         try:

@@ -68,7 +68,6 @@ class Spool(Generic[MessageT]):
         group_rows: rows that a group of several messages has at most; 0 sends each message by itself. The attribute
             may be changed at any time.
         linger: seconds after a group in which messages with fewer rows than ``group_rows`` wait for more.
-        max_seconds: an unsent message that is older is dropped.
         drop_oldest: while disconnected and full, drop the oldest unsent messages rather than let the producer wait.
         on_drop: called with each message that is dropped, under the spool's lock, so it must not call the spool.
         clock: seconds, monotonic.
@@ -82,12 +81,11 @@ class Spool(Generic[MessageT]):
         grace: float = 0.0,
         group_rows: int = 0,
         linger: float = 0.0,
-        max_seconds: float = math.inf,
         drop_oldest: bool = False,
         on_drop: Callable[[MessageT], object] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._max_bytes, self._window, self._max_seconds = max_bytes, window, max_seconds
+        self._max_bytes, self._window = max_bytes, window
         self.grace, self.group_rows, self._linger = grace, group_rows, linger
         self._drop_oldest, self._on_drop, self._clock = drop_oldest, on_drop, clock
         # Two conditions on one lock: an acknowledgement wakes the producer, which waits for room, and not the sender.
@@ -138,7 +136,6 @@ class Spool(Generic[MessageT]):
 
     def _make_room(self, size: int) -> bool:
         """Drop messages that may be dropped for a message of ``size`` bytes; return whether it has room now."""
-        self._drop_stale()
         if self._connected and self._window_is_full():
             return False
         # Groups are never dropped, so unsent messages are dropped only if that makes enough room.
@@ -159,11 +156,6 @@ class Spool(Generic[MessageT]):
 
     def _fits(self, size: int, kept: int) -> bool:
         return not kept or kept + size <= self._max_bytes
-
-    def _drop_stale(self) -> None:
-        oldest = self._clock() - self._max_seconds
-        while self._unsent and self._unsent[0].put_at <= oldest:
-            self._drop()
 
     def _drop(self) -> None:
         unsent = self._unsent.popleft()
@@ -244,7 +236,6 @@ class Spool(Generic[MessageT]):
 
     def _add_group(self) -> None:
         """Make a group of the oldest unsent messages, unless there are none, or they wait for more or are held."""
-        self._drop_stale()
         if not self._unsent or self._waits_for_more() or (self._is_held and not self._closed):
             return
         members = [self._unsent.popleft()]

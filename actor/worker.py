@@ -54,6 +54,9 @@ LOOK_SECONDS = 0.005
 class ActLoop(Protocol):
     """Acts in lanes that are no environments of this process: those of clients, for example."""
 
+    device: str
+    """Where the policy of these lanes computes."""
+
     def __call__(
         self,
         parts: Parts,
@@ -95,7 +98,6 @@ class Actor:
         models: the file of the trainer on this host, or the directory in which the workers of this host share models;
             None: the actor fetches each model for itself.
         act: acts in other lanes than environments of this process; None: the actor builds its environments.
-        device: where the agent computes.
 
     Raises:
         ConfigError: an address is not HOST:PORT, a file of ``trust`` cannot be read, or its settings contradict each
@@ -114,9 +116,8 @@ class Actor:
         record: Path | None = None,
         models: Path | None = None,
         act: ActLoop | None = None,
-        device: str = "cpu",
     ) -> None:
-        self._record, self._models, self._act_elsewhere, self._device = record, models, act, device
+        self._record, self._models, self._act_elsewhere = record, models, act
         self._recording: EpisodeRecording | None = None
         self._pool: PoolModels | None = None
         self._trust, self._tell, self._evaluates = trust, tell, evaluates
@@ -230,7 +231,7 @@ class Actor:
                 seed=joined.seed,
                 epsilon=joined.epsilon,
                 n_envs=None if self._act_elsewhere is None else 0,
-                device=self._device,
+                device="cpu" if self._act_elsewhere is None else self._act_elsewhere.device,
             )
         except Exception as error:
             counters.note_env_error(f"the parts of this actor cannot be built: {type(error).__name__}: {error}")
@@ -336,8 +337,7 @@ class Actor:
             proxy=ReplayBufferProxy(joined.schema, each_round, pusher),
             models=models,
             pusher=pusher,
-            stop_safely=partial(stop_safely, lanes, config.env),
-            max_model_age=config.env.max_model_age_seconds,
+            env=config.env,
             counters=counters,
         )
         parts.agent.train()
@@ -381,7 +381,7 @@ def run_actor(actor: Actor) -> ActorStat:
 
 
 def _make_actor(boot: Mapping[str, Any]) -> Actor:
-    record, models = (Path(boot[key]) if boot[key] else None for key in ("record", "models"))
+    record, models = (Path(boot[key]) if key in boot else None for key in ("record", "models"))
     trust = validate(Trust, boot["trust"])
     evaluates = boot["evaluates"]
     return Actor(boot["address"], boot["patience"], trust, say_error, evaluates=evaluates, record=record, models=models)

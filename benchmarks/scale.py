@@ -38,7 +38,7 @@ USUAL_PACES: Final = ("ten a second", "flat out")
 def settings_for(actors: int) -> tuple[str, ...]:
     """Settings of a learner host that takes this many actors from one address."""
     most = max(256, actors)
-    return (f"server.max_actors={most}", f"server.limits.max_address_actors={most}")
+    return (f"server.max_actors={most}", f"server.max_address_actors={most}")
 
 
 def figures(fleet: Fleet, pace: str, pid: int) -> dict[str, float]:

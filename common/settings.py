@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Final, NamedTuple, Self, TypeVar, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Final, Self, TypeVar, get_args, get_origin
 
 from pydantic import (
     AfterValidator,
@@ -39,20 +39,12 @@ PathElsewhere = Annotated[Path, "``~`` is kept"]
 """A path on another host, whose command replaces ``~`` when it gets the path as an option."""
 
 
-class Constant(NamedTuple):
-    """What has become of a setting that users can no longer choose."""
-
-    default: Any
-    """The former default. Files of earlier runs name it, and it asks for nothing else than the constant."""
-    now: str
-    """What it always is now; ends the sentence "is always"."""
-
-
 class Settings(BaseModel):
     """Base of all settings: immutable, refuses unknown keys. Every field has a sentence as its description."""
 
-    GONE: ClassVar[Mapping[str, Constant]] = {}
-    """Settings that are constants now. A key with its former default is ignored: files of runs name all keys."""
+    GONE: ClassVar[Mapping[str, Any]] = {}
+    """Settings of actors that are constants now, with their former defaults, which a learner of the previous release
+    still sends: with this value, the key is ignored."""
 
     LATER: ClassVar[frozenset[str]] = frozenset()
     """Fields of actors' settings that actors of the previous release do not know; see ``unknown_before``."""
@@ -70,7 +62,7 @@ class Settings(BaseModel):
     def _drop_constants(cls, values: Any) -> Any:
         if not cls.GONE or not isinstance(values, Mapping):
             return values
-        return {key: value for key, value in values.items() if key not in cls.GONE or value != cls.GONE[key].default}
+        return {key: value for key, value in values.items() if key not in cls.GONE or value != cls.GONE[key]}
 
     @model_validator(mode="wrap")
     @classmethod
@@ -150,8 +142,6 @@ def _locate(model: type[Settings], path: tuple[int | str, ...]) -> tuple[list[st
 def _explain_unknown(key: str, owner: type[Settings] | None) -> str:
     if owner is None:
         return "unknown key"
-    if key in owner.GONE:
-        return f"this is no setting any more, and is always {owner.GONE[key].now}; remove the key"
     return f"unknown key{nearest(key, owner.model_fields)}"
 
 

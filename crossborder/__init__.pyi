@@ -63,10 +63,10 @@ from common.agents.actor_critic import ActorCritic as ActorCritic
 from common.agents.averaging import average_gradients as average_gradients
 from common.agents.dqn import QAgent as QAgent
 from common.agents.exploring import EpsilonGreedy as EpsilonGreedy
-from common.agents.losses.sequences import masked_mean as masked_mean
-from common.agents.losses.sequences import n_step_target as n_step_target
-from common.agents.losses.sequences import rescale as rescale
-from common.agents.losses.sequences import undo_rescaling as undo_rescaling
+from common.agents.losses.sequence_losses import masked_mean as masked_mean
+from common.agents.losses.sequence_losses import n_step_target as n_step_target
+from common.agents.losses.sequence_losses import rescale as rescale
+from common.agents.losses.sequence_losses import undo_rescaling as undo_rescaling
 from common.agents.machinery.batches import Batch as Batch
 from common.agents.machinery.batches import discount_of as discount_of
 from common.agents.machinery.batches import draw as draw

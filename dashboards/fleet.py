@@ -205,10 +205,7 @@ _OVER_TIME = Row(
         ),
         Graph(
             "Over limit",
-            (
-                "Calls refused by server.limits in the last five minutes: an attack, or a fleet that has "
-                "outgrown the limits."
-            ),
+            ("Calls refused by limits in the last five minutes: an attack, or a fleet that has outgrown the limits."),
             "short",
             {"{{limit}}": "increase(crossborder_over_limit_total[5m])"},
         ),

@@ -167,7 +167,6 @@ class Pusher:
             UNLIMITED if self._never_waits else push.window,
             group_rows=choose_group_rows(answer),
             linger=LINGER_SECONDS,
-            max_seconds=push.spool_seconds or math.inf,
             drop_oldest=push.when_full == "drop_oldest",
             on_drop=self._count_dropped,
         )

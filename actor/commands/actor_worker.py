@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from actor.manager import ActorManager
+from actor.manager import ActorManager, ActorWork
 from common.cores import bind, require_usable
 from common.errors import ConfigError, CrossborderError
 from common.process.command import Parser, add_settings, as_cores, as_path, at_least, positive, run_service, tell_error
@@ -165,10 +165,8 @@ def _run_many(
         on_failure,
         trust,
         arguments.patience,
-        evaluates=arguments.evaluate,
-        record=arguments.record,
+        work=ActorWork(evaluates=arguments.evaluate, record=arguments.record) if remote is None else remote,
         cores=arguments.cores or (),
-        remote=remote,
     )
     signals.on_stop = manager.ask_to_stop
     manager.wait()

@@ -40,7 +40,7 @@ from common.agents.networks.critics import Critics
 from common.agents.networks.encoders import LeafSpaces, build_encoder, is_own_network, select_leaves
 from common.agents.networks.frozen import FrozenEncoderConfig, load_frozen_networks
 from common.agents.networks.layers import Observed
-from common.agents.networks.pictures import RandomShift
+from common.agents.networks.picture_networks import RandomShift
 from common.data import Array, Leaves
 from common.interfaces import EnvSpec, ReplayBuffer
 from common.plugins.part_config import PluginConfig

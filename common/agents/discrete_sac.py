@@ -43,7 +43,7 @@ from common.agents.network_agent import (
 )
 from common.agents.networks.allowed import AllowedActions
 from common.agents.networks.layers import Observed
-from common.agents.networks.pictures import RandomShift
+from common.agents.networks.picture_networks import RandomShift
 from common.agents.networks.policies import CategoricalPolicy
 from common.config.replay_config import Unit
 from common.data import Array, Leaves

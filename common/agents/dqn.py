@@ -57,7 +57,7 @@ from common.agents.networks.allowed import AllowedActions
 from common.agents.networks.encoders import LeafSpaces
 from common.agents.networks.layers import Observed
 from common.agents.networks.noisy import add_noise, noise_in, noisy_layers
-from common.agents.networks.pictures import RandomShift
+from common.agents.networks.picture_networks import RandomShift
 from common.config.replay_config import Unit
 from common.data import Array, Items, Leaves, Record
 from common.interfaces import EnvSpec, ReplayBuffer

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
-from common.agents.losses.sequences import masked_loss, masked_mean, vtrace
+from common.agents.losses.sequence_losses import masked_loss, masked_mean, vtrace
 from common.agents.machinery.batches import Batch, draw
 from common.agents.machinery.optimization import descend
 from common.agents.machinery.update import Results, Update

@@ -19,7 +19,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 from torch import nn
 
 from common.agents.averaging import average, total
-from common.agents.losses.sequences import generalized_advantages, masked_loss, masked_mean
+from common.agents.losses.sequence_losses import generalized_advantages, masked_loss, masked_mean
 from common.agents.machinery.batches import Batch, draw
 from common.agents.machinery.optimization import ScheduleConfig, descend
 from common.agents.machinery.update import Results, Update

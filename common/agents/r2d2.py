@@ -20,7 +20,7 @@ from torch import nn
 from torch.nn import functional
 
 from common.agents.dqn import DuelingNetwork, QAgent, QAgentConfig, QLoss
-from common.agents.losses.sequences import (
+from common.agents.losses.sequence_losses import (
     masked_loss,
     masked_mean,
     n_step_target,

@@ -18,7 +18,7 @@ from torch import nn
 
 from common.agents.actions import ActionScale
 from common.agents.entropy import EntCoefConfig, EntropyCoef, ent_coef_loss, soft_value, squashed_gaussian
-from common.agents.losses.sequences import masked_loss, masked_mean, n_step_target, sequence_priority
+from common.agents.losses.sequence_losses import masked_loss, masked_mean, n_step_target, sequence_priority
 from common.agents.machinery.batches import Batch, draw, name_td_error
 from common.agents.machinery.optimization import build_optimizer, descend, track
 from common.agents.machinery.update import Results, Update

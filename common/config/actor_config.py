@@ -12,7 +12,7 @@ from common.depth import parse_json
 from common.errors import ConfigError
 from common.plugins.part_config import EnvConfig, PluginConfig
 from common.plugins.short_names import write_out
-from common.settings import Constant, Settings, unknown_before, validate
+from common.settings import Settings, unknown_before, validate
 
 if TYPE_CHECKING:  # Ingest reads configurations, and never imports gymnasium.
     from common.lanes.building import Env
@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # Ingest reads configurations, and never imports gymnasium.
 class EvaluatorConfig(PluginConfig):
     """Greedy episodes in environments that only evaluations step."""
 
-    GONE: ClassVar = {"max_envs": Constant(32, "32")}
+    GONE: ClassVar = {"max_envs": 32, "finish_seconds": 60.0}
 
     target: str = Field(
         "common.evaluation:DefaultEvaluator",
@@ -33,11 +33,6 @@ class EvaluatorConfig(PluginConfig):
         "inline",
         description="Where evaluations run. inline: in the trainer, which waits for them, as in border; child: in a "
         "separate process on the CPU, while training goes on; actor: in an actor-worker --evaluate on another host.",
-    )
-    finish_seconds: PositiveFloat = Field(
-        60.0,
-        description="Seconds that the learner waits, when training ends, for an evaluation that still runs in the "
-        "child or the actor.",
     )
     episodes: PositiveInt = Field(
         5, description="The number of episodes in one evaluation; the score is their mean return."
@@ -75,6 +70,8 @@ learner that is not trusted must not choose them freely."""
 class PushConfig(Settings):
     """How an actor hands over its rows."""
 
+    GONE: ClassVar = {"spool_seconds": None}
+
     n_buffer: Annotated[int, Field(ge=1, le=MAX_BATCH_ROWS)] = Field(
         100, description="The number of rows in one batch (n_buffer in border)."
     )
@@ -97,10 +94,6 @@ class PushConfig(Settings):
         "block",
         description="How an actor behaves when its spool is full. block: it waits; drop_oldest: it goes on, and "
         "drops the oldest batches among those that it has never sent.",
-    )
-    spool_seconds: PositiveFloat | None = Field(
-        None,
-        description="Seconds that a batch is kept while it cannot be sent; then it is dropped. null keeps all batches.",
     )
     initial_priorities: bool = Field(
         False,

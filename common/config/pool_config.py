@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import Field, PositiveInt
 
 from common.settings import Settings
 
@@ -23,15 +23,11 @@ class PoolConfig(Settings):
     size: Annotated[int, Field(ge=1, le=MAX_POOL)] = Field(
         10, description="The number of models in the pool; a new one replaces the oldest."
     )
-    draw: Literal["uniform", "window", "losses"] = Field(
+    draw: Literal["uniform", "losses"] = Field(
         "uniform",
-        description="How an actor draws the opponent of a game. uniform: each model is as likely; window: one of the "
-        "newest pool.window models; losses: in proportion to (1 - x) ** pool.power, where x is the share of recent "
-        "games that the learner won against the model (prioritised fictitious self-play).",
-    )
-    window: PositiveInt = Field(3, description="The number of newest models that pool.draw: window draws from.")
-    power: PositiveFloat = Field(
-        1.0, description="How strongly pool.draw: losses prefers the models against which the learner loses."
+        description="How an actor draws the opponent of a game. uniform: each model is as likely; losses: in "
+        "proportion to (1 - x)², where x is the share of recent games that the learner won against the model "
+        "(prioritised fictitious self-play).",
     )
 
 

@@ -58,27 +58,13 @@ class PrioritizedConfig(Settings):
     beta_0: Unit = Field(
         0.4,
         description="Beta at the first opt step. Beta is the exponent of the weights that correct for rows being "
-        "drawn unequally often; 0 does not correct.",
-    )
-    beta_final: Unit = Field(1.0, description="Beta after n_opts_final updates of priorities; 1 corrects fully.")
-    n_opts_final: PositiveInt | None = Field(
-        None,
-        description="The number of updates of priorities over which beta goes linearly from beta_0 to beta_final; "
-        "null takes those of the whole run: trainer.max_opts times the agent's n_updates_per_opt.",
+        "drawn unequally often: 0 does not correct, 1 corrects fully. It rises to 1 over all updates of the run: "
+        "trainer.max_opts times the agent's n_updates_per_opt.",
     )
     normalize: Literal["all", "batch"] = Field(
         "all",
         description="The weight by which all weights of a batch are divided. all: the largest in the whole replay; "
         "batch: the largest in the batch.",
-    )
-
-
-class StalenessConfig(Settings):
-    """Weights of draws by the age of the policy that took their steps."""
-
-    half_age: PositiveFloat = Field(
-        description="The age at which the loss of a draw counts half: it is multiplied by 1 / (1 + age / half_age). "
-        "The age is the number of opt steps between the model that acted and the newest model that has acted."
     )
 
 
@@ -149,10 +135,11 @@ class ReplayConfig(Settings):
         description="Prioritized replay: rows with greater TD errors are drawn more often. {} takes the defaults; "
         "null draws uniformly.",
     )
-    staleness: StalenessConfig | None = Field(
+    half_age: PositiveFloat | None = Field(
         None,
-        description="Lets steps of old policies count less: the loss of a draw is weighted by the age of the policy "
-        "that took its steps. With prioritized, both weights are multiplied. null: all ages count alike.",
+        description="Lets steps of old policies count less: the loss of a draw is multiplied by "
+        "1 / (1 + age / half_age). The age is the number of opt steps between the model that acted and the newest "
+        "model that has acted. With prioritized, both weights are multiplied. null: all ages count alike.",
     )
     target: str | None = Field(
         None,

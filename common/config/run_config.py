@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
@@ -17,7 +17,7 @@ from common.config.storage_config import StorageConfig
 from common.config.trainer_config import TrainerConfig
 from common.errors import ConfigError
 from common.plugins.part_config import AgentArguments, PluginConfig
-from common.settings import Constant, HomePath, Settings, validate
+from common.settings import HomePath, Settings, validate
 from common.wire.address import is_loopback
 
 RECORDER_OPTIONAL: Final = frozenset({"identity", "config"})
@@ -58,10 +58,6 @@ class MetricsConfig(Settings):
 
     On loopback, a port that nobody has named gives way to a free one if another program has it.
     """
-
-    GONE: ClassVar = {
-        "per_actor": Constant(None, f"true if server.max_actors is at most {MAX_ACTORS_SHOWN}, and otherwise false")
-    }
 
     host: str = Field("127.0.0.1", description="The address on which /metrics is served.")
     trainer_port: Annotated[int | None, Field(ge=0, le=65535)] = Field(

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Final, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
 from common.errors import ConfigError
-from common.settings import Constant, HomePath, Settings
+from common.settings import HomePath, Settings
 from common.wire.address import is_loopback, split_address
 from common.wire.tls import read_authorities, read_pair
 from common.wire.tokens import ACTOR_VARIABLE, ADMIN_VARIABLE, TokenSource
 
 LEAST_MESSAGE_BYTES, MOST_MESSAGE_BYTES = 1024, 256 << 20
 """The least and the largest value of ``max_message_bytes``."""
-MAX_GRPC_NUMBER: Final = (1 << 31) - 1
-"""The largest number in an option of gRPC."""
-MAX_GRPC_SECONDS: Final = MAX_GRPC_NUMBER // 1000
-"""The longest time in an option of gRPC, which counts milliseconds: 24 days."""
-
-_SHARED: Final = "; with max_address_actors of max_actors or more, that of all addresses together"
+MAX_GRPC_SECONDS: Final = ((1 << 31) - 1) // 1000
+"""The longest time in an option of gRPC, which counts milliseconds in 31 bits: 24 days."""
+CALLS_ON_CONNECTION: Final = 16
+"""The most calls at one time on one connection that only one actor uses (SETTINGS_MAX_CONCURRENT_STREAMS of HTTP/2);
+further ones wait. An actor has one stream, and a few short calls beside it."""
+WAITING_BYTES: Final = 8 << 20
+"""The most bytes that wait for each actor: a window of its batches, and an answer with a model."""
+HANDSHAKE_SECONDS: Final = 10.0
+"""A TLS handshake over a slow link takes one or two seconds; a longer time would serve attackers only."""
 
 OnOutOfBounds = Literal["count", "refuse"]
 
@@ -48,52 +51,8 @@ class TlsConfig(Settings):
             read_authorities(self.client_ca)
 
 
-class LimitsConfig(Settings):
-    """Limits for callers; a call beyond them is answered RESOURCE_EXHAUSTED. Here, max_actors counts as at least 16."""
-
-    GONE: ClassVar = {
-        "max_connections": Constant(None, "two for each of server.max_actors"),
-        "max_calls": Constant(None, "four for each of server.max_actors"),
-        "max_address_calls": Constant(None, f"three for each of server.max_actors{_SHARED}"),
-        "max_health_calls": Constant(32, "32"),
-        "max_admin_calls": Constant(16, "16"),
-        "joins_per_second": Constant(100.0, "100"),
-        "address_joins_per_second": Constant(50.0, f"50{_SHARED}"),
-        "address_failures_per_second": Constant(10.0, "10"),
-    }
-
-    max_connection_calls: PositiveInt = Field(
-        16,
-        le=MAX_GRPC_NUMBER,
-        description="The most calls at one time on one connection (SETTINGS_MAX_CONCURRENT_STREAMS of HTTP/2); "
-        "further ones wait.",
-    )
-    max_waiting_bytes: PositiveInt | None = Field(
-        None,
-        description="The most bytes of unfinished messages, and of answers that are not read, that the learner keeps. "
-        "Beyond this, it ends connections of the name or address that makes it keep most. null: 8 MiB for each of "
-        "max_actors, but at least two messages of max_message_bytes.",
-    )
-    max_address_actors: PositiveInt | None = Field(
-        None,
-        description="The most actors with the token of one name, or with unnamed tokens from one address (IPv6: from "
-        "one /64), at one time. With max_actors or more, one name or address may also use all calls and joins that the "
-        "learner allows; otherwise three quarters of the calls and half of the joins. null: seven eighths of "
-        "max_actors, but at least 16.",
-    )
-    handshake_seconds: Annotated[float, Field(ge=1, le=MAX_GRPC_SECONDS)] = Field(
-        10.0, description="Seconds that a connection has for its handshakes, and a call for its first message."
-    )
-
-
 class ServerConfig(Settings):
     """The gRPC server on the learner host."""
-
-    GONE: ClassVar = {
-        "reflection": Constant(False, "true if the learner answers admins (server.admin)"),
-        "max_rows": Constant(65_536, "65,536, the most that push.n_buffer may be"),
-        "largest_value": Constant(1e12, "1e12; server.clip_nonfinite clips larger values of a column"),
-    }
 
     listen: str = Field(
         "127.0.0.1:50051",
@@ -124,6 +83,13 @@ class ServerConfig(Settings):
     )
     open_health: bool = Field(True, description="Whether health checks are answered without a token.")
     max_actors: Annotated[int, Field(ge=1, le=4096)] = Field(256, description="The most actors at one time.")
+    max_address_actors: PositiveInt | None = Field(
+        None,
+        description="The most actors with the token of one name, or with unnamed tokens from one address (IPv6: from "
+        "one /64), at one time; they may share one connection. With max_actors or more, one name or address may also "
+        "use all calls and joins that the learner allows; otherwise three quarters of the calls and half of the joins. "
+        "null: seven eighths of max_actors, but at least 16.",
+    )
     evaluating_names: list[str] | None = Field(
         None,
         description="The names of the tokens with which actors may score models (`actor-worker --evaluate`): a score "
@@ -138,10 +104,6 @@ class ServerConfig(Settings):
     )
     max_message_bytes: Annotated[int, Field(ge=LEAST_MESSAGE_BYTES, le=MOST_MESSAGE_BYTES)] = Field(
         16 << 20, description="The most bytes of one message from an actor."
-    )
-    limits: LimitsConfig = Field(
-        LimitsConfig(),
-        description="Limits on connections, calls and joins, which protect the learner from too many callers.",
     )
     clip_nonfinite: dict[str, PositiveFloat] = Field(
         default_factory=dict,
@@ -179,17 +141,27 @@ class ServerConfig(Settings):
     @property
     def address_actors(self) -> int:
         """The most actors from one address at one time."""
-        return self.limits.max_address_actors or max(16, self.max_actors - self.max_actors // 8)
+        return self.max_address_actors or max(16, self.max_actors - self.max_actors // 8)
 
     @property
     def may_share_address(self) -> bool:
         """Whether all actors may come from one address or with one name, such as from behind a front or a relay."""
-        return (self.limits.max_address_actors or 0) >= self.max_actors
+        return (self.max_address_actors or 0) >= self.max_actors
+
+    @property
+    def connection_calls(self) -> int:
+        """The most calls at one time on one connection, on which all actors of an address may be (a relay)."""
+        return CALLS_ON_CONNECTION + (self.max_address_actors or 0)
+
+    @property
+    def handshake_seconds(self) -> float:
+        """Seconds that a connection has for its handshakes, and a call for its first message."""
+        return min(HANDSHAKE_SECONDS, self.lost_seconds / 3)
 
     @property
     def waiting_bytes(self) -> int:
-        """The most bytes of unfinished messages and unread answers; null allows each actor a window and a model."""
-        return self.limits.max_waiting_bytes or max(8 * self.fleet << 20, 2 * self.max_message_bytes)
+        """The most bytes of unfinished messages, and of answers that are not read, over all connections."""
+        return self.fleet * min(WAITING_BYTES, self.max_message_bytes)
 
     @property
     def answers_admins(self) -> bool:

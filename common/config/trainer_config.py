@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from pydantic import AliasChoices, Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from common.cores import Cores
-from common.settings import Constant, Settings
+from common.settings import Settings
 
 Interval = Annotated[int | None, Field(ge=0)]
 Precision = Literal["float32", "bfloat16"]
@@ -17,8 +17,6 @@ ProductChoice = Literal["measured", "torch", "onednn"]
 
 class TrainerConfig(Settings):
     """The learner loop. Intervals count opt steps; 0 or null means never."""
-
-    GONE: ClassVar = {"rank_seconds": Constant(60.0, "server.hung_seconds")}
 
     max_opts: PositiveInt = Field(
         description="The number of opt steps after which training ends.",
@@ -54,18 +52,8 @@ class TrainerConfig(Settings):
         description="Seconds between two checkpoints, from which --resume goes on. null writes a checkpoint only "
         "when training ends.",
     )
-    keep_checkpoints: PositiveInt = Field(
-        3,
-        description="The number of checkpoints that are kept; a new one replaces the oldest. --resume goes on from "
-        "the newest one that is whole.",
-    )
     sync_interval: Interval = Field(
         100, description="The number of opt steps after which the newest model is published to the actors."
-    )
-    opt_interval: PositiveInt = Field(
-        1,
-        description="Environment steps per opt step in sync-train. It has no effect in learner-server, nor with "
-        "replay.samples_per_insert.",
     )
     starvation_seconds: PositiveFloat | None = Field(
         None,

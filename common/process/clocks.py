@@ -63,10 +63,6 @@ class Every:
     def due(self, step: int) -> bool:
         return self._interval > 0 and step % self._interval == 0
 
-    def count(self, before: int, now: int) -> int:
-        """The number of due steps after step ``before``, up to and including step ``now``."""
-        return now // self._interval - before // self._interval if self._interval else 0
-
 
 class Bucket:
     """A token bucket, full at first: ``size`` tokens can be taken at once, ``rate`` a second in the long run."""

@@ -53,6 +53,21 @@ def parser() -> Parser:
         help="the directories that GLOB matches are one group; other runs are grouped by the name in their config.yaml",
     )
     made.add_argument("--by", metavar="KEY.KEY", help="group runs by this value of their configurations")
+    _add_curve_options(made)
+    made.add_argument("--title", default="", metavar="TEXT", help="the title above the picture")
+    made.add_argument(
+        "--output",
+        type=as_path,
+        default=Path("curves.png"),
+        metavar="FILE",
+        help="the picture, a .png, .svg or .pdf file (default: curves.png)",
+    )
+    made.add_argument("--csv", type=as_path, metavar="FILE", help="a file that gets the points of the curves")
+    return made
+
+
+def _add_curve_options(made: Parser) -> None:
+    """Add the options that say how a curve is made of runs."""
     made.add_argument("--over", choices=LABELS, default="env-steps", help="the horizontal axis (default: env-steps)")
     made.add_argument(
         "--record",
@@ -82,16 +97,6 @@ def parser() -> Parser:
         metavar="N",
         help="the number of points of a curve whose runs were scored at different places (default: 100)",
     )
-    made.add_argument("--title", default="", metavar="TEXT", help="the title above the picture")
-    made.add_argument(
-        "--output",
-        type=as_path,
-        default=Path("curves.png"),
-        metavar="FILE",
-        help="the picture, a .png, .svg or .pdf file (default: curves.png)",
-    )
-    made.add_argument("--csv", type=as_path, metavar="FILE", help="a file that gets the points of the curves")
-    return made
 
 
 def _group(text: str) -> tuple[str, str]:

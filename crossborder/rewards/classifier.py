@@ -16,7 +16,7 @@ from torch import nn
 
 from common.agents.networks import ConvNet
 from common.agents.networks.layers import Head
-from common.agents.networks.pictures import size_of
+from common.agents.networks.picture_networks import size_of
 from common.data import Array
 from common.depth import parse_json
 from common.errors import CheckpointError, ConfigError
@@ -54,7 +54,7 @@ class SuccessNet(nn.Module):
     """Convolutions over each picture, and two layers that join them.
 
     Args:
-        shapes: of the pictures by path, as ``common.agents.networks.pictures`` takes them.
+        shapes: of the pictures by path, as ``common.agents.networks.picture_networks`` takes them.
 
     Raises:
         ConfigError: a shape is not that of a picture.

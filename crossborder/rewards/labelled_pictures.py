@@ -10,7 +10,7 @@ from typing import Final
 import gymnasium
 import numpy as np
 
-from common.agents.networks.pictures import is_picture
+from common.agents.networks.picture_networks import is_picture
 from common.data import Array
 from common.episode_files import SUFFIX, read_episode, read_headers
 from common.errors import DatasetError

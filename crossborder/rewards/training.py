@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 import torch
 
-from common.agents.networks.pictures import shift, size_of
+from common.agents.networks.picture_networks import shift, size_of
 from common.data import Array
 from common.errors import DatasetError
 from crossborder.rewards.classifier import Classifier, ClassifierFacts, SuccessNet

@@ -31,6 +31,7 @@ class ActingForClients:
 
     def __init__(self, learner: str, config: ServingConfig, on_listening: Callable[[Places], None]) -> None:
         self._learner, self._config, self._on_listening = learner, config, on_listening
+        self.device = config.device
 
     def __call__(
         self,

@@ -71,23 +71,7 @@ def parser() -> Parser:
     )
     made.add_argument("--check", action="store_true", help="check whether the service would work here, and exit")
     made.add_argument("--config", type=as_path, metavar="FILE", help="a YAML file with settings of the service")
-    made.add_argument("--listen", metavar="HOST:PORT", help="where it listens for clients (default: 127.0.0.1:50060)")
-    made.add_argument(
-        "--websocket", metavar="HOST:PORT", help="where it listens for clients that speak WebSocket (default: nowhere)"
-    )
-    files = {
-        "--listen-certificate": "the service's certificate",
-        "--listen-key": "the private key of that certificate",
-        "--listen-client-ca": "authorities that must have issued the clients' certificates (default: they need none)",
-        "--listen-tokens": "the file of the clients' tokens",
-    }
-    for option, text in files.items():
-        made.add_argument(option, type=as_path, metavar="FILE", help=text)
-    made.add_argument(
-        "--listen-insecure",
-        action="store_true",
-        help="listen beyond this host without encryption and without tokens",
-    )
+    _add_client_options(made)
     made.add_argument(
         "--metrics",
         metavar="HOST:PORT",
@@ -107,6 +91,27 @@ def parser() -> Parser:
     )
     add_settings(made, "settings", "a setting of the service; repeatable")
     return made
+
+
+def _add_client_options(made: Parser) -> None:
+    """Add the options that say where clients come in, and who may."""
+    made.add_argument("--listen", metavar="HOST:PORT", help="where it listens for clients (default: 127.0.0.1:50060)")
+    made.add_argument(
+        "--websocket", metavar="HOST:PORT", help="where it listens for clients that speak WebSocket (default: nowhere)"
+    )
+    files = {
+        "--listen-certificate": "the service's certificate",
+        "--listen-key": "the private key of that certificate",
+        "--listen-client-ca": "authorities that must have issued the clients' certificates (default: they need none)",
+        "--listen-tokens": "the file of the clients' tokens",
+    }
+    for option, text in files.items():
+        made.add_argument(option, type=as_path, metavar="FILE", help=text)
+    made.add_argument(
+        "--listen-insecure",
+        action="store_true",
+        help="listen beyond this host without encryption and without tokens",
+    )
 
 
 def _as_named_run(text: str) -> tuple[str, Path]:
@@ -214,7 +219,6 @@ def _serve_run(arguments: argparse.Namespace, config: ServingConfig, signals: St
         tell,
         record=config.record,
         act=act,
-        device=config.device,
     )
     signals.on_stop = actor.stop
     run_actor(actor)

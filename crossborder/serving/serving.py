@@ -85,7 +85,7 @@ async def serve(
     server_config = config.as_server()
     limits = CallLimits(server_config.fleet, counts, may_share_address=True)
     waiting = WaitingBytes(server_config.waiting_bytes, "the sessions of this service")
-    seconds = server_config.limits.handshake_seconds
+    seconds = server_config.handshake_seconds
     service = Service(config, sessions, figures, limits, AuditLog(config.audit_file), seconds)
     admission = Admission(gate, limits, counts, service.audit, handshake_seconds=seconds, waiting=waiting)
     options = dict(server_options(server_config))

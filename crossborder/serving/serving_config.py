@@ -10,7 +10,6 @@ from common.config.server_config import (
     LEAST_MESSAGE_BYTES,
     MAX_GRPC_SECONDS,
     MOST_MESSAGE_BYTES,
-    LimitsConfig,
     ServerConfig,
     TlsConfig,
 )
@@ -127,6 +126,5 @@ class ServingConfig(Settings):
             max_actors=self.max_sessions,
             max_message_bytes=self.max_message_bytes,
             lost_seconds=min(self.silence_seconds + 30, MAX_GRPC_SECONDS),
-            # A program may have all of its sessions on one connection.
-            limits=LimitsConfig(max_connection_calls=self.max_sessions + 16, max_address_actors=self.max_sessions),
+            max_address_actors=self.max_sessions,  # A program may have all of its sessions on one connection.
         )

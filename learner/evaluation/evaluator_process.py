@@ -58,7 +58,7 @@ class EvaluatorProcess(CandidateScoring):
     still_runs = logging.INFO, "the evaluation before still runs"
 
     def __init__(self, config: RunConfig, checkpoints: Checkpoints, *, waits: bool = True) -> None:
-        super().__init__(checkpoints, config.evaluator.finish_seconds)
+        super().__init__(checkpoints)
         self._boot = {
             "config": config.model_dump(mode="json"),
             "candidate": str(checkpoints.directory / CANDIDATE),

@@ -71,7 +71,7 @@ class Scoring(Protocol):
         """Return the evaluation that is running if it has finished by now; each evaluation is returned once.
 
         Args:
-            wait: wait up to ``evaluator.finish_seconds`` for it, then abandon it.
+            wait: wait up to ``FINISH_SECONDS`` for it, then abandon it.
 
         Raises:
             CrossborderError: the evaluator failed.
@@ -170,6 +170,11 @@ class NoScoring:
         """Do nothing: no evaluation ever begins."""
 
 
+FINISH_SECONDS: Final = 60.0
+"""How long the end of training waits for a score that is still missing: most evaluations take seconds, and nobody
+wants to wait for an evaluator that has hung."""
+
+
 class CandidateScoring(abc.ABC):
     """The base of a ``Scoring`` of a copy of the agent in another process, while the agent goes on learning.
 
@@ -178,15 +183,14 @@ class CandidateScoring(abc.ABC):
 
     Args:
         checkpoints: takes the candidates and ``best/``.
-        finish_seconds: at the end of training, the longest wait for the score that is still missing.
     """
 
     still_runs: ClassVar[tuple[int, str]]
     """The log level of the first evaluation that is skipped, and the reason why it is skipped."""
 
-    def __init__(self, checkpoints: Checkpoints, finish_seconds: float) -> None:
+    def __init__(self, checkpoints: Checkpoints) -> None:
         self.skipped = 0
-        self._checkpoints, self._finish_seconds = checkpoints, finish_seconds
+        self._checkpoints = checkpoints
         self._running: Moment | None = None
         """The moment of the candidate whose score is awaited; None if no score is awaited."""
         self._abandoned = threading.Event()
@@ -223,7 +227,7 @@ class CandidateScoring(abc.ABC):
 
     def poll(self, *, wait: bool = False) -> FinishedEvaluation | None:
         """See ``Scoring``."""
-        finished = self._listen(Deadline(self._finish_seconds if wait else 0.0))
+        finished = self._listen(Deadline(FINISH_SECONDS if wait else 0.0))
         if wait and self._running is not None:
             log.warning("opt step %d: the evaluation is abandoned: no score came", self._running.opt_steps)
             self.abandon()
@@ -263,7 +267,6 @@ class ActorScoring(CandidateScoring):
         publish: makes the agent's present policy, of this opt step, the newest candidate that actors can fetch.
         incarnation: of the run; scores of earlier lives of the run do not count.
         checkpoints: takes the candidates and ``best/``.
-        finish_seconds: at the end of training, the longest wait for the score that is still missing.
     """
 
     restarts = 0
@@ -278,9 +281,8 @@ class ActorScoring(CandidateScoring):
         *,
         incarnation: int,
         checkpoints: Checkpoints,
-        finish_seconds: float,
     ) -> None:
-        super().__init__(checkpoints, finish_seconds)
+        super().__init__(checkpoints)
         self._score, self._control, self._publish = shared / SCORE, control, publish
         self._incarnation, self._seen = incarnation, control.scores
 

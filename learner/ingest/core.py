@@ -152,7 +152,7 @@ class IngestCore:
             map_actor_table(boot.directory, create=False),
             config.server.max_actors,
             config.server.lost_seconds,
-            config.server.limits.handshake_seconds,
+            config.server.handshake_seconds,
         )
         self.cordons = Cordons(boot.directory / "cordons.json")
         self.writer = ReplayWriter(

@@ -98,8 +98,8 @@ async def serve(boot: IngestBoot) -> None:
     limits = CallLimits(config.fleet, core.counts, may_share_address=config.may_share_address)
     bell = Bell(boot.bell_fds[1], -1)
     servicer = LearnerServicer(core, bell, limits, audit)
-    waiting = WaitingBytes(config.waiting_bytes, "server.limits.max_waiting_bytes")
-    seconds = config.limits.handshake_seconds
+    waiting = WaitingBytes(config.waiting_bytes, "the actors of this learner")
+    seconds = config.handshake_seconds
     gate = Gate.of(config)
     admission = Admission(gate, limits, core.counts, audit, handshake_seconds=seconds, waiting=waiting)
     events = _TrainerEvents(core, bell, servicer)

@@ -176,7 +176,7 @@ class CallLimits:
 
 
 class AddressIds:
-    """How many actor ids the actors of one account may hold (``server.limits.max_address_actors``).
+    """How many actor ids the actors of one account may hold (``server.max_address_actors``).
 
     Args:
         at_most: ids of one account.

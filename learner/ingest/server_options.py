@@ -25,7 +25,6 @@ MAX_CONNECTIONS_OPTION = "grpc.max_allowed_incoming_connections"
 
 def server_options(config: ServerConfig) -> list[tuple[str, int]]:
     """Options of the learner's server: ping limits match ``CLIENT_OPTIONS``, and a port that is taken is an error."""
-    limits = config.limits
     return [
         ("grpc.so_reuseport", 0),
         ("grpc.max_receive_message_length", config.max_message_bytes),
@@ -37,8 +36,8 @@ def server_options(config: ServerConfig) -> list[tuple[str, int]]:
         ("grpc.compression_enabled_algorithms_bitset", 1),
         # An actor keeps one connection, and opens another before it lets go of one that has failed.
         (MAX_CONNECTIONS_OPTION, 2 * config.fleet),
-        ("grpc.max_concurrent_streams", limits.max_connection_calls),
-        ("grpc.server_handshake_timeout_ms", int(1000 * limits.handshake_seconds)),
+        ("grpc.max_concurrent_streams", config.connection_calls),
+        ("grpc.server_handshake_timeout_ms", int(1000 * config.handshake_seconds)),
         ("grpc.max_connection_idle_ms", int(1000 * config.lost_seconds)),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.min_ping_interval_without_data_ms", 1_000),

@@ -249,7 +249,7 @@ class LearnerServicer(pb_grpc.LearnerServiceServicer):
         """
         server = self._core.config.server
         try:
-            async with asyncio.timeout(server.limits.handshake_seconds if first else server.lost_seconds):
+            async with asyncio.timeout(server.handshake_seconds if first else server.lost_seconds):
                 request = await context.read()
         except TimeoutError:
             if first:

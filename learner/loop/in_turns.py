@@ -22,7 +22,6 @@ from common.config.run_config import RunConfig
 from common.data import Model, ModelVersion, Snapshot
 from common.lanes.pace import Pace
 from common.lanes.safe_stop import stop_safely
-from common.process.clocks import Every
 from common.shared.mapped import holding_alone
 from common.wire.tensor_file import read_tensors
 from learner.loop.run import Result, Run, open_directory
@@ -59,7 +58,6 @@ class ActorInTurns:
         self.owed = 0
         """Opt steps that are due and not yet taken; always 0 with a replay ratio, since then ``limiter`` decides."""
         self._is_restored = False
-        self._opt = Every(config.trainer.opt_interval if ratio is None else None)
         self._sink = LocalSink(run.memory, run.value_rules)
         self._lanes, self._env = lanes_of(run.parts), config.env
         rate = config.env.rate_hz
@@ -81,7 +79,8 @@ class ActorInTurns:
         before = self.counters.env_steps
         self._sampler.version = opt_steps
         self._sampler.sample_and_push(self._agent, self._sink)
-        self.owed += self._opt.count(before, self.counters.env_steps)
+        if self.limiter.samples_per_insert is None:
+            self.owed += self.counters.env_steps - before
 
     def episode_record(self) -> dict[str, float]:
         """Means of the newest episodes by key; games that have ended count from now on."""
@@ -139,7 +138,7 @@ class Trainer:
     The constructor opens the run. Use the trainer once, as a context manager.
 
     After a step in every environment the trainer takes exactly as many opt steps as ``replay.samples_per_insert`` asks
-    for; without a ratio, one opt step for each ``trainer.opt_interval`` environment steps.
+    for; without a ratio, one opt step for each environment step, as border does by default.
 
     Args:
         config: checked already.

@@ -27,8 +27,8 @@ class OfflineTrainer:
     The constructor opens the run and loads the rows. Use the trainer once, as a context manager.
 
     The rows are copied into the run's own replay, whose capacity grows to hold them all; ``trainer.warmup_period``,
-    ``trainer.opt_interval``, ``replay.samples_per_insert`` and ``push.initial_priorities`` have no effect here. A
-    resumed run of any kind learns from the rows in its replay.
+    ``replay.samples_per_insert`` and ``push.initial_priorities`` have no effect here. A resumed run of any kind learns
+    from the rows in its replay.
 
     Args:
         config: checked already.

@@ -153,9 +153,9 @@ def build_view(schema: Schema, config: RunConfig, newest_model: Callable[[], int
     view = named.build(optional=given)
     if not isinstance(view, View):
         raise PluginError(f"replay.view.target: expected a crossborder.View, found {type(view).__name__}")
-    staleness = config.replay.staleness
-    view = view if staleness is None else WeighedByAge(view, schema, staleness.half_age, newest_model)
-    settings = config.model_dump(mode="json", include={"env": True, "replay": {"view", "staleness"}})
+    half_age = config.replay.half_age
+    view = view if half_age is None else WeighedByAge(view, schema, half_age, newest_model)
+    settings = config.model_dump(mode="json", include={"env": True, "replay": {"view", "half_age"}})
     view.settings = json.dumps([settings, given["discount_factor"]], sort_keys=True)
     return view
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Self
 
@@ -209,16 +209,8 @@ class Run:
             log.info("products: %s", self.products)
             guard, run_id = directory.require_in_place, directory.identity.run_id
             self.checkpoints = Checkpoints(directory.path, config.actor_part(), run_id, guard=guard)
-            self.states = StateFiles(
-                directory.path / "checkpoints",
-                {
-                    **asdict(directory.identity),
-                    "config_sha256": hashlib.sha256(dump_config(config).encode()).hexdigest(),
-                },
-                config.trainer.keep_checkpoints,
-                self.checkpoints.counts,
-                guard,
-            )
+            about = {**asdict(directory.identity), "config_sha256": sha256(dump_config(config).encode()).hexdigest()}
+            self.states = StateFiles(directory.path / "checkpoints", about, self.checkpoints.counts, guard)
             self.memory = open_memory(directory, self.parts.schema, config.replay, slack, earlier)
             stack.callback(logging_write_errors("after a power cut the newest rows may be missing")(self.memory.close))
             self.pool = Pool.of(config, directory.path)
@@ -232,11 +224,7 @@ class Run:
             """The models for the actors; None if there are no actors, or before the first model."""
             self.buffer = build_buffer(self.memory, config, datasets, self._newest_model)
             if origin is not None and earlier is None:
-                log.info("a new run from %s", origin)
-                origin.restore(self.parts, config)
-                if origin.has_replay:
-                    with open_dataset(str(origin.run)) as dataset:
-                        self.load(dataset)
+                self._begin_from(origin)
             self._stack = stack.pop_all()
 
     def __enter__(self) -> Self:
@@ -244,6 +232,14 @@ class Run:
 
     def __exit__(self, *exception: object) -> None:
         self._stack.close()
+
+    def _begin_from(self, origin: Origin) -> None:
+        """Give a new run the agent of another run and, if they are asked for, its rows."""
+        log.info("a new run from %s", origin)
+        origin.restore(self.parts, self.config)
+        if origin.has_replay:
+            with open_dataset(str(origin.run)) as dataset:
+                self.load(dataset)
 
     def load(self, dataset: Dataset, *, whole: bool = False, console: Console | None = None) -> None:
         """Copy recorded rows into the replay, before the learner is made; see ``learner.datasets.loading``."""

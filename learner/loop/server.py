@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Self
 
-from actor.manager import ActorManager
+from actor.manager import ActorManager, ActorWork
 from actor.stat import ActorStat
 from common.config.run_config import FREE_PORTS, RunConfig
 from common.config.server_config import ServerConfig
@@ -130,22 +130,19 @@ class LearnerServer:
             self.control.opt_steps = self.learner.opt_steps
             self.ratio.begin(self.buffer.inserted, self.buffer.sampled)
             # 5. The first model, ingest, /metrics and endpoints.json. Parts end in the reverse order of these lines.
-            # Local actors start last but end after ingest, which takes their last rows.
             self.learner.start()
-            ending_local_actors = stack.enter_context(ExitStack())
+            ending_local_actors = stack.enter_context(ExitStack())  # After ingest, which takes their last rows.
             self.ingest = self._start_ingest()
             stack.push(self._end_ingest)
             self.intake = self._make_intake()
-            self._metrics = self._serve_metrics()
-            stack.callback(self._metrics.close)
+            self._metrics = self._serve_metrics(stack)
             self.ingest.when_moved = self._write_endpoints_again
             self._write_endpoints()
             if self.ranks is not None:
                 self.ranks.listen(self.learner, self.ingest.address, directory.shared)
             # 6. Local actors.
             if local_actors:
-                self.local_actors = self._start_local_actors(local_actors, coming_actors)
-                ending_local_actors.callback(self.local_actors.stop_and_join, LEAVE_SECONDS)
+                self.local_actors = self._start_local_actors(local_actors, coming_actors, ending_local_actors)
             self._stack = stack.pop_all()
 
     def __enter__(self) -> Self:
@@ -154,8 +151,8 @@ class LearnerServer:
     def __exit__(self, *exception: object) -> None:
         self._stack.close()
 
-    def _start_local_actors(self, n: int, spares: Sequence[Spare] | None) -> ActorManager:
-        """Start actors on this host; they read models from the trainer's slots.
+    def _start_local_actors(self, n: int, spares: Sequence[Spare] | None, stack: ExitStack) -> ActorManager:
+        """Start actors on this host, which read models from the trainer's slots; ``stack`` ends them.
 
         Raises:
             ConfigError: the trainer and ingest have all cores.
@@ -166,10 +163,12 @@ class LearnerServer:
                 f"trainer.cores: expected to leave a core to the local actors, found {write_cores(own)}, which are all "
                 "that this process may use"
             )
-        trust, models = local_trust(self.config.server), self.run.dir.shared / "models"
+        trust, work = local_trust(self.config.server), ActorWork(models=self.run.dir.shared / "models")
         cores = divide_cores(self.run.cores_left, self.place.n_local)[self.place.local_rank]
         address, fail = self.ingest.local_address, self.learner.fail
-        return ActorManager(address, n, fail, trust, models=models, cores=cores, spares=spares)
+        manager = ActorManager(address, n, fail, trust, work=work, cores=cores, spares=spares)
+        stack.callback(manager.stop_and_join, LEAVE_SECONDS)
+        return manager
 
     def _open_group(self, stack: ExitStack, when_met: Callable[[], None]) -> Group | None:
         if self.place.is_alone:
@@ -243,7 +242,6 @@ class LearnerServer:
             partial(_make_publisher(run, CANDIDATES).publish, wait=True),
             incarnation=run.dir.identity.incarnation,
             checkpoints=run.checkpoints,
-            finish_seconds=config.evaluator.finish_seconds,
         )
         stack.callback(scoring.end)
         return scoring
@@ -273,7 +271,7 @@ class LearnerServer:
             starvation_seconds=self.config.trainer.starvation_seconds,
         )
 
-    def _serve_metrics(self) -> MetricsServer:
+    def _serve_metrics(self, stack: ExitStack) -> MetricsServer:
         collector = TrainerCollector(
             self.run,
             self.learner,
@@ -284,7 +282,9 @@ class LearnerServer:
             mirror=self.mirrored,
         )
         serve = partial(MetricsServer, collector, self.config.metrics)
-        return listen_at_first(self.config.ports_to_try("metrics.trainer_port"), serve)
+        metrics = listen_at_first(self.config.ports_to_try("metrics.trainer_port"), serve)
+        stack.callback(metrics.close)
+        return metrics
 
     def _count_restarts(self) -> dict[str, int]:
         """How often each kind of child was started again."""

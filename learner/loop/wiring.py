@@ -76,7 +76,7 @@ def make_learner(
     Raises:
         CrossborderError: a part cannot be built, or the checkpoint does not fit.
     """
-    config, agent, leads = run.config, run.parts.agent, run.place.leads
+    config, leads = run.config, run.place.leads
     # 1. The parts whose state checkpoints keep. The agent of rank 0 is that of all ranks.
     window = RecordWindow(ranks or run.buffer)
     told = {"identity": run.dir.identity, "config": mask_secrets(config.model_dump(mode="json"))}
@@ -85,26 +85,21 @@ def make_learner(
     parts = {"buffer": run.buffer, WINDOW: window, "callbacks": callbacks, "products": run.products}
     if actor_in_turns is not None:
         parts[ACTING] = actor_in_turns
-    trained = agent if leads else RandomState(agent)
+    trained = run.parts.agent if leads else RandomState(run.parts.agent)
     # 2. The moment at which this life of the run begins.
-    began = _restore(run, earlier, trained, parts) if earlier is not None else Moment(0, run.memory.steps, 0.0)
-    if ranks is not None:
-        began = ranks.share_beginning(agent, began)
+    began = _find_beginning(run, earlier, trained, parts, ranks)
     # 3. Checkpoints, scores and records; only rank 0 draws the curve, records and saves policies.
     checkpointer = _make_checkpointer(run, trained, parts, began)
     run.dir.write_text("config.yaml", dump_config(config))
     if leads:
         stack.callback(logging_write_errors("the run ends without its learning curve")(_draw_curve), run)
-    opt = _make_opt_step(run, ranks)
-    scoring = scoring or _make_scoring(run, stack, show_life)
     recorders = _make_recorders(run, stack, began.opt_steps, told) if leads else ()
-    all_episodes = episodes and (lambda: {**episodes(), **record_interventions(run.memory), **_record_pool(run)})
     # 4. The learner.
     learner = Learner(
-        opt,
+        _make_opt_step(run, ranks),
         config.trainer,
-        scoring=scoring,
-        records=RunRecords(recorders, window, callbacks, all_episodes),
+        scoring=scoring or _make_scoring(run, stack, show_life),
+        records=RunRecords(recorders, window, callbacks, episodes and _with_counts(run, episodes)),
         checkpoints=run.checkpoints if leads else NoCheckpoints.like(run.checkpoints),
         checkpointer=checkpointer,
         publish=publish if run.pool is None else _publish_to_pool(run, run.pool, publish, began),
@@ -143,9 +138,14 @@ def _publish_to_pool(run: Run, pool: Pool, publish: Publish, began: Moment) -> P
     return publish_and_offer
 
 
-def _record_pool(run: Run) -> dict[str, float]:
-    """The strength of the policy by its games against the pool."""
-    return {} if run.pool is None else run.pool.record()
+def _with_counts(run: Run, episodes: Callable[[], dict[str, float]]) -> Callable[[], dict[str, float]]:
+    """The means of episodes, with the interventions, and the strength of the policy by its games against the pool."""
+
+    def record() -> dict[str, float]:
+        against_pool = {} if run.pool is None else run.pool.record()
+        return {**episodes(), **record_interventions(run.memory), **against_pool}
+
+    return record
 
 
 def _make_life(run: Run, earlier: ResumePoint | None, began: Moment, ranks: Together | None) -> Life:
@@ -179,6 +179,14 @@ def _make_checkpointer(run: Run, agent: Trained, parts: dict[str, Resumable], be
     rows = run.memory.slack // 3 or None if ACTING in parts else None
     device, seconds = run.config.trainer.device, run.config.trainer.checkpoint_seconds
     return Checkpointer(run.states, agent, parts, device, newest=began, seconds=seconds, rows=rows, replay=run.memory)
+
+
+def _find_beginning(
+    run: Run, earlier: ResumePoint | None, agent: Trained, parts: dict[str, Resumable], ranks: Together | None
+) -> Moment:
+    """The moment at which this life begins: that of the checkpoint, to which agent and parts are put back, or 0."""
+    began = Moment(0, run.memory.steps, 0.0) if earlier is None else _restore(run, earlier, agent, parts)
+    return began if ranks is None else ranks.share_beginning(run.parts.agent, began)
 
 
 def _restore(run: Run, earlier: ResumePoint, agent: Trained, parts: dict[str, Resumable]) -> Moment:

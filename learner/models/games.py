@@ -130,8 +130,8 @@ def rate(points: np.ndarray[tuple[int, int], np.dtype[np.float64]]) -> np.ndarra
     return ratings
 
 
-def prefer_losses(recent: Mapping[int, tuple[float, int]], opponents: Sequence[int], power: float) -> list[float]:
-    """How much to prefer each opponent: (1 - x) ** power, where x is the learner's share of points against it.
+def prefer_losses(recent: Mapping[int, tuple[float, int]], opponents: Sequence[int]) -> list[float]:
+    """How much to prefer each opponent: (1 - x)², where x is the learner's share of points against it.
 
     Source: the hard weighting of prioritised fictitious self-play, Vinyals et al., Grandmaster level in StarCraft II
     using multi-agent reinforcement learning, Nature 575 (2019). Two more games count against each, with the share of
@@ -139,4 +139,4 @@ def prefer_losses(recent: Mapping[int, tuple[float, int]], opponents: Sequence[i
     """
     mean = (sum(points for points, _ in recent.values()) + 1) / (sum(games for _, games in recent.values()) + 2)
     found = (recent.get(opponent, (0.0, 0)) for opponent in opponents)
-    return [float((1 - (points + 2 * mean) / (games + 2)) ** power) for points, games in found]
+    return [float((1 - (points + 2 * mean) / (games + 2)) ** 2) for points, games in found]

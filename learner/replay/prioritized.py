@@ -133,7 +133,7 @@ class PrioritizedReplay(SharedReplay):
         view: says at which rows a draw can begin, and assembles batches.
         config: exponents and normalisation.
         seed: of the draws.
-        n_opts: updates of priorities over which beta rises, unless ``config`` names another number.
+        n_opts: updates of priorities over which beta rises.
 
     Raises:
         ConfigError: the rows have a column of a name that is reserved here.
@@ -142,7 +142,7 @@ class PrioritizedReplay(SharedReplay):
     def __init__(self, memory: ReplayMemory, view: View, config: PrioritizedConfig, seed: int, n_opts: int) -> None:
         _check_names(memory.schema)
         super().__init__(memory, view, seed)
-        self._config, self._n_opts_final = config, config.n_opts_final or n_opts
+        self._config, self._n_opts = config, n_opts
         self._sums = SumTree(memory.capacity)
         self._minima = MinTree(memory.capacity) if config.normalize == "all" else None
         self._trees = [self._sums] if self._minima is None else [self._sums, self._minima]
@@ -218,9 +218,8 @@ class PrioritizedReplay(SharedReplay):
         self._n_excluded = 0
 
     def beta(self) -> float:
-        """The present exponent of the weights: it rises with each update, from ``beta_0`` to ``beta_final``."""
-        share = min(1.0, self.updates / self._n_opts_final)
-        return self._config.beta_0 + share * (self._config.beta_final - self._config.beta_0)
+        """The present exponent of the weights: it rises with each update, from ``beta_0`` to 1."""
+        return self._config.beta_0 + min(1.0, self.updates / self._n_opts) * (1.0 - self._config.beta_0)
 
     def _catch_up(self) -> None:
         """Add the rows at which draws can begin since the last draw, and clear the slots that are being overwritten.

@@ -137,18 +137,18 @@ class StateFiles:
     Args:
         directory: of all checkpoints.
         run: the entries about the run in every manifest, such as ``run_id``.
-        keep: the number of checkpoints that stay, the newest ones.
         counts: counts the checkpoints that are written.
         guard: called before each write; raises a CheckpointError if the directory is no longer the run's.
+        keep: the number of checkpoints that stay, the newest ones: a damaged one must not be the last.
     """
 
     def __init__(
         self,
         directory: Path,
         run: Mapping[str, Any],
-        keep: int,
         counts: SaveCounts,
         guard: Callable[[], None] | None = None,
+        keep: int = 3,
     ) -> None:
         self.directory, self.counts = directory, counts
         self._run, self._keep, self._guard = run, keep, guard

@@ -26,6 +26,7 @@ from common.errors import ConfigError
 from common.interfaces import EnvSpec
 from common.lanes.pace import Pace
 from common.lanes.plain_lanes import PlainLanes
+from common.plugins.part_config import EnvConfig
 from common.wire.trust import Trust
 from learner.loop.server import LearnerServer
 from tests.actor.acting import counting, make_parts
@@ -181,8 +182,7 @@ def test_a_robot_whose_model_is_too_old_loads_a_fetched_model_and_does_not_wait(
         proxy=ReplayBufferProxy(parts.schema, PushConfig(n_buffer=1), pusher),
         models=models,
         pusher=pusher,
-        stop_safely=lambda: None,
-        max_model_age=PATIENCE,
+        env=EnvConfig(target="tests.parts:CountingEnv", rate_hz=1000.0, max_model_age_seconds=PATIENCE),
         counters=ActorCounters(),
     )
     control._confirmed_at = -math.inf

@@ -7,7 +7,7 @@ import sys
 import threading
 from pathlib import Path
 
-from actor.manager import ActorManager, ModelShare, make_spares
+from actor.manager import ActorManager, ActorWork, ModelShare, make_spares
 from common.errors import ConfigError, CrossborderError
 from common.wire.trust import Trust
 from learner.loop.server import LearnerServer
@@ -62,7 +62,7 @@ def test_workers_of_one_host_fetch_each_model_once_and_leave_no_file(host: Learn
 
 def test_workers_on_the_learners_host_read_the_trainers_slots_and_fetch_nothing(host: LearnerServer) -> None:
     slots = host.run.dir.shared / "models"
-    manager = ActorManager(host.ingest.address, 1, lambda _: None, Trust(), models=slots)
+    manager = ActorManager(host.ingest.address, 1, lambda _: None, Trust(), work=ActorWork(models=slots))
     try:
         wait_for(lambda: (host.actor_table["env_steps"] > 0).sum() == 1, "it acts")
         publish(host, 7)

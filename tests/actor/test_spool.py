@@ -28,7 +28,7 @@ class Exchange(RuleBasedStateMachine):
     Messages are 0, 1, 2, … in the order of ``put``.
     """
 
-    max_seconds, drop_oldest, group_rows = math.inf, False, 0
+    drop_oldest, group_rows = False, 0
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,7 +38,6 @@ class Exchange(RuleBasedStateMachine):
             WINDOW,
             group_rows=self.group_rows,
             linger=LINGER,
-            max_seconds=self.max_seconds,
             drop_oldest=self.drop_oldest,
             on_drop=self.dropped_one,
             clock=lambda: self.now,
@@ -71,8 +70,8 @@ class Exchange(RuleBasedStateMachine):
     def dropped_one(self, message: int) -> None:
         assert message not in self.numbered, "it was sent before"
         assert message == next(n for n in self.waiting() if n not in self.numbered), "it was not the oldest"
-        is_old = self.now - self.put_at[message] >= self.max_seconds
-        assert is_old or (self.drop_oldest and self.epoch is None)
+        assert self.drop_oldest
+        assert self.epoch is None, "a message is dropped while it can be sent"
         self.dropped.append(message)
 
     def may_wait(self, unsent: list[int]) -> bool:
@@ -139,7 +138,6 @@ class Exchange(RuleBasedStateMachine):
             messages, before = group.messages, max(self.numbered, default=-1)
             self.groups.append(group)
             self.grouped_at = self.now
-            assert self.now - self.put_at[messages[0]] < self.max_seconds, "it was too old"
             assert len(messages) == 1 or sum(self.rows[n] for n in messages) <= self.group_rows
             assert messages == [*range(messages[0], messages[-1] + 1)], "something was dropped within a group"
             assert group.after_drop == (messages[0] != before + 1)
@@ -188,9 +186,9 @@ class Exchange(RuleBasedStateMachine):
 
 
 class DroppingExchange(Exchange):
-    """The same, where stale messages and the oldest ones of a full spool are dropped."""
+    """The same, where the oldest messages of a full spool are dropped."""
 
-    max_seconds, drop_oldest = 10.0, True
+    drop_oldest = True
 
 
 class GroupingExchange(Exchange):
@@ -343,47 +341,17 @@ def test_a_full_spool_that_may_drop_drops_the_oldest_while_the_learner_is_away_a
 
 
 def test_a_message_that_was_sent_is_never_dropped_since_the_learner_may_have_it() -> None:
-    now = 0.0
     dropped: list[str] = []
-    spool: Spool[str] = Spool(2, 100, max_seconds=30.0, drop_oldest=True, on_drop=dropped.append, clock=lambda: now)
+    spool: Spool[str] = Spool(2, 100, drop_oldest=True, on_drop=dropped.append)
     assert spool.put("a", 1, 1, 0)
     assert take(spool, spool.connect(), 0) == (1, ["a"])
     spool.disconnect()
-    now = 100.0
     assert spool.put("b", 1, 1, 0)
     assert spool.put("c", 1, 1, 0)
     assert dropped == ["b"]
     assert not spool.put("large", 2, 1, 0)
     again = spool.connect()
     assert [take(spool, again, 0) for _ in range(3)] == [(1, ["a"]), (2, ["c"]), None]
-
-
-def test_a_message_that_was_unsent_for_too_long_is_dropped_and_leaves_room_and_no_gap() -> None:
-    now = 0.0
-    dropped: list[str] = []
-    spool: Spool[str] = Spool(3, 100, max_seconds=30.0, on_drop=dropped.append, clock=lambda: now)
-    for message in "abc":
-        assert spool.put(message, 1, 1, 0)
-        now += 10.0
-    now = 25.0
-    assert not spool.put("d", 1, 1, 0)
-    now = 30.0
-    assert spool.put("d", 1, 1, 0)
-    assert dropped == ["a"]
-    now = 50.0
-    assert take(spool, spool.connect(), 0) == (1, ["d"])
-    assert dropped == ["a", "b", "c"]
-
-
-def test_a_producer_goes_on_when_the_sender_drops_messages_that_are_too_old(in_thread: InThread) -> None:
-    clock = Clock()
-    spool: Spool[str] = Spool(1, 100, max_seconds=30.0, clock=clock)
-    epoch = spool.connect()
-    assert spool.put("a", 1, 1, 0)
-    put = in_thread(spool.put, "b", 1, 1, FOREVER)
-    clock.now = 30.0
-    assert take(spool, epoch, 0) is None
-    assert put.result(PATIENCE)
 
 
 def grouping(*, group_rows: int, window: int = 100) -> tuple[Spool[str], int, Clock]:

@@ -107,7 +107,7 @@ def besiege(rounds: int, seconds: float) -> dict[str, Any]:
     """
     done = Counter[str]()
     with scratch() as directory:
-        made = Secured(directory, limits={"handshake_seconds": 2.0})
+        made = Secured(directory, lost_seconds=6.0)
         with made.server:
             pid, rates = made.server.ingest.pid, {}
             before = own_kib(pid)

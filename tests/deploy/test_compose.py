@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from actor.commands.actor_worker import parser as actor_parser
-from common.config.server_config import LimitsConfig, ServerConfig
+from common.config.server_config import ServerConfig
 from crossborder.certificates.authority import FOR_ACTORS, FOR_LEARNER
 from crossborder.certificates.crossborder_certs import parser as certs_parser
 from crossborder.serving.policy_server import parser as serving_parser
@@ -60,9 +60,8 @@ def test_behind_the_front_one_address_may_use_the_limits_of_all_addresses_togeth
     command = overlay["learner"]["command"]
     size = len(SERVICES["learner"]["command"])
     assert command[:size] == SERVICES["learner"]["command"]
-    assert command[size:] == [f"--set=server.limits.max_address_actors={ServerConfig().max_actors}"]
-    limits = LimitsConfig(max_address_actors=ServerConfig().max_actors)
-    assert ServerConfig(limits=limits).may_share_address
+    assert command[size:] == [f"--set=server.max_address_actors={ServerConfig().max_actors}"]
+    assert ServerConfig(max_address_actors=ServerConfig().max_actors).may_share_address
 
 
 def test_an_acting_service_is_hardened_and_reached_from_this_host_alone() -> None:

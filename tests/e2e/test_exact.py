@@ -53,7 +53,7 @@ ROLLOUTS: dict[str, Any] = {
 RUNS: dict[str, dict[str, Any]] = {
     "n-step": {"replay": {"view": {"params": {"n": 3}}}},
     "sac": PENDULUM,
-    "prioritized": {"replay": {"prioritized": {"n_opts_final": 1000}}, "push": {"initial_priorities": True}},
+    "prioritized": {"replay": {"prioritized": {"beta_0": 1.0}}, "push": {"initial_priorities": True}},
     "three environments": {"envs_per_actor": 3},
     "ppo": {
         "agent": {

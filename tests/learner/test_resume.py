@@ -7,6 +7,7 @@ import json
 import logging
 import re
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from learner.loop.learner import Outcome
 from learner.replay.memory import ReplayMemory
 from learner.replay.writer import ReplayWriter
 from learner.storage.checkpoint import load_params
+from learner.storage.training_state import StateFiles
 from tests.conftest import merged
 from tests.learner.loop.test_in_turns import cartpole, rows
 
@@ -163,10 +165,13 @@ def test_resuming_where_there_is_no_run_begins_one(tmp_path: Path) -> None:
     assert train_in_turns(config, resume=True).opt_steps == 20
 
 
-def test_a_run_that_was_killed_early_goes_on_from_the_state_with_which_it_began(tmp_path: Path, once: Path) -> None:
+def test_a_run_that_was_killed_early_goes_on_from_the_state_with_which_it_began(
+    tmp_path: Path, once: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("learner.loop.run.StateFiles", partial(StateFiles, keep=1000))
     run_dir = tmp_path / "run"
     config = cartpole(run_dir, seed=3)
-    train_in_turns(changed(config, trainer={"checkpoint_seconds": 0.01, "keep_checkpoints": 1000}))
+    train_in_turns(changed(config, trainer={"checkpoint_seconds": 0.01}))
     for state in (run_dir / "checkpoints").iterdir():
         if state.name != "0":
             shutil.rmtree(state)

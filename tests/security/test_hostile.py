@@ -49,9 +49,8 @@ ACTORS = 8
 @pytest.fixture(scope="module")
 def besieged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     """Gives callers little time, so that tests need not wait long; for a handshake a busy machine may need a second."""
-    limits = {"handshake_seconds": 3.0}
-    small: dict[str, Any] = {"max_actors": ACTORS, "max_message_bytes": 1 << 20, "lost_seconds": 4.0}
-    made = Secured(tmp_path_factory.mktemp("besieged"), **small, limits=limits)
+    small: dict[str, Any] = {"max_actors": ACTORS, "max_message_bytes": 1 << 20, "lost_seconds": 9.0}
+    made = Secured(tmp_path_factory.mktemp("besieged"), **small)
     with made.server:
         yield made
 
@@ -153,14 +152,14 @@ def test_a_message_that_grpc_itself_has_compressed_is_refused(hostile: Hostile) 
 
 @pytest.mark.parametrize("path", [f"{SERVICE}/PushItems", "/grpc.health.v1.Health/Check"])
 def test_connections_that_make_ingest_keep_too_many_unfinished_messages_are_ended(tmp_path: Path, path: str) -> None:
-    bounded = Secured(tmp_path, limits={"handshake_seconds": SECONDS, "max_waiting_bytes": 1 << 20})
+    bounded = Secured(tmp_path, max_message_bytes=1 << 16, lost_seconds=SECONDS)  # 1 MiB may wait.
     with bounded.server, ExitStack() as stack:
         hostile = Hostile(bounded.address, bounded.certs)
         stack.callback(hostile.close)
         wires = [hostile.http2(source=f"127.0.0.{2 + i}") for i in range(40)]
         for wire in wires:
             stream = wire.begin(path)
-            wire.send(frame(DATA, 0, stream, message(bytes(16_000), announced=1 << 20)))
+            wire.send(frame(DATA, 0, stream, message(bytes(16_000), announced=60_000)))
             for _ in range(2):
                 wire.send(frame(DATA, 0, stream, bytes(16_000)))
         wait_for(lambda: any(wire.has_ended() for wire in wires), "a connection is ended")
@@ -207,7 +206,7 @@ def test_calls_begun_and_taken_back_two_thousand_times_leave_nothing(besieged: S
 
 
 def test_connections_beyond_the_limit_are_closed_and_others_come_in_again(tmp_path: Path) -> None:
-    made = Secured(tmp_path, max_actors=1, limits={"handshake_seconds": 10 * SECONDS})
+    made = Secured(tmp_path, max_actors=1)
     with made.server:
         hostile, most = Hostile(made.address, made.certs), 2 * 16
         wires = [hostile.tcp() for _ in range(most + 2)]

@@ -5,6 +5,6 @@ A configuration names the networks of this list as ``common.agents.networks:Natu
 
 from common.agents.networks.allowed import AllowedActions
 from common.agents.networks.layers import Head, Linear, Mlp, Observed
-from common.agents.networks.pictures import ConvNet, ImpalaCnn, NatureCnn
+from common.agents.networks.picture_networks import ConvNet, ImpalaCnn, NatureCnn
 
 __all__ = ["AllowedActions", "ConvNet", "Head", "ImpalaCnn", "Linear", "Mlp", "NatureCnn", "Observed"]

@@ -3,7 +3,7 @@
 A user's network, the setting ``network``, gets the observations unchanged. Without it, a single Box that is no picture
 is flattened; in every other space each leaf has a separate encoder, and ``JointEncoder`` joins their features:
 
-    pictures                  convolutions (``networks.pictures`` says which leaves are pictures), or a
+    pictures                  convolutions (``networks.picture_networks`` says which leaves are pictures), or a
                               pretrained network and a trained layer (``common.agents.networks.frozen``)
     other Boxes, MultiBinary  their elements as floats
     Discrete, MultiDiscrete   an embedding of each component
@@ -22,7 +22,7 @@ from gymnasium import spaces
 from torch import nn
 
 from common.agents.networks.layers import Activation, Mlp, Observed
-from common.agents.networks.pictures import ImpalaCnn, NatureCnn, is_picture, size_of
+from common.agents.networks.picture_networks import ImpalaCnn, NatureCnn, is_picture, size_of
 from common.data import Array
 from common.errors import ConfigError, PluginError
 from common.hints import nearest

@@ -18,7 +18,7 @@ from pydantic import Field
 from torch import nn
 
 from common.agents.networks.layers import Linear
-from common.agents.networks.pictures import is_picture
+from common.agents.networks.picture_networks import is_picture
 from common.errors import CheckpointError, ConfigError, PluginError
 from common.hints import nearest
 from common.home import expand_path

@@ -669,7 +669,7 @@ class JoinResponse(_message.Message):
     EPOCH_FIELD_NUMBER: _builtins.int
     actor_id: _builtins.int
     """JoinRequest.wanted_id, or else the smallest free number, 0 <= actor_id < max_actors. Free again once the actor left
-    or is lost, or when it has not opened a stream within seconds (`server.limits.handshake_seconds`) of its first Join.
+    or is lost, or when it has not opened a stream within seconds (a third of `server.lost_seconds`) of its first Join.
     """
     run_id: _builtins.str
     """Random name of the run. A different run_id after a reconnect: start over, as a new actor."""

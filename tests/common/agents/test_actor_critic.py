@@ -13,7 +13,7 @@ from gymnasium.spaces import Box
 from common.agents.actor_critic import ActorCritic
 from common.agents.awac import AWAC
 from common.agents.iql import IQL
-from common.agents.networks.pictures import NatureCnn
+from common.agents.networks.picture_networks import NatureCnn
 from common.agents.sac import SAC
 from common.agents.td3 import TD3
 from common.data import Array, Model, ModelVersion, Record

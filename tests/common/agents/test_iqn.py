@@ -13,7 +13,7 @@ import torch
 
 from common.agents.iqn import IQN, QuantileNet
 from common.agents.networks.layers import Mlp
-from common.agents.networks.pictures import NatureCnn
+from common.agents.networks.picture_networks import NatureCnn
 from common.data import Array
 from common.errors import CheckpointError, ConfigError
 from common.interfaces import EnvSpec

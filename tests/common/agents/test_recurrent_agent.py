@@ -244,7 +244,7 @@ def test_a_run_in_turns_that_was_resumed_in_the_middle_of_episodes_learns_the_sa
             "agent.params.memory.width": 8,
             "agent.params.units": [8],
             "envs_per_actor": 3,
-            "replay.prioritized": "{n_opts_final: 60}",  # As long as max_opts is not.
+            "replay.prioritized": "{beta_0: 1}",  # Otherwise it rises with max_opts.
             "trainer.warmup_period": 100,
             "trainer.max_opts": max_opts,
             "trainer.eval_interval": 20,

@@ -20,7 +20,7 @@ from common.agents.td3 import TD3Config
 from common.config.actor_config import ActorConfig
 from common.config.replay_config import PrioritizedConfig
 from common.config.run_config import FREE_PORTS, MAX_SEED, ExplorationConfig, RunConfig, dump_config, load_config
-from common.config.server_config import MAX_GRPC_NUMBER, MAX_GRPC_SECONDS
+from common.config.server_config import MAX_GRPC_SECONDS, ServerConfig
 from common.errors import ConfigError, PluginError
 from common.plugins.part_config import PluginConfig
 from common.settings import Settings, validate
@@ -160,29 +160,47 @@ def test_a_value_out_of_range_is_refused_with_its_place(section: str, key: str, 
         build(**{section: {**MINIMAL.get(section, {}), key: value}})
 
 
-@pytest.mark.parametrize("key", ["max_connection_calls", "handshake_seconds"])
-def test_a_limit_that_grpc_cannot_count_is_refused(key: str) -> None:
-    with pytest.raises(
-        ConfigError, match=rf"^server\.limits\.{key}: expected a number less than or equal to \d+, found"
-    ):
-        build(server={"limits": {key: 1 << 31}})
-
-
 def test_the_largest_limits_fit_the_options_of_grpc() -> None:
-    limits = {"max_connection_calls": MAX_GRPC_NUMBER, "handshake_seconds": MAX_GRPC_SECONDS}
-    config = build(server={"limits": limits, "lost_seconds": MAX_GRPC_SECONDS}).server
+    config = build(server={"max_actors": 4096, "max_address_actors": 4096, "lost_seconds": MAX_GRPC_SECONDS}).server
     with ThreadPoolExecutor(1) as pool:
-        grpc.server(pool, options=server_options(config)).stop(None)  # One more would raise OverflowError.
+        grpc.server(pool, options=server_options(config)).stop(None)  # One more second would raise OverflowError.
 
 
-def test_a_setting_that_is_a_constant_now_may_be_named_with_its_former_default_and_with_no_other_value() -> None:
-    limits = {"max_calls": None, "joins_per_second": 100, "max_health_calls": 32}
-    gone = {"server": {"limits": limits, "reflection": False, "max_rows": 65_536}, "evaluator": {"max_envs": 32}}
-    gone["trainer"] = {"max_opts": 10, "rank_seconds": 60.0}
-    assert build(**gone, metrics={"per_actor": None}) == build(), "as config.yaml of an earlier run"
-    said = r"^server\.limits\.max_calls: this is no setting any more, and is always four for .*; remove the key$"
-    with pytest.raises(ConfigError, match=said):
-        build(server={"limits": {"max_calls": 1}})
+def test_a_constant_of_actors_may_be_named_with_its_former_default_which_a_former_learner_sends() -> None:
+    gone = {"evaluator": {"max_envs": 32, "finish_seconds": 60.0}, "push": {"spool_seconds": None}}
+    assert build(**gone) == build()
+    with pytest.raises(ConfigError, match=r"^push\.spool_seconds: unknown key \(did you mean 'spool_bytes'\?\)$"):
+        build(push={"spool_seconds": 30.0})
+
+
+@pytest.mark.parametrize(
+    "gone",
+    [
+        {"server": {"limits": {}}},
+        {"trainer": {"max_opts": 1, "opt_interval": 1}},
+        {"trainer": {"max_opts": 1, "keep_checkpoints": 3}},
+        {"replay": {"prioritized": {"beta_final": 1.0}}},
+        {"replay": {"staleness": {"half_age": 2000}}},
+        {"pool": {"draw": "losses", "power": 2}},
+    ],
+    ids=str,
+)
+def test_a_setting_of_the_learner_that_is_gone_is_an_unknown_key(gone: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r": unknown key \((did you mean|known: )"):
+        build(**gone)
+
+
+def test_a_caller_has_a_third_of_the_time_after_which_it_is_lost_for_its_first_words_but_at_most_ten_seconds() -> None:
+    assert [ServerConfig(lost_seconds=lost).handshake_seconds for lost in (3.0, 30.0, 600.0)] == [1.0, 10.0, 10.0]
+
+
+def test_actors_that_may_share_an_address_may_share_a_connection() -> None:
+    assert [ServerConfig(max_address_actors=n).connection_calls for n in (None, 1, 100)] == [16, 17, 116]
+
+
+def test_each_actor_may_let_a_message_wait_but_no_more_than_8_mib() -> None:
+    assert ServerConfig(max_actors=100).waiting_bytes == 100 << 23
+    assert ServerConfig(max_actors=1, max_message_bytes=1 << 16).waiting_bytes == 16 << 16
 
 
 def test_a_seed_beyond_those_that_actors_take_is_refused() -> None:

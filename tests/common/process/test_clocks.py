@@ -41,14 +41,6 @@ def test_every_third_step_is_due() -> None:
     assert [step for step in range(1, 10) if every.due(step)] == [3, 6, 9]
 
 
-@pytest.mark.parametrize("interval", [None, 1, 3, 8, 20])
-@pytest.mark.parametrize("stride", [1, 2, 8])
-def test_steps_taken_at_a_stride_are_due_as_often_as_single_ones(interval: int | None, stride: int) -> None:
-    every = Every(interval)
-    for now in range(stride, 50, stride):
-        assert every.count(now - stride, now) == sum(every.due(step) for step in range(now - stride + 1, now + 1))
-
-
 @pytest.mark.parametrize("interval", [0, None])
 def test_with_an_interval_of_0_or_none_no_step_is_due(interval: int | None) -> None:
     assert not any(Every(interval).due(step) for step in range(10))

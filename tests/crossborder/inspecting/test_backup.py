@@ -50,7 +50,7 @@ def test_a_run_that_is_going_on_is_copied_again_and_again_and_each_copy_is_resum
     start: Callable[..., Command], write_config: Callable[..., Path], tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
-    trainer = {**ENDLESS, "checkpoint_seconds": 0.01, "keep_checkpoints": 1, "eval_interval": 5}
+    trainer = {**ENDLESS, "checkpoint_seconds": 0.01, "eval_interval": 5}
     replay = {"capacity": 2000, "samples_per_insert": 4}  # It is overwritten all the while.
     parts = {"agent": IN_TURNS, "evaluator": {"target": "tests.parts:StepsEvaluator"}}
     config = write_config(trainer=trainer, replay=replay, **parts)

@@ -46,7 +46,7 @@ def process_of(trainer: Trainer) -> EvaluatorProcess:
 
 
 def write_gated(write_config: WriteConfig, tmp_path: Path) -> str:
-    evaluator = gated(tmp_path, finish_seconds=10_000)
+    evaluator = gated(tmp_path)
     return str(write_config(agent=IN_TURNS, evaluator=evaluator, trainer=ENDLESS))
 
 
@@ -156,11 +156,11 @@ def test_the_last_policy_is_scored_in_the_process_too(make_config: MakeConfig) -
 
 @pytest.mark.own_children
 def test_an_evaluation_that_outlasts_the_wait_is_abandoned(
-    make_config: MakeConfig, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    make_config: MakeConfig, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.DEBUG, "learner")
-    evaluator = gated(tmp_path, finish_seconds=0.2)
-    config = make_config(agent=IN_TURNS, evaluator=evaluator, trainer={"max_opts": 30, "eval_interval": 10})
+    monkeypatch.setattr("learner.evaluation.scoring.FINISH_SECONDS", 0.2)
+    config = make_config(agent=IN_TURNS, evaluator=gated(tmp_path), trainer={"max_opts": 30, "eval_interval": 10})
     result = train_in_turns(config)
     assert result.outcome is Outcome.MAX_OPTS
     told = [(record.levelname, record.getMessage()) for record in caplog.records if "evaluation" in record.getMessage()]

@@ -104,22 +104,15 @@ class Host:
         self.control.scores += 1
 
 
-def make_host(tmp_path: Path, finish_seconds: float) -> Host:
-    """A host that waits this long for the last score."""
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
     control = ControlBlock.open(tmp_path, create=True)
     agent = CheckingAgent(spec_of(CountingEnv()), seed=0, epsilon=0.0, device="cpu")
     publisher = ModelPublisher(tmp_path / CANDIDATES, agent.model_info(), 3)
     checkpoints = Checkpoints(tmp_path, CONFIG, "run")
     publish = partial(publisher.publish, wait=True)
-    scoring = ActorScoring(
-        tmp_path, control, publish, incarnation=3, checkpoints=checkpoints, finish_seconds=finish_seconds
-    )
+    scoring = ActorScoring(tmp_path, control, publish, incarnation=3, checkpoints=checkpoints)
     return Host(tmp_path, scoring, agent, publisher, control)
-
-
-@pytest.fixture
-def host(tmp_path: Path) -> Host:
-    return make_host(tmp_path, finish_seconds=0.2)
 
 
 def test_the_model_of_a_candidate_is_published_and_its_score_comes_later(host: Host) -> None:
@@ -169,8 +162,7 @@ def test_a_candidate_is_skipped_while_another_has_no_score_and_it_is_said_once(
     )
 
 
-def test_at_the_end_a_score_is_waited_for_and_the_trainer_shows_life_meanwhile(tmp_path: Path) -> None:
-    host = make_host(tmp_path, finish_seconds=PATIENCE)
+def test_at_the_end_a_score_is_waited_for_and_the_trainer_shows_life_meanwhile(host: Host) -> None:
     host.scoring.begin(host.agent, FIRST)
 
     def report_when_waited_for() -> None:
@@ -185,7 +177,10 @@ def test_at_the_end_a_score_is_waited_for_and_the_trainer_shows_life_meanwhile(t
     assert finished.evaluation.score == 4.0
 
 
-def test_a_score_that_does_not_come_is_given_up(host: Host, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_score_that_does_not_come_is_given_up(
+    host: Host, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("learner.evaluation.scoring.FINISH_SECONDS", 0.2)
     host.scoring.begin(host.agent, LATER)
     assert host.scoring.poll(wait=True) is None
     assert "opt step 20: the evaluation is abandoned: no score came" in caplog.text

@@ -137,8 +137,8 @@ def test_another_user_of_the_host_cannot_join_a_learner_without_tokens(client: C
 
 
 def test_a_join_without_a_stream_gives_its_id_back_within_seconds(make_config: MakeConfig) -> None:
-    limits = {"handshake_seconds": 3.0}  # Within them, the other one joins.
-    with LearnerServer(make_config(server={"max_actors": 1, "limits": limits, "grace_seconds": 0.5})) as server:
+    times = {"lost_seconds": 9.0, "grace_seconds": 0.5}  # Within a third of the time, the other one joins.
+    with LearnerServer(make_config(server={"max_actors": 1, **times})) as server:
         idle, honest = Client(server, 1), Client(server, 2)
         idle.join()
         with pytest.raises(grpc.RpcError) as error:
@@ -244,7 +244,7 @@ def test_an_actor_beyond_its_share_of_the_replay_waits_and_gets_signs_of_life(
 
 
 def test_actors_at_one_address_leave_ids_for_others(make_config: MakeConfig) -> None:
-    with LearnerServer(make_config(server={"max_actors": 4, "limits": {"max_address_actors": 2}})) as server:
+    with LearnerServer(make_config(server={"max_actors": 4, "max_address_actors": 2})) as server:
         for incarnation in (1, 2, 2):
             Client(server, incarnation).join()
         with pytest.raises(grpc.RpcError) as error:

@@ -151,35 +151,32 @@ def test_the_replay_ratio_is_exact(tmp_path: Path, envs: int) -> None:
     assert result.outcome is Outcome.MAX_OPTS
 
 
-def test_without_a_ratio_there_is_an_opt_step_each_opt_interval_env_steps(make_config: MakeConfig) -> None:
-    config = make_config(agent=IN_TURNS, trainer={"max_opts": 30, "opt_interval": 4, "warmup_period": 10})
-    assert train_in_turns(config).samples_total == 8 + 30 * 4
+def test_without_a_ratio_there_is_an_opt_step_for_each_env_step(make_config: MakeConfig) -> None:
+    config = make_config(agent=IN_TURNS, trainer={"max_opts": 30, "warmup_period": 10})
+    assert train_in_turns(config).samples_total == 10 + 30
 
 
-@pytest.mark.parametrize("opt_interval", [4, 24])
-def test_a_round_in_eight_environments_counts_as_eight_env_steps(make_config: MakeConfig, opt_interval: int) -> None:
-    trainer = {"max_opts": 30, "opt_interval": opt_interval}
-    config = make_config(agent=IN_TURNS, envs_per_actor=8, trainer=trainer)
-    nothing_to_draw = 8 if opt_interval < 16 else 0  # After the first round no step has a next one.
-    assert train_in_turns(config).samples_total == nothing_to_draw + 30 * opt_interval
+def test_a_round_in_eight_environments_counts_as_eight_env_steps(make_config: MakeConfig) -> None:
+    config = make_config(agent=IN_TURNS, envs_per_actor=8, trainer={"max_opts": 32})
+    assert train_in_turns(config).samples_total == 8 + 32, "after the first round no step has a next one"
 
 
 def test_each_of_several_environments_is_stored_once_and_in_order(make_config: MakeConfig) -> None:
-    config = make_config(seed=5, agent=IN_TURNS, envs_per_actor=3, trainer={"max_opts": 300, "opt_interval": 1})
+    config = make_config(seed=5, agent=IN_TURNS, envs_per_actor=3, trainer={"max_opts": 300})
     result = train_in_turns(config)
     assert open_replay(result.run_dir).steps == result.samples_total == 303
     assert_stored(result.run_dir, {5: 101, 6: 101, 7: 101})
 
 
 def test_every_row_is_stored_once_in_order_and_linked(make_config: MakeConfig) -> None:
-    config = make_config(seed=5, agent=IN_TURNS, trainer={"max_opts": 500, "opt_interval": 1})
+    config = make_config(seed=5, agent=IN_TURNS, trainer={"max_opts": 500})
     result = train_in_turns(config)
     assert open_replay(result.run_dir).steps == result.samples_total == 501
     assert_stored(result.run_dir, {5: 501})
 
 
 def test_each_row_has_the_version_of_the_model_that_acted(make_config: MakeConfig) -> None:
-    config = make_config(seed=5, agent=IN_TURNS, trainer={"max_opts": 20, "opt_interval": 2})
+    config = make_config(seed=5, agent=IN_TURNS, trainer={"max_opts": 20})
     rows = stored_rows(train_in_turns(config).run_dir)
     versions = rows["version"][~rows["final"]].tolist()
     assert versions == sorted(versions)

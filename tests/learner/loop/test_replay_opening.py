@@ -148,7 +148,7 @@ DRAWN = {
     "a buffer of ones own": RECENT,
     "a buffer of ones own on the device": {**RECENT, "resident": True},
     "three steps": THREE_STEPS,
-    "three steps by priority": {**THREE_STEPS, "prioritized": {"n_opts_final": 1000}},
+    "three steps by priority": {**THREE_STEPS, "prioritized": {"beta_0": 1.0}},
 }
 
 
@@ -218,7 +218,7 @@ def test_settings_of_two_buffers_or_of_none_are_refused(
     "changed",
     [
         {"replay": {"view": {"params": {"n": 3}}}},
-        {"replay": {"staleness": {"half_age": 2}}},
+        {"replay": {"half_age": 2}},
         {"replay": {"view": {"target": "learner.views.sequences:Sequences", "params": {"length": 2}}}},
         {"agent": {"target": "common.agents.dqn:DQN", "params": {"discount_factor": 0.5}}},
         {"env": {"params": {"reward": 2.0}}},
@@ -262,7 +262,7 @@ def test_draws_are_weighed_by_their_age(
 ) -> None:
     lanes = Lanes(tmp_path)
     lanes.play(40)
-    replay = {"staleness": {"half_age": 2}, "resident": resident, "prioritized": prioritized}
+    replay = {"half_age": 2, "resident": resident, "prioritized": prioritized}
     config = make_config(replay=replay)
     buffer = place_on_device(build_buffer(lanes.memory, config), config)
     batch = buffer.tensors(64) if resident else buffer.batch(64)
@@ -293,7 +293,7 @@ def taught(run_dir: Path, max_opts: int = 100, **replay: Any) -> RunConfig:
     return validate(RunConfig, values | {"env": TAUGHT})
 
 
-@pytest.mark.parametrize("replay", [{}, {"prioritized": {"n_opts_final": 1000}}], ids=str)
+@pytest.mark.parametrize("replay", [{}, {"prioritized": {"beta_0": 1.0}}], ids=str)
 def test_a_resumed_run_draws_the_interventions_that_it_would_have_drawn(tmp_path: Path, replay: dict[str, Any]) -> None:
     def train(name: str, max_opts: int) -> Path:
         return train_in_turns(taught(tmp_path / name, max_opts, capacity=150, **replay), resume=True).run_dir

@@ -6,6 +6,7 @@ import json
 import logging
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from learner.replay.memory import ReplayMemory
 from learner.shared.actor_table import ActorState, map_actor_table
 from learner.storage.checkpoint import load_params
 from learner.storage.rundir import list_states
+from learner.storage.training_state import StateFiles
 from tests.conftest import MakeConfig, counting_config, wait_for
 from tests.parts import check_rows
 
@@ -43,9 +45,14 @@ def offline_train(config: RunConfig) -> Result:
     return train_offline(config, None, resume=True)
 
 
+@pytest.fixture(autouse=True)
+def keeping_all_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("learner.loop.run.StateFiles", partial(StateFiles, keep=50))
+
+
 def configured(run_dir: Path, max_opts: int, **changes: Any) -> RunConfig:
     """A counting run that takes so many opt steps in all."""
-    trainer = {"max_opts": max_opts, "record_interval": 10, "keep_checkpoints": 50}
+    trainer = {"max_opts": max_opts, "record_interval": 10}
     return counting_config(run_dir, **{"agent": IN_TURNS, "trainer": trainer, **changes})
 
 

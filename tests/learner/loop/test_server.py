@@ -171,9 +171,7 @@ def test_models_are_newer_than_every_model_that_has_acted(make_config: MakeConfi
 def test_one_row_of_a_model_that_was_never_published_makes_no_other_actors_rows_older(
     make_config: MakeConfig, prioritized: dict[str, float] | None
 ) -> None:
-    config = make_config(
-        replay={"staleness": {"half_age": 10}, "prioritized": prioritized}, server={"grace_seconds": 0.5}
-    )
+    config = make_config(replay={"half_age": 10, "prioritized": prioritized}, server={"grace_seconds": 0.5})
     with LearnerServer(config) as server:
         server.publisher.publish(50, wait=True)
         for incarnation, versions in ((1, [40] * 30), (2, [2**32 - 1])):

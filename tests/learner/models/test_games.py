@@ -72,12 +72,11 @@ def test_a_damaged_file_is_named(tmp_path: Path, text: str) -> None:
 
 def test_an_opponent_that_wins_is_preferred() -> None:
     recent = {1: (90.0, 98), 2: (8.0, 98)}  # Half of all points.
-    assert prefer_losses(recent, [1, 2, 3], 1.0) == pytest.approx([0.09, 0.91, 0.5])
-    assert prefer_losses(recent, [2], 2.0) == pytest.approx([0.91**2])
+    assert prefer_losses(recent, [1, 2, 3]) == pytest.approx([0.09**2, 0.91**2, 0.5**2])
 
 
 def test_a_learner_that_wins_most_games_prefers_those_who_beat_it_to_those_whom_it_has_not_met() -> None:
     recent = {1: (60.0, 100)} | dict.fromkeys(range(2, 10), (98.0, 100))
-    beats, unknown = prefer_losses(recent, [1, 10], 2.0)
+    beats, unknown = prefer_losses(recent, [1, 10])
     assert beats > 10 * unknown > 0
-    assert prefer_losses({}, [1], 1.0) == [0.5]
+    assert prefer_losses({}, [1]) == [0.25]

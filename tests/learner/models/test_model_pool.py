@@ -60,9 +60,7 @@ def test_a_smaller_pool_than_before_keeps_the_newest(tmp_path: Path) -> None:
     ("settings", "expected"),
     [
         ({"draw": "uniform"}, {0: 1.0, 10: 1.0, 20: 1.0}),
-        ({"draw": "window", "window": 2}, {10: 1.0, 20: 1.0}),
-        ({"draw": "losses"}, {0: 1 / 6, 10: 5 / 6, 20: 1 / 2}),
-        ({"draw": "losses", "power": 2.0}, {0: 1 / 36, 10: 25 / 36, 20: 1 / 4}),
+        ({"draw": "losses"}, {0: 1 / 36, 10: 25 / 36, 20: 1 / 4}),
     ],
     ids=str,
 )

@@ -15,7 +15,7 @@ from gymnasium import spaces
 
 from common.agents.averaging import average
 from common.agents.dqn import DQN
-from common.agents.losses.sequences import masked_loss
+from common.agents.losses.sequence_losses import masked_loss
 from common.agents.machinery.optimization import descend
 from common.agents.networks.layers import BatchRenorm
 from common.config.replay_config import PrioritizedConfig
@@ -102,8 +102,8 @@ def make_shard(directory: Path, errors: Sequence[float], normalize: str) -> Prio
     """A shard whose rows have these errors."""
     memory = ReplayMemory(directory, Schema((Column("n", "<i8"),)), 100, create=True)
     ReplayWriter(memory).append({"n": np.arange(len(errors))}, len(errors), incarnation=1, seq=1)
-    config = PrioritizedConfig(alpha=ALPHA, beta_0=BETA, beta_final=BETA, normalize=normalize)
-    replay = PrioritizedReplay(memory, SelfContained(memory.schema), config, 0, 10)
+    config = PrioritizedConfig(alpha=ALPHA, beta_0=BETA, normalize=normalize)
+    replay = PrioritizedReplay(memory, SelfContained(memory.schema), config, 0, 10**15)  # Beta stays.
     replay.batch(1)
     replay.update_priority(np.arange(len(errors)), np.array(errors, np.float32))
     return replay

@@ -46,7 +46,7 @@ class Saver:
 
     def __init__(self, run: Path) -> None:
         self._policies = Checkpoints(run, CONFIG, "run")
-        self._states = StateFiles(run / "checkpoints", {"run_id": "run"}, 1, SaveCounts())
+        self._states = StateFiles(run / "checkpoints", {"run_id": "run"}, SaveCounts(), keep=1)
         self._agent, self._number = Numbered(), 0
 
     def save(self) -> None:

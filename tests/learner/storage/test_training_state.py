@@ -14,7 +14,7 @@ from learner.storage.training_state import RunState, StateFiles, read_newest_sta
 
 
 def files(directory: Path, run_id: str = "run", keep: int = 3) -> StateFiles:
-    return StateFiles(directory / "checkpoints", {"run_id": run_id, "incarnation": 2}, keep, SaveCounts())
+    return StateFiles(directory / "checkpoints", {"run_id": run_id, "incarnation": 2}, SaveCounts(), keep=keep)
 
 
 def write(to: StateFiles, *steps: int) -> None:

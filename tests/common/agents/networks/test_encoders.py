@@ -22,7 +22,7 @@ from common.agents.networks.encoders import (
     select_leaves,
 )
 from common.agents.networks.layers import Mlp
-from common.agents.networks.pictures import ImpalaCnn, NatureCnn
+from common.agents.networks.picture_networks import ImpalaCnn, NatureCnn
 from common.errors import ConfigError, PluginError
 from common.interfaces import EnvSpec
 from common.plugins.part_config import PluginConfig

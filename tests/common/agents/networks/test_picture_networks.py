@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 from common.agents.networks.encoders import build_network
-from common.agents.networks.pictures import (
+from common.agents.networks.picture_networks import (
     ConvNet,
     ImpalaCnn,
     NatureCnn,

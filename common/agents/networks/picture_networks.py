@@ -166,7 +166,7 @@ class Cnn(nn.Module):
 
     Args:
         convs: takes C and makes the layers that turn images ``[B, C, H, W]`` into maps.
-        in_shape: of pictures as ``common.agents.networks.pictures`` takes them, such as ``[C, H, W]``.
+        in_shape: of pictures as ``common.agents.networks.picture_networks`` takes them, such as ``[C, H, W]``.
         out_dim: number of outputs.
         hidden: width of the hidden layer; None: there is none.
         observations: the space of the pictures, which are divided by its greatest value; None: that of a byte.
@@ -221,7 +221,7 @@ class NatureCnn(Cnn):
     may all become 0: then the outputs are the same for every image. Use ``ConvNet`` with smaller strides for them.
 
     Args:
-        in_shape: ``[C, H, W]``, or of another picture (``common.agents.networks.pictures``).
+        in_shape: ``[C, H, W]``, or of another picture (``common.agents.networks.picture_networks``).
         out_dim: number of outputs.
         hidden: width of the hidden layer.
         observations: see ``Cnn``.
@@ -254,7 +254,7 @@ class ConvNet(Cnn):
     The default is the network of MinAtar's authors for its 10 x 10 cells (arXiv:1903.03176).
 
     Args:
-        in_shape: ``[C, H, W]``, or of another picture (``common.agents.networks.pictures``).
+        in_shape: ``[C, H, W]``, or of another picture (``common.agents.networks.picture_networks``).
         out_dim: number of outputs.
         layers: channels, kernel size and stride of each layer.
         hidden: width of the hidden layer; None: there is none, and the outputs follow on the convolutions.
@@ -294,7 +294,7 @@ class ImpalaCnn(Cnn):
     Beyond The Rainbow (arXiv:2411.03820) uses ``width=2``, ``max_pool=6`` and ``spectral_norm``.
 
     Args:
-        in_shape: ``[C, H, W]``, or of another picture (``common.agents.networks.pictures``).
+        in_shape: ``[C, H, W]``, or of another picture (``common.agents.networks.picture_networks``).
         out_dim: number of outputs.
         sections: channels of each section, which halves height and width.
         hidden: width of the hidden layer; None: there is none, and the outputs follow on the convolutions.

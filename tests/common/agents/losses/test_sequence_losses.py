@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.agents.losses.sequences import (
+from common.agents.losses.sequence_losses import (
     VTrace,
     generalized_advantages,
     masked_loss,
