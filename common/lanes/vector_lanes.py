@@ -121,8 +121,8 @@ class VectorLanes(Lanes):
 
     def _is_over(self) -> Array:
         """The groups in which nobody is left, ``[n / seats]`` bool."""
-        over: Array = ~np.asarray(_inmost(self._env).occupied).reshape(-1, self.seats).any(axis=1)
-        return over
+        occupied: Array = np.asarray(_inmost(self._env).occupied)
+        return ~np.logical_or.reduce(occupied.reshape(-1, self.seats), axis=1)  # type: ignore[no-any-return]
 
     def _reset(self, lanes: Array | None = None) -> Leaves:
         """Reset these lanes, or all lanes if it is None or if the environment raised and was replaced."""
