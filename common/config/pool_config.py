@@ -23,12 +23,13 @@ class PoolConfig(Settings):
     size: Annotated[int, Field(ge=1, le=MAX_POOL)] = Field(
         10, description="The number of models in the pool; a new one replaces the oldest."
     )
-    draw: Literal["uniform", "losses"] = Field(
+    draw: Literal["uniform", "window", "losses"] = Field(
         "uniform",
-        description="How an actor draws the opponent of a game. uniform: each model is as likely; losses: in "
-        "proportion to (1 - x)², where x is the share of recent games that the learner won against the model "
-        "(prioritised fictitious self-play).",
+        description="How an actor draws the opponent of a game. uniform: each model is as likely; window: one of the "
+        "newest pool.window models; losses: in proportion to (1 - x)², where x is the share of recent games that the "
+        "learner won against the model (prioritised fictitious self-play).",
     )
+    window: PositiveInt = Field(3, description="The number of newest models that pool.draw: window draws from.")
 
 
 def has_pool(params: Mapping[str, Any]) -> bool:

@@ -248,7 +248,7 @@ class SeatsEnv(VectorEnv[Any, Any, Any]):
         for i, choices in wanted.items():
             for agent, (policy, seen, begins) in choices.items():
                 lane = groups[i].hidden[agent]
-                self._obs.put(agent, self.num_envs + lane, seen)
+                self._obs.put({agent: self.num_envs + lane}, seen)
                 self._obs.show_state(self.num_envs + lane, groups[i].env)
                 seats[policy].append((i, agent, lane, begins))
         found: dict[int, dict[Any, Any]] = {i: {} for i in wanted}
@@ -378,6 +378,7 @@ class _Group:
             raise InterfaceError(f"reset: expected the observations and infos of all agents, found {found!r:.80}")
         obs, infos = found
         self.here, self._left = {}, set()
+        self._occupied[self.slice] = False
         self._see_agents(obs, set())
         if not self.here:
             raise InterfaceError("reset: expected at least one agent in agents, found none")
@@ -394,11 +395,11 @@ class _Group:
             terminated: see ``rewards``.
             truncated: see ``rewards``.
         """
-        here, put = self.here, self._obs.put
+        here = self.here
         obs, reward, ends, cuts, infos = found
+        self._obs.put(here, obs)
         left = set()
         for agent, lane in here.items():
-            put(agent, lane, obs)
             try:
                 rewards[lane], is_end, is_cut = reward[agent], ends[agent], cuts[agent]
             except (KeyError, TypeError, ValueError) as error:
@@ -436,11 +437,12 @@ class _Group:
             self.here = {agent: self._lanes[agent] for agent in agents if agent not in self._left}
         except KeyError as error:
             raise InterfaceError(f"expected agents of possible_agents, {[*self._lanes]}, found {error}") from error
-        for agent, lane in self.here.items():
-            if agent not in before:
-                self._obs.put(agent, lane, obs)
-        self._occupied[self.slice] = False
-        self._occupied[[*self.here.values()]] = True
+        came = {agent: lane for agent, lane in self.here.items() if agent not in before}
+        self._obs.put(came, obs)
+        for agent in left:
+            self._occupied[before[agent]] = False
+        for lane in came.values():
+            self._occupied[lane] = True
         if self._turns is not None:
             self._hold_waiting()
 
@@ -476,21 +478,25 @@ class _Observations:
         whole = unflatten(self.space, self._all)
         is_part = bool(shown) and not isinstance(own, gymnasium.spaces.Dict)
         self._leaves = flatten(own, whole[_OBSERVATION] if is_part else whole)  # The same memory.
-        self._one = None if isinstance(self._leaves, dict) else (self._leaves.shape[1:], self._leaves.dtype)
+        self._form = (None, None) if isinstance(self._leaves, dict) else (self._leaves.shape[1:], self._leaves.dtype)
         self._forced = _forced_masks(EnvSpec(own, actions)) if isinstance(self._leaves, dict) else {}
 
-    def put(self, agent: Any, lane: int, obs: Mapping[Any, Any]) -> None:
-        """Keep the observation of an agent.
+    def put(self, lanes: Mapping[Any, int], obs: Mapping[Any, Any]) -> None:
+        """Keep the observations of these agents, each in its lane.
 
         Raises:
-            InterfaceError: ``obs`` has no observation of it, or the observation does not fit its space.
+            InterfaceError: ``obs`` has no observation of one, or the observation does not fit its space.
         """
+        leaves, (shape, dtype) = self._leaves, self._form
+        agent = None
         try:
-            found = obs[agent]
-            if self._one is not None and type(found) is np.ndarray and (found.shape, found.dtype) == self._one:
-                self._leaves[lane] = found  # type: ignore[index] # The usual case, twice as fast as the other one.
-            else:
-                put_leaves(self._leaves, lane, flatten(self._own, found))
+            for agent, lane in lanes.items():
+                found = obs[agent]
+                # The usual case, twice as fast as the other one.
+                if type(found) is np.ndarray and found.shape == shape and found.dtype == dtype:
+                    leaves[lane] = found  # type: ignore[index] # Leaves of several parts have no form.
+                else:
+                    put_leaves(leaves, lane, flatten(self._own, found))
         except (IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
             if agent not in obs:
                 raise InterfaceError(f"observation: expected one for agent '{agent}', found none") from error

@@ -84,7 +84,7 @@ class VectorLanes(Lanes):
             self.begins = np.ones(self.n, bool)
         elif self._done is not None and self._mode is not AutoresetMode.NEXT_STEP:
             self.begins, self._done = self._done if self.begins is None else self._done | self.begins, None
-            if self._mode is AutoresetMode.DISABLED:
+            if self._mode is AutoresetMode.DISABLED and not (self._has_seats and not self._is_over().any()):
                 self._obs = self._reset(self.begins)
         if self._has_seats:
             self._see_seats()
@@ -117,8 +117,12 @@ class VectorLanes(Lanes):
     def over(self, ended: Array) -> Array:
         if not self._has_seats:
             return ended
-        is_over = ~np.asarray(_inmost(self._env).occupied).reshape(-1, self.seats).any(axis=1)
-        return np.flatnonzero(is_over.repeat(self.seats))
+        return np.flatnonzero(self._is_over().repeat(self.seats))
+
+    def _is_over(self) -> Array:
+        """The groups in which nobody is left, ``[n / seats]`` bool."""
+        occupied: Array = np.asarray(_inmost(self._env).occupied)
+        return ~np.logical_or.reduce(occupied.reshape(-1, self.seats), axis=1)  # type: ignore[no-any-return]
 
     def _reset(self, lanes: Array | None = None) -> Leaves:
         """Reset these lanes, or all lanes if it is None or if the environment raised and was replaced."""
@@ -235,6 +239,12 @@ class VectorLanes(Lanes):
         else:
             outcome.final_obs = pick_lanes(self._obs, outcome.ended)
         self._require_allowed_at_cut(outcome)
+        outcome.success = [None] * len(outcome.ended)
+        if infos:
+            self._read_ends(outcome, outcome.ended, done, infos)
+
+    def _read_ends(self, outcome: Round, ended: Array, done: Array, infos: Mapping[str, Any]) -> None:
+        """Read which of the episodes that ended were a success, and how games ended, from the infos."""
         is_known, is_success = np.zeros(self.n, bool), np.zeros(self.n, bool)
         for info, lanes in self._infos(infos, done):
             found = _find(info, SUCCESS, lanes)
@@ -244,7 +254,7 @@ class VectorLanes(Lanes):
                 is_success[having] = np.asarray(values, bool)[having]
             if self._has_seats:
                 outcome.results += _results_in(info, lanes)
-        outcome.success = [bool(is_success[j]) if is_known[j] else None for j in outcome.ended]
+        outcome.success = [bool(is_success[j]) if is_known[j] else None for j in ended]
 
     def _infos(self, infos: Mapping[str, Any], done: Array | None) -> list[tuple[Mapping[str, Any], Array]]:
         """The infos of this step, each with the lanes ``[n]`` bool to which it applies.

@@ -258,11 +258,13 @@ class ConvNet(Cnn):
         out_dim: number of outputs.
         layers: channels, kernel size and stride of each layer.
         hidden: width of the hidden layer; None: there is none, and the outputs follow on the convolutions.
+        columns: of a board that may be mirrored, left for right: the first so many outputs belong to its columns. The
+            outputs are then means over the board and its mirror image, so both are learnt at once. None: not mirrored.
         observations: see ``Cnn``.
 
     Raises:
         ConfigError: ``in_shape`` is not that of a picture, or too small for the convolutions; or ``layers`` are no
-            triples of positive whole numbers.
+            triples of positive whole numbers, or ``columns`` are not from 1 to ``out_dim``.
     """
 
     def __init__(
@@ -272,12 +274,24 @@ class ConvNet(Cnn):
         layers: Sequence[Sequence[int]] = ((16, 3, 1),),
         hidden: int | None = 128,
         *,
+        columns: int | None = None,
         observations: gymnasium.Space[Any] | None = None,
     ) -> None:
+        if columns is not None and columns not in range(1, out_dim + 1):
+            raise ConfigError(f"ConvNet: expected columns from 1 to {out_dim}, the number of outputs, found {columns}")
         for layer in layers:
             if len(layer) != 3 or not all(isinstance(number, int) and number > 0 for number in layer):
                 raise ConfigError(f"ConvNet: expected layers of [channels, kernel size, stride], found {layer}")
         super().__init__(partial(_listed_convs, layers=layers), in_shape, out_dim, hidden, observations)
+        self._columns = columns
+
+    def forward(self, obs: torch.Tensor) -> torch.Tensor:
+        """``[B, *in_shape]`` to ``[B, out_dim]``."""
+        if self._columns is None:
+            return super().forward(obs)
+        mirrored = obs.flip(-2 if has_channels_last(obs.shape[1:]) else -1)
+        own, other = super().forward(torch.cat((obs, mirrored))).chunk(2)
+        return (own + torch.cat((other[:, : self._columns].flip(-1), other[:, self._columns :]), dim=1)) / 2
 
 
 def _listed_convs(n_channels: int, layers: Sequence[Sequence[int]]) -> nn.Module:

@@ -66,6 +66,22 @@ def test_each_agent_has_the_rows_that_one_would_record_by_hand(groups: int, size
     assert counters.env_steps == steps < 200 * env.num_envs, "nobody acts on an empty seat"
 
 
+def test_an_environment_is_reset_only_when_nobody_is_left_in_a_game() -> None:
+    crowd, begun = Crowd(), list[int]()
+    env = SeatsEnv([crowd])
+    reset = env.reset
+
+    def counting(**arguments: Any) -> Any:
+        found = reset(**arguments)
+        begun.append(crowd._game)
+        return found
+
+    env.reset = counting  # type: ignore[method-assign]
+    sink, _ = act(make_parts(env, constant), 200, seed=5)
+    assert begun == list(range(len(begun)))
+    assert sum(rows["final"].sum() for rows in map(sink.lane, range(4))) > len(begun) > 5, "others left before"
+
+
 def test_rows_of_masked_observations_are_those_of_the_environment() -> None:
     parts = make_parts(
         make("tests.seats:Crowd", has_masks=True),

@@ -216,6 +216,24 @@ def test_bytes_are_divided_by_255_and_bools_are_not() -> None:
     torch.testing.assert_close(net(obs), net(255 * obs.to(torch.uint8)))
 
 
+@pytest.mark.parametrize(("shape", "width"), [((6, 7, 2), 2), ((2, 6, 7), 3), ((6, 7), 2)], ids=str)
+def test_with_columns_a_mirrored_board_has_mirrored_actions_and_the_same_value(
+    shape: tuple[int, ...], width: int
+) -> None:
+    net, boards = ConvNet(shape, 8, [[16, 4, 1]], columns=7), torch.rand(5, *shape) > 0.5
+    outputs, mirrored = net(boards), net(boards.flip(width))
+    torch.testing.assert_close(mirrored[:, :7].flip(1), outputs[:, :7])
+    torch.testing.assert_close(mirrored[:, 7], outputs[:, 7])
+    assert not torch.allclose(outputs[:, 0], outputs[:, 6])
+
+
+@pytest.mark.parametrize("columns", [0, 7, 2.5])
+def test_columns_that_are_no_number_of_outputs_are_refused(columns: Any) -> None:
+    message = f"^ConvNet: expected columns from 1 to 6, the number of outputs, found {columns}$"
+    with pytest.raises(ConfigError, match=message):
+        ConvNet((6, 7, 2), 6, [[16, 4, 1]], columns=columns)
+
+
 @pytest.mark.parametrize("space", [Box(0, 1, (6, 7, 2), np.int8), Box(0, 255, (6, 7, 2), np.int16)], ids=str)
 def test_other_numbers_are_divided_by_the_greatest_of_their_space(space: Box) -> None:
     net = ConvNet((6, 7, 2), 3, observations=space)
