@@ -12,7 +12,8 @@ their own chunks. Stored and pushed are compared on all sides.
 
 ``host``, ``network``: fetching 1.7 million random parameters into the policy, a new model each time. On the learner's
 host, ours, Ray and TorchRL share memory. In ``network`` all use sockets alone, over loopback: ours gRPC, TorchRL TCP,
-Ray two nodes; and ``eight at once`` are eight further processes that all load each model at the same time. ``ours to
+Ray two nodes; and ``eight at once`` are eight further processes that all load each model at the same time. Ours have a
+connection each, or share models as the workers of one ``actor-worker`` do; Ray's share their node's memory. ``ours to
 it`` is the median of the turns' ratios: above 1, ours is better.
 """
 
@@ -23,6 +24,8 @@ import json
 import os
 import statistics
 import subprocess
+import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
@@ -33,17 +36,21 @@ from typing import Any, Final
 
 import torch
 
-from actor.client.shared_models import TrainerModels
+from actor.client.assembly import MAX_MODEL_BYTES, ModelFile, assemble
+from actor.client.shared_models import NeighbourModels, TrainerModels
 from benchmarks import recordings
 from benchmarks.ingest import part_of
 from benchmarks.model import AGENT, fetch, fetch_shared, publish_next
 from benchmarks.pairs import ENVIRONMENT, ROOT, Pair, acting
-from benchmarks.peer_loop import LANES, Clients, Job
+from benchmarks.peer_loop import LANES, PATIENCE, Clients, Job
 from benchmarks.report import cpu_seconds, report, run_as_actors_do
 from benchmarks.serving import serve_learner
 from common.config.run_config import load_config
+from common.data import NO_MODEL, ModelVersion
+from common.interfaces import Agent
 from common.parts import build_parts
 from common.wire.channel import get_model, open_channel, watch_credentials
+from common.wire.pb import crossborder_pb2 as pb
 from learner.loop.server import local_trust
 
 TURNS: Final = 5
@@ -197,12 +204,34 @@ def compare_steps(pythons: Mapping[str, str], directory: Path, kind: str, turns:
     return rows
 
 
+def build_policy() -> Agent:
+    """A policy for a further client of ours."""
+    torch.set_num_threads(1)
+    return build_parts(load_config(Path("configs/cartpole.yaml"), (AGENT,)), seed=0).agent
+
+
 def join_ours(address: str, _: int) -> Callable[[], object]:
     """Connect a further client of ours, with a policy."""
-    torch.set_num_threads(1)
-    agent = build_parts(load_config(Path("configs/cartpole.yaml"), (AGENT,)), seed=0).agent
-    channel = open_channel(address, None)
+    agent, channel = build_policy(), open_channel(address, None)
     return lambda: fetch(get_model(channel), agent)  # Without a reference the channel would be closed.
+
+
+def join_ours_shared(directory: Path, address: str, _: int) -> Callable[[], object]:
+    """Connect a further worker of a host whose workers share models in ``directory``."""
+    agent, channel, held = build_policy(), open_channel(address, None), NO_MODEL
+    models = NeighbourModels(directory, "peers", threading.Event())
+
+    def fetch_for_all() -> ModelFile | None:
+        return assemble(get_model(channel)(pb.GetModelRequest(), timeout=PATIENCE))
+
+    def load() -> None:
+        nonlocal held
+        file = models.get(ModelVersion(max(1, held.incarnation), held.opt_steps + 1), MAX_MODEL_BYTES, fetch_for_all)
+        assert file is not None
+        held = file.model.version
+        agent.sync_model(file.model)
+
+    return load
 
 
 def compare_models(pythons: Mapping[str, str], directory: Path, kind: str, turns: int) -> list[dict[str, object]]:
@@ -211,17 +240,22 @@ def compare_models(pythons: Mapping[str, str], directory: Path, kind: str, turns
     n = CLIENTS if has_network else 0
     with ExitStack() as stack:
         clients = stack.enter_context(closing(Clients(n, join_ours)))
+        share = Path(stack.enter_context(tempfile.TemporaryDirectory(dir="/dev/shm")))
+        workers = stack.enter_context(closing(Clients(n, partial(join_ours_shared, share))))
         server = stack.enter_context(serve_learner("cartpole", AGENT))
         clients.connect(server.ingest.address)
+        workers.connect(server.ingest.address)
         credentials = watch_credentials(server.ingest.address, local_trust(server.config.server)).get()
         channel = stack.enter_context(open_channel(server.ingest.address, credentials))
         source, agent, publish = get_model(channel), server.learner.agent, partial(publish_next, server)
         local = TrainerModels(server.run.dir.shared / "models", server.run.dir.identity.run_id)
+        get = partial(fetch, source, agent)
         ours: Measures = {
-            "crossborder": partial(fetch_ours, publish, partial(fetch, source, agent), clients)
-            if has_network
-            else partial(fetch_ours, publish, partial(fetch_shared, local, source, agent))
+            "crossborder": partial(fetch_ours, publish, get, clients),
+            "crossborder, eight workers of one host": partial(fetch_ours, publish, get, workers),
         }
+        if not has_network:
+            ours = {"crossborder": partial(fetch_ours, publish, partial(fetch_shared, local, source, agent))}
         job = Job(str(directory), has_network=has_network, clients=n)
         peers = {name: stack.enter_context(start_peer(name, python, job)) for name, python in pythons.items()}
         theirs = {name: peer.fetch_together if has_network else peer.fetch for name, peer in peers.items()}
