@@ -160,8 +160,11 @@ class ServerConfig(Settings):
 
     @property
     def waiting_bytes(self) -> int:
-        """The most bytes of unfinished messages, and of answers that are not read, over all connections."""
-        return self.fleet * min(WAITING_BYTES, self.max_message_bytes)
+        """The most bytes of unfinished messages, and of answers that are not read, over all connections.
+
+        Two of the largest messages always fit, or an actor could never send one.
+        """
+        return max(self.fleet * min(WAITING_BYTES, self.max_message_bytes), 2 * self.max_message_bytes)
 
     @property
     def answers_admins(self) -> bool:

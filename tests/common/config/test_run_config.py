@@ -198,9 +198,10 @@ def test_actors_that_may_share_an_address_may_share_a_connection() -> None:
     assert [ServerConfig(max_address_actors=n).connection_calls for n in (None, 1, 100)] == [16, 17, 116]
 
 
-def test_each_actor_may_let_a_message_wait_but_no_more_than_8_mib() -> None:
+def test_each_actor_may_let_a_message_wait_but_no_more_than_8_mib_and_two_messages_always_fit() -> None:
     assert ServerConfig(max_actors=100).waiting_bytes == 100 << 23
     assert ServerConfig(max_actors=1, max_message_bytes=1 << 16).waiting_bytes == 16 << 16
+    assert ServerConfig(max_actors=1, max_message_bytes=256 << 20).waiting_bytes == 512 << 20
 
 
 def test_a_seed_beyond_those_that_actors_take_is_refused() -> None:
