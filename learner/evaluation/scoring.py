@@ -71,7 +71,8 @@ class Scoring(Protocol):
         """Return the evaluation that is running if it has finished by now; each evaluation is returned once.
 
         Args:
-            wait: wait up to ``FINISH_SECONDS`` for it, then abandon it.
+            wait: wait for it, up to twice as long as the longest one has taken, but at least ``FINISH_SECONDS``; then
+                abandon it.
 
         Raises:
             CrossborderError: the evaluator failed.
@@ -171,8 +172,8 @@ class NoScoring:
 
 
 FINISH_SECONDS: Final = 60.0
-"""How long the end of training waits for a score that is still missing: most evaluations take seconds, and nobody
-wants to wait for an evaluator that has hung."""
+"""How long the end of training waits at least for a score that is still missing, since nobody wants to wait for an
+evaluator that has hung. It waits longer if an evaluation of this run has taken more than half of this time."""
 
 
 class CandidateScoring(abc.ABC):
@@ -191,6 +192,8 @@ class CandidateScoring(abc.ABC):
     def __init__(self, checkpoints: Checkpoints) -> None:
         self.skipped = 0
         self._checkpoints = checkpoints
+        self._longest = 0.0
+        """The seconds of the longest evaluation so far."""
         self._running: Moment | None = None
         """The moment of the candidate whose score is awaited; None if no score is awaited."""
         self._abandoned = threading.Event()
@@ -227,7 +230,9 @@ class CandidateScoring(abc.ABC):
 
     def poll(self, *, wait: bool = False) -> FinishedEvaluation | None:
         """See ``Scoring``."""
-        finished = self._listen(Deadline(FINISH_SECONDS if wait else 0.0))
+        finished = self._listen(Deadline(max(FINISH_SECONDS, 2 * self._longest) if wait else 0.0))
+        if finished is not None:
+            self._longest = max(self._longest, finished.seconds)
         if wait and self._running is not None:
             log.warning("opt step %d: the evaluation is abandoned: no score came", self._running.opt_steps)
             self.abandon()

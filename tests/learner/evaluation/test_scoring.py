@@ -17,6 +17,7 @@ from common.data import Array
 from common.evaluation import DefaultEvaluator
 from common.lanes.building import spec_of
 from common.lanes.watched_envs import Watch
+from common.process.clocks import Deadline
 from learner.evaluation.scoring import CANDIDATE, CANDIDATES, SCORE, ActorScoring, InlineScoring
 from learner.models.publisher import ModelPublisher
 from learner.shared.control import ControlBlock
@@ -97,10 +98,10 @@ class Host:
     publisher: ModelPublisher
     control: ControlBlock
 
-    def report(self, opt_steps: int, score: float, *, incarnation: int = 3) -> None:
+    def report(self, opt_steps: int, score: float, *, incarnation: int = 3, seconds: float = 0.5) -> None:
         """Note a score as ingest does."""
         found: dict[str, Any] = {"incarnation": incarnation, "opt_steps": opt_steps, "score": score}
-        (self.directory / SCORE).write_text(json.dumps({**found, "record": {"eval_reward": score}, "seconds": 0.5}))
+        (self.directory / SCORE).write_text(json.dumps({**found, "record": {"eval_reward": score}, "seconds": seconds}))
         self.control.scores += 1
 
 
@@ -184,6 +185,22 @@ def test_a_score_that_does_not_come_is_given_up(
     host.scoring.begin(host.agent, LATER)
     assert host.scoring.poll(wait=True) is None
     assert "opt step 20: the evaluation is abandoned: no score came" in caplog.text
+
+
+def test_after_long_evaluations_the_end_waits_longer(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits = list[float]()
+
+    def note(seconds: float) -> Deadline:
+        waits.append(seconds)
+        return Deadline(0.0)
+
+    monkeypatch.setattr("learner.evaluation.scoring.Deadline", note)
+    host.scoring.begin(host.agent, FIRST)
+    host.report(10, 7.5, seconds=100.0)
+    assert host.scoring.poll() is not None
+    host.scoring.begin(host.agent, LATER)
+    host.scoring.poll(wait=True)
+    assert waits == [0.0, 200.0]
 
 
 def test_nothing_is_left_of_a_candidate_at_the_end(host: Host) -> None:
