@@ -169,7 +169,7 @@ def test_the_largest_limits_fit_the_options_of_grpc() -> None:
 def test_a_constant_of_actors_may_be_named_with_its_former_default_which_a_former_learner_sends() -> None:
     gone = {"evaluator": {"max_envs": 32, "finish_seconds": 60.0}, "push": {"spool_seconds": None}}
     assert build(**gone) == build()
-    with pytest.raises(ConfigError, match=r"^push\.spool_seconds: unknown key \(did you mean 'spool_bytes'\?\)$"):
+    with pytest.raises(ConfigError, match=r"^push\.spool_seconds: unknown key \(did you mean 'flush_seconds'\?\)$"):
         build(push={"spool_seconds": 30.0})
 
 
