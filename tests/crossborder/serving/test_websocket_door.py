@@ -159,6 +159,7 @@ BAD: dict[str, tuple[Values, str]] = {
     "bytes of half a lane": ({"seq": 1, "observation": "AAAAAA=="}, "observation"),
     "text in an observation": ({"seq": 1, "observation": [["0", "0"]]}, "k lanes, found [['0', '0']]"),
     "not a number": ({"seq": 1, "observation": [[0, float("nan")]]}, "expected finite values, found nan"),
+    "beyond float32": ({"seq": 1, "observation": [[0, 1e300]]}, "expected finite values, found inf"),
     "a fraction for an action": (
         {"seq": 1, "observation": [[0, 0]], "executed": [0.5]},
         "executed: expected int64 [k],",
