@@ -10,7 +10,8 @@ that send the next step as soon as they have an action. Times are from sending a
 ``server µs`` is the server's processor time for each action, without that of the clients, which share its machine.
 ``p99 ratio`` and ``rate ratio`` compare with the bare server of the door.
 
-Idle: what 254 sessions that send one step a second cost in memory and in processor time, beside two that are silent.
+Idle: what 254 sessions that send one step a second cost in memory and in processor time, beside two that are silent,
+in alternating turns with the bare servers of the same door.
 """
 
 from __future__ import annotations
@@ -46,6 +47,8 @@ PATIENCE: Final = 120.0
 PACES: Final = {"30 Hz": 30.0, "flat out": 0.0}
 DOORS: Final = {"gRPC": "bare gRPC", "WebSocket": "bare WebSocket"}
 """The bare server of each door."""
+IDLE_FLOORS: Final = {"gRPC": {"bare gRPC": "grpc", "network": "network"}, "WebSocket": {"bare WebSocket": "websocket"}}
+"""By door, the bare servers that stand beside it while sessions are nearly idle."""
 PICTURES: Final = {"type": "Box", "low": 0, "high": 255, "shape": [4, 84, 84], "dtype": "uint8"}
 SPACES: Final = {"cnn": {"observation": PICTURES, "action": {"type": "Discrete", "n": 6}}}
 NETWORKS: Final = {"2x256": {"units": [256, 256]}, "cnn": {"network": {"target": "common.agents.networks:NatureCnn"}}}
@@ -173,21 +176,34 @@ def _row(kind: str, pace: str, name: str, found: Sequence[Mapping[str, Pushed]])
     }
 
 
-def measure_idle(seconds: float) -> list[dict[str, object]]:
-    """A row for each door and bare server: memory of a session, and the share of a core that all take together."""
-    rows, n = list[dict[str, object]](), IDLE_SESSIONS - PROCESSES
-    for place, (name, echo) in enumerate((("gRPC", "grpc"), ("WebSocket", "websocket"))):
-        with serving("2x256") as doors, echoing(DOORS[name], echo, "2x256") as bare:
-            for server in (doors[place], bare):
-                with Clients(server, PROCESSES, "2x256") as few:
-                    few.act(0.0, 1.0)  # The first actions take memory that all others share.
-                    before = own_kilobytes(server.pid)
-                    with Clients(server, n, "2x256") as many:
-                        found = many.act(1.0, seconds)
-                        grown = (own_kilobytes(server.pid) - before) / n
-                figures = {"cores": found.cpu_seconds / found.seconds, "p50 ms": found.percentile(50)}
-                rows.append({"server": server.name, "sessions": n, "kB/session": grown, **figures})
+def measure_idle(turns: int, seconds: float) -> list[dict[str, object]]:
+    """A row for each door and bare server: memory of a session, and medians of the processor time of all sessions."""
+    rows = list[dict[str, object]]()
+    for place, (name, echoes) in enumerate(IDLE_FLOORS.items()):
+        with ExitStack() as stack:
+            servers = [stack.enter_context(serving("2x256"))[place]]
+            servers += [stack.enter_context(echoing(title, echo, "2x256")) for title, echo in echoes.items()]
+            clients, grown = dict[str, Clients](), dict[str, float]()
+            for server in servers:
+                stack.enter_context(Clients(server, PROCESSES, "2x256")).act(0.0, 1.0)  # All share what these take.
+                before = own_kilobytes(server.pid)
+                clients[server.name] = stack.enter_context(Clients(server, IDLE_SESSIONS - PROCESSES, "2x256"))
+                clients[server.name].act(1.0, seconds)  # Its time does not count.
+                grown[server.name] = (own_kilobytes(server.pid) - before) / (IDLE_SESSIONS - PROCESSES)
+            found = [{title: each.act(1.0, seconds) for title, each in clients.items()} for _ in range(turns)]
+            rows += [_idle_row(title, DOORS[name], found) | {"kB/session": grown[title]} for title in clients]
     return rows
+
+
+def _idle_row(name: str, floor: str, found: Sequence[Mapping[str, Pushed]]) -> dict[str, object]:
+    shares = [turn[name].cpu_seconds / turn[name].seconds for turn in found]
+    return {
+        "server": name,
+        "sessions": IDLE_SESSIONS - PROCESSES,
+        "cores": statistics.median(shares),
+        "cores ratio": statistics.median(turn[name].cpu_seconds / turn[floor].cpu_seconds for turn in found),
+        "p50 ms": statistics.median(turn[name].percentile(50) for turn in found),
+    }
 
 
 def main() -> None:
@@ -202,7 +218,8 @@ def main() -> None:
             rows = measure(kind, arguments.turns, arguments.seconds)
             report("acting", "loopback, clients on the same machine", rows, arguments.turns)
     if "idle" in arguments.parts:
-        report("acting idle", "loopback, one step a second", measure_idle(5 * arguments.seconds), 1)
+        rows = measure_idle(arguments.turns, 2 * arguments.seconds)
+        report("acting idle", "loopback, one step a second", rows, arguments.turns)
 
 
 if __name__ == "__main__":

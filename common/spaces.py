@@ -110,7 +110,8 @@ def flatten(space: AnySpace, value: Any) -> Leaves:
 
 
 def convert(value: Any, dtype: Any) -> Array:
-    """Values as an array of this dtype; floats are rounded to shorter floats, and nothing else changes.
+    """Values as an array of this dtype; floats are rounded to shorter floats (the largest to infinity), and nothing
+    else changes.
 
     numpy itself makes 0 of 0.9 and 44 of 300 for uint8.
 
@@ -120,10 +121,11 @@ def convert(value: Any, dtype: Any) -> Array:
     found = np.asarray(value)
     if found.dtype == dtype:
         return found
-    if holds_all(dtype, found.dtype):
-        return found.astype(dtype)
-    with np.errstate(invalid="ignore"):  # NaN becomes a whole number, which differs from NaN.
+    # NaN becomes a whole number, which differs from NaN; a float beyond a shorter dtype becomes infinite, as IEEE rounds.
+    with np.errstate(invalid="ignore", over="ignore"):
         converted: Array = found.astype(dtype)
+    if holds_all(dtype, found.dtype):
+        return converted
     is_same = np.dtype(dtype).kind == "f" or np.array_equal(converted, found)  # Objects become floats if they can.
     if found.dtype.kind not in "biufO" or not is_same:
         raise ValueError(f"{dtype} cannot hold these values of {found.dtype}")

@@ -22,12 +22,12 @@ class Outcomes:
         lanes, begins = moment.lanes, moment.begins
         if (more := capacity_for(lanes, len(self._returns)) - len(self._returns)) > 0:
             self._returns, self._lengths = np.pad(self._returns, (0, more)), np.pad(self._lengths, (0, more))
-        returns = np.where(begins, 0.0, self._returns[lanes] + moment.reward)
-        lengths = np.where(begins, 0, self._lengths[lanes] + 1)
-        self._returns[lanes], self._lengths[lanes] = returns, lengths
+        returns, lengths = self._returns[lanes] + moment.reward, self._lengths[lanes] + 1
         outcome = Round(moment.reward, moment.terminated, moment.truncated, moment.obs)
         if np.count_nonzero(begins):
+            returns[begins], lengths[begins] = 0.0, 0
             outcome.taken = ~begins
+        self._returns[lanes], self._lengths[lanes] = returns, lengths
         if moment.executed is not None and np.count_nonzero(moment.intervened):
             outcome.action, outcome.intervened = moment.executed, moment.intervened
         ended = np.flatnonzero(moment.ends)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import math
+import reprlib
 from collections.abc import Mapping
 from typing import Any, Final, TypeVar
 
@@ -33,6 +34,8 @@ _KINDS: Final = {
     FieldDescriptor.CPPTYPE_STRING: "a text",
 }
 _REQUESTS = ("open", "resume", "step", "report", "close")
+_PARTS: Final = reprlib.Repr()
+_PARTS.maxlevel = 3  # A thousand lists within each other are more than repr can show.
 MOST_BYTES, MOST_NUMBER_BYTES = 1 << 16, 64
 """Bytes of a message, and as many more for each number that a step of all lanes has: a number in JSON has up to 25."""
 
@@ -137,8 +140,13 @@ def _find_fault(message: type[Message], fields: Mapping[str, Any]) -> str:
         except _REFUSALS:
             kind = _KINDS.get(known[name].cpp_type, "a mapping")
             expected = f"a list (each: {kind})" if hasattr(getattr(message(), name), "append") else kind
-            return f"{name}: expected {expected}, found {value!r:.80}"
+            return f"{name}: expected {expected}, found {_show(value)}"
     return ""
+
+
+def _show(value: Any) -> str:
+    """The first parts of a client's value, for an error."""
+    return f"{_PARTS.repr(value):.80}"
 
 
 def _read_step(fields: Mapping[str, Any], description: Description) -> pb.LaneSteps:
@@ -170,14 +178,14 @@ def _pack_leaf(column: Column, value: Any, name: str) -> bytes:
         try:
             return base64.b64decode(value, validate=True)
         except ValueError as error:
-            raise BadMessageError(f"{name}: expected bytes as base64, found {value!r:.80}: {error}") from error
+            raise BadMessageError(f"{name}: expected bytes as base64, found {_show(value)}: {error}") from error
     expected = f"{column.numpy_dtype} [{', '.join(('k', *map(str, column.shape)))}], with a row for each of k lanes"
     try:
         packed = convert(np.asarray(value), column.numpy_dtype)
     except _REFUSALS as error:
-        raise BadMessageError(f"{name}: expected {expected}, found {value!r:.80}") from error
+        raise BadMessageError(f"{name}: expected {expected}, found {_show(value)}") from error
     if packed.shape[1:] != column.shape or not packed.ndim:
-        found = f"the shape {list(packed.shape)}" if packed.ndim else f"{value!r:.80}"
+        found = f"the shape {list(packed.shape)}" if packed.ndim else _show(value)
         raise BadMessageError(f"{name}: expected {expected}, found {found}")
     return packed.tobytes()
 

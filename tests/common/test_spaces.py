@@ -10,7 +10,7 @@ from gymnasium.vector.utils import batch_space, concatenate, create_empty_array
 from common.data import Column
 from common.errors import ConfigError
 from common.leaves import copy_leaves, empty_leaves, pick_lanes, put_leaves
-from common.spaces import columns_of, flatten, from_columns, leaves_of, narrow, stack, to_columns, unflatten
+from common.spaces import columns_of, convert, flatten, from_columns, leaves_of, narrow, stack, to_columns, unflatten
 
 BOX = spaces.Box(-1, 1, (2, 3), np.float32)
 LEAVES: dict[str, Space[Any]] = {
@@ -158,6 +158,10 @@ def test_float64_becomes_float32_at_any_depth() -> None:
     found = narrow(spaces.Dict({"a": spaces.Tuple((wide, spaces.Discrete(2))), "b": BOX}))
     assert [leaf.dtype for leaf in leaves_of(found).values()] == [np.float32, np.int64, np.float32]
     assert narrow(BOX) is BOX
+
+
+def test_a_float_beyond_the_dtype_of_its_leaf_becomes_infinite_without_a_warning() -> None:
+    assert convert([1e300, -1e300, 0.5], np.float32).tolist() == [np.inf, -np.inf, 0.5]
 
 
 def test_frames_are_stacked_at_any_depth_and_only_boxes_can_be() -> None:

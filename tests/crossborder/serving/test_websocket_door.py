@@ -159,6 +159,7 @@ BAD: dict[str, tuple[Values, str]] = {
     "bytes of half a lane": ({"seq": 1, "observation": "AAAAAA=="}, "observation"),
     "text in an observation": ({"seq": 1, "observation": [["0", "0"]]}, "k lanes, found [['0', '0']]"),
     "not a number": ({"seq": 1, "observation": [[0, float("nan")]]}, "expected finite values, found nan"),
+    "beyond float32": ({"seq": 1, "observation": [[0, 1e300]]}, "expected finite values, found inf"),
     "a fraction for an action": (
         {"seq": 1, "observation": [[0, 0]], "executed": [0.5]},
         "executed: expected int64 [k],",
@@ -177,8 +178,12 @@ def test_a_step_that_breaks_a_rule_is_refused_with_the_reason(talk_to: TalkTo, s
     assert reason in message
 
 
+DEEP = b"\x81\xa4open\x81\xa5lanes" + b"\x91" * 1000 + b"\x01"
+"""As many lists within each other as MessagePack allows."""
+
+
 @pytest.mark.parametrize(
-    "message", ["{", "[]", "1", '{"open": 3}', '{"open": {}, "close": {}}', "{}", b"\xc1", "[" * 5000]
+    "message", ["{", "[]", "1", '{"open": 3}', '{"open": {}, "close": {}}', "{}", b"\xc1", "[" * 5000, DEEP]
 )
 def test_what_is_no_message_is_refused(talk_to: TalkTo, service: Service, message: str | bytes) -> None:
     talk = talk_to(service)
