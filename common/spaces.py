@@ -110,10 +110,9 @@ def flatten(space: AnySpace, value: Any) -> Leaves:
 
 
 def convert(value: Any, dtype: Any) -> Array:
-    """Values as an array of this dtype; floats are rounded to shorter floats (the largest to infinity), and nothing
-    else changes.
+    """Values as an array of this dtype; floats are rounded to shorter floats, and nothing else changes.
 
-    numpy itself makes 0 of 0.9 and 44 of 300 for uint8.
+    A float beyond the shorter dtype becomes infinite, as IEEE 754 rounds it. numpy itself makes 0 of 0.9 and 44 of 300 for uint8.
 
     Raises:
         OverflowError, TypeError, ValueError: the dtype cannot hold the values.
@@ -121,8 +120,7 @@ def convert(value: Any, dtype: Any) -> Array:
     found = np.asarray(value)
     if found.dtype == dtype:
         return found
-    # NaN becomes a whole number, which differs from NaN; a float beyond a shorter dtype becomes infinite, as IEEE rounds.
-    with np.errstate(invalid="ignore", over="ignore"):
+    with np.errstate(invalid="ignore", over="ignore"):  # NaN becomes a whole number, which differs from NaN.
         converted: Array = found.astype(dtype)
     if holds_all(dtype, found.dtype):
         return converted
