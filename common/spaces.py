@@ -112,7 +112,7 @@ def flatten(space: AnySpace, value: Any) -> Leaves:
 def convert(value: Any, dtype: Any) -> Array:
     """Values as an array of this dtype, unchanged: numpy itself makes 0 of 0.9 and 44 of 300 for uint8.
 
-    Only floats are rounded to shorter floats, the largest to infinity.
+    Only floats are rounded to shorter floats. A float beyond the shorter dtype becomes infinite, as IEEE 754 rounds it.
 
     Raises:
         OverflowError, TypeError, ValueError: the dtype cannot hold the values.
@@ -120,8 +120,7 @@ def convert(value: Any, dtype: Any) -> Array:
     found = np.asarray(value)
     if found.dtype == dtype:
         return found
-    # NaN becomes a whole number, which differs from NaN. A float beyond a shorter dtype becomes infinite.
-    with np.errstate(invalid="ignore", over="ignore"):
+    with np.errstate(invalid="ignore", over="ignore"):  # NaN becomes a whole number, which differs from NaN.
         converted: Array = found.astype(dtype)
     if holds_all(dtype, found.dtype):
         return converted
