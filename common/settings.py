@@ -39,12 +39,22 @@ PathElsewhere = Annotated[Path, "``~`` is kept"]
 """A path on another host, whose command replaces ``~`` when it gets the path as an option."""
 
 
+_UNKNOWN: Final = object()
+
+
+def _is_former(value: Any, default: Any) -> bool:
+    """Whether a value is the former default, or a mapping some keys of the former default."""
+    if isinstance(value, Mapping) and isinstance(default, Mapping):
+        return value.items() <= default.items()
+    return bool(value == default)
+
+
 class Settings(BaseModel):
     """Base of all settings: immutable, refuses unknown keys. Every field has a sentence as its description."""
 
     GONE: ClassVar[Mapping[str, Any]] = {}
-    """Settings of actors that are constants now, with their former defaults, which a learner of the previous release
-    still sends: with this value, the key is ignored."""
+    """Settings that are constants now, with their former defaults. A key with this value is ignored, since it asks for
+    nothing else: runs of the previous release name all keys, and its learners send them to actors."""
 
     LATER: ClassVar[frozenset[str]] = frozenset()
     """Fields of actors' settings that actors of the previous release do not know; see ``unknown_before``."""
@@ -62,7 +72,7 @@ class Settings(BaseModel):
     def _drop_constants(cls, values: Any) -> Any:
         if not cls.GONE or not isinstance(values, Mapping):
             return values
-        return {key: value for key, value in values.items() if key not in cls.GONE or value != cls.GONE[key]}
+        return {key: value for key, value in values.items() if not _is_former(value, cls.GONE.get(key, _UNKNOWN))}
 
     @model_validator(mode="wrap")
     @classmethod

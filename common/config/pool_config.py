@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import Field, PositiveInt
 
@@ -16,6 +16,8 @@ MAX_POOL: Final = 64
 
 class PoolConfig(Settings):
     """The earlier models that play on the seats of ``pool`` (``env.params.players``); unused without such seats."""
+
+    GONE: ClassVar = {"power": 1.0}
 
     every: PositiveInt = Field(
         10, description="Every how many published models (trainer.sync_interval) one joins the pool, from the first on."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
@@ -53,6 +53,8 @@ Unit = Annotated[float, Field(ge=0, le=1)]
 
 class PrioritizedConfig(Settings):
     """Proportional prioritised replay (arXiv:1511.05952)."""
+
+    GONE: ClassVar = {"beta_final": 1.0, "n_opts_final": None}
 
     alpha: Unit = Field(0.6, description="The exponent of the TD error in the priority of a row; 0 draws uniformly.")
     beta_0: Unit = Field(
@@ -113,6 +115,8 @@ class SourceConfig(Settings):
 
 class ReplayConfig(Settings):
     """The replay memory and the ratio at which it is used."""
+
+    GONE: ClassVar = {"staleness": None}
 
     capacity: PositiveInt = Field(
         100_000,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, ClassVar, Final, TypeVar
 
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
@@ -58,6 +58,8 @@ class MetricsConfig(Settings):
 
     On loopback, a port that nobody has named gives way to a free one if another program has it.
     """
+
+    GONE: ClassVar = {"per_actor": None}
 
     host: str = Field("127.0.0.1", description="The address on which /metrics is served.")
     trainer_port: Annotated[int | None, Field(ge=0, le=65535)] = Field(

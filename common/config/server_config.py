@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
@@ -53,6 +53,26 @@ class TlsConfig(Settings):
 
 class ServerConfig(Settings):
     """The gRPC server on the learner host."""
+
+    GONE: ClassVar = {
+        "reflection": False,
+        "max_rows": 65_536,
+        "largest_value": 1e12,
+        "limits": {
+            "max_connections": None,
+            "max_connection_calls": 16,
+            "max_waiting_bytes": None,
+            "max_calls": None,
+            "max_address_calls": None,
+            "max_health_calls": 32,
+            "max_admin_calls": 16,
+            "max_address_actors": None,
+            "joins_per_second": 100.0,
+            "address_joins_per_second": 50.0,
+            "address_failures_per_second": 10.0,
+            "handshake_seconds": 10.0,
+        },
+    }
 
     listen: str = Field(
         "127.0.0.1:50051",

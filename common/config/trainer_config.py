@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import AliasChoices, Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
@@ -17,6 +17,8 @@ ProductChoice = Literal["measured", "torch", "onednn"]
 
 class TrainerConfig(Settings):
     """The learner loop. Intervals count opt steps; 0 or null means never."""
+
+    GONE: ClassVar = {"keep_checkpoints": 3, "opt_interval": 1, "rank_seconds": 60.0}
 
     max_opts: PositiveInt = Field(
         description="The number of opt steps after which training ends.",

@@ -52,7 +52,7 @@ WRONG: dict[str, tuple[dict[str, Any], int, str]] = {
     "a key that is gone": (
         {"server": {"limits": {"max_calls": 2}}},
         2,
-        r"server\.limits\.max_calls: this is no setting any more, and is always four for each of server\.max_actors",
+        r"server\.limits: unknown key \(known: .*max_address_actors",
     ),
     "evaluations by a learner that does not build the environment": (
         {"env": {"spaces": "tests.parts:counting_schema"}, "trainer": {"eval_interval": 10}},
