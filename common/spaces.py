@@ -112,7 +112,8 @@ def flatten(space: AnySpace, value: Any) -> Leaves:
 def convert(value: Any, dtype: Any) -> Array:
     """Values as an array of this dtype; floats are rounded to shorter floats, and nothing else changes.
 
-    A float beyond the shorter dtype becomes infinite, as IEEE 754 rounds it. numpy itself makes 0 of 0.9 and 44 of 300 for uint8.
+    A float beyond the shorter dtype becomes infinite, as IEEE 754 rounds it. numpy itself makes 0 of 0.9 and
+    44 of 300 for uint8.
 
     Raises:
         OverflowError, TypeError, ValueError: the dtype cannot hold the values.
