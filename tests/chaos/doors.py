@@ -362,7 +362,7 @@ async def _with_batches(
 ) -> dict[str, Any]:
     answering = asyncio.create_task(policy.batches.run())
     behind = Behind(policy, settings)
-    for _ in range(CHUNK // 10):  # The first actions take memory that all others share.
+    for _ in range(CHUNK):  # The first actions and the first whole episode take memory that all others share.
         await behind.take(as_protobuf(whole(rng, behind.session), rng), read_protobuf)
     tracemalloc.start()
     try:
