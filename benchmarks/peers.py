@@ -205,7 +205,7 @@ def compare_steps(pythons: Mapping[str, str], directory: Path, kind: str, turns:
 
 
 def build_policy() -> Agent:
-    """A policy for a further client of ours."""
+    """Build the policy of one of our clients."""
     torch.set_num_threads(1)
     return build_parts(load_config(Path("configs/cartpole.yaml"), (AGENT,)), seed=0).agent
 
@@ -217,7 +217,7 @@ def join_ours(address: str, _: int) -> Callable[[], object]:
 
 
 def join_ours_shared(directory: Path, address: str, _: int) -> Callable[[], object]:
-    """Connect a further worker of a host whose workers share models in ``directory``."""
+    """Connect one worker of a host; its workers share models in ``directory``."""
     agent, channel, held = build_policy(), open_channel(address, None), NO_MODEL
     models = NeighbourModels(directory, "peers", threading.Event())
 

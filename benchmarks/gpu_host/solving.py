@@ -37,7 +37,7 @@ LEARNER_CORES: Final = 3
 ACTORS: Final = 13
 """Each has one of the other cores, of 16."""
 LOOK_SECONDS, REHEARSED_SECONDS = 5.0, 1.0
-"""Between two looks, and between those of a rehearsal."""
+"""The time between two looks at a run, and at the run of a rehearsal."""
 END_SECONDS: Final = 20.0
 """From the order to stop until the run has saved its last policy."""
 SERIES: Final = {

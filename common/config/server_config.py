@@ -170,7 +170,7 @@ class ServerConfig(Settings):
 
     @property
     def connection_calls(self) -> int:
-        """The most calls at one time on one connection, on which all actors of an address may be (a relay)."""
+        """The most calls at one time on one connection. A relay has one connection for all of its actors."""
         return CALLS_ON_CONNECTION + (self.max_address_actors or 0)
 
     @property

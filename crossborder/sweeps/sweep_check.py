@@ -27,7 +27,7 @@ def check_sweep(sweep: SweepConfig) -> None:
     try:
         found = parser.parse_args([*sweep.arguments, "--config", str(sweep.config), "--resume"])
         require_consistent(parser, found)
-    except SystemExit as error:  # The parser has told its usage, and what is wrong.
+    except SystemExit as error:  # The parser has printed the reason.
         raise ConfigError(expected) from error
     if found.check or found.show_config:
         raise ConfigError(expected)

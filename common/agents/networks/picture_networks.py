@@ -258,7 +258,7 @@ class ConvNet(Cnn):
         out_dim: number of outputs.
         layers: channels, kernel size and stride of each layer.
         hidden: width of the hidden layer; None: there is none, and the outputs follow on the convolutions.
-        columns: of a board that may be mirrored, left for right: the first so many outputs belong to its columns. The
+        columns: the number of columns of a board that may be mirrored; the first outputs are one for each column. The
             outputs are then means over the board and its mirror image, so both are learnt at once. None: not mirrored.
         observations: see ``Cnn``.
 
