@@ -1,29 +1,42 @@
-"""Environment steps of CartPole that PPO learns from in a second, beside stable-baselines3, without evaluations.
+"""Environment steps of CartPole that PPO learns from in a second, beside other libraries, without evaluations.
 
-    python -m benchmarks.ppo_speed --python PYTHON     an interpreter with stable-baselines3
+    python -m benchmarks.ppo_speed --sb3 PYTHON --sample-factory PYTHON --cleanrl PYTHON PATH/TO/cleanrl/ppo.py
 
-Both train for 100,320 steps of eight environments in one process, with the settings of RL Baselines3 Zoo: an opt step
-learns twenty times from 256 steps. torch has one thread, so on a free core a second takes a second of processor time.
-They take turns, one seed after another; imports do not count.
+PYTHON is an interpreter that has the library; a library that is not named is left out. All have the settings of RL
+Baselines3 Zoo as far as they can: eight environments, an opt step that learns twenty times from 256 steps, and two
+layers of 64. torch has one thread in each process. "In turns" is one process; "two actors" are two processes with four
+environments each, beside the learner. The libraries take turns, one seed after another.
+
+A command trains for 20,480 and for 102,400 steps, and the difference counts, so its start and end do not. Processor
+time is that of all processes. stable-baselines3 and our training in turns count their own time.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+import resource
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from benchmarks.report import report
 from benchmarks.returns import TASKS, ask_peer, configure
 from learner.loop.in_turns import train_in_turns
 
+ROOT = Path(__file__).parents[1]
 TASK = "ppo_cartpole"
+SHORT, LONG = 20_480, 102_400
+Rate = Callable[[int], tuple[float, float]]
+"""Environment steps for a second, and for a second of processor time, with a seed."""
 
 
-def rate_ours(seed: int) -> tuple[float, float]:
-    """Environment steps of ``sync-train`` for a second, and for a second of processor time."""
+def rate_in_turns(seed: int) -> tuple[float, float]:
     cpu = time.process_time()
     with tempfile.TemporaryDirectory() as directory:
         config = configure(TASK, "in turns", seed, Path(directory) / "run", {"trainer.eval_interval": "null"})
@@ -31,22 +44,106 @@ def rate_ours(seed: int) -> tuple[float, float]:
     return result.samples_total / result.seconds, result.samples_total / (time.process_time() - cpu)
 
 
-def rate_peer(seed: int, python: str) -> tuple[float, float]:
-    """The same of stable-baselines3; the time of its one episode of evaluation is taken off."""
+def rate_sb3(seed: int, python: str) -> tuple[float, float]:
     found = ask_peer(TASK, "stable_baselines3", seed, python, episodes=1, evaluations=1)
     steps, off = TASKS[TASK].env_steps, found["eval_seconds"]
     return steps / (found["seconds"] - off), steps / (found["cpu_seconds"] - off)
 
 
+def time_command(words: Sequence[str], directory: str) -> tuple[float, float]:
+    """Seconds, and seconds of processor time, of a command and its children."""
+    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(words, check=False, cwd=directory, env=environment, capture_output=True, text=True)
+    seconds, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(words)}: exit code {done.returncode}: {(done.stdout + done.stderr)[-2000:]}")
+    return seconds, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def rate_command(make_words: Callable[[int], Sequence[str]]) -> tuple[float, float]:
+    """The rates of a command that trains for a number of steps."""
+    with tempfile.TemporaryDirectory() as directory:
+        short, long = (time_command(make_words(steps), directory) for steps in (SHORT, LONG))
+    return (LONG - SHORT) / (long[0] - short[0]), (LONG - SHORT) / (long[1] - short[1])
+
+
+def rate_actors(seed: int) -> tuple[float, float]:
+    def make_words(steps: int) -> Sequence[str]:
+        changes: dict[str, Any] = {
+            "agent.params.epochs": 20,
+            "agent.params.max_lag": 8,
+            "envs_per_actor": 4,
+            "metrics.ingest_port": "null",
+            "metrics.trainer_port": "null",
+            "run_dir": f"run-{steps}",
+            "seed": seed,
+            "trainer.eval_interval": "null",
+            "trainer.max_env_steps": steps,
+            "trainer.max_opts": LONG,
+            "trainer.target_score": "null",
+        }
+        config = ROOT / "configs" / f"{TASK}.yaml"
+        command = f"{sys.executable} -m learner --config {config} --local-actors 2 --listen 127.0.0.1:0".split()
+        return *command, *(word for name, value in changes.items() for word in ("--set", f"{name}={value}"))
+
+    return rate_command(make_words)
+
+
+def rate_cleanrl(seed: int, python: str, script: str) -> tuple[float, float]:
+    rollouts = ("--num-envs", "8", "--num-steps", "32", "--num-minibatches", "1", "--update-epochs", "20")
+
+    def make_words(steps: int) -> Sequence[str]:
+        return python, script, "--no-cuda", *rollouts, "--seed", str(seed), "--total-timesteps", str(steps)
+
+    return rate_command(make_words)
+
+
+SAMPLE_FACTORY = """
+    --algo=APPO --env=CartPole-v1 --device=cpu --use_rnn=False --recurrence=1 --encoder_mlp_layers 64 64
+    --normalize_input=False --rollout=32 --batch_size=256 --num_batches_per_epoch=1 --num_epochs=20
+    --save_every_sec=1000
+"""
+IN_TURNS = "--serial_mode=True --async_rl=False --num_workers=1 --num_envs_per_worker=8 --worker_num_splits=1"
+TWO_ACTORS = "--num_workers=2 --num_envs_per_worker=4 --worker_num_splits=2"
+
+
+def rate_sample_factory(seed: int, python: str, way: str) -> tuple[float, float]:
+    def make_words(steps: int) -> Sequence[str]:
+        own = (f"--experiment=run-{steps}", f"--train_for_env_steps={steps}", f"--seed={seed}")
+        return python, "-m", "sf_examples.train_gym_env", *SAMPLE_FACTORY.split(), *way.split(), *own
+
+    return rate_command(make_words)
+
+
+def rates_of(arguments: argparse.Namespace) -> dict[str, Rate]:
+    """What is measured, by its name in the table."""
+    rates: dict[str, Rate] = {"crossborder, in turns": rate_in_turns, "crossborder, two actors": rate_actors}
+    if arguments.sb3:
+        rates["stable-baselines3"] = lambda seed: rate_sb3(seed, arguments.sb3)
+    if arguments.cleanrl:
+        rates["CleanRL"] = lambda seed: rate_cleanrl(seed, *arguments.cleanrl)
+    if python := arguments.sample_factory:
+        rates["Sample Factory, in turns"] = lambda seed: rate_sample_factory(seed, python, IN_TURNS)
+        rates["Sample Factory, two actors"] = lambda seed: rate_sample_factory(seed, python, TWO_ACTORS)
+    return rates
+
+
 def main() -> None:
     parser = argparse.ArgumentParser("benchmarks.ppo_speed", description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--python", required=True, help="an interpreter with stable-baselines3")
+    parser.add_argument("--sb3", metavar="PYTHON", help="an interpreter with stable-baselines3")
+    parser.add_argument("--cleanrl", nargs=2, metavar=("PYTHON", "SCRIPT"), help="and CleanRL's ppo.py")
+    parser.add_argument("--sample-factory", metavar="PYTHON", help="an interpreter with sample-factory")
     parser.add_argument("--turns", type=int, default=3)
     arguments = parser.parse_args()
-    pairs = [(rate_ours(seed), rate_peer(seed, arguments.python)) for seed in range(arguments.turns)]
+    rates = rates_of(arguments)
+    found: dict[str, list[tuple[float, float]]] = {who: [] for who in rates}
+    for seed in range(arguments.turns):
+        for who, rate in rates.items():
+            found[who].append(rate(seed))
     rows = []
-    for who, rates in zip(("crossborder", "stable-baselines3"), zip(*pairs, strict=True), strict=True):
-        wall, cpu = zip(*rates, strict=True)
+    for who, pairs in found.items():
+        wall, cpu = zip(*pairs, strict=True)
         rows.append({"who": who, "steps/s": statistics.median(wall), "slowest": min(wall), "fastest": max(wall)})
         rows[-1] |= {"steps/CPU s": statistics.median(cpu)}
     report("ppo_speed", "environment steps learnt from, CartPole", rows, arguments.turns)
