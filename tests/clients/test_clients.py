@@ -304,8 +304,12 @@ def test_after_an_orderly_end_of_the_service_another_session_begins(connect: Con
 def test_a_client_waits_for_a_service_that_has_no_room_yet(connect: Connect, start: Start, run: Path) -> None:
     served = Served(start, run, "--set", "max_sessions=1")
     first = connect(served.address)
-    with pytest.raises(CallError, match="max_sessions"):
-        connect(served.address, patience=0.5)
+    for patience in (0.5, 2.0, 8.0):  # A busy host may need more than a short patience for its first answer.
+        with pytest.raises(CallError) as error:
+            connect(served.address, patience=patience)
+        if "max_sessions" in str(error.value):
+            break
+    assert "max_sessions" in str(error.value)
     first.call("close")
     assert connect(served.address).call("act", observation=HERE) == 1
 

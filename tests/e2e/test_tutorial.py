@@ -47,6 +47,7 @@ def test_its_files_and_commands_lead_to_a_policy_that_docks(start: Callable[...,
             name, *words = shlex.split(step["command"])
             forked = start(name, *words, *SOONER.get(name, ()), cwd=tmp_path)
             assert forked.wait(SECONDS) == 0, f"{step['command']}:\n{forked.output()}"
+            output[step["command"]] = forked.output()
             continue
         done = subprocess.run(
             ["/bin/bash", "-c", step["command"]],
@@ -61,4 +62,6 @@ def test_its_files_and_commands_lead_to_a_policy_that_docks(start: Callable[...,
         output[step["command"]] = done.stdout
         assert done.returncode == 0, f"{step['command']}:\n{done.stdout}"
     assert files == ["docking.py", "test_docking.py", "docking.yaml", "steer.py"]
-    assert output["python steer.py"] == "docked\n"
+    assert output["python steer.py"] in ("docked\n", "drifted away\n"), "one episode, in which a good policy may fail"
+    (score,) = re.findall(r"^score: (\S+)$", "".join(output.values()), re.MULTILINE)
+    assert float(score) > 0, "random actions score -120, and staying where one is as much"
