@@ -278,7 +278,9 @@ class Session {
       else if (!ends(step)) told.push_back({step.lane, step.observation});
     }
     if (!told.empty()) {
-      const Value answer = wire->ask({{"step", pack(told)}}, "action");
+      Value fields = pack(told);
+      fields["seq"] = seq + 1;
+      const Value answer = wire->ask({{"step", fields}}, "action");
       seq = answer.at("seq");
       version = answer.at("version");
       for (std::size_t i = 0; i < told.size(); i++) lanes[told[i].lane].action = pick(answer.at("action"), i);
@@ -293,35 +295,30 @@ class Session {
     return leaves;
   }
 
-  Value pack(std::vector<Step>& steps) {
-    const auto column = [&](auto member) {
-      Value values;
-      for (const Step& step : steps) values.push_back(step.*member);
-      return values;
-    };
-    Value fields = {{"seq", seq + 1}, {"lanes", column(&Step::lane)}, {"reward", column(&Step::reward)},
-                    {"terminated", column(&Step::terminated)}, {"truncated", column(&Step::truncated)},
-                    {"restarted", column(&Step::restarted)}, {"observation", pack_leaves(column(&Step::observation))}};
+  /// The fields of a message. If somebody else has acted in one of the lanes, actions of the policy stand in the others.
+  Value pack(const std::vector<Step>& steps) {
     const auto is_executed = [](const Step& step) { return !step.executed.is_null(); };
     const auto given_one = std::find_if(steps.begin(), steps.end(), is_executed);
-    if (given_one == steps.end()) return fields;
-    for (Step& step : steps) {  // An action of the policy stands where nobody else acted.
+    Value rows;
+    for (const Step& step : steps) {
+      rows.push_back({{"lanes", step.lane}, {"observation", step.observation}, {"reward", step.reward},
+                      {"terminated", step.terminated}, {"truncated", step.truncated}, {"restarted", step.restarted}});
+      if (given_one == steps.end()) continue;
       const Value& own = lanes[step.lane].action;
-      fields["intervened"].push_back(is_executed(step));
-      if (!is_executed(step)) step.executed = own.is_null() ? given_one->executed : own;
+      rows.back()["intervened"] = is_executed(step);
+      rows.back()["executed"] = is_executed(step) ? step.executed : own.is_null() ? given_one->executed : own;
     }
-    fields["executed"] = pack_leaves(column(&Step::executed));
-    return fields;
+    return to_columns(rows);
   }
 
-  /// The values of k lanes as the service takes them: of several leaves by path, and bytes of all lanes together.
-  static Value pack_leaves(const Value& values) {
+  /// The values of k lanes as the service takes them: objects as columns by name, and bytes of all lanes together.
+  static Value to_columns(const Value& values) {
     if (values.front().is_object()) {
-      Value leaves;
-      for (const auto& [path, _] : values.front().items())
-        for (const Value& value : values) leaves[path].push_back(value.at(path));
-      for (Value& leaf : leaves) leaf = pack_leaves(leaf);
-      return leaves;
+      Value columns;
+      for (const auto& [name, _] : values.front().items())
+        for (const Value& value : values) columns[name].push_back(value.at(name));
+      for (Value& column : columns) column = to_columns(column);
+      return columns;
     }
     Value::binary_t bytes;
     for (const Value& value : values) {
