@@ -32,8 +32,9 @@ namespace crossborder {
 /// pixels of a picture, in the order of its shape, are `Value::binary(bytes)`. Of an action, `get<int>()` is the number.
 using Value = nlohmann::json;
 
-/// Why a call has failed: `name` is "out_of_reach" after `patience` seconds without a service, or else the service has
-/// refused the message, which has changed nothing. After "bad_message", call again as it should be; after "run_over", end.
+/// Why a call has failed: `name` is "bad_argument" for an address or an authority, "out_of_reach" after `patience` seconds
+/// without a service, or else the service has refused the message, which has changed nothing. After "bad_message", call
+/// again as it should be; after "run_over", end.
 struct Error : std::runtime_error {
   std::string name;
   Error(const std::string& kind, const std::string& why) : runtime_error(kind + ": " + why), name(kind) {}
@@ -52,7 +53,7 @@ struct Step {
 struct Options {
   std::string token{};  // By which the service knows this client.
   int lanes = 1;  // How many characters, robots or copies of a game act; they are counted from 0.
-  double timeout = 60;  // Seconds after which a connection without an answer counts as broken.
+  double timeout = 60;  // Seconds after which a silent connection counts as broken.
   double patience = 60;  // Seconds after which a service that is out of reach is given up.
   std::string policy{};  // The name of one, if the service has several; empty: the first.
   std::string ca{};  // The file of the authority (PEM) that vouches for the service; empty: those that OpenSSL knows.
@@ -70,27 +71,26 @@ inline std::string base64(std::string bytes) {
 /// A connection by WebSocket (RFC 6455) that carries MessagePack. If it breaks, or no answer comes in time, the name of its
 /// Error is "broken" or "late", which no user of a Session sees.
 struct Wire {
-  const double seconds;
-  double end;  // Of the present wait.
+  const int most_silent;  // Milliseconds.
   std::shared_ptr<BIO> bio;
 
   Wire(const std::string& address, const Options& given)
-      : seconds((std::min)(given.timeout, given.patience)), end(now() + seconds) {
+      : most_silent(int(1000 * (std::min)(given.timeout, given.patience))) {
     const std::size_t begin = address.find("//") + 2;
     const std::string place = address.substr(begin, address.find('/', begin) - begin);  // HOST:PORT, or of IPv6 [HOST]:PORT.
-    bio.reset(BIO_new_connect(place.c_str()), BIO_free_all);
+    const auto tls = address[2] == 's' ? make_tls(place.substr(0, place.rfind(':')), given.ca) : nullptr;
+    bio.reset(tls ? tls : BIO_new(BIO_s_connect()), BIO_free_all);
+    BIO_set_conn_hostname(bio.get(), place.c_str());
 #ifdef SIGPIPE  // Writing to a broken connection would end the program.
     if (const auto former = std::signal(SIGPIPE, SIG_IGN); former != SIG_DFL) std::signal(SIGPIPE, former);
 #endif
     BIO_set_conn_mode(bio.get(), BIO_SOCK_NONBLOCK | BIO_SOCK_NODELAY);
     complete([this] { return BIO_do_connect(bio.get()); });
-    if (address[2] == 's') start_tls(place.substr(0, place.rfind(':')), given.ca);
     shake_hands(place);
   }
 
   /// Send a message and wait for the answer of a kind.
   Value ask(const Value& message, const char* kind) {
-    end = now() + seconds;
     std::string bytes;
     Value::to_msgpack(message, bytes);
     send_frame(2, bytes);
@@ -109,24 +109,23 @@ struct Wire {
       if (!BIO_should_retry(bio.get())) throw Error("broken", why ? why : "nobody listens there, or the connection has broken");
       const short events = BIO_should_read(bio.get()) ? POLLIN : POLLOUT;
       pollfd socket{decltype(pollfd::fd)(BIO_get_fd(bio.get(), nullptr)), events, 0};
-      while (poll(&socket, 1, (std::max)(0, int(1000 * (end - now()))) + 1) < 0 && now() < end) {}
-      if (now() >= end) throw Error("late", "no answer in time");
+      if (poll(&socket, 1, most_silent) == 0) throw Error("late", "no answer in time");
     }
   }
 
-  void start_tls(const std::string& host, const std::string& ca) {
+  /// A connection with TLS, which is not open yet.
+  static BIO* make_tls(const std::string& host, const std::string& ca) {
     const std::shared_ptr<SSL_CTX> context(SSL_CTX_new(TLS_client_method()), SSL_CTX_free);
     if (!(ca.empty() ? SSL_CTX_set_default_verify_paths(context.get())
                      : SSL_CTX_load_verify_locations(context.get(), ca.c_str(), nullptr)))
-      throw std::invalid_argument("ca: expected a file of authorities (PEM), found '" + ca + "'");
+      throw Error("bad_argument", "ca: expected a file of authorities (PEM), found '" + ca + "'");
     SSL_CTX_set_verify(context.get(), SSL_VERIFY_PEER, nullptr);
-    BIO_up_ref(bio.get());
-    bio.reset(BIO_push(BIO_new_ssl(context.get(), 1), bio.get()), BIO_free_all);
+    BIO* const made = BIO_new_ssl_connect(context.get());
     SSL* tls = nullptr;
-    BIO_get_ssl(bio.get(), &tls);
+    BIO_get_ssl(made, &tls);
     SSL_set_tlsext_host_name(tls, host.c_str());
     SSL_set1_host(tls, host.c_str());
-    complete([this] { return BIO_do_handshake(bio.get()); });
+    return made;
   }
 
   void send(const std::string& bytes) {
@@ -196,13 +195,18 @@ class Session {
   explicit Session(const std::string& where, const Options& options = {}) : address(where), given(options) {
     const std::string scheme = address.substr(0, address.find("//"));
     if (scheme != "ws:" && scheme != "wss:")
-      throw std::invalid_argument("address: expected ws://HOST:PORT or wss://HOST:PORT, found " + address);
+      throw Error("bad_argument", "address: expected ws://HOST:PORT or wss://HOST:PORT, found " + address);
     const std::string host = address.substr(5, address.rfind(':') - 5);
     if (!given.token.empty() && scheme == "ws:" && host != "localhost" && host != "127.0.0.1" && host != "[::1]")
-      throw std::invalid_argument("address: expected wss://, since a token needs TLS, found " + address);
+      throw Error("bad_argument", "address: expected wss://, since a token needs TLS, found " + address);
     persist([] {});
   }
-  ~Session() { close(); }
+  /// Ends the session. The service frees its lanes.
+  ~Session() {
+    try {
+      if (wire) wire->ask({{"close", Value::object()}}, "closed");
+    } catch (const std::exception&) {}  // The service ends the connection; or it is out of reach, and ends the session later.
+  }
 
   /// The action of lane 0.
   Value act(const Value& observation, double reward = 0, bool terminated = false, bool truncated = false) {
@@ -215,13 +219,6 @@ class Session {
     std::vector<Value> actions;
     for (const Step& step : steps) actions.push_back(lanes[step.lane].action);
     return actions;
-  }
-
-  /// End the session. The service frees its lanes.
-  void close() {
-    try {
-      if (const auto used = std::move(wire)) used->ask({{"close", Value::object()}}, "closed");
-    } catch (const std::exception&) {}  // The service ends the connection; or it is out of reach, and ends the session later.
   }
 
  private:
@@ -281,7 +278,9 @@ class Session {
       else if (!ends(step)) told.push_back({step.lane, step.observation});
     }
     if (!told.empty()) {
-      const Value answer = wire->ask({{"step", pack(told)}}, "action");
+      Value fields = pack(told);
+      fields["seq"] = seq + 1;
+      const Value answer = wire->ask({{"step", fields}}, "action");
       seq = answer.at("seq");
       version = answer.at("version");
       for (std::size_t i = 0; i < told.size(); i++) lanes[told[i].lane].action = pick(answer.at("action"), i);
@@ -296,35 +295,30 @@ class Session {
     return leaves;
   }
 
-  Value pack(std::vector<Step>& steps) {
-    const auto column = [&](auto member) {
-      Value values;
-      for (const Step& step : steps) values.push_back(step.*member);
-      return values;
-    };
-    Value fields = {{"seq", seq + 1}, {"lanes", column(&Step::lane)}, {"reward", column(&Step::reward)},
-                    {"terminated", column(&Step::terminated)}, {"truncated", column(&Step::truncated)},
-                    {"restarted", column(&Step::restarted)}, {"observation", pack_leaves(column(&Step::observation))}};
+  /// The fields of a message. If somebody else has acted in one of the lanes, actions of the policy stand in the others.
+  Value pack(const std::vector<Step>& steps) {
     const auto is_executed = [](const Step& step) { return !step.executed.is_null(); };
     const auto given_one = std::find_if(steps.begin(), steps.end(), is_executed);
-    if (given_one == steps.end()) return fields;
-    for (Step& step : steps) {  // An action of the policy stands where nobody else acted.
+    Value rows;
+    for (const Step& step : steps) {
+      rows.push_back({{"lanes", step.lane}, {"observation", step.observation}, {"reward", step.reward},
+                      {"terminated", step.terminated}, {"truncated", step.truncated}, {"restarted", step.restarted}});
+      if (given_one == steps.end()) continue;
       const Value& own = lanes[step.lane].action;
-      fields["intervened"].push_back(is_executed(step));
-      if (!is_executed(step)) step.executed = own.is_null() ? given_one->executed : own;
+      rows.back()["intervened"] = is_executed(step);
+      rows.back()["executed"] = is_executed(step) ? step.executed : own.is_null() ? given_one->executed : own;
     }
-    fields["executed"] = pack_leaves(column(&Step::executed));
-    return fields;
+    return to_columns(rows);
   }
 
-  /// The values of k lanes as the service takes them: of several leaves by path, and bytes of all lanes together.
-  static Value pack_leaves(const Value& values) {
+  /// The values of k lanes as the service takes them: objects as columns by name, and bytes of all lanes together.
+  static Value to_columns(const Value& values) {
     if (values.front().is_object()) {
-      Value leaves;
-      for (const auto& [path, _] : values.front().items())
-        for (const Value& value : values) leaves[path].push_back(value.at(path));
-      for (Value& leaf : leaves) leaf = pack_leaves(leaf);
-      return leaves;
+      Value columns;
+      for (const auto& [name, _] : values.front().items())
+        for (const Value& value : values) columns[name].push_back(value.at(name));
+      for (Value& column : columns) column = to_columns(column);
+      return columns;
     }
     Value::binary_t bytes;
     for (const Value& value : values) {

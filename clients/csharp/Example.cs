@@ -1,7 +1,5 @@
 // A game that learns, on the console: example.exe [ADDRESS]. README.md says how to start the learner and the service.
 using System;
-using System.Collections.Generic;
-using System.Linq;
 using System.Threading.Tasks;
 using Crossborder;
 
@@ -36,8 +34,6 @@ sealed class Catch {
 }
 
 static class Example {
-    const int N = 100;
-
     static void Main(string[] words) {
         try { Play(words.Length > 0 ? words[0] : "ws://127.0.0.1:50061").GetAwaiter().GetResult(); }
         catch (RefusedException error) when (error.Name == "run_over") { Console.WriteLine("The run has ended."); }
@@ -46,7 +42,7 @@ static class Example {
     static async Task Play(string address) {
         var session = await Session.Open(address);
         var game = new Catch(session.Seed);
-        var last = new Queue<double>();
+        var caught = 0;
         for (var n = 1; ; n++) {
             var action = await session.Act(game.Reset());
             double reward = 0;
@@ -54,10 +50,10 @@ static class Example {
                 reward = game.Advance((long)action);
                 action = await session.Act(game.Look(), reward, game.Over);
             }
-            last.Enqueue(reward);
-            if (last.Count > N) last.Dequeue();
-            if (n % N > 0) continue;
-            Console.WriteLine(n + " balls: of the last " + N + ", " + last.Count(each => each > 0) + " were caught; model " + session.Version);
+            if (reward > 0) caught++;
+            if (n % 100 > 0) continue;
+            Console.WriteLine(n + " balls: of the last 100, " + caught + " were caught; model " + session.Version);
+            caught = 0;
         }
     }
 }

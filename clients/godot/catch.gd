@@ -1,5 +1,4 @@
-# A game that learns while one watches: a ball falls, and a paddle catches it. Lengths are in widths of the field, which is
-# as high as it is wide. README.md says how to start the learner, the service and this scene.
+# A ball falls, and a paddle learns to catch it. Lengths are in widths of the field. README.md says how to start the game.
 extends Node2D
 
 const SPEED = 0.05
@@ -13,7 +12,7 @@ var drift = 0.0
 var paddle = 0.0
 var action = null
 var balls = 0
-var last = []  # Of the last balls, 1 if it was caught, otherwise 0.
+var caught = 0  # Of the last N.
 
 func _ready():
 	var words = OS.get_cmdline_args()
@@ -29,12 +28,9 @@ func begin():
 
 func _process(_delta):
 	for _i in range(STEPS):
-		if session.error == "run_over":
-			print("The run has ended.")
-			return get_tree().quit()
 		if action == null:
-			push_error(session.reason)
-			return get_tree().quit(1)
+			print("The run has ended." if session.error == "run_over" else session.reason)
+			return get_tree().quit(int(session.error != "run_over"))
 		step()
 	update()  # Godot 4: queue_redraw
 
@@ -46,12 +42,13 @@ func step():
 	if ball.y >= SPEED / 2:
 		action = session.act(look())
 	else:
+		var is_caught = abs(ball.x - paddle) <= REACH
 		balls += 1
-		last.append(1 if abs(ball.x - paddle) <= REACH else 0)
-		if len(last) > N: last.pop_front()
+		caught += int(is_caught)
 		if balls % N == 0:
-			print("%s balls: of the last %s, %s were caught; model %s" % [balls, N, last.count(1), session.version])
-		action = session.act(look(), 1.0 if last[-1] else -1.0, true)
+			print("%s balls: of the last %s, %s were caught; model %s" % [balls, N, caught, session.version])
+			caught = 0
+		action = session.act(look(), 1.0 if is_caught else -1.0, true)
 		if action != null: begin()
 
 func look():

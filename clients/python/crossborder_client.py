@@ -15,6 +15,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import hashlib
+import http.client
 import inspect
 import json
 import logging
@@ -51,7 +52,7 @@ class Session:
         token: by which the service knows this client.
         lanes: how many characters, robots or copies of an environment act; they are counted from 0.
         tls: for a certificate of your own authority: ``ssl.create_default_context(cafile="ca.pem")``.
-        timeout: seconds after which a connection without an answer counts as broken.
+        timeout: seconds after which a silent connection counts as broken.
         patience: seconds after which a service that is out of reach is given up, by ``ConnectionError``.
         policy: the name of one, if the service has several; empty: the first.
     """
@@ -240,30 +241,28 @@ class _WebSocket:
     """A connection by WebSocket (RFC 6455) that carries JSON."""
 
     def __init__(self, address: str, tls: ssl.SSLContext | None, timeout: float) -> None:
-        self._url, self._timeout = urlsplit(address), timeout
-        host, is_secure = self._url.hostname, self._url.scheme == "wss"
-        self._socket = socket.create_connection((host, self._url.port or (443 if is_secure else 80)), timeout)
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if is_secure:
-            self._socket = (tls or ssl.create_default_context()).wrap_socket(self._socket, server_hostname=host)
-        self.close = self._socket.close
-        self._received, self._end = b"", time.monotonic() + timeout
+        url = urlsplit(address)
+        self._path, place = url.path or "/", (url.hostname or "", url.port)
+        self._http = http.client.HTTPConnection(*place, timeout=timeout)
+        if url.scheme == "wss":
+            self._http = http.client.HTTPSConnection(*place, timeout=timeout, context=tls)
+        self.close = self._http.close
 
     def shake_hands(self) -> None:
-        key, head = base64.b64encode(os.urandom(16)).decode(), b""
-        lines = [f"GET {self._url.path or '/'} HTTP/1.1", f"Host: {self._url.netloc}", f"Sec-WebSocket-Key: {key}"]
-        lines += ["Upgrade: websocket", "Connection: Upgrade", "Sec-WebSocket-Version: 13", "\r\n"]
-        self._socket.sendall("\r\n".join(lines).encode())
-        while not head.endswith(b"\r\n\r\n") and len(head) < 1 << 14:
-            head += self._take(1)
-        digest = base64.b64encode(hashlib.sha1(f"{key}258EAFA5-E914-47DA-95CA-C5AB0DC85B11".encode()).digest())
-        if b" 101 " not in head or digest not in head:
-            raise ConnectionError(f"expected WebSocket, found {head[:40]!r}; is this the address of --websocket?")
+        key = base64.b64encode(os.urandom(16)).decode()
+        digest = base64.b64encode(hashlib.sha1(f"{key}258EAFA5-E914-47DA-95CA-C5AB0DC85B11".encode()).digest()).decode()
+        words = {"Upgrade": "websocket", "Connection": "Upgrade", "Sec-WebSocket-Version": "13"}
+        self._http.request("GET", self._path, headers={**words, "Sec-WebSocket-Key": key})
+        try:
+            reply = self._http.getresponse()
+        except http.client.HTTPException as why:
+            raise ConnectionError(f"expected WebSocket, found {why!r}; is this the address of --websocket?") from why
+        if reply.status != 101 or reply.headers["Sec-WebSocket-Accept"] != digest:
+            raise ConnectionError(f"expected WebSocket, found HTTP {reply.status}; is this the address of --websocket?")
+        self._socket, self._received = self._http.sock, reply.fp  # From here on, the bytes are those of WebSocket.
 
     def ask(self, values: dict[str, Any], kind: str) -> Any:
         """Send a message and wait for the answer of a kind."""
-        self._end = time.monotonic() + self._timeout
-        self._socket.settimeout(self._timeout)
         self._send(1, json.dumps(values, default=lambda value: value.tolist()).encode())
         answer = self._read()
         if "error" in answer:
@@ -295,11 +294,7 @@ class _WebSocket:
                 return dict(json.loads(message.decode()))
 
     def _take(self, n: int) -> bytes:
-        while len(self._received) < n:
-            self._socket.settimeout(max(self._end - time.monotonic(), 0.001))
-            found = self._socket.recv(1 << 16)
-            if not found:
-                raise ConnectionError("the connection has broken")
-            self._received += found
-        taken, self._received = self._received[:n], self._received[n:]
+        taken = self._received.read(n)
+        if len(taken) < n:
+            raise ConnectionError("the connection has broken")
         return taken

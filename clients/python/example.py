@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import random
 import sys
-from collections import deque
 from typing import Any
 
 from crossborder_client import Session
@@ -45,12 +44,13 @@ class Catch:
 
 def main() -> None:
     address = sys.argv[1] if len(sys.argv) > 1 else "ws://127.0.0.1:50061"
-    last = deque(maxlen=N)  # type: deque[float]
+    caught = 0
     with Session(address) as session:
         for n, score in enumerate(session.episodes(Catch()), 1):
-            last.append(score)
+            caught += score > 0
             if n % N == 0:
-                print(f"{n} balls: of the last {N}, {last.count(1.0)} were caught; model {session.version}", flush=True)
+                print(f"{n} balls: of the last {N}, {caught} were caught; model {session.version}", flush=True)
+                caught = 0
     print("The run has ended.")
 
 

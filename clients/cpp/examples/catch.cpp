@@ -1,7 +1,6 @@
 // A game that learns, on the console: catch [ADDRESS]. README.md says how to start the learner and the service.
 #include <cmath>
 #include <crossborder.hpp>
-#include <deque>
 #include <iostream>
 
 /// A ball falls, and a paddle catches it. Lengths are in widths of the field.
@@ -38,25 +37,20 @@ class Catch {
 int main(int n_words, char** words) try {
   crossborder::Session session(n_words > 1 ? words[1] : "ws://127.0.0.1:50061");
   Catch game(session.seed);
-  std::deque<double> last;
-  for (int n = 1;; n++) {
+  for (int n = 1, caught = 0;; n++) {
     auto action = session.act(game.reset());
     double reward = 0;
     while (!game.is_over()) {
       reward = game.advance(action);
       action = session.act(game.look(), reward, game.is_over());
     }
-    last.push_back(reward);
-    if (last.size() > 100) last.pop_front();
+    caught += reward > 0;
     if (n % 100) continue;
-    std::cout << n << " balls: of the last 100, " << std::count(last.begin(), last.end(), 1.0) << " were caught; model "
-              << session.version << std::endl;
+    std::cout << n << " balls: of the last 100, " << caught << " were caught; model " << session.version << std::endl;
+    caught = 0;
   }
-} catch (const crossborder::Error& error) {  // The run has ended, or the service is out of reach or refuses a message.
-  if (error.name == "run_over") return std::cout << "The run has ended." << std::endl, 0;
-  std::cerr << error.what() << std::endl;
-  return 1;
-} catch (const std::exception& error) {  // The service is out of reach, or has refused a message.
-  std::cerr << error.what() << std::endl;
-  return 1;
+} catch (const crossborder::Error& error) {
+  const bool is_over = error.name == "run_over";  // Otherwise the service is out of reach, or refuses a message.
+  (is_over ? std::cout : std::cerr) << (is_over ? "The run has ended." : error.what()) << std::endl;
+  return !is_over;
 }

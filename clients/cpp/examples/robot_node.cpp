@@ -78,7 +78,7 @@ int main(int n_words, char** words) try {
     node.on_sensor({0.5F, 0.5F, 0.0F, 0.0F});
     if (i % 10 == 0) node.on_timer();
   }
-} catch (const std::exception& error) {  // There is no service yet, or it has refused a message.
+} catch (const crossborder::Error& error) {  // There is no service yet, or it has refused a message.
   std::cerr << error.what() << std::endl;
   return 1;
 }

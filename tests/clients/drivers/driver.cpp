@@ -46,12 +46,12 @@ Value call(std::unique_ptr<Session>& session, const Value& given, int& lanes) {
     return attribute == "losses" ? session->losses : attribute == "seed" ? session->seed : session->version;
   }
   if (name == "act") return session->act_lanes({read(given, given.value("lane", 0), "", 0)})[0];
-  if (name != "act_lanes") return session->close(), nullptr;
+  if (name != "act_lanes") return session.reset(), nullptr;
   std::vector<int> chosen;
   for (int lane = 0; lane < lanes; lane++) chosen.push_back(lane);
   chosen = given.value("lanes", chosen);
   if (given["observations"].size() != chosen.size())
-    throw std::invalid_argument("expected " + std::to_string(chosen.size()) + " observations");
+    throw crossborder::Error("bad_argument", "expected " + std::to_string(chosen.size()) + " observations");
   std::vector<Step> steps;
   for (std::size_t i = 0; i < chosen.size(); i++) steps.push_back(read(given, chosen[i], "s", i));
   return session->act_lanes(steps);
@@ -66,8 +66,6 @@ int main() {
       answer["result"] = call(session, Value::parse(line), lanes);
     } catch (const crossborder::Error& error) {
       answer = {{"error", error.name}, {"message", error.what()}};
-    } catch (const std::invalid_argument& error) {
-      answer = {{"error", "bad_argument"}, {"message", error.what()}};
     }
     std::cout << answer.dump() << std::endl;
   }
