@@ -53,7 +53,7 @@ struct Step {
 struct Options {
   std::string token{};  // By which the service knows this client.
   int lanes = 1;  // How many characters, robots or copies of a game act; they are counted from 0.
-  double timeout = 60;  // Seconds after which a silent connection counts as broken.
+  double timeout = 60;  // Seconds after which a connection without an answer counts as broken.
   double patience = 60;  // Seconds after which a service that is out of reach is given up.
   std::string policy{};  // The name of one, if the service has several; empty: the first.
   std::string ca{};  // The file of the authority (PEM) that vouches for the service; empty: those that OpenSSL knows.
@@ -169,7 +169,8 @@ struct Wire {
   }
 
   std::string read_message() {
-    for (std::string message;;) {
+    const double end = now() + most_silent / 1000.0;
+    for (std::string message; now() < end;) {  // A service that is late may still ping.
       const std::size_t head = read_number(2), opcode = head >> 8 & 15, size = head & 127;
       const std::string payload = read(size < 126 ? size : read_number(size == 126 ? 2 : 8));
       if (opcode == 8 && payload.compare(0, 2, "\x03\xf1") == 0)  // 1009.
@@ -179,6 +180,7 @@ struct Wire {
       if (opcode < 3) message += payload;
       if (opcode < 3 && head & 0x8000) return message;
     }
+    throw Error("late", "no answer in time");
   }
 };
 }  // namespace detail

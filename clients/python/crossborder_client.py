@@ -21,7 +21,6 @@ import json
 import logging
 import os
 import random
-import socket
 import ssl
 import sys
 import time
@@ -52,7 +51,7 @@ class Session:
         token: by which the service knows this client.
         lanes: how many characters, robots or copies of an environment act; they are counted from 0.
         tls: for a certificate of your own authority: ``ssl.create_default_context(cafile="ca.pem")``.
-        timeout: seconds after which a silent connection counts as broken.
+        timeout: seconds after which a connection without an answer counts as broken.
         patience: seconds after which a service that is out of reach is given up, by ``ConnectionError``.
         policy: the name of one, if the service has several; empty: the first.
     """
@@ -156,7 +155,7 @@ class Session:
                     self._secret, self._seq, self._broken = "", 0, set(self._playing)
                 elif name != "over_limit" and (not isinstance(error, OSError) or name == "SSLCertVerificationError"):
                     raise
-                if wire is not None and isinstance(error, socket.timeout):
+                if wire is not None and name in ("timeout", "TimeoutError"):  # Of a socket, before 3.10; of all.
                     end = time.monotonic() + self._patience  # Not out of reach: a learner may hold its actors back.
                 elif time.monotonic() > end:
                     raise ConnectionError(f"{self.address}: {error} (for {self._patience:g} s)") from error
@@ -264,7 +263,7 @@ class _WebSocket:
     def ask(self, values: dict[str, Any], kind: str) -> Any:
         """Send a message and wait for the answer of a kind."""
         self._send(1, json.dumps(values, default=lambda value: value.tolist()).encode())
-        answer = self._read()
+        answer = self._read(time.monotonic() + self._http.timeout)
         if "error" in answer:
             raise RefusedError(answer["error"]["name"], answer["error"]["message"])
         return answer[kind]
@@ -277,9 +276,9 @@ class _WebSocket:
         size = bytes([128 | {1: n, 2: 126, 8: 127}[len(size)]]) + (size if n > 125 else b"")
         self._socket.sendall(bytes([128 | opcode]) + size + mask + masked)
 
-    def _read(self) -> dict[str, Any]:
+    def _read(self, end: float) -> dict[str, Any]:
         message = b""
-        while True:
+        while time.monotonic() < end:  # A service that is late may still ping.
             first, n = self._take(2)
             n = int.from_bytes(self._take(2 if n == 126 else 8), "big") if n > 125 else n
             payload, opcode = self._take(n), first & 15
@@ -292,6 +291,7 @@ class _WebSocket:
             message += payload if opcode < 3 else b""
             if opcode < 3 and first & 128:
                 return dict(json.loads(message.decode()))
+        raise TimeoutError("no answer in time")
 
     def _take(self, n: int) -> bytes:
         taken = self._received.read(n)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Self
@@ -16,7 +17,8 @@ class Line:
     """Carries the bytes of connections to ``target``, HOST:PORT; the target may come and go.
 
     ``breaks_at`` may be set to ``request`` or ``answer``: the next bytes in that direction are lost, with their
-    connection, but for the first ``keeps`` of them. While ``flows`` is not set, answers wait.
+    connection, but for the first ``keeps`` of them. While ``flows`` is not set, answers wait; with ``pings``, the
+    client then gets pings of WebSocket, as from a service that lives.
     """
 
     def __init__(self, target: str) -> None:
@@ -24,7 +26,7 @@ class Line:
         self._target = host, int(port)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
-        self.breaks_at, self.keeps = "", 0
+        self.breaks_at, self.keeps, self.pings = "", 0, False
         self.flows = threading.Event()
         self.flows.set()
         self.n_connections = 0
@@ -69,11 +71,18 @@ class Line:
             back.join(PATIENCE)
             self._open -= ends
 
+    def _hold(self, data: bytes, sink: socket.socket) -> None:
+        """Wait until answers flow."""
+        end = time.monotonic() + PATIENCE
+        while not self.flows.wait(0.2) and time.monotonic() < end:
+            if self.pings and not data.startswith(b"HTTP"):  # Before it, there is no WebSocket yet.
+                sink.sendall(b"\x89\x00")
+
     def _pump(self, source: socket.socket, sink: socket.socket, kind: str) -> None:
         with contextlib.suppress(OSError):  # The other direction has hung up.
             while data := source.recv(1 << 16):
                 if kind == "answer":
-                    self.flows.wait(PATIENCE)
+                    self._hold(data, sink)
                 if self.breaks_at == kind:
                     self.breaks_at = ""
                     sink.sendall(data[: self.keeps])

@@ -252,9 +252,11 @@ def test_a_step_counts_once_whichever_message_was_lost(
     assert (episode["obs"], episode["reward"]) == ([[0, 1], [0, 2], [0, 3], [0, 4], [0, 5]], [1, 1, 1, 2])
 
 
-def test_a_slow_service_is_asked_again_and_the_step_counts_once(connect: Connect, line: Line) -> None:
+@pytest.mark.parametrize("pings", [False, True])
+def test_a_slow_service_is_asked_again_and_the_step_counts_once(connect: Connect, line: Line, *, pings: bool) -> None:
     client = connect(line.address, timeout=1, patience=60)
     assert client.call("act", observation=HERE) == 1
+    line.pings = pings
     line.flows.clear()
     client.begin("act", observation=HERE)
     wait_for(lambda: line.n_connections > 2, "the client connects again, twice")
