@@ -27,7 +27,7 @@ from common.wire.pb import crossborder_pb2 as pb
 from common.wire.rpc import ERROR_KEY, WINDOW_BYTES, version_from_pb
 from common.wire.tls import read_authorities, read_pair
 from common.wire.trust import Trust
-from common.wire.waiting import Connection, WaitingBytes
+from common.wire.waiting import Traffic, WaitingBytes
 from crossborder.relaying.relayed_models import AcceptedTokens, Metadata, RelayedModels
 
 log = logging.getLogger(__name__)
@@ -120,7 +120,7 @@ class Relay(grpc.GenericRpcHandler):
         """Where the relay listens."""
         self._models = RelayedModels(channel, AcceptedTokens(self._check))
         self._waiting = WaitingBytes(MAX_WAITING_BYTES, "a relay's bound")
-        self._methods: dict[str, Callable[[AsyncIterator[bytes], Context, Connection], Awaitable[None]]] = {
+        self._methods: dict[str, Callable[[AsyncIterator[bytes], Context, Traffic], Awaitable[None]]] = {
             path_of("PushItems"): self._push,
             path_of("GetModel"): partial(self._with_message, self._give_model),
             **{
@@ -143,7 +143,7 @@ class Relay(grpc.GenericRpcHandler):
         serve = self._methods.get(handler_call_details.method)
         if serve is None:
             return None
-        connection: Connection | None = None
+        connection: Traffic | None = None
 
         def note(message: bytes) -> bytes:
             assert connection is not None, "a message is read after its call has begun"
@@ -162,7 +162,7 @@ class Relay(grpc.GenericRpcHandler):
         serve: Callable[[bytes, Context], AsyncIterator[bytes]],
         requests: AsyncIterator[bytes],
         context: Context,
-        connection: Connection,
+        connection: Traffic,
     ) -> None:
         """Serve a call that has one message; the message waits until the answer has come."""
         try:
@@ -248,7 +248,7 @@ class Relay(grpc.GenericRpcHandler):
         for message in messages:
             yield message
 
-    async def _push(self, requests: AsyncIterator[bytes], context: Context, connection: Connection) -> None:
+    async def _push(self, requests: AsyncIterator[bytes], context: Context, connection: Traffic) -> None:
         """Pass the messages of a stream in both directions.
 
         The relay reads a message only after the other connection has taken the previous message, so backpressure
@@ -269,7 +269,7 @@ class Relay(grpc.GenericRpcHandler):
 
 
 async def _send(
-    requests: AsyncIterator[bytes], call: grpc.aio.StreamStreamCall[bytes, bytes], connection: Connection
+    requests: AsyncIterator[bytes], call: grpc.aio.StreamStreamCall[bytes, bytes], connection: Traffic
 ) -> None:
     """Pass a caller's messages on, and its end. If the learner ends the call first, ``Relay._push`` hears of it."""
     with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):

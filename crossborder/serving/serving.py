@@ -17,10 +17,10 @@ from common.errors import AddressError, PluginError
 from common.wire.address import join_address, split_address
 from common.wire.pb import acting_pb2, acting_pb2_grpc
 from common.wire.waiting import WaitingBytes
+from crossborder.serving.acting_service import HEALTH_PATH, ActingService
 from crossborder.serving.acting_servicer import ActingServicer
 from crossborder.serving.figures import Figures
 from crossborder.serving.served_policy import ServedPolicy
-from crossborder.serving.service import HEALTH_PATH, Service
 from crossborder.serving.serving_config import ServingConfig
 from crossborder.serving.serving_metrics import ServingCollector
 from crossborder.serving.sessions import Sessions
@@ -86,7 +86,7 @@ async def serve(
     limits = CallLimits(server_config.fleet, counts, may_share_address=True)
     waiting = WaitingBytes(server_config.waiting_bytes, "the sessions of this service")
     seconds = server_config.handshake_seconds
-    service = Service(config, sessions, figures, limits, AuditLog(config.audit_file), seconds)
+    service = ActingService(config, sessions, figures, limits, AuditLog(config.audit_file), seconds)
     admission = Admission(gate, limits, counts, service.audit, handshake_seconds=seconds, waiting=waiting)
     options = dict(server_options(server_config))
     options[MAX_CONNECTIONS_OPTION] = connections_within(options[MAX_CONNECTIONS_OPTION], raise_descriptor_limit())
@@ -121,7 +121,7 @@ async def serve(
             task.result()
 
 
-def _make_websocket_door(service: Service) -> WebSocketDoor:
+def _make_websocket_door(service: ActingService) -> WebSocketDoor:
     """The door, which a service has only if it asks for it: it needs packages that others need not have.
 
     Raises:
