@@ -81,19 +81,11 @@ async def serve(
     """
     figures, counts = Figures(), IngestCounts()
     sessions = Sessions(policies, config, figures)
-    gate = _make_gate(config)
     server_config = config.as_server()
     limits = CallLimits(server_config.fleet, counts, may_share_address=True)
-    waiting = WaitingBytes(server_config.waiting_bytes, "the sessions of this service")
-    seconds = server_config.handshake_seconds
-    service = ActingService(config, sessions, figures, limits, AuditLog(config.audit_file), seconds)
-    admission = Admission(gate, limits, counts, service.audit, handshake_seconds=seconds, waiting=waiting)
-    options = dict(server_options(server_config))
-    options[MAX_CONNECTIONS_OPTION] = connections_within(options[MAX_CONNECTIONS_OPTION], raise_descriptor_limit())
-    server = grpc.aio.server(interceptors=[admission], options=[*options.items()])
-    acting_pb2_grpc.add_ActingServiceServicer_to_server(ActingServicer(service), server)
-    address, gate.port = _listen(server, config)
-    waiting.serve_on(gate.port)
+    audit, seconds = AuditLog(config.audit_file), server_config.handshake_seconds
+    service = ActingService(config, sessions, figures, limits, audit, seconds)
+    server, admission, address = _open_grpc_door(service, counts)
     page = StatusPage(sessions)
     metrics = _serve_metrics(ServingCollector(sessions, figures, counts), page, config)
     async with AsyncExitStack() as stack:
@@ -111,14 +103,45 @@ async def serve(
         stack.callback(gc.unfreeze)
         page.tick()  # Its health is good before anybody is told where it listens.
         on_listening(Places(address, websocket, metrics.port))
-        failed = set[asyncio.Task[NoReturn]]()
-        while not (ends() or failed):
-            for tick in ticks:
-                tick()
-            failed, _ = await asyncio.wait(working, timeout=TICK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        failed = await _tick_until(ends, ticks, working)
         sessions.stop(is_run_over=is_run_over())
         for task in failed:
             task.result()
+
+
+async def _tick_until(
+    ends: Callable[[], bool], ticks: Sequence[Callable[[], None]], working: set[asyncio.Task[NoReturn]]
+) -> set[asyncio.Task[NoReturn]]:
+    """Call the ticks a few times a second, until it is time to shut down or a work has failed; return those works."""
+    failed = set[asyncio.Task[NoReturn]]()
+    while not (ends() or failed):
+        for tick in ticks:
+            tick()
+        failed, _ = await asyncio.wait(working, timeout=TICK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+    return failed
+
+
+def _open_grpc_door(service: ActingService, counts: IngestCounts) -> tuple[grpc.aio.Server, Admission, str]:
+    """Listen for clients by gRPC. The server answers them once it is started.
+
+    Returns:
+        The server, who admits its callers, and HOST:PORT.
+
+    Raises:
+        AddressError: the address is taken.
+    """
+    config, gate = service.config.as_server(), _make_gate(service.config)
+    waiting = WaitingBytes(config.waiting_bytes, "the sessions of this service")
+    admission = Admission(
+        gate, service.limits, counts, service.audit, handshake_seconds=service.handshake_seconds, waiting=waiting
+    )
+    options = dict(server_options(config))
+    options[MAX_CONNECTIONS_OPTION] = connections_within(options[MAX_CONNECTIONS_OPTION], raise_descriptor_limit())
+    server = grpc.aio.server(interceptors=[admission], options=[*options.items()])
+    acting_pb2_grpc.add_ActingServiceServicer_to_server(ActingServicer(service), server)
+    address, gate.port = _listen(server, service.config)
+    waiting.serve_on(gate.port)
+    return server, admission, address
 
 
 def _make_websocket_door(service: ActingService) -> WebSocketDoor:
