@@ -21,7 +21,7 @@ from common.interfaces import Recorder
 from common.lanes.lanes import Busy
 from common.lanes.watched_envs import Watch
 from learner.evaluation.evaluator_process import EvaluatorProcess
-from learner.evaluation.scoring import InlineScoring, NoScoring, Scoring
+from learner.evaluation.scoring import InlineScoring, Scoring
 from learner.loop.learner import Learner, Publish, publish_to_nobody
 from learner.loop.learner_parts import computing_in
 from learner.loop.life import Life
@@ -251,7 +251,7 @@ def _make_scoring(run: Run, stack: ExitStack, show_life: Callable[[], None]) -> 
     """
     config = run.config
     if not config.trainer.eval_interval:
-        return NoScoring()
+        return Scoring()
     if config.evaluator.process == "actor":
         raise ConfigError("evaluator.process: expected inline or child, since this run has no actors; found actor")
     if config.evaluator.process == "child":
