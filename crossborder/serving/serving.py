@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import grpc
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from common.config.run_config import MetricsConfig
-from common.errors import AddressError, PluginError
-from common.wire.address import join_address, split_address
+from common.errors import PluginError
+from common.wire.address import split_address
 from common.wire.pb import acting_pb2, acting_pb2_grpc
 from common.wire.waiting import WaitingBytes
 from crossborder.serving.acting_service import HEALTH_PATH, ActingService
@@ -30,13 +29,7 @@ from learner.ingest.audit import AuditLog
 from learner.ingest.gate import Gate, KnownTokens, Role
 from learner.ingest.limits import CallLimits
 from learner.ingest.refusals import IngestCounts
-from learner.ingest.server_options import (
-    MAX_CONNECTIONS_OPTION,
-    connections_within,
-    raise_descriptor_limit,
-    server_credentials,
-    server_options,
-)
+from learner.ingest.server_options import listen, raise_descriptor_limit, server_options, start
 from learner.records.exposition import MetricsServer
 
 if TYPE_CHECKING:
@@ -135,11 +128,9 @@ def _open_grpc_door(service: ActingService, counts: IngestCounts) -> tuple[grpc.
     admission = Admission(
         gate, service.limits, counts, service.audit, handshake_seconds=service.handshake_seconds, waiting=waiting
     )
-    options = dict(server_options(config))
-    options[MAX_CONNECTIONS_OPTION] = connections_within(options[MAX_CONNECTIONS_OPTION], raise_descriptor_limit())
-    server = grpc.aio.server(interceptors=[admission], options=[*options.items()])
+    server = grpc.aio.server(interceptors=[admission], options=server_options(config, raise_descriptor_limit()))
     acting_pb2_grpc.add_ActingServiceServicer_to_server(ActingServicer(service), server)
-    address, gate.port = _listen(server, service.config)
+    address, gate.port = listen(server, [config.listen], config.tls)
     waiting.serve_on(gate.port)
     return server, admission, address
 
@@ -163,18 +154,6 @@ def _make_gate(config: ServingConfig) -> Gate:
     return Gate(known, open_health=True, is_open=config.insecure)
 
 
-def _listen(server: grpc.aio.Server, config: ServingConfig) -> tuple[str, int]:
-    """Listen; return HOST:PORT and the port alone."""
-    try:
-        if config.tls is None:
-            port = server.add_insecure_port(config.listen)
-        else:
-            port = server.add_secure_port(config.listen, server_credentials(config.tls))
-    except RuntimeError as error:
-        raise AddressError(f"{config.listen}: cannot listen there; name another port, or port 0") from error
-    return join_address(split_address(config.listen)[0], port), port
-
-
 def _serve_metrics(collector: ServingCollector, page: StatusPage, config: ServingConfig) -> MetricsServer:
     host, port = split_address(config.metrics) if config.metrics is not None else ("127.0.0.1", None)
     return MetricsServer(collector, MetricsConfig(host=host), port, {"/": page.show, HEALTH_PATH: page.tell_health})
@@ -195,11 +174,7 @@ async def _working(works: Iterable[Coroutine[Any, Any, NoReturn]]) -> AsyncItera
 @asynccontextmanager
 async def _started(server: grpc.aio.Server) -> AsyncIterator[None]:
     """A context in which the server answers calls, and says by its health that it does."""
-    health_servicer = health.aio.HealthServicer()
-    health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
-    await server.start()
-    for service in ("", NAME):
-        await health_servicer.set(service, health_pb2.HealthCheckResponse.SERVING)
+    health_servicer = await start(server, NAME)
     try:
         yield
     finally:

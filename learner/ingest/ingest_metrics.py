@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterable
 
@@ -13,7 +12,6 @@ from common.data import Array
 from common.wire.tls import read_expiry
 from learner.ingest.core import IngestCore
 from learner.ingest.fleet_metrics import NAMES, find_lags, fleet_metrics
-from learner.ingest.refusals import BucketCounts
 from learner.records.exposition import counter, counters, gauge, gauges, rank_info
 from learner.shared.actor_table import ActorState, plain_values
 
@@ -81,9 +79,8 @@ class IngestCollector(Collector):
         yield counters(
             "crossborder_quota_hold_seconds_total", "Seconds that answers were held back by a quota.", "answer", held
         )
-        yield _histogram(
-            "crossborder_ack_seconds", "Seconds from the arrival of a batch to its acknowledgement.", counts.ack_seconds
-        )
+        text = "Seconds from the arrival of a batch to its acknowledgement."
+        yield HistogramMetricFamily("crossborder_ack_seconds", text, *counts.ack_seconds.exposed())
 
     def _trainer(self) -> Iterable[Metric]:
         seconds = self._core.trainer_watch.silent_seconds
@@ -115,14 +112,10 @@ class IngestCollector(Collector):
             "Mean opt steps between the newest model and the model that acted.",
             control.policy_lag,
         )
-        yield _histogram(
-            "crossborder_policy_lag_steps",
-            "Opt steps between the newest model and the model that acted, by batch.",
-            counts.lag_steps,
-        )
-        yield _histogram(
-            "crossborder_policy_lag_seconds", "Age of the model that acted in a batch, in seconds.", counts.lag_seconds
-        )
+        text = "Opt steps between the newest model and the model that acted, by batch."
+        yield HistogramMetricFamily("crossborder_policy_lag_steps", text, *counts.lag_steps.exposed())
+        text = "Age of the model that acted in a batch, in seconds."
+        yield HistogramMetricFamily("crossborder_policy_lag_seconds", text, *counts.lag_seconds.exposed())
 
     def _fleet(self) -> Iterable[Metric]:
         control, counts, registry = self._core.control, self._core.counts, self._core.registry
@@ -197,8 +190,3 @@ def _fill(family: CounterMetricFamily | GaugeMetricFamily, rows: Array, values: 
     for actor_id, value in zip(rows["actor_id"].tolist(), values.tolist(), strict=True):
         family.add_metric([str(actor_id)], value)
     return family
-
-
-def _histogram(name: str, text: str, histogram: BucketCounts) -> Metric:
-    buckets = [("+Inf" if bound == math.inf else str(bound), count) for bound, count in histogram.buckets()]
-    return HistogramMetricFamily(name, text, buckets=buckets, sum_value=histogram.sum)
