@@ -12,10 +12,8 @@ GENERATED = Path("common/wire/pb")
 # Modules without a test file of their name, and where their behaviour is tested instead.
 TESTED_ELSEWHERE: dict[str, str] = {
     "actor/child_main.py": "actor/test_worker.py",
-    "actor/client/client_reports.py": "actor/test_remote_worker.py",
     "common/config/remote_config.py": "actor/test_remote_worker.py",
     "common/agents/averaging.py": "learner/ranks/test_averaging.py",
-    "common/lanes/policy.py": "learner/evaluation/test_saved_policy.py",
     "crossborder/testing/acting_checks.py": "crossborder/testing/test_agent_checks.py",
     "crossborder/serving/connection.py": "crossborder/serving/test_acting_servicer.py",
     "crossborder/serving/figures.py": "crossborder/serving/test_serving_metrics.py",

@@ -193,7 +193,7 @@ def _make_checkpointer(run: Run, agent: Trained, parts: dict[str, Resumable], be
     # checkpoints, so there is room while a checkpoint is still being written.
     rows = run.memory.slack // 3 or None if ACTING in parts else None
     device, seconds = run.config.trainer.device, run.config.trainer.checkpoint_seconds
-    return Checkpointer(run.states, agent, parts, device, newest=began, seconds=seconds, rows=rows, replay=run.memory)
+    return Checkpointer(run.states, agent, parts, device, newest=began, seconds=seconds, replay=run.memory, rows=rows)
 
 
 def _find_beginning(
