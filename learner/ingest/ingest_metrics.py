@@ -11,27 +11,11 @@ from prometheus_client.registry import Collector
 from common.data import Array
 from common.wire.tls import read_expiry
 from learner.ingest.core import IngestCore
-from learner.ingest.fleet_metrics import NAMES, find_lags, fleet_metrics
+from learner.ingest.fleet_metrics import COUNTED, NAMES, find_lags, fleet_metrics
 from learner.records.exposition import counter, counters, gauge, gauges, rank_info
 from learner.shared.actor_table import ActorState, plain_values
 
 _STATES = tuple(state for state in ActorState if state is not ActorState.UNUSED)
-_ACTOR_COUNTERS = {
-    "env_steps": "Environment steps.",
-    "intervened_steps": "Steps in which a person or a safety layer acted for the agent.",
-    "items": "Steps stored.",
-    "env_seconds": "Seconds spent in environments.",
-    "inference_seconds": "Seconds spent on choosing actions.",
-    "wait_seconds": "Seconds held back with a finished batch.",
-    "reconnects": "Connections that broke and were made again.",
-    "dropped_items": "Rows dropped instead of sent.",
-    "env_rebuilds": "Environments that were built again after an exception.",
-    "ticks": "Steps that began at a tick of env.rate_hz.",
-    "late_ticks": "Steps that began more than 2 ms after their tick.",
-    "missed_ticks": "Ticks without a step.",
-    "safe_stops": "Safe stops after which the actor waited for the learner.",
-}
-"""Columns of the actor table, each a counter by actor."""
 
 
 class IngestCollector(Collector):
@@ -157,9 +141,10 @@ def _by_actor(rows: Array, lags: Array) -> Iterable[Metric]:
     for values in map(plain_values, rows):
         info.add_metric([str(values["actor_id"]), *(str(values[label]) for label in labels)], 1)
     yield info
-    for column, text in _ACTOR_COUNTERS.items():
+    for column, text in COUNTED.items():
         name = f"crossborder_actor_{NAMES.get(column, column)}_total"
-        yield _fill(CounterMetricFamily(name, text, labels=["actor"]), rows, rows[column])
+        if column != "env_hangs":  # It ends its actor.
+            yield _fill(CounterMetricFamily(name, text, labels=["actor"]), rows, rows[column])
     sent, finished, paced = (rows[rows[column] > 0] for column in ("items", "episodes", "ticks"))
     for name, text, known, column_values in (
         (
