@@ -10,13 +10,13 @@ import logging
 import secrets
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
 from actor.child_main import run_child, run_worker
 from actor.client.acting_session import ActingSession, SessionEndedError
-from actor.client.client_reports import Reports
 from actor.client.remote_policy import RemotePolicy, RemoteSampler
 from actor.fixed_rate import RemoteControl
 from actor.sampling.guard import guard_envs, watch_envs
@@ -39,6 +39,45 @@ LOOK_SECONDS: Final = 0.1
 """A worker looks this often for its end."""
 LATE_SECONDS: Final = 0.5
 """With ``env.rate_hz``, a robot waits this long for its next action, and for two periods at least."""
+REPORT_SECONDS: Final = 5.0
+FIGURES: Final = ("env_seconds", "env_rebuilds", "env_hangs", "safe_stops")
+"""The fields of ``ActorFigures`` that ``ClientReport`` has."""
+
+
+class Reports:
+    """Reports what has come up in the environments since the last report; the service passes it on to its learner.
+
+    A report that was on its way as the connection broke is lost.
+
+    Args:
+        session: with the service.
+        counters: of this process.
+    """
+
+    def __init__(self, session: ActingSession, counters: ActorCounters) -> None:
+        self._session, self._counters = session, counters
+        self._told: dict[str, Any] = dict.fromkeys(FIGURES, 0)
+        self._due_at = time.monotonic() + REPORT_SECONDS
+
+    def send_if_due(self) -> None:
+        """Report once in ``REPORT_SECONDS``."""
+        if time.monotonic() >= self._due_at:
+            self.send()
+
+    def send(self, *, is_last: bool = False) -> None:
+        """Report now; does not wait. What cannot be told now is in the next report.
+
+        Args:
+            is_last: whether the session is closed afterwards.
+        """
+        self._due_at = time.monotonic() + REPORT_SECONDS
+        totals = {name: getattr(self._counters, name) for name in FIGURES}
+        error = self._counters.take_env_error()
+        new = {name: total - self._told[name] for name, total in totals.items()}
+        if self._session.report({**new, "env_error": error}, is_last=is_last):
+            self._told = totals
+        elif error:
+            self._counters.note_env_error(error)
 
 
 class RemoteWorker:

@@ -33,8 +33,8 @@ import torch
 from benchmarks.returns import RESULTS, keep
 from common.config.run_config import RunConfig, load_config
 from common.lanes.policy import Policy
-from learner.evaluation.saved_policy import load_policy
 from learner.loop.server import LearnerServer
+from learner.storage.checkpoint import load_policy
 
 NAME: Final = "actors_ratio"
 STEPS: Final = 20_000

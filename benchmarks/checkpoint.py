@@ -63,7 +63,7 @@ def measure(make: MakeAgent, env_id: str, directory: Path) -> dict[str, object]:
     agent.opt(buffer)
     files = StateFiles(directory / "checkpoints", {"run_id": "benchmark"}, keep=1, counts=SaveCounts())
     moment = Moment(1, 1000, 0.0)
-    checkpointer = Checkpointer(files, agent, {"buffer": buffer}, "cpu", newest=moment, seconds=None)
+    checkpointer = Checkpointer(files, agent, {"buffer": buffer}, "cpu", newest=moment, seconds=None, replay=memory)
     state = checkpointer.copy(moment)
     opt = median(lambda: millis(lambda: agent.opt(buffer)))
     copy = median(lambda: millis(lambda: checkpointer.copy(moment)))

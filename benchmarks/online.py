@@ -24,7 +24,7 @@ from typing import Any, Final
 from benchmarks.returns import keep
 from benchmarks.variants import draw, runs_of
 from common.config.run_config import RunConfig, load_config
-from crossborder.curves.reading import read_points
+from crossborder.curves.learning_curve import read_points
 from learner.loop.in_turns import train_in_turns
 from learner.loop.offline import train_offline
 from learner.storage.origin import Origin

@@ -23,8 +23,8 @@ from common.agents.machinery.update import Results
 from common.agents.policy_gradient import LOG_PROB
 from common.agents.ppo import PPO
 from crossborder.curves.bands import bring_together
+from crossborder.curves.learning_curve import Curve
 from crossborder.curves.picture import draw_picture
-from crossborder.curves.reading import Curve
 
 LAGS: Final = (1, 10, 50, 200)
 ENV_STEPS: Final = 200_000

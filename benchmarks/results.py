@@ -14,8 +14,8 @@ from matplotlib.figure import Figure
 
 from benchmarks.returns import RESULTS, Way
 from crossborder.curves.bands import bring_together
+from crossborder.curves.learning_curve import Curve
 from crossborder.curves.picture import draw_band
-from crossborder.curves.reading import Curve
 
 PAGE = Path("docs/results.md")
 WAYS: dict[Way, str] = {

@@ -22,8 +22,8 @@ import numpy as np
 from benchmarks.returns import RESULTS, keep
 from common.config.run_config import load_config
 from crossborder.curves.bands import bring_together
+from crossborder.curves.learning_curve import Curve, read_points
 from crossborder.curves.picture import draw_picture
-from crossborder.curves.reading import Curve, read_points
 from learner.loop.in_turns import train_in_turns
 from learner.loop.server import train_async
 

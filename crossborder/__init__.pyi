@@ -8,9 +8,9 @@ from common.lanes.policy import Policy as Policy
 from crossborder.notebook import read_records as read_records
 from crossborder.notebook import train as train
 from learner.callbacks.early_stopping import EarlyStopping as EarlyStopping
-from learner.evaluation.saved_policy import load_policy as load_policy
 from learner.loop.run import Result as Result
 from learner.storage.checkpoint import load_agent as load_agent
+from learner.storage.checkpoint import load_policy as load_policy
 
 """Interfaces"""
 from common.interfaces import Agent as Agent

@@ -25,12 +25,12 @@ from common.errors import ConfigError
 from common.hints import nearest_path
 from common.home import expand_path
 from common.settings import validate
-from learner.evaluation.saved_policy import load_policy
 from learner.loop.in_turns import Trainer
 from learner.loop.run import Result
 from learner.loop.server import LearnerServer
 from learner.records.progress import Progress
 from learner.shared.metrics_file import read_complete_lines
+from learner.storage.checkpoint import load_policy
 
 if TYPE_CHECKING:
     import pandas

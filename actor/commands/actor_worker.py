@@ -54,15 +54,7 @@ def parser() -> Parser:
     made = Parser("actor-worker", __doc__, EXAMPLES)
     add_learner_options(made, "this actor", several=True, required=False)
     _add_policy_options(made)
-    made.add_argument(
-        "--allow",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="TARGET",
-        help="the code that the learner may name besides crossborder's own parts: module:attr, or a module for the "
-        "classes in it and below it; any: all code (default: none; a learner on this host may name all code)",
-    )
+    _add_run_options(made)
     made.add_argument(
         "--num-actors", type=at_least(1), default=1, metavar="N", help="the number of actors on this host (default: 1)"
     )
@@ -73,19 +65,34 @@ def parser() -> Parser:
         help="the cores that the actors use, such as 4-15, divided among them (default: all)",
     )
     made.add_argument(
-        "--id",
-        type=at_least(0),
-        metavar="N",
-        help="the actor id that this actor must have, so that a robot always gets its own env_overrides (default: the "
-        "smallest free one)",
-    )
-    made.add_argument(
         "--patience",
         type=positive,
         default=120.0,
         metavar="SECONDS",
         help="how long to look for the learner or the acting service, at the start and after a broken connection; if "
         "there are several learners, an actor then starts over at another one (default: 120)",
+    )
+    made.add_argument("--check", action="store_true", help="check whether it would work from this host, and exit")
+    return made
+
+
+def _add_run_options(made: Parser) -> None:
+    """Add the options that only actors of a learner have; ``_ACTOR_OPTIONS`` names them."""
+    made.add_argument(
+        "--allow",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="TARGET",
+        help="the code that the learner may name besides crossborder's own parts: module:attr, or a module for the "
+        "classes in it and below it; any: all code (default: none; a learner on this host may name all code)",
+    )
+    made.add_argument(
+        "--id",
+        type=at_least(0),
+        metavar="N",
+        help="the actor id that this actor must have, so that a robot always gets its own env_overrides (default: the "
+        "smallest free one)",
     )
     made.add_argument(
         "--evaluate",
@@ -98,8 +105,6 @@ def parser() -> Parser:
         metavar="DIR",
         help="write every whole episode into DIR, as a dataset for offline-train and replay.sources",
     )
-    made.add_argument("--check", action="store_true", help="check whether it would work from this host, and exit")
-    return made
 
 
 def _add_policy_options(made: Parser) -> None:

@@ -38,7 +38,7 @@ CLOCK_SECONDS: Final = 5.0
 """Clocks that are further apart count as wrong: certificates begin too early or late, logs show events out of order."""
 
 
-class Place(ABC):
+class Visit(ABC):
     """Where somebody listens. Each public method but ``connect`` is a check: it returns a finding, or raises.
 
     Args:
@@ -88,7 +88,7 @@ class Place(ABC):
         """
 
 
-class Visit(Place):
+class LearnerVisit(Visit):
     """One visit to a learner. Each public method is a check: it returns a finding for the user, or raises.
 
     The checks after ``protocol`` use the answer that it gets.
@@ -110,7 +110,7 @@ class Visit(Place):
         self._answers: list[CheckAnswer] = []
 
     def connect(self) -> None:
-        """See ``Place``."""
+        """See ``Visit``."""
         self._probe.ask()
 
     def token(self) -> str:
@@ -177,38 +177,38 @@ class Visit(Place):
         )
 
 
-CHECKS: Final[tuple[Check[Visit], ...]] = (
-    Check("name", Visit.name, "correct --learner, or let DNS or /etc/hosts know the name here", is_vital=True),
+CHECKS: Final[tuple[Check[LearnerVisit], ...]] = (
+    Check("name", LearnerVisit.name, "correct --learner, or let DNS or /etc/hosts know the name here", is_vital=True),
     Check(
         "port",
-        Visit.port,
+        LearnerVisit.port,
         "start the learner, beyond its own host with --listen 0.0.0.0:PORT; let the firewall through",
         is_vital=True,
     ),
     Check(
         "TLS",
-        Visit.tls,
+        LearnerVisit.tls,
         "--ca: the authority that signed the learner's certificate; --learner: a name in that certificate; if it has "
         "expired: crossborder-certs --renew",
         is_vital=True,
     ),
     Check(
         "token",
-        Visit.token,
+        LearnerVisit.token,
         "--token-file: a token of the learner's own file; --ca, if the learner speaks TLS",
         is_vital=True,
     ),
-    Check("protocol", Visit.protocol, "install the same crossborder release on both hosts", is_vital=True),
-    Check("room", Visit.room, "stop other actors, or raise server.max_actors"),
+    Check("protocol", LearnerVisit.protocol, "install the same crossborder release on both hosts", is_vital=True),
+    Check("room", LearnerVisit.room, "stop other actors, or raise server.max_actors"),
     Check(
         "schema",
-        Visit.schema,
+        LearnerVisit.schema,
         "install the code that the learner names here too, in the same version, and --allow it if you trust it; "
         "an actor in another language needs neither",
     ),
-    Check("round trip", Visit.round_trip, "look at the network: the learner does not answer in time"),
-    Check("clock", Visit.clock, "keep both clocks by NTP (timedatectl set-ntp true)"),
-    Check("throughput", Visit.throughput, "look at the network: messages of 1 MiB do not get through in time"),
+    Check("round trip", LearnerVisit.round_trip, "look at the network: the learner does not answer in time"),
+    Check("clock", LearnerVisit.clock, "keep both clocks by NTP (timedatectl set-ntp true)"),
+    Check("throughput", LearnerVisit.throughput, "look at the network: messages of 1 MiB do not get through in time"),
 )
 
 
@@ -238,7 +238,8 @@ def examine(
         CrossborderError: the error of the first check that failed.
     """
     with closing(Probe(address, trust, clock, actor_id)) as probe:
-        run_checks(CHECKS, Visit(address, trust, probe, evaluates=evaluates, actor_id=actor_id, has_envs=has_envs), out)
+        visit = LearnerVisit(address, trust, probe, evaluates=evaluates, actor_id=actor_id, has_envs=has_envs)
+        run_checks(CHECKS, visit, out)
 
 
 def examine_all(addresses: Sequence[str], trust: Trust, out: TextIO, **options: Any) -> None:

@@ -10,7 +10,7 @@ from typing import Final, TextIO
 
 from actor.client.acting_session import ActingSession
 from actor.client.remote_policy import RemotePolicy
-from actor.commands.doctor import QUESTIONS, Place
+from actor.commands.doctor import QUESTIONS, Visit
 from common.config.remote_config import RemoteConfig
 from common.errors import CrossborderError, PluginError
 from common.lanes.building import build_lanes
@@ -24,7 +24,7 @@ PATIENCE: Final = 1.0
 CLOSE_SECONDS: Final = 5.0
 
 
-class ServiceVisit(Place):
+class ServiceVisit(Visit):
     """One visit to an acting service. Each public method is a check: it returns a finding for the user, or raises.
 
     Args:
@@ -41,7 +41,7 @@ class ServiceVisit(Place):
         self._built = list[tuple[Lanes, Description]]()
 
     def connect(self) -> None:
-        """See ``Place``."""
+        """See ``Visit``."""
         self._session.describe()
 
     def service(self) -> str:

@@ -224,7 +224,7 @@ class ChoiceFile:
 
 
 @dataclass
-class Choices:
+class LibraryChoices:
     """Which library computes which product in this process; a part of a run, which checkpoints keep.
 
     Args:
@@ -334,15 +334,15 @@ class Choices:
             )
 
 
-_OF_PROCESS = Choices()
+_OF_PROCESS = LibraryChoices()
 
 
-def choices() -> Choices:
+def choices() -> LibraryChoices:
     """The choices of this process."""
     return _OF_PROCESS
 
 
-def choose_products(setting: ProductChoice) -> Choices:
+def choose_products(setting: ProductChoice) -> LibraryChoices:
     """From now on, choose the libraries of this process by ``setting``; earlier choices are forgotten.
 
     Call it before the first update: one that was captured earlier keeps its libraries.
@@ -351,7 +351,7 @@ def choose_products(setting: ProductChoice) -> Choices:
         The choices of this process.
     """
     global _OF_PROCESS  # noqa: PLW0603 - as for torch's number of threads, there is one for a process
-    _OF_PROCESS = Choices(setting)
+    _OF_PROCESS = LibraryChoices(setting)
     return _OF_PROCESS
 
 

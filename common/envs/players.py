@@ -36,7 +36,7 @@ POOL: Final = "pool"
 """The player whose games earlier models of the run play."""
 SAVED: Final = "saved"
 """The key under which a player names the directory of a saved policy."""
-_LOAD: Final = "learner.evaluation.saved_policy:load_policy"
+_LOAD: Final = "learner.storage.checkpoint:load_policy"
 MAX_GAMES: Final = 1000
 """So many games in a row may end before the learner has acted."""
 

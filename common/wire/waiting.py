@@ -39,7 +39,7 @@ _RECEIVED_AT: Final = 128
 _OPEN: Final = Path("/proc/self/fd")
 
 
-class Connection:
+class Traffic:
     """What a server has read from one connection, and is writing to it or passing on for it."""
 
     def __init__(self, account: str) -> None:
@@ -80,7 +80,7 @@ class WaitingBytes:
     def __init__(self, most: int, name: str) -> None:
         self._most, self._name, self._memory = most, name, _OwnMemory()
         self._used_at_start = self._memory.bytes()
-        self._known = dict[str, Connection]()
+        self._known = dict[str, Traffic]()
         """By the other end of the connection. Those that have ended are dropped whenever the dictionary has doubled."""
         self._prune_at = FIRST_PRUNE
         self._port = 0
@@ -92,7 +92,7 @@ class WaitingBytes:
         """Watch the connections to this port."""
         self._port = port
 
-    def connection(self, peer: str, account: str, *, is_named: bool) -> Connection:
+    def connection(self, peer: str, account: str, *, is_named: bool) -> Traffic:
         """The connection of a call.
 
         Args:
@@ -107,7 +107,7 @@ class WaitingBytes:
                 live = {end for end, _ in _connections(self._port)}
                 self._known = {end: one for end, one in self._known.items() if end in live}
                 self._prune_at = max(FIRST_PRUNE, 2 * len(self._known))
-            known = self._known[end] = Connection(account)
+            known = self._known[end] = Traffic(account)
         elif is_named:
             known.account = account
         return known
@@ -135,9 +135,9 @@ class WaitingBytes:
         if ended:
             self._hang_up(ended)
 
-    def _of(self, end: str) -> Connection:
+    def _of(self, end: str) -> Traffic:
         """A connection without any call so far counts under its address."""
-        return self._known.get(end) or Connection(end.rpartition(":")[0])
+        return self._known.get(end) or Traffic(end.rpartition(":")[0])
 
     def _hang_up(self, ended: dict[str, int]) -> None:
         for end, connected in _connections(self._port):

@@ -52,8 +52,8 @@ class Signed:
         )
 
 
-def make_authority(days: int = AUTHORITY_DAYS) -> Signed:
-    """Make a new authority, whose certificate signs itself and is valid for ``days``."""
+def make_authority() -> Signed:
+    """Make a new authority, whose certificate signs itself and is valid for ``AUTHORITY_DAYS``."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = _name(f"crossborder CA {secrets.token_hex(4)}")
     usage = x509.KeyUsage(
@@ -68,7 +68,7 @@ def make_authority(days: int = AUTHORITY_DAYS) -> Signed:
         decipher_only=False,
     )
     builder = (
-        _builder(name, name, key, days)
+        _builder(name, name, key, AUTHORITY_DAYS)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(usage, critical=True)
     )

@@ -11,7 +11,7 @@ import numpy as np
 
 from common.data import Array
 from common.errors import ConfigError
-from crossborder.curves.reading import Curve
+from crossborder.curves.learning_curve import Curve
 from crossborder.curves.statistics import bootstrap_interval, interquartile_mean
 
 POINTS = 100

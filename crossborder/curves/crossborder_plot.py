@@ -19,7 +19,7 @@ from common.errors import ConfigError
 from common.hints import nearest
 from common.process.command import Parser, as_path, at_least, run_command
 from common.process.standard_streams import answers
-from crossborder.curves.reading import SCORE, Curve, is_pruned, read_curve
+from crossborder.curves.learning_curve import SCORE, Curve, is_pruned, read_curve
 from learner.shared.durable import replace_text
 
 if TYPE_CHECKING:

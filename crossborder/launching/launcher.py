@@ -20,7 +20,7 @@ from typing import Final
 from common.errors import ChildFailedError, CrossborderError
 from common.process.clocks import Deadline
 from crossborder.launching.hosts_config import ActorHostConfig, HostConfig, LaunchConfig
-from crossborder.launching.session import Session, ssh_words
+from crossborder.launching.remote_command import RemoteCommand, ssh_words
 from crossborder.launching.tether import BEAT_SECONDS, GRACE_SECONDS
 
 log = logging.getLogger(__name__)
@@ -72,10 +72,10 @@ class Launcher:
 
     def __init__(self, config: LaunchConfig, level: str = "INFO") -> None:
         self._config, self._logging = config, ("--log-format", "json", "--log-level", level)
-        self._running: list[Session] = []
+        self._running: list[RemoteCommand] = []
         self._failures: list[CrossborderError] = []
-        # A session puts itself in once, when it has ended, and ``stop`` is called once: the queue is never full.
-        self._events: queue.Queue[Session | None] = queue.Queue(maxsize=len(config.actors) + 3)
+        # A command puts itself in once, when it has ended, and ``stop`` is called once: the queue is never full.
+        self._events: queue.Queue[RemoteCommand | None] = queue.Queue(maxsize=len(config.actors) + 3)
 
     def stop(self) -> None:
         """Have ``run`` end everything in order; from any thread, once."""
@@ -106,7 +106,7 @@ class Launcher:
                     self._open(place, ACTORS, actor_words(config, place))
                 self._follow(learner)
         finally:
-            self._end([session for session in self._running if session.command != LEARNER])
+            self._end([remote for remote in self._running if remote.command != LEARNER])
             self._end(list(self._running))
         if self._failures:
             raise type(self._failures[0])("\n".join(map(str, self._failures)))
@@ -114,59 +114,59 @@ class Launcher:
     def _words(self, place: HostConfig, command: str, words: Sequence[str]) -> list[str]:
         return ssh_words(self._config, place, command, [*words, *self._logging])
 
-    def _open(self, place: HostConfig, command: str, words: Sequence[str]) -> Session:
-        session = Session(place.host, command, self._words(place, command, words), self._events.put_nowait)
-        self._running.append(session)
-        return session
+    def _open(self, place: HostConfig, command: str, words: Sequence[str]) -> RemoteCommand:
+        remote = RemoteCommand(place.host, command, self._words(place, command, words), self._events.put_nowait)
+        self._running.append(remote)
+        return remote
 
-    def _wait_for_answer(self, learner: Session) -> bool:
+    def _wait_for_answer(self, learner: RemoteCommand) -> bool:
         """Whether the learner has answered; False if one of the two commands failed, or if it is time to stop."""
         check = self._open(self._config.learner, HEALTH, health_words(self._config))
         return self._next() is check and check.code == 0 and learner.code is None
 
-    def _follow(self, learner: Session) -> None:
+    def _follow(self, learner: RemoteCommand) -> None:
         """Return when the learner has ended, when all actors have failed, or when it is time to stop."""
         while self._next() not in {None, learner}:
             if self._failures and self._running == [learner]:
                 log.error("no actors are left, so the learner is ended too")
                 return
 
-    def _next(self, seconds: float = math.inf) -> Session | None:
-        """Wait for the next session that ends; None if it is time to stop, or if none ended in time."""
+    def _next(self, seconds: float = math.inf) -> RemoteCommand | None:
+        """Wait for the next remote command that ends; None if it is time to stop, or if none ended in time."""
         deadline = Deadline(seconds)
         while not deadline.passed():
             try:
                 ended = self._events.get(timeout=min(BEAT_SECONDS, deadline.remaining()))
             except queue.Empty:
-                for session in self._running:
-                    session.beat()
+                for remote in self._running:
+                    remote.beat()
                 continue
             if ended is not None:
                 self._note_end(ended)
             return ended
         return None
 
-    def _note_end(self, session: Session) -> None:
-        self._running.remove(session)
-        session.close()
-        error = session.error()
+    def _note_end(self, remote: RemoteCommand) -> None:
+        self._running.remove(remote)
+        remote.close()
+        error = remote.error()
         if error is None:
-            log.info("%s: %s has ended", session.host, session.command)
+            log.info("%s: %s has ended", remote.host, remote.command)
         else:
             log.error("%s", error)
             self._failures.append(error)
 
-    def _end(self, sessions: list[Session]) -> None:
-        """Ask these sessions to end, and wait until they have."""
+    def _end(self, remotes: list[RemoteCommand]) -> None:
+        """Ask these remote commands to end, and wait until they have."""
         deadline = Deadline(END_SECONDS)
-        for session in sessions:
-            session.ask_to_end()
-        while any(session in self._running for session in sessions) and not deadline.passed():
+        for remote in remotes:
+            remote.ask_to_end()
+        while any(remote in self._running for remote in remotes) and not deadline.passed():
             self._next(deadline.remaining())
-        for session in sessions:
-            if session in self._running:
-                self._running.remove(session)
-                session.abandon()
+        for remote in remotes:
+            if remote in self._running:
+                self._running.remove(remote)
+                remote.abandon()
                 self._failures.append(
-                    ChildFailedError(f"{session.host}: {session.command} did not end within {END_SECONDS:g} s")
+                    ChildFailedError(f"{remote.host}: {remote.command} did not end within {END_SECONDS:g} s")
                 )

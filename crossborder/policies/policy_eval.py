@@ -100,7 +100,7 @@ def _play_against(policy: Path, config: ActorConfig, allow: Sequence[str]) -> Ac
     """
     from common.errors import ConfigError
     from common.plugins.shipped import SHORT_NAMES
-    from learner.evaluation.saved_policy import load_policy
+    from learner.storage.checkpoint import load_policy
 
     if config.env.target != SHORT_NAMES["pettingzoo"]:
         raise ConfigError(f"--against: expected an environment of PettingZoo (pettingzoo), found {config.env.target}")

@@ -17,18 +17,18 @@ from typing import Any, Final, TypeAlias
 import grpc
 from google.protobuf.message import DecodeError
 
-from common.config.server_config import MOST_MESSAGE_BYTES
-from common.errors import AddressError, ConfigError
+from common.config.server_config import MOST_MESSAGE_BYTES, TlsConfig
+from common.errors import ConfigError
 from common.settings import HomePath, Settings
-from common.wire.address import is_loopback, join_address, peer_address, split_address
+from common.wire.address import is_loopback, peer_address, split_address
 from common.wire.channel import channel_options, path_of, read_certificates
 from common.wire.owners import is_listening, is_own_host, is_strangers_peer
 from common.wire.pb import crossborder_pb2 as pb
-from common.wire.rpc import ERROR_KEY, WINDOW_BYTES, version_from_pb
-from common.wire.tls import read_authorities, read_pair
+from common.wire.rpc import ERROR_KEY, version_from_pb
 from common.wire.trust import Trust
-from common.wire.waiting import Connection, WaitingBytes
+from common.wire.waiting import Traffic, WaitingBytes
 from crossborder.relaying.relayed_models import AcceptedTokens, Metadata, RelayedModels
+from learner.ingest.server_options import MAX_CONNECTIONS_OPTION, SERVER_OPTIONS, listen
 
 log = logging.getLogger(__name__)
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
@@ -49,20 +49,11 @@ _HEALTH: Final = "/grpc.health.v1.Health/Check"
 _PASSED: Final = ("authorization",)
 """The callers' metadata that reach the learner."""
 _OPTIONS: Final = (
-    ("grpc.so_reuseport", 0),
+    *SERVER_OPTIONS,
     ("grpc.max_receive_message_length", MOST_MESSAGE_BYTES),
-    # The relay receives no more bytes of a stream in advance than the learner does.
-    ("grpc.http2.bdp_probe", 0),
-    ("grpc.http2.lookahead_bytes", WINDOW_BYTES),
-    ("grpc.compression_enabled_algorithms_bitset", 1),  # The learner takes no messages that gRPC has compressed either.
-    ("grpc.max_allowed_incoming_connections", MAX_CONNECTIONS),
+    (MAX_CONNECTIONS_OPTION, MAX_CONNECTIONS),
     ("grpc.max_concurrent_streams", MAX_CALLS),
     ("grpc.server_handshake_timeout_ms", 10_000),
-    ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
-    ("grpc.http2.min_recv_ping_interval_without_data_ms", 1_000),
-    ("grpc.http2.max_ping_strikes", 0),
-    ("grpc.keepalive_time_ms", 30_000),
 )
 
 
@@ -78,6 +69,13 @@ class RelaySettings(Settings):
     key: HomePath | None = None
     client_ca: HomePath | None = None
     """Authorities that must have issued the callers' certificates; None: callers need none."""
+
+    @property
+    def tls(self) -> TlsConfig | None:
+        """The files of callers' TLS; None: they come in the clear."""
+        if self.certificate is None or self.key is None:
+            return None
+        return TlsConfig(certificate=self.certificate, key=self.key, client_ca=self.client_ca)
 
     def check(self) -> None:
         """Check that nobody on another host is let in by mistake.
@@ -120,7 +118,7 @@ class Relay(grpc.GenericRpcHandler):
         """Where the relay listens."""
         self._models = RelayedModels(channel, AcceptedTokens(self._check))
         self._waiting = WaitingBytes(MAX_WAITING_BYTES, "a relay's bound")
-        self._methods: dict[str, Callable[[AsyncIterator[bytes], Context, Connection], Awaitable[None]]] = {
+        self._methods: dict[str, Callable[[AsyncIterator[bytes], Context, Traffic], Awaitable[None]]] = {
             path_of("PushItems"): self._push,
             path_of("GetModel"): partial(self._with_message, self._give_model),
             **{
@@ -143,7 +141,7 @@ class Relay(grpc.GenericRpcHandler):
         serve = self._methods.get(handler_call_details.method)
         if serve is None:
             return None
-        connection: Connection | None = None
+        connection: Traffic | None = None
 
         def note(message: bytes) -> bytes:
             assert connection is not None, "a message is read after its call has begun"
@@ -162,7 +160,7 @@ class Relay(grpc.GenericRpcHandler):
         serve: Callable[[bytes, Context], AsyncIterator[bytes]],
         requests: AsyncIterator[bytes],
         context: Context,
-        connection: Connection,
+        connection: Traffic,
     ) -> None:
         """Serve a call that has one message; the message waits until the answer has come."""
         try:
@@ -248,7 +246,7 @@ class Relay(grpc.GenericRpcHandler):
         for message in messages:
             yield message
 
-    async def _push(self, requests: AsyncIterator[bytes], context: Context, connection: Connection) -> None:
+    async def _push(self, requests: AsyncIterator[bytes], context: Context, connection: Traffic) -> None:
         """Pass the messages of a stream in both directions.
 
         The relay reads a message only after the other connection has taken the previous message, so backpressure
@@ -269,7 +267,7 @@ class Relay(grpc.GenericRpcHandler):
 
 
 async def _send(
-    requests: AsyncIterator[bytes], call: grpc.aio.StreamStreamCall[bytes, bytes], connection: Connection
+    requests: AsyncIterator[bytes], call: grpc.aio.StreamStreamCall[bytes, bytes], connection: Traffic
 ) -> None:
     """Pass a caller's messages on, and its end. If the learner ends the call first, ``Relay._push`` hears of it."""
     with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
@@ -305,18 +303,6 @@ def _open_channel(settings: RelaySettings) -> grpc.aio.Channel:
     return grpc.aio.secure_channel(target, read_certificates(trust), options)
 
 
-def _listen(server: grpc.aio.Server, settings: RelaySettings) -> int:
-    try:
-        if settings.certificate is None or settings.key is None:
-            return server.add_insecure_port(settings.listen)
-        authorities = read_authorities(settings.client_ca) if settings.client_ca else None
-        pair = read_pair(settings.certificate, settings.key)
-        asks = authorities is not None
-        return server.add_secure_port(settings.listen, grpc.ssl_server_credentials([pair], authorities, asks))
-    except RuntimeError as error:
-        raise AddressError(f"{settings.listen}: cannot listen there; is another program listening?") from error
-
-
 async def relay(settings: RelaySettings, stopped: asyncio.Event, tell: Callable[[str], None]) -> None:
     """Serve until ``stopped`` is set.
 
@@ -333,10 +319,10 @@ async def relay(settings: RelaySettings, stopped: asyncio.Event, tell: Callable[
         server = grpc.aio.server(options=_OPTIONS)
         served = Relay(channel, settings)
         server.add_generic_rpc_handlers((served,))
-        port = _listen(server, settings)
+        address, port = listen(server, [settings.listen], settings.tls)
         served.listens_on(port)
         await server.start()
-        tell(join_address(split_address(settings.listen)[0], port))
+        tell(address)
         while not stopped.is_set():
             served.tick()
             with contextlib.suppress(TimeoutError):

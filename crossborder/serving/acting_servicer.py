@@ -9,8 +9,8 @@ from common.errors import CrossborderError
 from common.wire.pb import acting_pb2 as pb
 from common.wire.pb import acting_pb2_grpc as pb_grpc
 from common.wire.rpc import BadMessageError
+from crossborder.serving.acting_service import ActingService
 from crossborder.serving.connection import Connection
-from crossborder.serving.service import Service
 from learner.ingest.gate import current_caller
 from learner.ingest.refusals import Context, status_of
 
@@ -18,7 +18,7 @@ from learner.ingest.refusals import Context, status_of
 class ActingServicer(pb_grpc.ActingServiceServicer):
     """Brings requests of gRPC to the sessions. ``Admission`` has let their callers in before."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: ActingService) -> None:
         self._service = service
 
     async def Describe(self, request: pb.DescribeRequest, context: Context) -> pb.DescribeResponse:  # noqa: N802, ARG002

@@ -17,9 +17,9 @@ from common.lanes.lanes import Round
 from common.leaves import empty_leaves, pick_lanes, put_leaves
 from common.wire.acting_payloads import Description
 from common.wire.pb import acting_pb2 as pb
+from crossborder.serving.client_steps import ClientSteps, join_steps
 from crossborder.serving.figures import PolicyFigures
 from crossborder.serving.outcomes import Outcomes
-from crossborder.serving.reading import Moment, join_moments
 
 
 class Player(Protocol):
@@ -44,7 +44,7 @@ class StepSink(Protocol):
     def takes_executed(self) -> bool:
         """Whether it can take steps in which others than the player acted."""
 
-    def note(self, moment: Moment, outcome: Round) -> None:
+    def note(self, steps: ClientSteps, outcome: Round) -> None:
         """Take the outcome of the steps of some lanes, before actions for their next steps are chosen."""
 
     def note_report(self, report: pb.ClientReport) -> None:
@@ -69,7 +69,7 @@ class Choice(NamedTuple):
 class _Waiting(NamedTuple):
     """Lanes that wait for actions."""
 
-    moment: Moment
+    steps: ClientSteps
     came: float
     tell: Callable[[Choice], None]
 
@@ -108,15 +108,15 @@ class Batcher:
         self._n_rows = 0
         self._changed = asyncio.Event()
 
-    def submit(self, moment: Moment, tell: Callable[[Choice], None]) -> None:
+    def submit(self, steps: ClientSteps, tell: Callable[[Choice], None]) -> None:
         """Ask for actions. If the service ends before, nothing is told.
 
         Args:
-            moment: of at least one lane; none of them waits already.
+            steps: of at least one lane; none of them waits already.
             tell: is called with the actions, later. Those of lanes whose episode has ended have no meaning.
         """
-        self._waiting.append(_Waiting(moment, asyncio.get_running_loop().time(), tell))
-        self._n_rows += len(moment.lanes)
+        self._waiting.append(_Waiting(steps, asyncio.get_running_loop().time(), tell))
+        self._n_rows += len(steps.lanes)
         if len(self._waiting) == 1 or self._is_complete():
             self._changed.set()
 
@@ -160,47 +160,47 @@ class Batcher:
     def _take(self) -> list[_Waiting]:
         """The next batch: as many of the steps that wait longest as have room, but at least one."""
         now, batch, rows = asyncio.get_running_loop().time(), list[_Waiting](), 0
-        while self._waiting and (not batch or rows + len(self._waiting[0].moment.lanes) <= self._max_rows):
+        while self._waiting and (not batch or rows + len(self._waiting[0].steps.lanes) <= self._max_rows):
             batch.append(self._waiting.popleft())
-            rows += len(batch[-1].moment.lanes)
+            rows += len(batch[-1].steps.lanes)
             self._figures.wait_seconds.observe(now - batch[-1].came)
         self._n_rows -= rows
         return batch
 
     def _answer(self, batch: Sequence[_Waiting]) -> None:
         """Give each step the actions of its lanes."""
-        moment = join_moments([one.moment for one in batch], self._player.spec.action_space)
-        actions, opt_steps, now = self._choose(moment), self._player.opt_steps, asyncio.get_running_loop().time()
-        payloads = self._description.write_actions(actions, [len(one.moment.lanes) for one in batch])
+        steps = join_steps([one.steps for one in batch], self._player.spec.action_space)
+        actions, opt_steps, now = self._choose(steps), self._player.opt_steps, asyncio.get_running_loop().time()
+        payloads = self._description.write_actions(actions, [len(one.steps.lanes) for one in batch])
         for one, payload in zip(batch, payloads, strict=True):
             one.tell(Choice(payload, opt_steps, now - one.came))
             self._figures.answer_seconds.observe(now - one.came)
 
-    def _choose(self, moment: Moment) -> Leaves:
+    def _choose(self, steps: ClientSteps) -> Leaves:
         """Choose actions for these lanes, after the steps before have been noted."""
-        outcome = self._outcomes.note(moment)
+        outcome = self._outcomes.note(steps)
         self._figures.episodes += len(outcome.returns)
         self._figures.return_sum += sum(outcome.returns)
         try:
             if self._sink is not None:
-                self._sink.note(moment, outcome)
-            return self._sample(moment)
+                self._sink.note(steps, outcome)
+            return self._sample(steps)
         except CrossborderError:
             raise
         except Exception as error:  # A user's agent may raise anything.
             raise PluginError(f"the policy failed: {type(error).__name__}: {error}") from error
 
-    def _sample(self, moment: Moment) -> Leaves:
+    def _sample(self, steps: ClientSteps) -> Leaves:
         """Choose actions; lanes whose episode has ended get zeros."""
-        acts, player = ~moment.ends, self._player
+        acts, player = ~steps.ends, self._player
         n_acting = int(np.count_nonzero(acts))
         if n_acting:
             self._figures.actions += n_acting
             self._figures.batch_lanes.observe(n_acting)
         if n_acting == len(acts):
-            return player.sample(moment.obs, moment.begins, moment.lanes)
+            return player.sample(steps.obs, steps.begins, steps.lanes)
         actions = empty_leaves(player.spec.action_space, len(acts))
         if n_acting:
-            chosen = player.sample(pick_lanes(moment.obs, acts), moment.begins[acts], moment.lanes[acts])
+            chosen = player.sample(pick_lanes(steps.obs, acts), steps.begins[acts], steps.lanes[acts])
             put_leaves(actions, acts, chosen)
         return actions

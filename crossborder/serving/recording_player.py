@@ -23,7 +23,7 @@ from common.parts import Parts
 from common.spaces import columns_of, from_columns, to_columns
 from common.wire.pb import acting_pb2 as pb
 from common.wire.rpc import BadMessageError
-from crossborder.serving.reading import Moment
+from crossborder.serving.client_steps import ClientSteps
 
 
 class Models(Protocol):
@@ -101,12 +101,12 @@ class RecordingPlayer:
         self._counters.inference_seconds += perf_counter() - began
         return actions
 
-    def note(self, moment: Moment, outcome: Round) -> None:
+    def note(self, steps: ClientSteps, outcome: Round) -> None:
         """See ``StepSink``."""
-        n_taken = len(moment.lanes) if outcome.taken is None else int(np.count_nonzero(outcome.taken))
+        n_taken = len(steps.lanes) if outcome.taken is None else int(np.count_nonzero(outcome.taken))
         if not n_taken:
             return
-        begun = self._begun.pick(moment.lanes)
+        begun = self._begun.pick(steps.lanes)
         actions = from_columns("action", begun)
         if outcome.action is not None and outcome.intervened is not None:
             executed = copy_leaves(actions)
@@ -114,10 +114,10 @@ class RecordingPlayer:
             outcome.action = executed
             self._counters.intervened_steps += int(np.count_nonzero(outcome.intervened))
         more = {name: begun[name] for name in (*self._extras, VERSION.name)}
-        self._records.begin(from_columns("obs", begun), begun[FIRST.name], actions, more, moment.lanes)
+        self._records.begin(from_columns("obs", begun), begun[FIRST.name], actions, more, steps.lanes)
         if self._has_priorities:
             self._records.note(SEEN, from_columns(SEEN, begun))
-            self._records.note(NEXT, self._stacker.peek(moment.obs, moment.lanes))
+            self._records.note(NEXT, self._stacker.peek(steps.obs, steps.lanes))
         self._records.end(outcome)
         self._counters.env_steps += n_taken
         self._counters.add_episodes(outcome)

@@ -10,17 +10,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import grpc
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from common.config.run_config import MetricsConfig
-from common.errors import AddressError, PluginError
-from common.wire.address import join_address, split_address
+from common.errors import PluginError
+from common.wire.address import split_address
 from common.wire.pb import acting_pb2, acting_pb2_grpc
 from common.wire.waiting import WaitingBytes
+from crossborder.serving.acting_service import HEALTH_PATH, ActingService
 from crossborder.serving.acting_servicer import ActingServicer
 from crossborder.serving.figures import Figures
 from crossborder.serving.served_policy import ServedPolicy
-from crossborder.serving.service import HEALTH_PATH, Service
 from crossborder.serving.serving_config import ServingConfig
 from crossborder.serving.serving_metrics import ServingCollector
 from crossborder.serving.sessions import Sessions
@@ -30,13 +29,7 @@ from learner.ingest.audit import AuditLog
 from learner.ingest.gate import Gate, KnownTokens, Role
 from learner.ingest.limits import CallLimits
 from learner.ingest.refusals import IngestCounts
-from learner.ingest.server_options import (
-    MAX_CONNECTIONS_OPTION,
-    connections_within,
-    raise_descriptor_limit,
-    server_credentials,
-    server_options,
-)
+from learner.ingest.server_options import listen, raise_descriptor_limit, server_options, start
 from learner.records.exposition import MetricsServer
 
 if TYPE_CHECKING:
@@ -81,19 +74,11 @@ async def serve(
     """
     figures, counts = Figures(), IngestCounts()
     sessions = Sessions(policies, config, figures)
-    gate = _make_gate(config)
     server_config = config.as_server()
     limits = CallLimits(server_config.fleet, counts, may_share_address=True)
-    waiting = WaitingBytes(server_config.waiting_bytes, "the sessions of this service")
-    seconds = server_config.handshake_seconds
-    service = Service(config, sessions, figures, limits, AuditLog(config.audit_file), seconds)
-    admission = Admission(gate, limits, counts, service.audit, handshake_seconds=seconds, waiting=waiting)
-    options = dict(server_options(server_config))
-    options[MAX_CONNECTIONS_OPTION] = connections_within(options[MAX_CONNECTIONS_OPTION], raise_descriptor_limit())
-    server = grpc.aio.server(interceptors=[admission], options=[*options.items()])
-    acting_pb2_grpc.add_ActingServiceServicer_to_server(ActingServicer(service), server)
-    address, gate.port = _listen(server, config)
-    waiting.serve_on(gate.port)
+    audit, seconds = AuditLog(config.audit_file), server_config.handshake_seconds
+    service = ActingService(config, sessions, figures, limits, audit, seconds)
+    server, admission, address = _open_grpc_door(service, counts)
     page = StatusPage(sessions)
     metrics = _serve_metrics(ServingCollector(sessions, figures, counts), page, config)
     async with AsyncExitStack() as stack:
@@ -111,17 +96,46 @@ async def serve(
         stack.callback(gc.unfreeze)
         page.tick()  # Its health is good before anybody is told where it listens.
         on_listening(Places(address, websocket, metrics.port))
-        failed = set[asyncio.Task[NoReturn]]()
-        while not (ends() or failed):
-            for tick in ticks:
-                tick()
-            failed, _ = await asyncio.wait(working, timeout=TICK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        failed = await _tick_until(ends, ticks, working)
         sessions.stop(is_run_over=is_run_over())
         for task in failed:
             task.result()
 
 
-def _make_websocket_door(service: Service) -> WebSocketDoor:
+async def _tick_until(
+    ends: Callable[[], bool], ticks: Sequence[Callable[[], None]], working: set[asyncio.Task[NoReturn]]
+) -> set[asyncio.Task[NoReturn]]:
+    """Call the ticks a few times a second, until it is time to shut down or a work has failed; return those works."""
+    failed = set[asyncio.Task[NoReturn]]()
+    while not (ends() or failed):
+        for tick in ticks:
+            tick()
+        failed, _ = await asyncio.wait(working, timeout=TICK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+    return failed
+
+
+def _open_grpc_door(service: ActingService, counts: IngestCounts) -> tuple[grpc.aio.Server, Admission, str]:
+    """Listen for clients by gRPC. The server answers them once it is started.
+
+    Returns:
+        The server, who admits its callers, and HOST:PORT.
+
+    Raises:
+        AddressError: the address is taken.
+    """
+    config, gate = service.config.as_server(), _make_gate(service.config)
+    waiting = WaitingBytes(config.waiting_bytes, "the sessions of this service")
+    admission = Admission(
+        gate, service.limits, counts, service.audit, handshake_seconds=service.handshake_seconds, waiting=waiting
+    )
+    server = grpc.aio.server(interceptors=[admission], options=server_options(config, raise_descriptor_limit()))
+    acting_pb2_grpc.add_ActingServiceServicer_to_server(ActingServicer(service), server)
+    address, gate.port = listen(server, [config.listen], config.tls)
+    waiting.serve_on(gate.port)
+    return server, admission, address
+
+
+def _make_websocket_door(service: ActingService) -> WebSocketDoor:
     """The door, which a service has only if it asks for it: it needs packages that others need not have.
 
     Raises:
@@ -138,18 +152,6 @@ def _make_gate(config: ServingConfig) -> Gate:
     tokens = config.tokens()
     known = {Role.CLIENT: KnownTokens(tokens)} if tokens else {}
     return Gate(known, open_health=True, is_open=config.insecure)
-
-
-def _listen(server: grpc.aio.Server, config: ServingConfig) -> tuple[str, int]:
-    """Listen; return HOST:PORT and the port alone."""
-    try:
-        if config.tls is None:
-            port = server.add_insecure_port(config.listen)
-        else:
-            port = server.add_secure_port(config.listen, server_credentials(config.tls))
-    except RuntimeError as error:
-        raise AddressError(f"{config.listen}: cannot listen there; name another port, or port 0") from error
-    return join_address(split_address(config.listen)[0], port), port
 
 
 def _serve_metrics(collector: ServingCollector, page: StatusPage, config: ServingConfig) -> MetricsServer:
@@ -172,11 +174,7 @@ async def _working(works: Iterable[Coroutine[Any, Any, NoReturn]]) -> AsyncItera
 @asynccontextmanager
 async def _started(server: grpc.aio.Server) -> AsyncIterator[None]:
     """A context in which the server answers calls, and says by its health that it does."""
-    health_servicer = health.aio.HealthServicer()
-    health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
-    await server.start()
-    for service in ("", NAME):
-        await health_servicer.set(service, health_pb2.HealthCheckResponse.SERVING)
+    health_servicer = await start(server, NAME)
     try:
         yield
     finally:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping
 
 from prometheus_client.core import HistogramMetricFamily, Metric
@@ -48,7 +47,7 @@ def _collect_policies(policies: Mapping[str, ServedPolicy]) -> Iterable[Metric]:
     def histogram(name: str, text: str, read: Callable[[PolicyFigures], BucketCounts]) -> Metric:
         family = HistogramMetricFamily(f"crossborder_serving_{name}", text, labels=["policy"])
         for key, figures in counts.items():
-            family.add_metric([key], *_buckets(read(figures)))
+            family.add_metric([key], *read(figures).exposed())
         return family
 
     yield gauges(
@@ -66,9 +65,3 @@ def _collect_policies(policies: Mapping[str, ServedPolicy]) -> Iterable[Metric]:
     yield histogram("batch_lanes", "Lanes in one forward pass.", lambda figures: figures.batch_lanes)
     yield histogram("wait_seconds", "Waits of steps for others.", lambda figures: figures.wait_seconds)
     yield histogram("answer_seconds", "From a step's arrival to its action.", lambda figures: figures.answer_seconds)
-
-
-def _buckets(counts: BucketCounts) -> tuple[list[tuple[str, float]], float]:
-    """The buckets and the sum, as prometheus_client takes them."""
-    found = [("+Inf" if math.isinf(bound) else str(bound), float(count)) for bound, count in counts.buckets()]
-    return found, counts.sum

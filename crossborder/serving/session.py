@@ -13,7 +13,7 @@ from common.data import Array
 from common.wire.pb import acting_pb2 as pb
 from common.wire.rpc import BadMessageError
 from crossborder.serving.batching import Choice
-from crossborder.serving.reading import read_lanes, read_moment
+from crossborder.serving.client_steps import read_lanes, read_steps
 from crossborder.serving.served_policy import ServedPolicy
 
 Tell = Callable[[pb.ActResponse], None]
@@ -106,10 +106,10 @@ class Session:
             raise BadMessageError(
                 f"step: expected no step of lane {own[waits][0]} before the answer to its last one, found one"
             )
-        moment = read_moment(step, own, self.lanes[own], self._begins[own], self.policy.description)
-        self._begins[own], self._waits[own] = moment.ends, True
+        steps = read_steps(step, own, self.lanes[own], self._begins[own], self.policy.description)
+        self._begins[own], self._waits[own] = steps.ends, True
         self._n_waiting += len(own)
-        self.policy.batches.submit(moment, partial(self._answer, step.seq, own))
+        self.policy.batches.submit(steps, partial(self._answer, step.seq, own))
 
     def _answer(self, seq: int, own: Array, choice: Choice) -> None:
         self._waits[own] = False

@@ -21,8 +21,8 @@ from common.wire.address import join_address, name_peer, split_address
 from common.wire.pb import acting_pb2 as pb
 from common.wire.rpc import RunOverError, StoppingError
 from common.wire.tokens import authorization
+from crossborder.serving.acting_service import HEALTH_PATH, ActingService
 from crossborder.serving.connection import Connection
-from crossborder.serving.service import HEALTH_PATH, Service
 from crossborder.serving.strangers import StrangersListener
 from crossborder.serving.websocket_messages import (
     Values,
@@ -65,7 +65,7 @@ class WebSocketDoor:
         gate: knows clients by their tokens.
     """
 
-    def __init__(self, service: Service, gate: Gate) -> None:
+    def __init__(self, service: ActingService, gate: Gate) -> None:
         self._service, self._gate = service, gate
         self._config, self._limits = service.config, service.limits
         self._listener: StrangersListener

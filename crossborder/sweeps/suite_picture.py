@@ -10,8 +10,8 @@ import numpy as np
 
 from common.data import Array
 from crossborder.curves.bands import Band, bring_together
+from crossborder.curves.learning_curve import Curve
 from crossborder.curves.picture import draw_band, plain_style, save_figure
-from crossborder.curves.reading import Curve
 from crossborder.curves.statistics import performance_profile, summarize
 from crossborder.sweeps.suite_config import SuiteConfig
 from crossborder.sweeps.suite_results import Group, SuiteRun, shares

@@ -13,7 +13,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 from common.data import Array
 from common.errors import ConfigError
 from common.settings import Settings, validate
-from crossborder.curves.reading import read_points
+from crossborder.curves.learning_curve import read_points
 from crossborder.curves.statistics import interquartile_mean, summarize
 from crossborder.sweeps.directory import SweepDirectory
 from crossborder.sweeps.results import rank

@@ -13,7 +13,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt, field_validator, model_
 from common.config.nested import put, read_yaml
 from common.config.run_config import FREE_PORTS, RunConfig, read_values
 from common.settings import HomePath, Settings, validate
-from crossborder.curves.reading import SCORE
+from crossborder.curves.learning_curve import SCORE
 from crossborder.sweeps.dimensions import Choices, Dimension, parse_dimension
 
 

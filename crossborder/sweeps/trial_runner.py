@@ -13,7 +13,7 @@ from optuna.trial import TrialState
 from common.config.run_config import dump_config
 from common.errors import BudgetExhaustedError, ConfigError, DivergedError
 from common.process.child import Child
-from crossborder.curves.reading import read_points
+from crossborder.curves.learning_curve import read_points
 from crossborder.curves.statistics import interquartile_mean
 from crossborder.sweeps.board import Board
 from crossborder.sweeps.directory import SweepDirectory

@@ -10,7 +10,7 @@ import gymnasium
 import numpy as np
 
 from common.config.actor_config import EvaluatorConfig
-from common.data import EVAL_KEYS, RUN_KEYS, Items, Leaves
+from common.data import EVAL_KEYS, RUN_KEYS, Items, Leaves, Schema
 from common.evaluation import DefaultEvaluator, score_agent
 from common.interfaces import Agent, ReplayBuffer, Step
 from common.lanes.building import Env, spec_of
@@ -63,32 +63,63 @@ def check_learning(
     """
     spec = spec_of(env)
     agent = make_agent(make, spec, seed, epsilon)
+    _require_redraws(agent)
+    experience = _Experience(row_schema(spec, agent), view)
+    evaluator = DefaultEvaluator(env, EvaluatorConfig(episodes=episodes, seed=seed))
+    scores = [score_agent(evaluator, agent)[0]]
+    for number in range(ROUNDS):
+        experience.add(*_act(agent, env, max(1, opts * steps_per_opt // ROUNDS), seed + number))
+        _learn(agent, experience.memory(agent, seed), max(1, opts // ROUNDS))
+        scores.append(score_agent(evaluator, agent)[0])
+        if scores[-1] >= target:
+            return scores
+    raise AssertionError(_describe_failure(scores, target, opts))
+
+
+def _describe_failure(scores: list[float], target: float, opts: int) -> str:
+    found = ", ".join(f"{score:.4g}" for score in scores)
+    return (
+        f"expected a mean return of {target:g} within {opts} opt steps, found {found} (the first before any opt step); "
+        "give it more opts or steps_per_opt if the scores still rise"
+    )
+
+
+def _require_redraws(agent: Agent) -> None:
     assert not agent.draws_once, (
         f"{type(agent).__name__} learns from each step once, so it needs the queue of a run: test it by sync-train "
         "with trainer.target_score"
     )
-    schema = row_schema(spec, agent)
-    evaluator = DefaultEvaluator(env, EvaluatorConfig(episodes=episodes, seed=seed))
-    played, extras, scores = list[list[Step]](), list[list[Items]](), [score_agent(evaluator, agent)[0]]
-    for number in range(ROUNDS):
-        new, recorded = _act(agent, env, max(1, opts * steps_per_opt // ROUNDS), seed + number)
-        played, extras = played + new, extras + recorded
-        rows = rows_of(schema, played, extras)
-        memory: ReplayBuffer = (
-            ItemMemory(transitions_of(schema, rows), seed)
-            if view is None
-            else RowMemory(schema, rows, make_view(view, schema, agent), seed)
-        )
-        for _ in range(max(1, opts // ROUNDS)):
-            check_record(agent.opt(memory) or {}, "opt()", RUN_KEYS | EVAL_KEYS)
-        scores.append(score_agent(evaluator, agent)[0])
-        if scores[-1] >= target:
-            return scores
-    found = ", ".join(f"{score:.4g}" for score in scores)
-    raise AssertionError(
-        f"expected a mean return of {target:g} within {opts} opt steps, found {found} (the first before any opt step); "
-        "give it more opts or steps_per_opt if the scores still rise"
-    )
+
+
+def _learn(agent: Agent, memory: ReplayBuffer, opts: int) -> None:
+    """Take opt steps, and check their records."""
+    for _ in range(opts):
+        check_record(agent.opt(memory) or {}, "opt()", RUN_KEYS | EVAL_KEYS)
+
+
+class _Experience:
+    """All that an agent has seen, and a memory of it.
+
+    Args:
+        schema: of its rows.
+        view: as in ``check_agent``.
+    """
+
+    def __init__(self, schema: Schema, view: MakeView | None) -> None:
+        self._schema, self._view = schema, view
+        self._played, self._extras = list[list[Step]](), list[list[Items]]()
+
+    def add(self, played: list[list[Step]], extras: list[list[Items]]) -> None:
+        """Add episodes, and the extra columns of each step."""
+        self._played += played
+        self._extras += extras
+
+    def memory(self, agent: Agent, seed: int) -> ReplayBuffer:
+        """A memory that draws from everything, by this seed."""
+        rows = rows_of(self._schema, self._played, self._extras)
+        if self._view is None:
+            return ItemMemory(transitions_of(self._schema, rows), seed)
+        return RowMemory(self._schema, rows, make_view(self._view, self._schema, agent), seed)
 
 
 class _Beginnings(gymnasium.Wrapper[Any, Any, Any, Any]):

@@ -90,7 +90,7 @@ SORTS: Final[Mapping[str, Callable[[ActorView, _Rates], Any]]] = {
 
 
 @dataclass(frozen=True)
-class Choice:
+class ShownActors:
     """Which actors the table shows, and in which order.
 
     Args:
@@ -143,21 +143,21 @@ class FleetTable:
             if actor.process in earlier
         }
 
-    def select(self, choice: Choice) -> list[ActorView]:
-        """The actors of all pages of a choice, in its order."""
-        key, rates = SORTS[choice.sort], self.items_per_second()
-        found = [actor for actor in self.now.actors if actor.state in choice.states and choice.host in actor.host]
+    def select(self, shown: ShownActors) -> list[ActorView]:
+        """The actors that the table shows on all its pages, in its order."""
+        key, rates = SORTS[shown.sort], self.items_per_second()
+        found = [actor for actor in self.now.actors if actor.state in shown.states and shown.host in actor.host]
         return sorted(found, key=lambda actor: (key(actor, rates), actor.actor_id))
 
-    def page(self, choice: Choice) -> list[ActorView]:
+    def page(self, shown: ShownActors) -> list[ActorView]:
         """The actors of one page."""
-        found = self.select(choice)
-        if choice.rows is None:
+        found = self.select(shown)
+        if shown.rows is None:
             return found
-        begin = (choice.number(len(found)) - 1) * choice.rows
-        return found[begin : begin + choice.rows]
+        begin = (shown.number(len(found)) - 1) * shown.rows
+        return found[begin : begin + shown.rows]
 
-    def to_json(self, choice: Choice) -> dict[str, Any]:
+    def to_json(self, shown: ShownActors) -> dict[str, Any]:
         """The run and the actors on a page as values for JSON."""
         rates = self.items_per_second()
         values = asdict(self.now) | {name: getattr(self.now, name).to_json() for name in ("cordoned", "drained")}
@@ -165,17 +165,17 @@ class FleetTable:
         values["opt_steps_per_second"] = self._rate("opt_steps")
         values["items_per_second"] = self._rate("inserted")
         values["actors"] = [
-            {**asdict(actor), "items_per_second": rates.get(actor.process)} for actor in self.page(choice)
+            {**asdict(actor), "items_per_second": rates.get(actor.process)} for actor in self.page(shown)
         ]
         return values
 
-    def table(self, choice: Choice) -> Group:
+    def table(self, shown: ShownActors) -> Group:
         """The run and the actors on a page as a table for a terminal."""
         table = Table("id", "name", "host", "state", pad_edge=False, box=None)
         for heading in ("lag", "steps/s", "steps", "seen", "return", "reconnects"):
             table.add_column(heading, justify="right")
         rates = self.items_per_second()
-        actors = self.page(choice)
+        actors = self.page(shown)
         for actor in actors:
             table.add_row(
                 str(actor.actor_id),
@@ -189,7 +189,7 @@ class FleetTable:
                 format_return(actor.last_return),
                 str(actor.reconnects),
             )
-        return Group(self._headline(choice), table if actors else Text("no actors", "yellow"))
+        return Group(self._headline(shown), table if actors else Text("no actors", "yellow"))
 
     def _state(self, actor: ActorView) -> str:
         """The state of an actor, whether it evaluates, and the order that it is under."""
@@ -205,19 +205,19 @@ class FleetTable:
         drained = f", of which drained: {now.drained}" if now.drained else ""
         return f" · cordoned: {now.cordoned}{drained}" if now.cordoned else ""
 
-    def _states(self, choice: Choice) -> str:
+    def _states(self, shown: ShownActors) -> str:
         """The number of actors in each state, and the number of the page."""
-        counts, total = Counter(actor.state for actor in self.now.actors), len(self.select(choice))
+        counts, total = Counter(actor.state for actor in self.now.actors), len(self.select(shown))
         text = ", ".join(f"{counts[state]} {state}" for state in STATES if counts[state] or state == "online")
-        pages = choice.pages(total)
-        return f"{text} · page {choice.number(total)} of {pages}" if pages > 1 else text
+        pages = shown.pages(total)
+        return f"{text} · page {shown.number(total)} of {pages}" if pages > 1 else text
 
-    def _headline(self, choice: Choice) -> Text:
+    def _headline(self, shown: ShownActors) -> Text:
         now = self.now
         wanted = "" if now.samples_per_insert is None else f" (now set to {now.samples_per_insert:g})"
         return Text(
             f"{now.name} ({now.run_id}): opt step {now.opt_steps:,}, {self._rate('opt_steps'):.0f}/s · "
-            f"actors: {self._states(choice)} · "
+            f"actors: {self._states(shown)} · "
             f"{self._rate('inserted'):.0f} steps/s, return {format_return(now.return_mean)} · "
             f"replay {now.replay_items:,} of {now.replay_capacity:,}, "
             f"ratio since the start {now.sampled / max(now.inserted, 1):.1f}{wanted}{self._cordons()}\n"

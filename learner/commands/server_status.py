@@ -18,7 +18,7 @@ from common.process.command import Parser, at_least, positive, run_service
 from common.process.signals import StopSignals
 from common.process.standard_streams import answers
 from common.wire.trust import add_learner_options, read_trust
-from learner.commands.fleet_table import PRESENT, SORTS, STATES, Choice, FleetTable
+from learner.commands.fleet_table import PRESENT, SORTS, STATES, FleetTable, ShownActors
 
 if TYPE_CHECKING:
     from learner.commands.admin_client import AdminClient
@@ -89,27 +89,27 @@ def _show(arguments: argparse.Namespace, signals: StopSignals) -> None:
     signals.on_stop = stopped.set
     from learner.commands.admin_client import AdminClient, AdminTrust
 
-    choice = Choice(arguments.state, arguments.host, arguments.sort, arguments.rows, arguments.page)
+    shown = ShownActors(arguments.state, arguments.host, arguments.sort, arguments.rows, arguments.page)
     with closing(AdminClient(arguments.learner, read_trust(AdminTrust, arguments))) as client:
         before = client.fetch_status()
         stopped.wait(arguments.interval)  # The rates of a table need two views.
         fleet = FleetTable(before, client.fetch_status())
         if arguments.json:
-            answers().write(json.dumps(fleet.to_json(choice)) + "\n")
+            answers().write(json.dumps(fleet.to_json(shown)) + "\n")
         elif arguments.once or not answers().isatty():
-            Console(file=answers(), width=None if answers().isatty() else PIPE_WIDTH).print(fleet.table(choice))
+            Console(file=answers(), width=None if answers().isatty() else PIPE_WIDTH).print(fleet.table(shown))
         else:
-            _show_live(client, fleet, choice, arguments.interval, stopped)
+            _show_live(client, fleet, shown, arguments.interval, stopped)
 
 
 def _show_live(
-    client: AdminClient, fleet: FleetTable, choice: Choice, interval: float, stopped: threading.Event
+    client: AdminClient, fleet: FleetTable, shown: ShownActors, interval: float, stopped: threading.Event
 ) -> None:
     console, views = Console(file=answers()), deque([fleet.now])
     with Live(console=console, auto_refresh=False) as live:
         while True:
-            room = choice.rows or max(1, console.height - HEAD_ROWS)
-            live.update(fleet.table(replace(choice, rows=room)), refresh=True)
+            room = shown.rows or max(1, console.height - HEAD_ROWS)
+            live.update(fleet.table(replace(shown, rows=room)), refresh=True)
             if stopped.wait(interval):
                 return
             now = client.fetch_status()

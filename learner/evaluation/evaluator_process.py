@@ -54,7 +54,6 @@ class EvaluatorProcess(CandidateScoring):
         CrossborderError: the child could not build its parts or did not start.
     """
 
-    needs_actors = False
     still_runs = logging.INFO, "the evaluation before still runs"
 
     def __init__(self, config: RunConfig, checkpoints: Checkpoints, *, waits: bool = True) -> None:

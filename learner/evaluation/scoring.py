@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Final, Protocol
+from typing import Any, ClassVar, Final
 
 from actor.sampling.guard import Watchdog
 from common.depth import parse_json
@@ -44,19 +44,23 @@ class FinishedEvaluation:
     seconds: float
 
 
-class Scoring(Protocol):
-    """Evaluates the agent at moments that the learner chooses, one evaluation at a time."""
+class Scoring:
+    """Evaluates the agent at moments that the learner chooses, one evaluation at a time.
 
-    skipped: int
-    """Evaluations that were due while an earlier one was still running."""
-    needs_actors: bool
+    This base never evaluates, for runs without evaluations.
+    """
+
+    needs_actors: ClassVar[bool] = False
     """Whether scores come from actors, so that no score comes after the actors were told to stop."""
+    skipped: int = 0
+    """Evaluations that were due while an earlier one was still running."""
 
     @property
     def restarts(self) -> int:
         """How often the evaluator process was restarted."""
+        return 0
 
-    def begin(self, agent: Agent, moment: Moment) -> FinishedEvaluation | None:
+    def begin(self, agent: Agent, moment: Moment) -> FinishedEvaluation | None:  # noqa: ARG002 - nothing is scored
         """Evaluate the agent as it is now.
 
         Returns:
@@ -66,8 +70,9 @@ class Scoring(Protocol):
         Raises:
             Exception: the evaluator raised it.
         """
+        return None
 
-    def poll(self, *, wait: bool = False) -> FinishedEvaluation | None:
+    def poll(self, *, wait: bool = False) -> FinishedEvaluation | None:  # noqa: ARG002 - nothing runs on
         """Return the evaluation that is running if it has finished by now; each evaluation is returned once.
 
         Args:
@@ -77,6 +82,7 @@ class Scoring(Protocol):
         Raises:
             CrossborderError: the evaluator failed.
         """
+        return None
 
     def keep_best(self, agent: Agent, finished: FinishedEvaluation) -> None:
         """Save the policy of an evaluation that has just been returned as ``best/``.
@@ -93,7 +99,7 @@ class Scoring(Protocol):
         """End the running evaluation soon, and begin no evaluation from now on. Any thread may call this."""
 
 
-class InlineScoring:
+class InlineScoring(Scoring):
     """A ``Scoring`` for which training waits, as in border.
 
     Args:
@@ -104,8 +110,6 @@ class InlineScoring:
         timeout_seconds: a call into the environment that takes longer is logged as an error; None logs nothing.
     """
 
-    needs_actors = False
-
     def __init__(
         self,
         evaluator: Evaluator,
@@ -114,7 +118,6 @@ class InlineScoring:
         busy: Busy | None = None,
         timeout_seconds: float | None = None,
     ) -> None:
-        self.skipped = self.restarts = 0
         self._evaluator, self._checkpoints, self._abandoned = evaluator, checkpoints, abandoned
         self._busy, self._timeout_seconds = busy or Busy(), timeout_seconds
 
@@ -142,9 +145,6 @@ class InlineScoring:
             stack,
         )
 
-    def poll(self, *, wait: bool = False) -> FinishedEvaluation | None:  # noqa: ARG002 - nothing runs on
-        return None
-
     def keep_best(self, agent: Agent, finished: FinishedEvaluation) -> None:
         self._checkpoints.save("best", agent, **asdict(finished.moment), score=finished.evaluation.score)
 
@@ -152,31 +152,12 @@ class InlineScoring:
         self._abandoned.set()
 
 
-class NoScoring:
-    """A ``Scoring`` for runs that never evaluate: nothing is built for it."""
-
-    skipped = restarts = 0
-    needs_actors = False
-
-    def begin(self, agent: Agent, moment: Moment) -> FinishedEvaluation | None:  # noqa: ARG002 - nothing is scored
-        return None
-
-    def poll(self, *, wait: bool = False) -> FinishedEvaluation | None:  # noqa: ARG002 - nothing is scored
-        return None
-
-    def keep_best(self, agent: Agent, finished: FinishedEvaluation) -> None:
-        """Do nothing: no evaluation ever finishes."""
-
-    def abandon(self) -> None:
-        """Do nothing: no evaluation ever begins."""
-
-
 FINISH_SECONDS: Final = 60.0
 """How long the end of training waits at least for a score that is still missing, since nobody wants to wait for an
 evaluator that has hung. It waits longer if an evaluation of this run has taken more than half of this time."""
 
 
-class CandidateScoring(abc.ABC):
+class CandidateScoring(Scoring, abc.ABC):
     """The base of a ``Scoring`` of a copy of the agent in another process, while the agent goes on learning.
 
     There is one copy at a time, the candidate: the run's directory ``.candidate``. If its score is the best so far, it
@@ -190,7 +171,6 @@ class CandidateScoring(abc.ABC):
     """The log level of the first evaluation that is skipped, and the reason why it is skipped."""
 
     def __init__(self, checkpoints: Checkpoints) -> None:
-        self.skipped = 0
         self._checkpoints = checkpoints
         self._longest = 0.0
         """The seconds of the longest evaluation so far."""
@@ -207,7 +187,6 @@ class CandidateScoring(abc.ABC):
         """Wait for the score until the deadline; clear ``_running`` if the score has come or will never come."""
 
     def begin(self, agent: Agent, moment: Moment) -> FinishedEvaluation | None:
-        """See ``Scoring``."""
         if self._abandoned.is_set():
             return None
         if self._running is not None:
@@ -229,7 +208,6 @@ class CandidateScoring(abc.ABC):
         self.skipped += 1
 
     def poll(self, *, wait: bool = False) -> FinishedEvaluation | None:
-        """See ``Scoring``."""
         finished = self._listen(Deadline(max(FINISH_SECONDS, 2 * self._longest) if wait else 0.0))
         if finished is not None:
             self._longest = max(self._longest, finished.seconds)
@@ -240,12 +218,10 @@ class CandidateScoring(abc.ABC):
         return finished
 
     def keep_best(self, agent: Agent, finished: FinishedEvaluation) -> None:  # noqa: ARG002 - it has learnt further
-        """See ``Scoring``."""
         draft = self._checkpoints.directory / CANDIDATE
         self._checkpoints.keep(draft, "best", score=finished.evaluation.score)
 
     def abandon(self) -> None:
-        """See ``Scoring``."""
         self._abandoned.set()
 
     def end(self) -> None:
@@ -274,7 +250,6 @@ class ActorScoring(CandidateScoring):
         checkpoints: takes the candidates and ``best/``.
     """
 
-    restarts = 0
     needs_actors = True
     still_runs = logging.WARNING, "the evaluation before has no score yet; is an actor-worker --evaluate online?"
 

@@ -20,7 +20,7 @@ from common.wire.address import peer_address
 from common.wire.channel import path_of
 from common.wire.large_field import Request
 from common.wire.rpc import ERROR_KEY
-from common.wire.waiting import Connection, WaitingBytes
+from common.wire.waiting import Traffic, WaitingBytes
 from learner.ingest.audit import STRANGER, AuditLog
 from learner.ingest.cordons import CordonedError
 from learner.ingest.gate import HEALTH_METHODS, Caller, Gate, current_caller
@@ -109,7 +109,7 @@ class Admission(grpc.aio.ServerInterceptor):
         handler = await continuation(handler_call_details) or _UNKNOWN
         method, metadata = handler_call_details.method, handler_call_details.invocation_metadata
         read = _READ_BY_HAND.get(method, handler.request_deserializer)
-        connection: Connection | None = None
+        connection: Traffic | None = None
 
         def deserialize(message: bytes) -> Any:
             assert connection is not None, "a message is read after its call has been admitted"
@@ -143,7 +143,7 @@ class Admission(grpc.aio.ServerInterceptor):
         await context.abort(grpc.StatusCode.UNAUTHENTICATED, str(unauthenticated))
 
     async def _serve_caller(
-        self, handler: Handler, caller: Caller, connection: Connection, requests: AsyncIterator[Any], context: Context
+        self, handler: Handler, caller: Caller, connection: Traffic, requests: AsyncIterator[Any], context: Context
     ) -> None:
         current_caller.set(caller)  # Each call has its own task, and therefore its own context.
         try:
@@ -175,7 +175,7 @@ class Admission(grpc.aio.ServerInterceptor):
         self._audit.note("refused", outcome, **caller.facts(), reason=reason)
 
     async def _within_limits(
-        self, handler: Handler, caller: Caller, connection: Connection, requests: AsyncIterator[Any], context: Context
+        self, handler: Handler, caller: Caller, connection: Traffic, requests: AsyncIterator[Any], context: Context
     ) -> None:
         """Serve a call until it ends by itself, or until a limit, its revoked token or its time limit ends it.
 
@@ -199,7 +199,7 @@ class Admission(grpc.aio.ServerInterceptor):
                 raise call.ended_by from None
 
     async def _serve(
-        self, handler: Handler, connection: Connection, requests: AsyncIterator[Any], context: Context
+        self, handler: Handler, connection: Traffic, requests: AsyncIterator[Any], context: Context
     ) -> None:
         given = requests if handler.request_streaming else await self._read_first(context)
         answer = _behaviour(handler)(given, context)

@@ -59,21 +59,23 @@ class FleetRates:
         self._at, self._before = now, rows
 
 
-SUMMED: Final = {
-    "env_seconds": "Seconds that all actors spent in environments.",
-    "inference_seconds": "Seconds that all actors spent on choosing actions.",
-    "wait_seconds": "Seconds that all actors were held back with a finished batch.",
-    "intervened_steps": "Steps of all actors in which a person or a safety layer acted for the agent.",
-    "reconnects": "Connections of actors that broke and were made again.",
-    "dropped_items": "Rows that actors dropped instead of sending.",
-    "env_rebuilds": "Environments of actors that were built again after an exception.",
-    "env_hangs": "Environments of actors that did not return in time.",
-    "ticks": "Steps of actors that began at a tick of env.rate_hz.",
-    "late_ticks": "Steps of actors that began more than 2 ms after their tick.",
-    "missed_ticks": "Ticks of actors without a step.",
-    "safe_stops": "Safe stops after which actors waited for the learner.",
+COUNTED: Final = {
+    "env_steps": "Environment steps.",
+    "items": "Steps stored.",
+    "env_seconds": "Seconds spent in environments.",
+    "inference_seconds": "Seconds spent on choosing actions.",
+    "wait_seconds": "Seconds held back with a finished batch.",
+    "intervened_steps": "Steps in which a person or a safety layer acted for the agent.",
+    "reconnects": "Connections that broke and were made again.",
+    "dropped_items": "Rows dropped instead of sent.",
+    "env_rebuilds": "Environments that were built again after an exception.",
+    "env_hangs": "Environments that did not return in time.",
+    "ticks": "Steps that began at a tick of env.rate_hz.",
+    "late_ticks": "Steps that began more than 2 ms after their tick.",
+    "missed_ticks": "Ticks without a step.",
+    "safe_stops": "Safe stops after which the actor waited for the learner.",
 }
-"""Columns of the actor table whose sum over all actor processes, present and gone, is a counter."""
+"""Columns of the actor table: each is a counter by actor, and its sum over all actors, present and gone, is another."""
 QUANTILES: Final = (0.0, 0.01, 0.5, 0.99, 1.0)
 """The minimum, the first percentile, the median and so on of a figure over the actors that hold an id."""
 MAX_RELEASES: Final = 8
@@ -89,8 +91,10 @@ def fleet_metrics(core: IngestCore, rows: Array) -> Iterable[Metric]:
         core: of ingest.
         rows: of the actors that hold an id.
     """
-    for column, text in SUMMED.items():
-        yield counter(f"crossborder_{NAMES.get(column, column)}_total", text, core.registry.total(column))
+    for column, text in COUNTED.items():
+        if column not in ("env_steps", "items"):  # ``IngestCollector`` has their sums.
+            name = f"crossborder_{NAMES.get(column, column)}_total"
+            yield counter(name, text, core.registry.total(column))
     yield gauge(
         "crossborder_spool_bytes",
         "Bytes of rows of all actors that wait for an acknowledgement.",

@@ -14,17 +14,16 @@ import sys
 from functools import partial
 
 import grpc
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_health.v1 import health
 from grpc_reflection.v1alpha import reflection
 
 from common.cores import bind
-from common.errors import AddressError, CrossborderError
+from common.errors import CrossborderError
 from common.process.child import read_boot, say, say_error
 from common.process.log import RateFilter, setup_logging
 from common.process.signals import leave_to_parent
 from common.settings import validate
 from common.shared.mapped import hold_until_exit
-from common.wire.address import join_address, split_address
 from common.wire.endpoints import listen_at_first
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.pb import crossborder_pb2_grpc as pb_grpc
@@ -36,14 +35,7 @@ from learner.ingest.core import IngestBoot, IngestCore
 from learner.ingest.gate import Gate
 from learner.ingest.ingest_metrics import IngestCollector
 from learner.ingest.limits import CallLimits
-from learner.ingest.server_options import (
-    MAX_CONNECTIONS_OPTION,
-    DescriptorWatch,
-    connections_within,
-    raise_descriptor_limit,
-    server_credentials,
-    server_options,
-)
+from learner.ingest.server_options import DescriptorWatch, listen, raise_descriptor_limit, server_options, start
 from learner.ingest.service import LearnerServicer
 from learner.records.exposition import MetricsServer
 from learner.shared.bell import Bell
@@ -104,7 +96,9 @@ async def serve(boot: IngestBoot) -> None:
     admission = Admission(gate, limits, core.counts, audit, handshake_seconds=seconds, waiting=waiting)
     events = _TrainerEvents(core, bell, servicer)
     metrics = listen_at_first(boot.metrics_ports, partial(MetricsServer, IngestCollector(core), boot.config.metrics))
-    server = grpc.aio.server(interceptors=[admission], options=_options(core, descriptors))
+    # There is room for the largest batches that the run has ever allowed.
+    roomy = config.model_copy(update={"max_message_bytes": core.batch_limits.largest.max_message_bytes})
+    server = grpc.aio.server(interceptors=[admission], options=server_options(roomy, descriptors))
     address, port = await _start(server, boot, servicer, AdminServicer(core, audit), gate)
     waiting.serve_on(port)
     audit.note("start", "ok", address=address, run_id=boot.run_id)
@@ -136,17 +130,6 @@ async def serve(boot: IngestBoot) -> None:
         await asyncio.wait(calls, timeout=CALLS_SECONDS)
 
 
-def _options(core: IngestCore, descriptors: int) -> list[tuple[str, int]]:
-    """The gRPC options: room for the largest batches that the run has ever allowed, and a limit on connections.
-
-    Connections beyond the file descriptors are closed; without the limit gRPC would leave them waiting.
-    """
-    largest = {"max_message_bytes": core.batch_limits.largest.max_message_bytes}
-    options = dict(server_options(core.config.server.model_copy(update=largest)))
-    options[MAX_CONNECTIONS_OPTION] = connections_within(options[MAX_CONNECTIONS_OPTION], descriptors)
-    return [*options.items()]
-
-
 async def _start(
     server: grpc.aio.Server,
     boot: IngestBoot,
@@ -157,28 +140,14 @@ async def _start(
     """Serve everything that the configuration asks for; return HOST:PORT and the port alone."""
     config = boot.config.server
     pb_grpc.add_LearnerServiceServicer_to_server(servicer, server)
-    health_servicer = health.aio.HealthServicer()
-    health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
     name, admin = (pb.DESCRIPTOR.services_by_name[service].full_name for service in ("LearnerService", "AdminService"))
     if config.answers_admins:
         pb_grpc.add_AdminServiceServicer_to_server(admin_servicer, server)
         names = (name, admin, health.SERVICE_NAME, reflection.SERVICE_NAME)  # The gate asks for an admin's token.
         reflection.enable_server_reflection(names, server)
 
-    def listen(address: str) -> tuple[str, int]:
-        try:
-            if config.tls is None:
-                port = server.add_insecure_port(address)
-            else:
-                port = server.add_secure_port(address, server_credentials(config.tls))
-        except RuntimeError as error:
-            raise AddressError(f"{address}: cannot listen there") from error
-        return join_address(split_address(address)[0], port), port
-
-    address, gate.port = listen_at_first(boot.addresses, listen)
-    await server.start()
-    for service in ("", name):
-        await health_servicer.set(service, health_pb2.HealthCheckResponse.SERVING)
+    address, gate.port = listen(server, boot.addresses, config.tls)
+    await start(server, name)
     return address, gate.port
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterable
 
@@ -12,28 +11,11 @@ from prometheus_client.registry import Collector
 from common.data import Array
 from common.wire.tls import read_expiry
 from learner.ingest.core import IngestCore
-from learner.ingest.fleet_metrics import NAMES, find_lags, fleet_metrics
-from learner.ingest.refusals import BucketCounts
+from learner.ingest.fleet_metrics import COUNTED, NAMES, find_lags, fleet_metrics
 from learner.records.exposition import counter, counters, gauge, gauges, rank_info
 from learner.shared.actor_table import ActorState, plain_values
 
 _STATES = tuple(state for state in ActorState if state is not ActorState.UNUSED)
-_ACTOR_COUNTERS = {
-    "env_steps": "Environment steps.",
-    "intervened_steps": "Steps in which a person or a safety layer acted for the agent.",
-    "items": "Steps stored.",
-    "env_seconds": "Seconds spent in environments.",
-    "inference_seconds": "Seconds spent on choosing actions.",
-    "wait_seconds": "Seconds held back with a finished batch.",
-    "reconnects": "Connections that broke and were made again.",
-    "dropped_items": "Rows dropped instead of sent.",
-    "env_rebuilds": "Environments that were built again after an exception.",
-    "ticks": "Steps that began at a tick of env.rate_hz.",
-    "late_ticks": "Steps that began more than 2 ms after their tick.",
-    "missed_ticks": "Ticks without a step.",
-    "safe_stops": "Safe stops after which the actor waited for the learner.",
-}
-"""Columns of the actor table, each a counter by actor."""
 
 
 class IngestCollector(Collector):
@@ -81,9 +63,8 @@ class IngestCollector(Collector):
         yield counters(
             "crossborder_quota_hold_seconds_total", "Seconds that answers were held back by a quota.", "answer", held
         )
-        yield _histogram(
-            "crossborder_ack_seconds", "Seconds from the arrival of a batch to its acknowledgement.", counts.ack_seconds
-        )
+        text = "Seconds from the arrival of a batch to its acknowledgement."
+        yield HistogramMetricFamily("crossborder_ack_seconds", text, *counts.ack_seconds.exposed())
 
     def _trainer(self) -> Iterable[Metric]:
         seconds = self._core.trainer_watch.silent_seconds
@@ -115,14 +96,10 @@ class IngestCollector(Collector):
             "Mean opt steps between the newest model and the model that acted.",
             control.policy_lag,
         )
-        yield _histogram(
-            "crossborder_policy_lag_steps",
-            "Opt steps between the newest model and the model that acted, by batch.",
-            counts.lag_steps,
-        )
-        yield _histogram(
-            "crossborder_policy_lag_seconds", "Age of the model that acted in a batch, in seconds.", counts.lag_seconds
-        )
+        text = "Opt steps between the newest model and the model that acted, by batch."
+        yield HistogramMetricFamily("crossborder_policy_lag_steps", text, *counts.lag_steps.exposed())
+        text = "Age of the model that acted in a batch, in seconds."
+        yield HistogramMetricFamily("crossborder_policy_lag_seconds", text, *counts.lag_seconds.exposed())
 
     def _fleet(self) -> Iterable[Metric]:
         control, counts, registry = self._core.control, self._core.counts, self._core.registry
@@ -164,9 +141,10 @@ def _by_actor(rows: Array, lags: Array) -> Iterable[Metric]:
     for values in map(plain_values, rows):
         info.add_metric([str(values["actor_id"]), *(str(values[label]) for label in labels)], 1)
     yield info
-    for column, text in _ACTOR_COUNTERS.items():
+    for column, text in COUNTED.items():
         name = f"crossborder_actor_{NAMES.get(column, column)}_total"
-        yield _fill(CounterMetricFamily(name, text, labels=["actor"]), rows, rows[column])
+        if column != "env_hangs":  # It ends its actor.
+            yield _fill(CounterMetricFamily(name, text, labels=["actor"]), rows, rows[column])
     sent, finished, paced = (rows[rows[column] > 0] for column in ("items", "episodes", "ticks"))
     for name, text, known, column_values in (
         (
@@ -197,8 +175,3 @@ def _fill(family: CounterMetricFamily | GaugeMetricFamily, rows: Array, values: 
     for actor_id, value in zip(rows["actor_id"].tolist(), values.tolist(), strict=True):
         family.add_metric([str(actor_id)], value)
     return family
-
-
-def _histogram(name: str, text: str, histogram: BucketCounts) -> Metric:
-    buckets = [("+Inf" if bound == math.inf else str(bound), count) for bound, count in histogram.buckets()]
-    return HistogramMetricFamily(name, text, buckets=buckets, sum_value=histogram.sum)

@@ -104,12 +104,17 @@ def join(core: IngestCore, request: pb.JoinRequest, name: str = "") -> pb.JoinRe
     )
     row = core.row_of(incarnation)
     core.note_kind(row, evaluates=request.evaluates)
-    # The seed comes from the row of the table, not from the id: an id passes on to another process, which would replay
-    # the episodes of the process before it.
-    seed = core.config.seed + row * core.config.envs_per_actor
     core.control.joins += 1
     if not is_known:
         core.leading.note(None)
+    return _answer(core, request, actor_id, row)
+
+
+def _answer(core: IngestCore, request: pb.JoinRequest, actor_id: int, row: int) -> pb.JoinResponse:
+    """All that an actor must know which has entered with this id, in this row of the table of actors."""
+    # The seed comes from the row of the table, not from the id: an id passes on to another process, which would replay
+    # the episodes of the process before it.
+    seed = core.config.seed + row * core.config.envs_per_actor
     return pb.JoinResponse(
         actor_id=actor_id,
         run_id=core.run_id,
@@ -117,7 +122,7 @@ def join(core: IngestCore, request: pb.JoinRequest, name: str = "") -> pb.JoinRe
         epsilon=core.config.exploration.epsilon(actor_id * core.leading.n_ranks + core.leading.rank),
         schema=schema_to_pb(core.schema),
         config_json=core.config_json_of(actor_id),
-        last_seq=core.last_seq(incarnation),
+        last_seq=core.last_seq(request.incarnation),
         newest=version_to_pb(core.newest(candidate=request.evaluates)),
         limits=core.batch_limits.present,
         epoch=core.epoch,

@@ -141,6 +141,11 @@ class BucketCounts:
             total += count
             yield float(bound), total
 
+    def exposed(self) -> tuple[list[tuple[str, float]], float]:
+        """The buckets and the sum of the values, as prometheus_client takes them."""
+        found = [("+Inf" if math.isinf(bound) else str(bound), float(count)) for bound, count in self.buckets()]
+        return found, self.sum
+
 
 def quantile_between(
     before: Sequence[tuple[float, int]], after: Sequence[tuple[float, int]], quantile: float

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -20,7 +21,7 @@ from common.interfaces import Recorder
 from common.lanes.lanes import Busy
 from common.lanes.watched_envs import Watch
 from learner.evaluation.evaluator_process import EvaluatorProcess
-from learner.evaluation.scoring import InlineScoring, NoScoring, Scoring
+from learner.evaluation.scoring import InlineScoring, Scoring
 from learner.loop.learner import Learner, Publish, publish_to_nobody
 from learner.loop.learner_parts import computing_in
 from learner.loop.life import Life
@@ -77,37 +78,51 @@ def make_learner(
         CrossborderError: a part cannot be built, or the checkpoint does not fit.
     """
     config, leads = run.config, run.place.leads
-    # 1. The parts whose state checkpoints keep. The agent of rank 0 is that of all ranks.
-    window = RecordWindow(ranks or run.buffer)
-    told = {"identity": run.dir.identity, "config": mask_secrets(config.model_dump(mode="json"))}
-    callbacks = Callbacks.build(config.callbacks, told | {"run_dir": run.dir.path})
-    parts: dict[str, Resumable]
-    parts = {"buffer": run.buffer, WINDOW: window, "callbacks": callbacks, "products": run.products}
-    if actor_in_turns is not None:
-        parts[ACTING] = actor_in_turns
-    trained = run.parts.agent if leads else RandomState(run.parts.agent)
-    # 2. The moment at which this life of the run begins.
-    began = _find_beginning(run, earlier, trained, parts, ranks)
-    # 3. Checkpoints, scores and records; only rank 0 draws the curve, records and saves policies.
-    checkpointer = _make_checkpointer(run, trained, parts, began)
+    # 1. The parts whose state checkpoints keep, at the moment at which this life of the run begins.
+    kept = _restore_parts(run, earlier, actor_in_turns, ranks)
+    # 2. The records; only rank 0 draws the curve, records and saves policies.
     run.dir.write_text("config.yaml", dump_config(config))
-    if leads:
-        stack.callback(logging_write_errors("the run ends without its learning curve")(_draw_curve), run)
-    recorders = _make_recorders(run, stack, began.opt_steps, told) if leads else ()
-    # 4. The learner.
+    recorders = _make_recorders(run, stack, kept.began.opt_steps) if leads else ()
+    # 3. The learner.
     learner = Learner(
         _make_opt_step(run, ranks),
         config.trainer,
         scoring=scoring or _make_scoring(run, stack, show_life),
-        records=RunRecords(recorders, window, callbacks, episodes and _with_counts(run, episodes)),
+        records=RunRecords(recorders, kept.window, kept.callbacks, episodes and _with_counts(run, episodes)),
         checkpoints=run.checkpoints if leads else NoCheckpoints.like(run.checkpoints),
-        checkpointer=checkpointer,
-        publish=publish if run.pool is None else _publish_to_pool(run, run.pool, publish, began),
-        life=_make_life(run, earlier, began, ranks),
+        checkpointer=kept.checkpointer,
+        publish=publish if run.pool is None else _publish_to_pool(run, run.pool, publish, kept.began),
+        life=_make_life(run, earlier, kept.began, ranks),
     )
-    # 5. The first checkpoint and ``run.json``: from now on the run can be resumed.
-    _begin_run(run, checkpointer, ranks, is_resumable=earlier is not None and leads)
+    # 4. The first checkpoint and ``run.json``: from now on the run can be resumed.
+    _begin_run(run, kept.checkpointer, ranks, is_resumable=earlier is not None and leads)
     return learner
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """The moment at which this life of a run begins, and some of the parts whose state checkpoints keep."""
+
+    began: Moment
+    window: RecordWindow
+    callbacks: Callbacks
+    checkpointer: Checkpointer
+
+
+def _restore_parts(
+    run: Run, earlier: ResumePoint | None, actor_in_turns: Resumable | None, ranks: Together | None
+) -> _Kept:
+    """Make the parts whose state checkpoints keep, and put those of a resumed run back to its checkpoint."""
+    window = RecordWindow(ranks or run.buffer)
+    callbacks = Callbacks.build(run.config.callbacks, _told(run) | {"run_dir": run.dir.path})
+    parts: dict[str, Resumable]
+    parts = {"buffer": run.buffer, WINDOW: window, "callbacks": callbacks, "products": run.products}
+    if actor_in_turns is not None:
+        parts[ACTING] = actor_in_turns
+    # The agent of rank 0 is that of all ranks.
+    agent = run.parts.agent if run.place.leads else RandomState(run.parts.agent)
+    began = _find_beginning(run, earlier, agent, parts, ranks)
+    return _Kept(began, window, callbacks, _make_checkpointer(run, agent, parts, began))
 
 
 def _make_opt_step(run: Run, ranks: Together | None) -> OptStep:
@@ -178,7 +193,7 @@ def _make_checkpointer(run: Run, agent: Trained, parts: dict[str, Resumable], be
     # checkpoints, so there is room while a checkpoint is still being written.
     rows = run.memory.slack // 3 or None if ACTING in parts else None
     device, seconds = run.config.trainer.device, run.config.trainer.checkpoint_seconds
-    return Checkpointer(run.states, agent, parts, device, newest=began, seconds=seconds, rows=rows, replay=run.memory)
+    return Checkpointer(run.states, agent, parts, device, newest=began, seconds=seconds, replay=run.memory, rows=rows)
 
 
 def _find_beginning(
@@ -204,13 +219,23 @@ def _restore(run: Run, earlier: ResumePoint, agent: Trained, parts: dict[str, Re
     return moment
 
 
-def _make_recorders(run: Run, stack: ExitStack, opt_steps: int, told: Mapping[str, Any]) -> list[Recorder]:
-    """Open ``metrics.csv``, whose records after ``opt_steps`` are removed, and the recorders of the configuration."""
+def _told(run: Run) -> dict[str, Any]:
+    """What recorders and callbacks may ask for: which run it is, and its configuration without secrets."""
+    return {"identity": run.dir.identity, "config": mask_secrets(run.config.model_dump(mode="json"))}
+
+
+def _make_recorders(run: Run, stack: ExitStack, opt_steps: int) -> list[Recorder]:
+    """Open ``metrics.csv``, whose records after ``opt_steps`` are removed, and the recorders of the configuration.
+
+    When they have closed, the learning curve is drawn from ``metrics.csv``.
+    """
+    stack.callback(logging_write_errors("the run ends without its learning curve")(_draw_curve), run)
     with run.dir.writing():
         csv = CsvRecorder(run.dir.path / "metrics.csv", opt_steps)
     stack.callback(logging_write_errors("the last records are missing")(csv.close))
     beside: list[BesideRecorder] = []
     stack.callback(close_all, beside)
+    told = _told(run)
     for config in run.config.recorders:
         build = partial(config.build, run_dir=run.dir.path, optional=told)
         beside.append(BesideRecorder(config.target, build))
@@ -226,7 +251,7 @@ def _make_scoring(run: Run, stack: ExitStack, show_life: Callable[[], None]) -> 
     """
     config = run.config
     if not config.trainer.eval_interval:
-        return NoScoring()
+        return Scoring()
     if config.evaluator.process == "actor":
         raise ConfigError("evaluator.process: expected inline or child, since this run has no actors; found actor")
     if config.evaluator.process == "child":

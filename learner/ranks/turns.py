@@ -56,21 +56,14 @@ class Turns:
         group: of all ranks.
         measure: the present figures of this rank.
         show_life: called several times a second while this rank waits for others.
-        clock: seconds, monotonic.
     """
 
-    def __init__(
-        self,
-        group: Group,
-        measure: Callable[[], Measured],
-        show_life: Callable[[], None],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._group, self._measure, self._show_life, self._clock = group, measure, show_life, clock
+    def __init__(self, group: Group, measure: Callable[[], Measured], show_life: Callable[[], None]) -> None:
+        self._group, self._measure, self._show_life = group, measure, show_life
         self._rank = group.place.rank
         self._outcome = GOES_ON
         self._has_asked = False
-        self._asked_at = clock()
+        self._asked_at = time.monotonic()
         self.heard: Sequence[Said] = ()
         """The messages of all ranks in the last exchange, in the order of ranks."""
         self.ending: int | None = None
@@ -101,7 +94,7 @@ class Turns:
         own = self._measure()
         said = Said(has_drawn, self._outcome, own.opt_steps, own.checksum, least, own.inserted, own.actors)
         self.heard = heard = [Said(*row) for row in self._group.exchange(said, self._show_life)]
-        self._has_asked, self._asked_at, self.is_ready = True, self._clock(), has_drawn
+        self._has_asked, self._asked_at, self.is_ready = True, time.monotonic(), has_drawn
         self._require_same_agent(heard)
         outcomes = [int(each.outcome) for each in heard]
         if FAILED in outcomes and self._outcome != FAILED:
@@ -120,7 +113,7 @@ class Turns:
 
     def answer_while_busy(self) -> None:
         """Answer the others that this rank is busy, about once a second; called often within a long evaluation."""
-        if self.ending is None and self._clock() - self._asked_at > BUSY_SECONDS:
+        if self.ending is None and time.monotonic() - self._asked_at > BUSY_SECONDS:
             self.ask(has_drawn=False)
 
     @property

@@ -43,9 +43,9 @@ class Checkpointer:
         device: the agent learns on it.
         newest: the moment of the newest existing checkpoint; the next checkpoint needs a later opt step.
         seconds: between two checkpoints; None takes one only when training ends.
+        replay: synced before each checkpoint is written.
         rows: a checkpoint is also due after this many new rows of the replay, and then training waits for the
             checkpoint that is being written. None does not count rows.
-        replay: synced before each checkpoint is written; None if there is no replay in files.
         clock: seconds, monotonic.
     """
 
@@ -58,15 +58,15 @@ class Checkpointer:
         *,
         newest: Moment,
         seconds: float | None,
+        replay: ReplayMemory,
         rows: int | None = None,
-        replay: ReplayMemory | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._files, self._agent, self._parts, self._device = files, agent, parts, torch.device(device)
         self._newest, self._replay = newest, replay
         self._seconds, self._clock = math.inf if seconds is None else seconds, clock
         self._rows = math.inf if seconds is None or rows is None else rows
-        self._newest_row = self._count_rows()
+        self._newest_row = self._replay.committed
         self._next = Deadline(self._seconds, clock)
         self._writing: threading.Thread | None = None
         if type(agent).training_state is Agent.training_state:
@@ -86,7 +86,7 @@ class Checkpointer:
 
     def tick(self, moment: Moment) -> None:
         """Between two opt steps: take a checkpoint if one is due."""
-        if self._count_rows() - self._newest_row >= self._rows:
+        if self._replay.committed - self._newest_row >= self._rows:
             self._wait()
             self._take(moment)
         elif self._next.passed():
@@ -106,14 +106,10 @@ class Checkpointer:
         is_writing = self._writing is not None and self._writing.is_alive()
         if moment.opt_steps > self._newest.opt_steps and not is_writing:
             self._newest, self._next = moment, Deadline(self._seconds, self._clock)
-            self._newest_row = self._count_rows()
+            self._newest_row = self._replay.committed
             state = self.copy(moment)
             self._writing = threading.Thread(target=self._write, args=(state,), name="checkpoint", daemon=True)
             self._writing.start()
-
-    def _count_rows(self) -> int:
-        """Rows ever stored."""
-        return self._replay.committed if self._replay is not None else 0
 
     def copy(self, moment: Moment) -> RunState:
         """Copy the present state to the CPU; this copy is the only work of a checkpoint that training waits for."""
@@ -138,10 +134,8 @@ class Checkpointer:
                 watermark = self._sync_replay()
             self._files.write(state, watermark)
 
-    def _sync_replay(self) -> Watermark | None:
+    def _sync_replay(self) -> Watermark:
         """Sync the replay and return its watermark. It is taken before the sync, so all rows below it are on disk."""
-        if self._replay is None:
-            return None
         watermark = Watermark.of(self._replay)
         self._replay.sync()
         return watermark

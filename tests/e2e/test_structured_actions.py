@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from crossborder.policies import policy_eval
-from learner.evaluation.saved_policy import load_policy
 from learner.loop.server import train_async
+from learner.storage.checkpoint import load_policy
 from tests.common.agents.test_structured_actions import THROWN_WELL, throwing
 from tests.parts import Throws
 

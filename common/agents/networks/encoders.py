@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import gymnasium
 import numpy as np
@@ -21,6 +21,7 @@ import torch
 from gymnasium import spaces
 from torch import nn
 
+from common.agents.networks.frozen import FrozenNetwork
 from common.agents.networks.layers import Activation, Mlp, Observed
 from common.agents.networks.picture_networks import ImpalaCnn, NatureCnn, is_picture, size_of
 from common.data import Array
@@ -56,13 +57,6 @@ def select_leaves(space: gymnasium.Space[Any], keys: Sequence[str] | None = None
         if key not in leaves or not key:
             raise ConfigError(f"{where}: expected paths of leaves in {space}, found {key!r}{nearest(key, leaves)}")
     return leaves if keys is None else {path: leaf for path, leaf in leaves.items() if path in keys}
-
-
-class PretrainedNetwork(Protocol):
-    """A network with pretrained weights; see ``common.agents.networks.frozen``."""
-
-    def make_encoder(self, out_dim: int, path: str) -> nn.Module:
-        """Make an encoder over it, of the pictures ``[B, *shape]`` at a path to ``[B, out_dim]``."""
 
 
 class FloatEncoder(nn.Module):
@@ -117,9 +111,7 @@ class JointEncoder(nn.Module):
         frozen: pretrained networks by the paths of pictures; other pictures have convolutions that are trained.
     """
 
-    def __init__(
-        self, leaves: LeafSpaces, picture_dim: int, frozen: Mapping[str, PretrainedNetwork] | None = None
-    ) -> None:
+    def __init__(self, leaves: LeafSpaces, picture_dim: int, frozen: Mapping[str, FrozenNetwork] | None = None) -> None:
         super().__init__()
         self._paths = tuple(leaves)
         pretrained = frozen or {}
@@ -164,7 +156,7 @@ def build_encoder(
     network: PluginConfig | None,
     leaves: LeafSpaces,
     feature_dim: int,
-    frozen: Mapping[str, PretrainedNetwork] | None = None,
+    frozen: Mapping[str, FrozenNetwork] | None = None,
 ) -> tuple[nn.Module, int]:
     """Make the encoder that turns observations of B rows into features ``[B, F]``; return it with F.
 

@@ -22,7 +22,7 @@ from common.agents.dqn import DQN
 from common.agents.machinery.capturing import UncompiledMode
 from common.agents.machinery.update import Inference
 from common.agents.networks.layers import Linear, Mlp
-from common.agents.products import ChoiceFile, Choices, Product, Times, choices, choose_products
+from common.agents.products import ChoiceFile, LibraryChoices, Product, Times, choices, choose_products
 from common.agents.sac import SAC
 from common.config.trainer_config import ProductChoice
 from crossborder.testing import ItemMemory
@@ -230,10 +230,10 @@ def test_the_host_is_named_with_all_that_decides_which_library_is_faster() -> No
 
 def test_the_next_process_reads_the_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(products, "measure_product", lambda _: FASTER["onednn"])
-    assert Choices().library_of(SHAPE) == "onednn"
+    assert LibraryChoices().library_of(SHAPE) == "onednn"
     monkeypatch.setattr(products, "measure_product", lambda _: FASTER["torch"])
-    assert Choices().library_of(SHAPE) == "onednn", "measured again"
-    assert Choices(file=None).library_of(SHAPE) == "torch"
+    assert LibraryChoices().library_of(SHAPE) == "onednn", "measured again"
+    assert LibraryChoices(file=None).library_of(SHAPE) == "torch"
 
 
 def test_processes_that_measure_at_the_same_time_choose_alike(tmp_path: Path) -> None:
@@ -292,7 +292,7 @@ def test_without_a_file_the_process_goes_on_and_says_so(
 ) -> None:
     monkeypatch.setattr(products, "measure_product", lambda _: FASTER["onednn"])
     (tmp_path / "crossborder").write_text("a file where the directory would be")
-    made = Choices()
+    made = LibraryChoices()
     assert made.library_of(SHAPE) == "onednn"
     assert made.library_of(SHAPE._replace(m=4096)) == "onednn"
     (warning,) = caplog.records
@@ -313,11 +313,11 @@ def test_a_resumed_run_keeps_its_choices_on_a_host_of_the_same_kind(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(products, "measure_product", lambda _: FASTER["onednn"])
-    before = Choices(file=None)
+    before = LibraryChoices(file=None)
     before.library_of(SHAPE)
     state = before.state()
     monkeypatch.setattr(products, "measure_product", lambda _: FASTER["torch"])
-    resumed = Choices(file=None)
+    resumed = LibraryChoices(file=None)
     assert resumed.library_of(SHAPE) == "torch", "the trial opt step of the start"
     resumed.restore(type(state)(json.loads(json.dumps(state.values))))
     assert resumed.library_of(SHAPE) == "onednn"
@@ -329,14 +329,14 @@ def test_a_resumed_run_warns_of_other_choices(
 ) -> None:
     monkeypatch.setattr(products, "measure_product", lambda _: FASTER["onednn"])
     monkeypatch.setattr(products, "describe_host", lambda: "an older host")
-    before = Choices(file=None)
+    before = LibraryChoices(file=None)
     before.library_of(SHAPE)
     before.library_of(SHAPE._replace(m=4096))
     monkeypatch.setattr(products, "describe_host", lambda: "a newer host")
-    Choices(file=None).restore(before.state())
+    LibraryChoices(file=None).restore(before.state())
     assert not caplog.records, "both hosts choose alike"
     monkeypatch.setattr(products, "measure_product", lambda p: FASTER["onednn" if p.m == 64 else "torch"])
-    Choices(file=None).restore(before.state())
+    LibraryChoices(file=None).restore(before.state())
     (warning,) = caplog.records
     assert warning.levelno == logging.WARNING
     assert warning.message == (
@@ -349,7 +349,7 @@ def test_a_resumed_run_warns_of_other_choices(
 def test_a_process_measures_no_endless_number_of_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(products, "measure_product", lambda _: FASTER["onednn"])
     monkeypatch.setattr(products, "MOST", 3)
-    made = Choices(file=None)
+    made = LibraryChoices(file=None)
     libraries = [made.library_of(SHAPE._replace(m=1000 + i)) for i in range(5)]
     assert libraries == ["onednn"] * 3 + ["torch"] * 2
 
@@ -361,5 +361,5 @@ def test_a_product_that_cannot_be_measured_is_computed_by_torch(
         raise RuntimeError("could not create a primitive")
 
     monkeypatch.setattr(products, "measure_product", fails)
-    assert Choices(file=None).library_of(SHAPE) == "torch"
+    assert LibraryChoices(file=None).library_of(SHAPE) == "torch"
     assert "could not create a primitive" in caplog.text

@@ -9,7 +9,7 @@ from numpy.testing import assert_allclose
 
 from common.errors import ConfigError
 from crossborder.curves.bands import bring_together, common_places
-from crossborder.curves.reading import Curve
+from crossborder.curves.learning_curve import Curve
 
 
 def curve(x: list[float], y: list[float], task: str = "A", run: str = "run") -> Curve:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from crossborder.curves import crossborder_plot
-from tests.crossborder.curves.test_reading import write_run
+from tests.crossborder.curves.test_learning_curve import write_run
 
 
 @pytest.fixture(autouse=True)

@@ -13,8 +13,7 @@ import pytest
 from common.errors import CheckpointError, ConfigError, PluginError, RunDirectoryError
 from crossborder.policies import policy_eval, policy_export
 from crossborder.policies.policy_command import make_policy_parser, run_policy_command
-from learner.evaluation.saved_policy import load_policy
-from learner.storage.checkpoint import Checkpoints
+from learner.storage.checkpoint import Checkpoints, load_policy
 from tests.learner.storage.test_checkpoint import CONFIG, dqn
 
 

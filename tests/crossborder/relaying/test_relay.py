@@ -132,6 +132,9 @@ def test_tls_and_tokens_hold_on_both_sides(tmp_path: Path) -> None:
             stranger.chmod(0o600)
             with pytest.raises(AuthenticationError):
                 join(address, secured.trust(token_file=str(stranger)))
+            secured.serve(secured.sign("example.org"))  # The relay's own connection to the learner stays open.
+            with pytest.raises(AuthenticationError):
+                join(address, secured.trust())
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from common.wire.pb import acting_pb2 as pb
 from common.wire.pb import acting_pb2_grpc as pb_grpc
 from common.wire.rpc import ERROR_KEY
 from crossborder.serving.batching import StepSink
-from crossborder.serving.reading import Moment
+from crossborder.serving.client_steps import ClientSteps
 from crossborder.serving.served_policy import ServedPolicy
 from crossborder.serving.serving import Places, serve
 from crossborder.serving.serving_config import ServingConfig
@@ -52,11 +52,12 @@ class Counting:
         return np.array([self._counts[lane] for lane in lanes.tolist()])
 
 
-def moment_of(lanes: Array, **given: Any) -> Moment:
-    """A moment of these lanes in which nothing has happened beside what is given."""
+def steps_of(lanes: Array, **given: Any) -> ClientSteps:
+    """Steps of these lanes in which nothing has happened beside what is given."""
     k, no = len(lanes), np.zeros(len(lanes), bool)
     usual = {"begins": no, "obs": np.zeros((k, 2), np.float32), "reward": np.zeros(k), "executed": None}
-    return Moment(**{"lanes": lanes, "terminated": no, "truncated": no, "intervened": no, "ends": no, **usual, **given})
+    usual |= {"lanes": lanes, "terminated": no, "truncated": no, "intervened": no, "ends": no}
+    return ClientSteps(**{**usual, **given})
 
 
 class Service:

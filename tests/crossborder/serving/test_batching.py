@@ -11,14 +11,14 @@ from common.errors import PluginError
 from common.wire.acting_payloads import Description
 from crossborder.serving.batching import Batcher, Choice
 from crossborder.serving.figures import PolicyFigures
-from tests.crossborder.serving.services import Counting, moment_of
+from tests.crossborder.serving.services import Counting, steps_of
 
 FOREVER = 3600.0
 
 
 def submit(batches: Batcher, *lanes: int) -> asyncio.Future[Choice]:
     k, choice = len(lanes), asyncio.get_running_loop().create_future()
-    batches.submit(moment_of(np.array(lanes, np.int64), begins=np.ones(k, bool)), choice.set_result)
+    batches.submit(steps_of(np.array(lanes, np.int64), begins=np.ones(k, bool)), choice.set_result)
     return choice
 
 

@@ -20,8 +20,7 @@ from common.lanes.building import read_spec
 from common.parts import build_parts
 from common.plugins.part_config import EnvConfig, PluginConfig
 from common.wire.pb import acting_pb2 as pb
-from learner.evaluation.saved_policy import load_policy
-from learner.storage.checkpoint import Checkpoints
+from learner.storage.checkpoint import Checkpoints, load_policy
 from tests.conftest import PATIENCE, ROOT, Command, wait_for
 from tests.crossborder.serving.services import Caller, numbers
 

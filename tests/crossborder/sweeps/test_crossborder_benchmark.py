@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from crossborder.curves.reading import read_points
+from crossborder.curves.learning_curve import read_points
 from crossborder.sweeps import crossborder_benchmark
 from crossborder.sweeps.suite_results import read_runs
 from learner.storage.rundir import read_identity

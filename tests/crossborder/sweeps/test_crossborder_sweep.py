@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from crossborder.curves.reading import read_points
+from crossborder.curves.learning_curve import read_points
 from crossborder.sweeps import crossborder_sweep
 from learner.storage.rundir import read_identity
 from tests.conftest import Command, wait_for

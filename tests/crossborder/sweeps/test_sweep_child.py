@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 from common.process.child import Child
-from crossborder.curves.reading import read_points
+from crossborder.curves.learning_curve import read_points
 from tests.conftest import PATIENCE, merged, wait_for
 from tests.crossborder.sweeps.worth import write_sweep
 

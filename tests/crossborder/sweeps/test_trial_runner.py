@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from optuna.trial import TrialState
 
-from crossborder.curves.reading import read_points
+from crossborder.curves.learning_curve import read_points
 from crossborder.sweeps.board import Board
 from crossborder.sweeps.directory import SweepDirectory
 from crossborder.sweeps.study import Claimed, SweepStudy

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from learner.commands.fleet_table import ActorView, Choice, FleetTable, FleetView
+from learner.commands.fleet_table import ActorView, FleetTable, FleetView, ShownActors
 from learner.ingest.cordons import Selection
 
-EVERY = Choice()
+EVERY = ShownActors()
 
 
 def actor(actor_id: int, **changes: Any) -> ActorView:
@@ -62,8 +62,8 @@ def test_the_name_that_an_actor_gives_its_host_is_shown_unchanged() -> None:
     assert "[/][red]x:7" in out.getvalue()
 
 
-def ids(fleet: FleetTable, choice: Choice) -> list[int]:
-    return [actor.actor_id for actor in fleet.page(choice)]
+def ids(fleet: FleetTable, shown: ShownActors) -> list[int]:
+    return [actor.actor_id for actor in fleet.page(shown)]
 
 
 def test_actors_that_went_are_shown_when_they_are_asked_for() -> None:
@@ -71,30 +71,30 @@ def test_actors_that_went_are_shown_when_they_are_asked_for() -> None:
         look(0.0), look(1.0, actor(0), actor(1, state="lost"), actor(2, state="left"), actor(3, state="away"))
     )
     assert ids(fleet, EVERY) == [0, 3]
-    assert ids(fleet, Choice(states=("lost", "left"))) == [1, 2]
+    assert ids(fleet, ShownActors(states=("lost", "left"))) == [1, 2]
 
 
 def test_actors_of_some_hosts_are_found_by_a_part_of_the_name() -> None:
     fleet = FleetTable(look(0.0), look(1.0, actor(0), actor(1, host="rack7-cpu-2"), actor(2, host="rack7-cpu-3")))
-    assert ids(fleet, Choice(host="rack7")) == [1, 2]
+    assert ids(fleet, ShownActors(host="rack7")) == [1, 2]
 
 
 def test_the_actor_that_needs_attention_comes_first() -> None:
     actors = actor(0, lag_opt_steps=9, items=130), actor(1, lag_opt_steps=None, items=101), actor(2, last_return=None)
     fleet = FleetTable(look(0.0, actor(0), actor(1), actor(2)), look(1.0, *actors))
-    assert ids(fleet, Choice(sort="lag")) == [2, 0, 1]
-    assert ids(fleet, Choice(sort="rate")) == [2, 1, 0]
-    assert ids(fleet, Choice(sort="return")) == [0, 1, 2]
+    assert ids(fleet, ShownActors(sort="lag")) == [2, 0, 1]
+    assert ids(fleet, ShownActors(sort="rate")) == [2, 1, 0]
+    assert ids(fleet, ShownActors(sort="return")) == [0, 1, 2]
 
 
 def test_a_fleet_of_a_thousand_is_shown_in_pages() -> None:
     fleet = FleetTable(look(0.0), look(1.0, *(actor(i) for i in range(1000))))
-    assert ids(fleet, Choice(rows=300, page=4)) == list(range(900, 1000))
-    assert ids(fleet, Choice(rows=300, page=9)) == list(range(900, 1000)), "beyond the last page"
+    assert ids(fleet, ShownActors(rows=300, page=4)) == list(range(900, 1000))
+    assert ids(fleet, ShownActors(rows=300, page=9)) == list(range(900, 1000)), "beyond the last page"
     out = io.StringIO()
-    Console(file=out, width=160).print(fleet.table(Choice(rows=300, page=2)))
+    Console(file=out, width=160).print(fleet.table(ShownActors(rows=300, page=2)))
     assert "1000 online · page 2 of 4" in out.getvalue()
-    assert len(fleet.to_json(Choice(rows=300))["actors"]) == 300
+    assert len(fleet.to_json(ShownActors(rows=300))["actors"]) == 300
 
 
 def test_cordons_are_in_the_headline_and_beside_their_actors() -> None:
@@ -108,7 +108,7 @@ def test_cordons_are_in_the_headline_and_beside_their_actors() -> None:
     drained = Selection(hosts=frozenset({"cpu-3"}))
     fleet = FleetTable(look(0.0), look(1.0, *actors, cordoned=racks, drained=drained))
     out = io.StringIO()
-    Console(file=out, width=250).print(fleet.table(Choice(states=("online", "left"))))
+    Console(file=out, width=250).print(fleet.table(ShownActors(states=("online", "left"))))
     assert "cordoned: hosts cpu-2, cpu-3, of which drained: hosts cpu-3" in out.getvalue()
     shown = [line.split("  ") for line in out.getvalue().splitlines()[-4:]]
     states = [next(cell.strip() for cell in line if "online" in cell or "left" in cell) for line in shown]

@@ -17,7 +17,6 @@ from learner.ingest.server_options import (
     MAX_LIMIT,
     RESERVED,
     DescriptorWatch,
-    connections_within,
     count_descriptors,
     raise_descriptor_limit,
     server_credentials,
@@ -83,10 +82,10 @@ def test_open_descriptors_are_counted(tmp_path: Path) -> None:
 
 
 def test_connections_leave_descriptors_for_files_and_scrapers(caplog: pytest.LogCaptureFixture) -> None:
-    taken = count_descriptors() + RESERVED
-    assert connections_within(100, taken + 100) == 100
+    taken, config = count_descriptors() + RESERVED, ServerConfig(max_actors=50)
+    assert dict(server_options(config, taken + 100))[MAX_CONNECTIONS_OPTION] == 100
     assert caplog.text == ""
-    assert connections_within(100, taken + 40) == 40
+    assert dict(server_options(config, taken + 40))[MAX_CONNECTIONS_OPTION] == 40
     assert "only 40 of 100 connections fit" in caplog.text
 
 

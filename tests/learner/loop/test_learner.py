@@ -377,11 +377,8 @@ def test_invariant_9_the_agent_is_back_in_train_mode_after_an_evaluation(tmp_pat
     assert diary.agent.is_train
 
 
-class LateScoring:
+class LateScoring(Scoring):
     """A real ``Scoring``'s way to be late: the score comes when the test says so, by ``ready``, or at the end."""
-
-    skipped = restarts = 0
-    needs_actors = False
 
     def __init__(self) -> None:
         self.ready = False

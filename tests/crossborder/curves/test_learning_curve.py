@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from common.errors import ConfigError
-from crossborder.curves.reading import read_curve, read_points
+from crossborder.curves.learning_curve import read_curve, read_points
 from learner.loop.in_turns import train_in_turns
 from tests.conftest import MakeConfig
 from tests.learner.loop.test_in_turns import IN_TURNS

@@ -17,8 +17,7 @@ from common.lanes.policy import Policy
 from common.parts import build_parts
 from common.plugins.part_config import EnvConfig, PluginConfig
 from common.spaces import flatten
-from learner.evaluation.saved_policy import load_policy
-from learner.storage.checkpoint import Checkpoints
+from learner.storage.checkpoint import Checkpoints, load_policy
 from tests.frame_parts import FilmCritic, filmed_counting_env
 from tests.parts import CheckingAgent, CountingEnv
 
@@ -52,7 +51,7 @@ class Observing(gymnasium.Env[Any, Any]):
 @pytest.mark.parametrize("space", SPACES)
 def test_a_saved_policy_takes_the_environments_own_observations(tmp_path: Path, space: str) -> None:
     config = ActorConfig(
-        env=EnvConfig(target="tests.learner.evaluation.test_saved_policy:Observing", params={"space": space}),
+        env=EnvConfig(target="tests.common.lanes.test_policy:Observing", params={"space": space}),
         agent=PluginConfig(target="common.agents.dqn:DQN", params={"units": [8]}),
     )
     parts = build_parts(config, seed=1)

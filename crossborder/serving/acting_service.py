@@ -17,7 +17,7 @@ HEALTH_PATH: Final = "/healthz"
 
 
 @dataclass(frozen=True)
-class Service:
+class ActingService:
     """An acting service behind its doors.
 
     Args:

@@ -19,7 +19,7 @@ from common.wire.rpc import BadMessageError
 
 
 @dataclass(slots=True)  # Not frozen: that would take three times as long to construct.
-class Moment:
+class ClientSteps:
     """Where k lanes are, and how the steps before went; all arrays ``[k]``, leaves ``[k, *shape]``.
 
     Args:
@@ -58,13 +58,13 @@ def read_lanes(found: Sequence[int], n: int) -> Array:
     return np.array(found, np.int64)
 
 
-def read_moment(step: pb.LaneSteps, own: Array, lanes: Array, begins: Array, description: Description) -> Moment:
+def read_steps(step: pb.LaneSteps, own: Array, lanes: Array, begins: Array, description: Description) -> ClientSteps:
     """Read the step of these lanes.
 
     Args:
         step: the message.
         own: their numbers by the client's own count, ``[k]`` int64.
-        lanes: see ``Moment``.
+        lanes: see ``ClientSteps``.
         begins: where an episode must begin, since the lane is new or its last episode has ended, ``[k]`` bool.
         description: of observations and actions.
 
@@ -80,7 +80,7 @@ def read_moment(step: pb.LaneSteps, own: Array, lanes: Array, begins: Array, des
     terminated = _read_flags("terminated", step.terminated, k) if step.terminated else no
     truncated = _read_flags("truncated", step.truncated, k) if step.truncated else no
     intervened = _read_flags("intervened", step.intervened, k) if step.intervened else no
-    moment = Moment(
+    steps = ClientSteps(
         lanes=lanes,
         begins=begins | _read_flags("restarted", step.restarted, k) if step.restarted else begins,
         obs=description.read_observation(step.observation, k),
@@ -91,19 +91,19 @@ def read_moment(step: pb.LaneSteps, own: Array, lanes: Array, begins: Array, des
         intervened=intervened,
         ends=no if terminated is truncated else terminated | truncated,
     )
-    if np.count_nonzero(moment.begins):
-        _require_clean_begin(moment, own)
-    _require_allowed(moment, own, description)
-    return moment
+    if np.count_nonzero(steps.begins):
+        _require_clean_begin(steps, own)
+    _require_allowed(steps, own, description)
+    return steps
 
 
-def _require_clean_begin(moment: Moment, own: Array) -> None:
+def _require_clean_begin(steps: ClientSteps, own: Array) -> None:
     """Check that nothing is told of a step before where an episode begins.
 
     Raises:
         BadMessageError: something is.
     """
-    odd = moment.begins & (moment.ends | (moment.reward != 0) | moment.intervened)
+    odd = steps.begins & (steps.ends | (steps.reward != 0) | steps.intervened)
     if odd.any():
         raise BadMessageError(
             f"step: expected neither a reward, an end nor an intervention where the episode of lane {own[odd][0]} "
@@ -111,7 +111,7 @@ def _require_clean_begin(moment: Moment, own: Array) -> None:
         )
 
 
-def _require_allowed(moment: Moment, own: Array, description: Description) -> None:
+def _require_allowed(steps: ClientSteps, own: Array, description: Description) -> None:
     """Look at the action masks in observations.
 
     Raises:
@@ -119,8 +119,8 @@ def _require_allowed(moment: Moment, own: Array, description: Description) -> No
     """
     if description.masks is None:
         return
-    goes_on = np.flatnonzero(~moment.terminated)
-    found = description.masks.find_dead_ends(pick_lanes(moment.obs, goes_on))
+    goes_on = np.flatnonzero(~steps.terminated)
+    found = description.masks.find_dead_ends(pick_lanes(steps.obs, goes_on))
     if len(found):
         raise BadMessageError(
             f"observation: leaf '{MASK}': expected at least one allowed action in lane {own[goes_on[found[0]]]}, found "
@@ -149,28 +149,28 @@ def _require_count(name: str, found: Sequence[Any], k: int) -> None:
         raise BadMessageError(f"{name}: expected {k}, one for each lane, or none, found {len(found)}")
 
 
-def join_moments(moments: Sequence[Moment], action_space: AnySpace) -> Moment:
-    """The moments of different lanes as one moment."""
-    if len(moments) == 1:
-        return moments[0]
+def join_steps(parts: Sequence[ClientSteps], action_space: AnySpace) -> ClientSteps:
+    """The steps of different lanes as one object."""
+    if len(parts) == 1:
+        return parts[0]
     executed = None
-    if any(moment.executed is not None for moment in moments):
+    if any(steps.executed is not None for steps in parts):
         executed = _join(
             [
-                empty_leaves(action_space, len(moment.lanes)) if moment.executed is None else moment.executed
-                for moment in moments
+                empty_leaves(action_space, len(steps.lanes)) if steps.executed is None else steps.executed
+                for steps in parts
             ]
         )
-    return Moment(
-        lanes=np.concatenate([moment.lanes for moment in moments]),
-        begins=np.concatenate([moment.begins for moment in moments]),
-        obs=_join([moment.obs for moment in moments]),
-        reward=np.concatenate([moment.reward for moment in moments]),
-        terminated=np.concatenate([moment.terminated for moment in moments]),
-        truncated=np.concatenate([moment.truncated for moment in moments]),
+    return ClientSteps(
+        lanes=np.concatenate([steps.lanes for steps in parts]),
+        begins=np.concatenate([steps.begins for steps in parts]),
+        obs=_join([steps.obs for steps in parts]),
+        reward=np.concatenate([steps.reward for steps in parts]),
+        terminated=np.concatenate([steps.terminated for steps in parts]),
+        truncated=np.concatenate([steps.truncated for steps in parts]),
         executed=executed,
-        intervened=np.concatenate([moment.intervened for moment in moments]),
-        ends=np.concatenate([moment.ends for moment in moments]),
+        intervened=np.concatenate([steps.intervened for steps in parts]),
+        ends=np.concatenate([steps.ends for steps in parts]),
     )
 
 

@@ -7,22 +7,22 @@ import shlex
 import pytest
 
 from common.errors import ConfigError, CrossborderError, HostUnreachableError, RunDirectoryError
-from crossborder.launching.session import Session, ssh_words
+from crossborder.launching.remote_command import RemoteCommand, ssh_words
 from tests.conftest import PATIENCE
 from tests.crossborder.launching.hosts import StandInHosts
 
 
-def opened(*words: str) -> tuple[Session, queue.Queue[Session]]:
-    """A session whose ssh command is another, and the queue that gets the session at its end."""
-    ended: queue.Queue[Session] = queue.Queue(maxsize=1)
-    return Session("cpu-1", "actor-worker", words, ended.put_nowait), ended
+def opened(*words: str) -> tuple[RemoteCommand, queue.Queue[RemoteCommand]]:
+    """A remote command whose ssh command is another, and the queue that gets it at its end."""
+    ended: queue.Queue[RemoteCommand] = queue.Queue(maxsize=1)
+    return RemoteCommand("cpu-1", "actor-worker", words, ended.put_nowait), ended
 
 
 def error_of(*words: str) -> CrossborderError | None:
-    session, ended = opened(*words)
-    assert ended.get(timeout=PATIENCE) is session
-    session.close()
-    return session.error()
+    remote, ended = opened(*words)
+    assert ended.get(timeout=PATIENCE) is remote
+    remote.close()
+    return remote.error()
 
 
 def test_ssh_asks_nothing_and_starts_the_command_in_a_tether_with_quoted_words(hosts: StandInHosts) -> None:
@@ -46,13 +46,13 @@ def test_output_is_logged_under_the_hosts_name(caplog: pytest.LogCaptureFixture)
 
 
 def test_only_a_command_that_was_asked_to_end_may_end_as_by_sigterm() -> None:
-    session, ended = opened("sh", "-c", "head -c 2 >&2; exit 143")
-    session.beat()
-    session.ask_to_end()
+    remote, ended = opened("sh", "-c", "head -c 2 >&2; exit 143")
+    remote.beat()
+    remote.ask_to_end()
     ended.get(timeout=PATIENCE)
-    assert session.error() is None
-    session.beat()  # Nobody reads it any more.
-    session.close()
+    assert remote.error() is None
+    remote.beat()  # Nobody reads it any more.
+    remote.close()
     assert error_of("sh", "-c", "exit 143") is not None
 
 
@@ -77,9 +77,9 @@ def test_a_failure_names_its_host_and_its_reason(script: str, kind: type[Crossbo
     assert found in str(error)
 
 
-def test_an_abandoned_session_ends_at_once() -> None:
-    session, ended = opened("sleep", "600")
-    session.abandon()
+def test_an_abandoned_remote_command_ends_at_once() -> None:
+    remote, ended = opened("sleep", "600")
+    remote.abandon()
     assert ended.get(timeout=PATIENCE).code == -9
 
 

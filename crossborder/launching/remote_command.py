@@ -45,22 +45,22 @@ def ssh_words(config: LaunchConfig, place: HostConfig, command: str, words: Sequ
     ]
 
 
-class Session:
+class RemoteCommand:
     """A command that runs on another host for as long as this process lives (``crossborder.launching.tether``).
 
-    The session logs the command's output under the host's name. Only one thread may call the methods.
+    It logs the output under the host's name. Only one thread may call the methods.
 
     Args:
         host: its name, for the log.
         command: the command's name, for messages.
         words: the ssh command.
-        on_end: called with this session from a separate thread, once, when the ssh command has ended.
+        on_end: called with this object from a separate thread, once, when the ssh command has ended.
 
     Raises:
         ConfigError: this host has no ssh.
     """
 
-    def __init__(self, host: str, command: str, words: Sequence[str], on_end: Callable[[Session], None]) -> None:
+    def __init__(self, host: str, command: str, words: Sequence[str], on_end: Callable[[RemoteCommand], None]) -> None:
         self.host, self.command = host, command
         self.code: int | None = None
         """The exit code of the ssh command: that of the remote command, or ``SSH_FAILED``; None while it runs."""
@@ -76,7 +76,7 @@ class Session:
                 text=True,
                 encoding="utf-8",
                 errors="replace",
-                start_new_session=True,  # Ctrl-C must reach this process alone: it ends the sessions in order.
+                start_new_session=True,  # Ctrl-C must reach this process alone: it ends the commands in order.
             )
         except FileNotFoundError as error:
             raise ConfigError(f"ssh: expected the program on this host, found none: {error}") from error
