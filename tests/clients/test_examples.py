@@ -57,6 +57,7 @@ IN_NODE = """
       console.log("The run has ended.");
     });
 """
+NEEDS_BROWSER = pytest.mark.skipif(not all(map(shutil.which, PROGRAMS)), reason=f"needs {' and '.join(PROGRAMS)}")
 pytestmark = pytest.mark.slow
 
 
@@ -179,12 +180,6 @@ def test_a_robot_stops_while_its_service_is_away(start: Start, tmp_path: Path) -
         robot.communicate()
 
 
-def needs_browser(test: Callable[..., None]) -> Callable[..., None]:
-    """Marks a test that needs a browser."""
-    is_missing = not all(map(shutil.which, PROGRAMS))
-    return pytest.mark.browser(pytest.mark.skipif(is_missing, reason=f"needs {' and '.join(PROGRAMS)}")(test))
-
-
 @contextmanager
 def showing(page: str, serve: Callable[..., str], log: Path) -> Iterator[Browser]:
     """A browser that shows a page of the client; the page has a service that ``serve`` starts with more options.
@@ -209,7 +204,8 @@ def said(browser: Browser) -> str:
     return str(browser.run("return document.querySelector('#said').textContent"))
 
 
-@needs_browser
+@pytest.mark.browser
+@NEEDS_BROWSER
 def test_the_page_learns_while_one_watches(serve: Callable[..., str], tmp_path: Path) -> None:
     with showing("index.html", serve, tmp_path / "browser.log") as browser:
 
@@ -257,7 +253,8 @@ def replay(columns: Sequence[int], policy: Callable[[Any], Any], place: int) -> 
     return "A draw." if reward == 0 else "The policy has won." if is_policys else "You have won."
 
 
-@needs_browser
+@pytest.mark.browser
+@NEEDS_BROWSER
 def test_a_person_plays_connect_four_by_the_rules_of_pettingzoo(start: Start, tmp_path: Path) -> None:
     """The policy is untrained: it chooses by all that it sees, so another observation would give other columns."""
     config = load_config(ROOT / "configs" / "ppo_connect_four.yaml").actor_part()
