@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import io
 import json
+import re
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -116,6 +118,27 @@ def test_the_opponent_may_be_named_in_the_configuration(tmp_path: Path, capsys: 
     assert policy_eval.main(["--run", str(tmp_path), "--json", "--episodes", "6", "--set", players]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["eval_wins"] + found["eval_draws"] + found["eval_losses"] == 1
+
+
+def test_a_person_in_the_terminal_plays_on_a_seat(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The person names all columns one after another; those that are full are asked for again."""
+    values = {
+        "env": {"target": "pettingzoo", "params": {"id": "classic/connect_four-v3"}},
+        "agent": {"target": "DQN", "params": {"units": [8]}},
+    }
+    config = validate(ActorConfig, values)
+    Checkpoints(tmp_path, config, "run").save("best", build_parts(config, seed=0).agent, opt_steps=1)
+    columns = io.StringIO("".join(f"{column}\n" for column in (*range(7), "no column")) * 20)
+    monkeypatch.setattr("sys.stdin", columns)
+    plays = ["--set", "env.params.players=examples.connect_four:person", "--allow", "examples"]
+    assert policy_eval.main(["--run", str(tmp_path), "--episodes", "4", *plays]) == 0
+    told, shown = capsys.readouterr()  # What environments print goes to the errors.
+    shares = [float(share) for share in re.findall(r"eval_(?:wins|draws|losses): (\S+)", told)]
+    assert sum(shares) == 1
+    boards = re.findall(r"((?:(?: [XO.]){7}\n){6})", shown)
+    assert {board.count("O") - board.count("X") for board in boards} == {0, 1}, "the person begins, and the policy does"
 
 
 def test_games_need_an_environment_with_seats(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
