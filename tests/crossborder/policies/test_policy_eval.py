@@ -132,7 +132,7 @@ def test_a_person_in_the_terminal_plays_on_a_seat(
     Checkpoints(tmp_path, config, "run").save("best", build_parts(config, seed=0).agent, opt_steps=1)
     columns = io.StringIO("".join(f"{column}\n" for column in (*range(7), "no column")) * 20)
     monkeypatch.setattr("sys.stdin", columns)
-    plays = ["--set", "env.params.players=examples.connect_four:person", "--allow", "examples"]
+    plays = ["--set", "env.params.players=examples.connect_four:person"]
     assert policy_eval.main(["--run", str(tmp_path), "--episodes", "4", *plays]) == 0
     told, shown = capsys.readouterr()  # What environments print goes to the errors.
     shares = [float(share) for share in re.findall(r"eval_(?:wins|draws|losses): (\S+)", told)]
