@@ -130,8 +130,10 @@ def _curve(run: Run) -> Curve:
 def main() -> None:
     text = PAGE.read_text()
     for mark, (tasks, picture) in COMPARED.items():
-        if drawn := [task for task in tasks if runs_of(task, "in turns")]:
-            plot(drawn, picture)
+        drawn = [task for task in tasks if runs_of(task, "in turns")]
+        if not drawn:
+            continue
+        plot(drawn, picture)
         cells = table(tasks, DIGITS.get(mark, 0))
         text = re.sub(rf"(<!-- {mark} -->).*?(<!-- end -->)", rf"\g<1>\n{cells}\n\g<2>", text, flags=re.S)
     PAGE.write_text(text)
