@@ -108,11 +108,26 @@ def make_env(job: dict[str, Any], settings: dict[str, Any]) -> Any:
         suit = importlib.import_module("supersuit")
         agents = suit.pettingzoo_env_to_vec_env_v1(make_agents(job["env"]["id"]))
         env = suit.concat_vec_envs_v1(agents, n_envs, base_class="stable_baselines3")
-        # SuperSuit lacks what stable-baselines3 calls, and without seeds all copies of a game would begin alike.
-        env.venv.seed = lambda seed: env.venv.reset(seed=seed)
+        complete(env.venv)
         return env
     env = make_vec_env(lambda: gymnasium.make(**job["env"]), n_envs, seed=job["seed"])
     return VecNormalize(env, gamma=settings.get("gamma", 0.99)) if is_normalized else env
+
+
+def complete(games: Any) -> None:
+    """Give SuperSuit's environments what stable-baselines3 asks for, and without which it learns far less.
+
+    Without seeds all copies of a game begin alike; without ``TimeLimit.truncated`` a limit counts as the end.
+    """
+
+    def step_wait() -> Any:
+        found = games.step(games._saved_actions)
+        for is_cut, info in zip(found[3], found[4], strict=True):
+            info["TimeLimit.truncated"] = bool(is_cut)
+        return found
+
+    games.seed = lambda seed: games.reset(seed=seed)
+    games.step_wait = step_wait
 
 
 def is_game(job: dict[str, Any]) -> bool:
