@@ -37,8 +37,8 @@ def make_games() -> Any:
 def collect(env: Any) -> Any:
     """PPO of stable-baselines3 with one rollout in its buffer.
 
-    CartPole's limit of 500 steps cuts no episode there. Where a limit ends a game of simple_spread, stable-baselines3 adds
-    the value behind it to the reward, so the game counts as ended.
+    CartPole's limit of 500 steps cuts no episode there. Where a limit ends a game of simple_spread,
+    stable-baselines3 adds the value behind it to the reward, so the game counts as ended.
     """
     peer = stable_baselines3.PPO(
         "MlpPolicy",
