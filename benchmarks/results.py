@@ -46,8 +46,11 @@ COMPARED: dict[str, tuple[tuple[str, ...], Path]] = {
         ),
         Path("docs/images/ppo_results.png"),
     ),
+    "seats": (("ppo_spread", "ppo_reference"), Path("docs/images/seats.png")),
 }
 """The tasks of each table of the page, by its mark, and the picture of those tasks that have runs in turns."""
+DIGITS = {"seats": 1}
+"""The digits of scores after the point, by the mark of their table."""
 Run = dict[str, Any]
 
 
@@ -58,7 +61,7 @@ def runs_of(task: str, way: Way) -> list[Run]:
     return [run for run in runs if run["way"] == way]
 
 
-def table(tasks: Sequence[str]) -> str:
+def table(tasks: Sequence[str], digits: int) -> str:
     """Medians with the range in brackets; for differences, the mean with an interval of 95 % in brackets."""
     lines = [
         "| task | way | final return | mean of the last 3 | mean of all 10 | difference to in turns "
@@ -71,13 +74,13 @@ def table(tasks: Sequence[str]) -> str:
             runs = runs_of(task, way)
             if runs:
                 cells = [
-                    _spread([run["curve"][-1][1] for run in runs]),
-                    _spread([statistics.mean(score for _, score in run["curve"][-3:]) for run in runs]),
-                    _spread(_means(runs)),
-                    _difference(_means(runs), _means(in_turns)) if in_turns and way != "in turns" else "",
+                    _spread([run["curve"][-1][1] for run in runs], digits),
+                    _spread([statistics.mean(score for _, score in run["curve"][-3:]) for run in runs], digits),
+                    _spread(_means(runs), digits),
+                    _difference(_means(runs), _means(in_turns), digits) if in_turns and way != "in turns" else "",
                     f"{statistics.median(run['curve'][-1][0] for run in runs):,.0f}",
                     f"{statistics.median(run['opt_steps'] for run in runs):,.0f}",
-                    _spread([run["seconds"] for run in runs]),
+                    _spread([run["seconds"] for run in runs], 0),
                     str(len(runs)),
                 ]
                 lines.append(f"| {task} | {name} | {' | '.join(cells)} |")
@@ -89,16 +92,17 @@ def _means(runs: Sequence[Run]) -> list[float]:
     return [statistics.mean(score for _, score in run["curve"]) for run in runs]
 
 
-def _difference(values: Sequence[float], others: Sequence[float]) -> str:
+def _difference(values: Sequence[float], others: Sequence[float], digits: int) -> str:
     """The difference of the means, and its bootstrap interval of 95 %."""
     rng = np.random.default_rng(0)
     drawn, drawn_others = (rng.choice(each, (10_000, len(each))).mean(axis=1) for each in (values, others))
     low, high = np.percentile(drawn - drawn_others, [2.5, 97.5])
-    return f"{statistics.mean(values) - statistics.mean(others):+,.0f} ({low:+,.0f} to {high:+,.0f})"
+    middle = statistics.mean(values) - statistics.mean(others)
+    return f"{middle:+,.{digits}f} ({low:+,.{digits}f} to {high:+,.{digits}f})"
 
 
-def _spread(values: Sequence[float]) -> str:
-    return f"{statistics.median(values):,.0f} ({min(values):,.0f} to {max(values):,.0f})"
+def _spread(values: Sequence[float], digits: int) -> str:
+    return f"{statistics.median(values):,.{digits}f} ({min(values):,.{digits}f} to {max(values):,.{digits}f})"
 
 
 def plot(tasks: Sequence[str], picture: Path) -> None:
@@ -126,8 +130,12 @@ def _curve(run: Run) -> Curve:
 def main() -> None:
     text = PAGE.read_text()
     for mark, (tasks, picture) in COMPARED.items():
-        plot([task for task in tasks if runs_of(task, "in turns")], picture)
-        text = re.sub(rf"(<!-- {mark} -->).*?(<!-- end -->)", rf"\g<1>\n{table(tasks)}\n\g<2>", text, flags=re.S)
+        drawn = [task for task in tasks if runs_of(task, "in turns")]
+        if not drawn:
+            continue
+        plot(drawn, picture)
+        cells = table(tasks, DIGITS.get(mark, 0))
+        text = re.sub(rf"(<!-- {mark} -->).*?(<!-- end -->)", rf"\g<1>\n{cells}\n\g<2>", text, flags=re.S)
     PAGE.write_text(text)
 
 

@@ -94,6 +94,8 @@ PPO_CARTPOLE = (
     "trainer.max_env_steps=102000",
 )
 """The zoo's settings of CartPole; schedules count gradient steps. Runs with actors may leave steps out."""
+SPREAD = "mpe2.simple_spread_v3:parallel_env"
+REFERENCE = "mpe2.simple_reference_v3:parallel_env"
 TASKS = {
     "ppo_cartpole": Task(100_320, 20, zoo.CARTPOLE_PPO, settings=PPO_CARTPOLE, draw=33),
     "ppo_acrobot": Task(205_600, 20, zoo.ACROBOT_PPO, config="ppo_cartpole", settings=PPO_ACROBOT, draw=257),
@@ -110,6 +112,24 @@ TASKS = {
         zoo.CLEANRL_PPO,
         settings=("agent.params.optimizer.schedule.steps=48000",),
         draw=2049,
+    ),
+    "ppo_spread": Task(
+        249_600,
+        50,
+        zoo.PETTINGZOO_PPO | {"n_envs": 8},
+        {"id": SPREAD},
+        config="ppo_pettingzoo",
+        settings=("agent.params.optimizer.schedule.steps=16000",),
+        draw=26,
+    ),
+    "ppo_reference": Task(
+        124_800,
+        50,
+        zoo.PETTINGZOO_PPO | {"n_envs": 12},
+        {"id": REFERENCE},
+        config="ppo_pettingzoo",
+        settings=(f"env.params.id={REFERENCE}", "env.params.groups=12", "agent.params.optimizer.schedule.steps=8000"),
+        draw=26,
     ),
     "cartpole": Task(50_000, 20, zoo.CARTPOLE_DQN),
     "acrobot": Task(50_000, 20, zoo.DQN),

@@ -34,7 +34,7 @@ class MinAtarNetwork(BaseFeaturesExtractor):  # type: ignore[misc] # without the
         return self.layers(obs.movedim(-1, 1))  # type: ignore[no-any-return]
 
 
-def evaluate(model: Any, env: gymnasium.Env[Any, Any], episodes: int) -> float:
+def evaluate(model: Any, env: Any, episodes: int) -> float:
     """Mean return of greedy episodes; episode i starts from ``reset(seed=1000 + i)``."""
     returns = []
     for i in range(episodes):
@@ -51,10 +51,38 @@ def evaluate(model: Any, env: gymnasium.Env[Any, Any], episodes: int) -> float:
     return float(np.mean(returns))
 
 
+class Game:
+    """A game of PettingZoo as one environment, whose observations and actions are those of all agents, ``[agents, …]``.
+
+    Args:
+        id: the function that makes it, as ``module:attr``. All agents have the same spaces, and all end together.
+    """
+
+    def __init__(self, id: str) -> None:
+        self.agents = make_agents(id)
+
+    def reset(self, *, seed: int) -> tuple[Any, Any]:
+        obs, infos = self.agents.reset(seed=seed)
+        return np.stack([*obs.values()]), infos
+
+    def step(self, actions: Any) -> tuple[Any, float, bool, bool, Any]:
+        """The reward is the mean of all agents."""
+        chosen = dict(zip(self.agents.agents, actions, strict=True))
+        obs, rewards, ends, cuts, infos = self.agents.step(chosen)
+        reward = float(np.mean([*rewards.values()]))
+        return np.stack([*obs.values()]), reward, all(ends.values()), all(cuts.values()), infos
+
+
+def make_agents(id: str) -> Any:
+    """A game of PettingZoo in whose observations each agent sees which one it is."""
+    module, name = id.split(":")
+    return importlib.import_module("supersuit").agent_indicator_v0(getattr(importlib.import_module(module), name)())
+
+
 class Score(BaseCallback):  # type: ignore[misc] # without the package it has no type
     """Scores the policy each time another share of the budget is spent."""
 
-    def __init__(self, env: gymnasium.Env[Any, Any], job: dict[str, Any]) -> None:
+    def __init__(self, env: Any, job: dict[str, Any]) -> None:
         super().__init__()
         self._env, self._episodes, self._interval = env, job["episodes"], job["env_steps"] // job["evaluations"]
         self._target = job.get("target", float("inf"))
@@ -71,10 +99,40 @@ class Score(BaseCallback):  # type: ignore[misc] # without the package it has no
 
 
 def make_env(job: dict[str, Any], settings: dict[str, Any]) -> Any:
-    """The environments of a job; takes ``n_envs`` and ``normalize``, which the zoo has, out of the settings."""
+    """The environments of a job; takes ``n_envs`` and ``normalize``, which the zoo has, out of the settings.
+
+    Of PettingZoo, each agent of ``n_envs`` games is an environment, as in SuperSuit's tutorial.
+    """
     n_envs, is_normalized = settings.pop("n_envs", 1), settings.pop("normalize", False)
+    if is_game(job):
+        suit = importlib.import_module("supersuit")
+        agents = suit.pettingzoo_env_to_vec_env_v1(make_agents(job["env"]["id"]))
+        env = suit.concat_vec_envs_v1(agents, n_envs, base_class="stable_baselines3")
+        complete(env.venv)
+        return env
     env = make_vec_env(lambda: gymnasium.make(**job["env"]), n_envs, seed=job["seed"])
     return VecNormalize(env, gamma=settings.get("gamma", 0.99)) if is_normalized else env
+
+
+def complete(games: Any) -> None:
+    """Give SuperSuit's environments what stable-baselines3 asks for, and without which it learns far less.
+
+    Without seeds all copies of a game begin alike; without ``TimeLimit.truncated`` a limit counts as the end.
+    """
+
+    def step_wait() -> Any:
+        found = games.step(games._saved_actions)
+        for is_cut, info in zip(found[3], found[4], strict=True):
+            info["TimeLimit.truncated"] = bool(is_cut)
+        return found
+
+    games.seed = lambda seed: games.reset(seed=seed)
+    games.step_wait = step_wait
+
+
+def is_game(job: dict[str, Any]) -> bool:
+    """Whether the environment has several agents."""
+    return ":" in job["env"]["id"]
 
 
 def read_schedule(value: Any) -> Any:
@@ -96,7 +154,8 @@ def main() -> None:
     algorithm = getattr(importlib.import_module(job.get("package", "stable_baselines3")), settings.pop("algorithm"))
     env = make_env(job, settings)
     model = algorithm("MlpPolicy", env, seed=job["seed"], device="cpu", **settings)
-    score, started, cpu = Score(gymnasium.make(**job["env"]), job), time.perf_counter(), time.process_time()
+    scored = Game(**job["env"]) if is_game(job) else gymnasium.make(**job["env"])
+    score, started, cpu = Score(scored, job), time.perf_counter(), time.process_time()
     model.learn(job["env_steps"], callback=score)
     seconds = round(time.perf_counter() - started, 1)
     found = {"opt_steps": model._n_updates, "seconds": seconds, "curve": score.curve, "eval_seconds": score.seconds}

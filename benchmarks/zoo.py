@@ -135,3 +135,15 @@ CLEANRL_PPO: Final[Settings] = {
     "clip_range_vf": 0.2,
 }
 """Not of the zoo, but of CleanRL's ppo_continuous_action: with the zoo's, HalfCheetah learns slowly at first."""
+PETTINGZOO_PPO: Final[Settings] = {
+    "algorithm": "PPO",
+    "n_steps": 25,
+    "batch_size": 150,
+    "n_epochs": 10,
+    "gamma": 0.95,
+    "gae_lambda": 0.95,
+    "ent_coef": 0.01,
+    "learning_rate": "lin_0.001",
+    "policy_kwargs": {"net_arch": [64, 64]},
+}
+"""Not of the zoo, but of ``configs/ppo_pettingzoo.yaml``; ``n_envs`` counts games."""

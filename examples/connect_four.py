@@ -1,4 +1,4 @@
-"""Connect Four: a player that sees one move ahead, and a game against a saved policy in the terminal."""
+"""Connect Four: a player that sees one move ahead, a person, and a game against a saved policy in the terminal."""
 
 from __future__ import annotations
 
@@ -27,6 +27,11 @@ def one_ply(spec: EnvSpec, rng: np.random.Generator) -> Callable[[Any], int]:
         return int(rng.choice(allowed))
 
     return choose
+
+
+def person(spec: EnvSpec, rng: np.random.Generator) -> Callable[[Any], int]:
+    """A person in the terminal."""
+    return ask
 
 
 def wins(board: Any, side: int, column: int) -> bool:

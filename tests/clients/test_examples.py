@@ -7,19 +7,25 @@ import select
 import shutil
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 import numpy as np
+import pettingzoo
 import pytest
 
 from common.config.run_config import load_config
 from common.interfaces import EnvSpec
+from common.parts import build_parts
+from crossborder import load_policy
 from learner.loop.server import LearnerServer
 from learner.replay.memory import ReplayMemory
+from learner.storage.checkpoint import Checkpoints
 from tests.clients.counting import PLAIN
 from tests.clients.driven import (
     CLIENTS,
@@ -33,10 +39,10 @@ from tests.clients.driven import (
     save_policy,
     websocket_of,
 )
-from tests.conftest import PATIENCE, Command, free_port, kill, wait_for
+from tests.conftest import PATIENCE, ROOT, Command, free_port, kill, wait_for
 from tests.crossborder.serving.services import Counting, Service
 from tests.e2e.test_counting import train_in_thread
-from tests.site.browser import PROGRAMS, open_browser
+from tests.site.browser import PROGRAMS, Browser, open_browser
 
 Start = Callable[..., Command]
 GOOD = 60
@@ -51,6 +57,7 @@ IN_NODE = """
       console.log("The run has ended.");
     });
 """
+NEEDS_BROWSER = pytest.mark.skipif(not all(map(shutil.which, PROGRAMS)), reason=f"needs {' and '.join(PROGRAMS)}")
 pytestmark = pytest.mark.slow
 
 
@@ -173,25 +180,96 @@ def test_a_robot_stops_while_its_service_is_away(start: Start, tmp_path: Path) -
         robot.communicate()
 
 
-@pytest.mark.browser
-@pytest.mark.skipif(not all(map(shutil.which, PROGRAMS)), reason=f"needs {' and '.join(PROGRAMS)}")
-def test_the_page_learns_while_one_watches(serve: Callable[..., str], tmp_path: Path) -> None:
+@contextmanager
+def showing(page: str, serve: Callable[..., str], log: Path) -> Iterator[Browser]:
+    """A browser that shows a page of the client; the page has a service that ``serve`` starts with more options.
+
+    The console of the browser stays empty.
+    """
     handler = partial(SimpleHTTPRequestHandler, directory=str(CLIENTS / "javascript"))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as pages:
         threading.Thread(target=pages.serve_forever).start()
-        page = f"http://127.0.0.1:{pages.server_port}"
-        address = serve("--set", f"origins=[{page}]")
+        origin = f"http://127.0.0.1:{pages.server_port}"
+        address = serve("--set", f"origins=[{origin}]")
         try:
-            with open_browser(tmp_path / "browser.log") as browser:
-                browser.open(f"{page}/index.html?{address}")
-                said = "return document.querySelector('#said').textContent"
-
-                def caught() -> int:
-                    found = re.search(r"last 100, (\d+) were caught", browser.run(said))
-                    return int(found[1]) if found else 0
-
-                wait_for(lambda: caught() >= GOOD, "it has learned")
+            with open_browser(log) as browser:
+                browser.open(f"{origin}/{page}?{address}")
+                yield browser
                 assert not browser.complaints()
-                browser.screenshot(tmp_path / "game.png")
         finally:
             pages.shutdown()
+
+
+def said(browser: Browser) -> str:
+    return str(browser.run("return document.querySelector('#said').textContent"))
+
+
+@pytest.mark.browser
+@NEEDS_BROWSER
+def test_the_page_learns_while_one_watches(serve: Callable[..., str], tmp_path: Path) -> None:
+    with showing("index.html", serve, tmp_path / "browser.log") as browser:
+
+        def caught() -> int:
+            found = re.search(r"last 100, (\d+) were caught", said(browser))
+            return int(found[1]) if found else 0
+
+        wait_for(lambda: caught() >= GOOD, "it has learned")
+        browser.screenshot(tmp_path / "game.png")
+
+
+def play_at_random(browser: Browser, rng: np.random.Generator) -> list[int]:
+    """Play a game of Connect Four on the page; returns the columns of all stones, from 0."""
+    free = "return [...document.querySelectorAll('#board button')].flatMap((each, i) => (each.disabled ? [] : [i]))"
+    is_over = "return !document.querySelector('#again').hidden"
+    while True:
+        wait_for(lambda: browser.run(free) or browser.run(is_over), "it is the person's turn, or the game is over")
+        if browser.run(is_over):
+            return [
+                int(each) - 1 for each in browser.run("return document.querySelector('output').textContent").split()
+            ]
+        column = int(rng.choice(browser.run(free)))
+        browser.run("document.querySelectorAll('#board button')[arguments[0]].click()", column)
+
+
+def replay(columns: Sequence[int], policy: Callable[[Any], Any], place: int) -> str:
+    """Play the same game in PettingZoo; returns how it ended.
+
+    Args:
+        columns: of all stones.
+        policy: must choose the same columns for PettingZoo's observations.
+        place: 0 if the policy has begun, 1 if the person has.
+    """
+    game = pettingzoo.make("aec", "classic/connect_four-v3")
+    game.reset()
+    for i, column in enumerate(columns):
+        obs, _, is_over, *_ = game.last()
+        assert not is_over
+        assert obs["action_mask"][column]
+        assert i % 2 != place or policy(obs) == column
+        game.step(column)
+    _, reward, is_over, *_ = game.last()
+    assert is_over
+    is_policys = (len(columns) - 1) % 2 == place
+    return "A draw." if reward == 0 else "The policy has won." if is_policys else "You have won."
+
+
+@pytest.mark.browser
+@NEEDS_BROWSER
+def test_a_person_plays_connect_four_by_the_rules_of_pettingzoo(start: Start, tmp_path: Path) -> None:
+    """The policy is untrained: it chooses by all that it sees, so another observation would give other columns."""
+    config = load_config(ROOT / "configs" / "ppo_connect_four.yaml").actor_part()
+    Checkpoints(tmp_path / "run", config, "run").save("final", build_parts(config, seed=3).agent, opt_steps=12)
+    policy = load_policy(tmp_path / "run" / "final")
+
+    def serve(*words: str) -> str:
+        return f"ws://{Served(start, tmp_path / 'run' / 'final', *words).address}"
+
+    rng, ends = np.random.default_rng(0), set[str]()
+    with showing("connect_four.html", serve, tmp_path / "browser.log") as browser:
+        for game in range(8):
+            columns = play_at_random(browser, rng)
+            assert said(browser) == replay(columns, policy, place=1 - game % 2)
+            ends.add(said(browser))
+            browser.screenshot(tmp_path / "game.png")
+            browser.run("document.querySelector('#again').click()")
+    assert {"You have won.", "The policy has won."} <= ends

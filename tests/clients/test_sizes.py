@@ -15,6 +15,7 @@ MOST_LINES = {
     "cpp/crossborder.hpp": 333,  # C++ has neither a WebSocket nor TLS of its own.
     "python/example.py": GAME,
     "javascript/catch.js": GAME,
+    "javascript/connect_four.html": 90,  # With the rules, and a board that a person plays on.
     "csharp/Example.cs": GAME,
     "godot/catch.gd": GAME,
     "cpp/examples/catch.cpp": GAME,

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import io
 import json
+import re
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -14,6 +16,7 @@ from common.lanes.building import Env
 from common.parts import build_parts
 from common.settings import validate
 from crossborder.policies import policy_eval
+from examples import connect_four
 from learner.storage.checkpoint import Checkpoints
 from tests.duels import ENV
 from tests.learner.storage.test_checkpoint import CONFIG, dqn, save_own_parts
@@ -116,6 +119,34 @@ def test_the_opponent_may_be_named_in_the_configuration(tmp_path: Path, capsys: 
     assert policy_eval.main(["--run", str(tmp_path), "--json", "--episodes", "6", "--set", players]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["eval_wins"] + found["eval_draws"] + found["eval_losses"] == 1
+
+
+@pytest.fixture
+def beginner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A policy for Connect Four, and a person who names all columns one after another, also when they are full."""
+    values = {
+        "env": {"target": "pettingzoo", "params": {"id": "classic/connect_four-v3"}},
+        "agent": {"target": "DQN", "params": {"units": [8]}},
+    }
+    config = validate(ActorConfig, values)
+    columns = "".join(f"{column}\n" for column in (*range(7), "no column"))
+    monkeypatch.setattr("sys.stdin", io.StringIO(columns * 20))
+    return Checkpoints(tmp_path, config, "run").save("best", build_parts(config, seed=0).agent, opt_steps=1)
+
+
+def test_a_person_in_the_terminal_plays_on_a_seat(beginner: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plays = ["--set", "env.params.players=examples.connect_four:person"]
+    assert policy_eval.main(["--run", str(beginner), "--episodes", "4", *plays]) == 0
+    told, shown = capsys.readouterr()  # What environments print goes to the errors.
+    shares = [float(share) for share in re.findall(r"eval_(?:wins|draws|losses): (\S+)", told)]
+    assert sum(shares) == 1
+    boards = re.findall(r"((?:(?: [XO.]){7}\n){6})", shown)
+    assert {board.count("O") - board.count("X") for board in boards} == {0, 1}, "the person begins, and the policy does"
+
+
+def test_the_example_plays_a_game_in_the_terminal(beginner: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    connect_four.main(str(beginner))
+    assert re.search(r"player_[01] has (won|lost)\n$", capsys.readouterr().out)
 
 
 def test_games_need_an_environment_with_seats(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
