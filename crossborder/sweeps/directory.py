@@ -22,13 +22,13 @@ from pathlib import Path
 
 import yaml
 
-from common.config.run_config import dump_config
+from common.config.run_config import dump_config, load_config
 from common.errors import ConfigError, RunDirectoryError
 from crossborder.sweeps.sweep_config import SweepConfig, base_config, load_sweep
 from learner.shared.durable import replace_text
 
-_MAY_CHANGE = ("trials", "prune")
-"""Settings that may differ when a sweep goes on."""
+_MAY_CHANGE = ("trials", "prune", "config")
+"""Settings that may differ when a sweep goes on; what the file ``config`` says may not, but the file may be moved."""
 
 
 class SweepDirectory:
@@ -59,6 +59,8 @@ class SweepDirectory:
             adds_trials = not now["space"] and {*before["seeds"]} <= {*now["seeds"]}
             may_change = (*_MAY_CHANGE, "seeds") if adds_trials else _MAY_CHANGE
             changed = [key for key in now if key not in may_change and before[key] != now[key]]
+            if not changed and self._has_another_config():
+                changed = ["config"]
             if changed:
                 raise ConfigError(
                     f"{self.path}: expected the sweep that began there, found another {', '.join(changed)}; "
@@ -75,6 +77,13 @@ class SweepDirectory:
             replace_text(self.base, dump_config(base_config(self.sweep)))
             replace_text(self._study_file, f"{self.path.resolve().name}-{secrets.token_hex(4)}\n")
         replace_text(file, yaml.safe_dump(self.sweep.model_dump(mode="json"), sort_keys=False))
+
+    def _has_another_config(self) -> bool:
+        """Whether the sweep's file, if it is still there, says something else than when the sweep began."""
+        if not self.sweep.config.exists():
+            return False
+        now, before = base_config(self.sweep), load_config(self.base)
+        return now.model_dump(mode="json") != before.model_dump(mode="json")
 
     @property
     def base(self) -> Path:

@@ -34,6 +34,16 @@ def test_a_sweep_goes_on_with_more_trials_and_not_with_other_settings(tmp_path: 
         SweepDirectory(tmp_path / "sweep", make_sweep(tmp_path, seeds=[3], fixed={"seed": 2}))
 
 
+def test_a_sweep_goes_on_if_its_configuration_was_moved_and_not_if_it_was_edited(tmp_path: Path) -> None:
+    sweep = make_sweep(tmp_path)
+    SweepDirectory(tmp_path / "sweep", sweep)
+    moved = sweep.config.rename(tmp_path / "moved.yaml")
+    SweepDirectory(tmp_path / "sweep", sweep.model_copy(update={"config": moved}))
+    moved.write_text(moved.read_text() + "\nseed: 77\n")
+    with pytest.raises(ConfigError, match="expected the sweep that began there, found another config"):
+        SweepDirectory(tmp_path / "sweep", sweep.model_copy(update={"config": moved}))
+
+
 def test_a_trial_is_locked_until_all_that_hold_it_have_let_go(tmp_path: Path) -> None:
     directory = SweepDirectory(tmp_path / "sweep", make_sweep(tmp_path))
     lock = directory.claim(3)
