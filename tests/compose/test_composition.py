@@ -43,7 +43,9 @@ SHIPPED = {**VARIABLES, "$__rate_interval": "20s"}  # Four scrapes.
 def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Composition]:
     """CartPole without an end, as a whole composition."""
     rate = {"rate_hz": 500}  # Some panels are those of robots.
-    config = merged(CARTPOLE, {"env": rate, "trainer": ENDLESS, "evaluator": {"episodes": 1}})
+    mirror = {"mirror": "file:///app/runs/mirror"}  # Others are those of a mirror.
+    changes = {"env": rate, "trainer": ENDLESS, "evaluator": {"episodes": 1}, "storage": mirror}
+    config = merged(CARTPOLE, changes)
     with composed(tmp_path_factory.mktemp("compose"), config) as running:
         yield running
 
