@@ -111,7 +111,7 @@ def join(core: IngestCore, request: pb.JoinRequest, name: str = "") -> pb.JoinRe
 
 
 def _answer(core: IngestCore, request: pb.JoinRequest, actor_id: int, row: int) -> pb.JoinResponse:
-    """All that an actor must know which has entered with this id, in this row of the table of actors."""
+    """Answer an actor that has entered: it has this id, and this row of the table of actors."""
     # The seed comes from the row of the table, not from the id: an id passes on to another process, which would replay
     # the episodes of the process before it.
     seed = core.config.seed + row * core.config.envs_per_actor
