@@ -63,7 +63,6 @@ PPO_ACROBOT = (
     "agent.params={normalize_observations: true, normalize_rewards: true, batch_size: 16, minibatches: 64, epochs: 4, "
     "gae_lambda: 0.94, optimizer: {eps: 0.00001}}",
     "envs_per_actor=16",
-    "replay.error_buffer=8224",
     "replay.view.params.length=256",
 )
 """The zoo's settings of Acrobot, for ``configs/ppo_cartpole.yaml``."""
@@ -72,7 +71,6 @@ PPO_PENDULUM = (
     "agent.params={lr: 0.001, batch_size: 4, minibatches: 64, epochs: 10, discount_factor: 0.9, "
     "optimizer: {eps: 0.00001}}",
     "envs_per_actor=4",
-    "replay.error_buffer=8200",
     "replay.view.params.length=1024",
 )
 """The zoo's settings of Pendulum without its noise, which depends on the state."""
@@ -82,7 +80,6 @@ PPO_LUNARLANDER = (
     "entropy_cost: 0.01, optimizer: {eps: 0.00001}}",
     "envs_per_actor=16",
     "replay.capacity=40000",
-    "replay.error_buffer=32800",
     "replay.view.params.length=1024",
 )
 """The zoo's settings of LunarLander, for ``configs/ppo_cartpole.yaml``."""

@@ -42,6 +42,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 ROOT = Path(__file__).parent.parent
 PATIENCE = 300.0
+MORE_STEPS = 1 << 40
+"""More steps than a test stores: while the trainer waits for them, the replay ratio holds no actor back."""
 """Seconds until a wait is given up; far more than it takes, also on a machine that does much else."""
 SIGNALS: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
 """How a process handles them that was started in the foreground: a shell's job in the background ignores SIGINT."""
@@ -168,7 +170,7 @@ def host(make_config: MakeConfig) -> Iterator[LearnerServer]:
     from learner.loop.server import LearnerServer  # It imports torch, which most helpers of this module do not need.
 
     with LearnerServer(make_config(server={"grace_seconds": 0.5})) as server:
-        server.control.trainer_waits = 1  # So that the replay ratio holds no actor back.
+        server.control.trainer_waits_for = MORE_STEPS
         yield server
 
 

@@ -243,13 +243,15 @@ class IngestCore:
     def excess(self, sampled: int) -> float:
         """Stored steps beyond the number that the replay ratio allows for ``sampled`` drawn steps.
 
-        While the trainer waits for steps the result is 0, so no actor is held back. The ratio may allow the trainer's
-        next draw, but a queue or a view may need more rows for it than the replay holds, or an agent may have its own
-        warm-up: if actors waited too, neither side could go on.
+        While the trainer waits and has seen all steps the result is 0, so no actor is held back. The ratio may allow
+        the trainer's next draw, but a queue or a view may need more rows for it than the replay holds, or an agent may
+        have its own warm-up: if actors waited too, neither side could go on. Steps that the trainer has not seen yet
+        may be enough, so the ratio holds until it has looked at them, however long it takes to wake up.
         """
-        if self.control.stopping or self.control.trainer_waits:
+        steps = self.memory.steps
+        if self.control.stopping or self.control.trainer_waits_for > steps:
             return 0.0
-        return self.ratio.limiter().excess(self.memory.steps, sampled)
+        return self.ratio.limiter().excess(steps, sampled)
 
     def newest(self, *, candidate: bool = False) -> ModelVersion:
         """The newest model for actors, or the newest candidate for evaluating actors; ``NO_MODEL`` before the first."""

@@ -161,7 +161,7 @@ class IngestProcess:
         # looks at ``release_at`` after ``sampled``. So at least one of the two sees that the number is reached.
         fence()
         release_at = self._control.release_at
-        if release_at and (self._control.sampled >= release_at or self._control.trainer_waits):
+        if release_at and (self._control.sampled >= release_at or self._control.trainer_waits_for):
             self._ingest_bell.ring()
 
     def announce_stop(self, *, is_finish: bool = False) -> None:

@@ -209,11 +209,11 @@ def _store(core: IngestCore, request: pb.PushItemsRequest, items: Items) -> int:
         items, request.rows, request.incarnation, request.seq, follows=not request.after_drop
     )
     core.control.batches += 1
-    # The trainer sets ``trainer_waits`` and then looks for rows once more before it sleeps; ingest commits the rows
-    # and then looks at ``trainer_waits``. With a fence between the two steps on either side, at least one of the
+    # The trainer sets ``trainer_waits_for`` and then looks for rows once more before it sleeps; ingest commits the rows
+    # and then looks at ``trainer_waits_for``. With a fence between the two steps on either side, at least one of the
     # processes sees what the other has written, so no row comes without the bell while the trainer sleeps.
     fence()
-    if core.control.trainer_waits:
+    if core.control.trainer_waits_for:
         core.trainer_bell.ring()
     return unfinished
 

@@ -43,7 +43,7 @@ class Intake:
         self._buffer, self._ratio, self._control, self._bell = buffer, ratio, control, bell
         self._release_held = release_held
         self._starvation_seconds, self._clock = starvation_seconds, clock
-        control.trainer_waits = 0  # A killed training process may have left a 1.
+        control.trainer_waits_for = 0  # A killed training process may have left another number.
         self._considered = buffer.inserted
         """The number of inserted steps at the last call of ``may_sample``."""
         self._seen_steps, self._seen_at = -1, clock()
@@ -70,14 +70,14 @@ class Intake:
         """
         started = self._clock()
         self._watch_starvation(self._buffer.inserted, started)
-        # Ingest rings the bell only if it sees the flag after it has stored rows. So the flag is raised first and the
-        # counter is read once more afterwards: either ingest sees the flag, or the new steps are seen here.
-        self._control.trainer_waits = 1
+        # Ingest rings the bell only if it sees the number after it has stored rows. So the number is set first and the
+        # counter is read once more afterwards: either ingest sees the number, or the new steps are seen here.
+        self._control.trainer_waits_for = self._considered + 1
         fence()
         self._release_held()  # The ratio may allow a draw for which there are not enough rows yet.
         if self._buffer.inserted == self._considered:
             self._bell.wait(WAIT_SECONDS)
-        self._control.trainer_waits = 0
+        self._control.trainer_waits_for = 0
         self._control.trainer_wait_seconds += self._clock() - started
 
     def _watch_starvation(self, steps: int, now: float) -> None:

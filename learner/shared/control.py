@@ -31,8 +31,9 @@ class ControlBlock(Words):
     """1: training is over; ingest announces that to the actors and ends. 2: the run has reached its end, too."""
     sampled = Word(1)
     """Steps drawn from the replay."""
-    trainer_waits = Word(2)
-    """1: ingest rings the trainer's bell when it has committed rows."""
+    trainer_waits_for = Word(2)
+    """The number of stored steps for which the trainer waits, one more than it has seen; 0: it does not wait. While it
+    waits, ingest rings the trainer's bell when it has committed rows."""
     incarnation = Word(3)
     """That of the run's present start: 1 at its first start, and a higher number at each later start."""
     divergences = Word(5)
@@ -114,7 +115,7 @@ class ControlBlock(Words):
     def start(self, incarnation: int, sampled: int) -> None:
         """Set the trainer's words to their first values; an earlier trainer may have left other values."""
         self.incarnation, self.sampled = incarnation, sampled
-        self.stopping = self.trainer_waits = self.release_at = self.actors_online = self.actors_present = (
+        self.stopping = self.trainer_waits_for = self.release_at = self.actors_online = self.actors_present = (
             self.trainer_beats
         ) = 0
 

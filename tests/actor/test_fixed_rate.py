@@ -31,7 +31,7 @@ from common.wire.trust import Trust
 from learner.loop.server import LearnerServer
 from tests.actor.acting import counting, make_parts
 from tests.actor.client.test_assembly import VERSION, chunks
-from tests.conftest import PATIENCE, Command, MakeConfig, endpoints, wait_for
+from tests.conftest import MORE_STEPS, PATIENCE, Command, MakeConfig, endpoints, wait_for
 from tests.learner.scrapes import scrape_ingest
 from tests.parts import EPISODE, CheckingAgent, check_rows
 from tests.robots import told
@@ -90,10 +90,10 @@ def test_a_robot_waits_between_episodes_for_a_learner_that_is_behind(
     log, held = tmp_path / "log", {"samples_per_insert": 1.0, "error_buffer": 1.0}
     config = make_config(env=robot(tmp_path), replay=held, trainer={"warmup_period": 1}, server={"grace_seconds": 0.5})
     with LearnerServer(config) as server:
-        server.control.trainer_waits = 1
+        server.control.trainer_waits_for = MORE_STEPS
         start("actor-worker", "--learner", server.ingest.address)
         wait_for(lambda: len(server.buffer) > 20, "it acts")
-        server.control.trainer_waits = 0  # From now on, the ratio holds.
+        server.control.trainer_waits_for = 0  # From now on, the ratio holds.
         wait_for(lambda: told(log)[-1] == "halt", "it waits, since nobody trains")
         last = told(log)[: told(log).index("halt")]
     assert last[-EPISODE - 1 :] == ["reset", *["step"] * EPISODE], "the episode was over"

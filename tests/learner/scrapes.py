@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from common.wire.codec import encode
 from common.wire.pb import crossborder_pb2 as pb
 from learner.loop.server import LearnerServer
-from tests.conftest import PATIENCE, MakeConfig, endpoints, wait_for
+from tests.conftest import MORE_STEPS, PATIENCE, MakeConfig, endpoints, wait_for
 from tests.learner.ingest.by_hand import SECONDS, Client, Talk
 from tests.parts import expected_rows
 
@@ -65,7 +65,7 @@ def full_run(make_config: MakeConfig) -> Iterator[LearnerServer]:
         storage={"mirror": "memory://mirror"},
     )
     with LearnerServer(config) as server:
-        server.control.trainer_waits = 1  # The opt steps below release no actor that the replay ratio holds back.
+        server.control.trainer_waits_for = MORE_STEPS  # The opt steps below release no actor.
         client = Client(server)
         client.join()
         for _ in client.stub.GetModel(pb.GetModelRequest(), timeout=SECONDS):

@@ -219,7 +219,6 @@ def throwing(run_dir: Path, **settings: Any) -> RunConfig:
             "capacity": 20_000,
             "target": "learner.replay.queue:QueueReplay",
             "samples_per_insert": 1,
-            "error_buffer": 528,
             "view": {"target": "learner.views.rollouts:Rollouts", "params": {"length": 32}},
         },
         "trainer": {"max_opts": 400, "target_score": THROWN_WELL, "eval_interval": 20, "sync_interval": 1},

@@ -101,9 +101,24 @@ def test_nobody_is_held_back_while_the_trainer_waits_for_rows(lone: LoneCore) ->
     for seq in range(1, 4):
         push(core, row, batch(seq))
     assert core.turns.holds(row)
-    core.control.trainer_waits = 1
+    core.control.trainer_waits_for = core.memory.steps + 1
+    assert core.settle_turns() == 0
+    assert not core.turns.holds(row)
+
+
+def test_a_trainer_that_wakes_up_slowly_lets_actors_be_no_further_ahead(lone: LoneCore) -> None:
+    """It has not seen the newest steps yet, and they may be all that it needs."""
+    core = lone.core
+    row = enter(core)
+    core.control.sampled = 1
+    for seq in range(1, 4):
+        push(core, row, batch(seq))
+    core.control.trainer_waits_for = core.memory.steps + 1
     assert core.settle_turns() == 0
     push(core, row, batch(4))
+    assert core.turns.holds(row)
+    core.control.trainer_waits_for = core.memory.steps + 1  # It has looked, and needs more.
+    assert core.settle_turns() == 0
     assert not core.turns.holds(row)
 
 
@@ -134,7 +149,7 @@ def test_the_trainers_bell_rings_for_a_batch_only_while_the_trainer_waits(lone: 
     row = enter(core)
     push(core, row, batch(1))
     assert not lone.bell.wait(0)
-    core.control.trainer_waits = 1
+    core.control.trainer_waits_for = core.memory.steps + 1
     push(core, row, batch(2))
     assert lone.bell.wait(0)
 

@@ -36,7 +36,7 @@ def make(
     directory: Path, starvation: float | None = None, release_held: Callable[[], None] = lambda: None
 ) -> tuple[Intake, Counts, ControlBlock, Bell]:
     counts, control, bell = Counts(), ControlBlock.open(directory, create=True), Bell.create()
-    control.trainer_waits = 1  # As a process that was killed has left it.
+    control.trainer_waits_for = 1  # As a process that was killed has left it.
     now = iter(range(1000))
     intake = Intake(
         buffer=counts,
@@ -55,7 +55,7 @@ def test_waiting_ends_when_ingest_rings_and_says_so_while_it_lasts(tmp_path: Pat
     heard = threading.Event()
 
     def ingest() -> None:
-        while not control.trainer_waits:
+        while not control.trainer_waits_for:
             heard.wait(0.001)
         counts.inserted = 10
         bell.ring()
@@ -65,17 +65,17 @@ def test_waiting_ends_when_ingest_rings_and_says_so_while_it_lasts(tmp_path: Pat
     while not intake.may_sample():
         intake.wait()
     thread.join()
-    assert not control.trainer_waits
+    assert not control.trainer_waits_for
     assert control.trainer_wait_seconds > 0
 
 
 def test_actors_that_are_held_back_are_released_once_ingest_can_see_that_the_trainer_waits(tmp_path: Path) -> None:
     seen = list[int]()
-    intake, _, control, _ = make(tmp_path, release_held=lambda: seen.append(control.trainer_waits))
-    assert not control.trainer_waits
+    intake, _, control, _ = make(tmp_path, release_held=lambda: seen.append(control.trainer_waits_for))
+    assert not control.trainer_waits_for
     intake.wait()
-    assert seen == [1]
-    assert not control.trainer_waits
+    assert seen == [1], "for the first step"
+    assert not control.trainer_waits_for
 
 
 def test_steps_that_came_before_the_wait_end_it_without_a_ring(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from learner.loop.server import LearnerServer
 from learner.replay.limiter import RatioLimiter
 from learner.replay.ratio import LiveRatio
 from learner.shared.control import ControlBlock
-from tests.conftest import MakeConfig, kill, wait_for
+from tests.conftest import MORE_STEPS, MakeConfig, kill, wait_for
 from tests.learner.ingest.by_hand import Client, Talk
 from tests.learner.scrapes import scrape_trainer
 
@@ -87,9 +87,9 @@ def test_a_change_reaches_trainer_and_ingest_and_frees_whom_the_ratio_before_hel
     client = Client(server)
     client.join()
     talk = Talk(client.stub)
-    server.control.trainer_waits = 1
+    server.control.trainer_waits_for = MORE_STEPS
     assert talk.say(client.batch(1, count=50)).acked_seq == 1
-    server.control.trainer_waits, server.control.sampled = 0, 1
+    server.control.trainer_waits_for, server.control.sampled = 0, 1
     assert talk.say(client.batch(2, count=50)).acked_seq == 1, "held back until 190 items are drawn"
     with caplog.at_level(logging.INFO):
         assert admin.set_replay_ratio(0.5) == 2.0

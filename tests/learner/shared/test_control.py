@@ -29,11 +29,12 @@ def test_a_block_opened_for_reading_cannot_be_written(tmp_path: Path) -> None:
 
 def test_a_trainer_that_begins_forgets_the_requests_of_the_one_before_and_keeps_counters(tmp_path: Path) -> None:
     block = ControlBlock.open(tmp_path, create=True)
-    block.stopping = block.trainer_waits = block.release_at = block.actors_online = block.trainer_beats = 7
+    block.stopping = block.trainer_waits_for = block.release_at = block.actors_online = block.trainer_beats = 7
     block.batches, block.divergences = 30, 2
     block.start(incarnation=3, sampled=640)
     assert (block.incarnation, block.sampled, block.batches, block.divergences) == (3, 640, 30, 2)
-    assert block.stopping == block.trainer_waits == block.release_at == block.actors_online == block.trainer_beats == 0
+    assert block.stopping == block.trainer_waits_for == block.release_at == 0
+    assert block.actors_online == block.trainer_beats == 0
 
 
 def test_means_of_episodes_are_recorded_once_there_are_episodes_that_have_them(tmp_path: Path) -> None:
