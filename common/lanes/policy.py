@@ -12,7 +12,7 @@ from common.data import Array, Leaves, Model, ModelVersion
 from common.errors import ConfigError, PluginError
 from common.interfaces import Agent, EnvSpec, LaneAgent, acting_for_lanes
 from common.lanes.stacking import Stacker
-from common.leaves import describe_misfit, pick_lanes
+from common.leaves import by_path, describe_misfit, pick_lanes, stack_lanes
 from common.spaces import flatten, leaves_of, unflatten
 
 
@@ -76,7 +76,7 @@ class Policy:
             )
         if not lanes:
             return []
-        obs = _join([self._read(observation) for observation in observations])
+        obs = stack_lanes([self._read(observation) for observation in observations])
         begins = np.array([lane not in self._begun for lane in lanes])
         self._begun.update(lanes)
         named = np.array(lanes, np.int64) if self._has_lanes else None
@@ -94,7 +94,7 @@ class Policy:
             found = flatten(space, observation)
         except (ConfigError, IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
             raise PluginError(f"policy: observation: {describe_misfit(space, observation) or error}") from error
-        leaves = found if isinstance(found, dict) else {"": found}
+        leaves = by_path(found)
         if any(leaf.shape != self._shapes[path] for path, leaf in leaves.items()):
             raise PluginError(f"policy: observation: {describe_misfit(space, observation)}")
         for path, leaf in leaves.items():
@@ -146,11 +146,3 @@ def _read_lanes(lanes: Sequence[int]) -> list[int]:
     if not all(isinstance(lane, int | np.integer) and not isinstance(lane, bool) and lane >= 0 for lane in found):
         raise PluginError(f"policy: lanes: expected a list of numbers of lanes, 0 or more, found {lanes!r:.80}")
     return [int(lane) for lane in found]
-
-
-def _join(rows: Sequence[Leaves]) -> Leaves:
-    """Single observations as observations of n lanes."""
-    first = rows[0]
-    if isinstance(first, dict):
-        return {path: np.stack([row[path] for row in rows]) for path in first}
-    return np.stack(rows)  # type: ignore[arg-type] # no row is a dict

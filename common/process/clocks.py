@@ -54,14 +54,9 @@ class Stillness:
         return now - self._since
 
 
-class Every:
-    """An interval of steps: every ``interval``-th step is due. With 0 or None no step is due."""
-
-    def __init__(self, interval: int | None) -> None:
-        self._interval = interval or 0
-
-    def due(self, step: int) -> bool:
-        return self._interval > 0 and step % self._interval == 0
+def is_due(step: int, interval: int | None) -> bool:
+    """Whether a step is one of every ``interval`` steps. With 0 or None no step is due."""
+    return interval is not None and interval > 0 and step % interval == 0
 
 
 class Bucket:
