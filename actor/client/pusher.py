@@ -42,16 +42,10 @@ SILENCE_SECONDS: Final = 15.0
 
 
 class PushStream:
-    """Opens a stream that sends the batches of a spool, until it breaks or the spool is closed and empty.
+    """Connects a spool and opens a stream that sends its batches, until it breaks or the spool is closed and empty.
 
     Two threads work on it. The thread that calls ``run`` hears responses, and a gRPC thread pulls requests out of a
     generator. The threads share ``has_left`` and the time of the last response; each of the two has one writer.
-
-    Args:
-        push_items: of the learner.
-        incarnation: the actor's.
-        spool: gives the batches. Opening the stream connects it.
-        requests: makes the messages.
     """
 
     def __init__(

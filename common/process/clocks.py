@@ -27,10 +27,6 @@ class Stillness:
 
     If this process was stopped itself (by SIGSTOP, or with the whole host), the other process may have been stopped
     with it. A long time between two calls of ``seconds`` therefore does not count as stillness of the other process.
-
-    Args:
-        count: returns the present count.
-        clock: seconds, monotonic.
     """
 
     _AWAY_SECONDS = 5.0

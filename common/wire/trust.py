@@ -105,14 +105,7 @@ TrustT = TypeVar("TrustT", bound=Trust)
 
 
 def add_learner_options(parser: Parser, caller: str, *, several: bool = False, required: bool = True) -> None:
-    """Add the options that name a learner and say how to trust it.
-
-    Args:
-        parser: takes the options.
-        caller: a noun for help texts.
-        several: whether ``--learner`` takes several addresses.
-        required: whether there must be a ``--learner``.
-    """
+    """Add ``--learner``, which may take several addresses, and the options that say how a caller trusts a learner."""
     form, text = "HOST:PORT", "where the learner server listens"
     if several:
         form, text = "HOST:PORT[,…]", f"{text}; several for a run with several ranks, or a name that stands for them"
@@ -129,12 +122,7 @@ def add_learner_options(parser: Parser, caller: str, *, several: bool = False, r
 
 
 def read_trust(kind: type[TrustT], arguments: argparse.Namespace, addresses: str | None = None) -> TrustT:
-    """The trust that these arguments of a command line describe.
-
-    Args:
-        kind: of the trust.
-        arguments: of the command line.
-        addresses: HOST:PORT, or several, separated by commas; None: those of ``--learner``.
+    """The trust that the arguments of a command line describe, for ``addresses``, or else for those of ``--learner``.
 
     Raises:
         ConfigError: they contradict each other, or ``addresses`` are no list of HOST:PORT.

@@ -72,12 +72,7 @@ class Traffic:
 
 
 class WaitingBytes:
-    """Bounds the bytes that wait for all connections together.
-
-    Args:
-        most: bytes that may wait.
-        name: of the bound, for the log.
-    """
+    """Bounds the bytes that wait for all connections together; the log calls the bound by its name."""
 
     def __init__(self, most: int, name: str) -> None:
         self._most, self._name, self._memory = most, name, _OwnMemory()

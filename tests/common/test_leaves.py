@@ -56,7 +56,7 @@ def test_a_single_zero_stands_for_zeros_and_no_other_number_for_an_array() -> No
 
 def test_single_elements_become_the_leaves_of_as_many_lanes() -> None:
     first, second = np.arange(2.0), np.arange(2.0, 4.0)
-    assert np.array_equal(stack_lanes([first, second]), [[0.0, 1.0], [2.0, 3.0]])
+    assert by_path(stack_lanes([first, second]))[""].tolist() == [[0.0, 1.0], [2.0, 3.0]]
     stacked = stack_lanes([{"a": first, "b": second}, {"a": second, "b": first}])
     assert by_path(stacked)["a"].tolist() == [[0.0, 1.0], [2.0, 3.0]]
     assert by_path(stacked)["b"].tolist() == [[2.0, 3.0], [0.0, 1.0]]
