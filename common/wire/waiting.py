@@ -72,11 +72,13 @@ class Traffic:
 
 
 class WaitingBytes:
-    """Bounds the bytes that wait for all connections together; the log calls the bound by its name."""
+    """Bounds the bytes that wait for all connections together; ``name`` says in the log whose connections they are."""
 
     def __init__(self, most: int, name: str) -> None:
-        self._most, self._name, self._memory = most, name, _OwnMemory()
-        self._used_at_start = self._memory.bytes()
+        self._most, self._name = most, name
+        self._statm = os.open("/proc/self/statm", os.O_RDONLY)
+        """It stays open, so that the memory is known even while no file descriptor is free."""
+        self._used_at_start = self._own_memory()
         self._known = dict[End, Traffic]()
         """By the other end of the connection. Those that have ended are dropped whenever the dictionary has doubled."""
         self._prune_at = FIRST_PRUNE
@@ -115,7 +117,7 @@ class WaitingBytes:
         The look at the process's memory costs little, and only when it has grown beyond the bound are the connections
         looked at. Freed memory may stay with the process, so its size alone ends no connection.
         """
-        if self._memory.bytes() - self._used_at_start < self._most:
+        if self._own_memory() - self._used_at_start < self._most:
             return
         waiting = {end: self._of(end).waiting(received) for end, received in _received(self._port)}
         accounts = Counter[str]()
@@ -131,6 +133,11 @@ class WaitingBytes:
             excess -= ended[end]
         if ended:
             self._hang_up(ended)
+
+    def _own_memory(self) -> int:
+        """The bytes of this process, without the files that it shares with other processes."""
+        _, resident, shared, *_ = map(int, os.pread(self._statm, 200, 0).split())
+        return (resident - shared) * os.sysconf("SC_PAGE_SIZE")
 
     def _of(self, end: End) -> Traffic:
         """A connection without any call so far counts under its address."""
@@ -155,20 +162,6 @@ class WaitingBytes:
                 ended[end] >> 20,
                 missed,
             )
-
-
-class _OwnMemory:
-    """The memory of this process, without the files that it shares with other processes.
-
-    The kernel's file stays open, so that the figure is known even while no file descriptor is free.
-    """
-
-    def __init__(self) -> None:
-        self._statm = os.open("/proc/self/statm", os.O_RDONLY)
-
-    def bytes(self) -> int:
-        _, resident, shared, *_ = map(int, os.pread(self._statm, 200, 0).split())
-        return (resident - shared) * os.sysconf("SC_PAGE_SIZE")
 
 
 def _received(port: int) -> Iterator[tuple[End, int]]:
