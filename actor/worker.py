@@ -176,7 +176,7 @@ class Actor:
         fetcher = ModelFetcher(
             self._connector.get_model,
             self._stopped,
-            max_bytes=None,
+            max_bytes=0,
             candidates=self._evaluates,
             shared=find_shared_models(self._models, joined.run_id, self._stopped, candidates=self._evaluates),
             pool=self._pool,
