@@ -34,7 +34,7 @@ class Policy:
 
     def __init__(self, agent: Agent, frames: EnvSpec, frame_stack: int = 1, opt_steps: int = 0) -> None:
         self.agent, self.spec, self.opt_steps = agent, frames, opt_steps
-        self._stacker = Stacker(frames, 1, frame_stack) if frame_stack > 1 else None
+        self._stacker = Stacker(frames, 1, frame_stack)
         self._shapes = {path: leaf.shape for path, leaf in leaves_of(frames.observation_space).items()}
         self._begun: set[int] = set()  # The lanes whose episodes go on.
         self._has_lanes = False
@@ -104,7 +104,7 @@ class Policy:
         return found
 
     def _sample(self, obs: Leaves, begins: Array) -> Leaves:
-        seen = self._stacker.add(obs, begins) if self._stacker is not None else obs
+        seen = self._stacker.add(obs, begins)
         if begins.any():
             self.agent.begin(begins)
         actions: Leaves = self.agent.sample(seen)
@@ -124,7 +124,7 @@ class Policy:
         Raises:
             PluginError: the agent cannot act for some of its lanes.
         """
-        seen = self._stacker.add(obs, begins, lanes) if self._stacker is not None else obs
+        seen = self._stacker.add(obs, begins, lanes)
         if np.count_nonzero(begins):  # A sixth of the time of begins.any().
             self._lane_agent.begin(begins, lanes)
         actions: Leaves = self._lane_agent.sample(seen, lanes)

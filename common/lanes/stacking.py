@@ -6,7 +6,7 @@ import numpy as np
 
 from common.data import Array, Leaves
 from common.interfaces import EnvSpec
-from common.leaves import by_path, capacity_for, copy_leaves, empty_leaves
+from common.leaves import by_path, capacity_for, empty_leaves
 from common.spaces import LEAF_SPACES
 
 
@@ -43,12 +43,10 @@ class Stacker:
     def peek(self, obs: Leaves, lanes: Array | None = None) -> Leaves:
         """A copy of the stacks that would end with these observations, ``[n, k, *shape]``; nothing is added.
 
-        Args:
-            obs: the next frames, ``[n, *shape]``.
-            lanes: see ``add``.
+        With one frame, these are the observations themselves.
         """
         if not self._windows:
-            return copy_leaves(obs)
+            return obs
         found = by_path(obs)
         return self._leaves({path: window.peek(found[path], lanes) for path, window in self._windows.items()})
 
