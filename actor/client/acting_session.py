@@ -141,9 +141,7 @@ class ActingSession:
     def report(self, report: Mapping[str, Any], *, is_last: bool) -> bool:
         """Tell the service the fields of a ``ClientReport``; does not wait. False if it cannot be told now.
 
-        Args:
-            report: the fields.
-            is_last: whether ``close`` follows; any other report stays back while steps wait to be sent.
+        A report stays back while steps wait to be sent, unless it is the last one, after which ``close`` follows.
         """
         if self._stream is None or not (is_last or self._stream.is_idle):
             return False

@@ -107,12 +107,7 @@ class SlotReader:
 
 
 class TrainerModels:
-    """The slots of the trainer on this host. Its models are the newest there are.
-
-    Args:
-        path: the file of the slots.
-        run_id: of the run that the actor has joined.
-    """
+    """The file of slots of the trainer on this host. Its models are the newest there are."""
 
     def __init__(self, path: Path, run_id: str) -> None:
         self._reader = SlotReader(path, run_id)
