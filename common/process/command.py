@@ -150,7 +150,7 @@ def positive(text: str) -> float:
 
 
 def run_command(parser: Parser, argv: Sequence[str] | None, act: Callable[[argparse.Namespace], None]) -> int:
-    """Run a command that does one thing and ends: parse ``argv`` (None: the words of this process), set up logging, act.
+    """Run a command that does one thing and ends: parse its words (None: those of this process), set up logging, act.
 
     Returns:
         The exit code; see ``run_until_signal``.
