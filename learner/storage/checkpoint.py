@@ -178,7 +178,7 @@ class Best:
     opt_steps: int
     score: float
     scored_by: dict[str, Any]
-    """See ``describe_scoring``."""
+    """The settings on which the score depends, see ``describe_scoring``."""
 
 
 def read_best(run: Path) -> Best | None:
