@@ -21,7 +21,7 @@ from actor.client.fetcher import ModelFetcher
 from actor.client.join_answer import JoinAnswer
 from actor.client.pool_models import PoolModels
 from actor.client.pusher import Pusher, RunChangedError, SettingsChangedError
-from actor.client.shared_models import SharedModels, find_shared_models, find_shared_opponent
+from actor.client.shared_models import find_shared_models
 from actor.episode_recording import EpisodeRecording
 from actor.evaluating import CandidateScorer
 from actor.fixed_rate import Control
@@ -176,9 +176,9 @@ class Actor:
         fetcher = ModelFetcher(
             self._connector.get_model,
             self._stopped,
-            max_bytes=None,
+            max_bytes=0,
             candidates=self._evaluates,
-            shared=self._find_shared_models(joined.run_id),
+            shared=find_shared_models(self._models, joined.run_id, self._stopped, candidates=self._evaluates),
             pool=self._pool,
         )
         fetcher.announce(joined.newest)
@@ -208,12 +208,7 @@ class Actor:
         """The models against which this actor plays; None if it plays against none."""
         if not has_pool(config.env.params):
             return None
-        return PoolModels(partial(find_shared_opponent, self._models, run_id, self._stopped))
-
-    def _find_shared_models(self, run_id: str) -> SharedModels | None:
-        if self._models is None:
-            return None
-        return find_shared_models(self._models, run_id, self._stopped, candidates=self._evaluates)
+        return PoolModels(lambda version: find_shared_models(self._models, run_id, self._stopped, opponent=version))
 
     def _build_and_act(
         self, joined: JoinAnswer, pusher: Pusher, fetcher: ModelFetcher, counters: ActorCounters, stack: ExitStack

@@ -20,6 +20,7 @@ from gymnasium.vector.utils import batch_space
 from common.data import Array, Leaves
 from common.errors import ConfigError
 from common.interfaces import EnvSpec
+from common.leaves import by_path
 from common.spaces import flatten, leaves_of, name_of
 
 MASK: Final = "action_mask"
@@ -75,7 +76,7 @@ class ActionMasks:
 
     def are_allowed(self, obs: Leaves, actions: Leaves) -> Array:
         """Whether actions ``[n, *action_shape]`` are allowed after observations of n lanes, ``[n]`` bool."""
-        given = actions if isinstance(actions, dict) else {"": actions}
+        given = by_path(actions)
         parts = [(given[path] - leaf.start).reshape(len(given[path]), -1) for path, leaf in self._actions.items()]
         taken: Array = np.take_along_axis(self.read(obs), np.concatenate(parts, axis=1) + self._offsets, axis=1)
         allowed: Array = np.all(taken, axis=1)

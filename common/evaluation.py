@@ -139,14 +139,13 @@ class DefaultEvaluator:
         """
         count = min(lanes.n, (self._config.episodes - first) * lanes.seats)
         totals, runs, has_acted = np.zeros(lanes.n), np.arange(lanes.n) < count, np.zeros(lanes.n, bool)
-        stacker = Stacker(lanes.spec, lanes.n, self._frames) if self._frames > 1 else None
+        stacker = Stacker(lanes.spec, lanes.n, self._frames)
         lanes.reset(self._config.seed + first)
         for _ in range(self._config.max_steps):
             obs = lanes.observe()
             if lanes.begins is not None:
                 agent.begin(lanes.begins)
-            seen = stacker.add(obs, lanes.begins) if stacker is not None else obs
-            outcome = lanes.step(agent.sample(seen))
+            outcome = lanes.step(agent.sample(stacker.add(obs, lanes.begins)))
             acting = runs if outcome.taken is None else runs & outcome.taken
             totals[acting] += outcome.reward[acting]
             has_acted |= acting

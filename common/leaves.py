@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -17,6 +17,17 @@ def empty_leaves(space: gymnasium.Space[Any], n: int) -> Leaves:
     """Leaves for n elements of a space, all 0."""
     leaves = {path: np.zeros((n, *(leaf.shape or ())), leaf.dtype) for path, leaf in spaces.leaves_of(space).items()}
     return leaves[""] if leaves.keys() == {""} else leaves
+
+
+def by_path(leaves: Leaves) -> dict[str, Array]:
+    """The array of each leaf by path; the path is empty if the space itself is a leaf."""
+    return leaves if isinstance(leaves, dict) else {"": leaves}
+
+
+def stack_lanes(elements: Sequence[Leaves]) -> Leaves:
+    """The leaves of single elements, one for each of n lanes, as the leaves ``[n, *shape]`` of all lanes."""
+    found = {path: np.stack([by_path(element)[path] for element in elements]) for path in by_path(elements[0])}
+    return found if isinstance(elements[0], dict) else found[""]
 
 
 def take_lanes(leaves: Leaves, lanes: Array) -> Leaves:

@@ -101,11 +101,6 @@ class ActingSession:
     def require_fit(self, description: Description, n_lanes: int, name: str) -> None:
         """Compare environments with what the service has described.
 
-        Args:
-            description: of their spaces.
-            n_lanes: how many.
-            name: theirs, for messages.
-
         Raises:
             SchemaMismatchError: they have other spaces.
             ConfigError: they have more lanes, or larger observations, than the service takes.
@@ -146,9 +141,7 @@ class ActingSession:
     def report(self, report: Mapping[str, Any], *, is_last: bool) -> bool:
         """Tell the service the fields of a ``ClientReport``; does not wait. False if it cannot be told now.
 
-        Args:
-            report: the fields.
-            is_last: whether ``close`` follows; any other report stays back while steps wait to be sent.
+        A report stays back while steps wait to be sent, unless it is the last one, after which ``close`` follows.
         """
         if self._stream is None or not (is_last or self._stream.is_idle):
             return False
@@ -338,11 +331,6 @@ class _Stream:
 
     A thread hears the answers, and gRPC pulls the requests out of a queue. The service answers each step once, so
     neither queue ever holds more than a message for each lane and a few others; a service that sends more waits.
-
-    Args:
-        stub: of the service.
-        first: the first request.
-        n_lanes: of the session.
     """
 
     def __init__(self, stub: pb_grpc.ActingServiceStub, first: pb.ActRequest, n_lanes: int) -> None:

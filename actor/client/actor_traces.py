@@ -36,9 +36,6 @@ class ActorTraces:
 
     The acting thread hands batches over, a gRPC thread sends them, and the pusher's thread hears the learner. A
     lock guards the trace. Without a collector each method returns at once.
-
-    Args:
-        clock: seconds, monotonic.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

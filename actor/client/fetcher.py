@@ -36,7 +36,7 @@ class ModelFetcher:
     Args:
         get_model: of the learner; the attribute may be set to that of another channel.
         stopped: ends the thread; set by this object when the learner no longer trusts the actor.
-        max_bytes: a model whose file is larger is refused. None: nothing is fetched before ``allow`` gives the size.
+        max_bytes: a model whose file is larger is refused. 0: nothing is fetched before ``allow`` gives the size.
         candidates: fetch the models that the trainer wants to have scored.
         shared: models that another process of this host may have already; None: there are none.
         pool: takes the earlier models of the run that play as opponents; None: nobody plays against them.
@@ -46,7 +46,7 @@ class ModelFetcher:
         self,
         get_model: GetModel,
         stopped: threading.Event,
-        max_bytes: int | None = MAX_MODEL_BYTES,
+        max_bytes: int = MAX_MODEL_BYTES,
         *,
         candidates: bool = False,
         shared: SharedModels | None = None,
@@ -194,11 +194,10 @@ class ModelFetcher:
 
     def _has_work(self) -> bool:
         has_news = self._announced > self._version() or (self._pool is not None and self._pool.missing() is not None)
-        return (self._max_bytes is not None and has_news) or self._is_over()
+        return (self._max_bytes > 0 and has_news) or self._is_over()
 
     def _fetch_opponent(self) -> None:
         """Fetch a model of the pool that this actor lacks."""
-        assert self._max_bytes is not None
         version = None if self._pool is None else self._pool.missing()
         if self._pool is None or version is None:
             return
@@ -213,7 +212,6 @@ class ModelFetcher:
 
     def _fetch(self) -> ModelFile | None:
         """The newest model; None if the learner has none that is newer than the present one."""
-        assert self._max_bytes is not None
         with self._changed:
             announced, self._asked_at = self._announced, self._announced_at
         if self._shared is None:
@@ -221,7 +219,6 @@ class ModelFetcher:
         return self._shared.get(announced, self._max_bytes, self._fetch_over_grpc)
 
     def _fetch_over_grpc(self) -> ModelFile | None:
-        assert self._max_bytes is not None
         self._asked_at = time.monotonic()
         base, request = self._base, pb.GetModelRequest(candidate=self._candidates)
         if base is not None:

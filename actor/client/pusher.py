@@ -42,16 +42,10 @@ SILENCE_SECONDS: Final = 15.0
 
 
 class PushStream:
-    """Opens a stream that sends the batches of a spool, until it breaks or the spool is closed and empty.
+    """Connects a spool and opens a stream that sends its batches, until it breaks or the spool is closed and empty.
 
     Two threads work on it. The thread that calls ``run`` hears responses, and a gRPC thread pulls requests out of a
     generator. The threads share ``has_left`` and the time of the last response; each of the two has one writer.
-
-    Args:
-        push_items: of the learner.
-        incarnation: the actor's.
-        spool: gives the batches. Opening the stream connects it.
-        requests: makes the messages.
     """
 
     def __init__(
@@ -174,7 +168,10 @@ class Pusher:
         self._requests = Requests(answer, counters, self._spool, self._traces)
         self._drop_log = LogThrottle(DROPS_LOGGED_EVERY)
         self._stream: PushStream | None = None
-        self._told_to_stop = self._is_run_over = False
+        self.told_to_stop = False
+        """Whether the learner has said that it ends."""
+        self.is_run_over = False
+        """Whether the learner has said that the run has reached its end."""
         self._lost_rows = 0
         self._last_chance: Deadline | None = None
         self._given_up = threading.Event()
@@ -231,16 +228,6 @@ class Pusher:
         self._requests.is_building = False
 
     @property
-    def is_run_over(self) -> bool:
-        """Whether the learner has said that the run has reached its end."""
-        return self._is_run_over
-
-    @property
-    def told_to_stop(self) -> bool:
-        """Whether the learner has said that it ends."""
-        return self._told_to_stop
-
-    @property
     def unacknowledged(self) -> int:
         """Batches that the learner has not acknowledged yet."""
         return len(self._spool)
@@ -295,7 +282,7 @@ class Pusher:
                 broken = stream.run(self._hear)
             except SharedIncarnationError as error:
                 is_clone, broken = True, str(error)
-            if self._given_up.is_set() or self._told_to_stop or (stream.has_left and broken is None):
+            if self._given_up.is_set() or self.told_to_stop or (stream.has_left and broken is None):
                 return
             log.warning("connection to the learner lost, %d batches kept: %s", self.unacknowledged, broken or "closed")
             self._spool.disconnect()
@@ -321,7 +308,7 @@ class Pusher:
             self._fetcher.announce_pool({version_from_pb(member.version): member.weight for member in members})
         self._traces.hear(response.acked_seq, newest, response.trace_parent)
         if response.stop:
-            self._told_to_stop, self._is_run_over = True, response.run_over
+            self.told_to_stop, self.is_run_over = True, response.run_over
             self._stopped.set()
             if self._requests.is_building:  # It has no rows yet, so the learner need not wait for it.
                 self._spool.close()

@@ -132,11 +132,7 @@ class RemotePolicy(FixedAgent):
 
 
 class Telling:
-    """Tells a remote policy the rounds of a sampler: its recorder, and its sink. No rows are made in this process.
-
-    Args:
-        policy: is told.
-    """
+    """Tells a remote policy the rounds of a sampler: its recorder, and its sink. No rows are made in this process."""
 
     version = rows = 0
 
@@ -166,15 +162,7 @@ class Telling:
 
 
 class RemoteSampler:
-    """Steps lanes by a remote policy, as an actor's sampler steps its own.
-
-    Args:
-        policy: of the lanes.
-        lanes: begin episodes.
-        counters: see ``Sampler``.
-        seed: of the first lane, as the session says.
-        pace: see ``Sampler``.
-    """
+    """Steps lanes by a remote policy, as an actor's sampler steps its own; the session says the first lane's seed."""
 
     def __init__(
         self, policy: RemotePolicy, lanes: Lanes, counters: ActorCounters, seed: int, pace: Pace | None = None

@@ -107,12 +107,7 @@ class SlotReader:
 
 
 class TrainerModels:
-    """The slots of the trainer on this host. Its models are the newest there are.
-
-    Args:
-        path: the file of the slots.
-        run_id: of the run that the actor has joined.
-    """
+    """The file of slots of the trainer on this host. Its models are the newest there are."""
 
     def __init__(self, path: Path, run_id: str) -> None:
         self._reader = SlotReader(path, run_id)
@@ -226,17 +221,20 @@ class NeighbourModels:
         return slots
 
 
-def find_shared_models(path: Path, run_id: str, stopped: threading.Event, *, candidates: bool) -> SharedModels:
-    """The models at ``path``: a directory of the workers on this host, or the file of the trainer on this host."""
-    if path.is_dir():
-        return NeighbourModels(path, run_id, stopped, candidates=candidates)
-    return TrainerModels(path, run_id)
-
-
-def find_shared_opponent(
-    path: Path | None, run_id: str, stopped: threading.Event, version: ModelVersion
+def find_shared_models(
+    path: Path | None,
+    run_id: str,
+    stopped: threading.Event,
+    *,
+    candidates: bool = False,
+    opponent: ModelVersion | None = None,
 ) -> SharedModels | None:
-    """The place of a model of the pool at ``path``; None where the workers of this host share no directory."""
-    if path is None or not path.is_dir():
+    """The models at ``path``: a directory of the workers on this host, or the file of the trainer on this host.
+
+    None if there is no such path, or if it is the trainer's file, which holds no ``opponent``; see ``NeighbourModels``.
+    """
+    if path is None:
         return None
-    return NeighbourModels(path, run_id, stopped, opponent=version)
+    if path.is_dir():
+        return NeighbourModels(path, run_id, stopped, candidates=candidates, opponent=opponent)
+    return TrainerModels(path, run_id) if opponent is None else None

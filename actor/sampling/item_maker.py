@@ -13,17 +13,12 @@ from common.lanes.stacking import Stacker
 from common.leaves import copy_leaves, pick_lanes, put_leaves
 
 
-def next_of(outcome: Round, stacker: Stacker | None) -> Leaves:
-    """The observations after a step, the last ones where an episode ended, ``[n, *shape]``: a copy.
-
-    Args:
-        outcome: of the step.
-        stacker: stacks the agent's frames, or None.
-    """
+def next_of(outcome: Round, stacker: Stacker) -> Leaves:
+    """The agent's observations after a step, the last ones where an episode ended, ``[n, *shape]``: a copy."""
     frames = copy_leaves(outcome.obs)
     if outcome.ended is not None and outcome.final_obs is not None:
         put_leaves(frames, outcome.ended, outcome.final_obs)
-    return frames if stacker is None else stacker.peek(frames)
+    return stacker.peek(frames)
 
 
 class ItemMaker:
@@ -32,13 +27,13 @@ class ItemMaker:
     Args:
         schema: of the items.
         processors: one for each lane.
-        stacker: of the agent's observations; None for single frames.
+        stacker: of the agent's observations.
     """
 
     version = 0
     """Items carry no version."""
 
-    def __init__(self, schema: Schema, processors: Sequence[StepProcessor], stacker: Stacker | None) -> None:
+    def __init__(self, schema: Schema, processors: Sequence[StepProcessor], stacker: Stacker) -> None:
         self._schema, self._processors, self._stacker = schema, processors, stacker
         self._made: list[Items] = []
         self.rows = 0

@@ -130,8 +130,7 @@ class ResumableSampler(Sampler):
             values["tapes"] = [state.values for state in states]
             values["waiting"] = [self._lanes.waits(j) for j in range(self._lanes.n)]
             values["seeds"] = [self._lanes.next_seed(j) for j in range(self._lanes.n)]
-        if self._stacker is not None:
-            arrays |= {f"stacks.{path}": stacks.copy() for path, stacks in self._stacker.stacks().items()}
+        arrays |= {f"stacks.{path}": stacks.copy() for path, stacks in self._stacker.stacks().items()}
         return Snapshot(values, arrays)
 
     def restore(self, state: Snapshot) -> None:
@@ -163,7 +162,7 @@ class ResumableSampler(Sampler):
                     *(j, len(self._tapes[j].checksums) - 1, len(kept.arrays[SUMS]) - 1),
                 )
         stacks = {name.removeprefix("stacks."): a for name, a in state.arrays.items() if name.startswith("stacks.")}
-        if self._stacker is not None and stacks:
+        if stacks:
             self._stacker.restore(stacks)
 
     def _play(self, lanes: PlainLanes, j: int, kept: Snapshot, *, ended: bool) -> bool:

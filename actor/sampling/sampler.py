@@ -124,7 +124,7 @@ class Sampler:
         records: Records | None = None,
     ) -> None:
         self._parts, self._counters, self._lanes, self._pace = parts, counters, lanes_of(parts), pace
-        self._stacker = Stacker(parts.frames, self._lanes.n, parts.frame_stack) if parts.frame_stack > 1 else None
+        self._stacker, self._has_stacks = Stacker(parts.frames, self._lanes.n, parts.frame_stack), parts.frame_stack > 1
         self._records: Records = self._make_recorder() if records is None else records
         self._outbox = Outbox(parts, self._records, recording)
         rows = self._records if isinstance(self._records, RowRecorder) else None
@@ -172,7 +172,7 @@ class Sampler:
             self._begin(agent, begins)
             counters.env_seconds += (now := perf_counter()) - began
             began = now
-        seen = obs if self._stacker is None else self._stacker.add(obs, begins)
+        seen = self._stacker.add(obs, begins) if self._has_stacks else obs  # The call takes 0.1 of 2.5 µs.
         actions = agent.sample(seen)
         acted = perf_counter()
         records.begin(seen if self._makes_items else obs, begins, actions, agent.extras() if self._has_extras else None)

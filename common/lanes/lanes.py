@@ -120,9 +120,6 @@ class KeyWatch:
 
     It warns after the first episode, and whenever the number of episodes has doubled. The key of interventions may be
     absent as long as nobody intervenes: of that key it warns only if ``info`` has a similar key.
-
-    Args:
-        picks: the keys.
     """
 
     def __init__(self, picks: Picks) -> None:

@@ -97,9 +97,7 @@ class Pace:
 class PacedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
     """An environment whose steps keep a pace, for evaluators, which step their environment themselves.
 
-    Args:
-        env: the environment.
-        pace: of its steps. Its event also ends an evaluation from within: ``step`` raises ``EvaluationAbandoned``.
+    The event of the pace also ends an evaluation from within: ``step`` raises ``EvaluationAbandoned``.
     """
 
     def __init__(self, env: AnyEnv, pace: Pace) -> None:

@@ -24,12 +24,6 @@ class PlainLanes(Lanes):
 
     So a last observation is always the true one, even if an environment has gymnasium's Autoreset wrapper. An
     environment is reset only at ``observe``, when its next observation is needed.
-
-    Args:
-        envs: one for each lane.
-        spec: of one lane, with the dtypes that are recorded.
-        picks: the values to take from ``info``.
-        name: of the environment in messages.
     """
 
     def __init__(self, envs: Sequence[AnyEnv], spec: EnvSpec, picks: Picks, name: str = "env") -> None:

@@ -12,7 +12,7 @@ from common.data import Array, Leaves, Model, ModelVersion
 from common.errors import ConfigError, PluginError
 from common.interfaces import Agent, EnvSpec, LaneAgent, acting_for_lanes
 from common.lanes.stacking import Stacker
-from common.leaves import describe_misfit, pick_lanes
+from common.leaves import by_path, describe_misfit, pick_lanes, stack_lanes
 from common.spaces import flatten, leaves_of, unflatten
 
 
@@ -34,7 +34,7 @@ class Policy:
 
     def __init__(self, agent: Agent, frames: EnvSpec, frame_stack: int = 1, opt_steps: int = 0) -> None:
         self.agent, self.spec, self.opt_steps = agent, frames, opt_steps
-        self._stacker = Stacker(frames, 1, frame_stack) if frame_stack > 1 else None
+        self._stacker = Stacker(frames, 1, frame_stack)
         self._shapes = {path: leaf.shape for path, leaf in leaves_of(frames.observation_space).items()}
         self._begun: set[int] = set()  # The lanes whose episodes go on.
         self._has_lanes = False
@@ -76,7 +76,7 @@ class Policy:
             )
         if not lanes:
             return []
-        obs = _join([self._read(observation) for observation in observations])
+        obs = stack_lanes([self._read(observation) for observation in observations])
         begins = np.array([lane not in self._begun for lane in lanes])
         self._begun.update(lanes)
         named = np.array(lanes, np.int64) if self._has_lanes else None
@@ -94,7 +94,7 @@ class Policy:
             found = flatten(space, observation)
         except (ConfigError, IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
             raise PluginError(f"policy: observation: {describe_misfit(space, observation) or error}") from error
-        leaves = found if isinstance(found, dict) else {"": found}
+        leaves = by_path(found)
         if any(leaf.shape != self._shapes[path] for path, leaf in leaves.items()):
             raise PluginError(f"policy: observation: {describe_misfit(space, observation)}")
         for path, leaf in leaves.items():
@@ -104,7 +104,7 @@ class Policy:
         return found
 
     def _sample(self, obs: Leaves, begins: Array) -> Leaves:
-        seen = self._stacker.add(obs, begins) if self._stacker is not None else obs
+        seen = self._stacker.add(obs, begins)
         if begins.any():
             self.agent.begin(begins)
         actions: Leaves = self.agent.sample(seen)
@@ -124,7 +124,7 @@ class Policy:
         Raises:
             PluginError: the agent cannot act for some of its lanes.
         """
-        seen = self._stacker.add(obs, begins, lanes) if self._stacker is not None else obs
+        seen = self._stacker.add(obs, begins, lanes)
         if np.count_nonzero(begins):  # A sixth of the time of begins.any().
             self._lane_agent.begin(begins, lanes)
         actions: Leaves = self._lane_agent.sample(seen, lanes)
@@ -146,11 +146,3 @@ def _read_lanes(lanes: Sequence[int]) -> list[int]:
     if not all(isinstance(lane, int | np.integer) and not isinstance(lane, bool) and lane >= 0 for lane in found):
         raise PluginError(f"policy: lanes: expected a list of numbers of lanes, 0 or more, found {lanes!r:.80}")
     return [int(lane) for lane in found]
-
-
-def _join(rows: Sequence[Leaves]) -> Leaves:
-    """Single observations as observations of n lanes."""
-    first = rows[0]
-    if isinstance(first, dict):
-        return {path: np.stack([row[path] for row in rows]) for path in first}
-    return np.stack(rows)  # type: ignore[arg-type] # no row is a dict

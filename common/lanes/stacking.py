@@ -6,7 +6,7 @@ import numpy as np
 
 from common.data import Array, Leaves
 from common.interfaces import EnvSpec
-from common.leaves import capacity_for, copy_leaves, empty_leaves
+from common.leaves import by_path, capacity_for, empty_leaves
 from common.spaces import LEAF_SPACES
 
 
@@ -22,7 +22,7 @@ class Stacker:
     def __init__(self, spec: EnvSpec, n: int, k: int) -> None:
         frames = empty_leaves(spec.observation_space, n)
         self._is_leaf = isinstance(spec.observation_space, LEAF_SPACES)
-        self._windows = {path: _Window(leaf, k) for path, leaf in _by_path(frames).items()} if k > 1 else {}
+        self._windows = {path: _Window(leaf, k) for path, leaf in by_path(frames).items()} if k > 1 else {}
 
     def add(self, obs: Leaves, begins: Array | None, lanes: Array | None = None) -> Leaves:
         """The stacks that end with these observations, ``[n, k, *shape]``, valid until the next call.
@@ -37,19 +37,17 @@ class Stacker:
             return obs
         if self._is_leaf:  # The usual case; the code below takes 2 µs more.
             return self._windows[""].add(obs, begins, lanes)  # type: ignore[arg-type]
-        found = _by_path(obs)
+        found = by_path(obs)
         return self._leaves({path: window.add(found[path], begins, lanes) for path, window in self._windows.items()})
 
     def peek(self, obs: Leaves, lanes: Array | None = None) -> Leaves:
         """A copy of the stacks that would end with these observations, ``[n, k, *shape]``; nothing is added.
 
-        Args:
-            obs: the next frames, ``[n, *shape]``.
-            lanes: see ``add``.
+        With one frame, these are the observations themselves.
         """
         if not self._windows:
-            return copy_leaves(obs)
-        found = _by_path(obs)
+            return obs
+        found = by_path(obs)
         return self._leaves({path: window.peek(found[path], lanes) for path, window in self._windows.items()})
 
     def stacks(self) -> dict[str, Array]:
@@ -63,10 +61,6 @@ class Stacker:
 
     def _leaves(self, found: dict[str, Array]) -> Leaves:
         return found[""] if self._is_leaf else found
-
-
-def _by_path(leaves: Leaves) -> dict[str, Array]:
-    return leaves if isinstance(leaves, dict) else {"": leaves}
 
 
 class _Window:

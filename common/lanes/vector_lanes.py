@@ -28,7 +28,7 @@ from common.lanes.lanes import (
     Round,
     close_env,
 )
-from common.leaves import as_shape, copy_leaves, describe_misfit, empty_leaves, on_host, pick_lanes, put_leaves
+from common.leaves import as_shape, by_path, copy_leaves, describe_misfit, empty_leaves, on_host, pick_lanes, put_leaves
 
 
 class VectorLanes(Lanes):
@@ -338,13 +338,13 @@ class VectorLanes(Lanes):
             leaves = spaces.flatten(self.spec.observation_space, on_host(obs))
         except (IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
             raise self.misfit(obs, (self.n,)) from error
-        by_path = leaves if isinstance(leaves, dict) else {"": leaves}
-        for path, leaf in by_path.items():
+        parts = by_path(leaves)
+        for path, leaf in parts.items():
             if leaf.shape != self._shapes[path]:
                 raise self.misfit(obs, (self.n,))
             if not leaf.flags.c_contiguous and min(leaf.strides) < 0:
-                by_path[path] = leaf.copy()
-        return by_path if isinstance(leaves, dict) else by_path[""]
+                parts[path] = leaf.copy()
+        return parts if isinstance(leaves, dict) else parts[""]
 
     def wrap(self, wrapper: Callable[[AnyEnv], AnyEnv]) -> None:
         self._env = wrapper(self._env)

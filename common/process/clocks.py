@@ -27,10 +27,6 @@ class Stillness:
 
     If this process was stopped itself (by SIGSTOP, or with the whole host), the other process may have been stopped
     with it. A long time between two calls of ``seconds`` therefore does not count as stillness of the other process.
-
-    Args:
-        count: returns the present count.
-        clock: seconds, monotonic.
     """
 
     _AWAY_SECONDS = 5.0
@@ -54,14 +50,9 @@ class Stillness:
         return now - self._since
 
 
-class Every:
-    """An interval of steps: every ``interval``-th step is due. With 0 or None no step is due."""
-
-    def __init__(self, interval: int | None) -> None:
-        self._interval = interval or 0
-
-    def due(self, step: int) -> bool:
-        return self._interval > 0 and step % self._interval == 0
+def is_due(step: int, interval: int | None) -> bool:
+    """Whether a step is one of every ``interval`` steps. With 0 or None no step is due."""
+    return interval is not None and interval > 0 and step % interval == 0
 
 
 class Bucket:

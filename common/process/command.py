@@ -150,12 +150,7 @@ def positive(text: str) -> float:
 
 
 def run_command(parser: Parser, argv: Sequence[str] | None, act: Callable[[argparse.Namespace], None]) -> int:
-    """Run a command that does one thing and ends: parse its words, set up logging, act.
-
-    Args:
-        parser: of the command.
-        argv: its words; None takes the words of this process.
-        act: does the work of the command, by its parsed words.
+    """Run a command that does one thing and ends: parse its words (None: those of this process), set up logging, act.
 
     Returns:
         The exit code; see ``run_until_signal``.

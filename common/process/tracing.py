@@ -59,12 +59,7 @@ class Tracing:
         self.flush = provider.force_flush
 
     def begin_trace(self, name: str, began: float, **attributes: int) -> str:
-        """Record the first span of a trace; the span ends now.
-
-        Args:
-            name: of the span.
-            began: on the monotonic clock.
-            attributes: of the span.
+        """Record the first span of a trace, which began at this time on the monotonic clock and ends now.
 
         Returns:
             The trace parent of later spans; empty if the sampler (``OTEL_TRACES_SAMPLER``) leaves the trace out.

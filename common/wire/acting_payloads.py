@@ -55,10 +55,7 @@ class Description:
     def read_action(self, payload: bytes, k: int, *, checked: bool = True) -> Leaves:
         """The actions of k lanes, ``[k, *shape]``, as read-only views of the payload.
 
-        Args:
-            payload: the actions as bytes.
-            k: lanes.
-            checked: whether values that actions cannot have are refused; the service's own are told as they are.
+        Values that actions cannot have are refused if ``checked``; the service's own are told as they are.
 
         Raises:
             BadMessageError: the payload has another size, or a value that actions cannot have.

@@ -53,18 +53,13 @@ def name_peer(host: str, port: int) -> str:
     return f"ipv6:%5B{host}%5D:{port}" if ":" in host else f"ipv4:{host}:{port}"
 
 
-def peer_host(peer: str) -> str:
-    """The host in gRPC's name of a peer, without port, brackets and zone."""
-    return split_peer(peer)[0]
-
-
 def peer_address(peer: str) -> str:
     """The address in gRPC's name of a peer; for IPv6 the /64, within which one host may choose any address.
 
     >>> peer_address("ipv4:10.0.0.5:50123"), peer_address("ipv6:%5B2001:db8::7:1%5D:50123")
     ('10.0.0.5', '2001:db8::/64')
     """
-    host = peer_host(peer)
+    host, _ = split_peer(peer)
     if not peer.startswith("ipv6"):
         return host
     # A socket that listens on [::] sees IPv4 peers under mapped addresses.

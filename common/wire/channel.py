@@ -14,7 +14,7 @@ from common.wire.large_field import Request
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.rpc import CLIENT_OPTIONS, OTHER_PORT
 from common.wire.tls import read_authorities, read_pair
-from common.wire.tokens import Tokens, authorization
+from common.wire.tokens import Token, authorization
 from common.wire.trust import Trust
 from common.wire.watched import Watched
 
@@ -30,12 +30,12 @@ LOOK_SECONDS: Final = 1.0
 class TokenPlugin(grpc.AuthMetadataPlugin):
     """Puts the present token into each call. gRPC calls it on encrypted channels only."""
 
-    def __init__(self, tokens: Tokens) -> None:
+    def __init__(self, tokens: Watched[tuple[Token, ...]]) -> None:
         self._tokens = tokens
 
     def __call__(self, context: grpc.AuthMetadataContext, callback: grpc.AuthMetadataPluginCallback) -> None:
         del context  # Every method gets the same token.
-        callback((authorization(self._tokens.first()),), None)
+        callback((authorization(self._tokens.get()[0].secret),), None)
 
 
 def watch_credentials(address: str, trust: Trust) -> Watched[grpc.ChannelCredentials | None]:
@@ -63,7 +63,7 @@ def read_certificates(trust: Trust) -> grpc.ChannelCredentials:
     return grpc.ssl_channel_credentials(authorities, key, chain)
 
 
-def _read_credentials(trust: Trust, tokens: Tokens | None) -> grpc.ChannelCredentials:
+def _read_credentials(trust: Trust, tokens: Watched[tuple[Token, ...]] | None) -> grpc.ChannelCredentials:
     encrypted = read_certificates(trust)
     if tokens is None:
         return encrypted

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import socket
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
@@ -76,12 +75,7 @@ def _resolve(address: str) -> list[Endpoint]:
 
 
 def _find_addresses(host: str, port: int, family: socket.AddressFamily) -> list[str]:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        pass
-    else:
-        return []
+    """The addresses of a name; of an IP address, at most itself, without a look-up."""
     try:
         places = socket.getaddrinfo(host, port, family=family, type=socket.SOCK_STREAM)
     except OSError:

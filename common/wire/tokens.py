@@ -130,26 +130,13 @@ class TokenSource:
             raise ConfigError(f"{self.where}: {next(iter(problems), 'expected one token per line, found none')}")
         return tokens
 
-
-class Tokens:
-    """The tokens of a caller. A file is read again when it changes; if it then holds no tokens, the old tokens stay."""
-
-    def __init__(self, source: TokenSource) -> None:
-        self._current = Watched([source.path] if source.path else [], source.read)
-
-    @classmethod
-    def find(cls, path: Path | None, variable: str, environment: Mapping[str, str] = os.environ) -> Tokens | None:
-        """The tokens of ``TokenSource.find``; None if there are none.
+    def watch(self) -> Watched[tuple[Token, ...]]:
+        """All tokens. A file is read again when it changes; if it then holds no tokens, the old tokens stay.
 
         Raises:
-            ConfigError: see ``TokenSource.read``.
+            ConfigError: see ``read``.
         """
-        source = TokenSource.find(path, variable, environment)
-        return cls(source) if source else None
-
-    def first(self) -> str:
-        """The secret to send."""
-        return self._current.get()[0].secret
+        return Watched([self.path] if self.path else [], self.read)
 
 
 def format_tokens(tokens: Iterable[Token]) -> str:

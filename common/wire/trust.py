@@ -13,7 +13,8 @@ from common.settings import PathElsewhere, Settings
 from common.wire.address import is_loopback, split_address
 from common.wire.endpoints import split_addresses
 from common.wire.owners import find_listeners, find_strangers
-from common.wire.tokens import ACTOR_VARIABLE, CLIENT_VARIABLE, Tokens
+from common.wire.tokens import ACTOR_VARIABLE, CLIENT_VARIABLE, Token, TokenSource
+from common.wire.watched import Watched
 
 ANY: Final = "any"
 """In ``allow``: the learner may name any code."""
@@ -27,6 +28,8 @@ class Trust(Settings):
 
     PEER: ClassVar[str] = "learner"
     """Who is checked, for messages."""
+    TOKEN_VARIABLE: ClassVar[str] = ACTOR_VARIABLE
+    """The variable of the environment that holds the token if there is no ``token_file``."""
 
     ca: PathElsewhere | None = Field(
         None, description="Authorities that must have issued the learner's certificate; null: the public ones."
@@ -56,13 +59,14 @@ class Trust(Settings):
             raise ConfigError("--certificate and --key: expected both or neither, found one of them")
         return bool(files) or not (self.insecure or is_loopback(host))
 
-    def tokens(self) -> Tokens | None:
-        """The token to send; None if there is none.
+    def tokens(self) -> Watched[tuple[Token, ...]] | None:
+        """The tokens, of which the first is sent; None if there are none.
 
         Raises:
-            ConfigError: the token cannot be read.
+            ConfigError: the tokens cannot be read.
         """
-        return Tokens.find(self.token_file, ACTOR_VARIABLE)
+        source = TokenSource.find(self.token_file, self.TOKEN_VARIABLE)
+        return source.watch() if source else None
 
     def allows_anything(self, *, is_own_host: bool) -> bool:
         """Whether a learner may name any code.
@@ -94,23 +98,14 @@ class ServiceTrust(Trust):
     """How a client and an acting service check each other; the service cannot name any code."""
 
     PEER: ClassVar[str] = "acting service"
-
-    def tokens(self) -> Tokens | None:
-        return Tokens.find(self.token_file, CLIENT_VARIABLE)
+    TOKEN_VARIABLE: ClassVar[str] = CLIENT_VARIABLE
 
 
 TrustT = TypeVar("TrustT", bound=Trust)
 
 
 def add_learner_options(parser: Parser, caller: str, *, several: bool = False, required: bool = True) -> None:
-    """Add the options that name a learner and say how to trust it.
-
-    Args:
-        parser: takes the options.
-        caller: a noun for help texts.
-        several: whether ``--learner`` takes several addresses.
-        required: whether there must be a ``--learner``.
-    """
+    """Add ``--learner``, which may take several addresses, and the options that say how a caller trusts a learner."""
     form, text = "HOST:PORT", "where the learner server listens"
     if several:
         form, text = "HOST:PORT[,…]", f"{text}; several for a run with several ranks, or a name that stands for them"
@@ -127,12 +122,7 @@ def add_learner_options(parser: Parser, caller: str, *, several: bool = False, r
 
 
 def read_trust(kind: type[TrustT], arguments: argparse.Namespace, addresses: str | None = None) -> TrustT:
-    """The trust that these arguments of a command line describe.
-
-    Args:
-        kind: of the trust.
-        arguments: of the command line.
-        addresses: HOST:PORT, or several, separated by commas; None: those of ``--learner``.
+    """The trust that the arguments of a command line describe, for ``addresses``, or else for those of ``--learner``.
 
     Raises:
         ConfigError: they contradict each other, or ``addresses`` are no list of HOST:PORT.

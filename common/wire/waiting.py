@@ -20,12 +20,14 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Final
-from urllib.parse import unquote
+from typing import Final, TypeAlias
 
 from common.process.log import LogThrottle
+from common.wire.address import join_address, split_peer
 
 log = logging.getLogger(__name__)
+End: TypeAlias = tuple[str, int]
+"""Host and port of the other end of a connection."""
 LOGGED_EVERY: Final = 10.0
 FRAMING: Final = 0.01
 """The bytes of frames and TLS beside those of large messages, as a part of the messages' bytes, rounded up."""
@@ -70,17 +72,14 @@ class Traffic:
 
 
 class WaitingBytes:
-    """Bounds the bytes that wait for all connections together.
-
-    Args:
-        most: bytes that may wait.
-        name: of the bound, for the log.
-    """
+    """Bounds the bytes that wait for all connections together; ``name`` says in the log whose connections they are."""
 
     def __init__(self, most: int, name: str) -> None:
-        self._most, self._name, self._memory = most, name, _OwnMemory()
-        self._used_at_start = self._memory.bytes()
-        self._known = dict[str, Traffic]()
+        self._most, self._name = most, name
+        self._statm = os.open("/proc/self/statm", os.O_RDONLY)
+        """It stays open, so that the memory is known even while no file descriptor is free."""
+        self._used_at_start = self._own_memory()
+        self._known = dict[End, Traffic]()
         """By the other end of the connection. Those that have ended are dropped whenever the dictionary has doubled."""
         self._prune_at = FIRST_PRUNE
         self._port = 0
@@ -100,7 +99,7 @@ class WaitingBytes:
             account: under which the connection counts.
             is_named: whether the account has proved its name. Health checks on the same connection may come without.
         """
-        end = _end_of(peer)
+        end = split_peer(peer)
         known = self._known.get(end)
         if known is None:
             if len(self._known) >= self._prune_at:
@@ -118,13 +117,13 @@ class WaitingBytes:
         The look at the process's memory costs little, and only when it has grown beyond the bound are the connections
         looked at. Freed memory may stay with the process, so its size alone ends no connection.
         """
-        if self._memory.bytes() - self._used_at_start < self._most:
+        if self._own_memory() - self._used_at_start < self._most:
             return
         waiting = {end: self._of(end).waiting(received) for end, received in _received(self._port)}
         accounts = Counter[str]()
         for end, n_bytes in waiting.items():
             accounts[self._of(end).account] += n_bytes
-        ended = dict[str, int]()
+        ended = dict[End, int]()
         excess = sum(waiting.values()) - self._most
         while excess > 0:
             ((account, _),) = accounts.most_common(1)
@@ -135,11 +134,16 @@ class WaitingBytes:
         if ended:
             self._hang_up(ended)
 
-    def _of(self, end: str) -> Traffic:
-        """A connection without any call so far counts under its address."""
-        return self._known.get(end) or Traffic(end.rpartition(":")[0])
+    def _own_memory(self) -> int:
+        """The bytes of this process, without the files that it shares with other processes."""
+        _, resident, shared, *_ = map(int, os.pread(self._statm, 200, 0).split())
+        return (resident - shared) * os.sysconf("SC_PAGE_SIZE")
 
-    def _hang_up(self, ended: dict[str, int]) -> None:
+    def _of(self, end: End) -> Traffic:
+        """A connection without any call so far counts under its address."""
+        return self._known.get(end) or Traffic(end[0])
+
+    def _hang_up(self, ended: dict[End, int]) -> None:
         for end, connected in _connections(self._port):
             if end in ended:
                 with suppress(OSError):  # The other end has hung up at this moment.
@@ -154,27 +158,13 @@ class WaitingBytes:
                 self._name,
                 len(ended),
                 self._of(end).account,
-                end,
+                join_address(*end),
                 ended[end] >> 20,
                 missed,
             )
 
 
-class _OwnMemory:
-    """The memory of this process, without the files that it shares with other processes.
-
-    The kernel's file stays open, so that the figure is known even while no file descriptor is free.
-    """
-
-    def __init__(self) -> None:
-        self._statm = os.open("/proc/self/statm", os.O_RDONLY)
-
-    def bytes(self) -> int:
-        _, resident, shared, *_ = map(int, os.pread(self._statm, 200, 0).split())
-        return (resident - shared) * os.sysconf("SC_PAGE_SIZE")
-
-
-def _received(port: int) -> Iterator[tuple[str, int]]:
+def _received(port: int) -> Iterator[tuple[End, int]]:
     """Each connection's other end, and the bytes that gRPC has taken from its socket."""
     for end, connected in _connections(port):
         with suppress(OSError):
@@ -184,7 +174,7 @@ def _received(port: int) -> Iterator[tuple[str, int]]:
                 yield end, struct.unpack_from("=Q", info, _RECEIVED_AT)[0] - struct.unpack("=i", unread)[0]
 
 
-def _connections(port: int) -> Iterator[tuple[str, socket.socket]]:
+def _connections(port: int) -> Iterator[tuple[End, socket.socket]]:
     """The open connections to a port of this process: the other end, and a socket that is good until the next one.
 
     gRPC owns the descriptors and may close one at any moment. So each is duplicated first: then its number stands for
@@ -199,14 +189,4 @@ def _connections(port: int) -> Iterator[tuple[str, socket.socket]]:
             connected = stack.enter_context(socket.socket(fileno=duplicate))
             if connected.family in (socket.AF_INET, socket.AF_INET6) and connected.getsockname()[1] == port:
                 host, peer_port, *_ = connected.getpeername()
-                yield f"{host.partition('%')[0]}:{peer_port}", connected
-
-
-def _end_of(peer: str) -> str:
-    """Host and port in gRPC's name of a peer, as ``_connections`` writes them.
-
-    >>> _end_of("ipv4:10.0.0.5:50123"), _end_of("ipv6:%5B::1%5D:50123")
-    ('10.0.0.5:50123', '::1:50123')
-    """
-    host, _, port = unquote(peer).partition(":")[2].rpartition(":")
-    return f"{host.strip('[]').partition('%')[0]}:{port}"
+                yield (host.partition("%")[0], peer_port), connected

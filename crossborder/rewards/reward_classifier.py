@@ -12,6 +12,7 @@ from common import spaces
 from common.data import Array
 from common.errors import ConfigError
 from common.lanes.lanes import SUCCESS
+from common.leaves import by_path
 from common.settings import HomePath, Settings, validate
 from crossborder.rewards.classifier import load_classifier
 
@@ -80,5 +81,4 @@ class RewardClassifier(gymnasium.Wrapper[Any, Any, Any, Any]):
     def _pictures(self, obs: Any) -> dict[str, Array]:
         """The pictures of one observation by path, each ``[1, *shape]``."""
         leaves = spaces.flatten(self.observation_space, obs)
-        named = leaves if isinstance(leaves, dict) else {"": leaves}
-        return {path: leaf[None] for path, leaf in named.items()}
+        return {path: leaf[None] for path, leaf in by_path(leaves).items()}

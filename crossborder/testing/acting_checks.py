@@ -14,7 +14,7 @@ from common.action_masks import MASK, find_masks
 from common.agents.machinery.batches import n_rows
 from common.data import Array, Items, Leaves
 from common.interfaces import Agent, EnvSpec, TrainingState, acting_for_lanes
-from common.leaves import copy_leaves, pick_lanes
+from common.leaves import by_path, copy_leaves, pick_lanes, stack_lanes
 from common.spaces import leaves_of, to_columns
 from crossborder.testing.play import explaining
 
@@ -189,7 +189,7 @@ def _check_modes(agent: Agent, obs: Leaves) -> None:
     assert alike(actions, begin(agent, obs)), "train() and eval() do not switch back: other actions after both"
     n = n_rows(obs)
     singly = [pick_lanes(begin(agent, pick_lanes(obs, slice(i, i + 1))), 0) for i in range(n)]
-    assert alike(actions, stack(singly)), (
+    assert alike(actions, stack_lanes(singly)), (
         f"sample() of {n} observations gave other actions than one by one: no row may depend on the others"
     )
     switch(agent, train=True)
@@ -273,17 +273,6 @@ def _check_leaf(actions: Any, n: int, space: gymnasium.Space[Any], where: str) -
     )
     for action in actions:
         assert space.contains(action), f"{where} returned {action}, which is not in the action space {space}"
-
-
-def by_path(leaves: Leaves) -> dict[str, Array]:
-    """The array of each leaf by path; the path is empty if the space itself is a leaf."""
-    return leaves if isinstance(leaves, dict) else {"": leaves}
-
-
-def stack(elements: Sequence[Leaves]) -> Leaves:
-    """Single observations, joined into observations of n lanes."""
-    found = {path: np.stack([by_path(element)[path] for element in elements]) for path in by_path(elements[0])}
-    return found.get("", found)
 
 
 def alike(one: Leaves, other: Leaves) -> bool:

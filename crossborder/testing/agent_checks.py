@@ -15,15 +15,14 @@ from common.agents.network_agent import NetworkAgent, find_objects
 from common.data import EVAL_KEYS, RUN_KEYS, Items, Leaves, Model, ModelVersion, Schema
 from common.interfaces import Agent, EnvSpec, ReplayBuffer, Step, StepProcessor, TrainingState
 from common.lanes.building import Env, spec_of
+from common.leaves import by_path, stack_lanes
 from common.parts import row_schema
 from crossborder.testing.acting_checks import (
     alike,
     begin,
-    by_path,
     check_acting,
     check_actions,
     check_masks,
-    stack,
     switch,
 )
 from crossborder.testing.play import ItemMemory, Policy, check_record, explaining, items_of, play
@@ -80,7 +79,7 @@ def check_agent(
     """
     spec = spec_of(env)
     episodes = play(env, steps, policy=policy)
-    obs = stack([step.obs for episode in episodes for step in episode][:64])
+    obs = stack_lanes([step.obs for episode in episodes for step in episode][:64])
     learner = make_agent(make, spec, seed=0)
     for method in ("model_info", "save_params"):
         given = getattr(learner, method)()
@@ -135,7 +134,7 @@ def _record(agent: Agent, episode: Sequence[Step]) -> Iterator[Items]:
     agent.train()
     agent.begin(np.ones(1, np.bool_))
     for step in episode:
-        agent.sample(stack([step.obs]))
+        agent.sample(stack_lanes([step.obs]))
         yield {name: column.copy() for name, column in agent.extras().items()}
         agent.begin(np.zeros(1, np.bool_))
 

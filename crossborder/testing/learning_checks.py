@@ -14,9 +14,8 @@ from common.data import EVAL_KEYS, RUN_KEYS, Items, Leaves, Schema
 from common.evaluation import DefaultEvaluator, score_agent
 from common.interfaces import Agent, ReplayBuffer, Step
 from common.lanes.building import Env, spec_of
-from common.leaves import pick_lanes
+from common.leaves import pick_lanes, stack_lanes
 from common.parts import row_schema
-from crossborder.testing.acting_checks import stack
 from crossborder.testing.agent_checks import MakeAgent, MakeView, make_agent, make_view
 from crossborder.testing.play import ItemMemory, check_record, play
 from crossborder.testing.row_memory import RowMemory, rows_of, transitions_of
@@ -140,7 +139,7 @@ def _act(agent: Agent, env: Env, steps: int, seed: int) -> tuple[list[list[Step]
     def choose(obs: Leaves) -> Leaves:
         agent.begin(np.array([watched.begins]))
         watched.begins = False
-        actions: Leaves = agent.sample(stack([obs]))
+        actions: Leaves = agent.sample(stack_lanes([obs]))
         recorded.append({name: column.copy() for name, column in agent.extras().items()})
         return pick_lanes(actions, 0)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import grpc
 from google.protobuf.message import Message
@@ -16,7 +16,7 @@ from common.wire.channel import hint_at_server, open_channel, watch_credentials
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.pb import crossborder_pb2_grpc as pb_grpc
 from common.wire.rpc import describe, typed_error
-from common.wire.tokens import ADMIN_VARIABLE, Tokens
+from common.wire.tokens import ADMIN_VARIABLE
 from common.wire.trust import Trust
 from learner.commands.fleet_table import ActorView, FleetView
 from learner.ingest.cordons import Selection
@@ -27,8 +27,7 @@ ANSWER_SECONDS: Final = 5.0
 class AdminTrust(Trust):
     """How an admin and a learner trust each other: the admin proves itself by an admin's token."""
 
-    def tokens(self) -> Tokens | None:
-        return Tokens.find(self.token_file, ADMIN_VARIABLE)
+    TOKEN_VARIABLE: ClassVar[str] = ADMIN_VARIABLE
 
 
 class AdminClient:

@@ -15,7 +15,7 @@ from typing import Final
 
 from common.config.server_config import ServerConfig
 from common.errors import ConfigError, CrossborderError
-from common.wire.address import peer_address, peer_host
+from common.wire.address import peer_address, split_peer
 from common.wire.channel import path_of
 from common.wire.owners import is_strangers_peer
 from common.wire.pb import acting_pb2, crossborder_pb2
@@ -78,7 +78,7 @@ class Caller:
 
     def facts(self) -> dict[str, str]:
         """The facts about the call that the audit log records."""
-        return {"method": self.method, "role": self.role.value, "name": self.name, "peer": peer_host(self.peer)}
+        return {"method": self.method, "role": self.role.value, "name": self.name, "peer": split_peer(self.peer)[0]}
 
 
 current_caller: ContextVar[Caller] = ContextVar("current_caller")

@@ -19,7 +19,7 @@ from typing import Protocol
 
 from common.config.trainer_config import TrainerConfig
 from common.errors import CrossborderError, RankLostError
-from common.process.clocks import Every
+from common.process.clocks import is_due
 from common.process.signals import put_signals_back
 from learner.evaluation.scoring import FinishedEvaluation, Scoring
 from learner.loop.life import Life
@@ -115,8 +115,6 @@ class Learner:
         self.life = life
         self._opt, self._records, self._window = opt, records, records.window
         self._config, self._checkpoints, self._checkpointer = config, checkpoints, checkpointer
-        self._eval, self._record = Every(config.eval_interval), Every(config.record_interval)
-        self._save, self._sync = Every(config.save_interval), Every(config.sync_interval)
         self._is_scored = True  # Without an opt step in this life of the run, nothing is scored at its end.
         if self._reaches_target(life.best_score):
             self.outcome = Outcome.TARGET  # The run reached its target in an earlier life.
@@ -208,18 +206,18 @@ class Learner:
         self.opt_steps += 1
         self._is_scored = False
         self._window.add(losses)
-        moment = self._moment()
-        record = self._evaluate(moment) if self._eval.due(self.opt_steps) else {}
-        if self._record.due(self.opt_steps):
+        moment, config = self._moment(), self._config
+        record = self._evaluate(moment) if is_due(self.opt_steps, config.eval_interval) else {}
+        if is_due(self.opt_steps, config.record_interval):
             record |= self._records.rates()
         if record:
             self._records.write(moment, record | self._window.means())
         self._check_callbacks()
-        if self._save.due(self.opt_steps):
+        if is_due(self.opt_steps, config.save_interval):
             with logging_write_errors(WITHOUT_CHECKPOINT):
                 self._save_as(str(self.opt_steps))
         self._check_budget()
-        if self.outcome is None and self._sync.due(self.opt_steps):
+        if self.outcome is None and is_due(self.opt_steps, config.sync_interval):
             self.publish(self.opt_steps)
         return True
 

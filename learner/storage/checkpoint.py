@@ -59,6 +59,21 @@ class SaveCounts:
             self.last_at[kind] = time.time()
 
     @contextmanager
+    def saving(self, path: Path, guard: Callable[[], None] | None) -> Iterator[None]:
+        """Count time and failures of a save in this context, after ``guard`` has allowed it.
+
+        Raises:
+            CheckpointError: the save failed; the message names the path.
+        """
+        with self.timed():
+            if guard is not None:
+                guard()
+            try:
+                yield
+            except (OSError, ValueError, SafetensorError, RuntimeError) as error:
+                raise CheckpointError(f"{path}: cannot be saved: {error}") from error
+
+    @contextmanager
     def timed(self) -> Iterator[None]:
         """Count the time of the save in this context, and whether it failed."""
         began, failed = time.perf_counter(), 1
@@ -106,7 +121,7 @@ class Checkpoints:
             CheckpointError: it cannot be written.
         """
         draft = self.directory / name
-        with self._writing(draft):
+        with self.counts.saving(draft, self.guard):
             shutil.rmtree(draft, ignore_errors=True)
             draft.mkdir(parents=True)
             save_file(
@@ -125,23 +140,12 @@ class Checkpoints:
             CheckpointError: it cannot be kept; the former policy is still there.
         """
         target = self.directory / name
-        with self._writing(target):
+        with self.counts.saving(target, self.guard):
             if meta:
                 _write_meta(draft, {**_read_meta(draft), **meta})
             put_in_place(draft, target)
         self.counts.count(name)
         return target
-
-    @contextmanager
-    def _writing(self, path: Path) -> Iterator[None]:
-        """Count time and failures of a save; raise its errors as a CheckpointError that names the path."""
-        with self.counts.timed():
-            if self.guard is not None:
-                self.guard()
-            try:
-                yield
-            except (OSError, ValueError, SafetensorError, RuntimeError) as error:
-                raise CheckpointError(f"{path}: cannot be saved: {error}") from error
 
     def has(self, name: str) -> bool:
         """Whether there is a policy of this name."""
@@ -169,17 +173,12 @@ class NoCheckpoints(Checkpoints):
 
 @dataclass(frozen=True)
 class Best:
-    """The policy in ``best/``, without its parameters.
-
-    Args:
-        opt_steps: at which it was saved.
-        score: of its evaluation.
-        scored_by: how it was scored, see ``describe_scoring``.
-    """
+    """The policy in ``best/``, without its parameters."""
 
     opt_steps: int
     score: float
     scored_by: dict[str, Any]
+    """The settings on which the score depends, see ``describe_scoring``."""
 
 
 def read_best(run: Path) -> Best | None:

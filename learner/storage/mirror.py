@@ -119,10 +119,7 @@ def _compressor() -> zstandard.ZstdCompressor:
 
 
 class Mirror:
-    """The mirror of one run.
-
-    Args:
-        url: of its place.
+    """The mirror of one run, at this URL.
 
     Raises:
         PluginError: the driver of such places is not installed.

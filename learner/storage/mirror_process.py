@@ -29,11 +29,6 @@ class MirrorProcess:
     """Mirrors a run in a child process, from ``begin`` on. A context manager: at its end it mirrors what is left.
 
     Enter it before the parts of the run that write to its directory, so that it ends after them.
-
-    Args:
-        run: the run's directory.
-        run_id: of the run.
-        config: names a mirror.
     """
 
     def __init__(self, run: Path, run_id: str, config: StorageConfig) -> None:

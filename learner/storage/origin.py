@@ -42,10 +42,6 @@ def require_same_spaces(run: Path, schema: Schema) -> None:
 
     Nothing is checked if the earlier run has no replay of this release, or has self-contained items.
 
-    Args:
-        run: the directory of the earlier run.
-        schema: of the rows of this run.
-
     Raises:
         CheckpointError: a column or the bounds of an action differ; the message names both spaces.
     """
@@ -188,10 +184,6 @@ class Origin:
 
     def restore(self, parts: Parts, config: RunConfig) -> None:
         """Load the saved agent into the agent of the new run; log the settings in which the two agents differ.
-
-        Args:
-            parts: of the new run.
-            config: of the new run.
 
         Raises:
             CheckpointError: the two agents do not fit; the message names both, and the settings in which they differ.

@@ -32,9 +32,6 @@ _END_SECONDS: Final = 5.0
 class RunLock:
     """The exclusive lock of a run directory, from now on until ``close`` or the end of the process.
 
-    Args:
-        path: of the directory.
-
     Raises:
         RunDirectoryError: another learner uses the directory, on this host or on another.
         OSError: the lock's file cannot be written.

@@ -163,14 +163,12 @@ class StateFiles:
         Raises:
             CheckpointError: it cannot be written, or holds NaN and would be useless; earlier checkpoints stay.
         """
-        with self.counts.timed(), removing_unfinished(self.directory / f".{state.opt_steps}.part") as draft:
+        with (
+            removing_unfinished(self.directory / f".{state.opt_steps}.part") as draft,
+            self.counts.saving(draft, self._guard),
+        ):
             _require_no_nan(state)
-            if self._guard is not None:
-                self._guard()
-            try:
-                self._write(state, watermark, draft)
-            except (OSError, SafetensorError, RuntimeError) as error:
-                raise CheckpointError(f"{draft}: cannot be saved: {error}") from error
+            self._write(state, watermark, draft)
         self.counts.count("state")
 
     def remove_after(self, opt_steps: int) -> None:

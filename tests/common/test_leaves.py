@@ -8,7 +8,7 @@ import torch
 from gymnasium.spaces import Box, Dict, Discrete
 
 from common.errors import PluginError
-from common.leaves import as_shape, copy_leaves, empty_leaves, on_host, pick_lanes, put_leaves
+from common.leaves import as_shape, by_path, copy_leaves, empty_leaves, on_host, pick_lanes, put_leaves, stack_lanes
 
 ARM = Dict({"joints": Box(-1, 1, (2,), np.float32), "mode": Discrete(3)})
 
@@ -52,3 +52,11 @@ def test_a_single_zero_stands_for_zeros_and_no_other_number_for_an_array() -> No
     assert as_shape(0, (2,), "info['force']").tolist() == [0, 0]
     with pytest.raises(PluginError, match=r"env: info\['force'\]: expected the shape \[2\], found \[\]"):
         as_shape(1, (2,), "info['force']")
+
+
+def test_single_elements_become_the_leaves_of_as_many_lanes() -> None:
+    first, second = np.arange(2.0), np.arange(2.0, 4.0)
+    assert by_path(stack_lanes([first, second]))[""].tolist() == [[0.0, 1.0], [2.0, 3.0]]
+    stacked = stack_lanes([{"a": first, "b": second}, {"a": second, "b": first}])
+    assert by_path(stacked)["a"].tolist() == [[0.0, 1.0], [2.0, 3.0]]
+    assert by_path(stacked)["b"].tolist() == [[2.0, 3.0], [0.0, 1.0]]

@@ -23,7 +23,7 @@ from common.wire.address import split_address
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.pb import crossborder_pb2_grpc as pb_grpc
 from common.wire.rpc import PROTOCOL_VERSION
-from common.wire.tokens import Tokens, TokenSource, authorization
+from common.wire.tokens import TokenSource, authorization
 
 SECONDS: Final = 180.0
 SERVICE: Final = f"/{pb.DESCRIPTOR.services_by_name['LearnerService'].full_name}"
@@ -56,7 +56,7 @@ class Hostile:
 
     def __init__(self, address: str, certs: Path) -> None:
         self.address, self._ca = split_address(address), certs / "ca.pem"
-        self._token = authorization(Tokens(TokenSource("actor", certs / "actor.token")).first())
+        self._token = authorization(TokenSource("actor", certs / "actor.token").read()[0].secret)
         self._stack = ExitStack()
         self._context = ssl.create_default_context(cafile=str(self._ca))
         self._context.set_alpn_protocols(["h2"])

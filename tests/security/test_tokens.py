@@ -20,7 +20,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from common.errors import AuthenticationError
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.pb import crossborder_pb2_grpc as pb_grpc
-from common.wire.tokens import ACTOR_VARIABLE, UNNAMED, Tokens, TokenSource, authorization
+from common.wire.tokens import ACTOR_VARIABLE, UNNAMED, TokenSource, authorization
 from common.wire.trust import Trust
 from tests.conftest import PATIENCE, Command, wait_for
 from tests.learner.scrapes import scrape_ingest
@@ -43,7 +43,7 @@ def channel(secured: Secured) -> Iterator[grpc.Channel]:
 
 def secret_of(secured: Secured, name: str) -> str:
     """The newest token of a file."""
-    return Tokens(TokenSource(name, secured.certs / f"{name}.token")).first()
+    return TokenSource(name, secured.certs / f"{name}.token").read()[0].secret
 
 
 def metadata(secured: Secured, token: str) -> tuple[tuple[str, str], ...]:

@@ -10,7 +10,7 @@ from safetensors.numpy import save
 
 from actor.client.assembly import ModelFile
 from actor.client.pool_models import PoolModels
-from actor.client.shared_models import find_shared_opponent
+from actor.client.shared_models import find_shared_models
 from common.config.pool_config import MAX_POOL
 from common.data import Model, ModelVersion
 from common.wire.tensor_file import read_tensors
@@ -85,7 +85,9 @@ def test_a_learner_cannot_announce_so_many_models_or_such_weights_that_the_actor
 
 
 def test_the_workers_of_a_host_fetch_a_model_once_and_its_file_goes_when_it_left_the_pool(tmp_path: Path) -> None:
-    workers = [PoolModels(lambda version: find_shared_opponent(tmp_path, "run", Event(), version)) for _ in range(3)]
+    workers = [
+        PoolModels(lambda version: find_shared_models(tmp_path, "run", Event(), opponent=version)) for _ in range(3)
+    ]
     fetched = list[ModelVersion]()
 
     def fetch(version: ModelVersion) -> ModelFile:
@@ -100,4 +102,4 @@ def test_the_workers_of_a_host_fetch_a_model_once_and_its_file_goes_when_it_left
             assert worker.weights() == announced
     assert sorted(fetched) == [ONE, TWO, THREE]
     assert not [path.name for path in tmp_path.iterdir() if "-1-1" in path.name]
-    assert find_shared_opponent(None, "run", Event(), ONE) is None
+    assert find_shared_models(None, "run", Event(), opponent=ONE) is None

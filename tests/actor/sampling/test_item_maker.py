@@ -128,7 +128,7 @@ def outcome(obs: Leaves, final_obs: Leaves | None = None) -> Round:
 
 def test_the_next_observation_of_an_ended_episode_is_its_last_one() -> None:
     seen = rows(1, 2, 3)
-    found = next_of(outcome(seen, rows(9)), None)
+    found = next_of(outcome(seen, rows(9)), Stacker(SPEC, 3, 1))
     np.testing.assert_array_equal(found, rows(1, 9, 3))
     np.testing.assert_array_equal(seen, rows(1, 2, 3), err_msg="the lanes go on with their own")
 
@@ -136,7 +136,7 @@ def test_the_next_observation_of_an_ended_episode_is_its_last_one() -> None:
 def test_each_leaf_of_a_structured_observation_is_the_last_one() -> None:
     obs = {path: np.zeros((3, 1), np.float32) for path in Goals.observation_space}
     last = {path: np.full((1, 1), number, np.float32) for number, path in enumerate(obs, start=1)}
-    found = next_of(outcome(obs, last), None)
+    found = next_of(outcome(obs, last), Stacker(SPEC, 3, 1))
     assert isinstance(found, dict)
     assert [found[path][:, 0].tolist() for path in obs] == [[0, number, 0] for number in range(1, len(obs) + 1)]
 

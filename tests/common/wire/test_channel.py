@@ -19,7 +19,7 @@ from common.wire.channel import TokenPlugin, get_model, name_proxy, open_channel
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.pb import crossborder_pb2_grpc as pb_grpc
 from common.wire.tls import read_pair
-from common.wire.tokens import ACTOR_VARIABLE, Tokens
+from common.wire.tokens import ACTOR_VARIABLE
 from common.wire.trust import Trust
 from crossborder.certificates.authority import make_files
 from tests.conftest import PATIENCE, ROOT
@@ -122,7 +122,7 @@ def test_every_call_carries_the_token_that_the_file_holds_then(tmp_path: Path) -
     path, found = tmp_path / "token", []
     path.touch(0o600)
     path.write_text("a-token-of-today")
-    tokens = Tokens.find(path, ACTOR_VARIABLE, {})
+    tokens = Trust(token_file=path).tokens()
     assert tokens is not None
     plugin = TokenPlugin(tokens)
     plugin(None, lambda metadata, error: found.append((metadata, error)))  # type: ignore[arg-type]

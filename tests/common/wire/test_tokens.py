@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from common.errors import ConfigError
-from common.wire.tokens import ACTOR_VARIABLE, UNNAMED, Token, Tokens, TokenSource, authorization, bearer, format_tokens
+from common.wire.tokens import ACTOR_VARIABLE, UNNAMED, Token, TokenSource, authorization, bearer, format_tokens
+from common.wire.trust import Trust
 
 FIRST, SECOND = "first-token-of-all", "second-token-of-all"
 
@@ -19,11 +20,11 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_a_line_is_a_name_and_a_token_or_a_token_alone_and_the_first_is_sent(path: Path) -> None:
-    source, tokens = TokenSource.find(path, ACTOR_VARIABLE, {}), Tokens.find(path, ACTOR_VARIABLE, {})
+    source, tokens = TokenSource.find(path, ACTOR_VARIABLE, {}), Trust(token_file=path).tokens()
     assert source is not None
     assert source.read() == (Token(UNNAMED, FIRST), Token("alice", SECOND))
     assert tokens is not None
-    assert tokens.first() == FIRST
+    assert tokens.get()[0].secret == FIRST
     assert format_tokens(source.read()) == path.read_text()
 
 
@@ -45,12 +46,12 @@ def test_a_given_file_precedes_the_environments_file_which_precedes_the_environm
     other.write_text(SECOND)
     environment = {f"{ACTOR_VARIABLE}_FILE": str(other), ACTOR_VARIABLE: "third-token-of-all"}
     found = [
-        Tokens.find(path, ACTOR_VARIABLE, environment),
-        Tokens.find(None, ACTOR_VARIABLE, environment),
-        Tokens.find(None, ACTOR_VARIABLE, {ACTOR_VARIABLE: "third-token-of-all"}),
+        TokenSource.find(path, ACTOR_VARIABLE, environment),
+        TokenSource.find(None, ACTOR_VARIABLE, environment),
+        TokenSource.find(None, ACTOR_VARIABLE, {ACTOR_VARIABLE: "third-token-of-all"}),
     ]
-    assert [tokens.first() for tokens in found if tokens] == [FIRST, SECOND, "third-token-of-all"]
-    assert Tokens.find(None, ACTOR_VARIABLE, {}) is None
+    assert [source.read()[0].secret for source in found if source] == [FIRST, SECOND, "third-token-of-all"]
+    assert TokenSource.find(None, ACTOR_VARIABLE, {}) is None
 
 
 def test_a_file_in_the_users_home_is_named_where_it_was_looked_for(
@@ -77,7 +78,7 @@ def test_a_file_in_the_users_home_is_named_where_it_was_looked_for(
 def test_a_file_without_proper_tokens_is_an_error_that_shows_none(path: Path, text: str, message: str) -> None:
     path.write_text(text)
     with pytest.raises(ConfigError, match=message) as error:
-        Tokens.find(path, ACTOR_VARIABLE, {})
+        Trust(token_file=path).tokens()
     assert "short" not in str(error.value)
 
 

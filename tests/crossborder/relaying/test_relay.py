@@ -17,11 +17,11 @@ from actor.client.connector import Connector
 from actor.client.probe import Probe
 from actor.manager import ActorManager
 from common.errors import AuthenticationError, ConfigError, RefusedError
-from common.wire import waiting
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.pb import crossborder_pb2_grpc as pb_grpc
 from common.wire.rpc import PROTOCOL_VERSION
 from common.wire.trust import Trust
+from common.wire.waiting import WaitingBytes
 from crossborder.relaying import relay as relay_module
 from crossborder.relaying.relay import RelaySettings
 from learner.loop.server import LearnerServer
@@ -154,7 +154,7 @@ def test_connections_that_make_a_relay_keep_too_many_unfinished_messages_are_end
     secured, relays = besieged
     monkeypatch.setattr(relay_module, "MAX_WAITING_BYTES", 1 << 20)
     used = count(step=1 << 30)  # The relay shares this process with the tests, whose memory says nothing.
-    monkeypatch.setattr(waiting._OwnMemory, "bytes", lambda _: next(used))
+    monkeypatch.setattr(WaitingBytes, "_own_memory", lambda _: next(used))
     with relays() as address, closing(Hostile(address, secured.certs)) as hostile:
         wires = [hostile.http2(token="0" * 43, source=f"127.0.0.{2 + i}") for i in range(40)]
         for wire in wires:
