@@ -20,7 +20,8 @@ EXAMPLES = """\
 
   learner-server … --certificate certs/server.pem --key certs/server.key --token-file certs/actor.token
   actor-worker … --ca certs/ca.pem --token-file certs/actor.token
-  policy-server … --listen-certificate certs/server.pem --listen-key certs/server.key --listen-tokens certs/clients.tokens
+  policy-server … --listen-certificate certs/server.pem --listen-key certs/server.key \\
+                  --listen-tokens certs/clients.tokens
   mutual TLS: learner-server … --client-ca certs/ca.pem
               actor-worker … --certificate certs/actor.pem --key certs/actor.key
 
