@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from common.errors import ConfigError
-from common.wire.tokens import MAX_NAME, UNNAMED, Token, TokenSource, format_tokens, is_name
+from common.wire.tokens import MAX_NAME, UNNAMED, Token, TokenSource, format_tokens, is_name, read_token_text
 
 AUTHORITY_DAYS = 3650
 ALWAYS_NAMED = ("localhost", "127.0.0.1", "::1")
@@ -192,7 +192,9 @@ def _new_tokens(path: Path) -> bytes:
 
 
 def _tokens_of(path: Path) -> tuple[Token, ...]:
-    return TokenSource(f"token file {path}", path).read() if path.exists() else ()
+    """The tokens of a file; none if there is no file, or if the last token in it was deleted."""
+    is_empty = not path.exists() or not read_token_text(path).strip()
+    return () if is_empty else TokenSource(f"token file {path}", path).read()
 
 
 def _new_token(name: str) -> Token:

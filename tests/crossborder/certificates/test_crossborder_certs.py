@@ -57,6 +57,13 @@ def test_each_client_of_an_acting_service_gets_a_token_of_its_own(tmp_path: Path
     assert tokens_of(tmp_path / "clients" / "game.token") == everybody[:1]
 
 
+@pytest.mark.parametrize(("role", "file"), [("actor", "actor.token"), ("client", "clients.tokens")])
+def test_a_token_can_be_added_after_the_last_one_was_deleted(tmp_path: Path, role: str, file: str) -> None:
+    (tmp_path / file).write_text("\n")
+    assert main(["--out", str(tmp_path), f"--{role}", "robot"]) == 0
+    assert [token.name for token in tokens_of(tmp_path / file)] == ["robot"]
+
+
 def test_a_holders_token_is_replaced_when_asked_for_and_the_one_before_stays(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
