@@ -19,13 +19,15 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from common.errors import ConfigError
-from common.wire.tokens import MAX_NAME, UNNAMED, Token, TokenSource, format_tokens, is_name
+from common.wire.tokens import MAX_NAME, UNNAMED, Token, TokenSource, format_tokens, is_name, read_token_text
 
 AUTHORITY_DAYS = 3650
 ALWAYS_NAMED = ("localhost", "127.0.0.1", "::1")
 """The server's certificate is valid for these names too, by which actors on its own host reach it."""
 AUTHORITY = ("ca.pem", "ca.key")
 TOKENS = ("actor.token", "admin.token")
+SERVERS_TOKENS = {"actor": "actor.token", "admin": "admin.token", "client": "clients.tokens"}
+"""For each role the file that its server reads: the learner, and for clients the acting service."""
 FOR_LEARNER = ("ca.pem", "server.pem", "server.key", *TOKENS)
 FOR_ACTORS = ("ca.pem", "actor.pem", "actor.key", "actor.token")
 """``ca.key`` is in neither list: anybody who has this key can pose as the learner."""
@@ -190,7 +192,9 @@ def _new_tokens(path: Path) -> bytes:
 
 
 def _tokens_of(path: Path) -> tuple[Token, ...]:
-    return TokenSource(f"token file {path}", path).read() if path.exists() else ()
+    """The tokens of a file; none if there is no file, or if the last token in it was deleted."""
+    is_empty = not path.exists() or not read_token_text(path).strip()
+    return () if is_empty else TokenSource(f"token file {path}", path).read()
 
 
 def _new_token(name: str) -> Token:
@@ -198,24 +202,24 @@ def _new_token(name: str) -> Token:
 
 
 def add_token(directory: Path, role: str, name: str, *, renew: bool) -> list[Path]:
-    """Make a token for a new holder: add it to the learner's file, and write it to a file for the holder alone.
+    """Make a token for a new holder: add it to the server's file, and write it to a file for the holder alone.
 
     Args:
-        directory: of the learner's files; it is made if it does not exist.
-        role: ``actor`` or ``admin``.
+        directory: of the server's files; it is made if it does not exist.
+        role: a key of ``SERVERS_TOKENS``.
         name: of the holder.
         renew: the holder has a token and gets another; its newest old one stays valid. Without ``renew`` the holder
             must not have a token yet.
 
     Returns:
-        The learner's file, ``ROLE.token``, and the holder's, ``ROLEs/NAME.token``.
+        The server's file, and the holder's, ``ROLEs/NAME.token``.
 
     Raises:
         ConfigError: the name is malformed or taken, or a file cannot be read or written.
     """
     if not is_name(name) or name == UNNAMED:
         raise ConfigError(f"name: expected up to {MAX_NAME} letters, digits, '.', '_' and '-', found '{name}'")
-    path = directory / f"{role}.token"
+    path = directory / SERVERS_TOKENS[role]
     known = _tokens_of(path)
     before = [token for token in known if token.name == name]
     if before and not renew:

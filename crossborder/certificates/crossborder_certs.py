@@ -14,10 +14,14 @@ EXAMPLES = """\
   crossborder-certs --out certs --host gpu-host --renew             new ones, same authority; old tokens stay valid
   crossborder-certs --out certs --actor cpu-1                       a token for cpu-1's actors: certs/actors/cpu-1.token
   crossborder-certs --out certs --admin alice                       a token for alice: certs/admins/alice.token
+  crossborder-certs --out certs --client game                       a token for a client of an acting service:
+                                                                    certs/clients/game.token
   sed -i '/^cpu-1 /d' certs/actor.token                             cpu-1 is out within a second
 
   learner-server … --certificate certs/server.pem --key certs/server.key --token-file certs/actor.token
   actor-worker … --ca certs/ca.pem --token-file certs/actor.token
+  policy-server … --listen-certificate certs/server.pem --listen-key certs/server.key \\
+                  --listen-tokens certs/clients.tokens
   mutual TLS: learner-server … --client-ca certs/ca.pem
               actor-worker … --certificate certs/actor.pem --key certs/actor.key
 
@@ -54,6 +58,12 @@ def parser() -> Parser:
         help="only add a token of this name for an admin, and write it to DIR/admins/NAME.token",
     )
     made.add_argument(
+        "--client",
+        metavar="NAME",
+        help="only add a token of this name for a client of an acting service to DIR/clients.tokens, and write it to "
+        "DIR/clients/NAME.token",
+    )
+    made.add_argument(
         "--for-learner",
         type=as_path,
         metavar="DIR2",
@@ -81,7 +91,7 @@ def _write(arguments: argparse.Namespace) -> None:
         raise PluginError(f"{error}; for certificates: pip install 'crossborder[certs]'") from error
 
     directory, renew = arguments.out, arguments.renew
-    holders = {"actor": arguments.actor, "admin": arguments.admin}
+    holders = {"actor": arguments.actor, "admin": arguments.admin, "client": arguments.client}
     added = {role: name for role, name in holders.items() if name is not None}
     if added:
         made = [path for role, name in added.items() for path in add_token(directory, role, name, renew=renew)]

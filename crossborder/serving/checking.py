@@ -116,7 +116,7 @@ CHECKS: Final = (
     Check(
         "doors",
         ServingHost.doors,
-        "crossborder-certs makes certificates, and tokens, a line NAME TOKEN for each client; for WebSocket: "
+        "crossborder-certs makes certificates, and a token for each client by --client NAME; for WebSocket: "
         "pip install 'crossborder[serving]'",
     ),
     Check("ports", ServingHost.ports, "end the program that listens there, or set another port; 0 takes a free one"),

@@ -80,7 +80,7 @@ async def serve(
     service = ActingService(config, sessions, figures, limits, audit, seconds)
     server, admission, address = _open_grpc_door(service, counts)
     page = StatusPage(sessions)
-    metrics = _serve_metrics(ServingCollector(sessions, figures, counts), page, config)
+    metrics = _serve_metrics(ServingCollector(sessions, figures, counts, config.tls), page, config)
     async with AsyncExitStack() as stack:
         stack.callback(metrics.close)
         working = await stack.enter_async_context(_working(work for policy in policies for work in policy.works()))
@@ -88,7 +88,7 @@ async def serve(
         ticks = [sessions.tick, admission.tick, page.tick, *(policy.batches.tick for policy in policies)]
         websocket = None
         if config.websocket is not None:
-            door = _make_websocket_door(service)
+            door = _make_websocket_door(service, admission)
             websocket = await stack.enter_async_context(door.opened(config.websocket))
             ticks.append(door.tick)
         gc.collect()
@@ -135,7 +135,7 @@ def _open_grpc_door(service: ActingService, counts: IngestCounts) -> tuple[grpc.
     return server, admission, address
 
 
-def _make_websocket_door(service: ActingService) -> WebSocketDoor:
+def _make_websocket_door(service: ActingService, admission: Admission) -> WebSocketDoor:
     """The door, which a service has only if it asks for it: it needs packages that others need not have.
 
     Raises:
@@ -145,7 +145,7 @@ def _make_websocket_door(service: ActingService) -> WebSocketDoor:
         from crossborder.serving.websocket_door import WebSocketDoor  # noqa: PLC0415 - see above
     except ModuleNotFoundError as error:
         raise PluginError(f"websocket: {error}; pip install 'crossborder[serving]'") from error
-    return WebSocketDoor(service, _make_gate(service.config))  # A gate of its own: it knows one port.
+    return WebSocketDoor(service, _make_gate(service.config), admission)  # A gate of its own: it knows one port.
 
 
 def _make_gate(config: ServingConfig) -> Gate:

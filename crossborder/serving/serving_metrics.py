@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterable, Mapping
 from prometheus_client.core import HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from common.config.server_config import TlsConfig
 from crossborder.serving.figures import Figures, PolicyFigures
 from crossborder.serving.served_policy import ServedPolicy
 from crossborder.serving.sessions import Sessions
 from learner.ingest.refusals import BucketCounts, IngestCounts
-from learner.records.exposition import counter, counters, gauge, gauges
+from learner.records.exposition import certificate_expiry, counter, counters, gauge, gauges
 
 
 class ServingCollector(Collector):
@@ -20,8 +21,8 @@ class ServingCollector(Collector):
     Each value is read whole; two values of one scrape may be a moment apart.
     """
 
-    def __init__(self, sessions: Sessions, figures: Figures, counts: IngestCounts) -> None:
-        self._sessions, self._figures, self._counts = sessions, figures, counts
+    def __init__(self, sessions: Sessions, figures: Figures, counts: IngestCounts, tls: TlsConfig | None) -> None:
+        self._sessions, self._figures, self._counts, self._tls = sessions, figures, counts, tls
 
     def collect(self) -> Iterable[Metric]:
         sessions, figures, counts = self._sessions, self._figures, self._counts
@@ -34,6 +35,7 @@ class ServingCollector(Collector):
         yield counters("crossborder_serving_refused_total", "Requests refused.", "reason", figures.refused)
         yield counters("crossborder_serving_over_limit_total", "Calls over a limit.", "limit", counts.over_limit)
         yield counter("crossborder_serving_unauthenticated_total", "Calls without a token.", counts.unauthenticated)
+        yield certificate_expiry({"serving": self._tls})
         yield from _collect_policies(sessions.policies)
 
 

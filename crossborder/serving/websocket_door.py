@@ -16,6 +16,7 @@ from websockets.http11 import Request, Response
 from websockets.typing import Origin
 
 from common.errors import AddressError, CrossborderError
+from common.process.log import LogThrottle
 from common.wire.acting_payloads import Description
 from common.wire.address import join_address, name_peer, split_address
 from common.wire.pb import acting_pb2 as pb
@@ -34,8 +35,7 @@ from crossborder.serving.websocket_messages import (
     tell_description,
     write,
 )
-from learner.ingest.admission import OpenCall
-from learner.ingest.audit import STRANGER
+from learner.ingest.admission import REFUSALS_LOGGED_EVERY, Admission, OpenCall
 from learner.ingest.gate import CLIENT_METHODS, Caller, Gate
 from learner.ingest.refusals import (
     OverLimitError,
@@ -63,13 +63,15 @@ class WebSocketDoor:
     Args:
         service: whose door this is.
         gate: knows clients by their tokens.
+        admission: notes who was refused, for all doors.
     """
 
-    def __init__(self, service: ActingService, gate: Gate) -> None:
-        self._service, self._gate = service, gate
+    def __init__(self, service: ActingService, gate: Gate, admission: Admission) -> None:
+        self._service, self._gate, self._admission = service, gate, admission
         self._config, self._limits = service.config, service.limits
         self._listener: StrangersListener
         self._open = set[OpenCall]()
+        self._strangers_log = LogThrottle(REFUSALS_LOGGED_EVERY)
         self._tasks = set[asyncio.Task[None]]()
         """Of all connections."""
 
@@ -142,17 +144,19 @@ class WebSocketDoor:
         task = asyncio.current_task()
         assert task is not None, "the server makes a task for each connection"
         self._tasks.add(task)
-        as_text = True
+        as_text, caller = True, None
         try:
             message = await self._read_in_time(socket)
             as_text = isinstance(message, str)
             values = dict(parse(message))
-            caller = await self._identify(socket, values.pop("token", ""))
+            caller = self._identify(socket, values.pop("token", ""))
+            await self._gate.require_own_user(caller)
             self._listener.release(socket.remote_address)
             await self._serve_caller(socket, caller, values, as_text=as_text)
         except ConnectionClosed as error:
             log.debug("a connection has ended: %s", error)
         except CrossborderError as error:
+            self._note(caller, error)
             await self._refuse(socket, error, as_text=as_text)
         finally:
             self._tasks.discard(task)
@@ -189,22 +193,19 @@ class WebSocketDoor:
         except TimeoutError:
             raise self._limits.count_refusal("handshake_seconds") from None
 
-    async def _identify(self, socket: ServerConnection, token: object) -> Caller:
+    def _identify(self, socket: ServerConnection, token: object) -> Caller:
         """The caller that has sent this token; a caller without any sends an empty one.
 
         Raises:
             UnauthenticatedError: the token is not valid.
-            OtherUserError: another user of this host calls, and there are no tokens.
+            OverLimitError: too many calls without a valid token came from this address.
         """
         peer = name_peer(*socket.remote_address[:2])
         try:
-            caller = self._gate.identify(METHOD, [authorization(token if isinstance(token, str) else "")], peer)
+            return self._gate.identify(METHOD, [authorization(token if isinstance(token, str) else "")], peer)
         except UnauthenticatedError:
-            self._service.audit.note("refused", STRANGER, method=METHOD, peer=peer)
-            self._limits.count_failure(peer)
+            self._admission.note_stranger(METHOD, peer)
             raise
-        await self._gate.require_own_user(caller)
-        return caller
 
     async def _talk(self, socket: ServerConnection, caller: Caller, values: Values, *, as_text: bool) -> None:
         if "describe" in values:
@@ -228,11 +229,19 @@ class WebSocketDoor:
         async for message in socket:
             yield read_request(parse(message), description)
 
+    def _note(self, caller: Caller | None, error: CrossborderError) -> None:
+        """Count, note and log a refusal. Strangers get one line in ten seconds, however many come."""
+        name, message = status_of(error)[1], message_of(error)
+        self._service.figures.refused[name] += 1
+        if caller is not None:
+            self._admission.note_refusal(caller, error)
+            log.warning("%s: %s", name, message)
+        elif (missed := self._strangers_log.due()) is not None:
+            log.warning("%s: %s (%d more before it)", name, message, missed)
+
     async def _refuse(self, socket: ServerConnection, error: CrossborderError, *, as_text: bool) -> None:
         """Tell the client why its connection ends, and end it."""
         name, message = status_of(error)[1], message_of(error)
-        self._service.figures.refused[name] += 1
-        log.warning("%s: %s", name, message)
         try:
             await socket.send(write({"error": {"name": name, "message": message}}, as_text=as_text))
         except ConnectionClosed:

@@ -129,18 +129,25 @@ class Admission(grpc.aio.ServerInterceptor):
         return grpc.stream_stream_rpc_method_handler(serve, deserialize, _serializer_of(handler.response_serializer))
 
     async def _refuse_stranger(self, method: str, context: Context, unauthenticated: UnauthenticatedError) -> None:
-        peer = context.peer()
-        self._audit.note("refused", STRANGER, method=method, peer=peer_address(peer))
         try:
-            self._limits.count_failure(peer)
+            self.note_stranger(method, context.peer())
         except OverLimitError as error:
             code, name = status_of(error)
             await context.abort(code, str(error), ((ERROR_KEY, name),))
+        await context.abort(grpc.StatusCode.UNAUTHENTICATED, str(unauthenticated))
+
+    def note_stranger(self, method: str, peer: str) -> None:
+        """Note that a call had no valid token.
+
+        Raises:
+            OverLimitError: too many such calls came from this address.
+        """
+        self._audit.note("refused", STRANGER, method=method, peer=peer_address(peer))
+        self._limits.count_failure(peer)
         self._counts.unauthenticated += 1
         missed = self._refusal_log.due()
         if missed is not None:
             log.warning("a call from %s had no valid token (%d more before it)", peer, missed)
-        await context.abort(grpc.StatusCode.UNAUTHENTICATED, str(unauthenticated))
 
     async def _serve_caller(
         self, handler: Handler, caller: Caller, connection: Traffic, requests: AsyncIterator[Any], context: Context
@@ -150,29 +157,31 @@ class Admission(grpc.aio.ServerInterceptor):
             await self._gate.require_own_user(caller)
             await self._within_limits(handler, caller, connection, requests, context)
         except UnauthenticatedError as error:
-            self._note_refusal(caller, "unauthenticated", "the token was revoked")
+            self.note_refusal(caller, error)
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, str(error))
         except DecodeError as error:
             refused = RefusedError(f"{caller.method}: expected a message of crossborder, found other bytes: {error}")
-            self._note_refusal(caller, status_of(refused)[1], str(refused))
+            self.note_refusal(caller, refused)
             await refuse(context, refused)
         except CordonedError as error:
             # The actor asks again every few seconds while the cordon is in force, so these refusals are not logged.
             code, name = status_of(error)
             await context.abort(code, str(error), ((ERROR_KEY, name),))
         except CrossborderError as error:
-            self._note_refusal(caller, status_of(error)[1], str(error))
+            self.note_refusal(caller, error)
             await refuse(context, error)
         except OSError as error:  # The disk may have room when the caller tries again; its path is for the log alone.
             if error.errno is None:
                 raise
-            self._note_refusal(caller, "storage", str(error))
+            self._audit.note("refused", "storage", **caller.facts(), reason=str(error))
             log.error("%s from %s: %s", caller.method, caller.peer, error)
             reason = f"a file cannot be read or written at the server's host: {error.strerror}"
             await context.abort(grpc.StatusCode.UNAVAILABLE, reason, ((ERROR_KEY, "storage"),))
 
-    def _note_refusal(self, caller: Caller, outcome: str, reason: str) -> None:
-        self._audit.note("refused", outcome, **caller.facts(), reason=reason)
+    def note_refusal(self, caller: Caller, error: CrossborderError) -> None:
+        """Note that a call of a known caller was refused or ended."""
+        reason = "the token was revoked" if isinstance(error, UnauthenticatedError) else str(error)
+        self._audit.note("refused", status_of(error)[1], **caller.facts(), reason=reason)
 
     async def _within_limits(
         self, handler: Handler, caller: Caller, connection: Traffic, requests: AsyncIterator[Any], context: Context

@@ -9,10 +9,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from common.data import Array
-from common.wire.tls import read_expiry
 from learner.ingest.core import IngestCore
 from learner.ingest.fleet_metrics import COUNTED, NAMES, find_lags, fleet_metrics
-from learner.records.exposition import counter, counters, gauge, gauges, rank_info
+from learner.records.exposition import certificate_expiry, counter, counters, gauge, gauges, rank_info
 from learner.shared.actor_table import ActorState, plain_values
 
 _STATES = tuple(state for state in ActorState if state is not ActorState.UNUSED)
@@ -74,11 +73,7 @@ class IngestCollector(Collector):
 
     def _certificates(self) -> Metric:
         config = self._core.config
-        files = {"grpc": config.server.tls, "metrics": config.metrics.tls}
-        found = {port: read_expiry(tls.certificate) for port, tls in files.items() if tls is not None}
-        values = {port: expiry for port, expiry in found.items() if expiry is not None}
-        text = "Unix time at which the learner's certificate expires."
-        return gauges("crossborder_certificate_expiry_timestamp_seconds", text, "port", values)
+        return certificate_expiry({"grpc": config.server.tls, "metrics": config.metrics.tls})
 
     def _models(self) -> Iterable[Metric]:
         control, counts = self._core.control, self._core.counts

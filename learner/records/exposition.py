@@ -30,7 +30,7 @@ from common.config.run_config import MetricsConfig
 from common.config.server_config import TlsConfig
 from common.errors import AddressError
 from common.process.log import LogThrottle
-from common.wire.tls import read_authorities, read_pair
+from common.wire.tls import read_authorities, read_expiry, read_pair
 from common.wire.watched import Watched
 
 log = logging.getLogger(__name__)
@@ -67,6 +67,14 @@ def info(name: str, text: str, labels: Mapping[str, str]) -> Metric:
     family = GaugeMetricFamily(name, text, labels=list(labels))
     family.add_metric(list(labels.values()), 1)
     return family
+
+
+def certificate_expiry(ports: Mapping[str, TlsConfig | None]) -> Metric:
+    """When the certificate of each port with TLS expires, from its file; one that cannot be read is left out."""
+    found = {port: read_expiry(tls.certificate) for port, tls in ports.items() if tls is not None}
+    values = {port: expiry for port, expiry in found.items() if expiry is not None}
+    text = "Unix time at which the certificate expires."
+    return gauges("crossborder_certificate_expiry_timestamp_seconds", text, "port", values)
 
 
 def rank_info(run_id: str, rank: int, n_ranks: int) -> Metric:

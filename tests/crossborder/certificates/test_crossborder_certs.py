@@ -49,6 +49,21 @@ def test_a_named_token_lets_its_holder_in_and_only_the_holders_file_holds_it_alo
         assert (tmp_path / f"{role}s/{name}.token").stat().st_mode & 0o777 == 0o600
 
 
+def test_each_client_of_an_acting_service_gets_a_token_of_its_own(tmp_path: Path) -> None:
+    for name in ("game", "robot"):
+        assert main(["--out", str(tmp_path), "--client", name]) == 0
+    everybody = tokens_of(tmp_path / "clients.tokens")
+    assert [token.name for token in everybody] == ["game", "robot"]
+    assert tokens_of(tmp_path / "clients" / "game.token") == everybody[:1]
+
+
+@pytest.mark.parametrize(("role", "file"), [("actor", "actor.token"), ("client", "clients.tokens")])
+def test_a_token_can_be_added_after_the_last_one_was_deleted(tmp_path: Path, role: str, file: str) -> None:
+    (tmp_path / file).write_text("\n")
+    assert main(["--out", str(tmp_path), f"--{role}", "robot"]) == 0
+    assert [token.name for token in tokens_of(tmp_path / file)] == ["robot"]
+
+
 def test_a_holders_token_is_replaced_when_asked_for_and_the_one_before_stays(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

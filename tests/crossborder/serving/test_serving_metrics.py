@@ -1,21 +1,23 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from urllib.request import urlopen
 
 import grpc
 import pytest
 
 from common.wire.pb import acting_pb2 as pb
+from common.wire.tls import read_expiry
+from crossborder.certificates.authority import make_files
 from tests.conftest import PATIENCE, ROOT
 from tests.crossborder.serving.services import Caller, Counting, Service
 
 
-def scrape(service: Service) -> dict[str, float]:
+def scrape(service: Service, prefix: str = "crossborder_serving_") -> dict[str, float]:
     """The value of each sample that has a value, without the prefix of all names and the label of a single policy."""
     with urlopen(f"http://127.0.0.1:{service.places.metrics_port}/metrics", timeout=PATIENCE) as answer:
         lines = answer.read().decode().splitlines()
-    prefix = "crossborder_serving_"
     found = (
         line.removeprefix(prefix).replace('{policy=""}', "").rsplit(" ", 1) for line in lines if line.startswith(prefix)
     )
@@ -51,6 +53,15 @@ def test_each_policy_has_its_own_figures() -> None:
     assert [told[f'actions_total{{policy="{name}"}}'] for name in named] == [1, 2]
     assert [told[f'batch_lanes_sum{{policy="{name}"}}'] for name in named] == [1, 2]
     assert [told[f'opt_steps{{policy="{name}"}}'] for name in named] == [7, 7]
+
+
+def test_the_certificates_expiry_is_told_under_the_name_that_the_alert_watches(tmp_path: Path) -> None:
+    make_files(tmp_path, ["gpu-host"], 10, renew=False)
+    tls = {"certificate": tmp_path / "server.pem", "key": tmp_path / "server.key"}
+    (tmp_path / "clients.tokens").write_text(f"game {'a' * 20}\n")
+    with Service(metrics="127.0.0.1:0", tls=tls, token_file=tmp_path / "clients.tokens") as service:
+        told = scrape(service, "crossborder_certificate_")
+    assert told == {'expiry_timestamp_seconds{port="serving"}': read_expiry(tmp_path / "server.pem")}
 
 
 def test_every_metric_is_on_the_page_and_the_page_names_no_other() -> None:

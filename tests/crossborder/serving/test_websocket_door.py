@@ -26,6 +26,7 @@ from crossborder.serving.websocket_door import MOST_OPENING
 from crossborder.serving.websocket_messages import MOST_BYTES, MOST_NUMBER_BYTES
 from tests.conftest import PATIENCE
 from tests.crossborder.serving.services import Caller, Counting, Service
+from tests.crossborder.serving.test_serving_metrics import scrape
 
 Values = dict[str, Any]
 TalkTo = Callable[..., "Talk"]
@@ -297,6 +298,37 @@ def test_a_token_comes_in_the_first_message_over_tls_and_ends_its_connections_wh
         assert not tls_socket.session.has_ticket  # Tickets upset clients with two threads.
         tokens.write_text(f"another-client {'c' * 20}\n")
         assert talk.read()["error"]["name"] == "unauthenticated"
+
+
+def test_refusals_are_audited_counted_and_logged_as_those_by_grpc(
+    talk_to: TalkTo, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    make_files(tmp_path, ["gpu-host"], 1, renew=False)
+    tokens, audit = tmp_path / "clients.tokens", tmp_path / "audit.jsonl"
+    tokens.write_text(f"web-client {SECRET}\n")
+    tls = {"certificate": tmp_path / "server.pem", "key": tmp_path / "server.key"}
+    trust = ssl.create_default_context(cafile=tmp_path / "ca.pem")
+    with Service(
+        websocket="127.0.0.1:0", metrics="127.0.0.1:0", tls=tls, token_file=tokens, audit_file=audit
+    ) as service:
+        for _ in range(3):
+            talk_to(service, ssl=trust).refused(open={"lanes": 1}, token="b" * 20)
+        talk_to(service, ssl=trust).refused(resume={"secret": "nobody has this"}, token=SECRET)
+        talk = talk_to(service, ssl=trust)
+        talk.ask(open={"lanes": 1}, token=SECRET)
+        tokens.write_text(f"another-client {'c' * 20}\n")
+        assert talk.read()["error"]["name"] == "unauthenticated"
+        counted = scrape(service)
+    noted = [line for line in map(json.loads, audit.read_text().splitlines()) if line["event"] == "refused"]
+    assert [(line["outcome"], line.get("name"), line["peer"]) for line in noted] == [
+        ("unauthenticated", None, "127.0.0.1"),  # Equal ones are counted.
+        ("session_lost", "web-client", "127.0.0.1"),
+        ("unauthenticated", "web-client", "127.0.0.1"),
+    ]
+    assert noted[-1]["reason"] == "the token was revoked"
+    assert counted["unauthenticated_total"] == 3
+    of_strangers = [record for record in caplog.records if "more before it" in record.getMessage()]
+    assert len(of_strangers) == 2, "by the door and by the gate one line in ten seconds, however many come"
 
 
 PICTURES = EnvSpec(
