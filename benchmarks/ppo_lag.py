@@ -49,7 +49,8 @@ def make_variants() -> dict[str, Variant]:
         "trainer.eval_interval": 50,
         "envs_per_actor": 4,
     }
-    ppo = budget | {"agent.params.max_lag": "null", "agent.params.optimizer.schedule": "null"}
+    ahead = {"replay.error_buffer": 528}  # Actors may be two batches ahead, as those of IMPALA.
+    ppo = budget | ahead | {"agent.params.max_lag": "null", "agent.params.optimizer.schedule": "null"}
     uncorrected = ppo | {"agent.target": "benchmarks.ppo_lag:UncorrectedPPO", "agent.params.update": "captured"}
     impala = Path("configs/impala_cartpole.yaml")
     found: dict[str, Variant] = {}

@@ -41,9 +41,9 @@ hypothesis.settings.load_profile("untimed")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 ROOT = Path(__file__).parent.parent
-PATIENCE = 300.0
 MORE_STEPS = 1 << 40
 """More steps than a test stores: while the trainer waits for them, the replay ratio holds no actor back."""
+PATIENCE = 300.0
 """Seconds until a wait is given up; far more than it takes, also on a machine that does much else."""
 SIGNALS: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
 """How a process handles them that was started in the foreground: a shell's job in the background ignores SIGINT."""

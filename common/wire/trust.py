@@ -105,7 +105,10 @@ TrustT = TypeVar("TrustT", bound=Trust)
 
 
 def add_learner_options(parser: Parser, caller: str, *, several: bool = False, required: bool = True) -> None:
-    """Add ``--learner``, which may take several addresses, and the options that say how a caller trusts a learner."""
+    """Add ``--learner`` and the options of trust. Help texts call the command ``caller``, a noun.
+
+    With ``several``, ``--learner`` takes several addresses.
+    """
     form, text = "HOST:PORT", "where the learner server listens"
     if several:
         form, text = "HOST:PORT[,…]", f"{text}; several for a run with several ranks, or a name that stands for them"
@@ -122,7 +125,7 @@ def add_learner_options(parser: Parser, caller: str, *, several: bool = False, r
 
 
 def read_trust(kind: type[TrustT], arguments: argparse.Namespace, addresses: str | None = None) -> TrustT:
-    """The trust that the arguments of a command line describe, for ``addresses``, or else for those of ``--learner``.
+    """Read the trust from a command line's arguments. It is for ``addresses``; None: for those of ``--learner``.
 
     Raises:
         ConfigError: they contradict each other, or ``addresses`` are no list of HOST:PORT.

@@ -230,13 +230,16 @@ class WebSocketDoor:
             yield read_request(parse(message), description)
 
     def _note(self, caller: Caller | None, error: CrossborderError) -> None:
-        """Count, note and log a refusal. Strangers get one line in ten seconds, however many come."""
+        """Count, note and log a refusal. Strangers get one line in ten seconds, however many come.
+
+        ``Admission`` has noted and logged a stranger's token already.
+        """
         name, message = status_of(error)[1], message_of(error)
         self._service.figures.refused[name] += 1
         if caller is not None:
             self._admission.note_refusal(caller, error)
             log.warning("%s: %s", name, message)
-        elif (missed := self._strangers_log.due()) is not None:
+        elif not isinstance(error, UnauthenticatedError) and (missed := self._strangers_log.due()) is not None:
             log.warning("%s: %s (%d more before it)", name, message, missed)
 
     async def _refuse(self, socket: ServerConnection, error: CrossborderError, *, as_text: bool) -> None:

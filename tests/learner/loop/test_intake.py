@@ -71,10 +71,13 @@ def test_waiting_ends_when_ingest_rings_and_says_so_while_it_lasts(tmp_path: Pat
 
 def test_actors_that_are_held_back_are_released_once_ingest_can_see_that_the_trainer_waits(tmp_path: Path) -> None:
     seen = list[int]()
-    intake, _, control, _ = make(tmp_path, release_held=lambda: seen.append(control.trainer_waits_for))
+    intake, counts, control, _ = make(tmp_path, release_held=lambda: seen.append(control.trainer_waits_for))
     assert not control.trainer_waits_for
+    counts.inserted = 7
+    assert not intake.may_sample()
+    counts.inserted = 9
     intake.wait()
-    assert seen == [1], "for the first step"
+    assert seen == [8], "one more step than it has looked at"
     assert not control.trainer_waits_for
 
 
