@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 from common.errors import CrossborderError
 from common.wire.pb import acting_pb2 as pb
 from common.wire.pb import acting_pb2_grpc as pb_grpc
 from common.wire.rpc import BadMessageError
 from crossborder.serving.acting_service import ActingService
+from crossborder.serving.client_steps import Request
 from crossborder.serving.connection import Connection
 from learner.ingest.gate import current_caller
 from learner.ingest.refusals import Context, status_of
@@ -31,8 +33,8 @@ class ActingServicer(pb_grpc.ActingServiceServicer):
     ) -> None:
         connection = Connection(self._service.sessions, current_caller.get().name, "gRPC")
         try:
-            await context.write(connection.begin(await self._read_first(request_iterator)))
-            await connection.talk(request_iterator, context.write)
+            await context.write(connection.begin(request_of(await self._read_first(request_iterator))))
+            await connection.talk(_requests(request_iterator), context.write)
         except CrossborderError as error:
             self._service.figures.refused[status_of(error)[1]] += 1
             raise
@@ -47,3 +49,14 @@ class ActingServicer(pb_grpc.ActingServiceServicer):
             raise self._service.limits.count_refusal("handshake_seconds") from None
         except StopAsyncIteration:
             raise BadMessageError("expected open or resume, found the end of the stream") from None
+
+
+async def _requests(messages: AsyncIterator[pb.ActRequest]) -> AsyncIterator[Request]:
+    async for message in messages:
+        yield request_of(message)
+
+
+def request_of(message: pb.ActRequest) -> Any:
+    """The request that a message has; None if it has none."""
+    kind = message.WhichOneof("request")
+    return None if kind is None else getattr(message, kind)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, Protocol
 
 import numpy as np
 
@@ -16,6 +16,36 @@ from common.spaces import AnySpace
 from common.wire.acting_payloads import Description
 from common.wire.pb import acting_pb2 as pb
 from common.wire.rpc import BadMessageError
+
+LARGEST_REWARD: Final = float(np.finfo(np.float32).max)
+"""Rewards travel and are recorded as floats of 32 bits."""
+
+
+class LaneSteps(Protocol):
+    """A client's step, as ``LaneSteps`` of ``acting.proto`` says it, through whichever door it came."""
+
+    @property
+    def seq(self) -> int: ...
+    @property
+    def lanes(self) -> Sequence[int]: ...
+    @property
+    def observation(self) -> bytes: ...
+    @property
+    def reward(self) -> Sequence[float]: ...
+    @property
+    def terminated(self) -> Sequence[bool]: ...
+    @property
+    def truncated(self) -> Sequence[bool]: ...
+    @property
+    def restarted(self) -> Sequence[bool]: ...
+    @property
+    def executed(self) -> bytes: ...
+    @property
+    def intervened(self) -> Sequence[bool]: ...
+
+
+Request = LaneSteps | pb.ClientReport | pb.CloseSession | pb.OpenSession | pb.ResumeSession | None
+"""What a client asks for; None: nothing. The first request of a connection opens or resumes a session."""
 
 
 @dataclass(slots=True)  # Not frozen: that would take three times as long to construct.
@@ -58,7 +88,7 @@ def read_lanes(found: Sequence[int], n: int) -> Array:
     return np.array(found, np.int64)
 
 
-def read_steps(step: pb.LaneSteps, own: Array, lanes: Array, begins: Array, description: Description) -> ClientSteps:
+def read_steps(step: LaneSteps, own: Array, lanes: Array, begins: Array, description: Description) -> ClientSteps:
     """Read the step of these lanes.
 
     Args:
@@ -133,9 +163,9 @@ def _read_reward(found: Sequence[float], k: int) -> Array:
     if not found:
         return np.zeros(k)
     _require_count("reward", found, k)
-    if not math.isfinite(sum(found)):  # A sum of finite numbers of 32 bits is finite in Python's 64.
-        bad = next(value for value in found if not math.isfinite(value))
-        raise BadMessageError(f"reward: expected finite numbers, found {bad}")
+    if not (math.isfinite(sum(found)) and min(found) >= -LARGEST_REWARD and max(found) <= LARGEST_REWARD):
+        bad = next(value for value in found if not abs(value) <= LARGEST_REWARD)  # No comparison with NaN is true.
+        raise BadMessageError(f"reward: expected finite numbers of 32 bits, found {bad}")
     return np.fromiter(found, np.float64, k)  # A third of the time of np.array, which asks for each number twice.
 
 

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from common.wire.acting_payloads import Description
 from common.wire.pb import acting_pb2 as pb
 from common.wire.rpc import BadMessageError, SessionLostError
+from crossborder.serving.client_steps import Request
 from crossborder.serving.session import Session
 from crossborder.serving.sessions import Sessions
 
@@ -33,20 +34,20 @@ class Connection:
         self._n_asked = 0
         self._was_taken_over = False
 
-    def begin(self, request: pb.ActRequest) -> pb.ActResponse:
+    def begin(self, request: Request | pb.DescribeRequest) -> pb.ActResponse:
         """Open or resume the session that the first request asks for.
 
         Raises:
             CrossborderError: see ``Sessions``.
         """
         self._sessions.require_open()
-        kind = request.WhichOneof("request")
-        if kind == "open":
-            secret, session = self._sessions.open(request.open.lanes, self._owner, request.open.policy)
-        elif kind == "resume":
-            secret, session = request.resume.secret, self._sessions.find(request.resume.secret, self._owner)
-        else:
-            raise BadMessageError(f"expected open or resume as the first request, found {kind or 'nothing'}")
+        match request:
+            case pb.OpenSession():
+                secret, session = self._sessions.open(request.lanes, self._owner, request.policy)
+            case pb.ResumeSession():
+                secret, session = request.secret, self._sessions.find(request.secret, self._owner)
+            case _:
+                raise BadMessageError(f"expected open or resume as the first request, found {_name(request)}")
         self._session, self._room = session, asyncio.Semaphore(len(session.lanes))
         self._hang_up, self._tell = self._take_over, self._answers.put_nowait
         session.door = self._door
@@ -61,9 +62,7 @@ class Connection:
         assert self._session is not None, "a connection begins first"
         return self._session.policy.description
 
-    async def talk(
-        self, requests: AsyncIterator[pb.ActRequest], write: Callable[[pb.ActResponse], Awaitable[None]]
-    ) -> None:
+    async def talk(self, requests: AsyncIterator[Request], write: Callable[[pb.ActResponse], Awaitable[None]]) -> None:
         """Answer all further requests, until the client closes its session or ends the connection.
 
         Args:
@@ -88,20 +87,19 @@ class Connection:
             raise SessionLostError("this connection has lost its session: it ended, or another connection resumed it")
         await self._reader
 
-    async def _read(self, session: Session, requests: AsyncIterator[pb.ActRequest]) -> None:
+    async def _read(self, session: Session, requests: AsyncIterator[Request]) -> None:
         async for request in requests:
-            kind = request.WhichOneof("request")
-            if kind == "close":
+            if isinstance(request, pb.CloseSession):
                 self._sessions.disconnect(session, self._hang_up)
                 self._sessions.close(session)
                 return
-            if kind == "report":
-                session.policy.note_report(request.report)
+            if isinstance(request, pb.ClientReport):
+                session.policy.note_report(request)
                 continue
-            if kind != "step":
-                raise BadMessageError(f"expected step, report or close, found {kind or 'nothing'}")
+            if request is None or isinstance(request, pb.OpenSession | pb.ResumeSession):
+                raise BadMessageError(f"expected step, report or close, found {_name(request)}")
             await self._room.acquire()
-            session.take(request.step, self._tell)
+            session.take(request, self._tell)
             self._n_asked += 1
 
     def _take_over(self) -> None:
@@ -118,6 +116,10 @@ class Connection:
             self._reader.add_done_callback(_forget)
         if self._session is not None:
             self._sessions.disconnect(self._session, self._hang_up)
+
+
+def _name(request: object) -> str:
+    return "nothing" if request is None else type(request).__name__
 
 
 def _forget(reader: asyncio.Task[None]) -> None:

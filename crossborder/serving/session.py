@@ -13,7 +13,7 @@ from common.data import Array
 from common.wire.pb import acting_pb2 as pb
 from common.wire.rpc import BadMessageError
 from crossborder.serving.batching import Choice
-from crossborder.serving.client_steps import read_lanes, read_steps
+from crossborder.serving.client_steps import LaneSteps, read_lanes, read_steps
 from crossborder.serving.served_policy import ServedPolicy
 
 Tell = Callable[[pb.ActResponse], None]
@@ -62,7 +62,7 @@ class Session:
         self._waits, self._n_waiting = np.zeros(len(lanes), bool), 0
         """By lane: it waits for an action; and how many do."""
 
-    def take(self, step: pb.LaneSteps, tell: Tell) -> None:
+    def take(self, step: LaneSteps, tell: Tell) -> None:
         """Take a step; the same step again gets the same answer. A step that is refused changes nothing.
 
         Args:
@@ -95,7 +95,7 @@ class Session:
         """Whether no lane waits for an action."""
         return not self._n_waiting
 
-    def _ask(self, step: pb.LaneSteps) -> None:
+    def _ask(self, step: LaneSteps) -> None:
         """Ask for actions.
 
         Raises:

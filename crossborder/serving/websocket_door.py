@@ -12,26 +12,25 @@ from typing import Any, Final
 
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
-from websockets.http11 import Request, Response
+from websockets.http11 import Request as HttpRequest
+from websockets.http11 import Response
 from websockets.typing import Origin
 
 from common.errors import AddressError, CrossborderError
 from common.process.log import LogThrottle
-from common.wire.acting_payloads import Description
 from common.wire.address import join_address, name_peer, split_address
 from common.wire.pb import acting_pb2 as pb
 from common.wire.rpc import RunOverError, StoppingError
 from common.wire.tokens import authorization
 from crossborder.serving.acting_service import HEALTH_PATH, ActingService
+from crossborder.serving.client_steps import Request
 from crossborder.serving.connection import Connection
 from crossborder.serving.strangers import StrangersListener
 from crossborder.serving.websocket_messages import (
-    Values,
+    FirstMessage,
+    SessionMessages,
     most_bytes,
-    parse,
-    read_describe,
-    read_request,
-    tell_answer,
+    read_first,
     tell_description,
     write,
 )
@@ -133,7 +132,7 @@ class WebSocketDoor:
         context.sni_callback = use_present
         return context
 
-    def _admit(self, socket: ServerConnection, request: Request) -> Response | None:
+    def _admit(self, socket: ServerConnection, request: HttpRequest) -> Response | None:
         if request.path == HEALTH_PATH:  # For a load balancer before this door.
             if self._service.sessions.is_stopping:
                 return socket.respond(HTTPStatus.SERVICE_UNAVAILABLE, "not serving\n")
@@ -148,11 +147,11 @@ class WebSocketDoor:
         try:
             message = await self._read_in_time(socket)
             as_text = isinstance(message, str)
-            values = dict(parse(message))
-            caller = self._identify(socket, values.pop("token", ""))
+            first = read_first(message)
+            caller = self._identify(socket, first.token)
             await self._gate.require_own_user(caller)
             self._listener.release(socket.remote_address)
-            await self._serve_caller(socket, caller, values, as_text=as_text)
+            await self._serve_caller(socket, caller, first, as_text=as_text)
         except ConnectionClosed as error:
             log.debug("a connection has ended: %s", error)
         except CrossborderError as error:
@@ -161,7 +160,9 @@ class WebSocketDoor:
         finally:
             self._tasks.discard(task)
 
-    async def _serve_caller(self, socket: ServerConnection, caller: Caller, values: Values, *, as_text: bool) -> None:
+    async def _serve_caller(
+        self, socket: ServerConnection, caller: Caller, first: FirstMessage, *, as_text: bool
+    ) -> None:
         """Serve a connection until it ends by itself, or until a limit or its revoked token ends it.
 
         Raises:
@@ -173,7 +174,7 @@ class WebSocketDoor:
             async with scope:
                 with self._limits.call(caller, call.end):
                     self._open.add(call)
-                    await self._talk(socket, caller, values, as_text=as_text)
+                    await self._talk(socket, caller, first, as_text=as_text)
         except TimeoutError:
             if call.ended_by is None:
                 raise
@@ -207,27 +208,29 @@ class WebSocketDoor:
             self._admission.note_stranger(METHOD, peer)
             raise
 
-    async def _talk(self, socket: ServerConnection, caller: Caller, values: Values, *, as_text: bool) -> None:
-        if "describe" in values:
-            described = self._service.describe(read_describe(values))
+    async def _talk(self, socket: ServerConnection, caller: Caller, first: FirstMessage, *, as_text: bool) -> None:
+        request = first.read_request()
+        if isinstance(request, pb.DescribeRequest):
+            described = self._service.describe(request)
             await socket.send(write(tell_description(described), as_text=as_text))
-            values = parse(await self._read_in_time(socket))
+            request = read_first(await self._read_in_time(socket)).read_request()
         connection = Connection(self._service.sessions, caller.name, "WebSocket")
         try:
-            opened, description = connection.begin(read_request(values)), connection.description
+            opened, description = connection.begin(request), connection.description
             _bound(socket, min(self._config.max_message_bytes, most_bytes(description, opened.opened.lanes)))
+            messages = SessionMessages(description, as_text=as_text)
 
             async def tell(answer: pb.ActResponse) -> None:
-                await socket.send(write(tell_answer(answer, description), as_text=as_text))
+                await socket.send(messages.write(answer))
 
             await tell(opened)
-            await connection.talk(self._requests(socket, description), tell)
+            await connection.talk(self._requests(socket, messages), tell)
         finally:
             connection.end()
 
-    async def _requests(self, socket: ServerConnection, description: Description) -> AsyncIterator[pb.ActRequest]:
+    async def _requests(self, socket: ServerConnection, messages: SessionMessages) -> AsyncIterator[Request]:
         async for message in socket:
-            yield read_request(parse(message), description)
+            yield messages.read(message)
 
     def _note(self, caller: Caller | None, error: CrossborderError) -> None:
         """Count, note and log a refusal. Strangers get one line in ten seconds, however many come.

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import base64
-import json
 import math
+import re
 import reprlib
 from collections.abc import Mapping
-from typing import Any, Final, TypeVar
+from typing import Annotated, Any, Final, NoReturn
 
-import msgpack
+import msgspec
 import numpy as np
-from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.json_format import MessageToDict
-from google.protobuf.message import Message
+from msgspec import Meta, Struct
 
 from common.data import Column
 from common.hints import nearest
@@ -21,23 +20,111 @@ from common.spaces import convert
 from common.wire.acting_payloads import Description
 from common.wire.pb import acting_pb2 as pb
 from common.wire.rpc import BadMessageError
+from crossborder.serving.client_steps import Request
 
-Values = Mapping[str, Any]
-MessageT = TypeVar("MessageT", bound=Message)
-_REFUSALS: Final = (OverflowError, RecursionError, TypeError, ValueError)
-"""What protobuf and numpy raise for a value that they do not take."""
-_KINDS: Final = {
-    **dict.fromkeys((FieldDescriptor.CPPTYPE_UINT32, FieldDescriptor.CPPTYPE_UINT64), "a whole number of 0 or more"),
-    **dict.fromkeys((FieldDescriptor.CPPTYPE_INT32, FieldDescriptor.CPPTYPE_INT64), "a whole number"),
-    **dict.fromkeys((FieldDescriptor.CPPTYPE_FLOAT, FieldDescriptor.CPPTYPE_DOUBLE), "a number"),
-    FieldDescriptor.CPPTYPE_BOOL: "true or false",
-    FieldDescriptor.CPPTYPE_STRING: "a text",
-}
-_REQUESTS = ("open", "resume", "step", "report", "close")
+_UInt32 = Annotated[int, Meta(ge=0, lt=1 << 32)]
+_UInt64 = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]  # No larger bound can be given.
 _PARTS: Final = reprlib.Repr()
 _PARTS.maxlevel = 3  # A thousand lists within each other are more than repr can show.
+_MOST_TOLD: Final = 300
+"""Characters of an error that may have names and values of a client."""
+_FAULT: Final = re.compile(r"(?P<what>.*?)(?: - at `\$\.?(?P<where>.*)`)?", re.DOTALL)
+"""What msgspec says about a value, and where that is in the message."""
+_UNKNOWN: Final = re.compile(r"object contains unknown field `(.*)`", re.DOTALL)
 MOST_BYTES, MOST_NUMBER_BYTES = 1 << 16, 64
 """Bytes of a message, and as many more for each number that a step of all lanes has: a number in JSON has up to 25."""
+
+
+class Open(Struct, forbid_unknown_fields=True):
+    """``OpenSession``."""
+
+    lanes: _UInt32 = 0
+    policy: str = ""
+
+
+class Resume(Struct, forbid_unknown_fields=True):
+    """``ResumeSession``."""
+
+    secret: str = ""
+
+
+class Describe(Struct, forbid_unknown_fields=True):
+    """``DescribeRequest``."""
+
+    policy: str = ""
+
+
+class FirstMessage(Struct, forbid_unknown_fields=True):
+    """A message before a session: one of its three requests, and a token in the very first one."""
+
+    token: Any = ""
+    describe: Describe | None = None
+    open: Open | None = None
+    resume: Resume | None = None
+
+    def read_request(self) -> pb.DescribeRequest | pb.OpenSession | pb.ResumeSession:
+        """The request, as gRPC would carry it.
+
+        Raises:
+            BadMessageError: there is none, or more than one.
+        """
+        match _only_of(self, "describe", "open", "resume"):
+            case Describe(policy=policy):
+                return pb.DescribeRequest(policy=policy)
+            case Open(lanes=lanes, policy=policy):
+                return pb.OpenSession(lanes=lanes, policy=policy)
+            case request:
+                return pb.ResumeSession(secret=request.secret)
+
+
+class Step(Struct, forbid_unknown_fields=True):
+    """``LaneSteps``; observations and actions come as values by leaf, and are packed to payloads."""
+
+    seq: _UInt64
+    observation: Any
+    lanes: list[_UInt32] = []
+    reward: list[float] = []
+    terminated: list[bool] = []
+    truncated: list[bool] = []
+    restarted: list[bool] = []
+    executed: Any = b""
+    intervened: list[bool] = []
+
+
+class Report(Struct, forbid_unknown_fields=True):
+    """``ClientReport``."""
+
+    env_seconds: float = 0.0
+    env_rebuilds: _UInt32 = 0
+    env_hangs: _UInt32 = 0
+    safe_stops: _UInt32 = 0
+    env_error: str = ""
+
+
+class Close(Struct, forbid_unknown_fields=True):
+    """``CloseSession``."""
+
+
+class Message(Struct, forbid_unknown_fields=True):
+    """A message in a session: one of its requests."""
+
+    step: Step | None = None
+    report: Report | None = None
+    close: Close | None = None
+
+
+_FIRST_READERS: Final = msgspec.msgpack.Decoder(FirstMessage), msgspec.json.Decoder(FirstMessage)
+_READERS: Final = msgspec.msgpack.Decoder(Message), msgspec.json.Decoder(Message)
+_WRITERS: Final = msgspec.msgpack.Encoder(), msgspec.json.Encoder()
+"""For MessagePack and for JSON."""
+_REQUESTS: Final[Mapping[str, Any]] = {
+    "describe": Describe,
+    "open": Open,
+    "resume": Resume,
+    "step": Step,
+    "report": Report,
+    "close": Close,
+}
 
 
 def most_bytes(description: Description, lanes: int) -> int:
@@ -46,124 +133,130 @@ def most_bytes(description: Description, lanes: int) -> int:
     return MOST_BYTES + MOST_NUMBER_BYTES * lanes * sum(math.prod(column.shape) for column in columns)
 
 
-def parse(message: str | bytes) -> Values:
-    """The values of a message: JSON in a text frame, MessagePack in a binary frame.
+def read_first(message: str | bytes) -> FirstMessage:
+    """A message before a session: JSON in a text frame, MessagePack in a binary frame.
 
     Raises:
-        BadMessageError: the message is no mapping, or neither JSON nor MessagePack.
+        BadMessageError: it is neither, or breaks a rule.
     """
-    try:
-        values = json.loads(message) if isinstance(message, str) else msgpack.unpackb(message)
-    except (RecursionError, ValueError, msgpack.UnpackException) as error:
-        raise BadMessageError(f"expected JSON in a text frame or MessagePack in a binary frame: {error}") from error
-    if not isinstance(values, dict):
-        raise BadMessageError(f"expected a mapping, found a {type(values).__name__}")
-    return values
+    first: FirstMessage = _decode(_FIRST_READERS[isinstance(message, str)], message)
+    return first
 
 
-def write(values: Values, *, as_text: bool) -> str | bytes:
+def write(values: Mapping[str, Any], *, as_text: bool) -> str | bytes:
     """The message with these values, in the form in which the client writes."""
-    if as_text:
-        return json.dumps(values, separators=(",", ":"))
-    packed: bytes = msgpack.packb(values)
-    return packed
+    written = _WRITERS[as_text].encode(values)
+    return written.decode() if as_text else written
 
 
-def read_describe(values: Values) -> pb.DescribeRequest:
-    """The request to describe a policy.
-
-    Raises:
-        BadMessageError: a field is unknown, or a value is of another kind.
-    """
-    return _build(pb.DescribeRequest, "describe", _fields_of("describe", values))
-
-
-def read_request(values: Values, description: Description | None = None) -> pb.ActRequest:
-    """The request that a mapping says, as gRPC would carry it. The same rules are checked later for both.
+class SessionMessages:
+    """The messages of one session.
 
     Args:
-        values: of the message.
-        description: of the session's observations and actions; None: a step is not expected yet.
-
-    Raises:
-        BadMessageError: a field is unknown, or a value is of another kind.
+        description: of its observations and actions.
+        as_text: whether the client reads JSON; otherwise MessagePack.
     """
-    kinds = values.keys() & {*_REQUESTS}
-    if len(kinds) != 1 or len(values) != 1:
-        raise BadMessageError(
-            f"expected one of {', '.join(_REQUESTS)}, found {', '.join(map(str, values)) or 'nothing'}"
-        )
-    (kind,) = kinds
-    fields = _fields_of(kind, values)
-    match kind:
-        case "open":
-            return pb.ActRequest(open=_build(pb.OpenSession, kind, fields))
-        case "resume":
-            return pb.ActRequest(resume=_build(pb.ResumeSession, kind, fields))
-        case "step" if description is not None:
-            return pb.ActRequest(step=_read_step(fields, description))
-        case "step":
-            raise BadMessageError("expected open or resume as the first request, found step")
-        case "report":
-            return pb.ActRequest(report=_build(pb.ClientReport, kind, fields))
-        case _:
-            return pb.ActRequest(close=_build(pb.CloseSession, kind, fields))
+
+    def __init__(self, description: Description, *, as_text: bool) -> None:
+        self._observation, self._action = description.observation_columns, description.action_columns
+        self._action_bytes = sum(column.row_bytes for column in self._action.values())
+        self._as_text = as_text
+
+    def read(self, message: str | bytes) -> Request:
+        """The request of a message. Its observations and actions are packed, as by gRPC; their values are not checked.
+
+        Raises:
+            BadMessageError: it is neither JSON nor MessagePack, a field is unknown, or a value is of another kind.
+        """
+        match _only_of(_decode(_READERS[isinstance(message, str)], message), "step", "report", "close"):
+            case Step() as step:
+                step.observation = _pack(self._observation, step.observation, "observation")
+                if step.executed:
+                    step.executed = _pack(self._action, step.executed, "executed")
+                return step
+            case Report() as report:
+                return pb.ClientReport(**msgspec.structs.asdict(report))
+            case _:
+                return pb.CloseSession()
+
+    def write(self, answer: pb.ActResponse) -> str | bytes:
+        """The message of a response. The values of an action are lists of numbers, by leaf."""
+        if answer.HasField("opened"):
+            opened = answer.opened
+            names = ("secret", "lanes", "seed", "last_seq", "policy")
+            return write({"opened": {name: getattr(opened, name) for name in names}}, as_text=self._as_text)
+        action = answer.action
+        told = {
+            "seq": action.seq,
+            "action": self._unpack(action.action),
+            "version": action.version,
+            "seconds": round(action.seconds, 6),
+        }
+        return write({"action": told}, as_text=self._as_text)
+
+    def _unpack(self, payload: bytes) -> Any:
+        """The values of a payload of actions, by leaf, as lists."""
+        k, offset, found = len(payload) // self._action_bytes, 0, dict[str, Any]()
+        for path, column in self._action.items():
+            flat = np.frombuffer(payload, column.numpy_dtype, k * math.prod(column.shape), offset)
+            found[path] = flat.reshape(k, *column.shape).tolist() if column.shape else flat.tolist()
+            offset += k * column.row_bytes
+        return found.get("", found)
 
 
-def _fields_of(kind: str, values: Values) -> dict[str, Any]:
-    fields = values[kind]
-    if not isinstance(fields, dict):
-        raise BadMessageError(f"{kind}: expected a mapping, found a {type(fields).__name__}")
-    return fields
+def tell_description(described: pb.DescribeResponse) -> Mapping[str, Any]:
+    """The values of ``DescribeResponse``, all fields by the names in the .proto file; infinite bounds are text."""
+    values = MessageToDict(described, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
+    values["version"] = described.version
+    values["limits"]["max_message_bytes"] = described.limits.max_message_bytes
+    return {"description": values}
 
 
-def _build(message: type[MessageT], kind: str, fields: Mapping[str, Any]) -> MessageT:
-    """The message with these fields.
-
-    Raises:
-        BadMessageError: a field is unknown, or its value is of another kind.
-    """
+def _decode(reader: Any, message: str | bytes) -> Any:
     try:
-        return message(**fields)
-    except _REFUSALS as error:
-        raise BadMessageError(f"{kind}: {_find_fault(message, fields) or error}") from error
+        return reader.decode(message)
+    except msgspec.ValidationError as error:
+        _refuse(str(error), reader.type)
+    except (RecursionError, UnicodeError, msgspec.DecodeError) as error:
+        told = f"expected JSON in a text frame or MessagePack in a binary frame: {error}"
+        raise BadMessageError(told[:_MOST_TOLD]) from error
 
 
-def _find_fault(message: type[Message], fields: Mapping[str, Any]) -> str:
-    """The first field that protobuf does not take, in words: its own errors name neither field nor value."""
-    known = message.DESCRIPTOR.fields_by_name
-    for name, value in fields.items():
-        if name not in known:
-            return f"{name}: unknown field{nearest(str(name), known)}"
-        try:
-            message(**{name: value})
-        except _REFUSALS:
-            kind = _KINDS.get(known[name].cpp_type, "a mapping")
-            expected = f"a list (each: {kind})" if hasattr(getattr(message(), name), "append") else kind
-            return f"{name}: expected {expected}, found {_show(value)}"
-    return ""
+def _refuse(fault: str, kind: Any) -> NoReturn:
+    """Say in words what msgspec says about a value of a message of this kind.
+
+    Raises:
+        BadMessageError: always.
+    """
+    found = _FAULT.fullmatch(fault)
+    assert found is not None, "it matches every text"
+    where, what = found["where"] or "", found["what"][:1].lower() + found["what"][1:]
+    if unknown := _UNKNOWN.fullmatch(what):
+        part = _REQUESTS.get(where) if where else kind
+        what += "" if part is None else nearest(unknown[1][:_MOST_TOLD], part.__struct_encode_fields__)
+    raise BadMessageError(f"{where}: {what}"[:_MOST_TOLD] if where else what[:_MOST_TOLD])
 
 
-def _show(value: Any) -> str:
-    """The first parts of a client's value, for an error."""
-    return f"{_PARTS.repr(value):.80}"
+def _only_of(message: Any, *names: str) -> Any:
+    """The request that a message has.
 
-
-def _read_step(fields: Mapping[str, Any], description: Description) -> pb.LaneSteps:
-    given = dict(fields)
-    observation = _pack(description.observation_columns, given.pop("observation", None), "observation")
-    executed = given.pop("executed", None)
-    packed = b"" if executed is None else _pack(description.action_columns, executed, "executed")
-    return _build(pb.LaneSteps, "step", {**given, "observation": observation, "executed": packed})
+    Raises:
+        BadMessageError: it has none, or more than one.
+    """
+    given = [name for name in names if getattr(message, name) is not None]
+    if len(given) != 1:
+        raise BadMessageError(f"expected one of {', '.join(names)}, found {', '.join(given) or 'nothing'}")
+    return getattr(message, given[0])
 
 
 def _pack(columns: Mapping[str, Column], value: Any, name: str) -> bytes:
     """The payload of values by leaf: lists of numbers, or the bytes of a leaf, which are text in JSON (base64)."""
-    by_path = {"": value} if columns.keys() == {""} else value
-    if not isinstance(by_path, dict) or by_path.keys() != columns.keys():
-        found = ", ".join(map(str, by_path)) if isinstance(by_path, dict) else f"a {type(value).__name__}"
-        raise BadMessageError(f"{name}: expected the leaves {', '.join(columns)}, found {found}")
-    packed = {path: _pack_leaf(column, by_path[path], path or name) for path, column in columns.items()}
+    if "" in columns:
+        return _pack_leaf(columns[""], value, name)
+    if not isinstance(value, dict) or value.keys() != columns.keys():
+        found = ", ".join(map(str, value)) if isinstance(value, dict) else f"a {type(value).__name__}"
+        raise BadMessageError(f"{name}: expected the leaves {', '.join(columns)}, found {found:.80}")
+    packed = {path: _pack_leaf(column, value[path], path) for path, column in columns.items()}
     rows = {path: len(leaf) / columns[path].row_bytes for path, leaf in packed.items()}
     if len(set(rows.values())) > 1:
         found = ", ".join(f"{path}: {k:g}" for path, k in rows.items())
@@ -174,39 +267,18 @@ def _pack(columns: Mapping[str, Column], value: Any, name: str) -> bytes:
 def _pack_leaf(column: Column, value: Any, name: str) -> bytes:
     if isinstance(value, bytes):
         return value
-    if isinstance(value, str):
-        try:
-            return base64.b64decode(value, validate=True)
-        except ValueError as error:
-            raise BadMessageError(f"{name}: expected bytes as base64, found {_show(value)}: {error}") from error
-    expected = f"{column.numpy_dtype} [{', '.join(('k', *map(str, column.shape)))}], with a row for each of k lanes"
     try:
+        if isinstance(value, str):
+            return base64.b64decode(value, validate=True)
         packed = convert(np.asarray(value), column.numpy_dtype)
-    except _REFUSALS as error:
-        raise BadMessageError(f"{name}: expected {expected}, found {_show(value)}") from error
+    except (OverflowError, TypeError, ValueError) as error:
+        raise BadMessageError(f"{name}: expected {_expect(column)}, found {_PARTS.repr(value):.80}") from error
     if packed.shape[1:] != column.shape or not packed.ndim:
-        found = f"the shape {list(packed.shape)}" if packed.ndim else _show(value)
-        raise BadMessageError(f"{name}: expected {expected}, found {found}")
+        found = f"the shape {list(packed.shape)}" if packed.ndim else str(value)
+        raise BadMessageError(f"{name}: expected {_expect(column)}, found {found:.80}")
     return packed.tobytes()
 
 
-def tell_answer(answer: pb.ActResponse, description: Description) -> Values:
-    """The values of a response: those of an action by leaf, as lists of numbers."""
-    if answer.WhichOneof("response") == "opened":
-        opened = answer.opened
-        return {"opened": {name: getattr(opened, name) for name in ("secret", "lanes", "seed", "last_seq", "policy")}}
-    action = answer.action
-    columns = description.action_columns
-    k = len(action.action) // sum(column.row_bytes for column in columns.values())
-    leaves = description.read_action(action.action, k, checked=False)
-    told = {path: leaf.tolist() for path, leaf in leaves.items()} if isinstance(leaves, dict) else leaves.tolist()
-    seconds = round(action.seconds, 6)
-    return {"action": {"seq": action.seq, "action": told, "version": action.version, "seconds": seconds}}
-
-
-def tell_description(described: pb.DescribeResponse) -> Values:
-    """The values of ``DescribeResponse``, all fields by the names in the .proto file; infinite bounds are text."""
-    values = MessageToDict(described, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
-    values["version"] = described.version
-    values["limits"]["max_message_bytes"] = described.limits.max_message_bytes
-    return {"description": values}
+def _expect(column: Column) -> str:
+    shape = ", ".join(("k", *map(str, column.shape)))
+    return f"{column.numpy_dtype} [{shape}], with a row for each of k lanes, or these values as bytes (in JSON: base64)"

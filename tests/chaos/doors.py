@@ -31,6 +31,8 @@ from common.wire.acting_payloads import Description
 from common.wire.address import split_address
 from common.wire.pb import acting_pb2 as pb
 from common.wire.rpc import BadMessageError, SessionLostError
+from crossborder.serving.acting_servicer import request_of
+from crossborder.serving.client_steps import Request
 from crossborder.serving.connection import Connection
 from crossborder.serving.figures import Figures
 from crossborder.serving.saved_policies import opening
@@ -38,7 +40,7 @@ from crossborder.serving.served_policy import ServedPolicy
 from crossborder.serving.serving_config import ServingConfig
 from crossborder.serving.session import Session
 from crossborder.serving.sessions import Sessions
-from crossborder.serving.websocket_messages import most_bytes, parse, read_request, tell_answer, write
+from crossborder.serving.websocket_messages import SessionMessages, most_bytes, read_first
 from learner.ingest.refusals import OverLimitError, status_of
 from learner.storage.checkpoint import Checkpoints
 from tests.chaos.mutation import ABSURD, ODD, mutilated
@@ -67,7 +69,7 @@ SPACES: Final = {
 REFUSALS: Final = (BadMessageError, SessionLostError, OverLimitError)
 """All with which sessions may answer; anything else that is raised ends the exercise."""
 Values = dict[str, Any]
-Read = Callable[[bytes, Description | None], pb.ActRequest]
+Read = Callable[[bytes, Description | None], Any]
 
 
 def whole(rng: random.Random, session: Session) -> Values:
@@ -164,16 +166,18 @@ _ODD_VALUES: Final[list[Any]] = [
 ]
 
 
-def read_json(data: bytes, description: Description | None) -> pb.ActRequest:
-    return read_request(parse(data.decode(errors="replace")), description)
+def read_json(data: bytes, description: Description | None) -> Any:
+    return read_messagepack(data.decode(errors="replace"), description)
 
 
-def read_messagepack(data: bytes, description: Description | None) -> pb.ActRequest:
-    return read_request(parse(data), description)
+def read_messagepack(data: str | bytes, description: Description | None) -> Any:
+    if description is None:
+        return read_first(data).read_request()
+    return SessionMessages(description, as_text=True).read(data)
 
 
-def read_protobuf(data: bytes, _: Description | None) -> pb.ActRequest:
-    return pb.ActRequest.FromString(data)
+def read_protobuf(data: bytes, _: Description | None) -> Any:
+    return request_of(pb.ActRequest.FromString(data))
 
 
 KINDS: Final[dict[str, tuple[Callable[[Values, random.Random], bytes], Read]]] = {
@@ -200,11 +204,13 @@ class Behind:
         before = self.session.last_seq
         connection = Connection(self.sessions, "", "fuzz")
         try:
-            connection.begin(pb.ActRequest(resume=pb.ResumeSession(secret=self._secret)))
+            connection.begin(pb.ResumeSession(secret=self._secret))
             request = read(data, connection.description)
 
+            messages = SessionMessages(connection.description, as_text=True)
+
             async def answer_by(response: pb.ActResponse) -> None:
-                write(tell_answer(response, connection.description), as_text=True)
+                messages.write(response)
 
             await connection.talk(_only(request), answer_by)
         except DecodeError:
@@ -237,7 +243,7 @@ class Behind:
         assert len((await answer).action.action) == np.int64().itemsize
 
 
-async def _only(request: pb.ActRequest) -> AsyncIterator[pb.ActRequest]:
+async def _only(request: Request) -> AsyncIterator[Request]:
     yield request
 
 

@@ -148,7 +148,7 @@ BAD_STEPS: dict[str, tuple[dict[str, Any], str]] = {
     "a lane that the session has not": ({"lanes": [2]}, "expected numbers below 2, the session's lanes, found [2]"),
     "a lane twice": ({"lanes": [1, 1]}, "expected numbers that are all different, found [1, 1]"),
     "a reward too few": ({"reward": [1.0]}, "reward: expected 2, one for each lane, or none, found 1"),
-    "a reward that is no number": ({"reward": [0.0, np.nan]}, "reward: expected finite numbers, found nan"),
+    "a reward that is no number": ({"reward": [0.0, np.nan]}, "reward: expected finite numbers of 32 bits, found nan"),
     "an observation that is no number": ({"observation": np.full(4, np.nan, "<f4").tobytes()}, "expected finite"),
     "an end of lane 1, which begins": ({"terminated": [True, True]}, "where the episode of lane 1 begins"),
     "a reward of lane 1, which begins": ({"reward": [1.0, 1.0]}, "where the episode of lane 1 begins"),

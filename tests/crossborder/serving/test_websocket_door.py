@@ -126,46 +126,41 @@ def test_a_session_goes_on_through_the_other_door(talk_to: TalkTo, service: Serv
         assert back.step(3) == [3]
 
 
+FORM = "expected float32 [k, 2], with a row for each of k lanes, or these values as bytes (in JSON: base64), "
+WANTED = f"observation: {FORM}"
 BAD: dict[str, tuple[Values, str]] = {
     "another field": (
         {"seq": 1, "observation": [[0, 0]], "rewards": [1]},
-        "step: rewards: unknown field (did you mean 'reward'?)",
+        "step: object contains unknown field `rewards` (did you mean 'reward'?)",
     ),
-    "text for a number": (
-        {"seq": "one", "observation": [[0, 0]]},
-        "step: seq: expected a whole number of 0 or more, found 'one'",
-    ),
+    "text for a number": ({"seq": "one", "observation": [[0, 0]]}, "step.seq: expected `int`, got `str`"),
     "a number for a list": (
         {"seq": 1, "observation": [[0, 0]], "reward": 1},
-        "step: reward: expected a list (each: a number), found 1",
+        "step.reward: expected `array`, got `int`",
     ),
     "text for a flag": (
         {"seq": 1, "observation": [[0, 0]], "terminated": ["no"]},
-        "step: terminated: expected a list (each: true or false), found ['no']",
+        "step.terminated[0]: expected `bool`, got `str`",
     ),
-    "a negative lane": (
-        {"seq": 1, "observation": [[0, 0]], "lanes": [-1]},
-        "step: lanes: expected a list (each: a whole number of 0 or more), found [-1]",
+    "a negative lane": ({"seq": 1, "observation": [[0, 0]], "lanes": [-1]}, "step.lanes[0]: expected `int` >= 0"),
+    "a reward beyond float32": (
+        {"seq": 1, "observation": [[0, 0]], "reward": [-1e300]},
+        "reward: expected finite numbers of 32 bits, found -1e+300",
     ),
-    "no observation": (
-        {"seq": 1},
-        "observation: expected float32 [k, 2], with a row for each of k lanes, found None",
-    ),
-    "another shape": ({"seq": 1, "observation": [[0, 0, 0]]}, "k lanes, found the shape [1, 3]"),
-    "rows of different lengths": ({"seq": 1, "observation": [[0, 0], [0]]}, "k lanes, found [[0, 0], [0]]"),
-    "text that is no base64": (
-        {"seq": 1, "observation": "AAA"},
-        "observation: expected bytes as base64, found 'AAA': Incorrect padding",
-    ),
-    "bytes of half a lane": ({"seq": 1, "observation": "AAAAAA=="}, "observation"),
-    "text in an observation": ({"seq": 1, "observation": [["0", "0"]]}, "k lanes, found [['0', '0']]"),
-    "not a number": ({"seq": 1, "observation": [[0, float("nan")]]}, "expected finite values, found nan"),
+    "no observation": ({"seq": 1}, "step: object missing required field `observation`"),
+    "nothing for an observation": ({"seq": 1, "observation": None}, WANTED + "found None"),
+    "another shape": ({"seq": 1, "observation": [[0, 0, 0]]}, WANTED + "found the shape [1, 3]"),
+    "rows of different lengths": ({"seq": 1, "observation": [[0, 0], [0]]}, WANTED + "found [[0, 0], [0]]"),
+    "text that is no base64": ({"seq": 1, "observation": "AAA"}, WANTED + "found 'AAA'"),
+    "bytes of half a lane": ({"seq": 1, "observation": "AAAAAA=="}, "expected 8 bytes for 1 rows, found 4"),
+    "text in an observation": ({"seq": 1, "observation": [["0", "0"]]}, WANTED + "found [['0', '0']]"),
+    "not a number": ({"seq": 1, "observation": [[0, float("nan")]]}, "JSON is malformed: invalid character"),
     "beyond float32": ({"seq": 1, "observation": [[0, 1e300]]}, "expected finite values, found inf"),
     "a fraction for an action": (
         {"seq": 1, "observation": [[0, 0]], "executed": [0.5]},
         "executed: expected int64 [k],",
     ),
-    "leaves of another space": ({"seq": 1, "observation": {"eye": [0]}}, "k lanes, found {'eye': [0]}"),
+    "leaves of another space": ({"seq": 1, "observation": {"eye": [0]}}, WANTED + "found {'eye': [0]}"),
 }
 
 
@@ -179,13 +174,26 @@ def test_a_step_that_breaks_a_rule_is_refused_with_the_reason(talk_to: TalkTo, s
     assert reason in message
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_messagepack_can_say_what_is_no_number_and_it_is_refused(
+    talk_to: TalkTo, service: Service, value: float
+) -> None:
+    for fields in ({"observation": [[0, value]]}, {"observation": [[0, 0]], "reward": [value]}):
+        talk = talk_to(service, packed=True)
+        talk.ask(open={"lanes": 1})
+        name, message, _ = talk.refused(step={"seq": 1, **fields})
+        assert name == "bad_message"
+        assert f"found {value}" in message
+
+
 DEEP = b"\x81\xa4open\x81\xa5lanes" + b"\x91" * 1000 + b"\x01"
 """As many lists within each other as MessagePack allows."""
 
 
-@pytest.mark.parametrize(
-    "message", ["{", "[]", "1", '{"open": 3}', '{"open": {}, "close": {}}', "{}", b"\xc1", "[" * 5000, DEEP]
-)
+NO_MESSAGES = ["{", "[]", "1", "{}", '{"token": "\\ud800"}', '{"open": 3}', '{"open": {}, "resume": {}}', "[" * 5000]
+
+
+@pytest.mark.parametrize("message", [*NO_MESSAGES, b"\xc1", DEEP])
 def test_what_is_no_message_is_refused(talk_to: TalkTo, service: Service, message: str | bytes) -> None:
     talk = talk_to(service)
     talk.socket.send(message)
@@ -287,7 +295,7 @@ def test_a_token_comes_in_the_first_message_over_tls_and_ends_its_connections_wh
     tls = {"certificate": tmp_path / "server.pem", "key": tmp_path / "server.key"}
     trust = ssl.create_default_context(cafile=tmp_path / "ca.pem")
     with Service(websocket="127.0.0.1:0", tls=tls, token_file=tokens) as service:
-        for token in ({}, {"token": "b" * 20}, {"token": 7}, {"token": "\ud800" * 20}):
+        for token in ({}, {"token": "b" * 20}, {"token": 7}, {"token": "ö" * 20}):
             name, _, code = talk_to(service, ssl=trust).refused(open={"lanes": 1}, **token)
             assert (name, code) == ("unauthenticated", 1008)
         talk = talk_to(service, ssl=trust)
