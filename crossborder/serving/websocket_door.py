@@ -27,7 +27,7 @@ from crossborder.serving.client_steps import Request
 from crossborder.serving.connection import Connection
 from crossborder.serving.strangers import StrangersListener
 from crossborder.serving.websocket_messages import (
-    FirstMessage,
+    FirstRequest,
     SessionMessages,
     most_bytes,
     read_first,
@@ -147,11 +147,11 @@ class WebSocketDoor:
         try:
             message = await self._read_in_time(socket)
             as_text = isinstance(message, str)
-            first = read_first(message)
-            caller = self._identify(socket, first.token)
+            token, request = read_first(message)
+            caller = self._identify(socket, token)
             await self._gate.require_own_user(caller)
             self._listener.release(socket.remote_address)
-            await self._serve_caller(socket, caller, first, as_text=as_text)
+            await self._serve_caller(socket, caller, request, as_text=as_text)
         except ConnectionClosed as error:
             log.debug("a connection has ended: %s", error)
         except CrossborderError as error:
@@ -161,7 +161,7 @@ class WebSocketDoor:
             self._tasks.discard(task)
 
     async def _serve_caller(
-        self, socket: ServerConnection, caller: Caller, first: FirstMessage, *, as_text: bool
+        self, socket: ServerConnection, caller: Caller, request: FirstRequest, *, as_text: bool
     ) -> None:
         """Serve a connection until it ends by itself, or until a limit or its revoked token ends it.
 
@@ -174,7 +174,7 @@ class WebSocketDoor:
             async with scope:
                 with self._limits.call(caller, call.end):
                     self._open.add(call)
-                    await self._talk(socket, caller, first, as_text=as_text)
+                    await self._talk(socket, caller, request, as_text=as_text)
         except TimeoutError:
             if call.ended_by is None:
                 raise
@@ -208,12 +208,11 @@ class WebSocketDoor:
             self._admission.note_stranger(METHOD, peer)
             raise
 
-    async def _talk(self, socket: ServerConnection, caller: Caller, first: FirstMessage, *, as_text: bool) -> None:
-        request = first.read_request()
+    async def _talk(self, socket: ServerConnection, caller: Caller, request: FirstRequest, *, as_text: bool) -> None:
         if isinstance(request, pb.DescribeRequest):
             described = self._service.describe(request)
             await socket.send(write(tell_description(described), as_text=as_text))
-            request = read_first(await self._read_in_time(socket)).read_request()
+            _, request = read_first(await self._read_in_time(socket))
         connection = Connection(self._service.sessions, caller.name, "WebSocket")
         try:
             opened, description = connection.begin(request), connection.description

@@ -7,7 +7,7 @@ import math
 import re
 import reprlib
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, NoReturn
+from typing import Annotated, Any, Final
 
 import msgspec
 import numpy as np
@@ -24,37 +24,43 @@ from crossborder.serving.client_steps import Request
 
 _UInt32 = Annotated[int, Meta(ge=0, lt=1 << 32)]
 _UInt64 = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]  # No larger bound can be given.
+FirstRequest = pb.DescribeRequest | pb.OpenSession | pb.ResumeSession
 _PARTS: Final = reprlib.Repr()
 _PARTS.maxlevel = 3  # A thousand lists within each other are more than repr can show.
 _MOST_TOLD: Final = 300
 """Characters of an error that may have names and values of a client."""
-_FAULT: Final = re.compile(r"(?P<what>.*?)(?: - at `\$\.?(?P<where>.*)`)?", re.DOTALL)
+_FAULT: Final = re.compile(
+    r"(?P<what>Object contains unknown field `(?P<unknown>[^`]*)`|.*?)(?: - at `\$\.?(?P<where>.*)`)?", re.DOTALL
+)
 """What msgspec says about a value, and where that is in the message."""
-_UNKNOWN: Final = re.compile(r"object contains unknown field `(.*)`", re.DOTALL)
 MOST_BYTES, MOST_NUMBER_BYTES = 1 << 16, 64
 """Bytes of a message, and as many more for each number that a step of all lanes has: a number in JSON has up to 25."""
 
 
-class Open(Struct, forbid_unknown_fields=True):
+class _Struct(Struct, forbid_unknown_fields=True):
+    """A mapping whose keys are all known."""
+
+
+class Describe(_Struct):
+    """``DescribeRequest``."""
+
+    policy: str = ""
+
+
+class Open(_Struct):
     """``OpenSession``."""
 
     lanes: _UInt32 = 0
     policy: str = ""
 
 
-class Resume(Struct, forbid_unknown_fields=True):
+class Resume(_Struct):
     """``ResumeSession``."""
 
     secret: str = ""
 
 
-class Describe(Struct, forbid_unknown_fields=True):
-    """``DescribeRequest``."""
-
-    policy: str = ""
-
-
-class FirstMessage(Struct, forbid_unknown_fields=True):
+class FirstMessage(_Struct):
     """A message before a session: one of its three requests, and a token in the very first one."""
 
     token: Any = ""
@@ -62,22 +68,8 @@ class FirstMessage(Struct, forbid_unknown_fields=True):
     open: Open | None = None
     resume: Resume | None = None
 
-    def read_request(self) -> pb.DescribeRequest | pb.OpenSession | pb.ResumeSession:
-        """The request, as gRPC would carry it.
 
-        Raises:
-            BadMessageError: there is none, or more than one.
-        """
-        match _only_of(self, "describe", "open", "resume"):
-            case Describe(policy=policy):
-                return pb.DescribeRequest(policy=policy)
-            case Open(lanes=lanes, policy=policy):
-                return pb.OpenSession(lanes=lanes, policy=policy)
-            case request:
-                return pb.ResumeSession(secret=request.secret)
-
-
-class Step(Struct, forbid_unknown_fields=True):
+class Step(_Struct):
     """``LaneSteps``; observations and actions come as values by leaf, and are packed to payloads."""
 
     seq: _UInt64
@@ -91,7 +83,7 @@ class Step(Struct, forbid_unknown_fields=True):
     intervened: list[bool] = []
 
 
-class Report(Struct, forbid_unknown_fields=True):
+class Report(_Struct):
     """``ClientReport``."""
 
     env_seconds: float = 0.0
@@ -101,11 +93,11 @@ class Report(Struct, forbid_unknown_fields=True):
     env_error: str = ""
 
 
-class Close(Struct, forbid_unknown_fields=True):
+class Close(_Struct):
     """``CloseSession``."""
 
 
-class Message(Struct, forbid_unknown_fields=True):
+class Message(_Struct):
     """A message in a session: one of its requests."""
 
     step: Step | None = None
@@ -113,18 +105,18 @@ class Message(Struct, forbid_unknown_fields=True):
     close: Close | None = None
 
 
+_REQUESTS: Final[Mapping[Any, Any]] = {
+    Describe: pb.DescribeRequest,
+    Open: pb.OpenSession,
+    Resume: pb.ResumeSession,
+    Report: pb.ClientReport,
+    Close: pb.CloseSession,
+}
+"""As gRPC carries them. A step stays as it is."""
 _FIRST_READERS: Final = msgspec.msgpack.Decoder(FirstMessage), msgspec.json.Decoder(FirstMessage)
 _READERS: Final = msgspec.msgpack.Decoder(Message), msgspec.json.Decoder(Message)
 _WRITERS: Final = msgspec.msgpack.Encoder(), msgspec.json.Encoder()
 """For MessagePack and for JSON."""
-_REQUESTS: Final[Mapping[str, Any]] = {
-    "describe": Describe,
-    "open": Open,
-    "resume": Resume,
-    "step": Step,
-    "report": Report,
-    "close": Close,
-}
 
 
 def most_bytes(description: Description, lanes: int) -> int:
@@ -133,14 +125,14 @@ def most_bytes(description: Description, lanes: int) -> int:
     return MOST_BYTES + MOST_NUMBER_BYTES * lanes * sum(math.prod(column.shape) for column in columns)
 
 
-def read_first(message: str | bytes) -> FirstMessage:
-    """A message before a session: JSON in a text frame, MessagePack in a binary frame.
+def read_first(message: str | bytes) -> tuple[object, FirstRequest]:
+    """The token and the request of a message before a session: JSON in a text frame, MessagePack in a binary frame.
 
     Raises:
         BadMessageError: it is neither, or breaks a rule.
     """
-    first: FirstMessage = _decode(_FIRST_READERS[isinstance(message, str)], message)
-    return first
+    first = _decode(_FIRST_READERS[isinstance(message, str)], message)
+    return first.token, _to_protobuf(_only_of(first.describe, first.open, first.resume))
 
 
 def write(values: Mapping[str, Any], *, as_text: bool) -> str | bytes:
@@ -168,16 +160,15 @@ class SessionMessages:
         Raises:
             BadMessageError: it is neither JSON nor MessagePack, a field is unknown, or a value is of another kind.
         """
-        match _only_of(_decode(_READERS[isinstance(message, str)], message), "step", "report", "close"):
-            case Step() as step:
-                step.observation = _pack(self._observation, step.observation, "observation")
-                if step.executed:
-                    step.executed = _pack(self._action, step.executed, "executed")
-                return step
-            case Report() as report:
-                return pb.ClientReport(**msgspec.structs.asdict(report))
-            case _:
-                return pb.CloseSession()
+        found: Message = _decode(_READERS[isinstance(message, str)], message)
+        step = _only_of(found.step, found.report, found.close)
+        if not isinstance(step, Step):
+            request: Request = _to_protobuf(step)
+            return request
+        step.observation = _pack(self._observation, step.observation, "observation")
+        if step.executed:
+            step.executed = _pack(self._action, step.executed, "executed")
+        return step
 
     def write(self, answer: pb.ActResponse) -> str | bytes:
         """The message of a response. The values of an action are lists of numbers, by leaf."""
@@ -216,37 +207,37 @@ def _decode(reader: Any, message: str | bytes) -> Any:
     try:
         return reader.decode(message)
     except msgspec.ValidationError as error:
-        _refuse(str(error), reader.type)
+        found = _FAULT.fullmatch(str(error))
+        assert found is not None, "it matches every text"
+        what = found["what"][:1].lower() + found["what"][1:] + _hint(found["unknown"], found["where"], reader.type)
+        raise BadMessageError(": ".join(filter(None, [found["where"], what]))[:_MOST_TOLD]) from error
     except (RecursionError, UnicodeError, msgspec.DecodeError) as error:
         told = f"expected JSON in a text frame or MessagePack in a binary frame: {error}"
         raise BadMessageError(told[:_MOST_TOLD]) from error
 
 
-def _refuse(fault: str, kind: Any) -> NoReturn:
-    """Say in words what msgspec says about a value of a message of this kind.
-
-    Raises:
-        BadMessageError: always.
-    """
-    found = _FAULT.fullmatch(fault)
-    assert found is not None, "it matches every text"
-    where, what = found["where"] or "", found["what"][:1].lower() + found["what"][1:]
-    if unknown := _UNKNOWN.fullmatch(what):
-        part = _REQUESTS.get(where) if where else kind
-        what += "" if part is None else nearest(unknown[1][:_MOST_TOLD], part.__struct_encode_fields__)
-    raise BadMessageError(f"{where}: {what}"[:_MOST_TOLD] if where else what[:_MOST_TOLD])
+def _hint(unknown: str | None, where: str | None, kind: type[Struct]) -> str:
+    """The known name next to an unknown one, which a message of this kind has at its top or in a request."""
+    requests = {each.__name__.lower(): each for each in (*_REQUESTS, Step)}
+    part = requests.get(where) if where else kind
+    return nearest(unknown[:_MOST_TOLD], part.__struct_encode_fields__) if unknown is not None and part else ""
 
 
-def _only_of(message: Any, *names: str) -> Any:
-    """The request that a message has.
+def _to_protobuf(request: Struct) -> Any:
+    return _REQUESTS[type(request)](**msgspec.structs.asdict(request))
+
+
+def _only_of(*requests: Struct | None) -> Struct:
+    """The one request that a message has.
 
     Raises:
         BadMessageError: it has none, or more than one.
     """
-    given = [name for name in names if getattr(message, name) is not None]
+    given = [request for request in requests if request is not None]
     if len(given) != 1:
-        raise BadMessageError(f"expected one of {', '.join(names)}, found {', '.join(given) or 'nothing'}")
-    return getattr(message, given[0])
+        found = ", ".join(type(request).__name__.lower() for request in given)
+        raise BadMessageError(f"expected one request in each message, found {found or 'none'}")
+    return given[0]
 
 
 def _pack(columns: Mapping[str, Column], value: Any, name: str) -> bytes:
@@ -272,7 +263,8 @@ def _pack_leaf(column: Column, value: Any, name: str) -> bytes:
             return base64.b64decode(value, validate=True)
         packed = convert(np.asarray(value), column.numpy_dtype)
     except (OverflowError, TypeError, ValueError) as error:
-        raise BadMessageError(f"{name}: expected {_expect(column)}, found {_PARTS.repr(value):.80}") from error
+        expected = "bytes as base64" if isinstance(value, str) else _expect(column)
+        raise BadMessageError(f"{name}: expected {expected}, found {_PARTS.repr(value):.80}") from error
     if packed.shape[1:] != column.shape or not packed.ndim:
         found = f"the shape {list(packed.shape)}" if packed.ndim else str(value)
         raise BadMessageError(f"{name}: expected {_expect(column)}, found {found:.80}")
@@ -280,5 +272,4 @@ def _pack_leaf(column: Column, value: Any, name: str) -> bytes:
 
 
 def _expect(column: Column) -> str:
-    shape = ", ".join(("k", *map(str, column.shape)))
-    return f"{column.numpy_dtype} [{shape}], with a row for each of k lanes, or these values as bytes (in JSON: base64)"
+    return f"{column.numpy_dtype} [{', '.join(('k', *map(str, column.shape)))}], with a row for each of k lanes"

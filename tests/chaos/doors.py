@@ -172,7 +172,7 @@ def read_json(data: bytes, description: Description | None) -> Any:
 
 def read_messagepack(data: str | bytes, description: Description | None) -> Any:
     if description is None:
-        return read_first(data).read_request()
+        return read_first(data)[1]
     return SessionMessages(description, as_text=True).read(data)
 
 

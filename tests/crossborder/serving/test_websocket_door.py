@@ -126,8 +126,7 @@ def test_a_session_goes_on_through_the_other_door(talk_to: TalkTo, service: Serv
         assert back.step(3) == [3]
 
 
-FORM = "expected float32 [k, 2], with a row for each of k lanes, or these values as bytes (in JSON: base64), "
-WANTED = f"observation: {FORM}"
+WANTED = "observation: expected float32 [k, 2], with a row for each of k lanes, "
 BAD: dict[str, tuple[Values, str]] = {
     "another field": (
         {"seq": 1, "observation": [[0, 0]], "rewards": [1]},
@@ -151,7 +150,7 @@ BAD: dict[str, tuple[Values, str]] = {
     "nothing for an observation": ({"seq": 1, "observation": None}, WANTED + "found None"),
     "another shape": ({"seq": 1, "observation": [[0, 0, 0]]}, WANTED + "found the shape [1, 3]"),
     "rows of different lengths": ({"seq": 1, "observation": [[0, 0], [0]]}, WANTED + "found [[0, 0], [0]]"),
-    "text that is no base64": ({"seq": 1, "observation": "AAA"}, WANTED + "found 'AAA'"),
+    "text that is no base64": ({"seq": 1, "observation": "AAA"}, "observation: expected bytes as base64, found 'AAA'"),
     "bytes of half a lane": ({"seq": 1, "observation": "AAAAAA=="}, "expected 8 bytes for 1 rows, found 4"),
     "text in an observation": ({"seq": 1, "observation": [["0", "0"]]}, WANTED + "found [['0', '0']]"),
     "not a number": ({"seq": 1, "observation": [[0, float("nan")]]}, "JSON is malformed: invalid character"),
