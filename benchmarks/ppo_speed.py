@@ -1,11 +1,16 @@
-"""Environment steps of CartPole that PPO learns from in a second, beside other libraries, without evaluations.
+"""Environment steps that PPO learns from in a second, beside other libraries, without evaluations.
 
     python -m benchmarks.ppo_speed --sb3 PYTHON --sample-factory PYTHON --cleanrl PYTHON PATH/TO/cleanrl/ppo.py
+    python -m benchmarks.ppo_speed --task minatar_breakout_ppo --sb3 PYTHON
 
 PYTHON is an interpreter that has the library; a library that is not named is left out. All have the settings of RL
 Baselines3 Zoo as far as they can: eight environments, an opt step that learns twenty times from 256 steps, and two
 layers of 64. torch has one thread in each process. "In turns" is one process; "two actors" are two processes with four
 environments each, beside the learner. The libraries take turns, one seed after another.
+
+In MinAtar's Breakout all have the network of the game's authors and the settings of
+``configs/ppo_minatar_breakout.yaml``: sixteen environments, an opt step that learns four times from 1,024 steps. The
+scripts of CleanRL and Sample Factory have no such network.
 
 A command trains for 20,480 and for 102,400 steps, and the difference counts, so its start and end do not. Processor
 time is that of all processes. stable-baselines3 and our training in turns count their own time.
@@ -22,32 +27,37 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks import zoo
 from benchmarks.report import report
-from benchmarks.returns import TASKS, ask_peer, configure
+from benchmarks.returns import TASKS, ask_peer, configure, load
 from learner.loop.in_turns import train_in_turns
 
 ROOT = Path(__file__).parents[1]
-TASK = "ppo_cartpole"
+TASKS_HERE = {"ppo_cartpole": TASKS["ppo_cartpole"].sb3, "minatar_breakout_ppo": zoo.MINATAR_PPO_AS_OURS}
+"""The settings of stable-baselines3, by task."""
 SHORT, LONG = 20_480, 102_400
 Rate = Callable[[int], tuple[float, float]]
 """Environment steps for a second, and for a second of processor time, with a seed."""
 
 
-def rate_in_turns(seed: int) -> tuple[float, float]:
+def rate_in_turns(task: str, seed: int) -> tuple[float, float]:
     cpu = time.process_time()
     with tempfile.TemporaryDirectory() as directory:
-        config = configure(TASK, "in turns", seed, Path(directory) / "run", {"trainer.eval_interval": "null"})
+        changes = {"trainer.eval_interval": "null", "trainer.max_env_steps": LONG}
+        config = configure(task, "in turns", seed, Path(directory) / "run", changes)
         result = train_in_turns(config)
     return result.samples_total / result.seconds, result.samples_total / (time.process_time() - cpu)
 
 
-def rate_sb3(seed: int, python: str) -> tuple[float, float]:
-    found = ask_peer(TASK, "stable_baselines3", seed, python, episodes=1, evaluations=1)
-    steps, off = TASKS[TASK].env_steps, found["eval_seconds"]
-    return steps / (found["seconds"] - off), steps / (found["cpu_seconds"] - off)
+def rate_sb3(task: str, seed: int, python: str) -> tuple[float, float]:
+    job = {"settings": TASKS_HERE[task], "env_steps": LONG}
+    found = ask_peer(task, "stable_baselines3", seed, python, episodes=1, evaluations=1, **job)
+    off = found["eval_seconds"]
+    return LONG / (found["seconds"] - off), LONG / (found["cpu_seconds"] - off)
 
 
 def time_command(words: Sequence[str], directory: str) -> tuple[float, float]:
@@ -68,12 +78,12 @@ def rate_command(make_words: Callable[[int], Sequence[str]]) -> tuple[float, flo
     return (LONG - SHORT) / (long[0] - short[0]), (LONG - SHORT) / (long[1] - short[1])
 
 
-def rate_actors(seed: int) -> tuple[float, float]:
+def rate_actors(task: str, seed: int) -> tuple[float, float]:
+    plain = load(task)
+
     def make_words(steps: int) -> Sequence[str]:
         changes: dict[str, Any] = {
-            "agent.params.epochs": 20,
-            "agent.params.max_lag": 8,
-            "envs_per_actor": 4,
+            "envs_per_actor": plain.envs_per_actor // 2,
             "metrics.ingest_port": "null",
             "metrics.trainer_port": "null",
             "run_dir": f"run-{steps}",
@@ -83,9 +93,10 @@ def rate_actors(seed: int) -> tuple[float, float]:
             "trainer.max_opts": LONG,
             "trainer.target_score": "null",
         }
-        config = ROOT / "configs" / f"{TASK}.yaml"
+        config = ROOT / "configs" / f"{TASKS[task].config or task}.yaml"
         command = f"{sys.executable} -m learner --config {config} --local-actors 2 --listen 127.0.0.1:0".split()
-        return *command, *(word for name, value in changes.items() for word in ("--set", f"{name}={value}"))
+        settings = (*TASKS[task].settings, *(f"{name}={value}" for name, value in changes.items()))
+        return *command, *(word for setting in settings for word in ("--set", setting))
 
     return rate_command(make_words)
 
@@ -118,9 +129,13 @@ def rate_sample_factory(seed: int, python: str, way: str) -> tuple[float, float]
 
 def rates_of(arguments: argparse.Namespace) -> dict[str, Rate]:
     """What is measured, by its name in the table."""
-    rates: dict[str, Rate] = {"crossborder, in turns": rate_in_turns, "crossborder, two actors": rate_actors}
+    task = arguments.task
+    rates: dict[str, Rate] = {
+        "crossborder, in turns": partial(rate_in_turns, task),
+        "crossborder, two actors": partial(rate_actors, task),
+    }
     if arguments.sb3:
-        rates["stable-baselines3"] = lambda seed: rate_sb3(seed, arguments.sb3)
+        rates["stable-baselines3"] = partial(rate_sb3, task, python=arguments.sb3)
     if arguments.cleanrl:
         rates["CleanRL"] = lambda seed: rate_cleanrl(seed, *arguments.cleanrl)
     if python := arguments.sample_factory:
@@ -131,11 +146,14 @@ def rates_of(arguments: argparse.Namespace) -> dict[str, Rate]:
 
 def main() -> None:
     parser = argparse.ArgumentParser("benchmarks.ppo_speed", description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--task", choices=TASKS_HERE, default="ppo_cartpole")
     parser.add_argument("--sb3", metavar="PYTHON", help="an interpreter with stable-baselines3")
     parser.add_argument("--cleanrl", nargs=2, metavar=("PYTHON", "SCRIPT"), help="and CleanRL's ppo.py")
     parser.add_argument("--sample-factory", metavar="PYTHON", help="an interpreter with sample-factory")
     parser.add_argument("--turns", type=int, default=3)
     arguments = parser.parse_args()
+    if arguments.task != "ppo_cartpole" and (arguments.cleanrl or arguments.sample_factory):
+        parser.error("--cleanrl and --sample-factory: expected the task ppo_cartpole beside them")
     rates = rates_of(arguments)
     found: dict[str, list[tuple[float, float]]] = {who: [] for who in rates}
     for seed in range(arguments.turns):
@@ -146,7 +164,7 @@ def main() -> None:
         wall, cpu = zip(*pairs, strict=True)
         rows.append({"who": who, "steps/s": statistics.median(wall), "slowest": min(wall), "fastest": max(wall)})
         rows[-1] |= {"steps/CPU s": statistics.median(cpu)}
-    report("ppo_speed", "environment steps learnt from, CartPole", rows, arguments.turns)
+    report("ppo_speed", f"environment steps learnt from, {arguments.task}", rows, arguments.turns)
 
 
 if __name__ == "__main__":

@@ -43,6 +43,7 @@ COMPARED: dict[str, tuple[tuple[str, ...], Path]] = {
             "ppo_pendulum_plain",
             "ppo_halfcheetah",
             "minatar_breakout_ppo",
+            "minatar_space_invaders_ppo",
         ),
         Path("docs/images/ppo_results.png"),
     ),

@@ -151,6 +151,15 @@ TASKS = {
         settings=("agent.params.optimizer.schedule.steps=30800",),
         draw=65,
     ),
+    "minatar_space_invaders_ppo": Task(
+        1_000_000,
+        20,
+        zoo.MINATAR_PPO,
+        {"id": "MinAtar/SpaceInvaders-v1"} | MINATAR_LIMIT,
+        config="ppo_minatar_breakout",
+        settings=("env.params.id=space_invaders", "agent.params.optimizer.schedule.steps=30800"),
+        draw=65,
+    ),
     "minatar_space_invaders": Task(500_000, 20, zoo.MINATAR_DQN, {"id": "MinAtar/SpaceInvaders-v1"} | MINATAR_LIMIT),
 }
 
@@ -164,7 +173,8 @@ def load(name: str, settings: Sequence[str] = ()) -> RunConfig:
 def configure(name: str, way: Way, seed: int, run_dir: Path, more: Mapping[str, Any] | None = None) -> RunConfig:
     """The task's configuration with its budget in place of its target, and ``more`` settings.
 
-    Actors share the environments among them.
+    Actors share the environments among them. If there are more actors than environments, a batch of rollouts has a
+    shorter rollout of each, so that an opt step still learns from as many steps.
     """
     plain, task = load(name), TASKS[name]
     ratio, batch = plain.replay.samples_per_insert, plain.agent.params["batch_size"]
@@ -183,6 +193,10 @@ def configure(name: str, way: Way, seed: int, run_dir: Path, more: Mapping[str, 
         "seed": seed,
         "run_dir": run_dir,
     }
+    more_environments = ACTORS.get(way, 1) // plain.envs_per_actor
+    if task.draw > 1 and more_environments > 1:
+        ours["agent.params.batch_size"] = batch * more_environments
+        ours["replay.view.params.length"] = (task.draw - 1) // more_environments
     return load(name, [f"{key}={value}" for key, value in (ours | dict(more or {})).items()])
 
 
@@ -205,8 +219,10 @@ def train_peer(name: str, package: str, seed: int, python: str) -> dict[str, Any
     return found
 
 
-def ask_peer(name: str, package: str, seed: int, python: str, *, episodes: int, evaluations: int) -> dict[str, Any]:
-    """The answer of ``benchmarks/sb3.py`` about one run."""
+def ask_peer(
+    name: str, package: str, seed: int, python: str, *, episodes: int, evaluations: int, **other: Any
+) -> dict[str, Any]:
+    """The answer of ``benchmarks/sb3.py`` about one run; ``other`` values of its job replace those of the task."""
     config, task = load(name), TASKS[name]
     if task.sb3 is None:
         raise SystemExit(f"{name}: expected a task that has a peer: {', '.join(n for n, t in TASKS.items() if t.sb3)}")
@@ -218,6 +234,7 @@ def ask_peer(name: str, package: str, seed: int, python: str, *, episodes: int, 
         "episodes": episodes,
         "evaluations": evaluations,
         "settings": task.sb3,
+        **other,
     }
     script = Path(__file__).parent / "sb3.py"
     done = subprocess.run([python, script, json.dumps(job)], stdout=subprocess.PIPE, text=True, check=True)

@@ -86,6 +86,16 @@ MINATAR_A2C: Final[Settings] = {
 """The settings of ``configs/impala_minatar_breakout.yaml``; an update learns once from 640 steps of one environment."""
 MINATAR_PPO: Final[Settings] = {"algorithm": "PPO", "minatar_network": True}
 """The package's own defaults; ten passes over every 2,048 steps."""
+MINATAR_PPO_AS_OURS: Final[Settings] = MINATAR_PPO | {
+    "n_envs": 16,
+    "n_steps": 64,
+    "batch_size": 128,
+    "n_epochs": 4,
+    "learning_rate": "lin_0.001",
+    "clip_range": 0.1,
+    "ent_coef": 0.01,
+}
+"""Those of ``configs/ppo_minatar_breakout.yaml``, to compare speeds at the same work."""
 CARTPOLE_PPO: Final[Settings] = {
     "algorithm": "PPO",
     "n_envs": 8,
