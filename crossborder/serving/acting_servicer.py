@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
 
 from common.errors import CrossborderError
 from common.wire.pb import acting_pb2 as pb
@@ -34,7 +33,7 @@ class ActingServicer(pb_grpc.ActingServiceServicer):
         connection = Connection(self._service.sessions, current_caller.get().name, "gRPC")
         try:
             await context.write(connection.begin(request_of(await self._read_first(request_iterator))))
-            await connection.talk(_requests(request_iterator), context.write)
+            await connection.talk(request_iterator, request_of, context.write)
         except CrossborderError as error:
             self._service.figures.refused[status_of(error)[1]] += 1
             raise
@@ -51,12 +50,8 @@ class ActingServicer(pb_grpc.ActingServiceServicer):
             raise BadMessageError("expected open or resume, found the end of the stream") from None
 
 
-async def _requests(messages: AsyncIterator[pb.ActRequest]) -> AsyncIterator[Request]:
-    async for message in messages:
-        yield request_of(message)
-
-
-def request_of(message: pb.ActRequest) -> Any:
+def request_of(message: pb.ActRequest) -> Request:
     """The request that a message has; None if it has none."""
     kind = message.WhichOneof("request")
-    return None if kind is None else getattr(message, kind)
+    request: Request = None if kind is None else getattr(message, kind)
+    return request

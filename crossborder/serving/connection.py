@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TypeVar
 
 from common.wire.acting_payloads import Description
 from common.wire.pb import acting_pb2 as pb
@@ -11,6 +12,9 @@ from common.wire.rpc import BadMessageError, SessionLostError
 from crossborder.serving.client_steps import Request
 from crossborder.serving.session import Session
 from crossborder.serving.sessions import Sessions
+
+MessageT = TypeVar("MessageT")
+"""As a door brings it."""
 
 
 class Connection:
@@ -62,18 +66,24 @@ class Connection:
         assert self._session is not None, "a connection begins first"
         return self._session.policy.description
 
-    async def talk(self, requests: AsyncIterator[Request], write: Callable[[pb.ActResponse], Awaitable[None]]) -> None:
+    async def talk(
+        self,
+        messages: AsyncIterator[MessageT],
+        read: Callable[[MessageT], Request],
+        write: Callable[[pb.ActResponse], Awaitable[None]],
+    ) -> None:
         """Answer all further requests, until the client closes its session or ends the connection.
 
         Args:
-            requests: of the client.
+            messages: of the client.
+            read: the request of a message.
             write: sends an answer.
 
         Raises:
             CrossborderError: a request was refused, or the session has ended or has another connection.
         """
         assert self._session is not None, "a connection begins first"
-        self._reader = asyncio.create_task(self._read(self._session, requests))
+        self._reader = asyncio.create_task(self._read(self._session, messages, read))
         self._reader.add_done_callback(lambda _: self._answers.put_nowait(None))
         n_answered = 0
         while not self._was_taken_over and not (self._reader.done() and n_answered == self._n_asked):
@@ -87,8 +97,11 @@ class Connection:
             raise SessionLostError("this connection has lost its session: it ended, or another connection resumed it")
         await self._reader
 
-    async def _read(self, session: Session, requests: AsyncIterator[Request]) -> None:
-        async for request in requests:
+    async def _read(
+        self, session: Session, messages: AsyncIterator[MessageT], read: Callable[[MessageT], Request]
+    ) -> None:
+        async for message in messages:
+            request = read(message)
             if isinstance(request, pb.CloseSession):
                 self._sessions.disconnect(session, self._hang_up)
                 self._sessions.close(session)

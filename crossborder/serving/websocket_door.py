@@ -23,7 +23,6 @@ from common.wire.pb import acting_pb2 as pb
 from common.wire.rpc import RunOverError, StoppingError
 from common.wire.tokens import authorization
 from crossborder.serving.acting_service import HEALTH_PATH, ActingService
-from crossborder.serving.client_steps import Request
 from crossborder.serving.connection import Connection
 from crossborder.serving.strangers import StrangersListener
 from crossborder.serving.websocket_messages import (
@@ -223,13 +222,9 @@ class WebSocketDoor:
                 await socket.send(messages.write(answer))
 
             await tell(opened)
-            await connection.talk(self._requests(socket, messages), tell)
+            await connection.talk(aiter(socket), messages.read, tell)
         finally:
             connection.end()
-
-    async def _requests(self, socket: ServerConnection, messages: SessionMessages) -> AsyncIterator[Request]:
-        async for message in socket:
-            yield messages.read(message)
 
     def _note(self, caller: Caller | None, error: CrossborderError) -> None:
         """Count, note and log a refusal. Strangers get one line in ten seconds, however many come.

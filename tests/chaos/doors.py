@@ -32,7 +32,6 @@ from common.wire.address import split_address
 from common.wire.pb import acting_pb2 as pb
 from common.wire.rpc import BadMessageError, SessionLostError
 from crossborder.serving.acting_servicer import request_of
-from crossborder.serving.client_steps import Request
 from crossborder.serving.connection import Connection
 from crossborder.serving.figures import Figures
 from crossborder.serving.saved_policies import opening
@@ -205,14 +204,12 @@ class Behind:
         connection = Connection(self.sessions, "", "fuzz")
         try:
             connection.begin(pb.ResumeSession(secret=self._secret))
-            request = read(data, connection.description)
-
             messages = SessionMessages(connection.description, as_text=True)
 
             async def answer_by(response: pb.ActResponse) -> None:
                 messages.write(response)
 
-            await connection.talk(_only(request), answer_by)
+            await connection.talk(_only(data), lambda data: read(data, connection.description), answer_by)
         except DecodeError:
             return "no message"
         except REFUSALS as error:
@@ -243,8 +240,8 @@ class Behind:
         assert len((await answer).action.action) == np.int64().itemsize
 
 
-async def _only(request: Request) -> AsyncIterator[Request]:
-    yield request
+async def _only(data: bytes) -> AsyncIterator[bytes]:
+    yield data
 
 
 async def _fuzz_messages(kind: str, messages: int, rng: random.Random, behind: Behind) -> dict[str, Any]:
