@@ -79,7 +79,7 @@ class Step(_Struct):
     terminated: list[bool] = []
     truncated: list[bool] = []
     restarted: list[bool] = []
-    executed: Any = b""
+    executed: Any = None
     intervened: list[bool] = []
 
 
@@ -166,8 +166,7 @@ class SessionMessages:
             request: Request = _to_protobuf(step)
             return request
         step.observation = _pack(self._observation, step.observation, "observation")
-        if step.executed:
-            step.executed = _pack(self._action, step.executed, "executed")
+        step.executed = b"" if step.executed is None else _pack(self._action, step.executed, "executed")
         return step
 
     def write(self, answer: pb.ActResponse) -> str | bytes:

@@ -159,6 +159,7 @@ BAD: dict[str, tuple[Values, str]] = {
         {"seq": 1, "observation": [[0, 0]], "executed": [0.5]},
         "executed: expected int64 [k],",
     ),
+    "a number for actions": ({"seq": 1, "observation": [[0, 0]], "executed": 0}, "executed: expected int64 [k],"),
     "leaves of another space": ({"seq": 1, "observation": {"eye": [0]}}, WANTED + "found {'eye': [0]}"),
 }
 
