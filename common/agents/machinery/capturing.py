@@ -21,7 +21,6 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch import fx
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map_only
 from torch.utils.weak import WeakIdKeyDictionary, WeakIdRef
 
 from common.agents.machinery import cuda_graph
@@ -89,7 +88,7 @@ class OperationRecorder(UncompiledMode):
             raise TypeError(f"{operation} takes the number {result} from a tensor; another call might take another")
         if operation.namespace == "profiler" or self._does_nothing(operation, args, result):
             return result
-        args, kwargs = tree_map_only((torch.Tensor, torch.Generator), self._node_of, (args, kwargs))
+        args, kwargs = fx.node.map_aggregate((args, kwargs), self._without_values)
         node = self.graph.call_function(operation, args, kwargs)
         if isinstance(result, torch.Tensor):
             self._note(result, node)
@@ -111,6 +110,10 @@ class OperationRecorder(UncompiledMode):
     def _note(self, tensor: torch.Tensor, node: fx.Node) -> None:
         node.meta["layout"] = TensorLayout.of(tensor)
         self._nodes[tensor] = node
+
+    def _without_values(self, argument: Any) -> Any:
+        """The node of a tensor or generator; another argument as it is."""
+        return self._node_of(argument) if isinstance(argument, torch.Tensor | torch.Generator) else argument
 
     def _node_of(self, value: torch.Tensor | torch.Generator) -> fx.Node:
         if isinstance(value, torch.Generator):
@@ -370,6 +373,6 @@ class _CallRecorder(UncompiledMode):
         return operation(*args, **kwargs)
 
 
-def _identify_tensors(arguments: object) -> object:
+def _identify_tensors(arguments: Any) -> Any:
     """Replace tensors by their ids, so that arguments compare equal if their tensors are the same objects."""
-    return tree_map_only(torch.Tensor, id, arguments)
+    return fx.node.map_aggregate(arguments, lambda value: id(value) if isinstance(value, torch.Tensor) else value)
