@@ -190,10 +190,21 @@ def module_of(command: str) -> str:
     return ".".join(file.relative_to(ROOT).with_suffix("").parts)
 
 
+FORK_SERVER = "CROSSBORDER_TESTS_FORK_SERVER"
+"""The variable of the environment that gives its address to the test processes that share it."""
+
+
 @cache
 def fork_server() -> ForkServer:
-    """The one of this test process."""
-    return ForkServer.begin()
+    """The one that all test processes of this run share."""
+    address = os.environ.get(FORK_SERVER)
+    return ForkServer(bytes.fromhex(address)) if address else ForkServer.begin()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Start one fork server before pytest-xdist starts the test processes."""
+    if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
+        os.environ[FORK_SERVER] = fork_server().address.hex()
 
 
 class Command:
