@@ -169,7 +169,7 @@ def host(make_config: MakeConfig) -> Iterator[LearnerServer]:
     """A learner host with a real ingest process and no actors; nobody trains."""
     from learner.loop.server import LearnerServer  # It imports torch, which most helpers of this module do not need.
 
-    with LearnerServer(make_config(server={"grace_seconds": 0.5})) as server:
+    with LearnerServer(make_config(server={"grace_seconds": 0.1})) as server:
         server.control.trainer_waits_for = MORE_STEPS
         yield server
 
