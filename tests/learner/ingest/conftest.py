@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,7 +12,7 @@ from tests.learner.ingest.by_hand import Client
 
 @pytest.fixture
 def make_config(tmp_path: Path) -> MakeConfig:
-    """As for other tests, but at its end the learner does not wait long for clients, which never leave by themselves."""
+    """As for other tests, but a learner does not wait long for clients, which never leave by themselves."""
     return lambda **changes: counting_config(tmp_path / "run", **merged({"server": {"grace_seconds": 0.1}}, changes))
 
 
