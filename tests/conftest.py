@@ -7,6 +7,7 @@ import gc
 import json
 import logging
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -201,8 +202,18 @@ def fork_server() -> ForkServer:
     return ForkServer(bytes.fromhex(address)) if address else ForkServer.begin()
 
 
+MEMORY = Path("/dev/shm")  # noqa: S108 - pytest makes a directory in it that only this user can open
+ROOM = 4 << 30
+"""Bytes that the files of the tests that run at one time need."""
+
+
 def pytest_configure(config: pytest.Config) -> None:
-    """Start one fork server before pytest-xdist starts the test processes."""
+    """Keep the files of tests in memory if there is room, and start one fork server before the test processes.
+
+    On a disk, the tests of runs would wait for fsync half of the time.
+    """
+    if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > ROOM:
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
     if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
         os.environ[FORK_SERVER] = fork_server().address.hex()
 
