@@ -88,7 +88,7 @@ class OperationRecorder(UncompiledMode):
             raise TypeError(f"{operation} takes the number {result} from a tensor; another call might take another")
         if operation.namespace == "profiler" or self._does_nothing(operation, args, result):
             return result
-        args, kwargs = fx.node.map_aggregate((args, kwargs), self._without_values)
+        args, kwargs = fx.node.map_aggregate((args, kwargs), self._node_of)
         node = self.graph.call_function(operation, args, kwargs)
         if isinstance(result, torch.Tensor):
             self._note(result, node)
@@ -111,15 +111,13 @@ class OperationRecorder(UncompiledMode):
         node.meta["layout"] = TensorLayout.of(tensor)
         self._nodes[tensor] = node
 
-    def _without_values(self, argument: Any) -> Any:
-        """The node of a tensor or generator; another argument as it is."""
-        return self._node_of(argument) if isinstance(argument, torch.Tensor | torch.Generator) else argument
-
-    def _node_of(self, value: torch.Tensor | torch.Generator) -> fx.Node:
+    def _node_of(self, value: Any) -> Any:
         if isinstance(value, torch.Generator):
             if id(value) not in self._generator_nodes:
                 self._generator_nodes[id(value)] = self._add_outside(value)
             return self._generator_nodes[id(value)]
+        if not isinstance(value, torch.Tensor):
+            return value  # A number, for example, stays as it is.
         node: fx.Node | None = self._nodes.get(value)  # type: ignore[no-untyped-call]
         if node is None:
             node = self._add_outside(value)
@@ -353,9 +351,8 @@ def _makes_the_same_call(function: object, args: tuple[Any, ...], kwargs: dict[s
             function(*args, **kwargs)
         except Exception:  # noqa: BLE001 - the function takes other arguments, or no zeros: it does not fit
             return False
-    return recorder.calls == [
-        (node.target, _identify_tensors(fx.node.map_arg((node.args, node.kwargs), zeros.__getitem__)))
-    ]
+    expected = fx.node.map_arg((node.args, node.kwargs), zeros.__getitem__)
+    return recorder.calls == [(node.target, _identify_tensors(expected))]
 
 
 class _CallRecorder(UncompiledMode):
