@@ -7,6 +7,7 @@ import gc
 import json
 import logging
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -169,7 +170,7 @@ def host(make_config: MakeConfig) -> Iterator[LearnerServer]:
     """A learner host with a real ingest process and no actors; nobody trains."""
     from learner.loop.server import LearnerServer  # It imports torch, which most helpers of this module do not need.
 
-    with LearnerServer(make_config(server={"grace_seconds": 0.5})) as server:
+    with LearnerServer(make_config(server={"grace_seconds": 0.1})) as server:
         server.control.trainer_waits_for = MORE_STEPS
         yield server
 
@@ -190,10 +191,31 @@ def module_of(command: str) -> str:
     return ".".join(file.relative_to(ROOT).with_suffix("").parts)
 
 
+FORK_SERVER = "CROSSBORDER_TESTS_FORK_SERVER"
+"""The variable of the environment that gives its address to the test processes that share it."""
+
+
 @cache
 def fork_server() -> ForkServer:
-    """The one of this test process."""
-    return ForkServer.begin()
+    """The one that all test processes of this run share."""
+    address = os.environ.get(FORK_SERVER)
+    return ForkServer(bytes.fromhex(address)) if address else ForkServer.begin()
+
+
+MEMORY = Path("/dev/shm")  # noqa: S108 - pytest makes a directory in it that only this user can open
+ROOM = 4 << 30
+"""Bytes that the files of the tests that run at one time need."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep the files of tests in memory if there is room, and start one fork server before the test processes.
+
+    On a disk, the tests of runs would wait for fsync half of the time.
+    """
+    if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > ROOM:
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+    if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
+        os.environ[FORK_SERVER] = fork_server().address.hex()
 
 
 class Command:

@@ -143,7 +143,7 @@ class ForkServer:
     """
 
     def __init__(self, address: bytes) -> None:
-        self._address = address
+        self.address = address
 
     @classmethod
     def begin(cls) -> ForkServer:
@@ -203,7 +203,7 @@ class ForkServer:
     ) -> Forked:
         """Ask for a process; ``descriptors`` are ours by their numbers in the process."""
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        connection.connect(self._address)
+        connection.connect(self.address)
         request: dict[str, Any] = {
             "module": module,
             "arguments": arguments,

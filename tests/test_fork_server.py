@@ -15,13 +15,20 @@ from tests.fork_server import Forked, ForkServer
 REQUEST = {"module": "platform", "arguments": [], "environment": {}, "cwd": "/", "descriptors": [], "is_child": False}
 
 
+@pytest.fixture(scope="module")
+def server() -> ForkServer:
+    """One that no other test asks."""
+    return ForkServer.begin()
+
+
 @pytest.mark.parametrize(
     "message", [None, json.dumps(REQUEST).encode()], ids=["before it asks", "before it is answered"]
 )
-def test_the_fork_server_outlives_a_process_that_dies(tmp_path: Path, message: bytes | None) -> None:
-    server = ForkServer.begin()
+def test_the_fork_server_outlives_a_process_that_dies(
+    server: ForkServer, tmp_path: Path, message: bytes | None
+) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asking:
-        asking.connect(server._address)
+        asking.connect(server.address)
         if message is not None:
             asking.sendall(message)
     next_one = server.start("platform", [], log=tmp_path / "log", cwd=tmp_path, environment={})

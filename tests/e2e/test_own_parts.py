@@ -11,7 +11,8 @@ from common.config.run_config import load_config
 from learner.storage.checkpoint import load_agent
 from tests.conftest import ROOT, Command
 
-SOONER = {"recurrent_cartpole": {"trainer.target_score": 45, "trainer.eval_interval": 100}}
+SHORT_SEQUENCES = {"replay.view.params.length": 10, "replay.view.params.burn_in": 2}
+SOONER = {"recurrent_cartpole": {"trainer.target_score": 45, "trainer.eval_interval": 100, **SHORT_SEQUENCES}}
 """Scores that show that an example learns, where its own target takes minutes."""
 LONGEST_S = 800
 """Seconds an example may train: 20 alone, ten times that beside other tests, twice on a slow machine, and twice for an

@@ -61,7 +61,7 @@ def full_run(make_config: MakeConfig) -> Iterator[LearnerServer]:
         trainer={"eval_interval": 50, "save_interval": 50, "record_interval": 50},
         replay={"capacity": 100, "samples_per_insert": 8.0},
         evaluator={"episodes": 1},
-        server={"grace_seconds": 0.5},
+        server={"grace_seconds": 0.1},
         storage={"mirror": "memory://mirror"},
     )
     with LearnerServer(config) as server:

@@ -21,7 +21,6 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch import fx
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map_only
 from torch.utils.weak import WeakIdKeyDictionary, WeakIdRef
 
 from common.agents.machinery import cuda_graph
@@ -89,7 +88,7 @@ class OperationRecorder(UncompiledMode):
             raise TypeError(f"{operation} takes the number {result} from a tensor; another call might take another")
         if operation.namespace == "profiler" or self._does_nothing(operation, args, result):
             return result
-        args, kwargs = tree_map_only((torch.Tensor, torch.Generator), self._node_of, (args, kwargs))
+        args, kwargs = fx.node.map_aggregate((args, kwargs), self._node_of)
         node = self.graph.call_function(operation, args, kwargs)
         if isinstance(result, torch.Tensor):
             self._note(result, node)
@@ -112,11 +111,13 @@ class OperationRecorder(UncompiledMode):
         node.meta["layout"] = TensorLayout.of(tensor)
         self._nodes[tensor] = node
 
-    def _node_of(self, value: torch.Tensor | torch.Generator) -> fx.Node:
+    def _node_of(self, value: Any) -> Any:
         if isinstance(value, torch.Generator):
             if id(value) not in self._generator_nodes:
                 self._generator_nodes[id(value)] = self._add_outside(value)
             return self._generator_nodes[id(value)]
+        if not isinstance(value, torch.Tensor):
+            return value  # A number, for example, stays as it is.
         node: fx.Node | None = self._nodes.get(value)  # type: ignore[no-untyped-call]
         if node is None:
             node = self._add_outside(value)
@@ -350,9 +351,8 @@ def _makes_the_same_call(function: object, args: tuple[Any, ...], kwargs: dict[s
             function(*args, **kwargs)
         except Exception:  # noqa: BLE001 - the function takes other arguments, or no zeros: it does not fit
             return False
-    return recorder.calls == [
-        (node.target, _identify_tensors(fx.node.map_arg((node.args, node.kwargs), zeros.__getitem__)))
-    ]
+    expected = fx.node.map_arg((node.args, node.kwargs), zeros.__getitem__)
+    return recorder.calls == [(node.target, _identify_tensors(expected))]
 
 
 class _CallRecorder(UncompiledMode):
@@ -370,6 +370,6 @@ class _CallRecorder(UncompiledMode):
         return operation(*args, **kwargs)
 
 
-def _identify_tensors(arguments: object) -> object:
+def _identify_tensors(arguments: Any) -> Any:
     """Replace tensors by their ids, so that arguments compare equal if their tensors are the same objects."""
-    return tree_map_only(torch.Tensor, id, arguments)
+    return fx.node.map_aggregate(arguments, lambda value: id(value) if isinstance(value, torch.Tensor) else value)

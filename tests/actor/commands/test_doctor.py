@@ -150,7 +150,7 @@ def test_an_id_that_no_actor_can_have_fails_the_room_check(host: LearnerServer) 
 def test_a_learner_whose_places_are_all_taken_fails_the_room_check(make_config: MakeConfig) -> None:
     from tests.learner.ingest.by_hand import Client
 
-    with LearnerServer(make_config(server={"max_actors": 1, "grace_seconds": 0.5})) as server:
+    with LearnerServer(make_config(server={"max_actors": 1, "grace_seconds": 0.1})) as server:
         Client(server).join()
         lines, error = lines_and_error(server.ingest.address)
     assert isinstance(error, RefusedError)

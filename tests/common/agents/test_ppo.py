@@ -176,7 +176,7 @@ def test_it_fits_and_its_captured_updates_are_the_eager_ones(spec: EnvSpec) -> N
 def test_it_learns_from_structured_observations_and_pictures_and_normalises_them() -> None:
     picture = Box(0, 255, (1, 12, 12), np.uint8)
     space = Dict({"state": OBS, "gear": Discrete(4, start=2), "camera": picture})
-    make_agent = partial(PPO, **SMALL, normalize_observations=True, feature_dim=8)
+    make_agent = partial(PPO, **(SMALL | {"epochs": 1}), normalize_observations=True, feature_dim=8)
     check_agent(make_agent, Structured(space, Discrete(2)), view=VIEW)
 
 

@@ -27,7 +27,7 @@ from tests.common.agents.parts import Structured
 
 ROBOT = Dict(
     {
-        "camera": Box(0, 255, (36, 36, 3), np.uint8),
+        "camera": Box(0, 255, (12, 12, 3), np.uint8),
         "arm": Dict({"joints": Box(-1, 1, (3,), np.float32), "mode": Discrete(4, start=-1)}),
         "friction": Box(0, 1, (2,), np.float32),
     }
@@ -48,7 +48,7 @@ def make(kind: Any, actions: Any, *, seed: int = 0, **params: Any) -> Any:
 def observations(n: int, seed: int) -> dict[str, Any]:
     rng = np.random.default_rng(seed)
     return {
-        "camera": rng.integers(256, size=(n, 36, 36, 3), dtype=np.uint8),
+        "camera": rng.integers(256, size=(n, 12, 12, 3), dtype=np.uint8),
         "arm/joints": rng.uniform(-1, 1, (n, 3)).astype(np.float32),
         "arm/mode": rng.integers(-1, 3, n),
         "friction": rng.random((n, 2), np.float32),

@@ -49,7 +49,7 @@ def test_the_actors_of_a_drained_host_leave_for_good_and_others_come_back_after_
 def test_actors_that_do_not_leave_in_time_are_named(
     make_config: MakeConfig, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with LearnerServer(make_config(server={"admin": True, "grace_seconds": 0.5})) as server:
+    with LearnerServer(make_config(server={"admin": True, "grace_seconds": 0.1})) as server:
         client = Client(server)
         client.join()
         talk = Talk(client.stub)

@@ -21,7 +21,7 @@ from tests.learner.ingest.by_hand import SECONDS, Client, Talk, refusal
 @pytest.fixture
 def client(make_config: MakeConfig) -> Iterator[Client]:
     """Of a learner that answers admins."""
-    with LearnerServer(make_config(server={"admin": True, "grace_seconds": 0.5})) as server:
+    with LearnerServer(make_config(server={"admin": True, "grace_seconds": 0.1})) as server:
         made = Client(server)
         yield made
         made.channel.close()

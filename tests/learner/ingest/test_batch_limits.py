@@ -15,14 +15,14 @@ from tests.learner.ingest.by_hand import Client, Talk, refusal
 def test_batches_within_the_former_limits_are_taken_after_a_resume_with_lower_limits(
     make_config: MakeConfig,
 ) -> None:
-    replay, server_config = {"capacity": 10_000}, {"grace_seconds": 0.5}
+    replay, server_config = {"capacity": 10_000}, {"grace_seconds": 0.1}
     with LearnerServer(make_config(replay=replay, push={"n_buffer": 3000}, server=server_config)) as server:
         client = Client(server)
         client.join()
         talk = Talk(client.stub)
         talk.say(client.batch(1))
         talk.cancel()
-    lower = {"grace_seconds": 0.5, "max_message_bytes": 60_000}
+    lower = {"grace_seconds": 0.1, "max_message_bytes": 60_000}
     with LearnerServer(make_config(replay=replay, server=lower), resume=True) as server:
         client, newcomer = Client(server), Client(server, incarnation=78)
         joined = client.join()

@@ -112,7 +112,7 @@ def test_a_real_actor_tells_where_its_time_goes(make_config: MakeConfig) -> None
 
 
 def test_series_of_actors_are_as_many_as_there_are_ids(make_config: MakeConfig) -> None:
-    with LearnerServer(make_config(server={"max_actors": 2, "grace_seconds": 0.5})) as server:
+    with LearnerServer(make_config(server={"max_actors": 2, "grace_seconds": 0.1})) as server:
         for incarnation in range(1, 7):
             client = Client(server, incarnation)
             client.join()

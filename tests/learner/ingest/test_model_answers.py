@@ -128,7 +128,7 @@ def serve(make_config: MakeConfig) -> Iterator[Host]:
     servers: list[LearnerServer] = []
 
     def _serve(**trainer: object) -> LearnerServer:
-        config = make_config(agent=AGENT, trainer=trainer, server={"grace_seconds": 0.5})
+        config = make_config(agent=AGENT, trainer=trainer, server={"grace_seconds": 0.1})
         servers.append(LearnerServer(config).__enter__())
         return servers[-1]
 

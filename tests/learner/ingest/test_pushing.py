@@ -79,7 +79,7 @@ def test_an_actor_that_sends_its_last_batch_again_has_left_all_the_same(client: 
 def refused(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
     """Actor 0 of a learner host that all bad batches share: nothing that the actor sends is ever stored."""
     directory = tmp_path_factory.mktemp("refused") / "run"
-    with LearnerServer(counting_config(directory, server={"grace_seconds": 0.5})) as server:
+    with LearnerServer(counting_config(directory, server={"grace_seconds": 0.1})) as server:
         made = Client(server)
         made.join()
         yield made
@@ -194,7 +194,7 @@ def test_an_environment_error_is_logged_marked_shortened_and_seldom(
 @pytest.fixture(scope="module")
 def pictures_client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
     config = counting_config(
-        tmp_path_factory.mktemp("pictures") / "run", **PARTS, replay={"capacity": 200}, server={"grace_seconds": 0.5}
+        tmp_path_factory.mktemp("pictures") / "run", **PARTS, replay={"capacity": 200}, server={"grace_seconds": 0.1}
     )
     with LearnerServer(config) as server:
         made = Client(server)

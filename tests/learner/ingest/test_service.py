@@ -56,7 +56,7 @@ def test_a_batch_for_which_the_disk_has_no_room_is_refused_with_the_reason_and_s
     disk: Disk, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = disk.path / "run"
-    with LearnerServer(counting_config(run, replay={"capacity": 200_000})) as server:
+    with LearnerServer(counting_config(run, replay={"capacity": 200_000}, server={"grace_seconds": 0.1})) as server:
         client = Client(server)
         client.join()
         talk = Talk(client.stub)
@@ -96,7 +96,7 @@ def test_the_learner_names_the_actors_that_do_not_come_back_before_it_ends(
     wait_for(lambda: "have not handed over" in caplog.text, "its last words")
     (told,) = [said for said in caplog.messages if "have not handed over" in said]
     assert told.endswith("the rows that they still have are lost: actor 0 (far-away, pid 4711)")
-    assert told.startswith("1 actors have not handed over within 0.5 s")
+    assert told.startswith("1 actors have not handed over within 0.1 s")
 
 
 def test_an_actor_that_builds_its_environment_is_neither_away_nor_online(client: Client) -> None:
@@ -137,7 +137,7 @@ def test_another_user_of_the_host_cannot_join_a_learner_without_tokens(client: C
 
 
 def test_a_join_without_a_stream_gives_its_id_back_within_seconds(make_config: MakeConfig) -> None:
-    times = {"lost_seconds": 9.0, "grace_seconds": 0.5}  # Within a third of the time, the other one joins.
+    times = {"lost_seconds": 9.0, "grace_seconds": 0.1}  # Within a third of the time, the other one joins.
     with LearnerServer(make_config(server={"max_actors": 1, **times})) as server:
         idle, honest = Client(server, 1), Client(server, 2)
         idle.join()
@@ -200,7 +200,7 @@ def test_an_actor_that_is_held_back_stores_no_batch_on_another_stream(
 
 @pytest.mark.parametrize("ratio", [None, 2.0])
 def test_acknowledgements_say_whether_a_replay_ratio_is_in_force(make_config: MakeConfig, ratio: float | None) -> None:
-    with LearnerServer(make_config(replay={"samples_per_insert": ratio}, server={"grace_seconds": 0.5})) as server:
+    with LearnerServer(make_config(replay={"samples_per_insert": ratio}, server={"grace_seconds": 0.1})) as server:
         client = Client(server)
         client.join()
         assert Talk(client.stub).say(client.batch(1)).paced == (ratio is not None)

@@ -26,7 +26,7 @@ from tests.learner.ingest.by_hand import Client, Talk
 
 
 def test_a_server_is_complete_when_it_is_constructed(make_config: MakeConfig) -> None:
-    server = LearnerServer(make_config(server={"grace_seconds": 0.5}))
+    server = LearnerServer(make_config(server={"grace_seconds": 0.1}))
     with server:
         endpoints = json.loads((server.run.dir.path / "endpoints.json").read_text())
         assert endpoints["learner"] == server.ingest.address
@@ -38,7 +38,7 @@ def test_a_server_that_cannot_be_constructed_ends_what_it_had_begun(make_config:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(AddressError, match=f"metrics: cannot listen on 127.0.0.1:{port}"):
-            LearnerServer(make_config(metrics={"trainer_port": port}, server={"grace_seconds": 0.5}))
+            LearnerServer(make_config(metrics={"trainer_port": port}, server={"grace_seconds": 0.1}))
     require_free(tmp_path / "run")
     assert train_async(make_config(trainer={"max_opts": 10}), 1, resume=True).opt_steps == 10
 
@@ -69,7 +69,7 @@ def test_a_learner_takes_free_ports_where_others_have_the_usual_ones(
 
 
 def test_a_part_that_cannot_go_on_ends_training_with_its_error_after_final_is_saved(make_config: MakeConfig) -> None:
-    with LearnerServer(make_config(server={"grace_seconds": 0.5})) as server:
+    with LearnerServer(make_config(server={"grace_seconds": 0.1})) as server:
         server.learner.fail(CrossborderError("a part has failed for good"))
         with pytest.raises(CrossborderError, match="a part has failed for good"):
             server.train()
@@ -78,7 +78,7 @@ def test_a_part_that_cannot_go_on_ends_training_with_its_error_after_final_is_sa
 
 
 def test_actors_are_told_to_stop_also_where_training_never_began(make_config: MakeConfig) -> None:
-    with LearnerServer(make_config(server={"grace_seconds": 0.5})) as server:
+    with LearnerServer(make_config(server={"grace_seconds": 0.1})) as server:
         assert not server.control.stopping
     assert server.control.stopping
 
@@ -106,7 +106,7 @@ def test_actors_are_told_to_stop_at_a_failed_start_unless_another_life_follows(
 
     monkeypatch.setattr(LearnerServer, "_write_endpoints", fail)
     with pytest.raises(type(error)):
-        LearnerServer(make_config(server={"grace_seconds": 0.5}), place=Place(restarts_left=restarts_left))
+        LearnerServer(make_config(server={"grace_seconds": 0.1}), place=Place(restarts_left=restarts_left))
     assert ControlBlock.open(tmp_path / "run" / "shared").stopping == told
 
 
@@ -115,7 +115,7 @@ def test_actors_are_told_to_stop_after_training_failed_unless_another_life_follo
     make_config: MakeConfig, restarts_left: int
 ) -> None:
     place = Place(restarts_left=restarts_left)
-    with LearnerServer(make_config(server={"grace_seconds": 0.5}), place=place) as server:
+    with LearnerServer(make_config(server={"grace_seconds": 0.1}), place=place) as server:
         server.learner.fail(CrossborderError("a part has failed for good"))
         with pytest.raises(CrossborderError, match="a part has failed for good"):
             server.train()
@@ -126,7 +126,7 @@ def test_actors_are_told_to_stop_after_training_failed_unless_another_life_follo
 def test_an_error_of_the_loop_goes_before_an_error_at_the_end(
     make_config: MakeConfig, caplog: pytest.LogCaptureFixture
 ) -> None:
-    config = make_config(server={"grace_seconds": 0.5}, trainer={"starvation_seconds": 0.01})
+    config = make_config(server={"grace_seconds": 0.1}, trainer={"starvation_seconds": 0.01})
     with LearnerServer(config) as server:
         (server.run.dir.path / ".final.part").touch()  # In the way of the last policy.
         with pytest.raises(StarvedError):
@@ -135,7 +135,7 @@ def test_an_error_of_the_loop_goes_before_an_error_at_the_end(
 
 
 def test_an_error_at_the_end_is_raised_if_the_loop_raised_none(make_config: MakeConfig) -> None:
-    with LearnerServer(make_config(server={"grace_seconds": 0.5})) as server:
+    with LearnerServer(make_config(server={"grace_seconds": 0.1})) as server:
         (server.run.dir.path / ".final.part").touch()
         server.learner.request_stop()
         with pytest.raises(CheckpointError, match=r"final\.part: cannot be saved"):
@@ -152,7 +152,7 @@ def test_models_are_newer_than_every_model_that_has_acted(make_config: MakeConfi
     config = make_config(
         agent={"target": "common.agents.dqn:DQN", "params": {"batch_size": 4}},
         trainer={"max_opts": 4, "sync_interval": 1},
-        server={"grace_seconds": 0.5},
+        server={"grace_seconds": 0.1},
     )
     with LearnerServer(config) as server:
         client = Client(server)
@@ -171,7 +171,7 @@ def test_models_are_newer_than_every_model_that_has_acted(make_config: MakeConfi
 def test_one_row_of_a_model_that_was_never_published_makes_no_other_actors_rows_older(
     make_config: MakeConfig, prioritized: dict[str, float] | None
 ) -> None:
-    config = make_config(replay={"half_age": 10, "prioritized": prioritized}, server={"grace_seconds": 0.5})
+    config = make_config(replay={"half_age": 10, "prioritized": prioritized}, server={"grace_seconds": 0.1})
     with LearnerServer(config) as server:
         server.publisher.publish(50, wait=True)
         for incarnation, versions in ((1, [40] * 30), (2, [2**32 - 1])):

@@ -13,7 +13,7 @@ from tests.learner.scrapes import scrape
 def test_a_run_whose_directory_was_moved_is_scraped_without_its_free_bytes(
     tmp_path: Path, make_config: MakeConfig
 ) -> None:
-    with LearnerServer(make_config(server={"grace_seconds": 0.5})) as server:
+    with LearnerServer(make_config(server={"grace_seconds": 0.1})) as server:
         directory = server.run.dir.path
         port = endpoints(directory)["trainer_metrics_port"]
         assert "disk_free_bytes" in scrape(port)

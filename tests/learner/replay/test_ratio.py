@@ -18,7 +18,7 @@ from tests.conftest import MORE_STEPS, MakeConfig, kill, wait_for
 from tests.learner.ingest.by_hand import Client, Talk
 from tests.learner.scrapes import scrape_trainer
 
-ADMIN = {"admin": True, "grace_seconds": 0.5}
+ADMIN = {"admin": True, "grace_seconds": 0.1}
 RATIO = {"capacity": 1000, "samples_per_insert": 2.0, "error_buffer": 10.0}
 
 
