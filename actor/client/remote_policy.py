@@ -157,6 +157,8 @@ class Telling:
         """No: there are no rows."""
         return False
 
+    limits = (0, 0.0)
+
     def push(self, items: Items) -> None:
         """Do nothing: there are no rows."""
 

@@ -128,13 +128,30 @@ class RowRecorder:
             for name, array in extras.items():
                 self._columns[name][self._at] = array
 
+    def extend(self, obs: Sequence[bytes], actions: Sequence[bytes], rewards: Sequence[float]) -> None:
+        """Record rounds of the only lane, in which nothing but these values came, all at once.
+
+        Args:
+            obs: the bytes of the observation before each step.
+            actions: the bytes of the agent's action in each step.
+            rewards: of the steps.
+        """
+        at = slice(self._end, self._end + len(rewards))
+        self._require_room(at.stop + 2)  # A row and a final row for the next round.
+        for columns, found in ((self._obs, obs), (self._action, actions)):
+            columns[at] = np.frombuffer(b"".join(found), columns.dtype).reshape(-1, *columns.shape[1:])
+        self._reward[at] = rewards
+        self._end = at.stop
+
+    def _require_room(self, rows: int) -> None:
+        if rows > len(self._reward):
+            self._allocate(max(rows, 2 * len(self._reward)))
+
     def _name_lanes(self, lanes: Array) -> None:
         """Have the next round be one of these lanes."""
         self._n, self._lanes = len(lanes), lanes
         self._shape = (self._n, *self._shape[1:])
-        needed = self._end + 2 * self._n  # A row and a final row for each lane.
-        if needed > len(self._reward):
-            self._allocate(max(needed, 2 * len(self._reward)))
+        self._require_room(self._end + 2 * self._n)  # A row and a final row for each lane.
 
     @property
     def _at(self) -> slice:

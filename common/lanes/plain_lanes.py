@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
 
@@ -15,8 +17,34 @@ from common.interfaces import EnvSpec
 from common.lanes.interface_faults import require_info, require_pair
 from common.lanes.lanes import SEEDS, SUCCESS, AnyEnv, KeyWatch, Lanes, Picks, Round, close_env
 from common.leaves import as_shape, copy_leaves, describe_misfit, empty_leaves, pick_lanes, put_leaves, take_lanes
+from common.process.signals import put_signals_back
 
 _ARRAY = np.ndarray  # A global name is found faster than an attribute.
+
+
+@dataclass(eq=False)
+class Stretch:
+    """Steps of a single lane, one after another, within an episode that goes on. The lists are equally long."""
+
+    obs: list[bytes] = field(default_factory=list)
+    """The bytes of the observation before each step."""
+    actions: list[bytes] = field(default_factory=list)
+    """The bytes of the agent's action."""
+    rewards: list[float] = field(default_factory=list)
+    choosing_seconds: float = 0.0
+    """The time that was spent on choosing actions."""
+
+
+class _Taken:
+    """Gives the outcome of a step that an environment has taken already."""
+
+    def __init__(self, found: Any = None, error: BaseException | None = None) -> None:
+        self._found, self._error = found, error
+
+    def step(self, _: Any) -> Any:
+        if self._error is not None:
+            raise self._error
+        return self._found
 
 
 class PlainLanes(Lanes):
@@ -39,6 +67,9 @@ class PlainLanes(Lanes):
         self._is_usual = True  # Whether the last round left all flags False.
         self._rounds = 0
         self._returns, self._began = [0.0] * self.n, [0] * self.n  # Of the present episodes.
+        self._taken: list[_Taken] | None = None  # Stands for the environment if ``go_on`` has left a step over.
+        has_leaves = all(isinstance(part, spaces.LEAF_SPACES) for part in (spec.observation_space, spec.action_space))
+        self._may_go_on = self.n == 1 and has_leaves and not self._picks_any and self.masks is None
         self.reset()
 
     def reset(self, seed: int | None = None) -> None:
@@ -104,16 +135,83 @@ class PlainLanes(Lanes):
         finally:
             self._end_call()
 
+    @property
+    def can_go_on(self) -> bool:
+        """Whether ``go_on`` can take the next step: in a single lane, in the middle of an episode."""
+        return self._may_go_on and self._dtype is not None and not self._waiting
+
+    def go_on(self, stretch: Stretch, sample: Callable[[Leaves], Any], most: int, until: float) -> Leaves | None:
+        """Take steps in the only lane as long as nothing but an observation and a reward comes of them.
+
+        One loop over local names takes less than half the time of calls of ``observe`` and ``step``, and of the calls
+        that record their rounds.
+
+        Args:
+            stretch: gets the steps.
+            sample: chooses an action, as ``Agent.sample`` does.
+            most: the greatest number of steps.
+            until: the monotonic time from which on no step begins.
+
+        Returns:
+            the actions of a further step, with which ``step`` must be called next: it looks at whatever came of them,
+            and does not step the environment once more. None: no step is left over.
+        """
+        assert isinstance(self._obs, _ARRAY), "can_go_on is true"
+        env_step, busy, kept, row, space = self.envs[0].step, self.busy, self._obs, self._obs[0], self.spec.action_space
+        shape, dtype, takes_numbers = self._shape, self._dtype, self._takes_numbers
+        action_shape, action_dtype = (1, *(space.shape or ())), space.dtype
+        keep_obs, keep_action, keep_reward = stretch.obs.append, stretch.actions.append, stretch.rewards.append
+        total, choosing, ended = self._returns[0], 0.0, monotonic()
+        try:
+            for _ in range(most):
+                actions: Any = sample(kept)
+                acted = monotonic()
+                choosing += acted - ended
+                if type(actions) is not _ARRAY or actions.dtype is not action_dtype or actions.shape != action_shape:
+                    return actions
+                element = actions[0] if takes_numbers else actions[0].copy()
+                busy.since = acted
+                try:
+                    found = env_step(element)
+                except (Exception, SystemExit) as error:  # noqa: BLE001 - ``step`` raises it again
+                    self._taken = [_Taken(error=error)]
+                    return actions
+                busy.since = math.inf
+                put_signals_back(acted)
+                try:
+                    obs, reward, terminated, truncated, info = found
+                    number, goes_on = float(reward), not (terminated or truncated)
+                except (TypeError, ValueError):
+                    goes_on = False
+                if not (
+                    goes_on and type(obs) is _ARRAY and obs.shape == shape and obs.dtype is dtype and type(info) is dict
+                ):
+                    self._taken = [_Taken(found)]
+                    return actions
+                keep_obs(kept.tobytes())
+                keep_action(actions.tobytes())
+                keep_reward(number)
+                row[...] = obs
+                total += number
+                ended = monotonic()
+                if ended >= until:
+                    break
+        finally:
+            self._returns[0], stretch.choosing_seconds = total, choosing
+            self._rounds += len(stretch.rewards)
+        return None
+
     def step(self, actions: Leaves) -> Round:
         outcome = self._round
         if not self._is_usual:
             self._clear(outcome)
         self._rounds += 1
+        envs, self._taken = self._taken or self.envs, None
         busy, rewards, returns, kept = self.busy, outcome.reward, self._returns, self._obs
         shape, dtype = self._shape, self._dtype
         elements: Any = actions if self._takes_numbers else self._elements(actions)
         ended: list[int] = []
-        for j, env in enumerate(self.envs):
+        for j, env in enumerate(envs):
             action = elements[j]
             busy.since = monotonic()
             try:
