@@ -5,6 +5,7 @@ An actor of the service's learner records the same rows of these lanes as an act
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -157,7 +158,8 @@ class Telling:
         """No: there are no rows."""
         return False
 
-    limits = (0, 0.0)
+    limits = (0, math.inf)
+    """See ``LimitedSink``: there are no rows."""
 
     def push(self, items: Items) -> None:
         """Do nothing: there are no rows."""

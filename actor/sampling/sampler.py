@@ -34,7 +34,7 @@ class ItemSink(Protocol):
         """
 
 
-class BatchSink(ItemSink, Protocol):
+class LimitedSink(ItemSink, Protocol):
     """An ``ItemSink`` that can say beforehand when it takes rows."""
 
     @property
@@ -140,8 +140,8 @@ class Sampler:
         self._noted = rows if parts.has_priorities else None  # Notes the agent's observations for priorities.
         self._has_extras = bool(parts.agent.extra_columns()) and isinstance(self._records, RowRecorder)
         self._makes_items = bool(parts.processors)
-        is_usual = not (self._has_stacks or self._has_extras or parts.has_priorities or pace)
-        self._goes_on = is_usual and isinstance(self._records, RowRecorder) and isinstance(self._lanes, PlainLanes)
+        more = self._has_stacks or self._has_extras or parts.has_priorities or pace is not None  # In each round.
+        self._alone = self._lanes if rows and isinstance(self._lanes, PlainLanes) and not more else None
         self._unbegun: Array | None = np.ones(self._lanes.n, bool)  # Where the agent begins at the first round.
         self._ended: float | None = None  # When the last round ended; None: it was pushed, or there was none.
         self._lanes.reset(spread(seed) if self._lanes.is_vector else seed)
@@ -161,31 +161,34 @@ class Sampler:
     def version(self, opt_steps: int) -> None:
         self._records.version = opt_steps
 
-    def act_for(self, seconds: float, agent: Agent, sink: BatchSink) -> None:
+    def act_for(self, seconds: float, agent: Agent, sink: LimitedSink) -> None:
         """Call ``sample_and_push`` for this long, and at least once."""
         until = monotonic() + seconds
         self.sample_and_push(agent, sink)
         while monotonic() < until:
-            if not (self._goes_on and self._records.rows and self._lanes.can_go_on):
+            if self._alone is not None and self._alone.can_go_on and self._records.rows:
+                self._go_on(self._alone, agent, sink, until)
+            else:
                 self.sample_and_push(agent, sink)
-            elif (left := self._go_on(agent, sink, until)) is not None:
-                self.sample_and_push(agent, sink, left)
-            elif sink.takes(self._records.rows):
-                self.flush(agent, sink)
 
-    def _go_on(self, agent: Agent, sink: BatchSink, until: float) -> Leaves | None:
-        """Take steps in the only lane, and record them all at once; returns what ``PlainLanes.go_on`` leaves over."""
+    def _go_on(self, lanes: PlainLanes, agent: Agent, sink: LimitedSink, until: float) -> None:
+        """Take usual steps in the only lane, and record them all at once; the step that is left over is a round."""
         counters, records, stretch = self._counters, self._records, Stretch()
+        assert isinstance(records, RowRecorder), "see _alone"
         most, due = sink.limits
         began = self._ended or self._start_clock()
         try:
-            return self._lanes.go_on(stretch, agent.sample, most - records.rows, min(until, due))
+            left = lanes.go_on(stretch, agent.sample, most - records.rows, min(until, due))
         finally:
             self._ended = ended = monotonic()
             records.extend(stretch.obs, stretch.actions, stretch.rewards)
             counters.env_steps += len(stretch.rewards)
             counters.inference_seconds += stretch.choosing_seconds
             counters.env_seconds += ended - began - stretch.choosing_seconds
+        if left is not None:
+            self.sample_and_push(agent, sink, left)
+        elif sink.takes(records.rows):
+            self.flush(agent, sink)
 
     def sample_and_push(self, agent: Agent, sink: ItemSink, chosen: Leaves | None = None) -> None:
         """Take one step in every lane, and push the rows that were gathered if the sink takes them.

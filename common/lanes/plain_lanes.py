@@ -150,7 +150,7 @@ class PlainLanes(Lanes):
             stretch: gets the steps.
             sample: chooses an action, as ``Agent.sample`` does.
             most: the greatest number of steps.
-            until: the monotonic time from which on no step begins.
+            until: the monotonic time from which on no further step begins.
 
         Returns:
             the actions of a further step, with which ``step`` must be called next: it looks at whatever came of them,
@@ -168,7 +168,7 @@ class PlainLanes(Lanes):
                 acted = monotonic()
                 choosing += acted - ended
                 if type(actions) is not _ARRAY or actions.dtype is not action_dtype or actions.shape != action_shape:
-                    return actions
+                    return actions  # type: ignore[no-any-return]
                 element = actions[0] if takes_numbers else actions[0].copy()
                 busy.since = acted
                 try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -26,8 +27,10 @@ class Kept:
     def __init__(self) -> None:
         self.pushed: list[Items] = []
 
+    limits = (1, math.inf)
+
     def takes(self, rows: int) -> bool:
-        return True
+        return rows >= self.limits[0]
 
     def push(self, items: Items) -> None:
         self.pushed.append({name: column.copy() for name, column in items.items()})
@@ -49,10 +52,7 @@ class KeptBatches(Kept):
 
     def __init__(self, size: int) -> None:
         super().__init__()
-        self._size = size
-
-    def takes(self, rows: int) -> bool:
-        return rows >= self._size
+        self.limits = (size, math.inf)
 
 
 class Acts(CheckingAgent):
