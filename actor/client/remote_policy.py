@@ -5,7 +5,6 @@ An actor of the service's learner records the same rows of these lanes as an act
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -157,9 +156,6 @@ class Telling:
     def takes(self, rows: int) -> bool:  # noqa: ARG002 - as in ItemSink
         """No: there are no rows."""
         return False
-
-    limits = (0, math.inf)
-    """See ``LimitedSink``: there are no rows."""
 
     def push(self, items: Items) -> None:
         """Do nothing: there are no rows."""

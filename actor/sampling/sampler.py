@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from time import monotonic
 from typing import Any, Protocol
 
@@ -16,7 +16,7 @@ from common.errors import PluginError
 from common.interfaces import Agent
 from common.lanes.lanes import Lanes, Round
 from common.lanes.pace import Pace
-from common.lanes.plain_lanes import PlainLanes, Stretch
+from common.lanes.plain_lanes import PlainLanes
 from common.lanes.stacking import Stacker
 from common.parts import Parts
 
@@ -32,14 +32,6 @@ class ItemSink(Protocol):
 
         The arrays are valid during the call.
         """
-
-
-class LimitedSink(ItemSink, Protocol):
-    """An ``ItemSink`` that can say beforehand when it takes rows."""
-
-    @property
-    def limits(self) -> tuple[int, float]:
-        """The number of rows at which it takes them, and the monotonic time from which on it takes fewer rows."""
 
 
 class RowWatcher(Protocol):
@@ -141,7 +133,8 @@ class Sampler:
         self._has_extras = bool(parts.agent.extra_columns()) and isinstance(self._records, RowRecorder)
         self._makes_items = bool(parts.processors)
         more = self._has_stacks or self._has_extras or parts.has_priorities or pace is not None  # In each round.
-        self._alone = self._lanes if rows and isinstance(self._lanes, PlainLanes) and not more else None
+        lanes = self._lanes if rows and not more and self._lanes.n == 1 else None
+        self._alone = lanes if isinstance(lanes, PlainLanes) else None  # Takes many rounds in one call.
         self._unbegun: Array | None = np.ones(self._lanes.n, bool)  # Where the agent begins at the first round.
         self._ended: float | None = None  # When the last round ended; None: it was pushed, or there was none.
         self._lanes.reset(spread(seed) if self._lanes.is_vector else seed)
@@ -161,44 +154,36 @@ class Sampler:
     def version(self, opt_steps: int) -> None:
         self._records.version = opt_steps
 
-    def act_for(self, seconds: float, agent: Agent, sink: LimitedSink) -> None:
-        """Call ``sample_and_push`` for this long, and at least once."""
+    def act_for(
+        self, seconds: float, agent: Agent, sink: ItemSink, limits: Callable[[], tuple[int, float]] | None = None
+    ) -> None:
+        """Act for this long, and for at least one round; ``limits`` says when the sink takes the rows, if it knows."""
         until = monotonic() + seconds
         self.sample_and_push(agent, sink)
         while monotonic() < until:
-            if self._alone is not None and self._alone.can_go_on and self._records.rows:
-                self._go_on(self._alone, agent, sink, until)
-            else:
-                self.sample_and_push(agent, sink)
+            chosen = None if self._alone is None or limits is None else self._go_on(agent, sink, until, *limits())
+            if chosen is not None or monotonic() < until:
+                self.sample_and_push(agent, sink, chosen)
 
-    def _go_on(self, lanes: PlainLanes, agent: Agent, sink: LimitedSink, until: float) -> None:
-        """Take usual steps in the only lane, and record them all at once; the step that is left over is a round."""
-        counters, records, stretch = self._counters, self._records, Stretch()
-        assert isinstance(records, RowRecorder), "see _alone"
-        most, due = sink.limits
-        began = self._ended or self._start_clock()
-        try:
-            left = lanes.go_on(stretch, agent.sample, most - records.rows, min(until, due))
-        finally:
-            self._ended = ended = monotonic()
-            records.extend(stretch.obs, stretch.actions, stretch.rewards)
-            counters.env_steps += len(stretch.rewards)
-            counters.inference_seconds += stretch.choosing_seconds
-            counters.env_seconds += ended - began - stretch.choosing_seconds
-        if left is not None:
-            self.sample_and_push(agent, sink, left)
-        elif sink.takes(records.rows):
+    def _go_on(self, agent: Agent, sink: ItemSink, until: float, most: int, due: float) -> Leaves | None:
+        """Take usual steps in the only lane, and record them all at once; returns actions chosen for the next round."""
+        counters, records = self._counters, self._records
+        if self._alone is None or not isinstance(records, RowRecorder) or not records.rows:
+            return None
+        began, most = self._ended or self._start_clock(), most - records.rows - 1  # The next round completes the batch.
+        steps, choosing, left = self._alone.go_on(agent.sample, records.extend, most, min(until, due))
+        self._ended = ended = monotonic()
+        counters.env_steps += steps
+        counters.inference_seconds += choosing
+        counters.env_seconds += ended - began - choosing
+        if left is None and sink.takes(records.rows):
             self.flush(agent, sink)
+        return left
 
     def sample_and_push(self, agent: Agent, sink: ItemSink, chosen: Leaves | None = None) -> None:
         """Take one step in every lane, and push the rows that were gathered if the sink takes them.
 
-        With a pace that was stopped, no step is taken.
-
-        Args:
-            agent: chooses the actions, unless ``chosen`` has them.
-            sink: takes the rows.
-            chosen: actions that the agent has chosen already, ``[n, *action_shape]``.
+        With a pace that was stopped, no step is taken. ``chosen`` are actions that the agent has chosen already.
 
         Raises:
             PluginError: the agent did not give one action of its space for each lane.

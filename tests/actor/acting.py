@@ -27,10 +27,8 @@ class Kept:
     def __init__(self) -> None:
         self.pushed: list[Items] = []
 
-    limits = (1, math.inf)
-
     def takes(self, rows: int) -> bool:
-        return rows >= self.limits[0]
+        return True
 
     def push(self, items: Items) -> None:
         self.pushed.append({name: column.copy() for name, column in items.items()})
@@ -52,7 +50,14 @@ class KeptBatches(Kept):
 
     def __init__(self, size: int) -> None:
         super().__init__()
-        self.limits = (size, math.inf)
+        self._size = size
+
+    def takes(self, rows: int) -> bool:
+        return rows >= self._size
+
+    def limits(self) -> tuple[int, float]:
+        """See ``Sampler.act_for``."""
+        return self._size, math.inf
 
 
 class Acts(CheckingAgent):

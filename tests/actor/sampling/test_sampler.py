@@ -22,7 +22,7 @@ from common.errors import PluginError, SchemaMismatchError
 from common.interfaces import Agent, EnvSpec, RowMap
 from common.lanes.building import Env
 from common.lanes.lanes import Busy
-from common.lanes.plain_lanes import PlainLanes, Stretch
+from common.lanes.plain_lanes import PlainLanes
 from common.process.child import RestartPolicy
 from common.processors import SameColumns
 from tests.actor.acting import (
@@ -165,15 +165,15 @@ def test_acting_for_a_time_gives_the_rows_of_single_rounds(
     together, alone, lengths = KeptBatches(size), KeptBatches(size), list[int]()
     go_on = PlainLanes.go_on
 
-    def watched(lanes: PlainLanes, stretch: Stretch, *others: Any) -> Any:
-        left = go_on(lanes, stretch, *others)
-        lengths.append(len(stretch.rewards))
-        return left
+    def watched(*arguments: Any) -> Any:
+        found = go_on(*arguments)
+        lengths.append(found[0])
+        return found
 
     monkeypatch.setattr(PlainLanes, "go_on", watched)
     sampler, agent, counters = _sampler(make)
     while counters.env_steps < 500:
-        sampler.act_for(0.002, agent, together)
+        sampler.act_for(0.002, agent, together, together.limits)
     sampler.flush(agent, together)
     assert max(lengths) >= 2, "several rounds were taken at once"
     sampler, agent, other = _sampler(make)
@@ -221,9 +221,10 @@ def test_a_fault_among_many_rounds_is_refused_as_in_a_single_one(
     refusals = list[str]()
     for is_single in (False, True):
         sampler, agent, _ = _sampler(Late)
-        act_once = sampler.sample_and_push if is_single else partial(sampler.act_for, 60.0)
+        sink = KeptBatches(100)
+        act = sampler.sample_and_push if is_single else partial(sampler.act_for, 60.0, limits=sink.limits)
         with pytest.raises(PluginError) as refused:
-            _repeat(10, act_once, agent, KeptBatches(100))
+            _repeat(10, act, agent, sink)
         refusals.append(re.sub(r"line \d+", "", str(refused.value)))
     assert refusals[0] == refusals[1]
 
@@ -234,7 +235,7 @@ def test_a_wrong_action_among_many_rounds_is_refused_and_the_steps_before_it_are
     parts, counters, sink = make_parts([CountingEnv()], lambda s: Acts(s, lambda _: next(given, actions))), *_counted()
     sampler = Sampler(parts, counters, seed=7)
     with pytest.raises(PluginError, match=r"agent.sample: expected actions for 1 observations, int64 .*, found"):
-        sampler.act_for(60.0, parts.agent, sink)
+        sampler.act_for(60.0, parts.agent, sink, sink.limits)
     sampler.flush(parts.agent, sink)
     assert_same(sink.items(), expected_rows(7, 3))
     assert counters.env_steps == 3
@@ -257,7 +258,7 @@ def test_an_environment_is_busy_during_its_steps_and_at_no_other_time_while_many
     parts = make_parts([Watching()], lambda s: Acts(s, act_idle))
     assert parts.lanes is not None
     lanes, (counters, sink) = parts.lanes, _counted()
-    Sampler(parts, counters, seed=7).act_for(0.05, parts.agent, sink)
+    Sampler(parts, counters, seed=7).act_for(0.05, parts.agent, sink, sink.limits)
     assert counters.env_steps > 10
 
 
