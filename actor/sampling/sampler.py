@@ -161,17 +161,18 @@ class Sampler:
         until = monotonic() + seconds
         self.sample_and_push(agent, sink)
         while monotonic() < until:
-            chosen = None if self._alone is None or limits is None else self._go_on(agent, sink, until, *limits())
-            if chosen is not None or monotonic() < until:
+            if self._alone is None or limits is None or not self._records.rows:
+                self.sample_and_push(agent, sink)
+            elif (chosen := self._go_on(agent, sink, until, *limits())) is not None or monotonic() < until:
                 self.sample_and_push(agent, sink, chosen)
 
     def _go_on(self, agent: Agent, sink: ItemSink, until: float, most: int, due: float) -> Leaves | None:
         """Take usual steps in the only lane, and record them all at once; returns actions chosen for the next round."""
         counters, records = self._counters, self._records
-        if self._alone is None or not isinstance(records, RowRecorder) or not records.rows:
-            return None
-        began, most = self._ended or self._start_clock(), most - records.rows - 1  # The next round completes the batch.
-        steps, choosing, left = self._alone.go_on(agent.sample, records.extend, most, min(until, due))
+        assert self._alone is not None
+        assert isinstance(records, RowRecorder)
+        began = self._ended or self._start_clock()
+        steps, choosing, left = self._alone.go_on(agent.sample, records.extend, most - records.rows, min(until, due))
         self._ended = ended = monotonic()
         counters.env_steps += steps
         counters.inference_seconds += choosing
