@@ -50,6 +50,10 @@ class ReplayBufferProxy:
             self._due, self._behaviour = now + self._flush_seconds, self.version
         return rows >= self._n_buffer or now >= self._due
 
+    def limits(self) -> tuple[int, float]:
+        """The number of rows, and the time, at which the rows that were gathered complete a batch."""
+        return self._n_buffer, math.inf if self._due is None else self._due
+
     def push(self, items: Items) -> None:
         """Hand over these rows as a batch.
 

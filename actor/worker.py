@@ -310,7 +310,7 @@ class Actor:
                 if model is not None:
                     agent.sync_model(model)
                     proxy.version, sampler.version = model.version, model.version.opt_steps
-                sampler.act_for(LOOK_SECONDS, agent, proxy)
+                sampler.act_for(LOOK_SECONDS, agent, proxy, proxy.limits)
         finally:
             stop_safely(lanes_of(parts), config.env)
         sampler.flush(agent, proxy)

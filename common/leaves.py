@@ -30,15 +30,6 @@ def stack_lanes(elements: Sequence[Leaves]) -> Leaves:
     return found if isinstance(elements[0], dict) else found[""]
 
 
-def take_lanes(leaves: Leaves, lanes: Array) -> Leaves:
-    """A copy of the leaves of these lanes, ``[k]`` int; for few lanes in a quarter of the time of ``pick_lanes``."""
-    return (
-        {path: leaf.take(lanes, 0) for path, leaf in leaves.items()}
-        if isinstance(leaves, dict)
-        else leaves.take(lanes, 0)
-    )
-
-
 def pick_lanes(leaves: Leaves, lanes: Any) -> Leaves:
     """A copy of the leaves of these lanes, which any index of numpy may name."""
     if isinstance(leaves, dict):

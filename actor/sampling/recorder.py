@@ -36,7 +36,6 @@ class RowRecorder:
         self._has_one_lane = n == 1
         self._all = (*schema.columns, *notes)
         self._version = 0
-        self._is_mixed = False  # Whether the rows have several versions.
         self._end = 0  # Where the next round is written.
         self._gaps = 0  # The number of rows before it of lanes that took no step; ``_kept`` is False there.
         self._dtype: np.dtype[Any] | None = None  # Of the actions; None if they have several leaves.
@@ -85,7 +84,7 @@ class RowRecorder:
 
     @version.setter
     def version(self, opt_steps: int) -> None:
-        self._version, self._is_mixed = opt_steps, self._end > 0
+        self._version = opt_steps
         self._columns[VERSION.name][self._end :] = opt_steps
 
     def begin(
@@ -127,6 +126,16 @@ class RowRecorder:
         if extras:
             for name, array in extras.items():
                 self._columns[name][self._at] = array
+
+    def extend(self, obs: Sequence[bytes], actions: Sequence[bytes], rewards: Sequence[float]) -> None:
+        """Record steps of the only lane, all at once: the bytes of each observation and action, and the rewards."""
+        at = slice(self._end, self._end + len(rewards))
+        if at.stop > len(self._reward):
+            self._allocate(2 * at.stop)
+        for column, found in ((self._obs, obs), (self._action, actions)):
+            column[at] = np.frombuffer(b"".join(found), column.dtype).reshape(-1, *column.shape[1:])
+        self._reward[at] = rewards
+        self._end = at.stop
 
     def _name_lanes(self, lanes: Array) -> None:
         """Have the next round be one of these lanes."""
@@ -228,8 +237,7 @@ class RowRecorder:
         self._close_gaps()
         for flag in self._flags:
             flag[: self._end] = False
-        if self._is_mixed:
-            self._columns[VERSION.name][: self._end], self._is_mixed = self._version, False
+        self._columns[VERSION.name][: self._end] = self._version
         self._end = 0
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from time import perf_counter
+from collections.abc import Callable, Mapping
+from time import monotonic
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,6 +16,7 @@ from common.errors import PluginError
 from common.interfaces import Agent
 from common.lanes.lanes import Lanes, Round
 from common.lanes.pace import Pace
+from common.lanes.plain_lanes import PlainLanes
 from common.lanes.stacking import Stacker
 from common.parts import Parts
 
@@ -131,6 +132,9 @@ class Sampler:
         self._noted = rows if parts.has_priorities else None  # Notes the agent's observations for priorities.
         self._has_extras = bool(parts.agent.extra_columns()) and isinstance(self._records, RowRecorder)
         self._makes_items = bool(parts.processors)
+        more = self._has_stacks or self._has_extras or parts.has_priorities or pace is not None  # In each round.
+        lanes = self._lanes if rows and not more and self._lanes.n == 1 else None
+        self._alone = lanes if isinstance(lanes, PlainLanes) else None  # Takes many rounds in one call.
         self._unbegun: Array | None = np.ones(self._lanes.n, bool)  # Where the agent begins at the first round.
         self._ended: float | None = None  # When the last round ended; None: it was pushed, or there was none.
         self._lanes.reset(spread(seed) if self._lanes.is_vector else seed)
@@ -150,17 +154,37 @@ class Sampler:
     def version(self, opt_steps: int) -> None:
         self._records.version = opt_steps
 
-    def act_for(self, seconds: float, agent: Agent, sink: ItemSink) -> None:
-        """Call ``sample_and_push`` for this long, and at least once."""
-        until = perf_counter() + seconds
+    def act_for(
+        self, seconds: float, agent: Agent, sink: ItemSink, limits: Callable[[], tuple[int, float]] | None = None
+    ) -> None:
+        """Act for this long, and for at least one round; ``limits`` says when the sink takes the rows, if it knows."""
+        until = monotonic() + seconds
         self.sample_and_push(agent, sink)
-        while perf_counter() < until:
-            self.sample_and_push(agent, sink)
+        while monotonic() < until:
+            if self._alone is None or limits is None or not self._records.rows:
+                self.sample_and_push(agent, sink)
+            elif (chosen := self._go_on(agent, sink, until, *limits())) is not None or monotonic() < until:
+                self.sample_and_push(agent, sink, chosen)
 
-    def sample_and_push(self, agent: Agent, sink: ItemSink) -> None:
+    def _go_on(self, agent: Agent, sink: ItemSink, until: float, most: int, due: float) -> Leaves | None:
+        """Take usual steps in the only lane, and record them all at once; returns actions chosen for the next round."""
+        counters, records = self._counters, self._records
+        assert self._alone is not None
+        assert isinstance(records, RowRecorder)
+        began = self._ended or self._start_clock()
+        steps, choosing, left = self._alone.go_on(agent.sample, records.extend, most - records.rows, min(until, due))
+        self._ended = ended = monotonic()
+        counters.env_steps += steps
+        counters.inference_seconds += choosing
+        counters.env_seconds += ended - began - choosing
+        if left is None and sink.takes(records.rows):
+            self.flush(agent, sink)
+        return left
+
+    def sample_and_push(self, agent: Agent, sink: ItemSink, chosen: Leaves | None = None) -> None:
         """Take one step in every lane, and push the rows that were gathered if the sink takes them.
 
-        With a pace that was stopped, no step is taken.
+        With a pace that was stopped, no step is taken. ``chosen`` are actions that the agent has chosen already.
 
         Raises:
             PluginError: the agent did not give one action of its space for each lane.
@@ -170,11 +194,11 @@ class Sampler:
         obs, begins = lanes.observe(), lanes.begins
         if begins is not None or self._unbegun is not None:
             self._begin(agent, begins)
-            counters.env_seconds += (now := perf_counter()) - began
+            counters.env_seconds += (now := monotonic()) - began
             began = now
         seen = self._stacker.add(obs, begins) if self._has_stacks else obs  # The call takes 0.1 of 2.5 µs.
-        actions = agent.sample(seen)
-        acted = perf_counter()
+        actions = agent.sample(seen) if chosen is None else chosen
+        acted = monotonic()
         records.begin(seen if self._makes_items else obs, begins, actions, agent.extras() if self._has_extras else None)
         if self._noted is not None:
             self._noted.note(SEEN, seen)
@@ -183,7 +207,7 @@ class Sampler:
             if not self._pace.wait():
                 self._ended = None
                 return
-            acted = perf_counter()
+            acted = monotonic()
         outcome = lanes.step(actions)
         if self._noted is not None:
             self._noted.note(NEXT, next_of(outcome, self._stacker))
@@ -194,7 +218,7 @@ class Sampler:
             counters.intervened_steps += int(np.count_nonzero(by_others))
         if outcome.ended is not None:
             counters.add_episodes(outcome, records.version)
-        self._ended = ended = perf_counter()
+        self._ended = ended = monotonic()
         counters.env_seconds += ended - acted
         if sink.takes(records.rows):
             self.flush(agent, sink)
@@ -202,7 +226,7 @@ class Sampler:
     def _start_clock(self) -> float:
         """Begin to measure; the caller's time since the last push does not count."""
         self._counters.tick()
-        return perf_counter()
+        return monotonic()
 
     def _begin(self, agent: Agent, begins: Array | None) -> None:
         """Tell the agent where episodes begin; at the first round, in all lanes but those of a resumed run."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,8 @@ from common.errors import PluginError
 from common.interfaces import EnvSpec
 from common.lanes.interface_faults import require_info, require_pair
 from common.lanes.lanes import SEEDS, SUCCESS, AnyEnv, KeyWatch, Lanes, Picks, Round, close_env
-from common.leaves import as_shape, copy_leaves, describe_misfit, empty_leaves, pick_lanes, put_leaves, take_lanes
+from common.leaves import as_shape, copy_leaves, describe_misfit, empty_leaves, pick_lanes, put_leaves
+from common.process.signals import put_signals_back
 
 _ARRAY = np.ndarray  # A global name is found faster than an attribute.
 
@@ -39,6 +42,9 @@ class PlainLanes(Lanes):
         self._is_usual = True  # Whether the last round left all flags False.
         self._rounds = 0
         self._returns, self._began = [0.0] * self.n, [0] * self.n  # Of the present episodes.
+        self._taken: list[Any] | None = None  # Stands for the environment whose step ``go_on`` has left over.
+        has_leaves = None not in (self._shape, spec.action_space.shape)
+        self._may_go_on = self.n == 1 and has_leaves and self.masks is None and not self._picks_any
         self.reset()
 
     def reset(self, seed: int | None = None) -> None:
@@ -104,22 +110,76 @@ class PlainLanes(Lanes):
         finally:
             self._end_call()
 
+    def go_on(
+        self, sample: Callable[[Leaves], Any], keep: Callable[..., None], most: int, until: float
+    ) -> tuple[int, float, Leaves | None]:
+        """Take usual steps of a single lane in one loop over local names: in half the time of single rounds.
+
+        ``sample`` chooses an action; ``keep`` takes all steps at the end: lists of the bytes of each observation and of
+        each action, and of the rewards. At most ``most`` steps are taken, and no more after the monotonic time
+        ``until``. A step that is not usual, such as the last one of an episode, is left over: ``step`` looks at what
+        came of it, and does not step the environment once more.
+
+        Returns:
+            the number of steps, the seconds of choosing, and the action of the step that was left over, if one was.
+        """
+        if not self._may_go_on or self._dtype is None or self._waiting:
+            return 0, 0.0, None
+        step, busy, kept, row, space = self.envs[0].step, self.busy, self._obs, self._obs[0], self.spec.action_space  # type: ignore[index]
+        shape, dtype, has_number, action_dtype = self._shape, self._dtype, self._takes_numbers, space.dtype
+        action_shape, left, choosing, ended = (1, *(space.shape or ())), None, 0.0, monotonic()
+        seen, given, rewards, total = list[bytes](), list[bytes](), list[float](), self._returns[0]
+        for _ in range(most):
+            actions = sample(kept)
+            acted = monotonic()
+            choosing += acted - ended
+            if type(actions) is not _ARRAY or actions.dtype is not action_dtype or actions.shape != action_shape:
+                left = actions
+                break
+            busy.since = acted
+            try:
+                found = step(actions[0] if has_number else actions[0].copy())
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - the keeper logs it, or it is raised
+                self._lose(0, error)
+                break
+            busy.since = math.inf
+            put_signals_back(acted)
+            try:
+                obs, reward, terminated, truncated, info = found
+                number, is_usual = float(reward), type(info) is dict and not (terminated or truncated)
+            except (TypeError, ValueError):
+                is_usual = False
+            if not (is_usual and type(obs) is _ARRAY and obs.shape == shape and obs.dtype is dtype):
+                left, self._taken = actions, [SimpleNamespace(step=lambda _, found=found: found)]
+                break
+            seen.append(kept.tobytes())  # type: ignore[union-attr]
+            given.append(actions.tobytes())
+            rewards.append(number)
+            row[...] = obs
+            total += number
+            ended = monotonic()
+            if ended >= until:
+                break
+        self._returns[0], self._rounds = total, self._rounds + len(rewards)
+        keep(seen, given, rewards)
+        return len(rewards), choosing, left
+
     def step(self, actions: Leaves) -> Round:
         outcome = self._round
         if not self._is_usual:
             self._clear(outcome)
         self._rounds += 1
+        envs, self._taken = self._taken or self.envs, None
         busy, rewards, returns, kept = self.busy, outcome.reward, self._returns, self._obs
         shape, dtype = self._shape, self._dtype
         elements: Any = actions if self._takes_numbers else self._elements(actions)
         ended: list[int] = []
-        for j, env in enumerate(self.envs):
+        for j, env in enumerate(envs):
             action = elements[j]
             busy.since = monotonic()
             try:
                 obs, reward, terminated, truncated, info = env.step(action)
             except (Exception, SystemExit) as error:  # noqa: BLE001 - the keeper logs it, or it is raised
-                self._require_interface("step", error)
                 self._lose(j, error)
                 continue
             try:
@@ -140,12 +200,15 @@ class PlainLanes(Lanes):
             if not goes_on:
                 self._require_numbers(reward, terminated, truncated)
                 outcome.terminated[j], outcome.truncated[j] = terminated, truncated
-                self._note_end(j, info.get(SUCCESS))
+                success, self._is_usual = info.get(SUCCESS), False
+                outcome.returns.append(returns[j])
+                outcome.lengths.append(self._rounds - self._began[j])
+                outcome.success.append(None if success is None else bool(success))
                 ended.append(j)
         self._end_call()
         if ended:
             outcome.ended = np.array(ended)
-            outcome.final_obs = take_lanes(kept, outcome.ended)
+            outcome.final_obs = pick_lanes(kept, outcome.ended)
             self._require_allowed_at_cut(outcome)
             self._watch.end(len(ended))
             self._waiting.extend(ended)
@@ -183,7 +246,9 @@ class PlainLanes(Lanes):
 
     def _lose(self, j: int, error: Exception | SystemExit) -> None:
         """Lane j loses its episode, and begins another one in a new environment."""
+        self._require_interface("step", error)
         self._replace(j, error)
+        self._end_call()
         self._is_usual = False
         if self._round.taken is None:
             self._round.taken = np.ones(self.n, bool)
@@ -194,13 +259,6 @@ class PlainLanes(Lanes):
         if self.keeper is None:
             raise error
         self.envs[j] = self.keeper.replace(self.envs[j], error)
-
-    def _note_end(self, j: int, success: Any) -> None:
-        """Add the episode of lane j to those that ended in this round."""
-        self._is_usual, outcome = False, self._round
-        outcome.returns.append(self._returns[j])
-        outcome.lengths.append(self._rounds - self._began[j])
-        outcome.success.append(None if success is None else bool(success))
 
     def _pick(self, j: int, info: Mapping[str, Any], actions: Leaves) -> None:
         """Take the wanted values of lane j from its ``info``."""
@@ -231,9 +289,6 @@ class PlainLanes(Lanes):
         Raises:
             PluginError: the observation does not fit its space.
         """
-        if type(obs) is _ARRAY and obs.shape == self._shape and obs.dtype is self._dtype:
-            self._obs[j] = obs  # type: ignore[index]
-            return
         try:
             put_leaves(self._obs, j, spaces.flatten(self.spec.observation_space, obs))
         except (IndexError, KeyError, OverflowError, TypeError, ValueError) as error:

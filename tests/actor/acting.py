@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -53,6 +54,10 @@ class KeptBatches(Kept):
 
     def takes(self, rows: int) -> bool:
         return rows >= self._size
+
+    def limits(self) -> tuple[int, float]:
+        """See ``Sampler.act_for``."""
+        return self._size, math.inf
 
 
 class Acts(CheckingAgent):

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -7,10 +10,10 @@ from actor.proxy import ReplayBufferProxy
 from actor.sampling.sampler import Sampler
 from actor.stat import ActorCounters
 from common.config.actor_config import PushConfig
-from common.data import NO_MODEL, BufferedItems, Column, Items, ModelVersion, Schema
+from common.data import NO_MODEL, Array, BufferedItems, Column, Items, ModelVersion, Schema
 from common.errors import SchemaMismatchError
 from common.lanes.building import Env
-from tests.actor.acting import make_parts
+from tests.actor.acting import counting, make_parts
 from tests.parts import CountingEnv, counting_schema, expected_rows
 
 SCHEMA = Schema((Column("n", "<i8"), Column("pair", "<f4", (2,))))
@@ -111,6 +114,42 @@ def test_the_age_of_a_batch_counts_from_its_first_round() -> None:
         if taken[-1]:
             proxy.push(rows(*range(count)))
     assert taken == [False, True, False, False, True]
+
+
+def test_limits_are_the_rows_and_the_time_at_which_a_batch_is_taken() -> None:
+    proxy, _, clock = make(100, flush_seconds=0.5)
+    assert proxy.limits() == (100, math.inf)
+    clock.now = 10.0
+    assert not proxy.takes(1)
+    assert proxy.limits() == (100, 10.5)
+    proxy.push(rows(1))
+    assert proxy.limits() == (100, math.inf)
+
+
+@pytest.mark.parametrize("n_envs", [1, 2])
+def test_a_sampler_that_acts_for_a_time_hands_over_batches_of_n_buffer_rows(n_envs: int) -> None:
+    parts, counters, sink = make_parts(counting(n_envs)), ActorCounters(), Batches()
+    proxy = ReplayBufferProxy(parts.schema, PushConfig(n_buffer=40, flush_seconds=None), sink)
+    sampler = Sampler(parts, counters, seed=7)
+    while len(sink.batches) < 5:
+        sampler.act_for(0.002, parts.agent, proxy, proxy.limits)
+    assert all(40 <= batch.rows < 40 + 2 * n_envs for batch in sink.batches), "a round may end episodes"
+
+
+def test_a_step_that_outlasts_flush_seconds_goes_with_its_own_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+
+    class Late(CountingEnv):
+        def step(self, action: int) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+            clock.now += 20.0 if self._step == 4 else 0.0
+            return super().step(action)
+
+    for module in ("actor.sampling.sampler", "common.lanes.plain_lanes"):
+        monkeypatch.setattr(f"{module}.monotonic", clock)
+    parts, sink = make_parts([Late()]), Batches()
+    proxy = ReplayBufferProxy(parts.schema, PushConfig(n_buffer=1000, flush_seconds=0.5), sink, clock)
+    Sampler(parts, ActorCounters(), seed=7).act_for(10.0, parts.agent, proxy, proxy.limits)
+    assert [batch.rows for batch in sink.batches] == [4]
 
 
 @pytest.mark.parametrize(

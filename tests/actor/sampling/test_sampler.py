@@ -1,6 +1,11 @@
 from __future__ import annotations
 
+import itertools
+import math
+import re
+from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -9,12 +14,16 @@ import pytest
 from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers import Autoreset
 
+from actor.sampling.guard import Guard
 from actor.sampling.sampler import Sampler, spread
 from actor.stat import ActorCounters
 from common.data import Array, Column, Items, Schema
 from common.errors import PluginError, SchemaMismatchError
-from common.interfaces import RowMap
+from common.interfaces import Agent, EnvSpec, RowMap
 from common.lanes.building import Env
+from common.lanes.lanes import Busy
+from common.lanes.plain_lanes import PlainLanes
+from common.process.child import RestartPolicy
 from common.processors import SameColumns
 from tests.actor.acting import (
     Acts,
@@ -27,7 +36,7 @@ from tests.actor.acting import (
     make_parts,
     together,
 )
-from tests.parts import CheckingAgent, CountingEnv, check_rows, expected_rows
+from tests.parts import CheckingAgent, CountingEnv, check_rows, counting_action, expected_rows
 
 Wrap = Callable[[Env], Env]
 BARE_AND_AUTORESET = pytest.mark.parametrize("wrap", [lambda env: env, Autoreset], ids=["bare", "autoreset"])
@@ -85,6 +94,172 @@ def test_an_environment_that_reuses_its_observation_array_does_no_harm() -> None
             return self.kept
 
     assert_same(act(make_parts([InPlace()]), 20)[0].items(), expected_rows(7, 20))
+
+
+# Many rounds in one call.
+
+
+class Reusing(CountingEnv):
+    """Writes all observations into one array, and clears each action that it gets."""
+
+    action_space: Any = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._kept = np.zeros(3, np.float32)
+
+    def _obs(self) -> Array:
+        self._kept[:] = super()._obs()
+        return self._kept
+
+    def step(self, action: Any) -> Any:
+        assert action.tolist() == [self._step, 1], "the agent acted on another observation"
+        action *= 0
+        return super().step(counting_action(self._obs()))
+
+
+class Varied(CountingEnv):
+    """Its values have other types now and then."""
+
+    def step(self, action: Any) -> Any:
+        obs, reward, terminated, truncated, info = super().step(action)
+        if self._step % 4 == 0:
+            return obs.tolist(), np.float32(reward), np.bool_(terminated), truncated, info
+        return obs.astype(float), int(reward), terminated, int(truncated), info if self._step % 5 else Counter()
+
+
+class Fragile(CountingEnv):
+    """Raises in every eleventh step."""
+
+    def step(self, action: Any) -> Any:
+        if self._step % 11 == 0:
+            raise ValueError("it broke")
+        return super().step(action)
+
+
+def _agent(spec: EnvSpec) -> Agent:
+    if spec.action_space.shape:
+        return Acts(spec, lambda obs: np.stack([obs[:, 1], np.ones(len(obs), np.float32)], 1))
+    return CheckingAgent(spec, seed=7, epsilon=0.0, device="cpu")
+
+
+def _sampler(make: Callable[[], Env]) -> tuple[Sampler, Agent, ActorCounters]:
+    parts, counters = make_parts([make()], _agent), ActorCounters()
+    assert parts.lanes is not None
+    numbers = itertools.count(1)
+
+    def build() -> Env:
+        env = make()
+        env.reset(seed=100 * next(numbers))
+        return env
+
+    parts.lanes.keep(Guard(build, RestartPolicy(1000), counters, Busy()))
+    return Sampler(parts, counters, seed=7), parts.agent, counters
+
+
+@pytest.mark.parametrize("size", [5, 100])
+@pytest.mark.parametrize("make", [CountingEnv, Reusing, Varied, Fragile])
+def test_acting_for_a_time_gives_the_rows_of_single_rounds(
+    monkeypatch: pytest.MonkeyPatch, make: Callable[[], Env], size: int
+) -> None:
+    together, alone, lengths = KeptBatches(size), KeptBatches(size), list[int]()
+    go_on = PlainLanes.go_on
+
+    def watched(*arguments: Any) -> Any:
+        found = go_on(*arguments)
+        lengths.append(found[0])
+        return found
+
+    monkeypatch.setattr(PlainLanes, "go_on", watched)
+    sampler, agent, counters = _sampler(make)
+    while counters.env_steps < 500:
+        sampler.act_for(0.002, agent, together, together.limits)
+    sampler.flush(agent, together)
+    assert max(lengths) >= 2, "several rounds were taken at once"
+    sampler, agent, other = _sampler(make)
+    while (other.env_steps, other.env_rebuilds) < (counters.env_steps, counters.env_rebuilds):
+        sampler.sample_and_push(agent, alone)
+    sampler.flush(agent, alone)
+    assert_same(together.items(), alone.items())
+    assert [len(items["lane"]) for items in together.pushed] == [len(items["lane"]) for items in alone.pushed]
+    assert (counters.env_rebuilds, counters.take_episodes()) == (other.env_rebuilds, other.take_episodes())
+
+
+class Late(CountingEnv):
+    """From its fourth step on, it gives other values than it should."""
+
+    changes: dict[str, Any] = {}  # noqa: RUF012 - the test's
+
+    def step(self, action: Any) -> Any:
+        names = ("obs", "reward", "terminated", "truncated", "info")
+        found = dict(zip(names, super().step(action), strict=True))
+        return tuple((found | self.changes).values()) if self._step > 4 else tuple(found.values())
+
+
+def _repeat(times: int, function: Callable[..., None], *arguments: Any) -> None:
+    for _ in range(times):
+        function(*arguments)
+
+
+FAULTS: list[dict[str, Any]] = [
+    {"obs": np.zeros(2, np.float32)},
+    {"obs": {"x": 1}},
+    {"reward": None},
+    {"reward": [1.0]},
+    {"truncated": np.array([True, False])},
+    {"terminated": "False"},
+    {"info": None},
+    {"more": 1},
+]
+
+
+@pytest.mark.parametrize("changes", FAULTS, ids=[str([*fault]) for fault in FAULTS])
+def test_a_fault_among_many_rounds_is_refused_as_in_a_single_one(
+    monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(Late, "changes", changes)
+    refusals = list[str]()
+    for is_single in (False, True):
+        sampler, agent, _ = _sampler(Late)
+        sink = KeptBatches(100)
+        act = sampler.sample_and_push if is_single else partial(sampler.act_for, 60.0, limits=sink.limits)
+        with pytest.raises(PluginError) as refused:
+            _repeat(10, act, agent, sink)
+        refusals.append(re.sub(r"line \d+", "", str(refused.value)))
+    assert refusals[0] == refusals[1]
+
+
+@pytest.mark.parametrize("actions", [np.zeros(1), np.zeros((1, 1), int), np.zeros(2, int), [0]])
+def test_a_wrong_action_among_many_rounds_is_refused_and_the_steps_before_it_are_kept(actions: Any) -> None:
+    given = iter([np.array([1]), np.array([2]), np.array([0])])
+    parts, counters, sink = make_parts([CountingEnv()], lambda s: Acts(s, lambda _: next(given, actions))), *_counted()
+    sampler = Sampler(parts, counters, seed=7)
+    with pytest.raises(PluginError, match=r"agent.sample: expected actions for 1 observations, int64 .*, found"):
+        sampler.act_for(60.0, parts.agent, sink, sink.limits)
+    sampler.flush(parts.agent, sink)
+    assert_same(sink.items(), expected_rows(7, 3))
+    assert counters.env_steps == 3
+
+
+def _counted() -> tuple[ActorCounters, KeptBatches]:
+    return ActorCounters(), KeptBatches(100)
+
+
+def test_an_environment_is_busy_during_its_steps_and_at_no_other_time_while_many_rounds_are_taken() -> None:
+    class Watching(CountingEnv):
+        def step(self, action: Any) -> Any:
+            assert lanes.busy.since < math.inf
+            return super().step(action)
+
+    def act_idle(obs: Array) -> Any:
+        assert lanes.busy.since == math.inf
+        return ((obs[:, 1] + obs[:, 2]) % 3).astype(np.int64)
+
+    parts = make_parts([Watching()], lambda s: Acts(s, act_idle))
+    assert parts.lanes is not None
+    lanes, (counters, sink) = parts.lanes, _counted()
+    Sampler(parts, counters, seed=7).act_for(0.05, parts.agent, sink, sink.limits)
+    assert counters.env_steps > 10
 
 
 def test_a_time_limit_of_gymnasium_truncates() -> None:
@@ -329,7 +504,7 @@ def test_time_in_environments_and_in_inference_is_told_apart_and_pushing_is_neit
         def push(self, items: Items) -> None:
             spend(1000)
 
-    monkeypatch.setattr("actor.sampling.sampler.perf_counter", lambda: now)
+    monkeypatch.setattr("actor.sampling.sampler.monotonic", lambda: now)
     counters = ActorCounters()
     parts = make_parts([Slow() for _ in range(2)], lambda s: Thinking(s, seed=7, epsilon=0.0, device="cpu"))
     sampler = Sampler(parts, counters, seed=7)
@@ -351,7 +526,7 @@ def test_acting_for_a_time_takes_whole_rounds_and_at_least_one(
             now += 1
             return super().step(action)
 
-    monkeypatch.setattr("actor.sampling.sampler.perf_counter", lambda: now)
+    monkeypatch.setattr("actor.sampling.sampler.monotonic", lambda: now)
     parts, counters = make_parts([Slow()]), ActorCounters()
     Sampler(parts, counters, seed=7).act_for(seconds, parts.agent, Kept())
     assert counters.env_steps == rounds
