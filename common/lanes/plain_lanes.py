@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -42,7 +41,7 @@ class PlainLanes(Lanes):
         self._is_usual = True  # Whether the last round left all flags False.
         self._rounds = 0
         self._returns, self._began = [0.0] * self.n, [0] * self.n  # Of the present episodes.
-        self._taken: list[Any] | None = None  # Stands for the environment whose step ``go_on`` has left over.
+        self._left_over: Any = None  # What came of the step that ``go_on`` has left to ``step``; None: nothing is left.
         has_leaves = None not in (self._shape, spec.action_space.shape)
         self._may_go_on = self.n == 1 and has_leaves and self.masks is None and not self._picks_any
         self.reset()
@@ -125,17 +124,22 @@ class PlainLanes(Lanes):
         """
         if not self._may_go_on or self._dtype is None or self._waiting:
             return 0, 0.0, None
-        step, busy, kept, row, space = self.envs[0].step, self.busy, self._obs, self._obs[0], self.spec.action_space  # type: ignore[index]
-        shape, dtype, has_number, action_dtype = self._shape, self._dtype, self._takes_numbers, space.dtype
-        action_shape, left, choosing, ended = (1, *(space.shape or ())), None, 0.0, monotonic()
+        # All that the loop needs is in local names, which are found faster than attributes.
+        assert not isinstance(self._obs, dict)
+        step, busy, kept, row = self.envs[0].step, self.busy, self._obs, self._obs[0]
+        shape, dtype, has_number = self._shape, self._dtype, self._takes_numbers
+        action_shape, action_dtype = (1, *(self.spec.action_space.shape or ())), self.spec.action_space.dtype
         seen, given, rewards, total = list[bytes](), list[bytes](), list[float](), self._returns[0]
+        left, choosing, ended = None, 0.0, monotonic()
         for _ in range(most):
+            # 1. Choose an action; an odd one is left to ``step``, which refuses it by name.
             actions = sample(kept)
             acted = monotonic()
             choosing += acted - ended
             if type(actions) is not _ARRAY or actions.dtype is not action_dtype or actions.shape != action_shape:
                 left = actions
                 break
+            # 2. Step the environment. An odd outcome is left to ``step`` too.
             busy.since = acted
             try:
                 found = step(actions[0] if has_number else actions[0].copy())
@@ -150,9 +154,10 @@ class PlainLanes(Lanes):
             except (TypeError, ValueError):
                 is_usual = False
             if not (is_usual and type(obs) is _ARRAY and obs.shape == shape and obs.dtype is dtype):
-                left, self._taken = actions, [SimpleNamespace(step=lambda _, found=found: found)]
+                left, self._left_over = actions, found
                 break
-            seen.append(kept.tobytes())  # type: ignore[union-attr]
+            # 3. Keep what was seen before the step, and what came of it.
+            seen.append(kept.tobytes())
             given.append(actions.tobytes())
             rewards.append(number)
             row[...] = obs
@@ -169,16 +174,16 @@ class PlainLanes(Lanes):
         if not self._is_usual:
             self._clear(outcome)
         self._rounds += 1
-        envs, self._taken = self._taken or self.envs, None
+        found, self._left_over = self._left_over, None
         busy, rewards, returns, kept = self.busy, outcome.reward, self._returns, self._obs
         shape, dtype = self._shape, self._dtype
         elements: Any = actions if self._takes_numbers else self._elements(actions)
         ended: list[int] = []
-        for j, env in enumerate(envs):
+        for j, env in enumerate(self.envs):
             action = elements[j]
             busy.since = monotonic()
             try:
-                obs, reward, terminated, truncated, info = env.step(action)
+                obs, reward, terminated, truncated, info = env.step(action) if found is None else found
             except (Exception, SystemExit) as error:  # noqa: BLE001 - the keeper logs it, or it is raised
                 self._lose(j, error)
                 continue
