@@ -151,7 +151,7 @@ Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
 class ScheduleConfig(Settings):
-    """A learning rate, or a clip_range, that changes. It counts the optimiser's own gradient steps, which checkpoints keep.
+    """A learning rate or clip_range that changes. It counts the optimiser's own gradient steps, which checkpoints keep.
 
     With TD3's ``policy_delay`` of 2, for example, the policy's optimiser counts half as many steps as the critics'.
     """
@@ -165,7 +165,7 @@ class ScheduleConfig(Settings):
         None,
         description="The number of gradient steps, warm-up included, after which the value is the last one.",
     )
-    final: Annotated[float, Field(ge=0, le=1)] = Field(0.0, description="The last value, as a share of lr or clip_range.")
+    final: Annotated[float, Field(ge=0, le=1)] = Field(0.0, description="The last value, a share of lr or clip_range.")
     warmup: NonNegativeInt = Field(
         0,
         description="The number of gradient steps in which the value first rises linearly to lr or clip_range; 0: no "
