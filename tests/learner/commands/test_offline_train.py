@@ -18,6 +18,7 @@ def test_offline_train_is_a_command_with_a_summary(
     assert command.wait() == 0, command.output()
     assert f"loaded 572 rows from {source}" in command.output()
     assert "all opt steps were taken" in command.output()
+    assert "\nopt_steps/sec, duration\n" in command.output(), "a dataset brings no samples"
     wrong = start("offline-train", "--config", config, "--dataset", str(tmp_path), "--run-dir", "unused")
     assert wrong.wait() == 14
     assert "offline-train: dataset: expected minari:ID" in wrong.output()
