@@ -250,6 +250,13 @@ def test_a_configuration_on_a_page_can_be_trained_with(values: dict[str, Any]) -
         validate(agent.Config, config.agent.params, "agent.params")
 
 
+def test_a_configuration_that_a_page_calls_by_a_files_name_is_whole() -> None:
+    named = re.findall(r"^```yaml\n# \w+\.yaml\n(.*?)^```", "\n".join(PAGES.values()), re.MULTILINE | re.DOTALL)
+    assert named
+    for each in named:
+        validate(RunConfig, yaml.safe_load(each))
+
+
 @pytest.mark.parametrize("word", SEARCHED.split())
 def test_a_search_leads_to_an_answer(word: str) -> None:
     answers = PAGES["faq.md"] + PAGES["troubleshooting.md"]

@@ -266,9 +266,6 @@ class ActingSession:
             CrossborderError: no retry can help.
         """
         reason = describe(error) if isinstance(error, grpc.RpcError) else str(error)
-        if self._away is None:
-            self._away = Deadline(self._patience)
-            log.info("waiting for the acting service at %s: %s", self._address, reason)
         typed = typed_error(error, self._trust.PEER) if isinstance(error, grpc.RpcError) else None
         if isinstance(typed, StoppingError):
             self._has_stopped = True
@@ -276,6 +273,9 @@ class ActingSession:
             raise RefusedError(f"{self._address}: expected an acting service (policy-server), found another server")
         elif typed is not None and not isinstance(typed, SessionLostError):
             raise type(typed)(f"{self._address}: {typed}") from error
+        if self._away is None:
+            self._away = Deadline(self._patience)
+            log.info("waiting for the acting service at %s: %s", self._address, reason)
         if self._away.passed():
             if self._has_stopped:
                 raise StoppingError(

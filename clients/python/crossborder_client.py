@@ -30,6 +30,8 @@ from urllib.parse import urlsplit
 
 _TOLD = ("reward", "terminated", "truncated", "restarted", "executed")  # Of the step before an observation.
 
+_EXPECTED = "is this the address of --websocket, with wss:// if the service has a certificate, or else ws://?"
+
 
 class RefusedError(Exception):
     """The service has refused a message: ``name`` says why. After ``bad_message``, call ``act`` as it should be; after
@@ -251,13 +253,15 @@ class _WebSocket:
         key = base64.b64encode(os.urandom(16)).decode()
         digest = base64.b64encode(hashlib.sha1(f"{key}258EAFA5-E914-47DA-95CA-C5AB0DC85B11".encode()).digest()).decode()
         words = {"Upgrade": "websocket", "Connection": "Upgrade", "Sec-WebSocket-Version": "13"}
-        self._http.request("GET", self._path, headers={**words, "Sec-WebSocket-Key": key})
         try:
+            self._http.request("GET", self._path, headers={**words, "Sec-WebSocket-Key": key})
             reply = self._http.getresponse()
-        except http.client.HTTPException as why:
-            raise ConnectionError(f"expected WebSocket, found {why!r}; is this the address of --websocket?") from why
+        except ssl.SSLCertVerificationError:
+            raise
+        except (http.client.HTTPException, ssl.SSLError) as why:
+            raise ConnectionError(f"expected WebSocket, found {why!r}; {_EXPECTED}") from why
         if reply.status != 101 or reply.headers["Sec-WebSocket-Accept"] != digest:
-            raise ConnectionError(f"expected WebSocket, found HTTP {reply.status}; is this the address of --websocket?")
+            raise ConnectionError(f"expected WebSocket, found HTTP {reply.status}; {_EXPECTED}")
         self._socket, self._received = self._http.sock, reply.fp  # From here on, the bytes are those of WebSocket.
 
     def ask(self, values: dict[str, Any], kind: str) -> Any:

@@ -135,7 +135,7 @@ def _authentication_error(error: grpc.RpcError, details: str, peer: str) -> Auth
         return None
     if details != NOT_AUTHENTICATED:  # gRPC's own code refuses to send the token, and says why.
         return AuthenticationError(f"the token was not sent: {escape(details)}")
-    return AuthenticationError(f"the {peer} refused the token")
+    return AuthenticationError(f"the {peer} refused the token, or was shown none (--token-file)")
 
 
 def typed_error(error: grpc.RpcError, peer: str = "learner") -> CrossborderError | None:

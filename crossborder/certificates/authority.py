@@ -255,7 +255,7 @@ def _contents(directory: Path, names: Sequence[str]) -> dict[str, bytes]:
     try:
         return {name: (directory / name).read_bytes() for name in names}
     except OSError as error:
-        raise ConfigError(f"{directory}: cannot be read: {error}") from error
+        raise ConfigError(f"{directory}: cannot be read: {error}; --host makes the files") from error
 
 
 def _write(directory: Path, contents: Mapping[str, bytes]) -> list[Path]:

@@ -97,6 +97,8 @@ def _write(arguments: argparse.Namespace) -> None:
         made = [path for role, name in added.items() for path in add_token(directory, role, name, renew=renew)]
     elif arguments.hosts:
         made = make_files(directory, arguments.hosts, arguments.days, renew=renew)
+    elif arguments.for_learner or arguments.for_actors:
+        made = []
     else:
         raise ConfigError("--host: expected a name by which actors reach the learner, found none")
     written = [*made, *hand_out(directory, arguments.for_learner, arguments.for_actors)]

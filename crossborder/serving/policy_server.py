@@ -197,9 +197,9 @@ def _find_policies(arguments: argparse.Namespace) -> dict[str, Path]:
         RunDirectoryError: there is no such directory.
     """
     names = [name for name, _ in arguments.run]
-    if len(names) > 1 and (bad := {name for name in names if not name or names.count(name) > 1}):
-        found = ", ".join(name or "none" for name in sorted(bad))
-        raise ConfigError(f"--run: expected another NAME=DIR for each of several policies, found the names {found}")
+    if len(names) > 1 and ("" in names or len({*names}) < len(names)):
+        found = ", ".join(f"{name}={run}" if name else str(run) for name, run in arguments.run)
+        raise ConfigError(f"--run: expected NAME=DIR for each of several policies, with different names, found {found}")
     return {name: Path(*find_policy(run, arguments.checkpoint)) for name, run in arguments.run}
 
 

@@ -47,17 +47,19 @@ def _benchmark(arguments: argparse.Namespace, console: Console | None, signals: 
     from common.config.nested import read_yaml
     from common.settings import validate
     from crossborder.sweeps.suite_config import SuiteConfig, find_suite
+    from crossborder.sweeps.suite_results import read_runs
+    from crossborder.sweeps.suite_running import SuiteRunner
     from crossborder.sweeps.sweep_check import check_sweep
 
     path = find_suite(arguments.suite)
     suite = validate(SuiteConfig, read_yaml(path))
     for sweep in suite.sweeps(path.parent).values():
         check_sweep(sweep)
+    for file in suite.published:
+        read_runs(path.parent / file)
     if arguments.check:
         answers().write(f"{path}: good. {len(suite.cases) * len(suite.seeds)} runs\n")
         return
-    from crossborder.sweeps.suite_running import SuiteRunner
-
     stopping = threading.Event()
     place = arguments.dir or Path("suites") / path.stem
     runner = SuiteRunner(suite, path.parent, place)

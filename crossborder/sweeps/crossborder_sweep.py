@@ -47,8 +47,12 @@ def parser() -> Parser:
 
 
 def _sweep(arguments: argparse.Namespace, console: Console | None, signals: StopSignals) -> None:
+    from crossborder.sweeps.directory import SweepDirectory
+    from crossborder.sweeps.results import over_seeds, table, write_results
+    from crossborder.sweeps.study import SweepStudy
     from crossborder.sweeps.sweep_check import check_sweep
     from crossborder.sweeps.sweep_config import load_sweep, warn_of_unequal_steps
+    from crossborder.sweeps.sweeping import Sweeper
 
     sweep = load_sweep(arguments.sweep)
     check_sweep(sweep)
@@ -57,11 +61,6 @@ def _sweep(arguments: argparse.Namespace, console: Console | None, signals: Stop
     if arguments.check:
         answers().write(f"{arguments.sweep}: good. {sweep.n_trials} trials, {len(sweep.dimensions())} settings\n")
         return
-    from crossborder.sweeps.directory import SweepDirectory
-    from crossborder.sweeps.results import over_seeds, table, write_results
-    from crossborder.sweeps.study import SweepStudy
-    from crossborder.sweeps.sweeping import Sweeper
-
     stopping = threading.Event()
     directory = SweepDirectory(arguments.dir or Path("sweeps") / arguments.sweep.stem, sweep)
     study = SweepStudy(directory, arguments.study)

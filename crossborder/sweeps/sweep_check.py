@@ -8,7 +8,9 @@ from common.config.nested import assign
 from common.config.run_config import RunConfig
 from common.data import EVAL_KEYS, RUN_KEYS
 from common.errors import ConfigError
+from common.evaluation import build_eval_env
 from common.hints import nearest
+from common.lanes.lanes import close_env
 from common.plugins.shipped import SHIPPED
 from common.settings import validate
 from crossborder.sweeps.sweep_child import MODULES
@@ -36,6 +38,8 @@ def check_sweep(sweep: SweepConfig) -> None:
         assign(values, each)
     config, key = validate(RunConfig, values), sweep.score.record
     config.check()
+    if config.env.spaces is None:
+        close_env(build_eval_env(config.env, None))  # A package that it needs may be missing.
     # An evaluator of one's own may record any key.
     if key not in RUN_KEYS | EVAL_KEYS and config.evaluator.target in SHIPPED["evaluator"].values():
         _require_key_of_agent(key, config)

@@ -53,7 +53,7 @@ def _train(config: RunConfig, arguments: argparse.Namespace, console: Console | 
         signals.on_stop = trainer.learner.request_stop
         with Progress(trainer.status, console):
             result = trainer.train()
-    nothing_sampled = replace(result.trainer, samples_per_sec=0.0)
+    nothing_sampled = replace(result.trainer, samples_per_sec=None)
     tell_result(config, result, nothing_sampled.fmt())
 
 

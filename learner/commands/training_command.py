@@ -37,7 +37,7 @@ Train = Callable[[RunConfig, argparse.Namespace, Console | None, StopSignals], N
 def make_training_parser(name: str, description: str, examples: str) -> Parser:
     """A parser with the options of every command that trains."""
     parser = Parser(name, description, examples)
-    parser.set_defaults(local_actors=0)
+    parser.set_defaults(local_actors=0, dataset=None)
     parser.add_argument("--config", type=as_path, metavar="FILE", help="the run's YAML file")
     add_settings(parser, "overrides", "replace one value of the YAML file")
     add_override(parser, "--run-dir", "run_dir", "DIR", "the directory into which the run writes all its files")
@@ -236,7 +236,8 @@ def run_training_command(
 def _check(config: RunConfig, arguments: argparse.Namespace) -> None:
     """Build the parts that this command builds, try them, and print the columns of what its actors will send.
 
-    With ``--from``, the saved agent is loaded too. Datasets must have the columns of the run.
+    With ``--from``, the saved agent is loaded too. Datasets must have the columns of the run. The packages that
+    reach a mirror must be here; the mirror itself is not asked.
 
     Raises:
         CrossborderError: a part cannot be built, or does not fit the others.
@@ -246,12 +247,16 @@ def _check(config: RunConfig, arguments: argparse.Namespace) -> None:
     from learner.datasets.opening import open_dataset
     from learner.loop.learner_parts import build_learner_parts
     from learner.loop.trial import try_env, try_opt
+    from learner.storage.mirror import Mirror
 
+    if config.storage.mirror is not None:
+        Mirror(config.storage.mirror)
     if config.trainer.cores is not None:
         require_usable(config.trainer.cores, "trainer.cores")
     parts = build_learner_parts(config)
     try_opt(config, parts)
-    datasets = [source.dataset for source in config.replay.sources.values() if source.dataset is not None]
+    named = [source.dataset for source in config.replay.sources.values()] + [arguments.dataset]
+    datasets = [each for each in named if each is not None]
     origin = origin_of(arguments, config.run_dir)
     if origin is not None:
         origin.restore(parts, config)

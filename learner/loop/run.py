@@ -54,13 +54,16 @@ log = logging.getLogger(__name__)
 class AsyncTrainStat:
     """The summary of training, for all three ways to train; the time counts from the first published model."""
 
-    samples_per_sec: float
+    samples_per_sec: float | None
+    """None: training takes no samples."""
     duration: float
     opt_per_sec: float
 
     def fmt(self) -> str:
-        row = f"{self.samples_per_sec:.1f}, {self.opt_per_sec:.1f}, {self.duration:.2f}"
-        return f"samples/sec, opt_steps/sec, duration\n{row}\n"
+        names, row = "opt_steps/sec, duration", f"{self.opt_per_sec:.1f}, {self.duration:.2f}"
+        if self.samples_per_sec is not None:
+            names, row = f"samples/sec, {names}", f"{self.samples_per_sec:.1f}, {row}"
+        return f"{names}\n{row}\n"
 
 
 def actor_stats(table: Array) -> list[ActorStat]:

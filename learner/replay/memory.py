@@ -83,6 +83,9 @@ class Layout:
         """
         try:
             return cls.of(parse_json((directory / "layout.json").read_text()), str(directory))
+        except FileNotFoundError as error:
+            reason = f"{directory}: no readable replay memory: expected that of a run, found no layout.json"
+            raise RunDirectoryError(reason) from error
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise RunDirectoryError(f"{directory}: no readable replay memory: layout.json: {error!r}") from error
 

@@ -453,6 +453,7 @@ def test_a_service_with_certificate_and_token_is_used_by_the_holder_of_a_token_o
         refused = worker_with("wrong")
         assert refused.wait() == 15, refused.output()
         assert "the acting service refused the token" in refused.output()
+        assert "waiting for the acting service" not in refused.output()
         worker = worker_with("right")
         acts(service)
         end(worker)

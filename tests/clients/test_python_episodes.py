@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import re
+import ssl
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
+import pytest
 from crossborder_client import Session
 
 from common.data import Array, Leaves
 from common.interfaces import EnvSpec
+from crossborder.certificates.authority import make_files
 from tests.crossborder.serving.services import SPEC, Counting, Service
 
 
@@ -105,3 +110,15 @@ def test_an_episode_that_was_left_is_restarted_by_the_next_one() -> None:
         session.act([1, 0])
         next(iter(session.episodes(Modern())))
     assert player.begins == [True, False, True, False, False], "the last observation gets no action"
+
+
+@pytest.mark.parametrize("with_tls", [False, True])
+def test_the_wrong_kind_of_address_is_told_what_to_look_at(tmp_path: Path, *, with_tls: bool) -> None:
+    make_files(tmp_path, ["localhost"], 1, renew=False)
+    tls = {"certificate": tmp_path / "server.pem", "key": tmp_path / "server.key"} if with_tls else None
+    with Service(websocket="127.0.0.1:0", tls=tls) as service:
+        address = f"{'ws' if with_tls else 'wss'}://{service.places.websocket}"
+        trust = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
+        told = rf"{re.escape(address)}: expected WebSocket, .*, with wss:// if the service has a certificate, or else ws://"
+        with pytest.raises(ConnectionError, match=told):
+            Session(address, tls=trust, patience=0.2)

@@ -93,6 +93,11 @@ WRONG: dict[str, tuple[dict[str, Any], int, str]] = {
         14,
         r"dataset: expected minari:ID, .*found 'runs/nowhere'",
     ),
+    "a mirror that no installed package reaches": (
+        {"agent": DQN, "storage": {"mirror": "nowhere://bucket/run"}},
+        3,
+        r"storage\.mirror: nowhere://bucket/run: .*; pip install 'crossborder\[mirror\]'",
+    ),
 }
 
 

@@ -151,24 +151,24 @@ Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
 class ScheduleConfig(Settings):
-    """A learning rate that changes. It counts the optimiser's own gradient steps, which checkpoints keep.
+    """A learning rate or clip_range that changes. It counts the optimiser's own gradient steps, which checkpoints keep.
 
     With TD3's ``policy_delay`` of 2, for example, the policy's optimiser counts half as many steps as the critics'.
     """
 
     kind: Literal["constant", "linear", "cosine"] = Field(
         "linear",
-        description="The form of the rate's fall after its warm-up. constant: no fall; linear: a straight line; "
+        description="The form of the value's fall after its warm-up. constant: no fall; linear: a straight line; "
         "cosine: half a wave.",
     )
     steps: PositiveInt | None = Field(
         None,
-        description="The number of gradient steps, warm-up included, after which the learning rate has its last value.",
+        description="The number of gradient steps, warm-up included, after which the value is the last one.",
     )
-    final: Annotated[float, Field(ge=0, le=1)] = Field(0.0, description="The last learning rate, as a share of lr.")
+    final: Annotated[float, Field(ge=0, le=1)] = Field(0.0, description="The last value, a share of lr or clip_range.")
     warmup: NonNegativeInt = Field(
         0,
-        description="The number of gradient steps in which the learning rate first rises linearly to lr; 0: no "
+        description="The number of gradient steps in which the value first rises linearly to lr or clip_range; 0: no "
         "warm-up.",
     )
 

@@ -90,6 +90,17 @@ def test_learner_and_actors_get_the_files_that_they_need_and_not_the_authoritys_
     assert tokens_of(tmp_path / "actors" / "actor.token") == known[:1], "the token to send, and nobody else's"
 
 
+def test_files_that_were_made_before_are_handed_out_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--out", str(tmp_path / "all"), "--for-actors", str(tmp_path / "actors")]
+    assert main(words) == 2
+    assert "ca.pem'; --host makes the files" in capsys.readouterr().err
+    make(tmp_path / "all")
+    made = {path.name: path.read_bytes() for path in (tmp_path / "all").iterdir()}
+    assert main(words) == 0
+    assert {path.name: path.read_bytes() for path in (tmp_path / "all").iterdir()} == made
+    assert (tmp_path / "actors" / "actor.pem").read_bytes() == made["actor.pem"]
+
+
 def test_a_certificate_without_a_host_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--out", str(tmp_path)]) == 2
     assert "--host: expected a name by which actors reach the learner" in capsys.readouterr().err

@@ -101,5 +101,5 @@ def test_a_directory_without_a_run_ends_with_an_error_that_says_so(
     (tmp_path / "cartpole-1").mkdir()
     make(tmp_path / "cartpole-2")
     assert main([str(tmp_path / "cartpole-2")]) == 4
-    expected = "no readable replay memory" if (tmp_path / "cartpole-2").exists() else "did you mean"
+    expected = "expected that of a run, found no layout.json" if (tmp_path / "cartpole-2").exists() else "did you mean"
     assert expected in capsys.readouterr().err

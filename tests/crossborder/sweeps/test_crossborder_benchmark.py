@@ -70,3 +70,11 @@ def test_the_check_finds_a_wrong_setting_before_anything_is_made(
     assert crossborder_benchmark.main([str(wrong), "--check"]) == 2
     assert "evaluator.params.wort: unknown parameter (did you mean 'worth'?)" in capsys.readouterr().err
     assert not (tmp_path / "suites").exists()
+
+
+def test_the_check_reads_the_files_of_published_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_suite(tmp_path, published=["peers.jsonl"])
+    assert crossborder_benchmark.main([str(path), "--check"]) == 2
+    assert "peers.jsonl: expected a run in each line" in capsys.readouterr().err
+    (tmp_path / "peers.jsonl").touch()
+    assert crossborder_benchmark.main([str(path), "--check"]) == 0

@@ -112,6 +112,6 @@ def test_without_optuna_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.M
     ]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "optuna", None)
-    code = crossborder_sweep.main([str(write_sweep(tmp_path)), "--dir", str(tmp_path / "sweep")])
-    assert code == PluginError.exit_code
-    assert "pip install 'crossborder[sweep]'" in capsys.readouterr().err
+    for words in ([], ["--check"]):
+        assert crossborder_sweep.main([str(write_sweep(tmp_path)), *words]) == PluginError.exit_code
+        assert "pip install 'crossborder[sweep]'" in capsys.readouterr().err

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from common.errors import ConfigError
+from common.errors import ConfigError, PluginError
 from crossborder.sweeps.sweep_check import check_sweep
 from tests.conftest import ROOT
 from tests.crossborder.sweeps.worth import WORTH, make_sweep
@@ -51,3 +52,9 @@ def test_a_score_that_no_run_would_record_is_refused_with_the_nearest_key(tmp_pa
 
 def test_an_evaluator_of_ones_own_may_record_the_score(tmp_path: Path) -> None:
     check_sweep(make_sweep(tmp_path, space={WORTH: [1.0]}, score={"record": "coins"}))
+
+
+def test_an_environment_whose_package_is_missing_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "minatar", None)
+    with pytest.raises(PluginError, match=r"pip install 'crossborder\[minatar\]'"):
+        check_sweep(make_sweep(tmp_path, config=str(ROOT / "configs/minatar_breakout.yaml"), space={}))
