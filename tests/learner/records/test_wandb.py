@@ -75,7 +75,11 @@ def trained(make_config: MakeConfig, max_opts: int) -> Path:
     own = {"target": "tests.learner.records.test_wandb:RecorderWithToken", "params": {"access_token": CANARY}}
     recorders = [{"target": "learner.records.wandb:WandbRecorder", "params": params}, own]
     config = make_config(agent=IN_TURNS, recorders=recorders, trainer={"max_opts": max_opts})
-    return train_in_turns(config, resume=True).run_dir
+    run_dir = train_in_turns(config, resume=True).run_dir
+    import wandb
+
+    wandb.teardown()  # W&B's own process may write the last records after the run's end, but before its own.
+    return run_dir
 
 
 class RecorderWithToken:
