@@ -30,8 +30,6 @@ from urllib.parse import urlsplit
 
 _TOLD = ("reward", "terminated", "truncated", "restarted", "executed")  # Of the step before an observation.
 
-_EXPECTED = "is this the address of --websocket, with wss:// if the service has a certificate, or else ws://?"
-
 
 class RefusedError(Exception):
     """The service has refused a message: ``name`` says why. After ``bad_message``, call ``act`` as it should be; after
@@ -151,12 +149,12 @@ class Session:
                 if self._wire is not None:  # A message may be cut short: the next one needs another connection.
                     self._wire.close()
                     self._wire = None
-                name = error.name if isinstance(error, RefusedError) else type(error).__name__
+                name = error.name if isinstance(error, RefusedError) else type(error.__cause__ or error).__name__
                 if name in ("session_lost", "stopping"):
                     self.losses += bool(self._secret)
                     self._secret, self._seq, self._broken = "", 0, set(self._playing)
                 elif name != "over_limit" and (not isinstance(error, OSError) or name == "SSLCertVerificationError"):
-                    raise
+                    raise (error.__cause__ or error) from None
                 if wire is not None and name in ("timeout", "TimeoutError"):  # Of a socket, before 3.10; of all.
                     end = time.monotonic() + self._patience  # Not out of reach: a learner may hold its actors back.
                 elif time.monotonic() > end:
@@ -244,9 +242,8 @@ class _WebSocket:
     def __init__(self, address: str, tls: ssl.SSLContext | None, timeout: float) -> None:
         url = urlsplit(address)
         self._path, place = url.path or "/", (url.hostname or "", url.port)
-        self._http = http.client.HTTPConnection(*place, timeout=timeout)
-        if url.scheme == "wss":
-            self._http = http.client.HTTPSConnection(*place, timeout=timeout, context=tls)
+        more: dict[str, Any] = {"timeout": timeout, **({"context": tls} if url.scheme == "wss" else {})}
+        self._http = (http.client.HTTPSConnection if "context" in more else http.client.HTTPConnection)(*place, **more)
         self.close = self._http.close
 
     def shake_hands(self) -> None:
@@ -256,12 +253,11 @@ class _WebSocket:
         try:
             self._http.request("GET", self._path, headers={**words, "Sec-WebSocket-Key": key})
             reply = self._http.getresponse()
-        except ssl.SSLCertVerificationError:
-            raise
+            if reply.status != 101 or reply.headers["Sec-WebSocket-Accept"] != digest:
+                raise http.client.HTTPException(f"HTTP {reply.status}")
         except (http.client.HTTPException, ssl.SSLError) as why:
-            raise ConnectionError(f"expected WebSocket, found {why!r}; {_EXPECTED}") from why
-        if reply.status != 101 or reply.headers["Sec-WebSocket-Accept"] != digest:
-            raise ConnectionError(f"expected WebSocket, found HTTP {reply.status}; {_EXPECTED}")
+            hint = "is this the address of --websocket, with wss:// if the service has a certificate, or else ws://?"
+            raise ConnectionError(f"expected WebSocket, found {why!r}; {hint}") from why
         self._socket, self._received = self._http.sock, reply.fp  # From here on, the bytes are those of WebSocket.
 
     def ask(self, values: dict[str, Any], kind: str) -> Any:
