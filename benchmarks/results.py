@@ -118,8 +118,11 @@ def plot(tasks: Sequence[str], picture: Path) -> None:
         panel.set_xlabel("environment steps")
         panel.grid(alpha=0.3)
     panels[0].set_ylabel("return of greedy episodes")
-    handles, _ = panels[0].get_legend_handles_labels()  # Its labels have numbers of runs, which differ by task.
-    figure.legend(handles, [name for name, _, _ in DRAWN], loc="outside lower center", ncols=len(DRAWN))
+    handles = dict[str, Any]()
+    for panel in panels:
+        for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
+            handles.setdefault(next(name for name, _, _ in DRAWN if label.startswith(name)), handle)
+    figure.legend(handles.values(), handles, loc="outside lower center", ncols=len(DRAWN))  # Without numbers of runs.
     figure.savefig(picture, dpi=110)
 
 
