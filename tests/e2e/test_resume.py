@@ -138,9 +138,11 @@ def test_a_restored_older_copy_costs_what_came_after_it_and_no_actor(
     wait_for(
         lambda: all(stored_by_actor(run_dir)[pid] > n + more_than_a_window for pid, n in before.items()), "later rows"
     )
-    for pid in (*children_of(server.process.pid), server.process.pid):
+    killed = (*children_of(server.process.pid), server.process.pid)
+    for pid in killed:
         kill(pid)
     server.wait()
+    wait_for(lambda: not any(map(is_alive, killed)), "a killed process that holds the run has ended")
     shutil.rmtree(run_dir / "shared")
     (tmp_path / "older").rename(run_dir / "shared")
     server = start("learner-server", "--resume", str(run_dir))
