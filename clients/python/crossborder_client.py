@@ -143,22 +143,22 @@ class Session:
         while True:
             wire = self._wire
             try:
-                wire = wire or self._connect()
-                return work(wire)
+                return work(wire := wire or self._connect())
             except BaseException as error:
                 if self._wire is not None:  # A message may be cut short: the next one needs another connection.
                     self._wire.close()
                     self._wire = None
-                name = error.name if isinstance(error, RefusedError) else type(error.__cause__ or error).__name__
+                name = error.name if isinstance(error, RefusedError) else type(error).__name__
                 if name in ("session_lost", "stopping"):
                     self.losses += bool(self._secret)
                     self._secret, self._seq, self._broken = "", 0, set(self._playing)
                 elif name != "over_limit" and (not isinstance(error, OSError) or name == "SSLCertVerificationError"):
-                    raise (error.__cause__ or error) from None
+                    raise
                 if wire is not None and name in ("timeout", "TimeoutError"):  # Of a socket, before 3.10; of all.
                     end = time.monotonic() + self._patience  # Not out of reach: a learner may hold its actors back.
                 elif time.monotonic() > end:
-                    raise ConnectionError(f"{self.address}: {error} (for {self._patience:g} s)") from error
+                    hint = "is this the address of --websocket, wss:// if the service has a certificate?"
+                    raise ConnectionError(f"{self.address}: {error} (for {self._patience:g} s); {hint}") from error
                 logging.getLogger(__name__).warning("%s: %s; connecting again", self.address, error)
             time.sleep(random.random() * delay)
             delay = min(2 * delay, 5.0)
@@ -242,22 +242,22 @@ class _WebSocket:
     def __init__(self, address: str, tls: ssl.SSLContext | None, timeout: float) -> None:
         url = urlsplit(address)
         self._path, place = url.path or "/", (url.hostname or "", url.port)
-        more: dict[str, Any] = {"timeout": timeout, **({"context": tls} if url.scheme == "wss" else {})}
-        self._http = (http.client.HTTPSConnection if "context" in more else http.client.HTTPConnection)(*place, **more)
+        self._http = http.client.HTTPConnection(*place, timeout=timeout)
+        if url.scheme == "wss":
+            self._http = http.client.HTTPSConnection(*place, timeout=timeout, context=tls)
         self.close = self._http.close
 
     def shake_hands(self) -> None:
         key = base64.b64encode(os.urandom(16)).decode()
         digest = base64.b64encode(hashlib.sha1(f"{key}258EAFA5-E914-47DA-95CA-C5AB0DC85B11".encode()).digest()).decode()
         words = {"Upgrade": "websocket", "Connection": "Upgrade", "Sec-WebSocket-Version": "13"}
+        self._http.request("GET", self._path, headers={**words, "Sec-WebSocket-Key": key})
         try:
-            self._http.request("GET", self._path, headers={**words, "Sec-WebSocket-Key": key})
             reply = self._http.getresponse()
-            if reply.status != 101 or reply.headers["Sec-WebSocket-Accept"] != digest:
-                raise http.client.HTTPException(f"HTTP {reply.status}")
-        except (http.client.HTTPException, ssl.SSLError) as why:
-            hint = "is this the address of --websocket, with wss:// if the service has a certificate, or else ws://?"
-            raise ConnectionError(f"expected WebSocket, found {why!r}; {hint}") from why
+        except http.client.HTTPException as why:
+            raise ConnectionError(f"expected WebSocket, found {why!r}") from why
+        if reply.status != 101 or reply.headers["Sec-WebSocket-Accept"] != digest:
+            raise ConnectionError(f"expected WebSocket, found HTTP {reply.status}")
         self._socket, self._received = self._http.sock, reply.fp  # From here on, the bytes are those of WebSocket.
 
     def ask(self, values: dict[str, Any], kind: str) -> Any:

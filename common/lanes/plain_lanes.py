@@ -41,7 +41,7 @@ class PlainLanes(Lanes):
         self._is_usual = True  # Whether the last round left all flags False.
         self._rounds = 0
         self._returns, self._began = [0.0] * self.n, [0] * self.n  # Of the present episodes.
-        self._left_over: Any = None  # What came of the step that ``go_on`` has left to ``step``; None: nothing is left.
+        self._left_over: tuple[Any] | None = None  # The outcome that ``go_on`` has left to ``step``, if it has.
         has_leaves = None not in (self._shape, spec.action_space.shape)
         self._may_go_on = self.n == 1 and has_leaves and self.masks is None and not self._picks_any
         self.reset()
@@ -116,8 +116,8 @@ class PlainLanes(Lanes):
 
         ``sample`` chooses an action; ``keep`` takes all steps at the end: lists of the bytes of each observation and of
         each action, and of the rewards. At most ``most`` steps are taken, and no more after the monotonic time
-        ``until``. A step that is not usual, such as the last one of an episode, is left over: ``step`` looks at what
-        came of it, and does not step the environment once more.
+        ``until``. A step that is not usual, such as the last one of an episode, is left over: ``step`` takes up its
+        outcome, without stepping the environment again.
 
         Returns:
             the number of steps, the seconds of choosing, and the action of the step that was left over, if one was.
@@ -154,9 +154,9 @@ class PlainLanes(Lanes):
             except (TypeError, ValueError):
                 is_usual = False
             if not (is_usual and type(obs) is _ARRAY and obs.shape == shape and obs.dtype is dtype):
-                left, self._left_over = actions, found
+                left, self._left_over = actions, (found,)
                 break
-            # 3. Keep what was seen before the step, and what came of it.
+            # 3. Keep the observation before the step, the action and the reward.
             seen.append(kept.tobytes())
             given.append(actions.tobytes())
             rewards.append(number)
@@ -174,7 +174,7 @@ class PlainLanes(Lanes):
         if not self._is_usual:
             self._clear(outcome)
         self._rounds += 1
-        found, self._left_over = self._left_over, None
+        left_over, self._left_over = self._left_over, None
         busy, rewards, returns, kept = self.busy, outcome.reward, self._returns, self._obs
         shape, dtype = self._shape, self._dtype
         elements: Any = actions if self._takes_numbers else self._elements(actions)
@@ -183,7 +183,7 @@ class PlainLanes(Lanes):
             action = elements[j]
             busy.since = monotonic()
             try:
-                obs, reward, terminated, truncated, info = env.step(action) if found is None else found
+                obs, reward, terminated, truncated, info = env.step(action) if left_over is None else left_over[0]
             except (Exception, SystemExit) as error:  # noqa: BLE001 - the keeper logs it, or it is raised
                 self._lose(j, error)
                 continue

@@ -119,6 +119,6 @@ def test_the_wrong_kind_of_address_is_told_what_to_look_at(tmp_path: Path, *, wi
     with Service(websocket="127.0.0.1:0", tls=tls) as service:
         address = f"{'ws' if with_tls else 'wss'}://{service.places.websocket}"
         trust = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
-        told = rf"{re.escape(address)}: expected WebSocket, .*, with wss:// if the service has a certificate, or else ws://"
-        with pytest.raises(ConnectionError, match=told):
+        hint = r"is this the address of --websocket, wss:// if the service has a certificate\?"
+        with pytest.raises(ConnectionError, match=f"{re.escape(address)}: .*; {hint}"):
             Session(address, tls=trust, patience=0.2)

@@ -229,6 +229,21 @@ def test_a_fault_among_many_rounds_is_refused_as_in_a_single_one(
     assert refusals[0] == refusals[1]
 
 
+def test_an_environment_whose_step_comes_to_nothing_is_not_stepped_again() -> None:
+    taken = list[Any]()
+
+    class Nothing(CountingEnv):
+        def step(self, action: Any) -> Any:
+            taken.append(action)
+            return super().step(action) if len(taken) < 5 else None
+
+    sampler, agent, _ = _sampler(Nothing)
+    sink = KeptBatches(100)
+    with pytest.raises(PluginError, match="step"):
+        sampler.act_for(60.0, agent, sink, sink.limits)
+    assert len(taken) == 5
+
+
 @pytest.mark.parametrize("actions", [np.zeros(1), np.zeros((1, 1), int), np.zeros(2, int), [0]])
 def test_a_wrong_action_among_many_rounds_is_refused_and_the_steps_before_it_are_kept(actions: Any) -> None:
     given = iter([np.array([1]), np.array([2]), np.array([0])])
