@@ -412,3 +412,11 @@ def most_memory(pid: int) -> int:
 
 def kill(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
+
+
+def kill_whole(pid: int) -> list[int]:
+    """Kill a process and its children, and return all of them. It goes first: it would start its children again."""
+    killed = [pid, *children_of(pid)]
+    for each in killed:
+        kill(each)
+    return killed

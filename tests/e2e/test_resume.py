@@ -17,7 +17,7 @@ import pytest
 
 from common.errors import DivergedError
 from learner.shared.actor_table import map_actor_table
-from tests.conftest import Command, children_of, endpoints, free_port, is_alive, kill, merged, wait_for
+from tests.conftest import Command, children_of, endpoints, free_port, is_alive, kill, kill_whole, merged, wait_for
 from tests.e2e.test_by_hand import CALM, ENDLESS, grows, steps_by_actor
 from tests.e2e.test_counting import CAPACITY
 from tests.forked_children import forked_children
@@ -59,8 +59,7 @@ def test_killed_twice_and_resumed_nothing_acknowledged_is_lost_or_doubled_and_th
         grows(run_dir, pids)
         wait_for(lambda: kept(run_dir) > steps[-1] + 20, "a checkpoint further on")
         children = children_of(server.process.pid)
-        for pid in [*(children if whole_tree else []), server.process.pid]:
-            kill(pid)
+        (kill_whole if whole_tree else kill)(server.process.pid)
         server.wait()
         server = start("learner-server", "--resume", str(run_dir))
         steps.append(resumed_at(server))
@@ -138,11 +137,9 @@ def test_a_restored_older_copy_costs_what_came_after_it_and_no_actor(
     wait_for(
         lambda: all(stored_by_actor(run_dir)[pid] > n + more_than_a_window for pid, n in before.items()), "later rows"
     )
-    killed = (*children_of(server.process.pid), server.process.pid)
-    for pid in killed:
-        kill(pid)
+    killed = kill_whole(server.process.pid)
     server.wait()
-    wait_for(lambda: not any(map(is_alive, killed)), "a killed process that holds the run has ended")
+    wait_for(partial(none_is_alive, killed), "the end of all that hold the run")
     shutil.rmtree(run_dir / "shared")
     (tmp_path / "older").rename(run_dir / "shared")
     server = start("learner-server", "--resume", str(run_dir))

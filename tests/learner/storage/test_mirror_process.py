@@ -19,7 +19,7 @@ from learner.storage import mirror_child
 from learner.storage.mirror import Mirror
 from learner.storage.mirror_child import MirrorBoot, claim
 from learner.storage.restoring import restore
-from tests.conftest import Command, children_of, endpoints, kill, merged, wait_for
+from tests.conftest import Command, children_of, endpoints, kill, kill_whole, merged, wait_for
 from tests.e2e.test_by_hand import CALM, grows, steps_by_actor, trains
 from tests.e2e.test_resume import kept
 from tests.learner.loop.test_run import configured, replay_of
@@ -99,8 +99,7 @@ def test_the_same_command_begins_a_run_and_goes_on_with_it_on_another_host(
     server = start(*command)
     endpoints(run)
     wait_for(lambda: is_mirrored(run, 200) and kept(run) > 10, "rows and a checkpoint in the mirror")
-    for pid in [*children_of(server.process.pid), server.process.pid]:
-        kill(pid)
+    kill_whole(server.process.pid)
     server.wait()
     shutil.rmtree(run)
     again = start(*command)
