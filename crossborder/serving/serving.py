@@ -39,6 +39,8 @@ NAME: Final = acting_pb2.DESCRIPTOR.services_by_name["ActingService"].full_name
 TICK_SECONDS: Final = 0.2
 STOP_SECONDS: Final = 0.5
 """The time in which clients are told that the service ends."""
+FAREWELL_SECONDS: Final = 1.0
+"""The time in which clients whose connection has just broken can come back, and are told that the run is over."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,9 @@ async def serve(
         page.tick()  # Its health is good before anybody is told where it listens.
         on_listening(Places(address, websocket, metrics.port))
         failed = await _tick_until(ends, ticks, working)
-        sessions.stop(is_run_over=is_run_over())
+        sessions.stop(is_run_over=(is_over := is_run_over()))
+        if is_over:
+            await asyncio.sleep(FAREWELL_SECONDS)
         for task in failed:
             task.result()
 

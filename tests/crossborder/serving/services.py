@@ -98,8 +98,12 @@ class Service:
             raise self.error
         return self
 
-    def stop(self) -> None:
+    def end(self) -> None:
+        """Ask the service to end, without waiting for it."""
         self._stopped.set()
+
+    def stop(self) -> None:
+        self.end()
         self._thread.join(PATIENCE)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:

@@ -245,6 +245,19 @@ def test_clients_are_told_that_they_need_not_come_back(service: Service, caller:
     assert refusal(error.value)[:2] == ("FAILED_PRECONDITION", "run_over")
 
 
+def test_a_client_whose_connection_breaks_as_the_run_ends_is_told_when_it_comes_back(
+    service: Service, caller: Caller
+) -> None:
+    stream = caller.open()
+    service.is_run_over = True
+    service.end()
+    with pytest.raises(grpc.RpcError):
+        stream.read()  # As if this answer had been lost.
+    with pytest.raises(grpc.RpcError) as error:
+        caller.resume(stream.opened.secret)
+    assert refusal(error.value)[:2] == ("FAILED_PRECONDITION", "run_over")
+
+
 STRUCTURED = EnvSpec(
     gymnasium.spaces.Dict(
         {
