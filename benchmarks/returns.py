@@ -174,7 +174,8 @@ def configure(name: str, way: Way, seed: int, run_dir: Path, more: Mapping[str, 
     """The task's configuration with its budget in place of its target, and ``more`` settings.
 
     Actors share the environments among them. If there are more actors than environments, a batch of rollouts has a
-    shorter rollout of each, so that an opt step still learns from as many steps.
+    shorter rollout of each, so that an opt step still learns from as many steps. Where actors wait for the learner, a
+    message has fewer rows if an actor gives fewer of a batch: they may be two messages ahead.
     """
     plain, task = load(name), TASKS[name]
     ratio, batch = plain.replay.samples_per_insert, plain.agent.params["batch_size"]
@@ -197,6 +198,8 @@ def configure(name: str, way: Way, seed: int, run_dir: Path, more: Mapping[str, 
     if task.draw > 1 and more_environments > 1:
         ours["agent.params.batch_size"] = batch * more_environments
         ours["replay.view.params.length"] = (task.draw - 1) // more_environments
+    if task.draw > 1 and plain.replay.error_buffer is None:
+        ours["push.n_buffer"] = max(1, plain.push.n_buffer // ACTORS.get(way, 1))
     return load(name, [f"{key}={value}" for key, value in (ours | dict(more or {})).items()])
 
 
