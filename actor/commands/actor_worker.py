@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import sys
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -253,7 +252,3 @@ def _run(arguments: argparse.Namespace, signals: StopSignals) -> None:
 def main(argv: list[str] | None = None) -> int:
     """Run the command; return its exit code."""
     return run_service(parser(), argv, _run)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

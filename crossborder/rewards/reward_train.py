@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
 from common.process.command import Parser, as_path, at_least, positive, run_command
 from common.process.standard_streams import answers
@@ -78,7 +77,3 @@ def _train(arguments: argparse.Namespace) -> None:
 def main(argv: list[str] | None = None) -> int:
     """Run the command; return its exit code."""
     return run_command(parser(), argv, _train)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

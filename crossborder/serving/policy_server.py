@@ -6,7 +6,6 @@ import argparse
 import asyncio
 import logging
 import re
-import sys
 import threading
 from collections.abc import Sequence
 from functools import partial
@@ -252,7 +251,3 @@ def _run(arguments: argparse.Namespace, signals: StopSignals) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
     return run_service(parser(), argv, _run)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

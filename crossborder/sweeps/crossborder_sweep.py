@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import sys
 import threading
 from pathlib import Path
 
@@ -79,7 +78,3 @@ def _sweep(arguments: argparse.Namespace, console: Console | None, signals: Stop
 def main(argv: list[str] | None = None) -> int:
     """Run the command; return its exit code."""
     return run_with_bars(parser(), argv, _sweep)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -183,7 +183,3 @@ def run_learner(parser: Parser, words: list[str], coming_ingest: ComingIngest | 
         # A signal at one rank ends training on all, and sends all actors away. With the exit code of a signal, torchrun
         # would take this for a failure, and start the ranks again without actors.
         return 0 if training.has_ended_as_rank else code
-
-
-if __name__ == "__main__":
-    sys.exit(main())
