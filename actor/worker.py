@@ -218,6 +218,7 @@ class Actor:
         The stream is opened before the parts are built, so that the learner knows of an actor whose environment takes
         minutes to build.
         """
+        # 1. The parts. If they cannot be built, the learner hears why with the next report.
         config = joined.config
         try:
             parts = build_agreed_parts(
@@ -231,6 +232,7 @@ class Actor:
         except Exception as error:
             counters.note_env_error(f"the parts of this actor cannot be built: {type(error).__name__}: {error}")
             raise
+        # 2. What surrounds them: rebuilding of environments, opponents, the recording.
         busy = Busy()
         if parts.lanes is not None:
             guard_envs(parts.lanes, config.env, counters, busy)
@@ -238,6 +240,7 @@ class Actor:
                 parts.lanes.pool = Opponents(config, parts, joined.seed, self._pool.weights, self._pool.load)
         stack.callback(parts.close)
         self._recording = self._open_recording(parts, stack)
+        # 3. Only now the size of models is known, and the learner may count this actor as acting.
         fetcher.allow(max_file_bytes(parts.agent.model_info()))
         pusher.ready()
         act = self._choose_loop(pusher, has_rate=config.env.rate_hz is not None)
@@ -282,10 +285,11 @@ class Actor:
             counters.note_env_error(f"the parts of this actor cannot be built: {type(error).__name__}: {error}")
             raise
         stack.callback(scorer.close)
+        # 3. Only now the size of models is known, and the learner may count this actor as acting.
         fetcher.allow(max_file_bytes(parts.agent.model_info()))
         pusher.ready()
         with watch_envs(busy, config.env, counters, partial(self._hand_over_hung, pusher), self._tell):
-            scorer.run(fetcher, lambda: bool(pusher.changes))
+            scorer.run(fetcher.wait_newer, lambda: bool(pusher.changes))
 
     def _hand_over_hung(self, pusher: Pusher) -> None:
         """Hand over the full batches, in the watchdog's thread.

@@ -220,6 +220,7 @@ def _read_remote(arguments: argparse.Namespace) -> RemoteConfig:
 
 
 def _run(arguments: argparse.Namespace, signals: StopSignals) -> None:
+    # 1. Who chooses the actions.
     quiet_grpc("text" if arguments.num_actors > 1 else arguments.log_format)
     has_policy = arguments.policy is not None or arguments.config is not None or bool(arguments.settings)
     if (arguments.learner is not None) == has_policy:
@@ -229,6 +230,7 @@ def _run(arguments: argparse.Namespace, signals: StopSignals) -> None:
             "or an acting service chooses the actions"
         )
     remote = _read_remote(arguments) if has_policy else None
+    # 2. What would fail only later, in each worker: its id, the directory of its recording, its cores.
     if arguments.id is not None and arguments.num_actors > 1:
         raise ConfigError(f"--id: expected one actor, found --num-actors {arguments.num_actors}")
     if arguments.record is not None:
@@ -236,6 +238,7 @@ def _run(arguments: argparse.Namespace, signals: StopSignals) -> None:
     if arguments.cores is not None:
         require_usable(arguments.cores, "--cores")
         bind(arguments.cores)
+    # 3. Check, or run one worker in this process, or several as children.
     if remote is not None and arguments.check:
         from actor.commands.service_doctor import examine_service
 

@@ -13,13 +13,12 @@ import numpy as np
 from common.data import Array, Leaves
 from common.errors import CrossborderError, PluginError
 from common.interfaces import EnvSpec
-from common.lanes.lanes import Round
 from common.leaves import empty_leaves, pick_lanes, put_leaves
 from common.wire.acting_payloads import Description
-from common.wire.pb import acting_pb2 as pb
 from crossborder.serving.client_steps import ClientSteps, join_steps
 from crossborder.serving.figures import PolicyFigures
 from crossborder.serving.outcomes import Outcomes
+from crossborder.serving.recording_player import RecordingPlayer
 
 
 class Player(Protocol):
@@ -35,27 +34,6 @@ class Player(Protocol):
 
     def sample(self, obs: Leaves, begins: Array, lanes: Array) -> Leaves:
         """Actions ``[k, *shape]`` for observations ``[k, *shape]`` of these lanes, ``[k]`` int64, all different."""
-
-
-class StepSink(Protocol):
-    """Takes the steps that lanes have taken."""
-
-    @property
-    def takes_executed(self) -> bool:
-        """Whether it can take steps in which others than the player acted."""
-
-    def note(self, steps: ClientSteps, outcome: Round) -> None:
-        """Take the outcome of the steps of some lanes, before actions for their next steps are chosen."""
-
-    def note_report(self, report: pb.ClientReport) -> None:
-        """Take the figures of a client.
-
-        Raises:
-            BadMessageError: one of them is impossible.
-        """
-
-    async def hand_over(self) -> None:
-        """Pass on what was gathered, if it is time; no lane acts meanwhile."""
 
 
 class Choice(NamedTuple):
@@ -99,7 +77,7 @@ class Batcher:
         max_wait: float,
         count_lanes: Callable[[], int],
         figures: PolicyFigures,
-        sink: StepSink | None = None,
+        sink: RecordingPlayer | None = None,
     ) -> None:
         self._player, self._description, self._max_rows, self._max_wait = player, description, max_rows, max_wait
         self._count_lanes, self._figures, self._sink = count_lanes, figures, sink
@@ -135,7 +113,7 @@ class Batcher:
                 await self._sink.hand_over()
 
     def tick(self) -> None:
-        """Let the ``StepSink`` hand over what it has, even while no lane acts; called a few times a second."""
+        """Let the ``RecordingPlayer`` hand over its rows, even while no lane acts; called a few times a second."""
         self._changed.set()
 
     async def _gather(self) -> None:

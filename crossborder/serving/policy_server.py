@@ -135,6 +135,7 @@ def _read_config(arguments: argparse.Namespace) -> ServingConfig:
     from common.settings import validate
     from crossborder.serving.serving_config import ServingConfig
 
+    # Options replace what the file says, and --set replaces options.
     values: dict[str, Any] = read_yaml(arguments.config) if arguments.config is not None else {}
     given_texts = {
         "listen": arguments.listen,

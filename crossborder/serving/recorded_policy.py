@@ -10,16 +10,9 @@ from actor.episode_recording import EpisodeRecording, make_directory
 from actor.proxy import ReplayBufferProxy
 from actor.stat import ActorCounters
 from common.config.actor_config import PushConfig
-from common.data import INTERVENED, BufferedItems, Model, ModelVersion
+from common.data import INTERVENED, BufferedItems, ModelVersion
 from common.parts import Parts
 from crossborder.serving.recording_player import RecordingPlayer
-
-
-class OnlyModel:
-    """The ``Models`` of a saved policy: there is no newer one."""
-
-    def newer_than(self, version: ModelVersion) -> Model | None:  # noqa: ARG002 - as in Models
-        return None
 
 
 class Nowhere:
@@ -52,4 +45,5 @@ def record(parts: Parts, directory: Path) -> Recorded:
     rows = parts.rows if INTERVENED.name in parts.rows.by_name else parts.rows.plus(INTERVENED)
     parts = replace(parts, schema=rows, rows=rows, has_priorities=False)
     recording, proxy = EpisodeRecording(directory, rows), ReplayBufferProxy(rows, PushConfig(), Nowhere())
-    return Recorded(RecordingPlayer(parts, OnlyModel(), proxy, ActorCounters(), recording), recording, proxy)
+    player = RecordingPlayer(parts, lambda _: None, proxy, ActorCounters(), recording)  # There is no newer model.
+    return Recorded(player, recording, proxy)

@@ -7,21 +7,20 @@ the same seed give the same curve.
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from typing import Self
 
 from rich.console import Console
 
 from common.config.run_config import RunConfig
 from common.errors import ConfigError, DatasetError
 from learner.datasets.opening import Dataset, open_dataset
-from learner.loop.run import Result, Run, open_directory
+from learner.loop.run import Opened, Result, Run, open_directory
 from learner.loop.wiring import make_learner
 from learner.records.status import Status
 from learner.storage.origin import Origin
 from learner.storage.rundir import has_rows
 
 
-class OfflineTrainer:
+class OfflineTrainer(Opened):
     """Trains an agent on recorded rows.
 
     The constructor opens the run and loads the rows. Use the trainer once, as a context manager.
@@ -71,12 +70,6 @@ class OfflineTrainer:
                 self.run.load(found, whole=True, console=console)
             self.learner = make_learner(self.run, earlier, stack)
             self._stack = stack.pop_all()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._stack.close()
 
     def train(self) -> Result:
         """Train until the run ends, and save ``final/`` after every kind of end.

@@ -24,7 +24,6 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import Self
 
 from actor.manager import ActorManager, ActorWork
 from actor.stat import ActorStat
@@ -42,7 +41,7 @@ from learner.loop.learner import Learner
 from learner.loop.loop import train
 from learner.loop.opt_step import do_nothing
 from learner.loop.opt_traces import OptTraces
-from learner.loop.run import Result, Run, actor_stats, open_rank
+from learner.loop.run import Opened, Result, Run, actor_stats, open_rank
 from learner.loop.together import Together
 from learner.loop.trainer_metrics import TrainerCollector
 from learner.loop.wiring import make_learner
@@ -74,7 +73,7 @@ class AsyncResult(Result):
     actors: list[ActorStat]
 
 
-class LearnerServer:
+class LearnerServer(Opened):
     """Everything on the learner host, from configuration to summary.
 
     The constructor starts it, and from then on actors can join. Use it once, as a context manager.
@@ -144,12 +143,6 @@ class LearnerServer:
             if local_actors:
                 self.local_actors = self._start_local_actors(local_actors, coming_actors, ending_local_actors)
             self._stack = stack.pop_all()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._stack.close()
 
     def _start_local_actors(self, n: int, spares: Sequence[Spare] | None, stack: ExitStack) -> ActorManager:
         """Start actors on this host, which read models from the trainer's slots; ``stack`` ends them.

@@ -104,6 +104,7 @@ class Place:
         if self.is_alone:
             return config
         _require_ranks_fit(config, self)
+        # Ranks of one host must not share ports.
         changes: dict[str, Any] = {
             "server": config.server.model_copy(update={"listen": self._listen(config)}),
             "metrics": config.metrics.model_copy(
@@ -116,6 +117,7 @@ class Place:
         }
         if self.leads:
             return config.model_copy(update=changes)
+        # Rank 0 alone decides when training ends, scores, records and saves.
         quiet = {"target_score": None, "max_seconds": None, "max_env_steps": None, "eval_interval": 0}
         return config.model_copy(
             update={
