@@ -257,12 +257,6 @@ def follow(here: Endpoint, elsewhere: str, trust: Trust, listed: Sequence[str]) 
     A learner that listens on all addresses is named by its host's name. An actor that has reached the first learner on
     loopback reaches the other learner of that host on loopback too.
 
-    Args:
-        here: the learner that leads.
-        elsewhere: HOST:PORT, as that learner says.
-        trust: of the actor.
-        listed: the hosts that the user has named.
-
     Raises:
         RefusedError: the actor may not go there.
         ConfigError: it is no HOST:PORT.

@@ -118,11 +118,6 @@ def examine_service(config: RemoteConfig, trust: ServiceTrust, out: TextIO) -> N
 
     A session is opened for one action, and closed: no step is taken, and so no row is made.
 
-    Args:
-        config: of the worker.
-        trust: the same as the worker's.
-        out: takes the lines.
-
     Raises:
         CrossborderError: the error of the first check that failed.
     """

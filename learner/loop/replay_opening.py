@@ -131,11 +131,6 @@ def _count_updates(config: RunConfig) -> int:
 def build_view(schema: Schema, config: RunConfig, newest_model: Callable[[], int] = any_version) -> View:
     """Build the view that the configuration names, or ``SelfContained`` for items if it names none.
 
-    Args:
-        schema: of the rows.
-        config: of the run.
-        newest_model: see ``WeighedByAge``.
-
     Raises:
         PluginError: it cannot be built, or is not a ``View``.
         ConfigError: the rows do not suit it.
