@@ -83,6 +83,8 @@ def bind(cores: Sequence[int]) -> None:
 def bound_to(cores: Sequence[int] | None, setting: str) -> Iterator[tuple[int, ...]]:
     """A context in which this process uses these cores only; it gives those that are left to other processes.
 
+    None binds nothing, and nothing is left.
+
     Raises:
         ConfigError: see ``require_usable``.
     """

@@ -56,9 +56,8 @@ def _share(text: str) -> float:
 def _train(arguments: argparse.Namespace) -> None:
     import torch
 
-    from crossborder.rewards.classifier_file import save_classifier
     from crossborder.rewards.labelled_pictures import read_labelled
-    from crossborder.rewards.training import train_classifier
+    from crossborder.rewards.training import save_classifier, train_classifier
 
     torch.set_num_threads(arguments.threads)
     episodes = read_labelled(arguments.dataset, arguments.key)

@@ -29,13 +29,22 @@ from learner.ingest.ingest_process import ComingIngest
 from learner.ranks.place import Place
 
 COMMANDS: Final = {
-    "status": (server_status.parser, server_status.main),
-    "ratio": (server_ratio.parser, server_ratio.main),
-    "cordon": (server_cordons.cordon_parser, server_cordons.cordon),
-    "drain": (server_cordons.drain_parser, server_cordons.drain),
-    "uncordon": (server_cordons.uncordon_parser, server_cordons.uncordon),
-    "set-best-aside": (server_set_best_aside.parser, server_set_best_aside.main),
+    "status": ("show the actors of a learner that runs", server_status.parser, server_status.main),
+    "ratio": ("set the replay ratio of a learner that runs", server_ratio.parser, server_ratio.main),
+    "cordon": ("let no new actor join from a host", server_cordons.cordon_parser, server_cordons.cordon),
+    "drain": (
+        "have the actors of a host hand over their rows and leave",
+        server_cordons.drain_parser,
+        server_cordons.drain,
+    ),
+    "uncordon": ("let actors join again from a host", server_cordons.uncordon_parser, server_cordons.uncordon),
+    "set-best-aside": (
+        "take back a wrong score, by which a policy became the best one",
+        server_set_best_aside.parser,
+        server_set_best_aside.main,
+    ),
 }
+"""By name, what a command does, its options and its function."""
 EXAMPLES = """\
   learner-server --config configs/cartpole.yaml                     then start actor-worker, here or elsewhere
   learner-server --config configs/cartpole.yaml --local-actors 2    with two actors on this host
@@ -86,18 +95,14 @@ def parser() -> Parser:
     )
     # Only for help and completion: ``main`` looks for these commands first.
     commands = made.add_subparsers(title="instead of training", metavar="", parser_class=_command_parser)  # type: ignore[call-overload] # argparse only calls it
-    commands.add_parser("status", help="show the actors of a learner that runs")
-    commands.add_parser("ratio", help="set the replay ratio of a learner that runs")
-    commands.add_parser("cordon", help="let no new actor join from a host")
-    commands.add_parser("drain", help="have the actors of a host hand over their rows and leave")
-    commands.add_parser("uncordon", help="let actors join again from a host")
-    commands.add_parser("set-best-aside", help="take back a wrong score, by which a policy became the best one")
+    for name, (purpose, _parser, _main) in COMMANDS.items():
+        commands.add_parser(name, help=purpose)
     return made
 
 
 def _command_parser(*, prog: str, **_: object) -> Parser:
     """The parser that argparse makes for ``learner-server COMMAND``."""
-    made, _main = COMMANDS[prog.rpartition(" ")[2]]
+    _purpose, made, _main = COMMANDS[prog.rpartition(" ")[2]]
     return made()
 
 
@@ -160,7 +165,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run the command; return its exit code."""
     words = sys.argv[1:] if argv is None else argv
     if words and words[0] in COMMANDS:
-        _parser, command = COMMANDS[words[0]]
+        _purpose, _parser, command = COMMANDS[words[0]]
         return command(words[1:])
     made = parser()
     arguments = made.parse_args(words)

@@ -35,7 +35,7 @@ class Life:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.began, self.best_score, self.clock = began, best_score, clock
-        self.elsewhere = elsewhere or int
+        self.elsewhere = elsewhere or int  # ``int()`` is 0.
         self.failure: CrossborderError | None = None
         """Why a part of the system cannot go on; None while all parts can."""
         self.is_followed = False

@@ -117,20 +117,12 @@ def _with_rows(config: RunConfig, capacity: int, *, initial_priorities: bool) ->
     return config.model_copy(update={"replay": replay, "push": push})
 
 
-def train_offline(
-    config: RunConfig, dataset: str | None, *, resume: bool = False, origin: Origin | None = None
-) -> Result:
-    """Train from a dataset, without actors.
-
-    Args:
-        config: the run; its environment is used for evaluations.
-        dataset: ``minari:ID``, a Minari dataset's directory, or an earlier run's directory; see ``OfflineTrainer``.
-        resume: resume the run in ``run_dir``, if there is one.
-        origin: where a new run begins from.
+def train_offline(config: RunConfig, dataset: str | None, *, resume: bool = False) -> Result:
+    """Train from a dataset, without actors; see ``OfflineTrainer``.
 
     Raises:
         CrossborderError: see ``OfflineTrainer``.
     """
     config.check()
-    with OfflineTrainer(config, dataset, resume=resume, origin=origin) as trainer:
+    with OfflineTrainer(config, dataset, resume=resume) as trainer:
         return trainer.train()

@@ -370,20 +370,12 @@ def local_trust(config: ServerConfig) -> Trust:
     return Trust(ca=config.tls.certificate, token_file=config.actor_token_file, allow=(ANY,), **own)
 
 
-def train_async(
-    config: RunConfig, local_actors: int = 0, *, resume: bool = False, origin: Origin | None = None
-) -> AsyncResult:
-    """Train with actors over gRPC and return statistics, as border's ``train_async`` does.
-
-    Args:
-        config: the run.
-        local_actors: number of actor workers to run on this host; others may join at any time.
-        resume: resume the run in ``run_dir``, if there is one.
-        origin: where a new run begins from.
+def train_async(config: RunConfig, local_actors: int = 0, *, resume: bool = False) -> AsyncResult:
+    """Train with actors over gRPC and return statistics, as border's ``train_async`` does; see ``LearnerServer``.
 
     Raises:
         CrossborderError: see ``LearnerServer``.
     """
     config.check()
-    with LearnerServer(config, local_actors, resume=resume, origin=origin) as server:
+    with LearnerServer(config, local_actors, resume=resume) as server:
         return server.train()
