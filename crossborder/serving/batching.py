@@ -13,11 +13,11 @@ import numpy as np
 from common.data import Array, Leaves
 from common.errors import CrossborderError, PluginError
 from common.interfaces import EnvSpec
-from common.leaves import empty_leaves, pick_lanes, put_leaves
+from common.lanes.lanes import Round
+from common.leaves import capacity_for, empty_leaves, pick_lanes, put_leaves
 from common.wire.acting_payloads import Description
 from crossborder.serving.client_steps import ClientSteps, join_steps
 from crossborder.serving.figures import PolicyFigures
-from crossborder.serving.outcomes import Outcomes
 from crossborder.serving.recording_player import RecordingPlayer
 
 
@@ -81,7 +81,7 @@ class Batcher:
     ) -> None:
         self._player, self._description, self._max_rows, self._max_wait = player, description, max_rows, max_wait
         self._count_lanes, self._figures, self._sink = count_lanes, figures, sink
-        self._outcomes = Outcomes()
+        self._outcomes = _Outcomes()
         self._waiting = deque[_Waiting]()
         self._n_rows = 0
         self._changed = asyncio.Event()
@@ -182,3 +182,31 @@ class Batcher:
             chosen = player.sample(pick_lanes(steps.obs, acts), steps.begins[acts], steps.lanes[acts])
             put_leaves(actions, acts, chosen)
         return actions
+
+
+class _Outcomes:
+    """What the steps of lanes came to, as an actor notes it of its own environments; keeps returns and lengths."""
+
+    def __init__(self) -> None:
+        self._returns: Array = np.zeros(0)
+        self._lengths: Array = np.zeros(0, np.int64)
+
+    def note(self, steps: ClientSteps) -> Round:
+        """The outcome of the steps before these; a lane whose episode begins has taken none."""
+        lanes, begins = steps.lanes, steps.begins
+        if (more := capacity_for(lanes, len(self._returns)) - len(self._returns)) > 0:
+            self._returns, self._lengths = np.pad(self._returns, (0, more)), np.pad(self._lengths, (0, more))
+        returns, lengths = self._returns[lanes] + steps.reward, self._lengths[lanes] + 1
+        outcome = Round(steps.reward, steps.terminated, steps.truncated, steps.obs)
+        if np.count_nonzero(begins):
+            returns[begins], lengths[begins] = 0.0, 0
+            outcome.taken = ~begins
+        self._returns[lanes], self._lengths[lanes] = returns, lengths
+        if steps.executed is not None and np.count_nonzero(steps.intervened):
+            outcome.action, outcome.intervened = steps.executed, steps.intervened
+        ended = np.flatnonzero(steps.ends)
+        if len(ended):
+            outcome.ended, outcome.final_obs = ended, pick_lanes(steps.obs, ended)
+            outcome.returns, outcome.lengths = returns[ended].tolist(), lengths[ended].tolist()
+            outcome.success = [None] * len(ended)
+        return outcome

@@ -64,14 +64,7 @@ def _answer(agent: Agent, obs: Leaves) -> Items:
 
 
 def _check_lanes(beside: Agent, alone: Agent, obs: Leaves, space: gymnasium.Space[Any]) -> None:
-    """Check that a lane acts the same beside other lanes as alone, if the agent can act for some of its lanes.
-
-    Args:
-        beside: acts for several lanes.
-        alone: has the same seed, and acts for one of these lanes.
-        obs: observations of n lanes.
-        space: of the actions.
-    """
+    """Check that a lane acts the same beside other lanes as alone, if the agent can act for some of its lanes."""
     if "lanes" not in inspect.signature(beside.sample).parameters:
         return
     for train in (False, True):

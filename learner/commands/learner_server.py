@@ -107,12 +107,7 @@ def _command_parser(*, prog: str, **_: object) -> Parser:
 
 
 class _Training:
-    """A run with actors, as the command trains it.
-
-    Args:
-        stack: is closed at the end of the command.
-        coming_ingest: a process that becomes ingest; None starts one.
-    """
+    """A run with actors, as the command trains it; without ``coming_ingest`` it starts a process that becomes ingest."""
 
     def __init__(self, stack: ExitStack, coming_ingest: ComingIngest | None) -> None:
         self._stack, self._coming_ingest = stack, coming_ingest

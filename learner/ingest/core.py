@@ -123,9 +123,6 @@ class ScoringActors:
 class IngestCore:
     """The state that all requests share. No method waits.
 
-    Args:
-        boot: see ``IngestBoot``.
-
     Raises:
         RunDirectoryError: the shared files cannot be opened.
     """

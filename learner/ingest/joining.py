@@ -73,11 +73,6 @@ def _lead_evaluating(core: IngestCore, request: pb.JoinRequest) -> str:
 def join(core: IngestCore, request: pb.JoinRequest, name: str = "") -> pb.JoinResponse:
     """Enter an actor, or lead it to another rank: then the answer holds only ``elsewhere``.
 
-    Args:
-        core: where it enters.
-        request: describes the actor.
-        name: of the actor's token; empty without a token.
-
     Raises:
         ProtocolMismatchError, RefusedError, StoppingError, SupersededError, TooManyActorsError, CursorsFullError: the
             actor may not enter.
