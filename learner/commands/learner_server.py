@@ -107,7 +107,7 @@ def _command_parser(*, prog: str, **_: object) -> Parser:
 
 
 class _Training:
-    """A run with actors, as the command trains it; without ``coming_ingest`` it starts a process that becomes ingest."""
+    """A run with actors, as the command trains it. Without ``coming_ingest`` it starts a process for ingest."""
 
     def __init__(self, stack: ExitStack, coming_ingest: ComingIngest | None) -> None:
         self._stack, self._coming_ingest = stack, coming_ingest
