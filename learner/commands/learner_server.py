@@ -119,7 +119,7 @@ class _Training:
     def adapt(self, config: RunConfig) -> RunConfig:
         """The configuration of this process, which torchrun may have started as one of several ranks."""
         self._place = Place.find()
-        return self._place.config(config)
+        return self._place.adapt(config)
 
     def prepare(self, arguments: argparse.Namespace) -> None:
         """Have ingest and local actors import what they need, while this process imports torch and its parts."""

@@ -275,7 +275,7 @@ class Run(Opened):
 
     def limiter(self) -> RatioLimiter:
         """The replay ratio of the configuration, as this rank keeps it."""
-        return RatioLimiter.of(self.place.limits(self.config), self.memory.steps_began)
+        return RatioLimiter.of(self.place.with_its_shares(self.config), self.memory.steps_began)
 
     def find_actor(self, incarnation: int) -> tuple[int, str] | None:
         """The id and host of the actor with this incarnation; None if the table of actors does not know it.

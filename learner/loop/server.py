@@ -242,7 +242,7 @@ class LearnerServer(Opened):
     def _start_ingest(self) -> IngestProcess:
         config, run = self.run.config, self.run
         boot = {
-            "config": self.place.limits(config).model_dump(mode="json"),
+            "config": self.place.with_its_shares(config).model_dump(mode="json"),
             "directory": str(run.dir.shared),
             "run_id": run.dir.identity.run_id,
             "columns": run.parts.schema.to_json(),

@@ -95,7 +95,7 @@ class Place:
             )
         return batch_size // self.n_ranks
 
-    def config(self, config: RunConfig) -> RunConfig:
+    def adapt(self, config: RunConfig) -> RunConfig:
         """The configuration of this rank, made from that of the run.
 
         Raises:
@@ -131,8 +131,8 @@ class Place:
             }
         )
 
-    def limits(self, config: RunConfig) -> RunConfig:
-        """The configuration by which this rank keeps the replay ratio: with its share of warm-up and deviation."""
+    def with_its_shares(self, config: RunConfig) -> RunConfig:
+        """The configuration with this rank's shares of warm-up and deviation, by which the rank keeps the replay ratio."""
         if self.is_alone:
             return config
         share = -(-config.trainer.warmup_period // self.n_ranks)
