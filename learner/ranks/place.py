@@ -132,7 +132,7 @@ class Place:
         )
 
     def with_its_shares(self, config: RunConfig) -> RunConfig:
-        """The configuration with this rank's shares of warm-up and deviation, by which the rank keeps the replay ratio."""
+        """The configuration with this rank's shares of warm-up and deviation, which set its replay ratio."""
         if self.is_alone:
             return config
         share = -(-config.trainer.warmup_period // self.n_ranks)
