@@ -185,6 +185,7 @@ class Allowance:
 
 def _part_names(config: ActorConfig, evaluates: bool) -> Iterator[Name]:
     """The places that name code."""
+    # Parts that this process builds; an actor that does not evaluate builds no evaluator.
     yield Name("env.target", config.env.target, "environment", by_module=True)
     for index, wrapper in enumerate(config.env.wrappers):
         yield Name(f"env.wrappers.{index}.target", wrapper.target, "wrapper", by_module=True)
@@ -196,12 +197,14 @@ def _part_names(config: ActorConfig, evaluates: bool) -> Iterator[Name]:
         yield Name("step_processor.target", config.step_processor.target, "step processor", by_module=True)
     if evaluates:
         yield Name("evaluator.target", config.evaluator.target, "evaluator", by_module=True)
+    # Parts of parts. Only an agent knows what its params mean, so these are the keys of our own agents.
     networks, frozen = {"network": config.agent.params.get("network")}, config.agent.params.get("frozen_encoders")
     if isinstance(frozen, dict):
         networks |= {f"frozen_encoders.{path}": encoder for path, encoder in frozen.items()}
     for key, network in networks.items():
         if isinstance(network, dict) and isinstance(network.get("target"), str):
             yield Name(f"agent.params.{key}.target", network["target"], "network", by_module=True)
+    # Texts that make another library import a module, or start a program.
     for place, env_id in _env_ids(config, evaluates):
         if config.env.target in _MAKERS and isinstance(env_id, str) and ":" in env_id:
             yield Name(place, env_id, by_module=True)

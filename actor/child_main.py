@@ -52,10 +52,6 @@ def run_worker(worker: Worker) -> ActorStat:
 def run_child(make: Callable[[Mapping[str, Any]], WorkerT], run: Callable[[WorkerT], ActorStat]) -> int:
     """Run a child of ``ActorManager``: one JSON line on stdin, one on stdout at the end; ends when stdin closes.
 
-    Args:
-        make: makes the worker by the line.
-        run: runs it.
-
     Returns:
         The exit code.
     """

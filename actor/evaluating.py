@@ -8,7 +8,6 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from typing import Protocol
 
 from actor.client.requests import CandidateScore
 from actor.stat import ActorCounters
@@ -22,13 +21,6 @@ from common.process.child import RestartPolicy
 
 log = logging.getLogger(__name__)
 WAIT_SECONDS = 1.0
-
-
-class Candidates(Protocol):
-    """Gives the models that are to be scored: an actor's ``ModelFetcher``, or a test by hand."""
-
-    def wait_newer(self, version: ModelVersion, seconds: float) -> Model | None:
-        """Wait for a model that is newer than ``version``; None if none comes in time."""
 
 
 class CandidateScorer:
@@ -70,10 +62,14 @@ class CandidateScorer:
             self.close()
             raise
 
-    def run(self, candidates: Candidates, starts_anew: Callable[[], bool]) -> None:
+    def run(self, wait_newer: Callable[[ModelVersion, float], Model | None], starts_anew: Callable[[], bool]) -> None:
         """Score each candidate until the actor has to stop or to start anew.
 
         A candidate that comes while another is scored is scored next; if several come, only the newest.
+
+        Args:
+            wait_newer: waits for a model that is newer than a version, for some seconds; see ``ModelFetcher``.
+            starts_anew: whether the actor has to start anew.
 
         Raises:
             PluginError: the evaluator returns a value that is not finite.
@@ -83,7 +79,7 @@ class CandidateScorer:
         try:
             with suppress(EvaluationAbandoned):
                 while not (self._watch.abandoned.is_set() or starts_anew()):
-                    model = candidates.wait_newer(version, WAIT_SECONDS)
+                    model = wait_newer(version, WAIT_SECONDS)
                     if model is not None:
                         version = model.version
                         self._score(model)

@@ -127,11 +127,8 @@ class ActorManager:
     ) -> None:
         self.share: ModelShare | None = None
         """The directory in which the workers share models; None if they share none."""
-        self._boot: dict[str, Any] = {
-            "address": address,
-            "patience": patience,
-            "trust": trust.model_dump(mode="json"),
-        }
+        # 1. What all workers are told.
+        self._boot: dict[str, Any] = {"address": address, "patience": patience, "trust": trust.model_dump(mode="json")}
         if isinstance(work, RemoteConfig):
             module = "actor.remote_worker"
             self._boot["remote"] = work.model_dump(mode="json")
@@ -142,6 +139,7 @@ class ActorManager:
                 work = replace(work, models=None if self.share is None else self.share.path)
             self._boot |= {"evaluates": work.evaluates}
             self._boot |= {name: str(path) for name in ("record", "models") if (path := getattr(work, name))}
+        # 2. Their processes: if one cannot be started, those that run already are ended.
         self._spares = make_spares(n_actors, module) if spares is None else spares
         self._cores = divide_cores(cores, n_actors)
         self._supervisors: list[Supervisor] = []

@@ -48,10 +48,6 @@ class Reports:
     """Reports what has come up in the environments since the last report; the service passes it on to its learner.
 
     A report that was on its way as the connection broke is lost.
-
-    Args:
-        session: with the service.
-        counters: of this process.
     """
 
     def __init__(self, session: ActingSession, counters: ActorCounters) -> None:
@@ -65,11 +61,7 @@ class Reports:
             self.send()
 
     def send(self, *, is_last: bool = False) -> None:
-        """Report now; does not wait. What cannot be told now is in the next report.
-
-        Args:
-            is_last: whether the session is closed afterwards.
-        """
+        """Report now; does not wait. What cannot be told now is in the next report."""
         self._due_at = time.monotonic() + REPORT_SECONDS
         totals = {name: getattr(self._counters, name) for name in FIGURES}
         error = self._counters.take_env_error()

@@ -187,8 +187,7 @@ class Actor:
             try:
                 # An actor that refuses the learner's code has joined already, so it says goodbye as any other actor.
                 check_names(own.config, self._trust, is_own_host=own.is_own_host, evaluates=self._evaluates)
-                work = self._build_and_evaluate if self._evaluates else self._build_and_act
-                work(own, pusher, fetcher, counters, stack)
+                self._build_and_work(own, pusher, fetcher, counters, stack)
             finally:
                 unacknowledged = pusher.finish(FINISH_SECONDS)
                 fetcher.end(1.0)
@@ -210,40 +209,50 @@ class Actor:
             return None
         return PoolModels(lambda version: find_shared_models(self._models, run_id, self._stopped, opponent=version))
 
-    def _build_and_act(
+    def _build_and_work(
         self, joined: JoinAnswer, pusher: Pusher, fetcher: ModelFetcher, counters: ActorCounters, stack: ExitStack
     ) -> None:
-        """Build the parts and act with them. ``stack`` closes the parts after the items have been handed over.
+        """Build the parts, and act or evaluate with them. ``stack`` closes them after the items have been handed over.
 
         The stream is opened before the parts are built, so that the learner knows of an actor whose environment takes
         minutes to build.
         """
-        config = joined.config
+        config, busy, elsewhere = joined.config, Busy(), self._act_elsewhere
+        # 1. The parts. If they cannot be built, the learner hears why with the next report.
         try:
             parts = build_agreed_parts(
                 config,
                 joined.schema,
                 seed=joined.seed,
-                epsilon=joined.epsilon,
-                n_envs=None if self._act_elsewhere is None else 0,
-                device="cpu" if self._act_elsewhere is None else self._act_elsewhere.device,
+                epsilon=0.0 if self._evaluates else joined.epsilon,
+                n_envs=0 if self._evaluates or elsewhere is not None else None,
+                device="cpu" if elsewhere is None else elsewhere.device,
             )
+            stack.callback(parts.close)
+            scorer: CandidateScorer | None = None
+            if self._evaluates:
+                scorer = CandidateScorer(config, parts, counters, Watch(self._stopped, busy), pusher.report_score)
+                stack.callback(scorer.close)
         except Exception as error:
             counters.note_env_error(f"the parts of this actor cannot be built: {type(error).__name__}: {error}")
             raise
-        busy = Busy()
+        # 2. What surrounds them: rebuilding of environments, opponents, the recording.
         if parts.lanes is not None:
             guard_envs(parts.lanes, config.env, counters, busy)
             if self._pool is not None:
                 parts.lanes.pool = Opponents(config, parts, joined.seed, self._pool.weights, self._pool.load)
-        stack.callback(parts.close)
         self._recording = self._open_recording(parts, stack)
+        # 3. Only now is the size of models known, and the learner may count this actor as acting.
         fetcher.allow(max_file_bytes(parts.agent.model_info()))
         pusher.ready()
-        act = self._choose_loop(pusher, has_rate=config.env.rate_hz is not None)
+        # 4. The work, until the actor has to stop or to start anew.
         with watch_envs(busy, config.env, counters, partial(self._hand_over_hung, pusher), self._tell):
-            fetcher.first(FIRST_MODEL_SECONDS)
-            act(parts, joined, fetcher, pusher, counters)
+            if scorer is not None:
+                scorer.run(fetcher.wait_newer, lambda: bool(pusher.changes))
+            else:
+                fetcher.first(FIRST_MODEL_SECONDS)
+                act = self._choose_loop(pusher, has_rate=config.env.rate_hz is not None)
+                act(parts, joined, fetcher, pusher, counters)
         if pusher.changes:
             pusher.hand_over()
 
@@ -269,23 +278,6 @@ class Actor:
         recording = EpisodeRecording(self._record, parts.rows)
         stack.callback(recording.close, FINISH_SECONDS)
         return recording
-
-    def _build_and_evaluate(
-        self, joined: JoinAnswer, pusher: Pusher, fetcher: ModelFetcher, counters: ActorCounters, stack: ExitStack
-    ) -> None:
-        """Build the agent and the evaluator, and score candidates. ``stack`` closes the environments at the end."""
-        config, busy = joined.config, Busy()
-        try:
-            parts = build_agreed_parts(config, joined.schema, seed=joined.seed, epsilon=0.0, n_envs=0)
-            scorer = CandidateScorer(config, parts, counters, Watch(self._stopped, busy), pusher.report_score)
-        except Exception as error:
-            counters.note_env_error(f"the parts of this actor cannot be built: {type(error).__name__}: {error}")
-            raise
-        stack.callback(scorer.close)
-        fetcher.allow(max_file_bytes(parts.agent.model_info()))
-        pusher.ready()
-        with watch_envs(busy, config.env, counters, partial(self._hand_over_hung, pusher), self._tell):
-            scorer.run(fetcher, lambda: bool(pusher.changes))
 
     def _hand_over_hung(self, pusher: Pusher) -> None:
         """Hand over the full batches, in the watchdog's thread.

@@ -93,7 +93,7 @@ def serving(kind: str) -> Iterator[list[Server]]:
     with tempfile.TemporaryDirectory() as directory:
         Checkpoints(Path(directory), config_of(kind), "bench").save("best", make_agent(kind), opt_steps=12_000)
         words = ["--run", f"{directory}/best", "--listen", "127.0.0.1:0", "--websocket", "127.0.0.1:0"]
-        command = [sys.executable, "-m", "crossborder.serving.policy_server", *words]
+        command = [str(Path(sys.executable).with_name("policy-server")), *words]
         log = Path(directory, "log")
         with log.open("w") as output, subprocess.Popen(command, stderr=output) as service:
             while len(addresses := re.findall(r" on (127\.0\.0\.1:\d+)$", log.read_text(), re.MULTILINE)) < len(DOORS):

@@ -45,7 +45,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, (Path(folder) / "log").open("wb+") as log:
         Checkpoints(Path(folder), config, "run").save("best", build_parts(config, seed=3).agent, opt_steps=1)
         doors = ["--listen", "127.0.0.1:0", "--websocket", "127.0.0.1:0", "--allow", "my_game:Game"]
-        words = [sys.executable, "-m", "crossborder.serving.policy_server", "--run", folder, *doors]
+        words = [str(Path(sys.executable).with_name("policy-server")), "--run", folder, *doors]
         service = subprocess.Popen(words, stderr=log)
         try:
             wait_for(lambda: _addresses(log.name), "the service listens")

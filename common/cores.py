@@ -54,10 +54,6 @@ Cores = Annotated[
 def require_usable(cores: Sequence[int], setting: str) -> None:
     """Check that this process may use cores.
 
-    Args:
-        cores: to check.
-        setting: names them.
-
     Raises:
         ConfigError: it may not use all of them, they do not exist, or this system binds no process to cores.
     """
@@ -87,9 +83,7 @@ def bind(cores: Sequence[int]) -> None:
 def bound_to(cores: Sequence[int] | None, setting: str) -> Iterator[tuple[int, ...]]:
     """A context in which this process uses these cores only; it gives those that are left to other processes.
 
-    Args:
-        cores: None binds nothing, and nothing is left.
-        setting: names the cores.
+    None binds nothing, and nothing is left.
 
     Raises:
         ConfigError: see ``require_usable``.

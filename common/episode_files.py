@@ -59,10 +59,6 @@ _UNREADABLE: Final = (
 def check_inflated(path: Path, size: int) -> None:
     """Check that a compressed file does not inflate to far more than its own size, before it is read.
 
-    Args:
-        path: of the file.
-        size: of its contents, in bytes.
-
     Raises:
         DatasetError: it inflates to far more.
     """

@@ -30,10 +30,6 @@ def expand_home(path: str | Path) -> Path:
 def expand_path(path: str | Path, where: str) -> Path:
     """As ``expand_home``, for a path that is used where it is read.
 
-    Args:
-        path: as a user wrote it.
-        where: the setting that has it.
-
     Raises:
         ConfigError: it is no path, or the home is not known.
     """
@@ -46,9 +42,6 @@ def expand_path(path: str | Path, where: str) -> Path:
 @contextlib.contextmanager
 def naming_missing_home(what: str) -> Iterator[None]:
     """A context in which a library may ask for this user's home or name, which a container's user may not have.
-
-    Args:
-        what: needs them.
 
     Raises:
         PluginError: Python knows no such home or name.

@@ -70,6 +70,7 @@ def build_parts(config: ActorConfig, *, seed: int, epsilon: float = 0.0, device:
         frames = lanes.spec if lanes else read_spec(config.env)
         check_safe_stop(config.env, frames.action_space, lanes.envs[0] if isinstance(lanes, PlainLanes) else None)
         spec = stacked_spec(frames, config.env.frame_stack)
+        # The agent needs the stacked spaces, and the schema needs the agent: it may record columns of its own.
         agent = config.agent.build(**AgentArguments(spec=spec, seed=seed, epsilon=epsilon, device=device))
         if not isinstance(agent, Agent):
             raise PluginError(f"agent.target: expected a crossborder.Agent, found {type(agent).__name__}")

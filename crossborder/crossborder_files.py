@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import shutil
-import sys
 from pathlib import Path
 from typing import Final
 
@@ -89,7 +88,3 @@ def _act(arguments: argparse.Namespace) -> None:
 def main(argv: list[str] | None = None) -> int:
     """Run the command; return its exit code."""
     return run_command(parser(), argv, _act)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -25,7 +25,6 @@ import pytest
 import yaml
 
 from common.config.run_config import RunConfig
-from common.plugins.shipped import OWN_PACKAGES
 from common.process import signals
 from common.settings import validate
 from tests.disks import Disk, mounted
@@ -182,13 +181,16 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
         yield made
 
 
-def module_of(command: str) -> str:
-    """The module that Python runs for a command; another name is that of a module."""
-    if "-" not in command:
-        return command
-    name = command.replace("-", "_")
-    [file] = [path for package in OWN_PACKAGES for path in (ROOT / package).rglob(f"{name}.py")]
-    return ".".join(file.relative_to(ROOT).with_suffix("").parts)
+def entry_of(command: str) -> str:
+    """``module:function`` of an installed command; another name is that of a module that Python runs."""
+    return f"crossborder.commands:{command.replace('-', '_')}" if "-" in command else command
+
+
+def python_of(command: str) -> list[str]:
+    """Python as it starts a command or a module."""
+    module, _, function = entry_of(command).partition(":")
+    call = f"import sys; from {module} import {function}; sys.exit({function}())"
+    return [sys.executable, *(("-c", call) if function else ("-m", module))]
 
 
 FORK_SERVER = "CROSSBORDER_TESTS_FORK_SERVER"
@@ -239,11 +241,11 @@ class Command:
         environment = {**os.environ, "PYTHONPATH": str(python_path)}
         self.process: subprocess.Popen[bytes] | Forked
         if not prefix:
-            self.process = fork_server().start(module_of(name), arguments, log=log, cwd=cwd, environment=environment)
+            self.process = fork_server().start(entry_of(name), arguments, log=log, cwd=cwd, environment=environment)
             return
         with log.open("w") as output:
             self.process = subprocess.Popen(
-                [*prefix, sys.executable, "-m", module_of(name), *arguments],
+                [*prefix, *python_of(name), *arguments],
                 cwd=cwd,
                 stdout=output,
                 stderr=subprocess.STDOUT,

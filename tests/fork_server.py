@@ -1,8 +1,9 @@
 """Processes that are forked from one that has imported torch, which would take each of them more than a second.
 
-The fork server imports libraries and modules of ours that most commands need. For each request it forks, and the new
-process does what ``python -m MODULE`` does: its own directory, environment, ``sys.path``, arguments and descriptors. So
-its modules of ours are those of this clone: a test of other code, such as a former release, starts Python itself.
+The fork server imports libraries and modules of ours that most commands need. For each request it forks. The new
+process does what ``python -m MODULE`` does or, if the request names ``MODULE:FUNCTION``, what the script of a command
+does. It has its own directory, environment, ``sys.path``, arguments and descriptors. So its modules of ours are those
+of this clone: a test of other code, such as a former release, starts Python itself.
 The fork server is nobody's child, so the tests see no process that they did not start. It ends when the process that
 asked for it has ended, and kills what it has started.
 
@@ -358,8 +359,11 @@ def main() -> None:
     _become(request)
     if CHILDREN_ARE_FORKED in os.environ:
         importlib.import_module("common.process.child").__dict__["subprocess"] = forking(partial(ForkServer, address))
+    module, _, function = request["module"].partition(":")
     with quick_end.noting_code():
-        runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
+        if function:
+            sys.exit(getattr(importlib.import_module(module), function)())
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ NOT_OF_ACTORS = (
     "crossborder.inspecting.",
     "crossborder.notebook",
     "crossborder.policies.",
-    "crossborder.rewards.classifier_file",
+    "crossborder.rewards.training",
     "crossborder.serving.",
     "crossborder.sweeps.",
     "crossborder.testing",

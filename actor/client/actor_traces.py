@@ -49,10 +49,6 @@ class ActorTraces:
     def hand_over(self, rows: int, behaviour: ModelVersion) -> str:
         """Note a batch that goes into the spool now.
 
-        Args:
-            rows: of the batch.
-            behaviour: the model that chose its first action.
-
         Returns:
             The trace parent that travels with the batch; empty for nearly all batches.
         """

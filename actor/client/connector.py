@@ -139,6 +139,7 @@ class Connector:
         deadline, refused, unreached = Deadline(self._patience), Backoff(), Backoff(highest=UNREACHED_SECONDS)
         is_logged = False
         while True:
+            # 1. Try each endpoint once.
             is_unreached, reason = True, ""
             for endpoint in self._candidates():
                 self._go_to(endpoint)
@@ -152,6 +153,7 @@ class Connector:
                     is_unreached &= error.code() is grpc.StatusCode.UNAVAILABLE
                 if self._cancelled.is_set():
                     break
+            # 2. Wait before the next round; longer for a learner that refuses, which is busy enough.
             place = self.endpoint.address if self._has_joined else ",".join(self._addresses)
             backoff = unreached if is_unreached else refused
             if self._cancelled.wait(min(backoff.next_delay(), deadline.remaining())):
@@ -254,12 +256,6 @@ def follow(here: Endpoint, elsewhere: str, trust: Trust, listed: Sequence[str]) 
 
     A learner that listens on all addresses is named by its host's name. An actor that has reached the first learner on
     loopback reaches the other learner of that host on loopback too.
-
-    Args:
-        here: the learner that leads.
-        elsewhere: HOST:PORT, as that learner says.
-        trust: of the actor.
-        listed: the hosts that the user has named.
 
     Raises:
         RefusedError: the actor may not go there.

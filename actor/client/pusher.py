@@ -154,6 +154,7 @@ class Pusher:
     ) -> None:
         self._connector, self._joined, self._fetcher = connector, answer, fetcher
         self._counters, self._stopped = counters, stopped
+        # Rows wait in the spool, from which requests take them. An actor with a rate cannot wait for acknowledgements.
         push = answer.config.push
         self._never_waits = answer.config.env.rate_hz is not None
         self._spool: Spool[WaitingBatch] = Spool(
@@ -172,6 +173,7 @@ class Pusher:
         """Whether the learner has said that it ends."""
         self.is_run_over = False
         """Whether the learner has said that the run has reached its end."""
+        # How it ends: ``send`` gives up at the last chance, and the thread once ``_given_up`` is set.
         self._lost_rows = 0
         self._last_chance: Deadline | None = None
         self._given_up = threading.Event()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import sys
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -221,6 +220,7 @@ def _read_remote(arguments: argparse.Namespace) -> RemoteConfig:
 
 
 def _run(arguments: argparse.Namespace, signals: StopSignals) -> None:
+    # 1. Who chooses the actions.
     quiet_grpc("text" if arguments.num_actors > 1 else arguments.log_format)
     has_policy = arguments.policy is not None or arguments.config is not None or bool(arguments.settings)
     if (arguments.learner is not None) == has_policy:
@@ -230,6 +230,7 @@ def _run(arguments: argparse.Namespace, signals: StopSignals) -> None:
             "or an acting service chooses the actions"
         )
     remote = _read_remote(arguments) if has_policy else None
+    # 2. What would fail only later, in each worker: its id, the directory of its recording, its cores.
     if arguments.id is not None and arguments.num_actors > 1:
         raise ConfigError(f"--id: expected one actor, found --num-actors {arguments.num_actors}")
     if arguments.record is not None:
@@ -237,6 +238,7 @@ def _run(arguments: argparse.Namespace, signals: StopSignals) -> None:
     if arguments.cores is not None:
         require_usable(arguments.cores, "--cores")
         bind(arguments.cores)
+    # 3. Check, or run one worker in this process, or several as children.
     if remote is not None and arguments.check:
         from actor.commands.service_doctor import examine_service
 
@@ -253,7 +255,3 @@ def _run(arguments: argparse.Namespace, signals: StopSignals) -> None:
 def main(argv: list[str] | None = None) -> int:
     """Run the command; return its exit code."""
     return run_service(parser(), argv, _run)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -39,12 +39,7 @@ CLOCK_SECONDS: Final = 5.0
 
 
 class Visit(ABC):
-    """Where somebody listens. Each public method but ``connect`` is a check: it returns a finding, or raises.
-
-    Args:
-        address: HOST:PORT.
-        trust: of who would connect.
-    """
+    """Where somebody listens. Each public method but ``connect`` is a check: it returns a finding, or raises."""
 
     def __init__(self, address: str, trust: Trust) -> None:
         self._address, self._trust = address, trust

@@ -25,13 +25,7 @@ CLOSE_SECONDS: Final = 5.0
 
 
 class ServiceVisit(Visit):
-    """One visit to an acting service. Each public method is a check: it returns a finding for the user, or raises.
-
-    Args:
-        config: of the worker.
-        trust: the same as the worker's.
-        stack: closes what the visit opens.
-    """
+    """One visit to an acting service. Each public method is a check: it returns a finding for the user, or raises."""
 
     def __init__(self, config: RemoteConfig, trust: ServiceTrust, stack: ExitStack) -> None:
         super().__init__(config.address, trust)
@@ -117,11 +111,6 @@ def examine_service(config: RemoteConfig, trust: ServiceTrust, out: TextIO) -> N
     """Run all checks; write a line for each at once, and advice below those that fail.
 
     A session is opened for one action, and closed: no step is taken, and so no row is made.
-
-    Args:
-        config: of the worker.
-        trust: the same as the worker's.
-        out: takes the lines.
 
     Raises:
         CrossborderError: the error of the first check that failed.

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from actor.episode_recording import EpisodeRecording
 from actor.sampling.item_maker import ItemMaker, next_of
 from actor.sampling.recorder import NEXT, SEEN, RowRecorder, add_priority, add_priority_to_rows, noted_columns
 from actor.stat import ActorCounters
@@ -32,13 +33,6 @@ class ItemSink(Protocol):
 
         The arrays are valid during the call.
         """
-
-
-class RowWatcher(Protocol):
-    """Takes the rows of a sampler too, before they are mapped: an ``EpisodeRecording``, a room beside this one."""
-
-    def add(self, rows: Items) -> None:
-        """Take rows, ``[n, *shape]``, which are valid during the call; does not wait."""
 
 
 class Records(Protocol):
@@ -73,7 +67,7 @@ class Outbox:
         recording: takes the rows too; None: they are not recorded. It must be None for items of a step processor.
     """
 
-    def __init__(self, parts: Parts, records: Records, recording: RowWatcher | None) -> None:
+    def __init__(self, parts: Parts, records: Records, recording: EpisodeRecording | None) -> None:
         self._parts, self._records, self._recording = parts, records, recording
         self._agreed = agreed_schema(parts)
 
@@ -120,7 +114,7 @@ class Sampler:
         counters: ActorCounters,
         seed: int,
         pace: Pace | None = None,
-        recording: RowWatcher | None = None,
+        recording: EpisodeRecording | None = None,
         *,
         records: Records | None = None,
     ) -> None:
@@ -196,6 +190,7 @@ class Sampler:
             self._begin(agent, begins)
             counters.env_seconds += (now := monotonic()) - began
             began = now
+        # 1. The agent chooses, before the wait for the tick: the step begins at its tick.
         seen = self._stacker.add(obs, begins) if self._has_stacks else obs  # The call takes 0.1 of 2.5 µs.
         actions = agent.sample(seen) if chosen is None else chosen
         acted = monotonic()
@@ -208,6 +203,7 @@ class Sampler:
                 self._ended = None
                 return
             acted = monotonic()
+        # 2. The environments step; the row is complete with what came of it.
         outcome = lanes.step(actions)
         if self._noted is not None:
             self._noted.note(NEXT, next_of(outcome, self._stacker))

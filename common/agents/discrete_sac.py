@@ -112,6 +112,7 @@ class DiscreteSAC(OffPolicyAgent):
         self.actions = ActionIndex(type(self).__name__, spec.action_space, self.device)
         self.allowed = AllowedActions(spec, self.actions.components).to(self.device)
         observations = self.allowed.leaves
+        # 1. The networks. They are built in this order, since each takes from torch's random numbers.
         self._shift = RandomShift(spec.observation_space, config.random_shift, seed, self.device)
         self._shift_generator = self._shift.generator
         actor, *critics = (config.build(observations, self.actions.size) for _ in range(1 + config.n_critics))
@@ -126,6 +127,7 @@ class DiscreteSAC(OffPolicyAgent):
             build_optimizer(net.parameters(), config.lr, config.optimizer)
             for net in (self.actor, self.critics, self.ent_coef)
         )
+        # 2. How it learns and acts; both may run as captured operations.
         self._generator = torch.Generator(self.device).manual_seed(seed)
         self.learn = Update(self._learn_from, self.nets, captured=self._captured)
         greedy = GreedyQ(self.actor, torch.from_numpy(self.actions.table).to(self.device))

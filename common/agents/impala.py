@@ -94,6 +94,7 @@ class IMPALA(PolicyGradientAgent):
         outputs = outputs.view(*value.shape, -1)[:, :-1].flatten(0, 1)  # [B L, K]
         log_prob = self.actions.log_prob(outputs, self._choice(batch)).view(shape)
         entropy = masked_loss(self.actions.entropy(outputs).view(shape), mask)
+        # The policy has learnt since it acted: V-trace corrects the targets by how likely it would act so today.
         log_ratio = log_prob.detach() - batch[LOG_PROB.name]
         is_corrected = config.correction == "vtrace"
         targets = vtrace(

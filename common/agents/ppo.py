@@ -265,18 +265,21 @@ class PPO(PolicyGradientAgent):
         advantage, target, old = steps["advantage"], steps["target"], steps["value"]
         if config.normalize_advantages:
             advantage = _normalize(advantage, used)
+        # 1. The policy: no gain from a ratio beyond the clip range, only losses count there.
         log_prob = self.actions.log_prob(outputs, steps[CHOICE].flatten(0, -2)).view(used.shape)
         log_ratio = (log_prob - steps[LOG_PROB.name]).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
         ratio = log_ratio.exp()
         bounded = torch.minimum(torch.maximum(ratio, 1 - clip), 1 + clip)
         surrogate = torch.minimum(ratio * advantage, bounded * advantage)
         policy_loss = -masked_loss(surrogate, used)
+        # 2. The values, which may be kept near those of the policy that acted.
         error = (target - value).square()
         if config.clip_range_values is not None:
             near = old + (value - old).clamp(-config.clip_range_values, config.clip_range_values)
             error = torch.maximum(error, (target - near).square())
         value_loss = 0.5 * masked_loss(error, used)
         entropy = masked_loss(self.actions.entropy(outputs).view(used.shape), used)
+        # 3. Both, and a reward for entropy.
         loss = policy_loss + config.baseline_cost * value_loss - config.entropy_cost * entropy
         grad_norm = descend(loss, self._optimizer, config.max_grad_norm)
         with torch.no_grad():

@@ -278,10 +278,6 @@ class RecurrentAgent(NetworkAgent):
 def require_sequences(agent: str, batch: Mapping[str, torch.Tensor]) -> None:
     """Check that a batch holds sequences, each within one episode.
 
-    Args:
-        agent: the agent's name, for the message.
-        batch: as the view made it.
-
     Raises:
         ConfigError: the batch does not, or the rows have no recurrent state.
     """

@@ -76,11 +76,6 @@ class RemoteConfig(Settings):
 def read_remote_config(path: Path | None, policy: str | None, overrides: Sequence[str] = ()) -> RemoteConfig:
     """Read the settings; those that only learners and other actors have are left out, so a run's own file will do.
 
-    Args:
-        path: a YAML file; None: there is none.
-        policy: instead of the one in the file.
-        overrides: ``a.b=c``.
-
     Raises:
         ConfigError, PluginError: the file cannot be read, or a value is wrong.
     """

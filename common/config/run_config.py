@@ -129,6 +129,7 @@ class RunConfig(ActorConfig):
                 f"trainer.warmup_period ({self.trainer.warmup_period}) is above replay.capacity "
                 f"({self.replay.capacity}): training would never start"
             )
+        # Scores need an environment, here or at an actor.
         if self.trainer.target_score is not None and not self.trainer.eval_interval:
             raise ValueError("trainer.target_score needs trainer.eval_interval: nothing would ever be scored")
         if self.env.spaces is not None and self.trainer.eval_interval and self.evaluator.process != "actor":
@@ -136,6 +137,7 @@ class RunConfig(ActorConfig):
                 "env.spaces: the learner does not build the environment, so it cannot evaluate; set "
                 "evaluator.process: actor, or trainer.eval_interval: 0"
             )
+        # Rows must have what a replay or a source draws by.
         if self.push.initial_priorities and self.replay.prioritized is None and self.replay.target is None:
             raise ValueError("push.initial_priorities needs replay.prioritized: a uniform replay has no priorities")
         for name, source in self.replay.sources.items():
@@ -144,6 +146,7 @@ class RunConfig(ActorConfig):
                     f"replay.sources.{name}.interventions needs env.intervention, the key of info that holds the "
                     "executed action: otherwise no row says that somebody intervened"
                 )
+        # The pool plays inside the environment, and in training only.
         if self.trainer.eval_interval and has_pool(self.env.for_evaluation().params):
             raise ValueError(
                 "env.params.players: pool plays in training only: name the opponents of evaluations in "

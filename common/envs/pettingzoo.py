@@ -220,12 +220,7 @@ class SeatsEnv(VectorEnv[Any, Any, Any]):
         return self._obs.batch, rewards, terminated, truncated, infos
 
     def _finish(self, calls: list[Any], groups: Sequence[_Group]) -> list[Any]:
-        """What calls return; others than learners choose until each call has ended.
-
-        Args:
-            calls: each is a ``Call``.
-            groups: of the calls.
-        """
+        """What calls return; others than learners choose until each call has ended."""
         found: list[Any] = [None] * len(calls)
         answers: dict[int, Any] = dict.fromkeys(range(len(calls)))
         while answers:
@@ -291,11 +286,6 @@ class SeatsEnv(VectorEnv[Any, Any, Any]):
 
 def _group_of(env: Any, players: Any, frozen: FrozenPolicies) -> _Group:
     """The group of an environment of either kind.
-
-    Args:
-        env: the environment.
-        players: see ``make``.
-        frozen: the policies that players may name.
 
     Raises:
         PluginError: it is of neither kind, it does not name its agents, or a script cannot be loaded.
@@ -418,12 +408,7 @@ class _Group:
         return infos  # type: ignore[no-any-return]
 
     def _see_agents(self, obs: Mapping[Any, Any], left: set[Any]) -> None:
-        """Note who is there now, and take the observations of those who have come.
-
-        Args:
-            obs: by agent.
-            left: the agents whose episodes have just ended.
-        """
+        """Note who is there now, and take the observations of those who have come."""
         before, agents = self.here, self.env.agents
         self._seen = list(agents)
         self._left = (self._left | left) & set(agents)  # Some environments keep those in agents who have left.

@@ -295,11 +295,7 @@ class ScriptedEnv:
         return found  # type: ignore[no-any-return]
 
     def _play_turns(self, found: Any = ({}, {}, {}, {}, {})) -> Call:
-        """In a game in turns, have the others move until it is a learner's turn; return all that has happened.
-
-        Args:
-            found: what the step before has returned.
-        """
+        """In a game in turns, have the others move until it is a learner's turn; return all that has happened."""
         obs, rewards, ends, cuts, infos = map(dict, found)
         while self._turns is not None and self.agents and self._turns.agent_selection in self._sources:
             later = yield from self._advance({})

@@ -174,6 +174,7 @@ class PlainLanes(Lanes):
         if not self._is_usual:
             self._clear(outcome)
         self._rounds += 1
+        # ``go_on`` has stepped the only lane already, and leaves the outcome of a step that was not usual to this call.
         left_over, self._left_over = self._left_over, None
         busy, rewards, returns, kept = self.busy, outcome.reward, self._returns, self._obs
         shape, dtype = self._shape, self._dtype
@@ -187,6 +188,7 @@ class PlainLanes(Lanes):
             except (Exception, SystemExit) as error:  # noqa: BLE001 - the keeper logs it, or it is raised
                 self._lose(j, error)
                 continue
+            # These quick comparisons pass the usual step. Only what they do not know goes to a slower check.
             try:
                 number, goes_on = float(reward), not (terminated or truncated)
             except (TypeError, ValueError) as error:
@@ -202,7 +204,7 @@ class PlainLanes(Lanes):
                 require_info(self.name, info)
             if self._picks_any:
                 self._pick(j, info, actions)
-            if not goes_on:
+            if not goes_on:  # The episode ends; the lane is reset when the next round is observed.
                 self._require_numbers(reward, terminated, truncated)
                 outcome.terminated[j], outcome.truncated[j] = terminated, truncated
                 success, self._is_usual = info.get(SUCCESS), False

@@ -171,6 +171,7 @@ class VectorLanes(Lanes):
         self._rounds += 1
         self._returns += outcome.reward
         done = outcome.terminated | outcome.truncated
+        # This step has only reset idle lanes, or nobody is in them: they have taken no step that could end.
         if idle is not None:
             outcome.taken = self._occupied if self._has_seats else ~idle
             done &= outcome.taken

@@ -59,6 +59,7 @@ def own_streams() -> Iterator[None]:
             stack.callback(_finish, errors)
         stack.enter_context(contextlib.redirect_stderr(errors))
         printed = errors
+        # Answers keep the pipe of stdout under another number. Number 1 leads to stderr, also for libraries in C.
         if _leads_to(given, 1):
             given.flush()
             fd = os.dup(1)

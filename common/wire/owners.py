@@ -80,12 +80,7 @@ def find_strangers(uids: frozenset[int]) -> frozenset[int]:
 
 
 def is_strangers_peer(peer: str, port: int) -> bool:
-    """Whether another user of this host, not root, has opened a connection to this process.
-
-    Args:
-        peer: gRPC's name of the other end.
-        port: at which this process listens.
-    """
+    """Whether another user of this host, not root, has opened a connection to this process."""
     host, peer_port = split_peer(peer)
     if not host or not _unmap(ipaddress.ip_address(host)).is_loopback:
         return False

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
 from common.errors import ConfigError, PluginError
 from common.process.command import Parser, as_path, at_least, run_command
@@ -108,7 +107,3 @@ def _write(arguments: argparse.Namespace) -> None:
 def main(argv: list[str] | None = None) -> int:
     """Run the command; return its exit code."""
     return run_command(parser(), argv, _write)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

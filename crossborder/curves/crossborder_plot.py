@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import csv
 import math
-import sys
 from collections.abc import Iterable, Mapping, Set
 from glob import glob
 from io import StringIO
@@ -213,7 +212,3 @@ def _write_csv(path: Path, axis: str, bands: Mapping[str, Band]) -> None:
 def main(argv: list[str] | None = None) -> int:
     """Run the command; return its exit code."""
     return run_command(parser(), argv, _plot)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -83,7 +82,3 @@ def draw(games: Games, path: Path) -> None:
 def main(argv: list[str] | None = None) -> int:
     """Run the command; return its exit code."""
     return run_command(parser(), argv, _rate)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

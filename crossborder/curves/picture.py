@@ -33,13 +33,6 @@ def draw_band(axes: Axes, band: Band, label: str, colour: str | None = None) -> 
 def draw_picture(bands: Mapping[str, Band], path: Path, *, title: str, x_label: str, y_label: str) -> None:
     """Draw all groups into one picture.
 
-    Args:
-        bands: by the name of the group.
-        path: of the picture, as ``save_figure`` takes it.
-        title: above the picture.
-        x_label: below it.
-        y_label: beside it.
-
     Raises:
         ConfigError: the format is unknown, or the file cannot be written.
     """

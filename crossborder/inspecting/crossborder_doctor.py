@@ -13,7 +13,6 @@ import platform
 import shutil
 import socket
 import ssl
-import sys
 import tempfile
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -247,7 +246,3 @@ def _examine(arguments: argparse.Namespace) -> None:
 def main(argv: list[str] | None = None) -> int:
     """Run the command; return its exit code."""
     return run_command(parser(), argv, _examine)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

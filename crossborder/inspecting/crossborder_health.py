@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import threading
 
 from common.errors import LearnerUnreachableError
@@ -57,7 +56,3 @@ def _ask(arguments: argparse.Namespace) -> None:
 def main(argv: list[str] | None = None) -> int:
     """Run the command; return its exit code."""
     return run_command(parser(), argv, _ask)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -58,9 +58,6 @@ class ValueHistogram:
 class Inspection:
     """One look at the replay in a run's directory.
 
-    Args:
-        run: the directory.
-
     Raises:
         RunDirectoryError: it holds no replay that can be read.
     """

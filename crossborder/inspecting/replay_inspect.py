@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from datetime import datetime
@@ -165,7 +164,3 @@ def _bars(name: str, histogram: ValueHistogram) -> Table:
 def main(argv: list[str] | None = None) -> int:
     """Run the command; return its exit code."""
     return run_command(parser(), argv, _inspect)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import sys
 
 from common.process.command import Parser, as_path, run_service
 from common.process.signals import StopSignals
@@ -42,7 +41,3 @@ def _launch(arguments: argparse.Namespace, signals: StopSignals) -> None:
 def main(argv: list[str] | None = None) -> int:
     """Run the command; return its exit code."""
     return run_service(parser(), argv, _launch)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import threading
 from pathlib import Path
 
@@ -78,7 +77,3 @@ def _record(arguments: argparse.Namespace, signals: StopSignals) -> None:
 def main(argv: list[str] | None = None) -> int:
     """Run the command; return its exit code."""
     return run_service(parser(), argv, _record)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

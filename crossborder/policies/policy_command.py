@@ -29,12 +29,7 @@ def make_policy_parser(name: str, description: str, examples: str) -> Parser:
 
 
 def add_policy_options(parser: Parser, *, namer: str = "the policy") -> None:
-    """Add the options that choose a checkpoint of a run, and name the code that the policy in it may name.
-
-    Args:
-        parser: takes the options.
-        namer: what names code, a noun for help texts.
-    """
+    """Add the options that choose a checkpoint of a run, and name the code that the policy in it may name."""
     parser.add_argument(
         "--allow",
         nargs="+",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
@@ -135,7 +134,3 @@ def _change(saved: ActorConfig, arguments: argparse.Namespace) -> ActorConfig:
 def main(argv: list[str] | None = None) -> int:
     """Run the command; return its exit code."""
     return run_policy_command(parser(), argv, _evaluate)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

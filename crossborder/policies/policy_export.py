@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Mapping
 
 from common.process.command import Parser, as_path
@@ -53,7 +52,3 @@ def _export(arguments: argparse.Namespace) -> Mapping[str, object]:
 def main(argv: list[str] | None = None) -> int:
     """Run the command; return its exit code."""
     return run_policy_command(parser(), argv, _export)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

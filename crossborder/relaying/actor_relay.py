@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
-import sys
 
 from common.process.command import Parser, as_path, run_service
 from common.process.log import quiet_grpc
@@ -66,7 +65,3 @@ def _relay(arguments: argparse.Namespace, signals: StopSignals) -> None:
 def main(argv: list[str] | None = None) -> int:
     """Run the command; return its exit code."""
     return run_service(parser(), argv, _relay)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -105,12 +105,7 @@ class RelaySettings(Settings):
 
 
 class Relay(grpc.GenericRpcHandler):
-    """Serves ``LearnerService`` for another server of it.
-
-    Args:
-        channel: to the learner.
-        settings: its own.
-    """
+    """Serves ``LearnerService`` for another server of it."""
 
     def __init__(self, channel: grpc.aio.Channel, settings: RelaySettings) -> None:
         self._channel, self._settings = channel, settings

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
 from common.process.command import Parser, as_path, at_least, positive, run_command
 from common.process.standard_streams import answers
@@ -57,9 +56,8 @@ def _share(text: str) -> float:
 def _train(arguments: argparse.Namespace) -> None:
     import torch
 
-    from crossborder.rewards.classifier_file import save_classifier
     from crossborder.rewards.labelled_pictures import read_labelled
-    from crossborder.rewards.training import train_classifier
+    from crossborder.rewards.training import save_classifier, train_classifier
 
     torch.set_num_threads(arguments.threads)
     episodes = read_labelled(arguments.dataset, arguments.key)
@@ -78,7 +76,3 @@ def _train(arguments: argparse.Namespace) -> None:
 def main(argv: list[str] | None = None) -> int:
     """Run the command; return its exit code."""
     return run_command(parser(), argv, _train)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,19 +1,22 @@
-"""Trains a reward classifier on labelled pictures, and measures it on episodes that it has not seen."""
+"""Trains a reward classifier on labelled pictures, measures it on other episodes, and writes its file."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
 import numpy as np
 import torch
+from safetensors.torch import save
 
 from common.agents.networks.picture_networks import shift, size_of
 from common.data import Array
-from common.errors import DatasetError
-from crossborder.rewards.classifier import Classifier, ClassifierFacts, SuccessNet
+from common.errors import CheckpointError, DatasetError
+from crossborder.rewards.classifier import METADATA, Classifier, ClassifierFacts, SuccessNet
 from crossborder.rewards.labelled_pictures import LabelledEpisode
+from learner.shared.durable import replace_bytes
 
 log = logging.getLogger(__name__)
 HELD_OUT: Final = 0.2
@@ -155,3 +158,17 @@ def _probabilities(net: SuccessNet, episodes: Sequence[LabelledEpisode]) -> Arra
                 }
                 found.append(torch.sigmoid(net(pictures)).numpy())
     return np.concatenate(found)
+
+
+def save_classifier(classifier: Classifier, path: Path) -> None:
+    """Write a classifier to one file, whole or not at all.
+
+    Raises:
+        CheckpointError: it cannot be written.
+    """
+    tensors = {name: tensor.contiguous() for name, tensor in classifier.net.state_dict().items()}
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_bytes(path, save(tensors, {METADATA: classifier.facts.model_dump_json()}))
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be written: {error}") from error

@@ -52,7 +52,7 @@ class ActingForClients:
         if parts.processors:
             raise ConfigError("--learner: expected a run of rows, found step_processor, which makes its own items")
         proxy = ReplayBufferProxy(joined.schema, joined.config.push, pusher)
-        player = RecordingPlayer(parts, models, proxy, counters, recording)
+        player = RecordingPlayer(parts, models.newer_than, proxy, counters, recording)
         parts.agent.train()
         config = self._config.model_copy(update={"seed": joined.seed, "explore": True})
         policy = ServedPolicy(player, config, player, source=self._learner)

@@ -14,12 +14,11 @@ from common.data import Array, Leaves
 from common.errors import CrossborderError, PluginError
 from common.interfaces import EnvSpec
 from common.lanes.lanes import Round
-from common.leaves import empty_leaves, pick_lanes, put_leaves
+from common.leaves import capacity_for, empty_leaves, pick_lanes, put_leaves
 from common.wire.acting_payloads import Description
-from common.wire.pb import acting_pb2 as pb
 from crossborder.serving.client_steps import ClientSteps, join_steps
 from crossborder.serving.figures import PolicyFigures
-from crossborder.serving.outcomes import Outcomes
+from crossborder.serving.recording_player import RecordingPlayer
 
 
 class Player(Protocol):
@@ -35,27 +34,6 @@ class Player(Protocol):
 
     def sample(self, obs: Leaves, begins: Array, lanes: Array) -> Leaves:
         """Actions ``[k, *shape]`` for observations ``[k, *shape]`` of these lanes, ``[k]`` int64, all different."""
-
-
-class StepSink(Protocol):
-    """Takes the steps that lanes have taken."""
-
-    @property
-    def takes_executed(self) -> bool:
-        """Whether it can take steps in which others than the player acted."""
-
-    def note(self, steps: ClientSteps, outcome: Round) -> None:
-        """Take the outcome of the steps of some lanes, before actions for their next steps are chosen."""
-
-    def note_report(self, report: pb.ClientReport) -> None:
-        """Take the figures of a client.
-
-        Raises:
-            BadMessageError: one of them is impossible.
-        """
-
-    async def hand_over(self) -> None:
-        """Pass on what was gathered, if it is time; no lane acts meanwhile."""
 
 
 class Choice(NamedTuple):
@@ -99,11 +77,11 @@ class Batcher:
         max_wait: float,
         count_lanes: Callable[[], int],
         figures: PolicyFigures,
-        sink: StepSink | None = None,
+        sink: RecordingPlayer | None = None,
     ) -> None:
         self._player, self._description, self._max_rows, self._max_wait = player, description, max_rows, max_wait
         self._count_lanes, self._figures, self._sink = count_lanes, figures, sink
-        self._outcomes = Outcomes()
+        self._outcomes = _Outcomes()
         self._waiting = deque[_Waiting]()
         self._n_rows = 0
         self._changed = asyncio.Event()
@@ -135,7 +113,7 @@ class Batcher:
                 await self._sink.hand_over()
 
     def tick(self) -> None:
-        """Let the ``StepSink`` hand over what it has, even while no lane acts; called a few times a second."""
+        """Let the ``RecordingPlayer`` hand over its rows, even while no lane acts; called a few times a second."""
         self._changed.set()
 
     async def _gather(self) -> None:
@@ -204,3 +182,31 @@ class Batcher:
             chosen = player.sample(pick_lanes(steps.obs, acts), steps.begins[acts], steps.lanes[acts])
             put_leaves(actions, acts, chosen)
         return actions
+
+
+class _Outcomes:
+    """What the steps of lanes came to, as an actor notes it of its own environments; keeps returns and lengths."""
+
+    def __init__(self) -> None:
+        self._returns: Array = np.zeros(0)
+        self._lengths: Array = np.zeros(0, np.int64)
+
+    def note(self, steps: ClientSteps) -> Round:
+        """The outcome of the steps before these; a lane whose episode begins has taken none."""
+        lanes, begins = steps.lanes, steps.begins
+        if (more := capacity_for(lanes, len(self._returns)) - len(self._returns)) > 0:
+            self._returns, self._lengths = np.pad(self._returns, (0, more)), np.pad(self._lengths, (0, more))
+        returns, lengths = self._returns[lanes] + steps.reward, self._lengths[lanes] + 1
+        outcome = Round(steps.reward, steps.terminated, steps.truncated, steps.obs)
+        if np.count_nonzero(begins):
+            returns[begins], lengths[begins] = 0.0, 0
+            outcome.taken = ~begins
+        self._returns[lanes], self._lengths[lanes] = returns, lengths
+        if steps.executed is not None and np.count_nonzero(steps.intervened):
+            outcome.action, outcome.intervened = steps.executed, steps.intervened
+        ended = np.flatnonzero(steps.ends)
+        if len(ended):
+            outcome.ended, outcome.final_obs = ended, pick_lanes(steps.obs, ended)
+            outcome.returns, outcome.lengths = returns[ended].tolist(), lengths[ended].tolist()
+            outcome.success = [None] * len(ended)
+        return outcome

@@ -74,11 +74,6 @@ class Connection:
     ) -> None:
         """Answer all further requests, until the client closes its session or ends the connection.
 
-        Args:
-            messages: of the client.
-            read: the request of a message.
-            write: sends an answer.
-
         Raises:
             CrossborderError: a request was refused, or the session has ended or has another connection.
         """

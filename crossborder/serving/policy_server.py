@@ -6,7 +6,6 @@ import argparse
 import asyncio
 import logging
 import re
-import sys
 import threading
 from collections.abc import Sequence
 from functools import partial
@@ -136,6 +135,7 @@ def _read_config(arguments: argparse.Namespace) -> ServingConfig:
     from common.settings import validate
     from crossborder.serving.serving_config import ServingConfig
 
+    # Options replace what the file says, and --set replaces options.
     values: dict[str, Any] = read_yaml(arguments.config) if arguments.config is not None else {}
     given_texts = {
         "listen": arguments.listen,
@@ -252,7 +252,3 @@ def _run(arguments: argparse.Namespace, signals: StopSignals) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
     return run_service(parser(), argv, _run)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

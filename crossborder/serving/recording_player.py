@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from time import perf_counter
 from typing import Protocol
 
 import numpy as np
 
+from actor.episode_recording import EpisodeRecording
 from actor.sampling.recorder import NEXT, SEEN, RowRecorder, noted_columns
-from actor.sampling.sampler import ItemSink, Outbox, RowWatcher
+from actor.sampling.sampler import ItemSink, Outbox
 from actor.stat import ActorCounters
 from common.data import FIRST, INTERVENED, VERSION, Array, Column, Items, Leaves, Model, ModelVersion, Schema
 from common.interfaces import acting_for_lanes
@@ -24,13 +25,6 @@ from common.spaces import columns_of, from_columns, to_columns
 from common.wire.pb import acting_pb2 as pb
 from common.wire.rpc import BadMessageError
 from crossborder.serving.client_steps import ClientSteps
-
-
-class Models(Protocol):
-    """Where the newest model is; ``actor.client.fetcher:ModelFetcher`` is such a place."""
-
-    def newer_than(self, version: ModelVersion) -> Model | None:
-        """The newest model, if it is newer than ``version``; does not wait."""
 
 
 class RowSink(ItemSink, Protocol):
@@ -47,7 +41,7 @@ class RecordingPlayer:
 
     Args:
         parts: without lanes, and without step processors that make items.
-        models: are looked at before each batch.
+        newer_than: gives the newest model if it is newer than a version, without a wait; called before each batch.
         sink: takes the rows.
         counters: counts steps and episodes, and the time of inference.
         recording: takes the rows too; None: they are not recorded.
@@ -59,14 +53,15 @@ class RecordingPlayer:
     def __init__(
         self,
         parts: Parts,
-        models: Models,
+        newer_than: Callable[[ModelVersion], Model | None],
         sink: RowSink,
         counters: ActorCounters,
-        recording: RowWatcher | None = None,
+        recording: EpisodeRecording | None = None,
     ) -> None:
         self.spec, self.takes_executed = parts.frames, INTERVENED.name in parts.rows.by_name
+        """The spaces of one lane, and whether the rows can tell that others than the agent acted."""
         self._agent, self._lane_agent = parts.agent, acting_for_lanes(parts.agent)
-        self._models, self._sink, self._counters = models, sink, counters
+        self._newer_than, self._sink, self._counters = newer_than, sink, counters
         self._stacker = Stacker(parts.frames, 1, parts.frame_stack)
         seen = columns_of(SEEN, parts.spec.observation_space) if parts.has_priorities else ()
         self._records = RowRecorder(parts.rows, 0, noted_columns(parts.spec) if parts.has_priorities else ())
@@ -84,7 +79,7 @@ class RecordingPlayer:
     def sample(self, obs: Leaves, begins: Array, lanes: Array) -> Leaves:
         """See ``Player``."""
         began = perf_counter()
-        model = self._models.newer_than(self._sink.version)
+        model = self._newer_than(self._sink.version)
         if model is not None:
             self._agent.sync_model(model)
             self._sink.version = model.version
@@ -102,7 +97,7 @@ class RecordingPlayer:
         return actions
 
     def note(self, steps: ClientSteps, outcome: Round) -> None:
-        """See ``StepSink``."""
+        """Take the outcome of the steps of some lanes, before actions for their next steps are chosen."""
         n_taken = len(steps.lanes) if outcome.taken is None else int(np.count_nonzero(outcome.taken))
         if not n_taken:
             return
@@ -123,7 +118,11 @@ class RecordingPlayer:
         self._counters.add_episodes(outcome)
 
     def note_report(self, report: pb.ClientReport) -> None:
-        """See ``StepSink``."""
+        """Take the figures of a client.
+
+        Raises:
+            BadMessageError: one of them is impossible.
+        """
         if not 0 <= report.env_seconds < math.inf:
             raise BadMessageError(f"report.env_seconds: expected 0 or more, and finite, found {report.env_seconds}")
         self._counters.env_seconds += report.env_seconds
@@ -134,7 +133,7 @@ class RecordingPlayer:
             self._counters.note_env_error(report.env_error)
 
     async def hand_over(self) -> None:
-        """See ``StepSink``. While the learner holds its actors back, a thread waits, and not the event loop."""
+        """Push the rows if it is time. While the learner holds its actors back, a thread waits, not the event loop."""
         if self._sink.takes(self._records.rows):
             await asyncio.to_thread(self.flush)
 

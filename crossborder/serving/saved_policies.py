@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
-from common.data import ModelVersion
+from actor.episode_recording import EpisodeRecording, make_directory
+from actor.proxy import ReplayBufferProxy
+from actor.stat import ActorCounters
+from common.config.actor_config import PushConfig
+from common.data import INTERVENED, BufferedItems, ModelVersion
 from common.lanes.policy import Policy
+from common.parts import Parts
 from crossborder.serving.following import Follower, stamps_of
-from crossborder.serving.recorded_policy import record
+from crossborder.serving.recording_player import RecordingPlayer
 from crossborder.serving.served_policy import ServedPolicy
 from crossborder.serving.serving_config import ServingConfig
 from learner.storage.checkpoint import load_parts
@@ -40,7 +46,7 @@ def _opening(name: str, place: Path, allow: Sequence[str], config: ServingConfig
     stamps = stamps_of(place)
     parts, parts_config, meta = load_parts(place, allow, config.device)
     policy = Policy(parts.agent, parts.frames, parts.frame_stack)
-    recorded = None if config.record is None else record(parts, config.record / name)
+    recorded = None if config.record is None else _record(parts, config.record / name)
 
     def note(opt_steps: int) -> None:
         policy.opt_steps = opt_steps
@@ -59,3 +65,37 @@ def _opening(name: str, place: Path, allow: Sequence[str], config: ServingConfig
         recorded.player.flush()
     finally:
         recorded.recording.close(RECORD_SECONDS)
+
+
+class _Nowhere:
+    """A ``BatchSink`` for rows that are recorded and not sent."""
+
+    def send(self, batch: BufferedItems, behaviour: ModelVersion) -> None:
+        """Take rows."""
+
+
+class _Recorded(NamedTuple):
+    """A player whose steps are recorded, the recording, and the proxy that knows which model acts."""
+
+    player: RecordingPlayer
+    recording: EpisodeRecording
+    proxy: ReplayBufferProxy
+
+
+def _record(parts: Parts, directory: Path) -> _Recorded:
+    """Make a player of a saved policy, and open the recording of its episodes.
+
+    Args:
+        parts: of the policy, without lanes.
+        directory: into which every whole episode is written; it is made.
+
+    Raises:
+        ConfigError: nothing can be written there.
+        PluginError: the agent cannot act for some of its lanes.
+    """
+    make_directory(directory)
+    rows = parts.rows if INTERVENED.name in parts.rows.by_name else parts.rows.plus(INTERVENED)
+    parts = replace(parts, schema=rows, rows=rows, has_priorities=False)
+    recording, proxy = EpisodeRecording(directory, rows), ReplayBufferProxy(rows, PushConfig(), _Nowhere())
+    player = RecordingPlayer(parts, lambda _: None, proxy, ActorCounters(), recording)  # There is no newer model.
+    return _Recorded(player, recording, proxy)

@@ -7,9 +7,10 @@ from typing import Any, NoReturn
 
 from common.wire.acting_payloads import Description
 from common.wire.pb import acting_pb2 as pb
-from crossborder.serving.batching import Batcher, Player, StepSink
+from crossborder.serving.batching import Batcher, Player
 from crossborder.serving.figures import PolicyFigures
 from crossborder.serving.following import Follower
+from crossborder.serving.recording_player import RecordingPlayer
 from crossborder.serving.serving_config import ServingConfig
 
 
@@ -32,7 +33,7 @@ class ServedPolicy:
         self,
         player: Player,
         config: ServingConfig,
-        sink: StepSink | None = None,
+        sink: RecordingPlayer | None = None,
         *,
         name: str = "",
         follower: Follower | None = None,

@@ -64,6 +64,7 @@ def _collect_policies(policies: Mapping[str, ServedPolicy]) -> Iterable[Metric]:
     yield total("returns_total", "Sum of the returns of ended episodes.", lambda figures: figures.return_sum)
     yield total("policies_taken_up_total", "Newer policies that act since.", lambda figures: figures.taken_up)
     yield total("policies_refused_total", "Newer policies that cannot act.", lambda figures: figures.not_taken_up)
+    # If answers are slow, these three say why: small batches, waits for other lanes, or a slow policy.
     yield histogram("batch_lanes", "Lanes in one forward pass.", lambda figures: figures.batch_lanes)
     yield histogram("wait_seconds", "Waits of steps for others.", lambda figures: figures.wait_seconds)
     yield histogram("answer_seconds", "From a step's arrival to its action.", lambda figures: figures.answer_seconds)

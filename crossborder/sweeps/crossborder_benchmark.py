@@ -6,7 +6,6 @@ The table and the picture have interquartile means with bootstrap intervals of 9
 from __future__ import annotations
 
 import argparse
-import sys
 import threading
 from pathlib import Path
 
@@ -73,7 +72,3 @@ def _benchmark(arguments: argparse.Namespace, console: Console | None, signals: 
 def main(argv: list[str] | None = None) -> int:
     """Run the command; return its exit code."""
     return run_with_bars(parser(), argv, _benchmark)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import sys
 import threading
 from pathlib import Path
 
@@ -54,6 +53,7 @@ def _sweep(arguments: argparse.Namespace, console: Console | None, signals: Stop
     from crossborder.sweeps.sweep_config import load_sweep, warn_of_unequal_steps
     from crossborder.sweeps.sweeping import Sweeper
 
+    # 1. Mistakes are found here, and not by each trial.
     sweep = load_sweep(arguments.sweep)
     check_sweep(sweep)
     if warning := warn_of_unequal_steps(sweep):
@@ -61,11 +61,13 @@ def _sweep(arguments: argparse.Namespace, console: Console | None, signals: Stop
     if arguments.check:
         answers().write(f"{arguments.sweep}: good. {sweep.n_trials} trials, {len(sweep.dimensions())} settings\n")
         return
+    # 2. The trials. Other commands may run trials of the same sweep at the same time.
     stopping = threading.Event()
     directory = SweepDirectory(arguments.dir or Path("sweeps") / arguments.sweep.stem, sweep)
     study = SweepStudy(directory, arguments.study)
     signals.on_stop = stopping.set
     Sweeper(directory, study, stopping, console, jobs=arguments.jobs, trials=arguments.trials).run()
+    # 3. The results of all trials that have ended, also of those that other commands have run.
     rows = write_results(directory, study)
     Console(file=answers()).print(table(rows, sweep))
     if not sweep.space:
@@ -79,7 +81,3 @@ def _sweep(arguments: argparse.Namespace, console: Console | None, signals: Stop
 def main(argv: list[str] | None = None) -> int:
     """Run the command; return its exit code."""
     return run_with_bars(parser(), argv, _sweep)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

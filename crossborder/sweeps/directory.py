@@ -34,10 +34,6 @@ _MAY_CHANGE = ("trials", "prune", "config")
 class SweepDirectory:
     """The directory of a sweep, begun or found.
 
-    Args:
-        path: of the directory.
-        sweep: its description.
-
     Raises:
         ConfigError: the directory has another sweep.
         RunDirectoryError: it cannot be written.

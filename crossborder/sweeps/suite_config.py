@@ -67,9 +67,6 @@ class SuiteConfig(Settings):
     def sweeps(self, home: Path) -> dict[tuple[str, str], SweepConfig]:
         """By agent and task, the runs of a case: a sweep over seeds alone.
 
-        Args:
-            home: the directory of the suite's file.
-
         Raises:
             ConfigError: a seed stands twice.
         """

@@ -27,11 +27,6 @@ COLUMNS = 3
 def draw_suite(suite: SuiteConfig, groups: Mapping[str, Group], path: Path) -> None:
     """Draw all agents that have a run.
 
-    Args:
-        suite: the suite.
-        groups: its runs, and published runs, by agent.
-        path: of the picture.
-
     Raises:
         ConfigError: the file cannot be written.
     """

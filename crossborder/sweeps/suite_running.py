@@ -29,11 +29,6 @@ log = logging.getLogger(__name__)
 class SuiteRunner:
     """The runs of a suite in a directory.
 
-    Args:
-        suite: the suite.
-        home: the directory of its file.
-        path: the directory of the results.
-
     Raises:
         ConfigError: the directory has another suite, or a file of published runs cannot be read.
         RunDirectoryError: the directory cannot be written.

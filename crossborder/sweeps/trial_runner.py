@@ -45,14 +45,7 @@ class _NoScoreError(Exception):
 
 
 class TrialRunner:
-    """Runs trials of a sweep, in any number of threads.
-
-    Args:
-        directory: of the sweep.
-        study: has the trials.
-        board: shows their progress.
-        stopping: when it is set, runs are stopped.
-    """
+    """Runs trials of a sweep, in any number of threads."""
 
     def __init__(self, directory: SweepDirectory, study: SweepStudy, board: Board, stopping: threading.Event) -> None:
         self._directory, self._sweep = directory, directory.sweep

@@ -64,14 +64,7 @@ def _answer(agent: Agent, obs: Leaves) -> Items:
 
 
 def _check_lanes(beside: Agent, alone: Agent, obs: Leaves, space: gymnasium.Space[Any]) -> None:
-    """Check that a lane acts the same beside other lanes as alone, if the agent can act for some of its lanes.
-
-    Args:
-        beside: acts for several lanes.
-        alone: has the same seed, and acts for one of these lanes.
-        obs: observations of n lanes.
-        space: of the actions.
-    """
+    """Check that a lane acts the same beside other lanes as alone, if the agent can act for some of its lanes."""
     if "lanes" not in inspect.signature(beside.sample).parameters:
         return
     for train in (False, True):
@@ -150,6 +143,7 @@ def _check_begin(agents: Sequence[Agent], obs: Leaves) -> None:
     The three agents have the same seed. If two of them act differently after the same observations, actions are random;
     another check reports that.
     """
+    # 1. Two agents have seen the same before the episode begins, and one has seen something else.
     lanes = np.arange(n_rows(obs))
     turned = pick_lanes(obs, lanes[::-1])
     for agent, earlier in zip(agents, (obs, obs, turned), strict=True):
@@ -163,6 +157,7 @@ def _check_begin(agents: Sequence[Agent], obs: Leaves) -> None:
         "sample() gave other actions if earlier observations differed, although begin() said that an episode begins: "
         f"an agent with a memory overrides begin(begins); {FORGET}"
     )
+    # 2. Every other lane begins an episode. It must act as ``one`` did, and the lanes between as if none had begun.
     begins = lanes % 2 == 0
     begin(agents[0], turned)
     goes_on = _answer(agents[0], obs)

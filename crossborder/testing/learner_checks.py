@@ -48,6 +48,7 @@ def check_replay_buffer(
     assert 0 < len(buffer) <= inserted, (
         f"len() is {len(buffer)}, expected 1 to {inserted}: the number that can be drawn now"
     )
+    # Draw one row, many rows, and more rows than there are: then the same row must come twice.
     known = {_row(items, i, items) for i in range(count)}
     drawn: set[bytes] = set()
     indexed: dict[int, bytes] = {}

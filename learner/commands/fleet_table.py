@@ -117,12 +117,7 @@ class ShownActors:
 
 
 class FleetTable:
-    """The later of two views of a run, with rates between the two.
-
-    Args:
-        before: the earlier view.
-        now: the later view.
-    """
+    """The later of two views of a run, with rates between the two."""
 
     def __init__(self, before: FleetView, now: FleetView) -> None:
         self.now = now

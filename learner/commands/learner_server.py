@@ -29,13 +29,22 @@ from learner.ingest.ingest_process import ComingIngest
 from learner.ranks.place import Place
 
 COMMANDS: Final = {
-    "status": (server_status.parser, server_status.main),
-    "ratio": (server_ratio.parser, server_ratio.main),
-    "cordon": (server_cordons.cordon_parser, server_cordons.cordon),
-    "drain": (server_cordons.drain_parser, server_cordons.drain),
-    "uncordon": (server_cordons.uncordon_parser, server_cordons.uncordon),
-    "set-best-aside": (server_set_best_aside.parser, server_set_best_aside.main),
+    "status": ("show the actors of a learner that runs", server_status.parser, server_status.main),
+    "ratio": ("set the replay ratio of a learner that runs", server_ratio.parser, server_ratio.main),
+    "cordon": ("let no new actor join from a host", server_cordons.cordon_parser, server_cordons.cordon),
+    "drain": (
+        "have the actors of a host hand over their rows and leave",
+        server_cordons.drain_parser,
+        server_cordons.drain,
+    ),
+    "uncordon": ("let actors join again from a host", server_cordons.uncordon_parser, server_cordons.uncordon),
+    "set-best-aside": (
+        "take back a wrong score, by which a policy became the best one",
+        server_set_best_aside.parser,
+        server_set_best_aside.main,
+    ),
 }
+"""By name, what a command does, its options and its function."""
 EXAMPLES = """\
   learner-server --config configs/cartpole.yaml                     then start actor-worker, here or elsewhere
   learner-server --config configs/cartpole.yaml --local-actors 2    with two actors on this host
@@ -86,28 +95,19 @@ def parser() -> Parser:
     )
     # Only for help and completion: ``main`` looks for these commands first.
     commands = made.add_subparsers(title="instead of training", metavar="", parser_class=_command_parser)  # type: ignore[call-overload] # argparse only calls it
-    commands.add_parser("status", help="show the actors of a learner that runs")
-    commands.add_parser("ratio", help="set the replay ratio of a learner that runs")
-    commands.add_parser("cordon", help="let no new actor join from a host")
-    commands.add_parser("drain", help="have the actors of a host hand over their rows and leave")
-    commands.add_parser("uncordon", help="let actors join again from a host")
-    commands.add_parser("set-best-aside", help="take back a wrong score, by which a policy became the best one")
+    for name, (purpose, _parser, _main) in COMMANDS.items():
+        commands.add_parser(name, help=purpose)
     return made
 
 
 def _command_parser(*, prog: str, **_: object) -> Parser:
     """The parser that argparse makes for ``learner-server COMMAND``."""
-    made, _main = COMMANDS[prog.rpartition(" ")[2]]
+    _purpose, made, _main = COMMANDS[prog.rpartition(" ")[2]]
     return made()
 
 
 class _Training:
-    """A run with actors, as the command trains it.
-
-    Args:
-        stack: is closed at the end of the command.
-        coming_ingest: a process that becomes ingest; None starts one.
-    """
+    """A run with actors, as the command trains it. Without ``coming_ingest`` it starts a process for ingest."""
 
     def __init__(self, stack: ExitStack, coming_ingest: ComingIngest | None) -> None:
         self._stack, self._coming_ingest = stack, coming_ingest
@@ -119,7 +119,7 @@ class _Training:
     def adapt(self, config: RunConfig) -> RunConfig:
         """The configuration of this process, which torchrun may have started as one of several ranks."""
         self._place = Place.find()
-        return self._place.config(config)
+        return self._place.adapt(config)
 
     def prepare(self, arguments: argparse.Namespace) -> None:
         """Have ingest and local actors import what they need, while this process imports torch and its parts."""
@@ -160,7 +160,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run the command; return its exit code."""
     words = sys.argv[1:] if argv is None else argv
     if words and words[0] in COMMANDS:
-        _parser, command = COMMANDS[words[0]]
+        _purpose, _parser, command = COMMANDS[words[0]]
         return command(words[1:])
     made = parser()
     arguments = made.parse_args(words)
@@ -183,7 +183,3 @@ def run_learner(parser: Parser, words: list[str], coming_ingest: ComingIngest | 
         # A signal at one rank ends training on all, and sends all actors away. With the exit code of a signal, torchrun
         # would take this for a failure, and start the ranks again without actors.
         return 0 if training.has_ended_as_rank else code
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from dataclasses import replace
 
 from rich.console import Console
@@ -60,7 +59,3 @@ def _train(config: RunConfig, arguments: argparse.Namespace, console: Console | 
 def main(argv: list[str] | None = None) -> int:
     """Run the command; return its exit code."""
     return run_training_command(parser(), argv, _train)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from contextlib import closing
 
 from common.process.command import Parser, positive, run_command
@@ -46,7 +45,3 @@ def _set(arguments: argparse.Namespace) -> None:
 def main(argv: list[str] | None = None) -> int:
     """Run the command; return its exit code."""
     return run_command(parser(), argv, _set)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
 from common.errors import CheckpointError
@@ -45,7 +44,3 @@ def _set_aside(arguments: argparse.Namespace) -> None:
 def main(argv: list[str] | None = None) -> int:
     """Run the command; return its exit code."""
     return run_command(parser(), argv, _set_aside)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

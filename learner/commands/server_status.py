@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import threading
 from collections import deque
 from contextlib import closing
@@ -122,7 +121,3 @@ def _show_live(
 def main(argv: list[str] | None = None) -> int:
     """Run the command; return its exit code."""
     return run_service(parser(), argv, _show)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -42,13 +42,7 @@ ENDS: Final = frozenset(code for code in range(256) if code == 0 or not may_rest
 
 
 class Keeper:
-    """Keeps a learner running. Use it once, as a context manager; at its end all its processes have ended.
-
-    Args:
-        config: of the run.
-        arguments: of the command, parsed.
-        words: of the command.
-    """
+    """Keeps a learner running. Use it once, as a context manager; at its end all its processes have ended."""
 
     def __init__(self, config: RunConfig, arguments: argparse.Namespace, words: Sequence[str]) -> None:
         self._config, self._run_dir = config, config.run_dir or default_run_dir(config.name)

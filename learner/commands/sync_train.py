@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
@@ -74,7 +73,3 @@ def _make_stop(trainer: Trainer, form: LogFormat) -> Callable[[], None]:
 def main(argv: list[str] | None = None) -> int:
     """Run the command; return its exit code."""
     return run_training_command(parser(), argv, _train)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

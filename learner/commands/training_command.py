@@ -249,12 +249,14 @@ def _check(config: RunConfig, arguments: argparse.Namespace) -> None:
     from learner.loop.trial import try_env, try_opt
     from learner.storage.mirror import Mirror
 
+    # 1. What is quick to find out comes first.
     if config.storage.mirror is not None:
         Mirror(config.storage.mirror)
     if config.trainer.cores is not None:
         require_usable(config.trainer.cores, "trainer.cores")
     parts = build_learner_parts(config)
     try_opt(config, parts)
+    # 2. All rows and policies from elsewhere must fit the parts.
     named = [source.dataset for source in config.replay.sources.values()] + [arguments.dataset]
     datasets = [each for each in named if each is not None]
     origin = origin_of(arguments, config.run_dir)
@@ -264,6 +266,7 @@ def _check(config: RunConfig, arguments: argparse.Namespace) -> None:
     for each in datasets:
         with open_dataset(each) as dataset:
             dataset.check(parts)
+    # 3. With env.spaces, this host may lack what the environment needs, unless its local actors step it.
     if config.env.spaces is None or arguments.local_actors:
         close_env(build_eval_env(config.env, parts.frames))
         try_env(config)

@@ -67,10 +67,6 @@ class EpisodeDataset(abc.ABC):
 class NpzEpisodes(EpisodeDataset):
     """The episodes of ``.npz`` files, one a file, in the order of the files' names.
 
-    Args:
-        name: as the user named the dataset.
-        paths: of the files.
-
     Raises:
         DatasetError: a file cannot be read, or its arrays are no episode.
     """

@@ -159,11 +159,6 @@ def _convert_values(info: Mapping[str, Any]) -> None:
 def match_features(schema: Schema, features: Mapping[str, Any], place: str) -> dict[str, str]:
     """The feature from which each column is taken, by column.
 
-    Args:
-        schema: of the rows.
-        features: of the dataset.
-        place: the dataset, in messages.
-
     Raises:
         SchemaMismatchError: a column that the run needs has no feature, or several.
     """

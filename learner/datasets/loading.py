@@ -64,6 +64,7 @@ def load_dataset(
             seq = writer.last_seq(incarnation) + 1
             writer.append(items, memory.schema.count(items), incarnation=incarnation, seq=seq)
 
+        # Rows of several short episodes become one batch of the replay, whose log has too few records for one each.
         waiting = _Waiting(memory.schema, at_once, store)
         for group, items in dataset.items(parts):
             rows = memory.schema.count(items)

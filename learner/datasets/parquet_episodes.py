@@ -50,9 +50,6 @@ class Episode(NamedTuple):
 class StepTable:
     """A parquet file whose rows are steps in the order of time, one episode after another.
 
-    Args:
-        path: of the file.
-
     Raises:
         DatasetError: the file cannot be read, is empty, inflates to far more than its size, or an episode is in more
             than one piece.
@@ -158,10 +155,6 @@ def _count_bytes(metadata: Any) -> int:
 
 class ParquetEpisodes(EpisodeDataset):
     """The episodes of parquet files, in the order of the files' names and of their rows.
-
-    Args:
-        name: as the user named the dataset.
-        paths: of the files.
 
     Raises:
         DatasetError: a file cannot be read, is empty, or an episode is in more than one piece.

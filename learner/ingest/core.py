@@ -123,63 +123,55 @@ class ScoringActors:
 class IngestCore:
     """The state that all requests share. No method waits.
 
-    Args:
-        boot: see ``IngestBoot``.
-
     Raises:
         RunDirectoryError: the shared files cannot be opened.
     """
 
     def __init__(self, boot: IngestBoot) -> None:
-        config = boot.config
+        config, directory = boot.config, boot.directory
+        # 1. What an actor is told when it joins.
         self.config, self.run_id = config, boot.run_id
         self._actor_config_json = config.actor_part().to_json()
         overridden = config.agent_overrides.keys() | config.env_overrides.keys()
         self._own_config_json = {i: config.part_of(i).to_json() for i in overridden}
         self.schema = Schema.from_json(boot.columns)
-        self.control = ControlBlock.open(boot.directory)
-        self.memory = ReplayMemory(
-            boot.directory / "replay",
-            self.schema,
-            config.replay.capacity,
-            create=False,
-        )
-        mirrored = config.storage.mirror is not None
-        self.mirror = MirrorBlock.open(boot.directory, writable=False) if mirrored else None
+        # 2. What the trainer and the mirror share with ingest.
+        self.control = ControlBlock.open(directory)
+        self.memory = ReplayMemory(directory / "replay", self.schema, config.replay.capacity, create=False)
+        is_mirrored = config.storage.mirror is not None
+        self.mirror = MirrorBlock.open(directory, writable=False) if is_mirrored else None
         """How far the run is mirrored; None if it is not."""
-        self.models = ModelSlots(boot.directory / "models", boot.model_bytes, create=False)
-        self.registry = Registry(
-            map_actor_table(boot.directory, create=False),
-            config.server.max_actors,
-            config.server.lost_seconds,
-            config.server.handshake_seconds,
-        )
-        self.cordons = Cordons(boot.directory / "cordons.json")
-        self.writer = ReplayWriter(
-            self.memory, self.registry.is_gone, self.registry.is_present, self.registry.least_needed
-        )
-        self.values = ValueRules.of(self.schema, config.server)
-        self.quarantine = Quarantine(boot.directory, "ingest")
-        self.batch_limits = BatchLimits(boot.directory, present_limits(config), self.memory.capacity)
-        self.counts = IngestCounts()
-        self.env_error_log = LogThrottle(ENV_ERRORS_LOGGED_EVERY)
-        self.unfinished_log = LogThrottle(UNFINISHED_LOGGED_EVERY)
-        self.ratio = LiveRatio(self.control, RatioLimiter.of(config, self.memory.steps_began))
-        self.turns = FairTurns()
-        self.shares = Shares(config.replay.capacity, config.server.replay_share)
-        self.model_repeats = ModelRepeats()
-        self.address_ids = AddressIds(config.server.address_actors, self.registry.is_present)
-        self.fleet_rates = FleetRates()
-        self.answers = ModelAnswers(self.models, config.trainer.model_deltas)
-        self.scoring = ScoringActors(boot, self.control) if config.is_scored_by_actors else None
-        """The candidates for evaluating actors; None if actors do not score the trainer's candidates."""
-        self.pool = PoolAnswers.of(boot.config, boot.directory.parent)
-        """The earlier models that play as opponents; None if nobody plays against them."""
-        self.leading = Leading(boot.directory, boot.rank, boot.n_ranks)
-        self.traces = BatchTraces(boot.directory)
         self.trainer_bell = Bell(-1, boot.bell_fds[0])
         self.trainer_watch = TrainerWatch(self.control, config.server.hung_seconds)
+        # 3. Which actors there are, and which may come.
+        table, server = map_actor_table(directory, create=False), config.server
+        self.registry = Registry(table, server.max_actors, server.lost_seconds, server.handshake_seconds)
+        self.cordons = Cordons(directory / "cordons.json")
+        self.address_ids = AddressIds(server.address_actors, self.registry.is_present)
+        self.leading = Leading(directory, boot.rank, boot.n_ranks)
+        # 4. The way of a batch into the replay.
+        registry = self.registry
+        self.writer = ReplayWriter(self.memory, registry.is_gone, registry.is_present, registry.least_needed)
+        self.values = ValueRules.of(self.schema, server)
+        self.quarantine = Quarantine(directory, "ingest")
         self._ages = RowAges(config.replay.capacity, self.memory.committed, time.monotonic())
+        # 5. How much actors may send, and when they wait: the limits of a batch, each actor's share, the replay ratio.
+        self.batch_limits = BatchLimits(directory, present_limits(config), self.memory.capacity)
+        self.shares = Shares(config.replay.capacity, server.replay_share)
+        self.ratio = LiveRatio(self.control, RatioLimiter.of(config, self.memory.steps_began))
+        self.turns = FairTurns()
+        # 6. The models that actors fetch.
+        self.models = ModelSlots(directory / "models", boot.model_bytes, create=False)
+        self.answers = ModelAnswers(self.models, config.trainer.model_deltas)
+        self.model_repeats = ModelRepeats()
+        self.scoring = ScoringActors(boot, self.control) if config.is_scored_by_actors else None
+        """The candidates for evaluating actors; None if actors do not score the trainer's candidates."""
+        self.pool = PoolAnswers.of(config, directory.parent)
+        """The earlier models that play as opponents; None if nobody plays against them."""
+        # 7. What metrics, the log and traces show.
+        self.counts, self.fleet_rates, self.traces = IngestCounts(), FleetRates(), BatchTraces(directory)
+        self.env_error_log = LogThrottle(ENV_ERRORS_LOGGED_EVERY)
+        self.unfinished_log = LogThrottle(UNFINISHED_LOGGED_EVERY)
 
     def row_of(self, incarnation: int) -> int:
         """The row of an actor that has joined, in the actor table.

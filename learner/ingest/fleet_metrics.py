@@ -85,12 +85,7 @@ NAMES: Final = {"items": "stored_steps", "dropped_items": "dropped_rows"}
 
 
 def fleet_metrics(core: IngestCore, rows: Array) -> Iterable[Metric]:
-    """The metrics of all actors together.
-
-    Args:
-        core: of ingest.
-        rows: of the actors that hold an id.
-    """
+    """The metrics of all actors together."""
     for column, text in COUNTED.items():
         if column not in ("env_steps", "items"):  # ``IngestCollector`` has their sums.
             name = f"crossborder_{NAMES.get(column, column)}_total"

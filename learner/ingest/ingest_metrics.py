@@ -123,12 +123,7 @@ class IngestCollector(Collector):
 
 
 def _by_actor(rows: Array, lags: Array) -> Iterable[Metric]:
-    """One series of each metric for each actor that holds an id, so never more than ``server.max_actors``.
-
-    Args:
-        rows: of these actors.
-        lags: see ``find_lags``.
-    """
+    """One series of each metric for each actor that holds an id, so never more than ``server.max_actors``."""
     labels = ("host", "name", "pid", "version")  # To find the process whose series these are.
     info = GaugeMetricFamily(
         "crossborder_actor_info", "Always 1; the labels say which process it is.", labels=["actor", *labels]

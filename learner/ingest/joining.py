@@ -73,15 +73,11 @@ def _lead_evaluating(core: IngestCore, request: pb.JoinRequest) -> str:
 def join(core: IngestCore, request: pb.JoinRequest, name: str = "") -> pb.JoinResponse:
     """Enter an actor, or lead it to another rank: then the answer holds only ``elsewhere``.
 
-    Args:
-        core: where it enters.
-        request: describes the actor.
-        name: of the actor's token; empty without a token.
-
     Raises:
         ProtocolMismatchError, RefusedError, StoppingError, SupersededError, TooManyActorsError, CursorsFullError: the
             actor may not enter.
     """
+    # 1. Nothing is entered before all checks have passed, so a refused actor leaves no trace.
     _require_wellformed(request)
     _require_newest(core, request)
     if elsewhere := lead(core, request):
@@ -91,6 +87,7 @@ def join(core: IngestCore, request: pb.JoinRequest, name: str = "") -> pb.JoinRe
     is_known = core.registry.row_of(incarnation) is not None or core.registry.row_of(former) is not None
     _require_admissible(core, request, name, is_known=is_known)
     core.writer.require_cursor(incarnation)
+    # 2. The id and the row in the table of actors; an actor that was here before keeps its own.
     actor_id = core.registry.join(
         incarnation,
         request.host,

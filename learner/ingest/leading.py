@@ -20,10 +20,6 @@ def choose(actors: Sequence[float], own: int) -> int:
 
     If several ranks have the fewest actors, it is the first of them after this rank. So ranks that choose at the same
     time choose different ranks.
-
-    Args:
-        actors: of each rank.
-        own: this rank.
     """
     later = [(own + i) % len(actors) for i in range(1, len(actors) + 1)]
     least = min(later, key=lambda rank: actors[rank])

@@ -10,7 +10,7 @@ import logging
 import threading
 from contextlib import ExitStack
 from functools import partial
-from typing import Final, Self
+from typing import Final
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from common.lanes.pace import Pace
 from common.lanes.safe_stop import stop_safely
 from common.shared.mapped import holding_alone
 from common.wire.tensor_file import read_tensors
-from learner.loop.run import Result, Run, open_directory
+from learner.loop.run import Opened, Result, Run, open_directory
 from learner.loop.wiring import make_learner
 from learner.models.model_pool import Pool
 from learner.records.status import Status
@@ -132,7 +132,7 @@ class ActorInTurns:
             self.limiter = self.limiter.since(self.limiter.samples_per_insert, inserted, sampled)
 
 
-class Trainer:
+class Trainer(Opened):
     """Trains one agent, which acts and learns in turns.
 
     The constructor opens the run. Use the trainer once, as a context manager.
@@ -175,12 +175,6 @@ class Trainer:
             )
             self._actor.begin(self.run.buffer.inserted, self.run.buffer.sampled)
             self._stack = stack.pop_all()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._stack.close()
 
     def train(self) -> Result:
         """Train until the run ends, and save ``final/`` after every kind of end.

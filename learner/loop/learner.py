@@ -236,7 +236,7 @@ class Learner:
 
     def _check_callbacks(self) -> None:
         """End training if a callback asks for it."""
-        if self._records.ends_run:
+        if self._records.callbacks.ended_because is not None:
             self.outcome = self.outcome or Outcome.CALLBACK
 
     def _check_budget(self) -> None:
@@ -312,7 +312,7 @@ class Learner:
     def _credit(self, scored: FinishedEvaluation) -> dict[str, float]:
         """Keep the policy if its score is the best, see whether the score reaches the target; return its record."""
         score = scored.evaluation.score
-        self._records.take_evaluation(scored.moment.opt_steps, scored.evaluation)
+        self._records.callbacks.on_evaluation(scored.moment.opt_steps, scored.evaluation)
         self.evaluations.add(scored.seconds)
         self._look_for_best()
         self._is_scored = scored.moment.opt_steps == self.opt_steps

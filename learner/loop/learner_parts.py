@@ -19,10 +19,6 @@ from common.parts import Parts, build_parts
 def require_device(text: str, setting: str = "trainer.device") -> torch.device:
     """The device of this name.
 
-    Args:
-        text: the value of the setting.
-        setting: in the configuration, for messages.
-
     Raises:
         ConfigError: it names no device, or one that torch cannot use here.
     """

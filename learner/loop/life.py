@@ -35,7 +35,7 @@ class Life:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.began, self.best_score, self.clock = began, best_score, clock
-        self.elsewhere = elsewhere or int
+        self.elsewhere = elsewhere or int  # ``int()`` is 0.
         self.failure: CrossborderError | None = None
         """Why a part of the system cannot go on; None while all parts can."""
         self.is_followed = False
@@ -53,12 +53,7 @@ class Life:
         return (self.clock() if self._ended is None else self._ended) - self._zero
 
     def moment(self, opt_steps: int, inserted: int) -> Moment:
-        """The present moment.
-
-        Args:
-            opt_steps: taken so far.
-            inserted: steps that this rank has stored so far.
-        """
+        """The present moment."""
         return Moment(opt_steps, inserted, self.seconds(), self.elsewhere())
 
     def break_off(self, error: BaseException) -> None:

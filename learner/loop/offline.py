@@ -7,21 +7,20 @@ the same seed give the same curve.
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from typing import Self
 
 from rich.console import Console
 
 from common.config.run_config import RunConfig
 from common.errors import ConfigError, DatasetError
 from learner.datasets.opening import Dataset, open_dataset
-from learner.loop.run import Result, Run, open_directory
+from learner.loop.run import Opened, Result, Run, open_directory
 from learner.loop.wiring import make_learner
 from learner.records.status import Status
 from learner.storage.origin import Origin
 from learner.storage.rundir import has_rows
 
 
-class OfflineTrainer:
+class OfflineTrainer(Opened):
     """Trains an agent on recorded rows.
 
     The constructor opens the run and loads the rows. Use the trainer once, as a context manager.
@@ -72,12 +71,6 @@ class OfflineTrainer:
             self.learner = make_learner(self.run, earlier, stack)
             self._stack = stack.pop_all()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._stack.close()
-
     def train(self) -> Result:
         """Train until the run ends, and save ``final/`` after every kind of end.
 
@@ -124,20 +117,12 @@ def _with_rows(config: RunConfig, capacity: int, *, initial_priorities: bool) ->
     return config.model_copy(update={"replay": replay, "push": push})
 
 
-def train_offline(
-    config: RunConfig, dataset: str | None, *, resume: bool = False, origin: Origin | None = None
-) -> Result:
-    """Train from a dataset, without actors.
-
-    Args:
-        config: the run; its environment is used for evaluations.
-        dataset: ``minari:ID``, a Minari dataset's directory, or an earlier run's directory; see ``OfflineTrainer``.
-        resume: resume the run in ``run_dir``, if there is one.
-        origin: where a new run begins from.
+def train_offline(config: RunConfig, dataset: str | None, *, resume: bool = False) -> Result:
+    """Train from a dataset, without actors; see ``OfflineTrainer``.
 
     Raises:
         CrossborderError: see ``OfflineTrainer``.
     """
     config.check()
-    with OfflineTrainer(config, dataset, resume=resume, origin=origin) as trainer:
+    with OfflineTrainer(config, dataset, resume=resume) as trainer:
         return trainer.train()

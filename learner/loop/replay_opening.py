@@ -85,8 +85,10 @@ def build_buffer(
     sources, n = [], len(config.replay.sources)
     for i, (name, source) in enumerate(config.replay.sources.items(), config.seed + 1):
         dataset = _build_shipped(datasets[name], config, i) if source.dataset is not None else None
-        interventions = _build_interventions(memory, config, i + n, newest_model) if source.interventions else None
-        sources.append(Source(source.share, dataset, interventions))
+        of_people = None
+        if source.interventions:
+            of_people = _build_shipped(memory, config, i + n, newest_model, interventions=True)
+        sources.append(Source(source.share, dataset, of_people))
     return MixedReplay(own, sources, config.seed)
 
 
@@ -104,22 +106,19 @@ def _build_own(memory: ReplayMemory, config: RunConfig, newest_model: Callable[[
 
 
 def _build_shipped(
-    memory: ReplayMemory, config: RunConfig, seed: int, newest_model: Callable[[], int] = any_version
+    memory: ReplayMemory,
+    config: RunConfig,
+    seed: int,
+    newest_model: Callable[[], int] = any_version,
+    *,
+    interventions: bool = False,
 ) -> SharedReplay:
+    """A buffer over the rows of a memory, or over those with an intervention only."""
     view, prioritized = build_view(memory.schema, config, newest_model), config.replay.prioritized
     if prioritized is None:
-        return UniformReplay(memory, view, seed)
-    return PrioritizedReplay(memory, view, prioritized, seed, _count_updates(config))
-
-
-def _build_interventions(
-    memory: ReplayMemory, config: RunConfig, seed: int, newest_model: Callable[[], int]
-) -> SharedReplay:
-    """The buffer over the actors' rows with an intervention."""
-    view, prioritized = build_view(memory.schema, config, newest_model), config.replay.prioritized
-    if prioritized is None:
-        return UniformInterventions(memory, view, seed)
-    return PrioritizedInterventions(memory, view, prioritized, seed, _count_updates(config))
+        return (UniformInterventions if interventions else UniformReplay)(memory, view, seed)
+    kind = PrioritizedInterventions if interventions else PrioritizedReplay
+    return kind(memory, view, prioritized, seed, _count_updates(config))
 
 
 def _count_updates(config: RunConfig) -> int:
@@ -130,11 +129,6 @@ def _count_updates(config: RunConfig) -> int:
 
 def build_view(schema: Schema, config: RunConfig, newest_model: Callable[[], int] = any_version) -> View:
     """Build the view that the configuration names, or ``SelfContained`` for items if it names none.
-
-    Args:
-        schema: of the rows.
-        config: of the run.
-        newest_model: see ``WeighedByAge``.
 
     Raises:
         PluginError: it cannot be built, or is not a ``View``.

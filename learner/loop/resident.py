@@ -23,10 +23,6 @@ from learner.replay.view import Plan
 class ResidentRows:
     """A copy of the rows of a replay memory on a device, in the same slots.
 
-    Args:
-        memory: read only here.
-        device: holds the copy.
-
     Raises:
         ConfigError: the device has not enough room.
     """

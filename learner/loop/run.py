@@ -167,7 +167,19 @@ def open_rank(
     return directory, earlier, beginning
 
 
-class Run:
+class Opened:
+    """A context manager that closes at its end what its constructor has opened."""
+
+    _stack: ExitStack
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._stack.close()
+
+
+class Run(Opened):
     """An opened run. Use it as a context manager, which closes everything but the directory.
 
     Args:
@@ -201,15 +213,18 @@ class Run:
             config = act_by_policy(config)
         self.config, self.dir = config, directory
         with ExitStack() as stack:
+            # 1. The processor, before the parts start threads.
             self.cores_left = stack.enter_context(bound_to(config.trainer.cores, "trainer.cores"))
             """The cores that trainer.cores leaves to local actors; empty without trainer.cores."""
             torch.set_num_threads(config.trainer.torch_threads)
             self.products = choose_products(config.trainer.products)
             keep_buffers()  # An opt step of Nature's CNN takes 7 % less time: its tensors need no new pages.
+            # 2. The parts. One opt step on made-up rows finds most of their mistakes before anything is written.
             self.parts = build_learner_parts(config, epsilon=epsilon, n_envs=n_envs)
             stack.callback(self.parts.close)
             try_opt(config, self.parts, quick=True)
             log.info("products: %s", self.products)
+            # 3. The files of policies and checkpoints, and the replay with the rows of earlier lives.
             guard, run_id = directory.require_in_place, directory.identity.run_id
             self.checkpoints = Checkpoints(directory.path, config.actor_part(), run_id, guard=guard)
             about = {**asdict(directory.identity), "config_sha256": sha256(dump_config(config).encode()).hexdigest()}
@@ -222,6 +237,7 @@ class Run:
             self.quarantine = Quarantine(directory.shared, "trainer")
             if earlier is not None:
                 screen(self.memory, self.value_rules, self.find_actor, self.quarantine)
+            # 4. What the agent draws from, and where a new run begins.
             datasets = self._open_datasets(is_resumed=earlier is not None)
             self.models: ModelSlots | None = None
             """The models for the actors; None if there are no actors, or before the first model."""
@@ -229,12 +245,6 @@ class Run:
             if origin is not None and earlier is None:
                 self._begin_from(origin)
             self._stack = stack.pop_all()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._stack.close()
 
     def _begin_from(self, origin: Origin) -> None:
         """Give a new run the agent of another run and, if they are asked for, its rows."""
@@ -265,7 +275,7 @@ class Run:
 
     def limiter(self) -> RatioLimiter:
         """The replay ratio of the configuration, as this rank keeps it."""
-        return RatioLimiter.of(self.place.limits(self.config), self.memory.steps_began)
+        return RatioLimiter.of(self.place.with_its_shares(self.config), self.memory.steps_began)
 
     def find_actor(self, incarnation: int) -> tuple[int, str] | None:
         """The id and host of the actor with this incarnation; None if the table of actors does not know it.

@@ -235,25 +235,17 @@ class RunRecords:
         episodes: Callable[[], dict[str, float]] | None = None,
     ) -> None:
         self.window = window
-        self._recorders, self._callbacks, self._episodes = recorders, callbacks or Callbacks(), episodes or dict
+        self.callbacks = callbacks or Callbacks()
+        self._recorders, self._episodes = recorders, episodes or dict
         self.newest: dict[str, float] = {}
         """The newest value of each key."""
         self._left_out_log = LogThrottle(math.inf)
         self.has_diverged = False
         """Whether a value was not finite."""
 
-    @property
-    def ends_run(self) -> bool:
-        """Whether a callback has asked to end the run."""
-        return self._callbacks.ended_because is not None
-
     def rates(self) -> dict[str, float]:
         """The rates since the last record, and the means of the newest episodes."""
         return self.window.rates() | self._episodes()
-
-    def take_evaluation(self, opt_steps: int, evaluation: Evaluation) -> None:
-        """Show an evaluation to the callbacks."""
-        self._callbacks.on_evaluation(opt_steps, evaluation)
 
     def write(self, moment: Moment, record: Mapping[str, float]) -> None:
         """Write a record of this moment.
@@ -270,7 +262,7 @@ class RunRecords:
                 recorder.write(moment.opt_steps, record)
                 recorder.flush()
         self._require_finite(moment.opt_steps, record)
-        self._callbacks.on_record(moment.opt_steps, record)
+        self.callbacks.on_record(moment.opt_steps, record)
 
     def finish(self) -> None:
         """Flush for the last time."""

@@ -24,7 +24,6 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import Self
 
 from actor.manager import ActorManager, ActorWork
 from actor.stat import ActorStat
@@ -42,7 +41,7 @@ from learner.loop.learner import Learner
 from learner.loop.loop import train
 from learner.loop.opt_step import do_nothing
 from learner.loop.opt_traces import OptTraces
-from learner.loop.run import Result, Run, actor_stats, open_rank
+from learner.loop.run import Opened, Result, Run, actor_stats, open_rank
 from learner.loop.together import Together
 from learner.loop.trainer_metrics import TrainerCollector
 from learner.loop.wiring import make_learner
@@ -74,7 +73,7 @@ class AsyncResult(Result):
     actors: list[ActorStat]
 
 
-class LearnerServer:
+class LearnerServer(Opened):
     """Everything on the learner host, from configuration to summary.
 
     The constructor starts it, and from then on actors can join. Use it once, as a context manager.
@@ -144,12 +143,6 @@ class LearnerServer:
             if local_actors:
                 self.local_actors = self._start_local_actors(local_actors, coming_actors, ending_local_actors)
             self._stack = stack.pop_all()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._stack.close()
 
     def _start_local_actors(self, n: int, spares: Sequence[Spare] | None, stack: ExitStack) -> ActorManager:
         """Start actors on this host, which read models from the trainer's slots; ``stack`` ends them.
@@ -249,7 +242,7 @@ class LearnerServer:
     def _start_ingest(self) -> IngestProcess:
         config, run = self.run.config, self.run
         boot = {
-            "config": self.place.limits(config).model_dump(mode="json"),
+            "config": self.place.with_its_shares(config).model_dump(mode="json"),
             "directory": str(run.dir.shared),
             "run_id": run.dir.identity.run_id,
             "columns": run.parts.schema.to_json(),
@@ -377,20 +370,12 @@ def local_trust(config: ServerConfig) -> Trust:
     return Trust(ca=config.tls.certificate, token_file=config.actor_token_file, allow=(ANY,), **own)
 
 
-def train_async(
-    config: RunConfig, local_actors: int = 0, *, resume: bool = False, origin: Origin | None = None
-) -> AsyncResult:
-    """Train with actors over gRPC and return statistics, as border's ``train_async`` does.
-
-    Args:
-        config: the run.
-        local_actors: number of actor workers to run on this host; others may join at any time.
-        resume: resume the run in ``run_dir``, if there is one.
-        origin: where a new run begins from.
+def train_async(config: RunConfig, local_actors: int = 0, *, resume: bool = False) -> AsyncResult:
+    """Train with actors over gRPC and return statistics, as border's ``train_async`` does; see ``LearnerServer``.
 
     Raises:
         CrossborderError: see ``LearnerServer``.
     """
     config.check()
-    with LearnerServer(config, local_actors, resume=resume, origin=origin) as server:
+    with LearnerServer(config, local_actors, resume=resume) as server:
         return server.train()

@@ -92,6 +92,7 @@ class TrainerCollector(Collector):
             "Unix time of the last opt step's end.",
             None if idle is None else time.time() - idle,
         )
+        # Where the trainer's time goes if opt steps are few: no rows to draw, or no processor.
         waited = self._control.trainer_wait_seconds
         yield counter(
             "crossborder_trainer_wait_seconds_total", "Seconds that the trainer has waited for steps.", waited

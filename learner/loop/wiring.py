@@ -114,7 +114,7 @@ def _restore_parts(
 ) -> _Kept:
     """Make the parts whose state checkpoints keep, and put those of a resumed run back to its checkpoint."""
     window = RecordWindow(ranks or run.buffer)
-    callbacks = Callbacks.build(run.config.callbacks, _told(run) | {"run_dir": run.dir.path})
+    callbacks = Callbacks.build(run.config.callbacks, _facts_of(run) | {"run_dir": run.dir.path})
     parts: dict[str, Resumable]
     parts = {"buffer": run.buffer, WINDOW: window, "callbacks": callbacks, "products": run.products}
     if actor_in_turns is not None:
@@ -219,7 +219,7 @@ def _restore(run: Run, earlier: ResumePoint, agent: Trained, parts: dict[str, Re
     return moment
 
 
-def _told(run: Run) -> dict[str, Any]:
+def _facts_of(run: Run) -> dict[str, Any]:
     """What recorders and callbacks may ask for: which run it is, and its configuration without secrets."""
     return {"identity": run.dir.identity, "config": mask_secrets(run.config.model_dump(mode="json"))}
 
@@ -235,9 +235,9 @@ def _make_recorders(run: Run, stack: ExitStack, opt_steps: int) -> list[Recorder
     stack.callback(logging_write_errors("the last records are missing")(csv.close))
     beside: list[BesideRecorder] = []
     stack.callback(close_all, beside)
-    told = _told(run)
+    facts = _facts_of(run)
     for config in run.config.recorders:
-        build = partial(config.build, run_dir=run.dir.path, optional=told)
+        build = partial(config.build, run_dir=run.dir.path, optional=facts)
         beside.append(BesideRecorder(config.target, build))
     return [csv, *beside]
 

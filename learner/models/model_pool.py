@@ -71,10 +71,6 @@ class Pool:
     def offer(self, version: ModelVersion, make_file: Callable[[], bytes]) -> None:
         """Have a published model join if it is time, in the place of the oldest.
 
-        Args:
-            version: of the model.
-            make_file: makes its safetensors file.
-
         Raises:
             OSError: it cannot be written.
         """

@@ -19,11 +19,6 @@ SHARE_SECONDS: Final = 1.0
 def share_addresses(group: Group, address: str, shared: Path) -> RankTable:
     """Exchange the addresses of all ranks, and write them for ingest.
 
-    Args:
-        group: of all ranks.
-        address: HOST:PORT on which this rank listens.
-        shared: directory of this rank's shared files.
-
     Raises:
         RankLostError: a rank has ended.
         RunDirectoryError: the table cannot be written.

@@ -23,11 +23,7 @@ _LENGTH_BYTES: Final = 8
 
 
 class RandomState:
-    """The part of an agent's state that the checkpoints of every rank except rank 0 keep.
-
-    Args:
-        agent: learns.
-    """
+    """The part of an agent's state that the checkpoints of every rank except rank 0 keep."""
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent

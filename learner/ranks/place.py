@@ -95,7 +95,7 @@ class Place:
             )
         return batch_size // self.n_ranks
 
-    def config(self, config: RunConfig) -> RunConfig:
+    def adapt(self, config: RunConfig) -> RunConfig:
         """The configuration of this rank, made from that of the run.
 
         Raises:
@@ -104,6 +104,7 @@ class Place:
         if self.is_alone:
             return config
         _require_ranks_fit(config, self)
+        # Ranks of one host must not share ports.
         changes: dict[str, Any] = {
             "server": config.server.model_copy(update={"listen": self._listen(config)}),
             "metrics": config.metrics.model_copy(
@@ -116,6 +117,7 @@ class Place:
         }
         if self.leads:
             return config.model_copy(update=changes)
+        # Rank 0 alone decides when training ends, scores, records and saves.
         quiet = {"target_score": None, "max_seconds": None, "max_env_steps": None, "eval_interval": 0}
         return config.model_copy(
             update={
@@ -129,8 +131,8 @@ class Place:
             }
         )
 
-    def limits(self, config: RunConfig) -> RunConfig:
-        """The configuration by which this rank keeps the replay ratio: with its share of warm-up and deviation."""
+    def with_its_shares(self, config: RunConfig) -> RunConfig:
+        """The configuration with this rank's shares of warm-up and deviation, which set its replay ratio."""
         if self.is_alone:
             return config
         share = -(-config.trainer.warmup_period // self.n_ranks)

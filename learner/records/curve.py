@@ -41,6 +41,7 @@ def plot_learning_curve(metrics: Path, picture: Path, title: str, target: float 
     def numbers(rows: list[Row], column: str) -> list[float]:
         return read_numbers(metrics, rows, column)
 
+    # The same scores twice: how long they took, and how many steps.
     figure = Figure(figsize=(10, 4), layout="constrained")
     axes = figure.subplots(1, 2, sharey=True)
     for axis, key, label in zip(axes, ("seconds", "samples_total"), ("wall-clock (s)", "steps"), strict=True):

@@ -37,12 +37,7 @@ class RatioLimiter:
 
     @classmethod
     def of(cls, config: RunConfig, began: int = 0) -> RatioLimiter:
-        """The limiter of a run, the same in the trainer and in ingest.
-
-        Args:
-            config: of the run.
-            began: see ``RatioLimiter``.
-        """
+        """The limiter of a run, the same in the trainer and in ingest."""
         ratio, error_buffer = config.replay.samples_per_insert, config.replay.error_buffer
         return cls(ratio, config.trainer.warmup_period, error_buffer, began=began)
 

@@ -104,6 +104,7 @@ class Mirroring:
             files = self._send_files()
             watermark = Watermark.of(self._memory)
             self._send_rows(watermark, at + self._seconds)
+            # The state comes last: whoever reads it finds all files and rows that it names.
             written = (files, self._segments)
             if written == self._written:
                 self._mirror.require_owner()

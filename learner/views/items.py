@@ -10,11 +10,7 @@ from learner.replay.view import Plan, Rows, View
 
 
 class SelfContained(View):
-    """Items as they are: all columns ``[B, …]`` except ``priority``, the priority with which an item begins.
-
-    Args:
-        schema: of the items.
-    """
+    """Items as they are: all columns ``[B, …]`` except ``priority``, the priority with which an item begins."""
 
     def __init__(self, schema: Schema) -> None:
         self._names = [column.name for column in schema.columns if column.name != PRIORITY.name]

@@ -113,7 +113,7 @@ class Evaluating:
     def run(self, *opt_steps: int) -> list[int]:
         """Score candidates of so many opt steps; return the opt steps of those that have a score."""
         try:
-            self.scorer.run(Candidates(self.stopped, *opt_steps), lambda: False)
+            self.scorer.run(Candidates(self.stopped, *opt_steps).wait_newer, lambda: False)
         finally:
             self.scorer.close()
         return [score.version.opt_steps for score in self.scores]

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.conftest import PATIENCE, ROOT
+from tests.conftest import PATIENCE, ROOT, python_of
 
 
 def test_every_line_of_a_learner_and_its_children_is_an_object_also_when_it_fails(
@@ -16,7 +15,7 @@ def test_every_line_of_a_learner_and_its_children_is_an_object_also_when_it_fail
 ) -> None:
     config = write_config(env={"target": "tests.parts:NanEnv"})
     words = ("--config", str(config), "--local-actors", "1", "--log-format", "json")
-    command = [sys.executable, "-m", "learner.commands.learner_server", *words]
+    command = [*python_of("learner-server"), *words]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False)
     entries = [json.loads(line) for line in done.stderr.splitlines()]
     assert all({"time", "level", "logger", "message"} <= entry.keys() for entry in entries)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.conftest import PATIENCE, ROOT, children_of, endpoints, is_alive, kill, wait_for
+from tests.conftest import PATIENCE, ROOT, children_of, endpoints, is_alive, kill, python_of, wait_for
 from tests.e2e.test_by_hand import CALM
 
 
@@ -40,7 +39,7 @@ def test_a_learner_whose_log_nobody_reads_starts_a_killed_ingest_again_and_ends_
 ) -> None:
     config = write_config(**CALM)
     reader, writer = full_pipe()
-    command = [sys.executable, "-m", "learner.commands.learner_server", "--config", str(config)]
+    command = [*python_of("learner-server"), "--config", str(config)]
     learner = subprocess.Popen(command, cwd=ROOT, stdout=writer, stderr=writer)
     os.close(writer)
     try:

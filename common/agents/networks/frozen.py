@@ -132,11 +132,6 @@ def load_frozen_networks(
 
     Pictures of one shape with the same settings share a network.
 
-    Args:
-        configs: by path of a picture.
-        leaves: of the observations.
-        feature_dim: the ``out_dim`` of targets that take it.
-
     Raises:
         ConfigError: a path is not that of a picture, a parameter is unknown or missing, or a file of weights cannot be
             read or does not fit the network.

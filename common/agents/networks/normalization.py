@@ -213,12 +213,6 @@ def build_normalizer(
 ) -> Normalizer:
     """Make the normaliser of an agent; if nothing is enabled, it changes nothing and has no tensors.
 
-    Args:
-        leaves: of the observations.
-        enabled: whether observations are normalised.
-        rewards: whether rewards are normalised.
-        max_return: see ``Normalizer``.
-
     Raises:
         ConfigError: observations are to be normalised, but no leaf has floats.
     """

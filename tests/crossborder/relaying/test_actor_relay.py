@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import signal
 import subprocess
-import sys
 import threading
 
 import pytest
@@ -14,12 +13,12 @@ from actor.client.connector import Connector
 from common.errors import ConfigError
 from crossborder.relaying.actor_relay import main
 from learner.loop.server import LearnerServer
-from tests.conftest import PATIENCE, ROOT
+from tests.conftest import PATIENCE, ROOT, python_of
 
 
 def test_it_serves_until_it_is_asked_to_end(host: LearnerServer) -> None:
     words = ["--learner", host.ingest.address, "--listen", "127.0.0.1:0"]
-    command = [sys.executable, "-m", "crossborder.relaying.actor_relay", *words]
+    command = [*python_of("actor-relay"), *words]
     with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         found = re.search(r"listens on (\S+)", process.stderr.readline())

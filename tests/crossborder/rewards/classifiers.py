@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from crossborder.rewards.classifier import Classifier, ClassifierFacts, SuccessNet
-from crossborder.rewards.classifier_file import save_classifier
+from crossborder.rewards.training import save_classifier
 
 
 def untrained(shapes: dict[str, tuple[int, ...]], threshold: float = 0.5) -> Classifier:

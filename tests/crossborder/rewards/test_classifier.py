@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 
 from common.errors import CheckpointError
 from crossborder.rewards.classifier import METADATA, SuccessNet, load_classifier
-from crossborder.rewards.classifier_file import save_classifier
+from crossborder.rewards.training import save_classifier
 from tests.crossborder.rewards.classifiers import untrained
 
 

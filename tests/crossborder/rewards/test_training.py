@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from common.errors import DatasetError
+from common.errors import CheckpointError, DatasetError
+from crossborder.rewards.classifier import load_classifier
 from crossborder.rewards.labelled_pictures import LabelledEpisode, read_labelled
-from crossborder.rewards.training import train_classifier
+from crossborder.rewards.training import save_classifier, train_classifier
+from tests.crossborder.rewards.classifiers import untrained
 from tests.crossborder.rewards.drawings import SIDE, STEPS, draw, drawn_episode, write_drawings
 
 torch.set_num_threads(1)
@@ -32,6 +34,19 @@ def test_training_repeats_itself_and_leaves_the_random_numbers_of_torch_alone() 
     assert torch.equal(state, torch.get_rng_state())
     for one, other in zip(first.net.parameters(), second.net.parameters(), strict=True):
         assert torch.equal(one, other)
+
+
+def test_a_written_classifier_is_read_back_and_nothing_else_is_left(tmp_path: Path) -> None:
+    classifier, path = untrained({"camera": (3, 16, 16)}), tmp_path / "models" / "reward.safetensors"
+    save_classifier(classifier, path)
+    assert load_classifier(path).facts == classifier.facts
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(CheckpointError, match=r"file/reward\.safetensors: cannot be written"):
+        save_classifier(untrained({"": (3, 16, 16)}), tmp_path / "file" / "reward.safetensors")
 
 
 def labelled(seed: int, *, succeeds: bool) -> LabelledEpisode:

@@ -20,8 +20,8 @@ from common.wire.acting_payloads import Description
 from common.wire.pb import acting_pb2 as pb
 from common.wire.pb import acting_pb2_grpc as pb_grpc
 from common.wire.rpc import ERROR_KEY
-from crossborder.serving.batching import StepSink
 from crossborder.serving.client_steps import ClientSteps
+from crossborder.serving.recording_player import RecordingPlayer
 from crossborder.serving.served_policy import ServedPolicy
 from crossborder.serving.serving import Places, serve
 from crossborder.serving.serving_config import ServingConfig
@@ -64,7 +64,11 @@ class Service:
     """An acting service in a thread of its own, with an event loop of its own."""
 
     def __init__(
-        self, player: Any = None, sink: StepSink | None = None, named: Mapping[str, Any] | None = None, **settings: Any
+        self,
+        player: Any = None,
+        sink: RecordingPlayer | None = None,
+        named: Mapping[str, Any] | None = None,
+        **settings: Any,
     ) -> None:
         self.config = ServingConfig(**{"listen": "127.0.0.1:0", **settings})
         players = named or {"": player or Counting()}

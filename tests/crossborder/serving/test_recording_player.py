@@ -162,7 +162,7 @@ class RunService:
         self.config, self.rows, self.counters, self.published = config, KeptRows(), ActorCounters(), Published()
         self.published.newest = models[0]
         self.parts = build_parts(config, seed=SEED, epsilon=0.4)
-        self.player = RecordingPlayer(self.parts, self.published, self.rows, self.counters)
+        self.player = RecordingPlayer(self.parts, self.published.newer_than, self.rows, self.counters)
         self.parts.agent.train()
 
     @contextmanager

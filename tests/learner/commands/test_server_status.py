@@ -7,14 +7,13 @@ import os
 import pty
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from common.wire.pb import crossborder_pb2 as pb
 from learner.loop.server import LearnerServer
-from tests.conftest import PATIENCE, ROOT, Command, MakeConfig, wait_for
+from tests.conftest import PATIENCE, ROOT, Command, MakeConfig, python_of, wait_for
 from tests.learner.ingest.by_hand import Client, Talk
 
 Start = Callable[..., Command]
@@ -88,7 +87,7 @@ def test_one_look_as_json_has_every_actor(start: Start, watched: LearnerServer) 
 @pytest.mark.parametrize("how", [["--once"], []], ids=["asked to", "without a terminal"])
 def test_the_table_is_printed_once(start: Start, watched: LearnerServer, how: list[str]) -> None:
     talk = busy(watched)
-    status = start("learner.commands.server_status", "--learner", watched.ingest.address, "--interval", "0.1", *how)
+    status = start("learner-server", "status", "--learner", watched.ingest.address, "--interval", "0.1", *how)
     assert status.wait() == 0, status.output()
     talk.end()
     assert "actors: 1 online" in status.output()
@@ -101,9 +100,7 @@ def test_the_table_is_printed_once(start: Start, watched: LearnerServer, how: li
 def test_a_terminal_shows_it_live_until_ctrl_c(watched: LearnerServer) -> None:
     leader, follower = pty.openpty()
     words = ["status", "--learner", watched.ingest.address, "--interval", "0.1"]
-    status = subprocess.Popen(
-        [sys.executable, "-m", "learner.commands.learner_server", *words], cwd=ROOT, stdout=follower, stderr=follower
-    )
+    status = subprocess.Popen([*python_of("learner-server"), *words], cwd=ROOT, stdout=follower, stderr=follower)
     os.close(follower)
     seen = b""
 
@@ -126,6 +123,6 @@ def test_a_terminal_shows_it_live_until_ctrl_c(watched: LearnerServer) -> None:
 
 
 def test_a_learner_that_cannot_be_reached(start: Start) -> None:
-    status = start("learner.commands.server_status", "--learner", "127.0.0.1:1", "--once")
+    status = start("learner-server", "status", "--learner", "127.0.0.1:1", "--once")
     assert status.wait() == 6
     assert "127.0.0.1:1: UNAVAILABLE" in status.output()

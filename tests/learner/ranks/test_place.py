@@ -26,8 +26,8 @@ def test_without_torchrun_a_process_is_alone_and_its_configuration_is_as_it_was(
         place = Place.find(environment)
         assert place.is_alone
         assert place.leads
-        assert place.config(config) is config
-        assert place.limits(config) is config
+        assert place.adapt(config) is config
+        assert place.with_its_shares(config) is config
 
 
 def test_torchrun_tells_a_process_which_rank_it_is() -> None:
@@ -53,7 +53,7 @@ def test_a_rank_has_a_directory_ports_and_seeds_of_its_own_and_neither_scores_no
     metrics = {"trainer_port": 9464, "ingest_port": 9465}
     recorder = {"target": "learner.records.tensorboard:TensorBoardRecorder"}
     config = config_of(server={"listen": "[::1]:50051"}, metrics=metrics, seed=5, recorders=[recorder])
-    found = FOURTH.config(config)
+    found = FOURTH.adapt(config)
     assert found.run_dir == Path("runs/one/rank-3")
     assert found.server.listen == "[::1]:50052"
     assert (found.metrics.trainer_port, found.metrics.ingest_port) == (9466, 9467)
@@ -65,11 +65,11 @@ def test_a_rank_has_a_directory_ports_and_seeds_of_its_own_and_neither_scores_no
 
 def test_rank_0_keeps_the_configuration_of_the_run() -> None:
     config = config_of(seed=5)
-    assert Place(n_ranks=2, n_local=2).config(config) == config
+    assert Place(n_ranks=2, n_local=2).adapt(config) == config
 
 
 def test_port_0_stays_and_a_port_that_serves_nothing_too() -> None:
-    found = FOURTH.config(config_of(metrics={"trainer_port": None, "ingest_port": 0}))
+    found = FOURTH.adapt(config_of(metrics={"trainer_port": None, "ingest_port": 0}))
     assert found.server.listen == "127.0.0.1:0"
     assert (found.metrics.trainer_port, found.metrics.ingest_port) == (None, 0)
 
@@ -94,10 +94,10 @@ def test_port_0_stays_and_a_port_that_serves_nothing_too() -> None:
 )
 def test_a_setting_that_ranks_cannot_share_is_refused_by_name(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        FOURTH.config(config_of(**changes))
+        FOURTH.adapt(config_of(**changes))
 
 
 def test_the_ranks_wait_for_the_warm_up_together() -> None:
     config = config_of(trainer={"warmup_period": 10}, replay={"samples_per_insert": 2.0, "error_buffer": 8.0})
-    limiter = RatioLimiter.of(FOURTH.limits(config))
+    limiter = RatioLimiter.of(FOURTH.with_its_shares(config))
     assert (limiter.warmup, limiter.error_buffer) == (3, 2.0)
