@@ -354,14 +354,34 @@ def wait_for(condition: Callable[[], object], what: str, seconds: float = PATIEN
         time.sleep(min(0.02 + waited / 20, 0.2))  # A condition may ask a server: long waits ask less often.
 
 
-def free_port() -> int:
-    """A free port below those that Linux gives to others, so that nobody takes it before it is used."""
+_reserved: list[socket.socket] = []
+"""One for each port that this process has been given."""
+
+
+def free_port(n: int = 1) -> int:
+    """The first of n free ports in a row. They are this process's until it ends, though nobody listens there yet.
+
+    They are below those that Linux gives to others. Tests of other processes, also of another run, leave them alone
+    since a socket of this process has a name that says so.
+    """
     random = SystemRandom()  # Python's own generator may be seeded alike in every test process.
-    while True:
-        port = random.randrange(20_000, 32_000)
-        with socket.socket() as probe, contextlib.suppress(OSError):
+    while not all(map(_reserve, ports := range(first := random.randrange(20_000, 32_000), first + n))):
+        pass
+    return ports[0]
+
+
+def _reserve(port: int) -> bool:
+    """Reserve a port if nobody has reserved it, and nobody listens there."""
+    mark = socket.socket(socket.AF_UNIX)
+    try:
+        mark.bind(f"\0crossborder-tests-port-{port}")
+        with socket.socket() as probe:
             probe.bind(("127.0.0.1", port))
-            return port
+    except OSError:
+        mark.close()
+        return False
+    _reserved.append(mark)
+    return True
 
 
 def endpoints(run_dir: Path) -> dict[str, Any]:
