@@ -354,10 +354,6 @@ def wait_for(condition: Callable[[], object], what: str, seconds: float = PATIEN
         time.sleep(min(0.02 + waited / 20, 0.2))  # A condition may ask a server: long waits ask less often.
 
 
-_reserved: list[socket.socket] = []
-"""One for each port that this process has been given."""
-
-
 def free_port(n: int = 1) -> int:
     """The first of n free ports in a row. They are this process's until it ends, though nobody listens there yet.
 
@@ -380,7 +376,7 @@ def _reserve(port: int) -> bool:
     except OSError:
         mark.close()
         return False
-    _reserved.append(mark)
+    mark.detach()  # It stays open until this process ends.
     return True
 
 
