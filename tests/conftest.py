@@ -393,20 +393,25 @@ HAS_ENDED = (FileNotFoundError, ProcessLookupError)
 
 
 def children_of(pid: int) -> list[int]:
-    """Process ids of the direct children."""
+    """Process ids of the direct children, the oldest first. Its id may be the largest: Linux begins again at 300."""
     found = ""
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
         with contextlib.suppress(*HAS_ENDED):  # A thread may end meanwhile.
             found += task.read_text()
-    return [int(word) for word in found.split()]
+    return sorted(map(int, found.split()), key=lambda child: int(_stat(child)[19]))
+
+
+def _stat(pid: int) -> list[str]:
+    """The state of a process and the words after it in proc(5); a zombie's if it has ended: the 20th is its start."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except HAS_ENDED:
+        return ["Z", *["0"] * 19]
 
 
 def is_alive(pid: int) -> bool:
     """Whether a process runs (a zombie does not)."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except HAS_ENDED:
-        return False
+    return _stat(pid)[0] != "Z"
 
 
 def cores_of(pid: int) -> tuple[int, ...]:
