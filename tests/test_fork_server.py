@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import socket
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -43,6 +45,19 @@ def test_the_fork_server_outlives_a_process_that_dies(server: ForkServer, tmp_pa
     next_one = server.start("platform", [], log=tmp_path / "log", cwd=tmp_path, environment={})
     assert next_one.wait(PATIENCE) == 0
     assert (tmp_path / "log").read_text().startswith("Linux")
+
+
+def test_a_process_that_ends_just_before_a_signal_needs_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Forked, "_is_running", lambda _: True)  # It was, a moment ago.
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        pass
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        theirs.send(str(ended.pid).encode())
+        process = Forked(ours)
+        process.kill()
+        theirs.send(b"3")
+        assert process.wait(PATIENCE) == 3
 
 
 def test_a_process_has_ended_if_its_number_is_that_of_a_thread_by_now() -> None:
