@@ -356,14 +356,30 @@ def wait_for(condition: Callable[[], object], what: str, seconds: float = PATIEN
         time.sleep(min(0.02 + waited / 20, 0.2))  # A condition may ask a server: long waits ask less often.
 
 
-def free_port() -> int:
-    """A free port below those that Linux gives to others, so that nobody takes it before it is used."""
+def free_port(n: int = 1) -> int:
+    """The first of n free ports in a row. They are this process's until it ends, though nobody listens there yet.
+
+    They are below those that Linux gives to others. Tests of other processes, also of another run, leave them alone
+    since a socket of this process has a name that says so.
+    """
     random = SystemRandom()  # Python's own generator may be seeded alike in every test process.
-    while True:
-        port = random.randrange(20_000, 32_000)
-        with socket.socket() as probe, contextlib.suppress(OSError):
+    while not all(map(_reserve, ports := range(first := random.randrange(20_000, 32_000), first + n))):
+        pass
+    return ports[0]
+
+
+def _reserve(port: int) -> bool:
+    """Reserve a port if nobody has reserved it, and nobody listens there."""
+    mark = socket.socket(socket.AF_UNIX)
+    try:
+        mark.bind(f"\0crossborder-tests-port-{port}")
+        with socket.socket() as probe:
             probe.bind(("127.0.0.1", port))
-            return port
+    except OSError:
+        mark.close()
+        return False
+    mark.detach()  # It stays open until this process ends.
+    return True
 
 
 def endpoints(run_dir: Path) -> dict[str, Any]:
@@ -379,20 +395,25 @@ HAS_ENDED = (FileNotFoundError, ProcessLookupError)
 
 
 def children_of(pid: int) -> list[int]:
-    """Process ids of the direct children."""
+    """Process ids of the direct children, the oldest first. Its id may be the largest: Linux begins again at 300."""
     found = ""
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
         with contextlib.suppress(*HAS_ENDED):  # A thread may end meanwhile.
             found += task.read_text()
-    return [int(word) for word in found.split()]
+    return sorted(map(int, found.split()), key=lambda child: int(_stat(child)[19]))
+
+
+def _stat(pid: int) -> list[str]:
+    """The state of a process and the words after it in proc(5); a zombie's if it has ended: the 20th is its start."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except HAS_ENDED:
+        return ["Z", *["0"] * 19]
 
 
 def is_alive(pid: int) -> bool:
     """Whether a process runs (a zombie does not)."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except HAS_ENDED:
-        return False
+    return _stat(pid)[0] != "Z"
 
 
 def cores_of(pid: int) -> tuple[int, ...]:

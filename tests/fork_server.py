@@ -127,7 +127,8 @@ class Forked:
 
     def send_signal(self, number: int) -> None:
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with contextlib.suppress(ProcessLookupError):  # It has ended since.
+                os.kill(self.pid, number)
 
     def terminate(self) -> None:
         self.send_signal(signal.SIGTERM)
@@ -260,8 +261,8 @@ def _serve(listener: socket.socket, lifeline: int) -> dict[str, Any]:
                 selector.unregister(ready)
                 os.close(ready)
                 code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-                with connection, contextlib.suppress(BrokenPipeError):
-                    connection.sendall(str(code).encode())
+                with connection:
+                    _tell(connection, code)
             else:
                 connection, _ = listener.accept()
                 message, received, _, _ = socket.recv_fds(connection, REQUEST_BYTES, MOST_DESCRIPTORS)
@@ -282,8 +283,13 @@ def _serve(listener: socket.socket, lifeline: int) -> dict[str, Any]:
                 ended = os.pidfd_open(pid)
                 running[ended] = (pid, connection)
                 selector.register(ended, selectors.EVENT_READ)
-                with contextlib.suppress(BrokenPipeError):  # The process that has asked was killed meanwhile.
-                    connection.sendall(str(pid).encode())
+                _tell(connection, pid)
+
+
+def _tell(connection: socket.socket, number: int) -> None:
+    """Tell the process that has asked, unless it was killed meanwhile, with the answer before read or unread."""
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        connection.sendall(str(number).encode())
 
 
 def _number(received: Sequence[int], numbers: Sequence[int]) -> None:

@@ -59,6 +59,9 @@ def keep_buffers() -> None:
 
 Event = dict[str, Any]
 _MARK = "crossborder-event"
+READ_SECONDS: Final = 5.0
+"""The time in which all that a child has written is read after its end, also on a busy host. A process that the child
+has started may hold the pipes for longer."""
 WARM: Final[Event] = {"warm": True}
 """The event of a spare that has imported everything and waits for its boot line."""
 
@@ -214,14 +217,14 @@ class Child:
             with contextlib.suppress(queue.Empty):
                 return self.events.get(timeout=0.1)
             if self.poll() is not None:
-                self._threads[0].join(timeout=1)  # The child may have written an event just before it ended.
+                self._threads[0].join(READ_SECONDS)  # The child may have written an event just before it ended.
                 if self.events.empty():
                     raise self.error()
         raise ChildFailedError(f"{self.name} did not answer within {seconds:g} s")
 
     def error(self) -> CrossborderError:
         """Why the child ended: the error that it reported, or else its exit code."""
-        self._threads[0].join(timeout=1)
+        self._threads[0].join(READ_SECONDS)
         return self._reported or ChildFailedError(f"{self.name} ended with exit code {self.poll()}")
 
     def poll(self) -> int | None:
@@ -267,7 +270,7 @@ class Child:
                 os.killpg(self.pid, signal.SIGKILL)  # The child, and processes that it has started: a simulator, say.
         code = self._process.wait(timeout=10)
         for thread in self._threads:
-            thread.join(timeout=1)
+            thread.join(READ_SECONDS)
         return code
 
 

@@ -14,6 +14,8 @@ from learner.ingest.audit import AuditLog
 from learner.ingest.limits import CallLimits
 
 HEALTH_PATH: Final = "/healthz"
+STOP_SECONDS: Final = 5.0
+"""The most time in which clients are told that the service ends: enough on a busy host, and over once all are told."""
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from common.errors import PluginError
 from common.wire.address import split_address
 from common.wire.pb import acting_pb2, acting_pb2_grpc
 from common.wire.waiting import WaitingBytes
-from crossborder.serving.acting_service import HEALTH_PATH, ActingService
+from crossborder.serving.acting_service import HEALTH_PATH, STOP_SECONDS, ActingService
 from crossborder.serving.acting_servicer import ActingServicer
 from crossborder.serving.figures import Figures
 from crossborder.serving.served_policy import ServedPolicy
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
 NAME: Final = acting_pb2.DESCRIPTOR.services_by_name["ActingService"].full_name
 TICK_SECONDS: Final = 0.2
-STOP_SECONDS: Final = 0.5
-"""The time in which clients are told that the service ends."""
 FAREWELL_SECONDS: Final = 1.0
 """The time in which clients whose connection has just broken can come back, and are told that the run is over."""
 

@@ -22,7 +22,7 @@ from common.wire.address import join_address, name_peer, split_address
 from common.wire.pb import acting_pb2 as pb
 from common.wire.rpc import RunOverError, StoppingError
 from common.wire.tokens import authorization
-from crossborder.serving.acting_service import HEALTH_PATH, ActingService
+from crossborder.serving.acting_service import HEALTH_PATH, STOP_SECONDS, ActingService
 from crossborder.serving.connection import Connection
 from crossborder.serving.strangers import StrangersListener
 from crossborder.serving.websocket_messages import (
@@ -47,8 +47,8 @@ from learner.records.exposition import watch_tls
 log = logging.getLogger(__name__)
 METHOD: Final = f"{CLIENT_METHODS}Act"
 """Under this name, the gate and the limits know a connection: as the stream that it would be by gRPC."""
-STOP_SECONDS: Final = 0.5
-"""The time in which clients are told that the service ends."""
+CLOSE_SECONDS: Final = 0.5
+"""The time in which a client answers the end of its connection."""
 MOST_OPENING: Final = 1 << 13
 """Bytes of a message before a session."""
 _CLOSE_CODES: Final = {RunOverError: 1000, StoppingError: 1001, TokenReplacedError: 1012, OverLimitError: 1013}
@@ -71,7 +71,7 @@ class WebSocketDoor:
         self._open = set[OpenCall]()
         self._strangers_log = LogThrottle(REFUSALS_LOGGED_EVERY)
         self._tasks = set[asyncio.Task[None]]()
-        """Of all connections."""
+        """Of the connections that have begun with a session."""
 
     @asynccontextmanager
     async def opened(self, address: str) -> AsyncIterator[str]:
@@ -101,7 +101,7 @@ class WebSocketDoor:
             open_timeout=self._service.handshake_seconds,
             # A game answers pings and the end of the connection only while it waits for an action.
             ping_timeout=self._config.silence_seconds,
-            close_timeout=STOP_SECONDS,
+            close_timeout=CLOSE_SECONDS,
             logger=connections,
             server_header=None,
         )
@@ -139,9 +139,6 @@ class WebSocketDoor:
         return None
 
     async def _serve(self, socket: ServerConnection) -> None:
-        task = asyncio.current_task()
-        assert task is not None, "the server makes a task for each connection"
-        self._tasks.add(task)
         as_text, caller = True, None
         try:
             message = await self._read_in_time(socket)
@@ -156,8 +153,6 @@ class WebSocketDoor:
         except CrossborderError as error:
             self._note(caller, error)
             await self._refuse(socket, error, as_text=as_text)
-        finally:
-            self._tasks.discard(task)
 
     async def _serve_caller(
         self, socket: ServerConnection, caller: Caller, request: FirstRequest, *, as_text: bool
@@ -215,6 +210,10 @@ class WebSocketDoor:
         connection = Connection(self._service.sessions, caller.name, "WebSocket")
         try:
             opened, description = connection.begin(request), connection.description
+            task = asyncio.current_task()
+            assert task is not None, "the server makes a task for each connection"
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
             _bound(socket, min(self._config.max_message_bytes, most_bytes(description, opened.opened.lanes)))
             messages = SessionMessages(description, as_text=as_text)
 

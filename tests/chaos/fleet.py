@@ -247,11 +247,7 @@ class Fleet:
 
 def oldest_child(pid: int) -> int:
     """The id of the child that was started first."""
-
-    def started_at(child: int) -> int:
-        return int(Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[19])
-
-    return min(filter(is_alive, children_of(pid)), key=started_at)
+    return next(filter(is_alive, children_of(pid)))
 
 
 def descendants_of(pid: int) -> list[int]:

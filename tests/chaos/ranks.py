@@ -91,7 +91,7 @@ def train_killed(kills: int, seed: int) -> dict[str, Any]:
 
 def _write(directory: Path) -> tuple[list[Path], list[str]]:
     """Write the configuration; return the directories of the ranks and where they listen."""
-    port, run = free_port(), directory / "run"
+    port, run = free_port(RANKS), directory / "run"
     values = yaml.safe_load((ROOT / "configs" / "cartpole.yaml").read_text())
     changes = {**CHANGES, "run_dir": str(run), "server": {"listen": f"127.0.0.1:{port}"}}
     (directory / "ranks.yaml").write_text(yaml.safe_dump(merged(values, changes)))

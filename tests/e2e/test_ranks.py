@@ -27,7 +27,7 @@ TORCHRUN = "torch.distributed.run"
 
 def write_ranks_config(directory: Path, **trainer: Any) -> tuple[Path, list[str]]:
     """A counting run, and the addresses of two ranks on this host."""
-    port = free_port()
+    port = free_port(2)
     changes = {
         "trainer": {**ENDLESS, "checkpoint_seconds": 0.1, **trainer},
         "replay": {"capacity": CAPACITY, "samples_per_insert": 1.6},

@@ -6,9 +6,10 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
-from tests.conftest import PATIENCE, ROOT, children_of, endpoints, is_alive, kill, python_of, wait_for
+from tests.conftest import HAS_ENDED, PATIENCE, ROOT, children_of, endpoints, is_alive, kill, python_of, wait_for
 from tests.e2e.test_by_hand import CALM
 
 
@@ -27,7 +28,10 @@ def full_pipe() -> tuple[int, int]:
 
 
 def command_line(pid: int) -> str:
-    return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    """The words of a process; none if it has ended."""
+    with suppress(*HAS_ENDED):
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    return ""
 
 
 def ingests_of(pid: int) -> list[int]:

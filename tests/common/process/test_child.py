@@ -8,6 +8,7 @@ import platform
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -61,6 +62,22 @@ def test_an_error_that_a_child_reports_is_raised_with_its_class(start_child: Sta
     with pytest.raises(AddressError, match=r"^port 1 is taken$"):
         child.next_event(PATIENCE)
     assert child.wait(PATIENCE) == AddressError.exit_code
+
+
+def test_an_error_is_raised_with_its_class_though_a_busy_host_reads_it_late(
+    start_child: StartChild, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take = Child._take
+
+    def take_late(child: Child, line: str) -> None:
+        child.wait(PATIENCE)
+        time.sleep(2.0)  # The busy host itself.
+        take(child, line)
+
+    monkeypatch.setattr(Child, "_take", take_late)
+    child = start_child("reporting", error="port 1 is taken", code=AddressError.exit_code)
+    assert child.wait(PATIENCE) == AddressError.exit_code
+    assert isinstance(child.error(), AddressError)
 
 
 @pytest.mark.parametrize(("life", "code"), [("silent", 3), ("silent", 0), ("shot", -signal.SIGKILL)])

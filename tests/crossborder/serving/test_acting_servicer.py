@@ -235,6 +235,15 @@ def test_clients_of_a_service_that_ends_are_told(service: Service, caller: Calle
     assert refusal(error.value)[:2] == ("UNAVAILABLE", "stopping")
 
 
+@pytest.mark.usefixtures("_busy_host")
+def test_clients_of_a_service_that_ends_are_told_on_a_busy_host_too(service: Service, caller: Caller) -> None:
+    stream = caller.open()
+    service.stop()
+    with pytest.raises(grpc.RpcError) as error:
+        stream.read()
+    assert refusal(error.value)[:2] == ("UNAVAILABLE", "stopping")
+
+
 def test_clients_are_told_that_they_need_not_come_back(service: Service, caller: Caller) -> None:
     stream = caller.open()
     stream.actions(1)

@@ -10,7 +10,7 @@ import pytest
 from common.wire.pb import acting_pb2 as pb
 from common.wire.tls import read_expiry
 from crossborder.certificates.authority import make_files
-from tests.conftest import PATIENCE, ROOT
+from tests.conftest import PATIENCE, ROOT, wait_for
 from tests.crossborder.serving.services import Caller, Counting, Service
 
 
@@ -31,6 +31,7 @@ def test_the_metrics_tell_what_a_service_has_done() -> None:
         stream.actions(2, 3, reward=[1, 2, 3], truncated=[False, True, False])
         stream.actions(2, 3)
         stream.cut()
+        wait_for(lambda: not service.policies[0].connected_lanes, "its end is noted: it does not lose its session")
         caller.resume(stream.opened.secret).send(step=pb.LaneSteps(seq=9))
         with pytest.raises(grpc.RpcError):
             caller.resume("nobody has this")

@@ -285,6 +285,14 @@ def test_clients_of_a_service_that_ends_are_told(talk_to: TalkTo, service: Servi
     assert closed.value.rcvd.code == 1001
 
 
+@pytest.mark.usefixtures("_busy_host")
+def test_clients_of_a_service_that_ends_are_told_on_a_busy_host_too(talk_to: TalkTo, service: Service) -> None:
+    talk = talk_to(service)
+    talk.ask(open={"lanes": 1})
+    service.stop()
+    assert talk.read()["error"]["name"] == "stopping"
+
+
 def test_a_token_comes_in_the_first_message_over_tls_and_ends_its_connections_when_it_is_revoked(
     talk_to: TalkTo,
     tmp_path: Path,

@@ -12,6 +12,7 @@ from crossborder.sweeps.suite_results import read_runs
 from learner.storage.rundir import read_identity
 from tests.conftest import Command, wait_for
 from tests.crossborder.sweeps.suites import case, write_suite
+from tests.crossborder.sweeps.worth import GATE, gate_of
 
 Start = Callable[..., Command]
 
@@ -47,17 +48,20 @@ def test_a_suite_leads_to_a_table_and_a_picture_beside_published_runs(
 
 
 def test_a_suite_that_is_killed_goes_on_and_runs_no_finished_run_again(tmp_path: Path, start: Start) -> None:
-    slowly = {"trainer.max_opts": 60, "evaluator.params.seconds": 0.3}
-    path = write_suite(tmp_path, cases=[case("a", "easy", 1.0, **slowly)])
-    trials, words = tmp_path / "suite" / "a" / "easy" / "trials", [str(path), "--dir", str(tmp_path / "suite")]
+    gated = [case(name, "easy", worth, **{GATE: str(tmp_path / "gate")}) for name, worth in (("a", 1.0), ("b", 2.0))]
+    path = write_suite(tmp_path, cases=gated, seeds=[0])
+    words = [str(path), "--dir", str(tmp_path / "suite")]
+    runs = [tmp_path / "suite" / name / "easy" / "trials" / "0000" / "seed-0" for name in "ab"]
+    gate_of(tmp_path / "gate", 1.0).touch()
     command = start("crossborder-benchmark", *words)
-    wait_for(lambda: read_points(trials / "0001" / "seed-1"), "the second run's first evaluation")
+    wait_for(lambda: read_points(runs[1]), "the second run's first evaluation")
     command.signal(signal.SIGKILL)
     assert command.wait() == -signal.SIGKILL
-    assert [run.seed for run in read_runs(tmp_path / "suite" / "results.jsonl")] == [0]
+    assert [run.agent for run in read_runs(tmp_path / "suite" / "results.jsonl")] == ["a"]
+    gate_of(tmp_path / "gate", 2.0).touch()
     assert start("crossborder-benchmark", *words).wait() == 0
-    assert [run.seed for run in read_runs(tmp_path / "suite" / "results.jsonl")] == [0, 1]
-    assert [read_identity(trials / run).is_resumed for run in ("0000/seed-0", "0001/seed-1")] == [False, True]
+    assert [run.agent for run in read_runs(tmp_path / "suite" / "results.jsonl")] == ["a", "b"]
+    assert [read_identity(run).is_resumed for run in runs] == [False, True]
 
 
 def test_the_check_finds_a_wrong_setting_before_anything_is_made(

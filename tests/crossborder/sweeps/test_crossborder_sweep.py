@@ -4,7 +4,6 @@ import csv
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -13,7 +12,7 @@ from crossborder.curves.learning_curve import read_points
 from crossborder.sweeps import crossborder_sweep
 from learner.storage.rundir import read_identity
 from tests.conftest import Command, wait_for
-from tests.crossborder.sweeps.worth import WORTH, write_sweep
+from tests.crossborder.sweeps.worth import GATE, WORTH, gate_of, write_sweep
 
 Start = Callable[..., Command]
 
@@ -47,24 +46,21 @@ def test_a_sweep_finds_the_best_settings_and_the_same_command_again_runs_nothing
     assert were_resumed(tmp_path / "sweep") == {"0000/seed-0": False, "0001/seed-0": False}
 
 
-def slow_sweep(tmp_path: Path, **changes: Any) -> str:
-    """Two trials of seconds each."""
-    slowly = {"trainer.max_opts": 60, "evaluator.params.seconds": 0.3}
-    return str(write_sweep(tmp_path, space={WORTH: [1.0, 2.0]}, fixed=slowly, **changes))
-
-
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -9), (signal.SIGTERM, 143)])
 def test_a_sweep_that_is_killed_goes_on_and_runs_no_finished_trial_again(
     tmp_path: Path, start: Start, number: int, code: int
 ) -> None:
-    sweep, words = tmp_path / "sweep", [slow_sweep(tmp_path), "--dir", str(tmp_path / "sweep")]
+    gated = write_sweep(tmp_path, space={WORTH: [1.0, 2.0]}, fixed={GATE: str(tmp_path / "gate")})
+    sweep, words = tmp_path / "sweep", [str(gated), "--dir", str(tmp_path / "sweep")]
+    gate_of(tmp_path / "gate", 1.0).touch()
     command = start("crossborder-sweep", *words)
     wait_for(lambda: read_points(sweep / "trials" / "0001" / "seed-0"), "the second trial's first evaluation")
     command.signal(number)
     assert command.wait() == code
     assert [row["trial"] for row in results(sweep)] == ["0"]
+    gate_of(tmp_path / "gate", 2.0).touch()
     assert start("crossborder-sweep", *words).wait() == 0
-    assert [row["score"] for row in results(sweep)] == ["60.0", "120.0"]
+    assert [row["score"] for row in results(sweep)] == ["30.0", "60.0"]
     assert were_resumed(sweep) == {"0000/seed-0": False, "0001/seed-0": True}
 
 

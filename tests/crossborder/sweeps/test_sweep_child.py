@@ -29,9 +29,13 @@ def test_the_output_of_the_run_goes_to_a_file_and_its_exit_code_is_the_childs(tm
 
 
 def test_the_run_stops_in_order_when_the_other_end_of_stdin_is_closed(tmp_path: Path) -> None:
-    child = start(tmp_path, trainer={"max_opts": 100_000, "eval_interval": 10}, evaluator={"params": {"seconds": 0.1}})
+    child = start(
+        tmp_path,
+        trainer={"max_opts": 100_000, "eval_interval": 10},
+        evaluator={"params": {"gate": str(tmp_path / "never")}},
+    )
     wait_for(lambda: read_points(tmp_path / "run"), "an evaluation")
     child.close_stdin()
     assert child.wait(PATIENCE) == child.end(0) == 143
     meta = json.loads((tmp_path / "run" / "final" / "meta.json").read_text())
-    assert 10 <= meta["opt_steps"] < 100_000
+    assert meta["opt_steps"] == 20, "where the evaluation was broken off"

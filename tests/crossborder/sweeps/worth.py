@@ -1,4 +1,4 @@
-"""Sweeps of runs that take a moment, whose score is a setting."""
+"""Sweeps of short runs, whose score is a setting."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import yaml
 
 from common.interfaces import Agent, Evaluation
@@ -15,18 +16,31 @@ from tests.learner.loop.test_in_turns import IN_TURNS
 
 
 class WorthEvaluator:
-    """The score is ``worth`` times the opt steps of the agent; each evaluation takes ``seconds``."""
+    """The score is ``worth`` times the opt steps of the agent.
 
-    def __init__(self, env: object, config: object, worth: float = 1.0, seconds: float = 0.0) -> None:
-        self._worth, self._seconds = worth, seconds
+    With ``gate``, each evaluation but the first one waits for the file that ``gate_of`` names.
+    """
+
+    def __init__(self, env: gymnasium.Env[Any, Any], config: object, worth: float = 1.0, gate: str = "") -> None:
+        self._env, self._worth, self._gate = env, worth, gate
 
     def evaluate(self, agent: Agent) -> Evaluation:
-        time.sleep(self._seconds)
-        score = self._worth * float(agent.save_params()["steps"][0])
+        steps = float(agent.save_params()["steps"][0])
+        while self._gate and steps > EVAL_INTERVAL and not gate_of(self._gate, self._worth).exists():
+            self._env.reset()  # This ends the evaluation of a run that has to stop.
+            time.sleep(0.02)
+        score = self._worth * steps
         return Evaluation(score, {"eval_reward": score, "eval_reward_min": score, "eval_reward_max": score})
 
 
 WORTH = "evaluator.params.worth"
+GATE = "evaluator.params.gate"
+EVAL_INTERVAL = 10
+
+
+def gate_of(gate: str | Path, worth: float) -> Path:
+    """The file for which runs of this worth wait after their first evaluation."""
+    return Path(f"{gate}-{worth:g}")
 
 
 def write_sweep(directory: Path, **changes: Any) -> Path:
@@ -35,7 +49,12 @@ def write_sweep(directory: Path, **changes: Any) -> Path:
         counting_values(directory / "unused"),
         {
             "agent": IN_TURNS,
-            "trainer": {"max_opts": 30, "eval_interval": 10, "record_interval": 10, "checkpoint_seconds": 0.1},
+            "trainer": {
+                "max_opts": 30,
+                "eval_interval": EVAL_INTERVAL,
+                "record_interval": 10,
+                "checkpoint_seconds": 0.1,
+            },
             "evaluator": {"target": "tests.crossborder.sweeps.worth:WorthEvaluator"},
         },
     )

@@ -34,7 +34,7 @@ def none_is_alive(pids: list[int]) -> bool:
 def has_spare(keeper: Command) -> bool:
     """Whether the spare waits: its ingest, which it starts last, is there."""
     children = [pid for pid in children_of(keeper.process.pid) if is_alive(pid)]
-    return len(children) == 2 and bool(children_of(max(children)))
+    return len(children) == 2 and bool(children_of(children[-1]))
 
 
 @pytest.mark.own_children
@@ -48,7 +48,7 @@ def test_when_the_learner_is_killed_the_spare_goes_on_and_nothing_acknowledged_i
     actor = start("actor-worker", "--learner", before["learner"])
     wait_for(lambda: steps_by_actor(run_dir), "the actor joins")
     wait_for(lambda: has_spare(keeper), "the spare waits")
-    learner, spare = sorted(children_of(keeper.process.pid))
+    learner, spare = children_of(keeper.process.pid)
     kill(learner)
     wait_for(lambda: "resumed at opt step" in keeper.output(), "the spare takes over")
     assert oldest_child(keeper.process.pid) == spare

@@ -139,7 +139,7 @@ def test_while_the_mirror_cannot_be_reached_training_goes_on_and_it_catches_up(
     rows = replay_of(run).committed
     wait_for(lambda: replay_of(run).committed > rows + 50, "training goes on")
     assert block.mirrored <= rows
-    assert "is not mirrored, the next one is tried" in server.output()
+    wait_for(lambda: "is not mirrored, the next one is tried" in server.output(), "the log says so")
     (tmp_path / "mirror").unlink()
     (tmp_path / "away").rename(tmp_path / "mirror")
     wait_for(lambda: block.mirrored > rows, "it catches up")
