@@ -22,6 +22,10 @@ MAX_STACK: Final = 16
 """The most frames in one observation."""
 _CHECKED: Final = frozenset({"bool", "int", "float", "str", "None"})
 """The types whose values are compared with the annotations of a target that has no ``Config``."""
+_TOO_LARGE: Final = re.compile(
+    "can't allocate memory|out of memory|array is too big|Maximum allowed size|size calculation overflowed"
+)
+"""What torch and numpy say of a tensor for which there is no memory, in errors that are no MemoryError."""
 MAX_RATE_HZ: Final = 1000.0
 """The highest rate of an actor: the system wakes a process a tenth of a millisecond late."""
 
@@ -44,14 +48,22 @@ class PluginConfig(Settings):
             given: arguments for every target.
 
         Raises:
-            PluginError: the part needs the home of a user that has none. A part may raise any other error.
+            PluginError: the part needs the home of a user that has none, or more memory than there is. A part may raise
+                any other error.
         """
         target = part_loading.load_part(self.target)
         if optional:
             named = inspect.signature(target).parameters.keys() - self.params.keys()
             given |= {name: value for name, value in optional.items() if name in named}
         with keeping_globals(self.target), naming_missing_home(self.target):
-            return target(**given, **self.params)
+            try:
+                return target(**given, **self.params)
+            except (MemoryError, RuntimeError, ValueError) as error:
+                if not isinstance(error, MemoryError) and not _TOO_LARGE.search(str(error)):
+                    raise
+                raise PluginError(
+                    f"{self.target}: expected params for which the memory suffices, found {self.params}: {error}"
+                ) from error
 
     def check(
         self, where: str, given: Set[str], params_at: str | None = None, *, optional: Set[str] = frozenset()

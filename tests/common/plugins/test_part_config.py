@@ -112,3 +112,24 @@ def test_an_age_of_models_is_limited_only_at_a_rate() -> None:
 
 def test_evaluations_keep_the_rate() -> None:
     assert EnvConfig(target="tests.parts:CountingEnv", rate_hz=20.0).for_evaluation().rate_hz == 20.0
+
+
+@pytest.mark.parametrize(
+    ("target", "params"),
+    [
+        ("numpy:zeros", {"shape": 1 << 60}),
+        ("numpy:arange", {"stop": 1 << 62}),
+        ("torch:zeros", {"size": [1 << 55]}),
+        ("torch:zeros", {"size": [1 << 62]}),
+    ],
+)
+def test_a_part_that_asks_for_more_memory_than_there_is_is_named_with_its_parameters(
+    target: str, params: dict[str, Any]
+) -> None:
+    with pytest.raises(PluginError, match=rf"{target}: expected params for which the memory suffices, found \{{'"):
+        PluginConfig(target=target, params=params).build()
+
+
+def test_another_error_of_a_part_stays_as_it_is() -> None:
+    with pytest.raises(RuntimeError, match="non-negative"):
+        PluginConfig(target="torch:zeros", params={"size": [-1]}).build()
