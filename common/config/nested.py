@@ -6,7 +6,7 @@ import re
 import sys
 from copy import deepcopy
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import yaml
 
@@ -14,12 +14,16 @@ from common.depth import bound_depth
 from common.errors import ConfigError
 from common.hints import nearest_path
 
+MOST_INTEGER: Final = (1 << 63) - 1
+"""The largest integer of a configuration."""
+
 
 class _Loader(yaml.SafeLoader):
-    """Refuses a mapping in which a key stands twice, where yaml silently takes the last value, and texts with NUL.
+    """Refuses a key that stands twice in a mapping, texts with NUL, and integers that 64 bits cannot hold.
 
-    No path, host and word of a command line may have NUL: the system would raise where the text is used. 1e-3 is a
-    number, as in YAML 1.2; in YAML 1.1, which yaml reads, a number needs a point and a sign.
+    yaml would silently take the last value of the key. numpy, torch and the wire have no larger integers. No path, host
+    and word of a command line may have NUL: the system would raise where the text is used. 1e-3 is a number, as in YAML
+    1.2; in YAML 1.1, which yaml reads, a number needs a point and a sign.
     """
 
     def compose_scalar_node(self, anchor: Any) -> yaml.ScalarNode:
@@ -27,6 +31,13 @@ class _Loader(yaml.SafeLoader):
         if "\0" in node.value:
             raise ValueError(f"line {node.start_mark.line + 1}: expected texts without NUL, found {node.value!r}")
         return node
+
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        value: int = super().construct_yaml_int(node)
+        if not -MOST_INTEGER <= value <= MOST_INTEGER:
+            line = node.start_mark.line + 1
+            raise ValueError(f"line {line}: expected integers of up to {MOST_INTEGER}, found {node.value}")
+        return value
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         # Merge keys (<<) are resolved later. A merged mapping may have a key that the mapping itself has.
@@ -39,6 +50,9 @@ class _Loader(yaml.SafeLoader):
                 raise ValueError(f"line {line}: expected the key '{key.value}' once, found it in line {first} too")
             lines[key.tag, key.value] = line
         return node
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
 
 
 class _Dumper(yaml.SafeDumper):
@@ -62,8 +76,8 @@ def parse_yaml(text: str) -> Any:
 
     Raises:
         yaml.YAMLError: it is no YAML.
-        ValueError: a key stands twice in a mapping, a text has NUL, a value cannot be, such as the date 2024-13-01, or
-            lists and mappings are nested too deep.
+        ValueError: a key stands twice in a mapping, a text has NUL, an integer is too large, a value cannot be, such as
+            the date 2024-13-01, or lists and mappings are nested too deep.
     """
     loader = _Loader(text)
     try:
@@ -124,7 +138,9 @@ def assign(values: dict[str, Any], assignment: str) -> None:
     try:
         value = parse_yaml(text)
     except (yaml.YAMLError, ValueError) as error:
-        raise ConfigError(f"--set {path}: expected a YAML value, found '{text}'") from error
+        # A YAMLError has lines with a picture of the text.
+        why = f" ({error})" if isinstance(error, ValueError) else ""
+        raise ConfigError(f"--set {path}: expected a YAML value, found '{text}'{why}") from error
     put(values, path, value)
 
 

@@ -23,6 +23,11 @@ def test_a_file_is_read_as_a_mapping(tmp_path: Path, text: bytes, values: dict[s
         (b"a: 1\nb: {c: 1}\na: 2", "not valid YAML: line 3: expected the key 'a' once, found it in line 1 too"),
         (b"b:\n  - {c: 1}\n  - c: 1\n    c: 1", "not valid YAML: line 4: expected the key 'c' once"),
         (b'a: 1\nb: ["x\\0"]', r"not valid YAML: line 2: expected texts without NUL, found 'x\\x00'"),
+        (
+            b"a: 1\nb: [99999999999999999999]",
+            r"not valid YAML: line 2: expected integers of up to 9223372036854775807, found",
+        ),
+        (b"a: -0xffffffffffffffffff", r"not valid YAML: line 1: expected integers of up to \d+, found -0xffff"),
         (b"[]", "expected a mapping, found list"),
         (b"0", "expected a mapping, found int"),
         (b"\xff\xfe\x00a", "cannot be read"),
@@ -51,6 +56,16 @@ def test_a_merged_mapping_may_have_a_key_that_the_mapping_itself_has(tmp_path: P
 def test_a_value_of_the_command_line_has_each_key_once() -> None:
     with pytest.raises(ConfigError, match=r"--set env: expected a YAML value, found '\{a: 1, a: 2\}'"):
         assign({}, "env={a: 1, a: 2}")
+
+
+def test_an_integer_of_the_command_line_fits_64_bits() -> None:
+    values: dict[str, Any] = {}
+    assign(values, "seed=9223372036854775807")
+    assert values == {"seed": 9223372036854775807}
+    with pytest.raises(
+        ConfigError, match=r"--set seed: .*found '9223372036854775808' \(line 1: expected integers of up"
+    ):
+        assign({}, "seed=9223372036854775808")
 
 
 @pytest.mark.parametrize("text", ["", "null", "a: b # c", "runs/\U0001f916", "\udcff", "two\nlines", "x" * 200])
