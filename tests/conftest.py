@@ -395,7 +395,7 @@ HAS_ENDED = (FileNotFoundError, ProcessLookupError)
 
 
 def children_of(pid: int) -> list[int]:
-    """Process ids of the direct children, the oldest first. Its id may be the largest: Linux begins again at 300."""
+    """Process ids of the direct children, the oldest first. A later one may have a smaller id: Linux begins anew at 300."""
     found = ""
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
         with contextlib.suppress(*HAS_ENDED):  # A thread may end meanwhile.

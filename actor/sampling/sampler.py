@@ -203,7 +203,7 @@ class Sampler:
                 self._ended = None
                 return
             acted = monotonic()
-        # 2. The environments step; the row is complete with what came of it.
+        # 2. The environments step, which completes the rows of this round.
         outcome = lanes.step(actions)
         if self._noted is not None:
             self._noted.note(NEXT, next_of(outcome, self._stacker))

@@ -220,7 +220,7 @@ class SeatsEnv(VectorEnv[Any, Any, Any]):
         return self._obs.batch, rewards, terminated, truncated, infos
 
     def _finish(self, calls: list[Any], groups: Sequence[_Group]) -> list[Any]:
-        """What calls return; others than learners choose until each call has ended."""
+        """The results of calls. Agents that do not learn choose their actions until each call has ended."""
         found: list[Any] = [None] * len(calls)
         answers: dict[int, Any] = dict.fromkeys(range(len(calls)))
         while answers:

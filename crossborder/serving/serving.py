@@ -97,7 +97,8 @@ async def serve(
         page.tick()  # Its health is good before anybody is told where it listens.
         on_listening(Places(address, websocket, metrics.port))
         failed = await _tick_until(ends, ticks, working)
-        sessions.stop(is_run_over=(is_over := is_run_over()))
+        is_over = is_run_over()
+        sessions.stop(is_run_over=is_over)
         if is_over:
             await asyncio.sleep(FAREWELL_SECONDS)
         for task in failed:
