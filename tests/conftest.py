@@ -395,7 +395,7 @@ HAS_ENDED = (FileNotFoundError, ProcessLookupError)
 
 
 def children_of(pid: int) -> list[int]:
-    """Process ids of the direct children, the oldest first. A later one may have a smaller id: Linux begins anew at 300."""
+    """Process ids of the direct children, the oldest first, whose id may be the largest: Linux counts from 300 anew."""
     found = ""
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
         with contextlib.suppress(*HAS_ENDED):  # A thread may end meanwhile.
