@@ -51,6 +51,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
     ) -> pb.StatusResponse:
         core, control = self._core, self._core.control
         newest, now = core.models.newest(), time.monotonic()
+        core.publish_totals()  # The totals of this moment, since the answer has the actors of this moment beside them.
         self._audit.note("admin", "ok", **current_caller.get().facts())
         return pb.StatusResponse(
             run_id=core.run_id,

@@ -276,21 +276,13 @@ class IngestCore:
 
         The trainer takes each tick as a sign of life, and a tick looks for a sign of life of the trainer.
         """
-        # Ingest is the only writer of these words, and the trainer may read between any two of them. So a count that
-        # says whether a mean exists is written after the mean.
         self.control.ingest_beats += 1
         self.trainer_watch.look()
         for actor_id in self.registry.expire():
             log.warning("actor %d is lost: away for %g s", actor_id, self.config.server.lost_seconds)
         for actor_id in self.registry.forget_idle():
             log.warning("actor %d has joined and opened no stream in time; its id is free again", actor_id)
-        self.control.actors_online = self.registry.count(ActorState.ONLINE)
-        self.control.actors_present = len(self.registry.present_rows())
-        self.control.env_steps = self.registry.total("env_steps")
-        if self.registry.has_episodes:  # Until then the means of the former ingest process stay.
-            self.control.return_mean = self.registry.return_mean()
-            self.control.length_mean = self.registry.length_mean()
-        self.control.episodes = self.registry.total("episodes")
+        self.publish_totals()
         self.fleet_rates.tick(self.registry.online_rows)
         self.answers.note_newest()
         if self.pool is not None:
@@ -298,3 +290,15 @@ class IngestCore:
         self.quarantine.tick()
         self._ages.note(self.memory.committed, time.monotonic())
         self.control.oldest_item_at = self._ages.came_at(self.memory.first())
+
+    def publish_totals(self) -> None:
+        """Write what all actors together have done into the control block."""
+        # Ingest is the only writer of these words, and the trainer may read between any two of them. So a count that
+        # says whether a mean exists is written after the mean.
+        self.control.actors_online = self.registry.count(ActorState.ONLINE)
+        self.control.actors_present = len(self.registry.present_rows())
+        self.control.env_steps = self.registry.total("env_steps")
+        if self.registry.has_episodes:  # Until then the means of the former ingest process stay.
+            self.control.return_mean = self.registry.return_mean()
+            self.control.length_mean = self.registry.length_mean()
+        self.control.episodes = self.registry.total("episodes")

@@ -55,7 +55,7 @@ def test_status_tells_of_an_actor_everything_that_is_known(client: Client) -> No
     talk = Talk(client.stub)
     talk.say(client.batch(1, report=report))
     found = status(client)
-    assert (found.inserted, found.replay_items) == (5, 4)
+    assert (found.inserted, found.replay_items, found.return_mean) == (5, 4, 1.5)
     (actor,) = found.actors
     assert actor.silent_seconds >= 0
     actor.ClearField("silent_seconds")
