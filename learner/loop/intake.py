@@ -46,6 +46,7 @@ class Intake:
         control.trainer_waits_for = 0  # A killed training process may have left another number.
         self._considered = buffer.inserted
         """The number of inserted steps at the last call of ``may_sample``."""
+        self._drawn, self._batch_steps = buffer.sampled, 0
         self._seen_steps, self._seen_at = -1, clock()
 
     def show_life(self) -> None:
@@ -59,7 +60,9 @@ class Intake:
 
     def note_step(self, opt_steps: int) -> None:
         """Tell ingest of an opt step that was taken, the last of ``opt_steps``."""
-        self._control.sampled, self._control.opt_steps = self._buffer.sampled, opt_steps
+        drawn = self._buffer.sampled
+        self._batch_steps, self._drawn = drawn - self._drawn, drawn
+        self._control.sampled, self._control.opt_steps = drawn, opt_steps
         self._release_held()
 
     def wait(self) -> None:
@@ -72,6 +75,8 @@ class Intake:
         self._watch_starvation(self._buffer.inserted, started)
         # Ingest rings the bell only if it sees the number after it has stored rows. So the number is set first and the
         # counter is read once more afterwards: either ingest sees the number, or the new steps are seen here.
+        needs_shares = self._ratio.limiter().is_in_step(self._considered, self._buffer.sampled)
+        self._control.batch_steps = self._batch_steps if needs_shares else 0
         self._control.trainer_waits_for = self._considered + 1
         fence()
         self._release_held()  # The ratio may allow a draw for which there are not enough rows yet.
