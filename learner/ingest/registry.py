@@ -272,7 +272,7 @@ class Registry:
 
     def note_batch(
         self, row: int, steps: int, behaviour_opt_steps: int, returns: Sequence[float], lengths: Sequence[int]
-    ) -> None:
+    ) -> int:
         """Note a batch that was stored and the episodes that came with it.
 
         Args:
@@ -281,6 +281,9 @@ class Registry:
             behaviour_opt_steps: mean opt steps of the models that acted.
             returns: of the episodes, oldest first.
             lengths: of the same episodes.
+
+        Returns:
+            The steps that the actor has stored in all.
         """
         self._items[row] += steps
         self._behaviour_opt_steps[row] = behaviour_opt_steps
@@ -289,6 +292,7 @@ class Registry:
             self._table["last_return"][row] = returns[-1]
             self._returns.extend(returns)
             self._lengths.extend(lengths)
+        return int(self._items[row])
 
     def note_successes(self, successes: Sequence[bool]) -> None:
         """Note which of a batch's episodes succeeded; episodes that do not report it are left out."""
