@@ -134,7 +134,7 @@ def test_an_actor_in_step_waits_for_the_share_of_another_and_then_for_the_draw(t
     core.control.sampled, core.control.trainer_waits_for = 20, 0
     core.settle_turns()
     assert [core.holds(row) for row in rows] == [False, False]
-    assert core.take_freed() == set(rows)
+    assert set(rows) <= core.take_freed()
     lone.close()
 
 
