@@ -92,10 +92,12 @@ def test_a_trainer_in_step_with_its_actors_tells_how_many_steps_its_next_batch_n
     for drawn in (0, 64, 96):
         counts.sampled = drawn
         intake.note_step(1)
+        assert intake.may_sample()
         intake.wait()
     assert told[1::2] == [0, 64, 32], "by its last draw"
     counts.sampled = 200
     intake.note_step(2)
+    assert not intake.may_sample()
     intake.wait()
     assert told[-1] == 0, "the ratio holds the trainer back, so it needs no batch of rows"
 
