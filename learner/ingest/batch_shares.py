@@ -1,83 +1,57 @@
-"""Which actors wait for the others, so that all of them give equal shares of a batch. Decisions without I/O."""
+"""Turns in which actors also wait for each other, so that all give equal shares of a batch. Decisions without I/O."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 
+from learner.ingest.fair_turns import FairTurns
 
-class BatchShares:
-    """Holds an actor that has given its share of the next batch until the batch is drawn.
 
-    A queue needs all steps of a batch before it draws. Without shares a fast actor would act on with the old model
-    while the queue waits for the slow ones. A share is the batch divided by the number of actors that give: those that
-    have an open stream and have stored something. Each actor's steps are counted from its first step on, and a share
-    ends at each multiple of its size. So if an actor's lanes have room for whole rollouts in it, they end there too.
+class BatchShares(FairTurns):
+    """Turns of actors that also wait for each other once they have given their shares of a queue's next batch.
 
-    An actor is held only while another one owes its share. One that leaves, or stores nothing for ``lost_seconds``,
-    owes nothing until it stores again, and the shares of the others grow. If nobody owes and the batch is still not
-    whole, nobody is held.
-
-    Args:
-        is_online: whether the actor in this row of the actor table has an open stream.
-        lost_seconds: how long the others wait for an actor that stores nothing.
-        clock: seconds, monotonic.
+    So no fast actor acts on with the old model while the queue waits for slow ones. A share is the batch divided by the
+    number of actors that are online and have stored something. It ends at each multiple of its size, counted from the
+    actor's first step on; so rollouts end there too, if a share is whole rollouts of the actor's lanes. Actors wait
+    only for one that owes its share. One that is not online, or has stored nothing for ``lost_seconds``, owes nothing
+    until it stores again, and the shares of the others grow.
     """
 
     def __init__(
         self, is_online: Callable[[int], bool], lost_seconds: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
+        super().__init__()
         self._is_online, self._lost_seconds, self._clock = is_online, lost_seconds, clock
-        self._awaited_since: dict[int, float] = {}
-        """By actor that gives, when it last stored something or the last batch was drawn, whichever came later."""
-        self._gave = set[int]()
-        """Those that have given their shares since the last batch was drawn."""
-        self._drawn = 0
-        self._held, self._freed = set[int](), set[int]()
-
-    @property
-    def holds_any(self) -> bool:
-        """Whether any actor must wait."""
-        return bool(self._held)
+        self._since: dict[int, float] = {}
+        """By actor, when it last stored something, or the last batch was drawn if that came later."""
+        self._drawn, self._gave = 0, set[int]()
 
     def holds(self, actor: int) -> bool:
-        """Whether the actor, a row of the actor table, must wait."""
-        return actor in self._held
+        return actor in self._gave or super().holds(actor)
 
-    def take_freed(self) -> set[int]:
-        """Return the actors that have been let go since the last call."""
-        freed, self._freed = self._freed, set()
-        return freed
+    def settle(self, excess: float) -> float:
+        steps = super().settle(excess)
+        return 1.0 if self._gave else steps  # The next draw lets those go on that have given their shares.
 
-    def note_batch(self, actor: int, steps: int, total: int, batch_steps: int) -> None:
-        """Note that an actor has stored ``steps``, and ``total`` in all; for ``batch_steps`` see ``settle``."""
-        self._awaited_since[actor] = self._clock()
-        n = len(self._awaited_since)
-        if batch_steps and total * n // batch_steps > (total - steps) * n // batch_steps:
+    def note_share(self, actor: int, steps: int, total: int, batch: int) -> None:
+        """Note that an actor has stored ``steps``, and ``total`` so far, of batches of ``batch`` steps."""
+        self._since[actor] = self._clock()
+        n = len(self._since)
+        if batch and total * n // batch > (total - steps) * n // batch:
             self._gave.add(actor)
-            self._held.add(actor)
 
-    def settle(self, drawn: int, batch_steps: int, *, lacks_steps: bool) -> None:
-        """Let actors go on once a batch is drawn, or once nobody owes a share of it.
+    def settle_shares(self, drawn: int, batch: int, *, lacks_steps: bool) -> None:
+        """Let actors go on if more steps were ``drawn`` so far, the ``batch`` is 0, or nobody owes and it is not whole.
 
-        Args:
-            drawn: steps ever drawn.
-            batch_steps: steps of a batch; 0 if actors need not wait for each other.
-            lacks_steps: whether the trainer has seen all steps and waits for more. Otherwise the batch may be whole,
-                and all wait until it is drawn.
+        Nobody can know that it is not whole before the trainer has seen all steps and ``lacks_steps``.
         """
         is_drawn, self._drawn = drawn != self._drawn, drawn
         if is_drawn:
-            self._gave.clear()
-            self._awaited_since = dict.fromkeys(self._awaited_since, self._clock())
-        if is_drawn or not batch_steps or (lacks_steps and self._held and not self._find_debtors()):
-            self._freed |= self._held
-            self._held = set()
-
-    def _find_debtors(self) -> set[int]:
-        """The actors that still have to give their shares."""
-        late = self._clock() - self._lost_seconds
-        for actor, since in list(self._awaited_since.items()):
-            if not self._is_online(actor) or (since < late and actor not in self._gave):
-                del self._awaited_since[actor]
-        return self._awaited_since.keys() - self._gave
+            self._since = dict.fromkeys(self._since, self._clock())
+        elif lacks_steps and self._gave:
+            late, gave = self._clock() - self._lost_seconds, self._gave
+            self._since = {a: t for a, t in self._since.items() if self._is_online(a) and (t >= late or a in gave)}
+        if is_drawn or not batch or (lacks_steps and self._since.keys() <= self._gave):
+            self._freed |= self._gave
+            self._gave = set()

@@ -22,7 +22,6 @@ from learner.ingest.batch_limits import BatchLimits, present_limits
 from learner.ingest.batch_shares import BatchShares
 from learner.ingest.batch_traces import BatchTraces
 from learner.ingest.cordons import Cordons
-from learner.ingest.fair_turns import FairTurns
 from learner.ingest.fleet_metrics import FleetRates
 from learner.ingest.leading import Leading
 from learner.ingest.limits import AddressIds, ModelRepeats, Shares
@@ -160,10 +159,7 @@ class IngestCore:
         self.batch_limits = BatchLimits(directory, present_limits(config), self.memory.capacity)
         self.shares = Shares(config.replay.capacity, server.replay_share)
         self.ratio = LiveRatio(self.control, RatioLimiter.of(config, self.memory.steps_began))
-        self.turns = FairTurns()
-        self.batch_shares = BatchShares(
-            lambda row: registry.state(row) is ActorState.ONLINE, config.server.lost_seconds
-        )
+        self.turns = BatchShares(lambda row: registry.state(row) is ActorState.ONLINE, server.lost_seconds)
         # 6. The models that actors fetch.
         self.models = ModelSlots(directory / "models", boot.model_bytes, create=False)
         self.answers = ModelAnswers(self.models, config.trainer.model_deltas)
@@ -226,35 +222,24 @@ class IngestCore:
         if self.scoring is not None:
             (self.scoring.actors.add if evaluates else self.scoring.actors.discard)(row)
 
-    def holds(self, row: int) -> bool:
-        """Whether the actor in this row of the actor table waits for its turn, or for the others' shares of a batch."""
-        return self.turns.holds(row) or self.batch_shares.holds(row)
-
-    def take_freed(self) -> set[int]:
-        """Return the rows of actors that may have to wait no longer, since the last call."""
-        return self.turns.take_freed() | self.batch_shares.take_freed()
-
     def settle_turns(self) -> int:
         """Let actors go on whose turn has come, by the steps that the trainer has drawn.
 
         Returns:
             The number of drawn steps at which the next actor's turn comes; 0 if no actor waits.
         """
-        control = self.control
-        sampled = control.sampled  # Read once: the trainer counts on while ingest works this out.
-        lacks_steps = control.trainer_waits_for > self.memory.steps
-        self.batch_shares.settle(sampled, 0 if control.stopping else control.batch_steps, lacks_steps=lacks_steps)
+        sampled = self.control.sampled  # Read once: the trainer counts on while ingest works this out.
+        batch = 0 if self.control.stopping else self.control.batch_steps
+        self.turns.settle_shares(sampled, batch, lacks_steps=self.control.trainer_waits_for > self.memory.steps)
         steps = self.turns.settle(self.excess(sampled))
-        draws = 1 if self.batch_shares.holds_any else self.ratio.limiter().draws_for(steps)
-        return sampled + draws if draws else 0
+        return sampled + self.ratio.limiter().draws_for(steps) if steps else 0
 
     def excess(self, sampled: int) -> float:
         """Stored steps beyond the number that the replay ratio allows for ``sampled`` drawn steps.
 
-        While the trainer waits and has seen all steps the result is 0, so no actor is held back. The ratio may allow
-        the trainer's next draw, but a queue or a view may need more rows for it than the replay holds, or an agent may
-        have its own warm-up: if actors waited too, neither side could go on. Steps that the trainer has not seen yet
-        may be enough, so the ratio holds until it has looked at them, however long it takes to wake up.
+        While the trainer waits and has seen all steps the result is 0: a queue, a view or an agent's own warm-up may
+        need more rows than the replay holds, and if actors waited too, neither side could go on. Steps that the trainer
+        has not seen yet may be enough, so the ratio holds until it has looked at them, however late it wakes up.
         """
         steps = self.memory.steps
         if self.control.stopping or self.control.trainer_waits_for > steps:

@@ -153,7 +153,7 @@ class LearnerServicer(pb_grpc.LearnerServiceServicer):
             fence()
             if release_at > control.sampled or not release_at:
                 break
-        freed = self._core.take_freed() & self._newest.keys()
+        freed = self._core.turns.take_freed() & self._newest.keys()
         for stream in self._streams if control.stopping else [self._newest[row] for row in freed]:
             stream.awake.set()
 
@@ -270,7 +270,7 @@ class LearnerServicer(pb_grpc.LearnerServiceServicer):
     async def _hold(self, stream: ActorStream, row: int) -> None:
         """Wait until the replay ratio, and then the actor's share of the replay, let the actor go on."""
         core = self._core
-        if core.holds(row) and not stream.is_leaving:
+        if core.turns.holds(row) and not stream.is_leaving:
             await self._hold_for_turn(stream, row)
         while not (core.control.stopping or stream.is_leaving) and (seconds := self._share_wait(row)):
             core.counts.quota_hold_seconds["items"] += await self._wait(stream, min(seconds, STILL_HERE_SECONDS))
@@ -287,7 +287,7 @@ class LearnerServicer(pb_grpc.LearnerServiceServicer):
         Raises:
             OverLimitError: it has one.
         """
-        is_held = self._core.holds(row) or self._share_wait(row) > 0
+        is_held = self._core.turns.holds(row) or self._share_wait(row) > 0
         if request.head.seq and is_held and not self._core.control.stopping:
             raise OverLimitError(
                 f"actor {self._core.registry.actor_id(row)}: expected a heartbeat (seq 0) at the beginning of a stream "
@@ -298,7 +298,7 @@ class LearnerServicer(pb_grpc.LearnerServiceServicer):
         core = self._core
         self._wake_streams()
         try:
-            while core.holds(row) and not stream.is_leaving:
+            while core.turns.holds(row) and not stream.is_leaving:
                 if not stream.is_held:
                     stream.is_held = True
                     await stream.send()  # Otherwise the actor would go on until its window is full.

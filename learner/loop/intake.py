@@ -43,10 +43,10 @@ class Intake:
         self._buffer, self._ratio, self._control, self._bell = buffer, ratio, control, bell
         self._release_held = release_held
         self._starvation_seconds, self._clock = starvation_seconds, clock
-        control.trainer_waits_for = 0  # A killed training process may have left another number.
+        control.trainer_waits_for = control.batch_steps = 0  # A killed training process may have left other numbers.
         self._considered = buffer.inserted
         """The number of inserted steps at the last call of ``may_sample``."""
-        self._drawn, self._batch_steps = buffer.sampled, 0
+        self._drawn, self._batch = buffer.sampled, 0
         self._seen_steps, self._seen_at = -1, clock()
 
     def show_life(self) -> None:
@@ -60,9 +60,8 @@ class Intake:
 
     def note_step(self, opt_steps: int) -> None:
         """Tell ingest of an opt step that was taken, the last of ``opt_steps``."""
-        drawn = self._buffer.sampled
-        self._batch_steps, self._drawn = drawn - self._drawn, drawn
-        self._control.sampled, self._control.opt_steps = drawn, opt_steps
+        self._batch, self._drawn = self._buffer.sampled - self._drawn, self._buffer.sampled
+        self._control.sampled, self._control.opt_steps = self._drawn, opt_steps
         self._release_held()
 
     def wait(self) -> None:
@@ -75,8 +74,11 @@ class Intake:
         self._watch_starvation(self._buffer.inserted, started)
         # Ingest rings the bell only if it sees the number after it has stored rows. So the number is set first and the
         # counter is read once more afterwards: either ingest sees the number, or the new steps are seen here.
-        needs_shares = self._ratio.limiter().is_in_step(self._considered, self._buffer.sampled)
-        self._control.batch_steps = self._batch_steps if needs_shares else 0
+        limiter = self._ratio.limiter()
+        is_in_step = limiter.samples_per_insert is not None and limiter.error_buffer is None
+        # If the ratio lets the trainer draw and it waits all the same, a queue has too few steps for the next batch.
+        lacks_batch = is_in_step and limiter.may_sample(self._considered, self._buffer.sampled)
+        self._control.batch_steps = self._batch if lacks_batch else 0
         self._control.trainer_waits_for = self._considered + 1
         fence()
         self._release_held()  # The ratio may allow a draw for which there are not enough rows yet.

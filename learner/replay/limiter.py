@@ -66,11 +66,6 @@ class RatioLimiter:
             return True
         return sampled <= self._due(inserted, self.samples_per_insert) + self._error()
 
-    def is_in_step(self, inserted: int, sampled: int) -> bool:
-        """Whether actors wait for each batch and the ratio allows the next draw: if none is made, rows are missing."""
-        is_paced = self.samples_per_insert is not None and self.error_buffer is None
-        return is_paced and self.may_sample(inserted, sampled)
-
     def draws_between(self, before: int, after: int) -> int:
         """Steps to draw for the steps that were inserted while ``inserted`` went from ``before`` to ``after``."""
         counted = max(after, self._warm_at()) - max(before, self._warm_at())

@@ -87,7 +87,7 @@ class ControlBlock(Words):
     opt_steps = Word(32)
     """Opt steps that the trainer has taken."""
     batch_steps = Word(38)
-    """Steps of the next batch, for which actors in step with the trainer give equal shares; 0: they need not."""
+    """Steps of a batch of which actors in step with the trainer give equal shares; 0: they need not."""
     # Written by ingest.
     success_mean = Word(33, float)
     """Share of successes among the last 100 episodes that say whether they succeeded."""

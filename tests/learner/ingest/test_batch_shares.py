@@ -23,13 +23,13 @@ class Queue:
 
     def store(self, actor: int, steps: int) -> None:
         self.totals[actor] = self.totals.get(actor, 0) + steps
-        self.shares.note_batch(actor, steps, self.totals[actor], self.batch)
+        self.shares.note_share(actor, steps, self.totals[actor], self.batch)
 
     def look(self, *, needs: int | None = None) -> bool:
         """Let the trainer look at all steps, and draw if ``needs`` of them wait, by default a batch; whether it did."""
         can_draw = sum(self.totals.values()) - self.drawn >= (self.batch if needs is None else needs)
         self.drawn += self.batch if can_draw else 0
-        self.shares.settle(self.drawn, self.batch, lacks_steps=not can_draw)
+        self.shares.settle_shares(self.drawn, self.batch, lacks_steps=not can_draw)
         return can_draw
 
     def held(self) -> list[int]:
@@ -54,7 +54,7 @@ def test_an_actor_that_has_given_its_share_waits_until_the_batch_is_drawn() -> N
     assert queue.held() == [FAST], "the trainer waits for the slow actor"
     queue.store(SLOW, 40)
     assert queue.held() == [FAST, SLOW]
-    queue.shares.settle(0, queue.batch, lacks_steps=False)
+    queue.shares.settle_shares(0, queue.batch, lacks_steps=False)
     assert queue.held() == [FAST, SLOW], "the batch is whole, and the trainer learns"
     assert queue.look()
     assert queue.held() == []
@@ -65,11 +65,11 @@ def test_each_actor_that_is_let_go_is_told_once() -> None:
     queue.store(FAST, 40)
     assert queue.shares.take_freed() == set()
     queue.store(SLOW, 40)
-    assert queue.shares.holds_any
+    assert queue.shares.settle(0.0) == 1, "it asks for the next draw"
     queue.look()
     assert queue.shares.take_freed() == {FAST, SLOW}
     assert queue.shares.take_freed() == set()
-    assert not queue.shares.holds_any
+    assert queue.shares.settle(0.0) == 0
 
 
 def test_steps_beyond_a_share_count_for_the_next_one() -> None:
@@ -91,18 +91,19 @@ def test_an_actor_alone_never_waits_for_others() -> None:
     assert queue.held() == []
 
 
-def test_nobody_waits_if_all_have_given_their_shares_and_the_batch_is_not_whole() -> None:
+def test_all_owe_another_share_if_all_have_given_theirs_and_the_batch_is_not_whole() -> None:
     """The lanes of an actor may have no room for whole rollouts in its share."""
     queue = begun(FAST, SLOW)
     queue.store(FAST, 40)
     queue.store(SLOW, 40)
     assert not queue.look(needs=120)
     assert queue.held() == []
-    queue.store(FAST, 20)
+    queue.store(FAST, 50)
+    assert not queue.look(needs=200)
+    assert queue.held() == [FAST]
+    queue.store(SLOW, 50)
+    assert not queue.look(needs=1000)
     assert queue.held() == []
-    queue.store(FAST, 30)
-    queue.look(needs=200)
-    assert queue.held() == [], "nobody owes anything to this batch"
 
 
 @pytest.mark.parametrize("how", ["killed", "silent"])
@@ -172,7 +173,7 @@ def test_nobody_waits_while_no_batch_is_known_and_all_go_on_if_shares_end() -> N
     queue.batch = 100
     queue.store(FAST, 50)
     assert queue.held() == [FAST]
-    queue.shares.settle(0, 0, lacks_steps=False)
+    queue.shares.settle_shares(0, 0, lacks_steps=False)
     assert queue.held() == [], "training is over, or the ratio was changed"
 
 
@@ -192,5 +193,5 @@ def test_someone_can_always_go_on(batch: int, unit: list[int], turns: Iterable[t
         ready = sum(queue.totals.get(i, 0) // size * size for i, size in enumerate(unit))
         can_draw = ready - drawn >= batch
         drawn += batch if can_draw else 0
-        queue.shares.settle(drawn, batch, lacks_steps=not can_draw)
+        queue.shares.settle_shares(drawn, batch, lacks_steps=not can_draw)
         assert len(queue.held()) < len(queue.totals), "all actors wait, and so does the trainer"

@@ -127,14 +127,14 @@ def test_an_actor_in_step_waits_for_the_share_of_another_and_then_for_the_draw(t
     push(core, rows[0], batch(1))
     push(core, rows[0], batch(2))
     assert wait_for_rows() == 1, "ingest asks for the bell at the next draw"
-    assert [core.holds(row) for row in rows] == [True, False]
-    assert rows[1] in core.take_freed()
+    assert [core.turns.holds(row) for row in rows] == [True, False]
+    assert rows[1] in core.turns.take_freed()
     push(core, rows[1], batch(2, incarnation=other))
-    assert [core.holds(row) for row in rows] == [True, True], "the trainer has not looked at the last share"
+    assert [core.turns.holds(row) for row in rows] == [True, True], "the trainer has not looked at the last share"
     core.control.sampled, core.control.trainer_waits_for = 20, 0
     core.settle_turns()
-    assert [core.holds(row) for row in rows] == [False, False]
-    assert set(rows) <= core.take_freed()
+    assert [core.turns.holds(row) for row in rows] == [False, False]
+    assert set(rows) <= core.turns.take_freed()
     lone.close()
 
 
@@ -145,10 +145,10 @@ def test_nobody_waits_for_a_share_when_training_is_over(tmp_path: Path) -> None:
     row = enter(core)
     core.control.batch_steps = 5
     push(core, row, batch(1))
-    assert core.batch_shares.holds(row)
+    assert core.turns.holds(row)
     core.control.stopping = 1
     assert core.settle_turns() == 0
-    assert not core.holds(row)
+    assert not core.turns.holds(row)
     lone.close()
 
 

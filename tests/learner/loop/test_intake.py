@@ -38,13 +38,14 @@ def make(
     release_held: Callable[[], None] = lambda: None,
     *,
     ratio: float | None = None,
+    error_buffer: float | None = None,
 ) -> tuple[Intake, Counts, ControlBlock, Bell]:
     counts, control, bell = Counts(), ControlBlock.open(directory, create=True), Bell.create()
     control.trainer_waits_for = 1  # As a process that was killed has left it.
     now = iter(range(1000))
     intake = Intake(
         buffer=counts,
-        ratio=LiveRatio(control, RatioLimiter(ratio, warmup=10)),
+        ratio=LiveRatio(control, RatioLimiter(ratio, warmup=10, error_buffer=error_buffer)),
         control=control,
         bell=bell,
         release_held=release_held,
@@ -100,6 +101,18 @@ def test_a_trainer_in_step_with_its_actors_tells_how_many_steps_its_next_batch_n
     assert not intake.may_sample()
     intake.wait()
     assert told[-1] == 0, "the ratio holds the trainer back, so it needs no batch of rows"
+
+
+@pytest.mark.parametrize(("ratio", "error_buffer"), [(None, None), (1.0, 128.0)])
+def test_a_trainer_whose_actors_may_be_ahead_tells_them_no_batch(
+    tmp_path: Path, ratio: float | None, error_buffer: float | None
+) -> None:
+    intake, counts, control, _ = make(tmp_path, ratio=ratio, error_buffer=error_buffer)
+    counts.inserted, counts.sampled = 110, 64
+    intake.note_step(1)
+    assert intake.may_sample()
+    intake.wait()
+    assert control.batch_steps == 0
 
 
 def test_steps_that_came_before_the_wait_end_it_without_a_ring(tmp_path: Path) -> None:

@@ -33,14 +33,6 @@ def test_actors_may_run_ahead_by_the_error_buffer_and_no_more() -> None:
     assert limiter.excess(inserted=115, sampled=105 * 4 - 20) == 0
 
 
-def test_actors_are_in_step_if_they_may_not_be_ahead_and_the_ratio_waits_only_for_rows() -> None:
-    limiter = RatioLimiter(1.0, warmup=1)
-    assert limiter.is_in_step(inserted=150, sampled=100)
-    assert not RatioLimiter(1.0, warmup=1, error_buffer=200).is_in_step(inserted=150, sampled=100)
-    assert not RatioLimiter(None, warmup=1).is_in_step(inserted=150, sampled=100)
-    assert not RatioLimiter(32.0, warmup=1).is_in_step(inserted=3, sampled=100), "the ratio holds the trainer back"
-
-
 @pytest.mark.parametrize("batch", [1, 64, 1000])
 @pytest.mark.parametrize("insert", [1, 100, 5000])
 @given(spi=st.floats(0.01, 1000), error=st.one_of(st.none(), st.floats(0.001, 1e6)), warmup=st.integers(1, 5000))
