@@ -230,7 +230,8 @@ class IngestCore:
         """
         sampled = self.control.sampled  # Read once: the trainer counts on while ingest works this out.
         batch = 0 if self.control.stopping else self.control.batch_steps
-        self.turns.settle_shares(sampled, batch, lacks_steps=self.control.trainer_waits_for > self.memory.steps)
+        lacks_steps = self.control.trainer_waits_for > self.memory.steps
+        self.turns.settle_shares(batch=batch, drawn=sampled, lacks_steps=lacks_steps)
         steps = self.turns.settle(self.excess(sampled))
         return sampled + self.ratio.limiter().draws_for(steps) if steps else 0
 

@@ -23,13 +23,13 @@ class Queue:
 
     def store(self, actor: int, steps: int) -> None:
         self.totals[actor] = self.totals.get(actor, 0) + steps
-        self.shares.note_share(actor, steps, self.totals[actor], self.batch)
+        self.shares.note_share(actor, steps, self.totals[actor], batch=self.batch, drawn=self.drawn)
 
     def look(self, *, needs: int | None = None) -> bool:
         """Let the trainer look at all steps, and draw if ``needs`` of them wait, by default a batch; whether it did."""
         can_draw = sum(self.totals.values()) - self.drawn >= (self.batch if needs is None else needs)
         self.drawn += self.batch if can_draw else 0
-        self.shares.settle_shares(self.drawn, self.batch, lacks_steps=not can_draw)
+        self.shares.settle_shares(batch=self.batch, drawn=self.drawn, lacks_steps=not can_draw)
         return can_draw
 
     def held(self) -> list[int]:
@@ -54,7 +54,7 @@ def test_an_actor_that_has_given_its_share_waits_until_the_batch_is_drawn() -> N
     assert queue.held() == [FAST], "the trainer waits for the slow actor"
     queue.store(SLOW, 40)
     assert queue.held() == [FAST, SLOW]
-    queue.shares.settle_shares(0, queue.batch, lacks_steps=False)
+    queue.shares.settle_shares(batch=queue.batch, drawn=0, lacks_steps=False)
     assert queue.held() == [FAST, SLOW], "the batch is whole, and the trainer learns"
     assert queue.look()
     assert queue.held() == []
@@ -152,6 +152,27 @@ def test_the_wait_for_an_actor_begins_anew_with_each_batch() -> None:
     assert queue.held() == [FAST]
 
 
+def test_a_draw_that_nobody_waited_for_ends_no_share_of_the_next_batch() -> None:
+    queue = begun(FAST, SLOW)
+    queue.drawn += queue.batch  # Nobody is held, so the trainer rings no bell.
+    queue.store(FAST, 40)
+    assert not queue.look(needs=1000)
+    assert queue.held() == [FAST]
+
+
+def test_others_wait_for_slow_actors_as_long_as_anyone_stores_something() -> None:
+    queue = begun(FAST, SLOW, THIRD, batch=150)
+    queue.store(FAST, 40)
+    for _ in range(4):
+        queue.now += LOST_SECONDS - 1
+        queue.store(SLOW, 10)
+        assert not queue.look()
+        assert FAST in queue.held()
+    queue.now += LOST_SECONDS + 1
+    assert not queue.look()
+    assert queue.held() == [], "the third has stored nothing all the time"
+
+
 def test_a_late_actor_owes_a_share_once_it_has_stored_something() -> None:
     queue = begun(FAST, SLOW, batch=90)
     queue.store(THIRD, 1)
@@ -173,7 +194,7 @@ def test_nobody_waits_while_no_batch_is_known_and_all_go_on_if_shares_end() -> N
     queue.batch = 100
     queue.store(FAST, 50)
     assert queue.held() == [FAST]
-    queue.shares.settle_shares(0, 0, lacks_steps=False)
+    queue.shares.settle_shares(batch=0, drawn=0, lacks_steps=False)
     assert queue.held() == [], "training is over, or the ratio was changed"
 
 
@@ -185,13 +206,12 @@ def test_nobody_waits_while_no_batch_is_known_and_all_go_on_if_shares_end() -> N
 def test_someone_can_always_go_on(batch: int, unit: list[int], turns: Iterable[tuple[int, int]]) -> None:
     """Each actor's steps count only in units, as those of its rollouts do."""
     queue = Queue(batch)
-    drawn = 0
     for number, steps in turns:
         actor = number % len(unit)
         if not queue.shares.holds(actor):
             queue.store(actor, steps)
         ready = sum(queue.totals.get(i, 0) // size * size for i, size in enumerate(unit))
-        can_draw = ready - drawn >= batch
-        drawn += batch if can_draw else 0
-        queue.shares.settle_shares(drawn, batch, lacks_steps=not can_draw)
+        can_draw = ready - queue.drawn >= batch
+        queue.drawn += batch if can_draw else 0
+        queue.shares.settle_shares(batch=batch, drawn=queue.drawn, lacks_steps=not can_draw)
         assert len(queue.held()) < len(queue.totals), "all actors wait, and so does the trainer"
