@@ -12,10 +12,9 @@ class BatchShares(FairTurns):
     """Turns of actors that also wait for each other once they have given their shares of a queue's next batch.
 
     So no fast actor acts on with the old model while the queue waits for slow ones. A share is the batch divided by the
-    number of actors that give: those that are online and have stored something. It ends at each multiple of its size,
-    counted from the actor's first step on, as rollouts do if a share is whole rollouts of the actor's lanes. Actors
-    wait only for one that owes its share. It owes nothing and gives no more once it is not online, or nobody has stored
-    anything for ``lost_seconds``; it gives again when it stores something.
+    number of actors that give. It ends at each multiple of its size, counted from the actor's first step on, as
+    rollouts do if a share is whole rollouts of the actor's lanes. An actor gives from its first batch on. It owes and
+    gives nothing once it is not online, or nobody has stored anything for ``lost_seconds``, until it stores again.
     """
 
     def __init__(
@@ -23,8 +22,7 @@ class BatchShares(FairTurns):
     ) -> None:
         super().__init__()
         self._is_online, self._lost_seconds, self._clock = is_online, lost_seconds, clock
-        self._giving, self._gave = set[int](), set[int]()
-        """Actors that give, and actors that have given their shares and wait."""
+        self._giving, self._gave = set[int](), set[int]()  # Those that give; those that gave their shares and wait.
         self._drawn, self._stored_at = 0, 0.0
 
     def holds(self, actor: int) -> bool:
@@ -34,24 +32,20 @@ class BatchShares(FairTurns):
         steps = super().settle(excess)
         return 1.0 if self._gave else steps  # The next draw lets those go on that have given their shares.
 
-    def note_share(self, actor: int, steps: int, total: int, *, batch: int, drawn: int) -> None:
-        """Note that an actor has stored ``steps``, and ``total`` so far; see ``settle_shares`` for the others."""
-        self.settle_shares(batch=batch, drawn=drawn, lacks_steps=False)
+    def note_share(self, actor: int, steps: int, total: int, batch: int, drawn: int) -> None:
+        """Note that an actor stored ``steps``, and ``total`` so far, of which batches of ``batch`` steps are drawn."""
+        self.settle_shares(batch, drawn)
         self._stored_at = self._clock()
         self._giving.add(actor)
         n = len(self._giving)
         if batch and total * n // batch > (total - steps) * n // batch:
             self._gave.add(actor)
 
-    def settle_shares(self, *, batch: int, drawn: int, lacks_steps: bool) -> None:
-        """Let actors go on if more steps were ``drawn`` so far, the ``batch`` is 0, or nobody owes and it is not whole.
-
-        Nobody can know that it is not whole before the trainer has seen all steps and ``lacks_steps``.
-        """
-        is_drawn, self._drawn = drawn != self._drawn, drawn
+    def settle_shares(self, batch: int, drawn: int, *, lacks_steps: bool = False) -> None:
+        """Let actors go on if more was ``drawn``, ``batch`` is 0, or the trainer ``lacks_steps`` but nobody owes any."""
         if lacks_steps and self._gave:
             is_late = self._clock() > self._stored_at + self._lost_seconds
             self._giving = {a for a in self._giving if a in self._gave or (self._is_online(a) and not is_late)}
-        if is_drawn or not batch or (lacks_steps and self._giving <= self._gave):
+        if drawn != self._drawn or not batch or (lacks_steps and self._giving <= self._gave):
             self._freed |= self._gave
-            self._gave = set()
+            self._gave, self._drawn = set(), drawn

@@ -230,17 +230,15 @@ class IngestCore:
         """
         sampled = self.control.sampled  # Read once: the trainer counts on while ingest works this out.
         batch = 0 if self.control.stopping else self.control.batch_steps
-        lacks_steps = self.control.trainer_waits_for > self.memory.steps
-        self.turns.settle_shares(batch=batch, drawn=sampled, lacks_steps=lacks_steps)
+        self.turns.settle_shares(batch, sampled, lacks_steps=self.control.trainer_waits_for > self.memory.steps)
         steps = self.turns.settle(self.excess(sampled))
         return sampled + self.ratio.limiter().draws_for(steps) if steps else 0
 
     def excess(self, sampled: int) -> float:
         """Stored steps beyond the number that the replay ratio allows for ``sampled`` drawn steps.
 
-        While the trainer waits and has seen all steps the result is 0: a queue, a view or an agent's own warm-up may
-        need more rows than the replay holds, and if actors waited too, neither side could go on. Steps that the trainer
-        has not seen yet may be enough, so the ratio holds until it has looked at them, however late it wakes up.
+        While the trainer waits and has seen all steps the result is 0: a queue, a view or an agent's warm-up may need
+        more rows than there are, and if actors waited too, neither side could go on. Unseen steps may be enough for it.
         """
         steps = self.memory.steps
         if self.control.stopping or self.control.trainer_waits_for > steps:

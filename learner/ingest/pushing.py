@@ -225,7 +225,7 @@ def _note_batch(core: IngestCore, row: int, request: pb.PushItemsRequest, items:
     total = core.registry.note_batch(row, steps, round(opt_steps), report.episode_returns, report.episode_lengths)
     name = core.registry.name(row)
     core.turns.note_batch(row, holder_of(row, name), steps, core.excess(control.sampled))
-    core.turns.note_share(row, steps, total, batch=control.batch_steps, drawn=control.sampled)
+    core.turns.note_share(row, steps, total, control.batch_steps, control.sampled)
     core.shares.note_batch(row, name, request.rows)
     if report.episode_successes:
         core.registry.note_successes(report.episode_successes)

@@ -23,13 +23,13 @@ class Queue:
 
     def store(self, actor: int, steps: int) -> None:
         self.totals[actor] = self.totals.get(actor, 0) + steps
-        self.shares.note_share(actor, steps, self.totals[actor], batch=self.batch, drawn=self.drawn)
+        self.shares.note_share(actor, steps, self.totals[actor], self.batch, self.drawn)
 
     def look(self, *, needs: int | None = None) -> bool:
         """Let the trainer look at all steps, and draw if ``needs`` of them wait, by default a batch; whether it did."""
         can_draw = sum(self.totals.values()) - self.drawn >= (self.batch if needs is None else needs)
         self.drawn += self.batch if can_draw else 0
-        self.shares.settle_shares(batch=self.batch, drawn=self.drawn, lacks_steps=not can_draw)
+        self.shares.settle_shares(self.batch, self.drawn, lacks_steps=not can_draw)
         return can_draw
 
     def held(self) -> list[int]:
@@ -54,7 +54,7 @@ def test_an_actor_that_has_given_its_share_waits_until_the_batch_is_drawn() -> N
     assert queue.held() == [FAST], "the trainer waits for the slow actor"
     queue.store(SLOW, 40)
     assert queue.held() == [FAST, SLOW]
-    queue.shares.settle_shares(batch=queue.batch, drawn=0, lacks_steps=False)
+    queue.shares.settle_shares(queue.batch, 0, lacks_steps=False)
     assert queue.held() == [FAST, SLOW], "the batch is whole, and the trainer learns"
     assert queue.look()
     assert queue.held() == []
@@ -194,7 +194,7 @@ def test_nobody_waits_while_no_batch_is_known_and_all_go_on_if_shares_end() -> N
     queue.batch = 100
     queue.store(FAST, 50)
     assert queue.held() == [FAST]
-    queue.shares.settle_shares(batch=0, drawn=0, lacks_steps=False)
+    queue.shares.settle_shares(0, 0, lacks_steps=False)
     assert queue.held() == [], "training is over, or the ratio was changed"
 
 
@@ -213,5 +213,5 @@ def test_someone_can_always_go_on(batch: int, unit: list[int], turns: Iterable[t
         ready = sum(queue.totals.get(i, 0) // size * size for i, size in enumerate(unit))
         can_draw = ready - queue.drawn >= batch
         queue.drawn += batch if can_draw else 0
-        queue.shares.settle_shares(batch=batch, drawn=queue.drawn, lacks_steps=not can_draw)
+        queue.shares.settle_shares(batch, queue.drawn, lacks_steps=not can_draw)
         assert len(queue.held()) < len(queue.totals), "all actors wait, and so does the trainer"
