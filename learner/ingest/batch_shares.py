@@ -37,12 +37,11 @@ class BatchShares(FairTurns):
         self.settle_shares(batch, drawn)
         self._stored_at = self._clock()
         self._giving.add(actor)
-        n = len(self._giving)
-        if batch and total * n // batch > (total - steps) * n // batch:
+        if batch and total * len(self._giving) // batch > (total - steps) * len(self._giving) // batch:
             self._gave.add(actor)
 
     def settle_shares(self, batch: int, drawn: int, *, lacks_steps: bool = False) -> None:
-        """Let actors go on if more was ``drawn``, ``batch`` is 0, or the trainer ``lacks_steps`` but nobody owes any."""
+        """Let actors go on if more was ``drawn``, ``batch`` is 0, or the trainer ``lacks_steps`` that nobody owes."""
         if lacks_steps and self._gave:
             is_late = self._clock() > self._stored_at + self._lost_seconds
             self._giving = {a for a in self._giving if a in self._gave or (self._is_online(a) and not is_late)}

@@ -77,7 +77,7 @@ class Intake:
         limiter = self._ratio.limiter()
         is_in_step = limiter.samples_per_insert is not None and limiter.error_buffer is None
         # If the ratio lets the trainer draw and it waits all the same, a queue has too few steps for the next batch.
-        lacks_batch = is_in_step and limiter.may_sample(self._considered, self._buffer.sampled)
+        lacks_batch = is_in_step and limiter.may_sample(self._considered, self._drawn)
         self._control.batch_steps = self._batch if lacks_batch else 0
         self._control.trainer_waits_for = self._considered + 1
         fence()
