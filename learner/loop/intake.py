@@ -72,13 +72,12 @@ class Intake:
         """
         started = self._clock()
         self._watch_starvation(self._buffer.inserted, started)
-        # Ingest rings the bell only if it sees the number after it has stored rows. So the number is set first and the
-        # counter is read once more afterwards: either ingest sees the number, or the new steps are seen here.
         limiter = self._ratio.limiter()
         is_in_step = limiter.samples_per_insert is not None and limiter.error_buffer is None
-        # If the ratio lets the trainer draw and it waits all the same, a queue has too few steps for the next batch.
-        lacks_batch = is_in_step and limiter.may_sample(self._considered, self._drawn)
-        self._control.batch_steps = self._batch if lacks_batch else 0
+        is_short = is_in_step and limiter.may_sample(self._considered, self._drawn)  # Of steps for a queue's batch.
+        self._control.batch_steps = self._batch if is_short else 0
+        # Ingest rings the bell only if it sees the number after it has stored rows. So the number is set first and the
+        # counter is read once more afterwards: either ingest sees the number, or the new steps are seen here.
         self._control.trainer_waits_for = self._considered + 1
         fence()
         self._release_held()  # The ratio may allow a draw for which there are not enough rows yet.
