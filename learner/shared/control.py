@@ -72,7 +72,7 @@ class ControlBlock(Words):
     policy_lag = Word(20, float)
     """Exponential mean of opt steps between the newest model and the model that chose an action."""
     actor_hold_seconds = Word(21, float)
-    """Seconds for which acknowledgements have been held back to keep the replay ratio."""
+    """Seconds for which acknowledgements have been held back to keep the replay ratio or equal shares."""
     length_mean = Word(22, float)
     """Mean length of the same episodes as ``return_mean``."""
     oldest_item_at = Word(23, float)
