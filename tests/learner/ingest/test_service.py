@@ -209,7 +209,8 @@ def test_acknowledgements_say_whether_a_replay_ratio_is_in_force(make_config: Ma
 def test_an_actor_that_has_given_its_share_of_a_batch_hears_so_until_the_other_has_gone(
     make_config: MakeConfig,
 ) -> None:
-    with LearnerServer(make_config(replay={"samples_per_insert": 1.0}, trainer={"warmup_period": 1})) as server:
+    in_step = {"replay": {"samples_per_insert": 1.0}, "trainer": {"warmup_period": 1}}
+    with LearnerServer(make_config(**in_step, server={"lost_seconds": SECONDS})) as server:
         fast, slow = Client(server, 1), Client(server, 2)
         fast.join(), slow.join()
         server.control.trainer_waits_for = MORE_STEPS
