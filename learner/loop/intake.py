@@ -74,8 +74,8 @@ class Intake:
         self._watch_starvation(self._buffer.inserted, started)
         limiter = self._ratio.limiter()
         is_in_step = limiter.samples_per_insert is not None and limiter.error_buffer is None
-        is_short = is_in_step and limiter.may_sample(self._considered, self._drawn)  # Of steps for a queue's batch.
-        self._control.batch_steps = self._batch if is_short else 0
+        lacks_batch = is_in_step and limiter.may_sample(self._considered, self._drawn)  # A queue has too few rows.
+        self._control.batch_steps = self._batch if lacks_batch else 0
         # Ingest rings the bell only if it sees the number after it has stored rows. So the number is set first and the
         # counter is read once more afterwards: either ingest sees the number, or the new steps are seen here.
         self._control.trainer_waits_for = self._considered + 1
