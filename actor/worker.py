@@ -266,11 +266,7 @@ class Actor:
         return self._stopped.is_set() or bool(pusher.changes)
 
     def _open_recording(self, parts: Parts, stack: ExitStack) -> EpisodeRecording | None:
-        """The recording of the episodes, if they are recorded; ``stack`` closes it.
-
-        Raises:
-            ConfigError: the run has no rows.
-        """
+        """The recording of the episodes, if they are recorded; ``stack`` closes it."""
         if self._record is None:
             return None
         if parts.processors:

@@ -148,11 +148,7 @@ def find_masks(spec: EnvSpec) -> ActionMasks | None:
 
 
 def _require_flags(path: str, leaf: gymnasium.Space[Any]) -> None:
-    """Check that a leaf has one axis of zeros and ones, or two axes with stacked frames.
-
-    Raises:
-        ConfigError: it has other axes or values.
-    """
+    """Check that a leaf has one axis of zeros and ones, or two axes with stacked frames."""
     is_box = isinstance(leaf, spaces.Box) and bool((leaf.low >= 0).all() and (leaf.high <= 1).all())
     if not (is_box or isinstance(leaf, spaces.MultiBinary)) or len(leaf.shape or ()) not in (1, 2):
         raise ConfigError(

@@ -188,11 +188,7 @@ def _check(arguments: argparse.Namespace, trust: Trust, _: StopSignals) -> None:
 
 
 def _prepare_recording(arguments: argparse.Namespace) -> None:
-    """Make the directory of the recording.
-
-    Raises:
-        ConfigError: no file can be written there, or the actor evaluates.
-    """
+    """Make the directory of the recording."""
     from actor.episode_recording import make_directory
 
     if arguments.evaluate:
@@ -201,11 +197,7 @@ def _prepare_recording(arguments: argparse.Namespace) -> None:
 
 
 def _read_remote(arguments: argparse.Namespace) -> RemoteConfig:
-    """The settings of a worker whose policy is an acting service.
-
-    Raises:
-        ConfigError: there is no file, an option does not fit, or a setting is wrong.
-    """
+    """The settings of a worker whose policy is an acting service."""
     from common.config.remote_config import read_remote_config
 
     unset = parser().get_default

@@ -260,11 +260,7 @@ class Lanes(abc.ABC):
         )
 
     def _require_allowed(self, obs: Leaves, lanes: Array) -> None:
-        """Look at the masks in observations, ``[k, *shape]`` of lanes ``[k]``, after which an episode goes on.
-
-        Raises:
-            PluginError: a mask allows no action.
-        """
+        """Look at the masks in observations, ``[k, *shape]`` of lanes ``[k]``, after which an episode goes on."""
         if self.masks is None:
             return
         found = self.masks.find_dead_ends(obs)

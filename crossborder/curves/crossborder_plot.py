@@ -138,11 +138,7 @@ def _plot(arguments: argparse.Namespace) -> None:
 
 
 def _groups(arguments: argparse.Namespace, record: str) -> dict[str, list[Curve]]:
-    """The curves of each group, in the order in which the groups are named. A group has each run once.
-
-    Raises:
-        ConfigError: there is no run, or a run cannot be read.
-    """
+    """The curves of each group, in the order in which the groups are named. A group has each run once."""
     places = [(None, run) for run in arguments.runs]
     for name, pattern in arguments.group:
         found = map(Path, glob(pattern, recursive=True))  # noqa: PTH207 - Path.glob refuses some patterns, such as "."
@@ -169,11 +165,7 @@ def _groups(arguments: argparse.Namespace, record: str) -> dict[str, list[Curve]
 
 
 def _require_tasks(ranges: Iterable[tuple[str, tuple[float, float]]], tasks: Set[str]) -> None:
-    """Check that each range belongs to a task of the runs.
-
-    Raises:
-        ConfigError: no run has the task.
-    """
+    """Check that each range belongs to a task of the runs."""
     for task, _ in ranges:
         if task not in tasks:
             raise ConfigError(f"--range {task}: expected the task of a run{nearest(task, tasks)}")

@@ -156,9 +156,6 @@ def _copy_replay(source: Path, to: Path) -> int:
 
     If actors overwrite the oldest rows before they are copied, the copy begins again: first with nearly as many rows,
     then with half of the rows of the last try.
-
-    Raises:
-        RunDirectoryError: actors overwrote the rows of all tries.
     """
     memory, later = ReplayMemory.open_saved(source), 0
     for _ in range(REPLAY_TRIES):

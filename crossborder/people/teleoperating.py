@@ -141,11 +141,7 @@ def record_demonstrations(
 
 
 def _require_person(lanes: Lanes) -> None:
-    """Check that a person can act.
-
-    Raises:
-        ConfigError: there is no device, or the environment is a vector environment.
-    """
+    """Check that a person can act."""
     env: AnyEnv = lanes.envs[0] if isinstance(lanes, PlainLanes) else None
     while isinstance(env, gymnasium.Wrapper):
         if isinstance(env, Teleoperate):

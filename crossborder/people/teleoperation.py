@@ -102,11 +102,7 @@ class Teleoperate(gymnasium.Wrapper[Any, Any, Any, Any]):
         return outcome
 
     def _as_element(self, action: Any) -> Any:
-        """The action as an element of the action space.
-
-        Raises:
-            PluginError: the space has no such action.
-        """
+        """The action as an element of the action space."""
         space = self.action_space
         element = action
         if isinstance(space, spaces.Box):

@@ -84,11 +84,7 @@ def run_policy_command(
 
 
 def _split(place: Path, asked: str | None) -> tuple[Path, str]:
-    """The run and the name of the checkpoint in the directory ``place``.
-
-    Raises:
-        ConfigError: the user asks for another checkpoint as well.
-    """
+    """The run and the name of the checkpoint in the directory ``place``."""
     found = place.resolve()
     if asked not in (None, found.name):
         raise ConfigError(

@@ -111,9 +111,6 @@ def _change(saved: ActorConfig, arguments: argparse.Namespace) -> ActorConfig:
     """The settings that were saved with the policy, with the changes that the command line asks for.
 
     A value of ``env.params`` replaces one of ``env.eval_params`` too, since an evaluation builds the environment.
-
-    Raises:
-        ConfigError: a setting is of another section, or a value is wrong.
     """
     from common.config.nested import assign
     from common.errors import ConfigError

@@ -101,11 +101,7 @@ class Follower:
         return params, opt_steps
 
     def _load(self, params: Params) -> None:
-        """Load parameters into the agent.
-
-        Raises:
-            CheckpointError: the agent does not take them; it has its former ones.
-        """
+        """Load parameters into the agent."""
         before = {name: tensor.detach().clone() for name, tensor in self._agent.save_params().items()}
         try:
             self._agent.load_params(params)

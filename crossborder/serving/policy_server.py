@@ -126,11 +126,7 @@ def _as_named_run(text: str) -> tuple[str, Path]:
 
 
 def _read_config(arguments: argparse.Namespace) -> ServingConfig:
-    """The settings that the words of the command line ask for.
-
-    Raises:
-        ConfigError: a setting is wrong.
-    """
+    """The settings that the words of the command line ask for."""
     from common.config.nested import assign, read_yaml
     from common.settings import validate
     from crossborder.serving.serving_config import ServingConfig

@@ -139,11 +139,7 @@ def _open_grpc_door(service: ActingService, counts: IngestCounts) -> tuple[grpc.
 
 
 def _make_websocket_door(service: ActingService, admission: Admission) -> WebSocketDoor:
-    """The door, which a service has only if it asks for it: it needs packages that others need not have.
-
-    Raises:
-        PluginError: they are missing.
-    """
+    """The door, which a service has only if it asks for it: it needs packages that others need not have."""
     try:
         from crossborder.serving.websocket_door import WebSocketDoor  # noqa: PLC0415 - see above
     except ModuleNotFoundError as error:

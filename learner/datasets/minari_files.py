@@ -89,11 +89,7 @@ def _check_bounds(described: Any, about: Path) -> None:
 
 
 def _find_arrays(file: Any, path: Path) -> Iterator[Named]:
-    """All arrays of a file, those of one episode one after another.
-
-    Raises:
-        DatasetError: a value lies in another file, or has several names, so it would be read again and again.
-    """
+    """All arrays of a file, those of one episode one after another."""
     waiting: list[Named] = [((), file)]
     seen: set[int] = set()
     while waiting:
@@ -137,11 +133,7 @@ def _find_space(spaces: Mapping[str, Space], names: list[str]) -> Any:
 
 
 def _count_decoded(array: Any, shape: tuple[int, ...], path: Path) -> int:
-    """The bytes of pictures when they are decoded. Minari makes room for all of them by the size of the first one.
-
-    Raises:
-        DatasetError: the first one has another size than their space.
-    """
+    """The bytes of pictures when they are decoded. Minari makes room for all of them by the size of the first one."""
     with Image.open(io.BytesIO(bytes(array[0]))) as picture:
         found, expected = (picture.height, picture.width), shape[:2]
     if found != expected:

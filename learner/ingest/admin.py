@@ -125,11 +125,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
 
 
 def _read_selection(asked: pb.ActorSelection, max_actors: int) -> Selection:
-    """Check and read a selection.
-
-    Raises:
-        RefusedError: it selects nobody, or an id or a host that no actor can have.
-    """
+    """Check and read a selection."""
     for host in asked.hosts:
         check_text("hosts", host, MAX_HOST)
     if beyond := [actor_id for actor_id in asked.actor_ids if actor_id >= max_actors]:

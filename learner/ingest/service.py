@@ -283,9 +283,6 @@ class LearnerServicer(pb_grpc.LearnerServiceServicer):
 
         An actor is held back after its batch. If it could open another stream with another batch meanwhile, neither the
         replay ratio nor its share would bound it. The batch is refused and does not wait, so it takes no memory.
-
-        Raises:
-            OverLimitError: it has one.
         """
         is_held = self._core.turns.holds(row) or self._share_wait(row) > 0
         if request.head.seq and is_held and not self._core.control.stopping:

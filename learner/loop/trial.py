@@ -150,11 +150,7 @@ class _Trial:
         return place_on_device(buffer, config)
 
     def _require_once(self, buffer: ReplayBuffer, view: View) -> None:
-        """Check that no step is drawn twice.
-
-        Raises:
-            ConfigError: the replay draws steps again, draws of the view overlap, or the replay ratio is another.
-        """
+        """Check that no step is drawn twice."""
         target, replay = self._config.agent.target, self._config.replay
         named = replay.view
         if not isinstance(buffer, QueueReplay):
@@ -174,12 +170,7 @@ class _Trial:
             )
 
     def _explain(self, error: Exception, columns: dict[str, str]) -> None:
-        """Raise an error that names the column that is missing, or the columns that the agent was given.
-
-        Raises:
-            ConfigError: the batch lacks a column.
-            PluginError: it failed for another reason, and the trial is not quick.
-        """
+        """Raise an error that names the column that is missing, or the columns that the agent was given."""
         agent, view = self._config.agent.target, self._config.replay.view.target
         given = ", ".join(f"{name} {text}" for name, text in columns.items())
         missing = error.args[0] if isinstance(error, KeyError) and error.args else None
@@ -263,11 +254,7 @@ def _copy_tensors(agent: Agent) -> dict[str, dict[str, torch.Tensor]]:
 
 
 def _require_statistics(before: dict[str, dict[str, torch.Tensor]], after: dict[str, dict[str, torch.Tensor]]) -> None:
-    """Check that batch norm layers have gathered statistics in each network that has learned.
-
-    Raises:
-        PluginError: they were in eval mode, so they normalise by statistics that nobody gathers.
-    """
+    """Check that batch norm layers have gathered statistics in each network that has learned."""
     for net, tensors in before.items():
         changed = {key for key, value in tensors.items() if not torch.equal(value, after[net][key])}
         still = next((key for key in tensors.keys() - changed if key.endswith(STATISTICS)), None)

@@ -125,11 +125,7 @@ def _restore_rows(mirror: Mirror, state: MirroredState, to: Path) -> int:
 
 
 def _require_inside(path: str) -> PurePosixPath:
-    """Check that the path of a mirrored file leads into the run directory.
-
-    Raises:
-        ValueError: it leads elsewhere.
-    """
+    """Check that the path of a mirrored file leads into the run directory."""
     found = PurePosixPath(path)
     if found.is_absolute() or ".." in found.parts:
         raise ValueError(f"expected the path of a file in a run directory, found {path!a}")

@@ -87,11 +87,7 @@ class Hindsight(Transitions):
         return Plan(takes, plan.lowest, {GOAL: goal, next_name(GOAL): goal.copy(), "reward": reward}, also=(also,))
 
     def _compute_rewards(self, achieved: Array, desired: Array) -> Array:
-        """The rewards ``[n]`` for goals ``[n, …]``.
-
-        Raises:
-            PluginError: the function gives no number for each goal, as one for single goals does.
-        """
+        """The rewards ``[n]`` for goals ``[n, …]``."""
         found = np.asarray(self._compute(achieved, desired, {}))
         is_one = found.shape == () and len(desired) == 1  # Functions that squeeze their result.
         if not (is_one or found.shape == (len(desired),)) or found.dtype.kind not in "biuf":
