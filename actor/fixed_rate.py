@@ -99,19 +99,7 @@ class SafeControl(abc.ABC):
 
 
 class Control(SafeControl):
-    """Acts with the models of a learner.
-
-    Args:
-        sampler: keeps ``pace``.
-        pace: of the steps.
-        lanes: of the sampler, one lane.
-        agent: acts.
-        proxy: takes the rows of each round as a batch.
-        models: fetches models.
-        pusher: sends the batches.
-        env: says how a safe stop is made, and how long the learner may leave the model unconfirmed.
-        counters: counts safe stops.
-    """
+    """Acts with the models of a learner."""
 
     def __init__(
         self,
@@ -203,15 +191,7 @@ class Control(SafeControl):
 
 
 class RemoteControl(SafeControl):
-    """Acts with the policy of an acting service.
-
-    Args:
-        policy: gives actions in time, or raises NoAnswerError.
-        step: takes one step by it.
-        lanes: see ``SafeControl``.
-        stop_safely: see ``SafeControl``.
-        counters: see ``SafeControl``.
-    """
+    """Acts with the policy of an acting service."""
 
     def __init__(
         self,

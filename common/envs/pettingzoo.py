@@ -115,12 +115,6 @@ class SeatsEnv(VectorEnv[Any, Any, Any]):
     In a turn game, the mask of a waiting seat allows the first action alone, so a policy does not learn from actions
     that are ignored. The next call overwrites the arrays of observations.
 
-    Args:
-        envs: ``ParallelEnv`` or ``AECEnv``, all with the same agents and spaces.
-        show_seat: see ``make``.
-        show_state: see ``make``.
-        players: see ``make``.
-
     Raises:
         PluginError, ConfigError: see ``make``.
     """
@@ -373,14 +367,7 @@ class _Group:
         return infos  # type: ignore[no-any-return]
 
     def note_step(self, found: Any, rewards: Array, terminated: Array, truncated: Array) -> Mapping[Any, Any]:
-        """Write the outcome of a step for the agents who are there, and return the infos by agent.
-
-        Args:
-            found: what the environment returned.
-            rewards: of all lanes, ``[n]``, as the other two.
-            terminated: see ``rewards``.
-            truncated: see ``rewards``.
-        """
+        """Write the outcome of a step for the agents who are there, and return the infos by agent."""
         here = self.here
         obs, reward, ends, cuts, infos = found
         self._obs.put(here, obs)

@@ -52,14 +52,7 @@ class PrintCompletion(argparse.Action):
 
 
 class Parser(argparse.ArgumentParser):
-    """The options of a command, by their whole names. The error for a misspelt option names the nearest one.
-
-    Args:
-        name: the name of the command.
-        description: the first line of its help, usually the docstring of its module.
-        examples: command lines, one a line, and further remarks.
-        level: the default of ``--log-level``.
-    """
+    """The options of a command, by their whole names. The error for a misspelt option names the nearest one."""
 
     def __init__(self, name: str, description: str, examples: str, level: str = "INFO") -> None:
         super().__init__(

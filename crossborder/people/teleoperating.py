@@ -33,11 +33,7 @@ FINISH_SECONDS: Final = 60.0
 
 
 class Resting(FixedAgent):
-    """Gives the resting action while no person acts.
-
-    Args:
-        spec: the spaces of one lane.
-    """
+    """Gives the resting action while no person acts."""
 
     def __init__(self, spec: EnvSpec) -> None:
         self._rest = {path: rest_of(leaf) for path, leaf in spaces.leaves_of(spec.action_space).items()}
@@ -49,11 +45,7 @@ class Resting(FixedAgent):
 
 
 class Spectator:
-    """Counts episodes and tells the user of each. It takes the rows of one lane, as a learner would.
-
-    Args:
-        tell: takes a line for the user.
-    """
+    """Counts episodes and tells the user of each. It takes the rows of one lane, as a learner would."""
 
     def __init__(self, tell: Callable[[str], object]) -> None:
         self._tell = tell

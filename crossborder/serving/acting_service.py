@@ -20,16 +20,7 @@ STOP_SECONDS: Final = 5.0
 
 @dataclass(frozen=True)
 class ActingService:
-    """An acting service behind its doors.
-
-    Args:
-        config: has the limits.
-        sessions: of the clients.
-        figures: counts.
-        limits: on open calls and connections.
-        audit: notes who was refused.
-        handshake_seconds: the first request of a connection must come within this time.
-    """
+    """An acting service behind its doors."""
 
     config: ServingConfig
     sessions: Sessions

@@ -85,10 +85,6 @@ class _Recorded(NamedTuple):
 def _record(parts: Parts, directory: Path) -> _Recorded:
     """Make a player of a saved policy, and open the recording of its episodes.
 
-    Args:
-        parts: of the policy, without lanes.
-        directory: into which every whole episode is written; it is made.
-
     Raises:
         ConfigError: nothing can be written there.
         PluginError: the agent cannot act for some of its lanes.

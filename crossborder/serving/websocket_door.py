@@ -56,13 +56,7 @@ _CLOSE_CODES: Final = {RunOverError: 1000, StoppingError: 1001, TokenReplacedErr
 
 
 class WebSocketDoor:
-    """Brings the messages of WebSocket to ``sessions``.
-
-    Args:
-        service: whose door this is.
-        gate: knows clients by their tokens.
-        admission: notes who was refused, for all doors.
-    """
+    """Brings the messages of WebSocket to ``sessions``."""
 
     def __init__(self, service: ActingService, gate: Gate, admission: Admission) -> None:
         self._service, self._gate, self._admission = service, gate, admission

@@ -22,13 +22,7 @@ log = logging.getLogger(__name__)
 
 
 class Board:
-    """Shows the trials of a sweep while the context is open; any thread may call its methods.
-
-    Args:
-        n_trials: of the whole sweep.
-        finished: trials that have ended before.
-        console: a terminal for bars; None logs lines.
-    """
+    """Shows the trials of a sweep while the context is open; any thread may call its methods."""
 
     def __init__(self, n_trials: int, finished: int, console: Console | None) -> None:
         self._has_bars = console is not None
@@ -84,11 +78,6 @@ def run_with_bars(
     made: Parser, argv: Sequence[str] | None, act: Callable[[argparse.Namespace, Console | None, StopSignals], None]
 ) -> int:
     """Run a command that shows a board, until it ends or a signal stops it.
-
-    Args:
-        made: the command's options.
-        argv: its words; None are those of the process.
-        act: what it does, with the terminal for bars, or None for lines.
 
     Returns:
         The exit code.

@@ -33,10 +33,6 @@ class AdminTrust(Trust):
 class AdminClient:
     """A connection of an admin to a learner.
 
-    Args:
-        address: of the learner, HOST:PORT.
-        trust: how to check the learner, and what to prove to it.
-
     Raises:
         ConfigError: a file of ``trust`` cannot be read, or its settings contradict each other.
     """

@@ -39,9 +39,6 @@ AT_ONCE: Final = 16
 def count_steps(directory: Path) -> int:
     """Check the files of a dataset, and count the steps that they hold.
 
-    Args:
-        directory: of the files, ``data`` in that of the dataset.
-
     Raises:
         DatasetError: the dataset lacks a space, its file has links, or it holds far more values than it has bytes.
         AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError: a file is damaged.

@@ -70,11 +70,7 @@ NOBODY: Final = Selection()
 
 
 class Cordons:
-    """The cordons of a run. They outlive ingest and the learner, so no actor slips in when one of the two is restarted.
-
-    Args:
-        path: of the file that keeps them.
-    """
+    """The cordons of a run. They outlive ingest and the learner: no actor slips in when one of the two is restarted."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -120,14 +120,7 @@ class ActorStream:
 
 
 class LearnerServicer(pb_grpc.LearnerServiceServicer):
-    """``LearnerService`` over an ``IngestCore``. All of its methods run on the event loop's thread.
-
-    Args:
-        core: the state that all requests share.
-        bell: rung by the trainer when it stops, and when held acknowledgements may go out.
-        limits: on joins.
-        audit: notes every join.
-    """
+    """``LearnerService`` over an ``IngestCore``. All of its methods run on the event loop's thread."""
 
     def __init__(self, core: IngestCore, bell: Bell, limits: CallLimits, audit: AuditLog) -> None:
         self._core, self._limits, self._audit = core, limits, audit

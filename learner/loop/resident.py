@@ -52,13 +52,7 @@ class ResidentRows:
 
 
 class ResidentReader(Gatherer[torch.Tensor]):
-    """Gathers the draws of a reader from a copy of its rows on a device.
-
-    Args:
-        reader: knows which rows the replay holds.
-        rows: the copy, which is brought up to date for each batch.
-        device: holds the copy.
-    """
+    """Gathers the draws of a reader from a copy of its rows on a device."""
 
     AHEAD_BYTES = 64 << 20
 
@@ -90,10 +84,6 @@ class ResidentReader(Gatherer[torch.Tensor]):
 
 class ResidentReplay(ReplayBuffer):
     """A ``ReplayBuffer`` with the same draws as another buffer, gathered from a copy of its rows on a device.
-
-    Args:
-        replay: chooses the draws of each batch.
-        device: holds the copy, which is brought up to date at each draw.
 
     Raises:
         ConfigError: the device has not enough room.

@@ -198,12 +198,7 @@ class _PassingMemory(ReplayMemory):
 
 
 class _Watched(ReplayBuffer):
-    """A buffer that notes the columns of the batches which it gives.
-
-    Args:
-        buffer: gives the batches.
-        most_bytes: the largest batch that it gives; None sets no limit.
-    """
+    """A buffer that notes the columns of the batches which it gives."""
 
     def __init__(self, buffer: ReplayBuffer, most_bytes: int | None) -> None:
         self._buffer, self._most_bytes = buffer, most_bytes
