@@ -39,6 +39,7 @@ from learner.loop.replay_opening import build_buffer, build_view, place_on_devic
 from learner.replay.memory import ReplayMemory
 from learner.replay.queue import QueueReplay
 from learner.replay.reader import NothingToDrawError
+from learner.replay.shared_buffer import BufferOver
 from learner.replay.value_rules import ValueRules
 from learner.replay.view import View
 from learner.replay.writer import ReplayWriter
@@ -197,24 +198,14 @@ class _PassingMemory(ReplayMemory):
         """Do nothing."""
 
 
-class _Watched(ReplayBuffer):
+class _Watched(BufferOver):
     """A buffer that notes the columns of the batches which it gives."""
 
     def __init__(self, buffer: ReplayBuffer, most_bytes: int | None) -> None:
-        self._buffer, self._most_bytes = buffer, most_bytes
+        super().__init__(buffer)
+        self._most_bytes = most_bytes
         self.columns: dict[str, str] = {}
         """Dtype and shape of each column of the last batch."""
-
-    @property
-    def inserted(self) -> int:
-        return self._buffer.inserted
-
-    @property
-    def sampled(self) -> int:
-        return self._buffer.sampled
-
-    def __len__(self) -> int:
-        return len(self._buffer)
 
     def batch(self, size: int) -> Items:
         self._require_small(size)
@@ -236,9 +227,6 @@ class _Watched(ReplayBuffer):
     def _note(self, batch: BatchT) -> BatchT:
         self.columns = {name: f"{column.dtype} {list(column.shape)}" for name, column in batch.items()}
         return batch
-
-    def update_priority(self, index: Array, td_error: Array) -> None:
-        self._buffer.update_priority(index, td_error)
 
 
 def _copy_tensors(agent: Agent) -> dict[str, dict[str, torch.Tensor]]:
