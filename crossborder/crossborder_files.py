@@ -36,7 +36,7 @@ def parser() -> Parser:
     made.add_argument(
         "directory", nargs="?", type=as_path, metavar="DIR", help="the new directory that gets the copies"
     )
-    made.add_argument("--list", action="store_true", help="print the names of all files and copy nothing")
+    made.add_flag("--list", "print the names of all files and copy nothing")
     return made
 
 

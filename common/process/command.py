@@ -80,6 +80,30 @@ class Parser(argparse.ArgumentParser):
             help="print the completion script for this shell, and exit",
         )
 
+    def add_flag(self, name: str, text: str) -> None:
+        """Add an option without a value; ``text`` is its help."""
+        self.add_argument(name, action="store_true", help=text)
+
+    def add_value(
+        self,
+        name: str,
+        metavar: str,
+        text: str,
+        kind: Callable[[str], Any] = str,
+        *,
+        default: Any = None,
+        is_required: bool = False,
+    ) -> None:
+        """Add an option with a value, or an argument without a name; its help is ``text``, then the default."""
+        if default not in (None, ""):
+            text += f" (default: {f'{default:g}' if isinstance(default, int | float) else default})"
+        required = {"required": True} if is_required else {}
+        self.add_argument(name, type=kind, default=default, metavar=metavar, help=text, **required)
+
+    def add_words(self, name: str, metavar: str, text: str, kind: Callable[[str], Any] = str) -> None:
+        """Add an option with one or more values, which may be repeated; the values become one list."""
+        self.add_argument(name, nargs="+", action="extend", default=[], type=kind, metavar=metavar, help=text)
+
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: Any = None
     ) -> tuple[argparse.Namespace, list[str]]:

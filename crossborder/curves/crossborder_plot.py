@@ -51,17 +51,11 @@ def parser() -> Parser:
         metavar="NAME=GLOB",
         help="the directories that GLOB matches are one group; other runs are grouped by the name in their config.yaml",
     )
-    made.add_argument("--by", metavar="KEY.KEY", help="group runs by this value of their configurations")
+    made.add_value("--by", "KEY.KEY", "group runs by this value of their configurations")
     _add_curve_options(made)
-    made.add_argument("--title", default="", metavar="TEXT", help="the title above the picture")
-    made.add_argument(
-        "--output",
-        type=as_path,
-        default=Path("curves.png"),
-        metavar="FILE",
-        help="the picture, a .png, .svg or .pdf file (default: curves.png)",
-    )
-    made.add_argument("--csv", type=as_path, metavar="FILE", help="a file that gets the points of the curves")
+    made.add_value("--title", "TEXT", "the title above the picture", default="")
+    made.add_value("--output", "FILE", "the picture, a .png, .svg or .pdf file", as_path, default=Path("curves.png"))
+    made.add_value("--csv", "FILE", "a file that gets the points of the curves", as_path)
     return made
 
 
@@ -74,10 +68,9 @@ def _add_curve_options(made: Parser) -> None:
         metavar="KEY",
         help="a column of metrics.csv (default: score, which is eval_reward)",
     )
-    made.add_argument(
+    made.add_flag(
         "--hold",
-        action="store_true",
-        help="a run that ends before others of its group keeps its last value, as runs that end at their target should "
+        "a run that ends before others of its group keeps its last value, as runs that end at their target should "
         "(default: a group ends with its shortest run)",
     )
     made.add_argument(
@@ -89,12 +82,12 @@ def _add_curve_options(made: Parser) -> None:
         metavar="TASK=LOW:HIGH",
         help="the scores of a task that count as 0 and 1; a group of several tasks (environment ids) needs them",
     )
-    made.add_argument(
+    made.add_value(
         "--points",
-        type=at_least(2),
+        "N",
+        "the number of points of a curve whose runs were scored at different places",
+        at_least(2),
         default=100,
-        metavar="N",
-        help="the number of points of a curve whose runs were scored at different places (default: 100)",
     )
 
 

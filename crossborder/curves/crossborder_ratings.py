@@ -26,8 +26,8 @@ EXAMPLES = """\
 def parser() -> Parser:
     """The command's options."""
     made = Parser("crossborder-ratings", __doc__ or "", EXAMPLES)
-    made.add_argument("run", type=as_path, metavar="RUN", help="the run's directory")
-    made.add_argument("--output", type=as_path, metavar="FILE", help="the picture (default: RUN/ratings.png)")
+    made.add_value("run", "RUN", "the run's directory", as_path)
+    made.add_value("--output", "FILE", "the picture (default: RUN/ratings.png)", as_path)
     return made
 
 

@@ -50,7 +50,7 @@ SIZE_UNKNOWN: Final = "the size of the replay is unknown"
 def parser() -> Parser:
     """The command's options."""
     made = Parser("crossborder-doctor", __doc__ or "", EXAMPLES)
-    made.add_argument("--config", type=as_path, required=True, metavar="FILE", help="the run's YAML file")
+    made.add_value("--config", "FILE", "the run's YAML file", as_path, is_required=True)
     add_settings(made, "overrides", "replace one value of the YAML file")
     add_override(made, "--run-dir", "run_dir", "DIR", "the directory into which the run would write all its files")
     return made

@@ -23,14 +23,12 @@ def parser() -> Parser:
     """The command's options."""
     made = Parser("crossborder-health", __doc__, EXAMPLES)
     add_learner_options(made, "the caller", several=True)
-    made.add_argument(
-        "--timeout", type=positive, default=5.0, metavar="SECONDS", help="how long to wait for the answer (default: 5)"
-    )
-    made.add_argument(
+    made.add_value("--timeout", "SECONDS", "how long to wait for the answer", positive, default=5.0)
+    made.add_value(
         "--patience",
-        type=positive,
-        metavar="SECONDS",
-        help="ask again until the learner serves, for this time at most (default: ask once)",
+        "SECONDS",
+        "ask again until the learner serves, for this time at most (default: ask once)",
+        positive,
     )
     return made
 

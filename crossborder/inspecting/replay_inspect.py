@@ -34,16 +34,14 @@ EXAMPLES = """\
 def parser() -> Parser:
     """The command's options."""
     made = Parser("replay-inspect", __doc__ or "", EXAMPLES, level="WARNING")
-    made.add_argument("run", type=as_path, metavar="RUN", help="the run's directory")
-    made.add_argument(
-        "--rows", type=at_least(0), default=3, metavar="N", help="how many of the newest rows to show (default: 3)"
-    )
-    made.add_argument("--json", action="store_true", help="print one JSON object")
-    made.add_argument(
+    made.add_value("run", "RUN", "the run's directory", as_path)
+    made.add_value("--rows", "N", "how many of the newest rows to show", at_least(0), default=3)
+    made.add_flag("--json", "print one JSON object")
+    made.add_value(
         "--export",
-        type=as_path,
-        metavar="DIR",
-        help="copy the run with its newest checkpoint and its replay to a new directory DIR; the run may still go on",
+        "DIR",
+        "copy the run with its newest checkpoint and its replay to a new directory DIR; the run may still go on",
+        as_path,
     )
     return made
 

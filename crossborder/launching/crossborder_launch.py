@@ -22,10 +22,8 @@ Certificates and tokens are expected on the hosts: docs/clusters.md. The same co
 def parser() -> Parser:
     """The command's options."""
     made = Parser("crossborder-launch", __doc__ or "", EXAMPLES)
-    made.add_argument(
-        "hosts", type=as_path, metavar="FILE", help="the YAML file that names the hosts: docs/clusters.md"
-    )
-    made.add_argument("--show", action="store_true", help="check the file, print the ssh commands, and exit")
+    made.add_value("hosts", "FILE", "the YAML file that names the hosts: docs/clusters.md", as_path)
+    made.add_flag("--show", "check the file, print the ssh commands, and exit")
     return made
 
 

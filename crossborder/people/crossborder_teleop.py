@@ -27,19 +27,9 @@ is needed. Ctrl-C ends it; an episode that has not ended then is not recorded.
 def parser() -> Parser:
     """The command's options."""
     made = Parser("crossborder-teleop", __doc__, EXAMPLES)
-    made.add_argument(
-        "--config", required=True, type=as_path, metavar="FILE", help="the YAML file of the run, or its env"
-    )
-    made.add_argument(
-        "--record",
-        required=True,
-        type=as_path,
-        metavar="DIR",
-        help="the directory that gets each episode as an .npz file",
-    )
-    made.add_argument(
-        "--episodes", type=at_least(1), metavar="N", help="how many episodes to record (default: until Ctrl-C)"
-    )
+    made.add_value("--config", "FILE", "the YAML file of the run, or its env", as_path, is_required=True)
+    made.add_value("--record", "DIR", "the directory that gets each episode as an .npz file", as_path, is_required=True)
+    made.add_value("--episodes", "N", "how many episodes to record (default: until Ctrl-C)", at_least(1))
     add_settings(made, "overrides", "replace one value of the YAML file")
     return made
 

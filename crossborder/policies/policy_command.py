@@ -22,21 +22,18 @@ RUN_HELP: Final = "the run's directory, or a checkpoint in it: RUN/best"
 def make_policy_parser(name: str, description: str, examples: str) -> Parser:
     """A parser for a command that prints values about a saved policy."""
     parser = Parser(name, description, examples, level="WARNING")
-    parser.add_argument("--run", required=True, type=as_path, metavar="DIR", help=RUN_HELP)
+    parser.add_value("--run", "DIR", RUN_HELP, as_path, is_required=True)
     add_policy_options(parser)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_flag("--json", "print one JSON object")
     return parser
 
 
 def add_policy_options(parser: Parser, *, namer: str = "the policy") -> None:
     """Add the options that choose a checkpoint of a run, and name the code that the policy in it may name."""
-    parser.add_argument(
+    parser.add_words(
         "--allow",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="TARGET",
-        help=f"the code that {namer} may name besides crossborder's own parts: module:attr, or a module for the "
+        "TARGET",
+        f"the code that {namer} may name besides crossborder's own parts: module:attr, or a module for the "
         "classes in it and below it; any: all code (default: none)",
     )
     which = parser.add_mutually_exclusive_group()

@@ -31,19 +31,17 @@ EXAMPLES = """\
 def parser() -> Parser:
     """The command's options."""
     made = make_policy_parser("policy-eval", __doc__, EXAMPLES)
-    made.add_argument(
-        "--episodes", type=int, metavar="N", help="the number of episodes (default: that of the run's evaluator)"
-    )
-    made.add_argument("--seed", type=int, metavar="N", help="episode i starts from seed + i (default: the run's)")
+    made.add_value("--episodes", "N", "the number of episodes (default: that of the run's evaluator)", int)
+    made.add_value("--seed", "N", "episode i starts from seed + i (default: the run's)", int)
     add_settings(
         made, "settings", "another value of a setting of env or evaluator, with which the policy was saved; repeatable"
     )
-    made.add_argument(
+    made.add_value(
         "--against",
-        type=as_path,
-        metavar="DIR",
-        help="the directory of a saved policy that plays all seats but one, which changes from game to game; the "
+        "DIR",
+        "the directory of a saved policy that plays all seats but one, which changes from game to game; the "
         "answer has the shares of games that were won, drawn and lost",
+        as_path,
     )
     made.add_argument(
         "--record-video",

@@ -18,9 +18,7 @@ EXAMPLES = """\
 def parser() -> Parser:
     """The command's options."""
     made = make_policy_parser("policy-export", __doc__, EXAMPLES)
-    made.add_argument(
-        "--output", required=True, type=as_path, metavar="FILE.onnx", help="the file that gets the policy"
-    )
+    made.add_value("--output", "FILE.onnx", "the file that gets the policy", as_path, is_required=True)
     return made
 
 

@@ -61,32 +61,31 @@ def parser() -> Parser:
     )
     add_policy_options(made, namer="the policy or the learner")
     add_learner_options(made, "the service", several=True, required=False)
-    made.add_argument(
+    made.add_value(
         "--patience",
-        type=positive,
+        "SECONDS",
+        "how long to look for the learner, at the start and after a broken connection",
+        positive,
         default=120.0,
-        metavar="SECONDS",
-        help="how long to look for the learner, at the start and after a broken connection (default: 120)",
     )
-    made.add_argument("--check", action="store_true", help="check whether the service would work here, and exit")
-    made.add_argument("--config", type=as_path, metavar="FILE", help="a YAML file with settings of the service")
+    made.add_flag("--check", "check whether the service would work here, and exit")
+    made.add_value("--config", "FILE", "a YAML file with settings of the service", as_path)
     _add_client_options(made)
-    made.add_argument(
+    made.add_value(
         "--metrics",
-        metavar="HOST:PORT",
-        help="where it offers /metrics, /healthz, and at / a page for people on its host (default: nowhere)",
+        "HOST:PORT",
+        "where it offers /metrics, /healthz, and at / a page for people on its host (default: nowhere)",
     )
-    made.add_argument("--device", metavar="DEVICE", help="where the policy computes, such as cuda (default: cpu)")
-    made.add_argument(
+    made.add_value("--device", "DEVICE", "where the policy computes, such as cuda (default: cpu)")
+    made.add_value(
         "--record",
-        type=as_path,
-        metavar="DIR",
-        help="write every whole episode into DIR, as a dataset for offline-train and replay.sources",
+        "DIR",
+        "write every whole episode into DIR, as a dataset for offline-train and replay.sources",
+        as_path,
     )
-    made.add_argument(
+    made.add_flag(
         "--explore",
-        action="store_true",
-        help="explore, as in training, with a saved policy (default: act greedily); with a learner it always explores",
+        "explore, as in training, with a saved policy (default: act greedily); with a learner it always explores",
     )
     add_settings(made, "settings", "a setting of the service; repeatable")
     return made
@@ -94,10 +93,8 @@ def parser() -> Parser:
 
 def _add_client_options(made: Parser) -> None:
     """Add the options that say where clients come in, and who may."""
-    made.add_argument("--listen", metavar="HOST:PORT", help="where it listens for clients (default: 127.0.0.1:50060)")
-    made.add_argument(
-        "--websocket", metavar="HOST:PORT", help="where it listens for clients that speak WebSocket (default: nowhere)"
-    )
+    made.add_value("--listen", "HOST:PORT", "where it listens for clients (default: 127.0.0.1:50060)")
+    made.add_value("--websocket", "HOST:PORT", "where it listens for clients that speak WebSocket (default: nowhere)")
     files = {
         "--listen-certificate": "the service's certificate",
         "--listen-key": "the private key of that certificate",
@@ -105,12 +102,8 @@ def _add_client_options(made: Parser) -> None:
         "--listen-tokens": "the file of the clients' tokens",
     }
     for option, text in files.items():
-        made.add_argument(option, type=as_path, metavar="FILE", help=text)
-    made.add_argument(
-        "--listen-insecure",
-        action="store_true",
-        help="listen beyond this host without encryption and without tokens",
-    )
+        made.add_value(option, "FILE", text, as_path)
+    made.add_flag("--listen-insecure", "listen beyond this host without encryption and without tokens")
 
 
 def _as_named_run(text: str) -> tuple[str, Path]:

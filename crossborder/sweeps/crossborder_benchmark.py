@@ -27,18 +27,11 @@ EXAMPLES = """\
 def parser() -> Parser:
     """The command's options."""
     made = Parser("crossborder-benchmark", __doc__ or "", EXAMPLES)
-    made.add_argument("suite", metavar="SUITE", help="a suite's YAML file, or the name of a shipped suite")
-    made.add_argument(
-        "--dir",
-        type=as_path,
-        metavar="DIR",
-        help="the directory of the results (default: suites/ and the suite's name)",
-    )
-    made.add_argument(
-        "--jobs", type=at_least(1), default=1, metavar="N", help="the number of runs at the same time (default: 1)"
-    )
-    made.add_argument("--runs", type=at_least(0), metavar="N", help="train at most N runs here (default: all)")
-    made.add_argument("--check", action="store_true", help="check the suite and its configurations, then exit")
+    made.add_value("suite", "SUITE", "a suite's YAML file, or the name of a shipped suite")
+    made.add_value("--dir", "DIR", "the directory of the results (default: suites/ and the suite's name)", as_path)
+    made.add_value("--jobs", "N", "the number of runs at the same time", at_least(1), default=1)
+    made.add_value("--runs", "N", "train at most N runs here (default: all)", at_least(0))
+    made.add_flag("--check", "check the suite and its configurations, then exit")
     return made
 
 

@@ -26,22 +26,12 @@ EXAMPLES = """\
 def parser() -> Parser:
     """The command's options."""
     made = Parser("crossborder-sweep", __doc__ or "", EXAMPLES)
-    made.add_argument("sweep", type=as_path, metavar="FILE", help="the sweep's YAML file: docs/sweeps-and-plots.md")
-    made.add_argument(
-        "--dir", type=as_path, metavar="DIR", help="the directory of the sweep (default: sweeps/ and the file's name)"
-    )
-    made.add_argument(
-        "--jobs",
-        type=at_least(1),
-        default=1,
-        metavar="N",
-        help="the number of trials that run at the same time (default: 1)",
-    )
-    made.add_argument("--trials", type=at_least(1), metavar="N", help="run at most N trials here (default: all)")
-    made.add_argument(
-        "--study", metavar="URL", help="a database for Optuna, such as sqlite:///study.db (default: a file in DIR)"
-    )
-    made.add_argument("--check", action="store_true", help="check the sweep and its first settings, then exit")
+    made.add_value("sweep", "FILE", "the sweep's YAML file: docs/sweeps-and-plots.md", as_path)
+    made.add_value("--dir", "DIR", "the directory of the sweep (default: sweeps/ and the file's name)", as_path)
+    made.add_value("--jobs", "N", "the number of trials that run at the same time", at_least(1), default=1)
+    made.add_value("--trials", "N", "run at most N trials here (default: all)", at_least(1))
+    made.add_value("--study", "URL", "a database for Optuna, such as sqlite:///study.db (default: a file in DIR)")
+    made.add_flag("--check", "check the sweep and its first settings, then exit")
     return made
 
 

@@ -81,18 +81,10 @@ def parser() -> Parser:
         ("--token-file", "actor_token_file", "the file of the actors' tokens, one on each line"),
     ):
         add_override(made, option, f"server.{key}", "FILE", text)
-    made.add_argument(
-        "--local-actors",
-        type=at_least(0),
-        default=0,
-        metavar="N",
-        help="the number of actors that the learner starts on this host (default: 0)",
+    made.add_value(
+        "--local-actors", "N", "the number of actors that the learner starts on this host", at_least(0), default=0
     )
-    made.add_argument(
-        "--standby",
-        action="store_true",
-        help="keep a second process ready, which resumes the run if the learner is killed",
-    )
+    made.add_flag("--standby", "keep a second process ready, which resumes the run if the learner is killed")
     # Only for help and completion: ``main`` looks for these commands first.
     commands = made.add_subparsers(title="instead of training", metavar="", parser_class=_command_parser)  # type: ignore[call-overload] # argparse only calls it
     for name, (purpose, _parser, _main) in COMMANDS.items():

@@ -58,13 +58,7 @@ def cordon_parser() -> Parser:
 def drain_parser() -> Parser:
     """The options of ``learner-server drain``."""
     made = _make_parser("drain", "has actors hand over their rows and leave", _DRAIN_EXAMPLES)
-    made.add_argument(
-        "--timeout",
-        type=positive,
-        default=60.0,
-        metavar="SECONDS",
-        help="how long to wait until the actors have left (default: 60)",
-    )
+    made.add_value("--timeout", "SECONDS", "how long to wait until the actors have left", positive, default=60.0)
     return made
 
 
@@ -78,24 +72,9 @@ def _make_parser(command: str, purpose: str, examples: str) -> Parser:
     name = f"learner-server {command}"
     made = Parser(name, f"{name}: {purpose}.", examples, level="WARNING")
     add_learner_options(made, "the admin", several=True)
-    made.add_argument(
-        "--host",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="NAME",
-        help="choose the actors on these hosts, by whole names",
-    )
-    made.add_argument(
-        "--actor",
-        nargs="+",
-        action="extend",
-        default=[],
-        type=at_least(0),
-        metavar="ID",
-        help="choose the actors with these ids",
-    )
-    made.add_argument("--all", action="store_true", help="choose all actors")
+    made.add_words("--host", "NAME", "choose the actors on these hosts, by whole names")
+    made.add_words("--actor", "ID", "choose the actors with these ids", at_least(0))
+    made.add_flag("--all", "choose all actors")
     return made
 
 

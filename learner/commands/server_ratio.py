@@ -24,9 +24,7 @@ def parser() -> Parser:
     """The command's options."""
     made = Parser("learner-server ratio", __doc__, EXAMPLES, level="WARNING")
     add_learner_options(made, "the admin")
-    made.add_argument(
-        "ratio", type=_parse_ratio, metavar="RATIO", help="how often each step is drawn on average; null sets no ratio"
-    )
+    made.add_value("ratio", "RATIO", "how often each step is drawn on average; null sets no ratio", _parse_ratio)
     return made
 
 

@@ -21,7 +21,7 @@ score has ended it (trainer.target_score), --resume goes on. audit.jsonl of the 
 def parser() -> Parser:
     """The command's options."""
     made = Parser("learner-server set-best-aside", __doc__, EXAMPLES, level="WARNING")
-    made.add_argument("--run", type=as_path, required=True, metavar="DIR", help="the run's directory, on this host")
+    made.add_value("--run", "DIR", "the run's directory, on this host", as_path, is_required=True)
     return made
 
 

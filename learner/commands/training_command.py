@@ -38,14 +38,13 @@ def make_training_parser(name: str, description: str, examples: str) -> Parser:
     """A parser with the options of every command that trains."""
     parser = Parser(name, description, examples)
     parser.set_defaults(local_actors=0, dataset=None)
-    parser.add_argument("--config", type=as_path, metavar="FILE", help="the run's YAML file")
+    parser.add_value("--config", "FILE", "the run's YAML file", as_path)
     add_settings(parser, "overrides", "replace one value of the YAML file")
     add_override(parser, "--run-dir", "run_dir", "DIR", "the directory into which the run writes all its files")
-    parser.add_argument("--show-config", action="store_true", help="print the resolved configuration and exit")
-    parser.add_argument(
+    parser.add_flag("--show-config", "print the resolved configuration and exit")
+    parser.add_flag(
         "--check",
-        action="store_true",
-        help="build all parts once, try an opt step with made-up rows and random actions in the environment, and exit",
+        "build all parts once, try an opt step with made-up rows and random actions in the environment, and exit",
     )
     return parser
 
