@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from actor.manager import ActorManager, ActorWork
 from common.cores import bind, require_usable
 from common.errors import ConfigError, CrossborderError
-from common.process.command import Parser, add_settings, as_cores, as_path, at_least, positive, run_service, tell_error
+from common.process.command import Parser, add_settings, as_cores, as_path, at_least, positive, service_of, tell_error
 from common.process.log import quiet_grpc
 from common.process.signals import StopSignals
 from common.process.standard_streams import answers
@@ -233,6 +233,4 @@ def _run(arguments: argparse.Namespace, signals: StopSignals) -> None:
     run(arguments, read_trust(Trust, arguments), signals)
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run the command; return its exit code."""
-    return run_service(parser(), argv, _run)
+main = service_of(parser, _run)

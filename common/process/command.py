@@ -23,6 +23,8 @@ from common.process.standard_streams import own_streams
 
 log = logging.getLogger(__name__)
 SubjectT = TypeVar("SubjectT")
+Main = Callable[[Sequence[str] | None], int]
+"""Runs a command with these words, None for those of this process; returns its exit code."""
 SHELLS: Final = ("bash", "zsh", "tcsh", "fish", "powershell")
 """The shells for which shtab writes completion scripts."""
 
@@ -166,27 +168,22 @@ def positive(text: str) -> float:
     return value
 
 
-def run_command(parser: Parser, argv: Sequence[str] | None, act: Callable[[argparse.Namespace], None]) -> int:
-    """Run a command that does one thing and ends: parse its words (None: those of this process), set up logging, act.
-
-    Returns:
-        The exit code; see ``run_until_signal``.
-    """
-    return run_service(parser, argv, lambda arguments, _: act(arguments))
+def command_of(make: Callable[[], Parser], act: Callable[[argparse.Namespace], None]) -> Main:
+    """The main function of a command that does one thing and ends: it parses its words, sets up logging, and acts."""
+    return service_of(make, lambda arguments, _: act(arguments))
 
 
-def run_service(
-    parser: Parser, argv: Sequence[str] | None, act: Callable[[argparse.Namespace, StopSignals], None]
-) -> int:
-    """As ``run_command``, for a command that goes on until a signal stops it; ``act`` sets ``on_stop`` of the signals.
+def service_of(make: Callable[[], Parser], act: Callable[[argparse.Namespace, StopSignals], None]) -> Main:
+    """As ``command_of``, for a command that goes on until a signal; ``act`` sets ``on_stop`` of the signals."""
 
-    Returns:
-        The exit code; see ``run_until_signal``.
-    """
-    arguments = parser.parse_args(argv)
-    with own_streams():
-        setup_logging(arguments.log_level, arguments.log_format)
-        return run_until_signal(parser.prog, arguments.log_format, partial(act, arguments))
+    def main(argv: Sequence[str] | None = None) -> int:
+        parser = make()
+        arguments = parser.parse_args(argv)
+        with own_streams():
+            setup_logging(arguments.log_level, arguments.log_format)
+            return run_until_signal(parser.prog, arguments.log_format, partial(act, arguments))
+
+    return main
 
 
 def run_until_signal(command: str, form: LogFormat, act: Callable[[StopSignals], None]) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from common.errors import ConfigError, PluginError
-from common.process.command import Parser, as_path, at_least, run_command
+from common.process.command import Parser, as_path, at_least, command_of
 from common.process.standard_streams import answers
 
 EXAMPLES = """\
@@ -84,6 +84,4 @@ def _write(arguments: argparse.Namespace) -> None:
     answers().write("".join(f"{path}\n" for path in written))
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run the command; return its exit code."""
-    return run_command(parser(), argv, _write)
+main = command_of(parser, _write)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from common.errors import ConfigError
 from common.hints import nearest
-from common.process.command import Parser, as_path, at_least, run_command
+from common.process.command import Parser, as_path, at_least, command_of
 from common.process.standard_streams import answers
 from crossborder.curves.learning_curve import SCORE, Curve, is_pruned, read_curve
 from learner.shared.durable import replace_text
@@ -194,6 +194,4 @@ def _write_csv(path: Path, axis: str, bands: Mapping[str, Band]) -> None:
         raise ConfigError(f"{path}: cannot be written: {error.strerror}") from error
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run the command; return its exit code."""
-    return run_command(parser(), argv, _plot)
+main = command_of(parser, _plot)

@@ -9,7 +9,7 @@ import numpy as np
 
 from common.config.pool_config import POOL
 from common.errors import ConfigError
-from common.process.command import Parser, as_path, run_command
+from common.process.command import Parser, as_path, command_of
 from common.process.standard_streams import answers
 from crossborder.curves.picture import plain_style, save_figure
 from learner.models.games import Games
@@ -79,6 +79,4 @@ def draw(games: Games, path: Path) -> None:
         save_figure(figure, path)
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run the command; return its exit code."""
-    return run_command(parser(), argv, _rate)
+main = command_of(parser, _rate)

@@ -7,7 +7,7 @@ import threading
 
 from common.errors import LearnerUnreachableError
 from common.process.clocks import Backoff, Deadline
-from common.process.command import Parser, positive, run_command
+from common.process.command import Parser, command_of, positive
 from common.process.standard_streams import answers
 from common.wire.trust import Trust, add_learner_options, read_trust
 from crossborder.inspecting.health import check_health
@@ -51,6 +51,4 @@ def _ask(arguments: argparse.Namespace) -> None:
     answers().write(f"{arguments.learner}: serving\n")
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run the command; return its exit code."""
-    return run_command(parser(), argv, _ask)
+main = command_of(parser, _ask)

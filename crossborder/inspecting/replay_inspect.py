@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from common.process.command import Parser, as_path, at_least, run_command
+from common.process.command import Parser, as_path, at_least, command_of
 from common.process.standard_streams import answers
 from learner.storage.rundir import require_run
 
@@ -159,6 +159,4 @@ def _bars(name: str, histogram: ValueHistogram) -> Table:
     return table
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run the command; return its exit code."""
-    return run_command(parser(), argv, _inspect)
+main = command_of(parser, _inspect)

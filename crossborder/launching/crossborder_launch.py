@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 
-from common.process.command import Parser, as_path, run_service
+from common.process.command import Parser, as_path, service_of
 from common.process.signals import StopSignals
 from common.process.standard_streams import answers
 from crossborder.launching.hosts_config import load_hosts
@@ -36,6 +36,4 @@ def _launch(arguments: argparse.Namespace, signals: StopSignals) -> None:
         launcher.run()
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run the command; return its exit code."""
-    return run_service(parser(), argv, _launch)
+main = service_of(parser, _launch)

@@ -9,7 +9,7 @@ from pathlib import Path
 from common.errors import ConfigError
 from common.plugins.part_config import EnvConfig
 from common.plugins.short_names import write_out
-from common.process.command import Parser, add_settings, as_path, at_least, run_service
+from common.process.command import Parser, add_settings, as_path, at_least, service_of
 from common.process.signals import StopSignals
 from common.process.standard_streams import answers
 from common.settings import validate
@@ -64,6 +64,4 @@ def _record(arguments: argparse.Namespace, signals: StopSignals) -> None:
     answers().write(f"{kept} episodes in {arguments.record}\n")
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run the command; return its exit code."""
-    return run_service(parser(), argv, _record)
+main = service_of(parser, _record)

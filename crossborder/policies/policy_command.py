@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from common.errors import ConfigError
-from common.process.command import Parser, as_path, run_command
+from common.process.command import Main, Parser, as_path, command_of
 from common.process.standard_streams import answers
 from learner.shared.durable import has_file, locate
 from learner.storage.rundir import require_run
@@ -62,10 +62,8 @@ def find_policy(run: Path, checkpoint: str | None) -> tuple[Path, str]:
     return run, checkpoint or _default_checkpoint(run)
 
 
-def run_policy_command(
-    parser: Parser, argv: list[str] | None, work: Callable[[argparse.Namespace], Mapping[str, object]]
-) -> int:
-    """Run a command on a saved policy and print the values that ``work`` returns; return the exit code.
+def policy_command_of(make: Callable[[], Parser], work: Callable[[argparse.Namespace], Mapping[str, object]]) -> Main:
+    """The main function of a command on a saved policy, which prints the values that ``work`` returns.
 
     Before ``work``, ``find_policy`` has found the policy: its run is in ``arguments.run``, its name in
     ``arguments.checkpoint``.
@@ -77,7 +75,7 @@ def run_policy_command(
         lines = json.dumps(values) + "\n" if arguments.json else "".join(f"{k}: {v}\n" for k, v in values.items())
         answers().write(lines)
 
-    return run_command(parser, argv, act)
+    return command_of(make, act)
 
 
 def _split(place: Path, asked: str | None) -> tuple[Path, str]:

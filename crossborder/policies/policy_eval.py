@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from common.process.command import Parser, add_settings, as_path
-from crossborder.policies.policy_command import make_policy_parser, run_policy_command
+from crossborder.policies.policy_command import make_policy_parser, policy_command_of
 
 if TYPE_CHECKING:
     from common.config.actor_config import ActorConfig
@@ -126,6 +126,4 @@ def _change(saved: ActorConfig, arguments: argparse.Namespace) -> ActorConfig:
     return validate(type(saved), values)
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run the command; return its exit code."""
-    return run_policy_command(parser(), argv, _evaluate)
+main = policy_command_of(parser, _evaluate)

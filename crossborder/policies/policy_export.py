@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 
 from common.process.command import Parser, as_path
-from crossborder.policies.policy_command import make_policy_parser, run_policy_command
+from crossborder.policies.policy_command import make_policy_parser, policy_command_of
 
 EXAMPLES = """\
   policy-export --run runs/cartpole-20261121-085026-3f2a --output cartpole.onnx
@@ -47,6 +47,4 @@ def _export(arguments: argparse.Namespace) -> Mapping[str, object]:
     return {"output": str(arguments.output), **tensors, **metadata}
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run the command; return its exit code."""
-    return run_policy_command(parser(), argv, _export)
+main = policy_command_of(parser, _export)

@@ -6,7 +6,7 @@ import argparse
 import asyncio
 import logging
 
-from common.process.command import Parser, as_path, run_service
+from common.process.command import Parser, as_path, service_of
 from common.process.log import quiet_grpc
 from common.process.signals import StopSignals
 from common.wire.trust import Trust, add_learner_options, read_trust
@@ -62,6 +62,4 @@ def _relay(arguments: argparse.Namespace, signals: StopSignals) -> None:
     asyncio.run(_serve(arguments, signals))
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run the command; return its exit code."""
-    return run_service(parser(), argv, _relay)
+main = service_of(parser, _relay)

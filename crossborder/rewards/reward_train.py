@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from common.process.command import Parser, as_path, at_least, positive, run_command
+from common.process.command import Parser, as_path, at_least, command_of, positive
 from common.process.standard_streams import answers
 
 EXAMPLES = """\
@@ -67,6 +67,4 @@ def _train(arguments: argparse.Namespace) -> None:
     )
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run the command; return its exit code."""
-    return run_command(parser(), argv, _train)
+main = command_of(parser, _train)

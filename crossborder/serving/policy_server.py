@@ -7,13 +7,12 @@ import asyncio
 import logging
 import re
 import threading
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from common.errors import ConfigError
-from common.process.command import Parser, add_settings, as_path, positive, run_service, tell_error
+from common.process.command import Parser, add_settings, as_path, positive, service_of, tell_error
 from common.process.log import RateFilter, quiet_grpc
 from common.process.signals import StopSignals
 from common.process.standard_streams import answers
@@ -238,6 +237,4 @@ def _run(arguments: argparse.Namespace, signals: StopSignals) -> None:
     serve(arguments, config, signals)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; return its exit code."""
-    return run_service(parser(), argv, _run)
+main = service_of(parser, _run)

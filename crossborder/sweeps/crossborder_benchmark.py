@@ -14,7 +14,7 @@ from rich.console import Console
 from common.process.command import Parser, as_path, at_least
 from common.process.signals import StopSignals
 from common.process.standard_streams import answers
-from crossborder.sweeps.board import run_with_bars
+from crossborder.sweeps.board import command_with_bars_of
 
 EXAMPLES = """\
   crossborder-benchmark classic                      a shipped suite; the same command again goes on
@@ -62,6 +62,4 @@ def _benchmark(arguments: argparse.Namespace, console: Console | None, signals: 
         answers().write(f"{runner.compare()}\n{place} (results.jsonl, table.md, picture.png)\n")
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run the command; return its exit code."""
-    return run_with_bars(parser(), argv, _benchmark)
+main = command_with_bars_of(parser, _benchmark)

@@ -12,7 +12,7 @@ from rich.console import Console
 from common.process.command import Parser, as_path, at_least
 from common.process.signals import StopSignals
 from common.process.standard_streams import answers
-from crossborder.sweeps.board import run_with_bars
+from crossborder.sweeps.board import command_with_bars_of
 
 log = logging.getLogger(__name__)
 EXAMPLES = """\
@@ -68,6 +68,4 @@ def _sweep(arguments: argparse.Namespace, console: Console | None, signals: Stop
     )
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run the command; return its exit code."""
-    return run_with_bars(parser(), argv, _sweep)
+main = command_with_bars_of(parser, _sweep)

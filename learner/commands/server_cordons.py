@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from common.errors import ConfigError, CrossborderError
 from common.process.clocks import Deadline
-from common.process.command import Parser, at_least, positive, run_command, run_service
+from common.process.command import Parser, at_least, command_of, positive, service_of
 from common.process.signals import StopSignals
 from common.process.standard_streams import answers
 from common.wire.endpoints import split_addresses
@@ -76,21 +76,6 @@ def _make_parser(command: str, purpose: str, examples: str) -> Parser:
     made.add_words("--actor", "ID", "choose the actors with these ids", at_least(0))
     made.add_flag("--all", "choose all actors")
     return made
-
-
-def cordon(argv: list[str] | None = None) -> int:
-    """Run ``learner-server cordon``; return its exit code."""
-    return run_command(cordon_parser(), argv, _cordon)
-
-
-def drain(argv: list[str] | None = None) -> int:
-    """Run ``learner-server drain``; return its exit code."""
-    return run_service(drain_parser(), argv, _drain)
-
-
-def uncordon(argv: list[str] | None = None) -> int:
-    """Run ``learner-server uncordon``; return its exit code."""
-    return run_command(uncordon_parser(), argv, _uncordon)
 
 
 def _cordon(arguments: argparse.Namespace) -> None:
@@ -167,3 +152,8 @@ def open_admin_clients(arguments: argparse.Namespace) -> Iterator[list[AdminClie
 def count_actors(count: int) -> str:
     """``1 actor``, ``2 actors``."""
     return f"{count} actor{'' if count == 1 else 's'}"
+
+
+cordon = command_of(cordon_parser, _cordon)
+drain = service_of(drain_parser, _drain)
+uncordon = command_of(uncordon_parser, _uncordon)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from contextlib import closing
 
-from common.process.command import Parser, positive, run_command
+from common.process.command import Parser, command_of, positive
 from common.process.standard_streams import answers
 from common.wire.trust import add_learner_options, read_trust
 from learner.replay.ratio import format_ratio
@@ -40,6 +40,4 @@ def _set(arguments: argparse.Namespace) -> None:
     answers().write(f"replay ratio {format_ratio(arguments.ratio)} instead of {format_ratio(before)}\n")
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run the command; return its exit code."""
-    return run_command(parser(), argv, _set)
+main = command_of(parser, _set)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from rich.console import Console
 from rich.live import Live
 
-from common.process.command import Parser, at_least, positive, run_service
+from common.process.command import Parser, at_least, positive, service_of
 from common.process.signals import StopSignals
 from common.process.standard_streams import answers
 from common.wire.trust import add_learner_options, read_trust
@@ -109,6 +109,4 @@ def _show_live(
             fleet = FleetTable(views[0], now)
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run the command; return its exit code."""
-    return run_service(parser(), argv, _show)
+main = service_of(parser, _show)
