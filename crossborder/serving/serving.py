@@ -16,8 +16,7 @@ from common.errors import PluginError
 from common.wire.address import split_address
 from common.wire.pb import acting_pb2, acting_pb2_grpc
 from common.wire.waiting import WaitingBytes
-from crossborder.serving.acting_service import HEALTH_PATH, STOP_SECONDS, ActingService
-from crossborder.serving.acting_servicer import ActingServicer
+from crossborder.serving.acting_service import HEALTH_PATH, STOP_SECONDS, ActingService, ActingServicer
 from crossborder.serving.figures import Figures
 from crossborder.serving.served_policy import ServedPolicy
 from crossborder.serving.serving_config import ServingConfig

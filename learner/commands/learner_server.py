@@ -14,7 +14,7 @@ from common.config.run_config import RunConfig
 from common.process.command import Parser, at_least
 from common.process.signals import StopSignals
 from common.process.spare import Spare
-from learner.commands import server_cordons, server_ratio, server_set_best_aside, server_status
+from learner.commands import server_orders, server_set_best_aside, server_status
 from learner.commands.standby import keep_running
 from learner.commands.training_command import (
     add_origin,
@@ -30,14 +30,14 @@ from learner.ranks.place import Place
 
 COMMANDS: Final = {
     "status": ("show the actors of a learner that runs", server_status.parser, server_status.main),
-    "ratio": ("set the replay ratio of a learner that runs", server_ratio.parser, server_ratio.main),
-    "cordon": ("let no new actor join from a host", server_cordons.cordon_parser, server_cordons.cordon),
+    "ratio": ("set the replay ratio of a learner that runs", server_orders.ratio_parser, server_orders.set_ratio),
+    "cordon": ("let no new actor join from a host", server_orders.cordon_parser, server_orders.cordon),
     "drain": (
         "have the actors of a host hand over their rows and leave",
-        server_cordons.drain_parser,
-        server_cordons.drain,
+        server_orders.drain_parser,
+        server_orders.drain,
     ),
-    "uncordon": ("let actors join again from a host", server_cordons.uncordon_parser, server_cordons.uncordon),
+    "uncordon": ("let actors join again from a host", server_orders.uncordon_parser, server_orders.uncordon),
     "set-best-aside": (
         "take back a wrong score, by which a policy became the best one",
         server_set_best_aside.parser,
