@@ -29,7 +29,8 @@ from typing import Any, Final
 
 from common.errors import ChildFailedError, CrossborderError, EnvHungError, LearnerUnreachableError, by_exit_code
 from common.process.clocks import Deadline
-from common.process.log import relog
+from common.process.log import relog, setup_logging
+from common.process.signals import leave_to_parent
 from common.system import find_exit_code, wait_for_end
 
 log = logging.getLogger(__name__)
@@ -84,6 +85,33 @@ def wait_for_hang_up(seconds: float | None = None) -> bool:
     hang_up = select.poll()
     hang_up.register(sys.stdin.fileno(), 0)  # No event is asked for, so poll reports only the hang-up, and no lines.
     return bool(hang_up.poll(None if seconds is None else 1000 * seconds))
+
+
+def on_hang_up(act: Callable[[], None]) -> None:
+    """In a child, have a thread wait until the parent has closed the other end of stdin, and then call ``act``."""
+
+    def wait() -> None:
+        wait_for_hang_up()
+        act()
+
+    threading.Thread(target=wait, name="lifeline", daemon=True).start()
+
+
+def serve_parent(serve: Callable[[dict[str, Any]], None], failure: str) -> int:
+    """Run a child that serves its parent, with the boot line, and ends when the parent says so; return its exit code.
+
+    Any error but ours is logged under the words of ``failure``.
+    """
+    leave_to_parent()
+    setup_logging(form="json")
+    try:
+        serve(read_boot())
+    except CrossborderError as error:
+        return say_error(error)
+    except Exception:
+        log.exception(failure)
+        return 1
+    return 0
 
 
 def say(event: Event) -> None:
