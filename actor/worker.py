@@ -346,11 +346,7 @@ def build_agreed_parts(
 
 
 def run_actor(actor: Actor) -> ActorStat:
-    """Run an actor. torch gets one thread, since a host runs many actors; see ``run_worker`` too.
-
-    Raises:
-        CrossborderError: see ``Actor.run``.
-    """
+    """Run an actor. torch gets one thread, since a host runs many actors; see ``run_worker`` too."""
     torch.set_num_threads(1)
     return run_worker(actor)
 

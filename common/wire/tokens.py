@@ -131,11 +131,7 @@ class TokenSource:
         return tokens
 
     def watch(self) -> Watched[tuple[Token, ...]]:
-        """All tokens. A file is read again when it changes; if it then holds no tokens, the old tokens stay.
-
-        Raises:
-            ConfigError: see ``read``.
-        """
+        """All tokens. A file is read again when it changes; if it then holds no tokens, the old tokens stay."""
         return Watched([self.path] if self.path else [], self.read)
 
 

@@ -33,9 +33,6 @@ def opening(places: Mapping[str, Path], allow: Sequence[str], config: ServingCon
         places: by the name of each policy its directory; see ``ServedPolicy`` and ``load_parts``.
         allow: see ``load_parts``.
         config: of the service. The episodes of a policy with a name are recorded in a directory of this name.
-
-    Raises:
-        CrossborderError: see ``load_parts``.
     """
     with ExitStack() as stack:
         yield [stack.enter_context(_opening(name, place, allow, config)) for name, place in places.items()]

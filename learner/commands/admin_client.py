@@ -80,21 +80,13 @@ class AdminClient:
             return self._stub.Cordon(asked, timeout=ANSWER_SECONDS).actors
 
     def drain(self, actors: Selection) -> int:
-        """Keep new actors out and have the selected actors leave; return how many were told to leave.
-
-        Raises:
-            CrossborderError: see ``cordon``.
-        """
+        """Keep new actors out and have the selected actors leave; return how many were told to leave."""
         with self._translating_errors():
             asked = pb.DrainRequest(actors=_selection_to_pb(actors))
             return self._stub.Drain(asked, timeout=ANSWER_SECONDS).actors
 
     def uncordon(self, actors: Selection) -> None:
-        """Let the selected actors join again.
-
-        Raises:
-            CrossborderError: see ``cordon``.
-        """
+        """Let the selected actors join again."""
         with self._translating_errors():
             self._stub.Uncordon(pb.UncordonRequest(actors=_selection_to_pb(actors)), timeout=ANSWER_SECONDS)
 

@@ -363,11 +363,7 @@ def local_trust(config: ServerConfig) -> Trust:
 
 
 def train_async(config: RunConfig, local_actors: int = 0, *, resume: bool = False) -> AsyncResult:
-    """Train with actors over gRPC and return statistics, as border's ``train_async`` does; see ``LearnerServer``.
-
-    Raises:
-        CrossborderError: see ``LearnerServer``.
-    """
+    """Train with actors over gRPC and return statistics, as border's ``train_async`` does; see ``LearnerServer``."""
     config.check()
     with LearnerServer(config, local_actors, resume=resume) as server:
         return server.train()

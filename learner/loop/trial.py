@@ -111,11 +111,7 @@ class _Trial:
         self.keys = frozenset[str]()
 
     def settles(self, directory: Path, rows: int) -> bool:
-        """Let the agent learn from this many rows; False if it wants more of them.
-
-        Raises:
-            CrossborderError: see ``try_opt``.
-        """
+        """Let the agent learn from this many rows; False if it wants more of them."""
         trainer = self._config.trainer
         buffer = _Watched(self._fill(directory, rows), QUICK_BYTES if self._is_quick else None)
         before = _copy_tensors(self._agent)
