@@ -21,6 +21,7 @@ TESTED_ELSEWHERE: dict[str, str] = {
     "crossborder/serving/saved_policies.py": "crossborder/serving/test_policy_server.py",
     "crossborder/serving/served_policy.py": "crossborder/serving/test_sessions.py",
     "crossborder/serving/session.py": "crossborder/serving/test_acting_service.py",
+    "crossborder/serving/strangers.py": "crossborder/serving/test_websocket_door.py",
     "crossborder/serving/websocket_messages.py": "crossborder/serving/test_websocket_door.py",
     "learner/__main__.py": "e2e/test_ranks.py",
     "learner/loop/together.py": "e2e/test_ranks.py",
