@@ -57,13 +57,7 @@ class Reason:
 
 
 class SafeControl(abc.ABC):
-    """Acts in one lane at a fixed rate, and makes a safe stop before it waits.
-
-    Args:
-        lanes: one lane.
-        stop_safely: makes a safe stop.
-        counters: counts safe stops.
-    """
+    """Acts in one lane at a fixed rate, and makes a safe stop before it waits."""
 
     def __init__(self, lanes: PlainLanes, stop_safely: Callable[[], None], counters: ActorCounters) -> None:
         self._lanes, self._stop_safely, self._counters = lanes, stop_safely, counters

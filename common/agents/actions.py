@@ -36,12 +36,7 @@ class GreedyQ(nn.Module):
 
 
 class GreedyActor(nn.Module):
-    """Takes tanh of the first ``A`` of an actor's outputs: the means of a Gaussian policy, or all outputs.
-
-    Args:
-        actor: n observations to ``[n, outputs]``.
-        scale: of the actions.
-    """
+    """Takes tanh of the first ``A`` of an actor's outputs: the means of a Gaussian policy, or all outputs."""
 
     def __init__(self, actor: nn.Module, scale: ActionScale) -> None:
         super().__init__()

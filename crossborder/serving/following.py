@@ -38,13 +38,6 @@ class Follower:
 
     The agent is the same before and after, so the memories of lanes go on. It changes between two batches: both happen
     in the event loop's thread. A policy that cannot be taken up leaves the one before it acting.
-
-    Args:
-        place: of the policy.
-        stamps: of the policy that acts, see ``stamps_of``.
-        config: of the policy that acts.
-        agent: acts.
-        on_taken: called with the opt steps of each policy that was loaded.
     """
 
     def __init__(

@@ -79,18 +79,7 @@ def publish_to_nobody(opt_steps: int, /, *, wait: bool = False) -> None:
 
 
 class Learner:
-    """Takes opt steps and counts them. After each, it evaluates, records, saves and publishes if these are due.
-
-    Args:
-        opt: takes an opt step.
-        config: intervals and limits.
-        scoring: scores the agent, and keeps the best policy.
-        records: the values of opt steps and evaluations.
-        checkpoints: saves policies.
-        checkpointer: takes checkpoints to resume from; None takes none.
-        publish: makes the agent's present policy the newest model.
-        life: this life of the run.
-    """
+    """Takes opt steps and counts them. After each, it evaluates, records, saves and publishes if these are due."""
 
     def __init__(
         self,

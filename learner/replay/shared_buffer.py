@@ -49,11 +49,6 @@ class SharedReplay(ReplayBuffer, abc.ABC):
     Your own buffer derives from this class and chooses rows in ``draw``, with indices in ``[reader.first,
     reader.end)``. Draw random numbers from ``_rng``: then a resumed run draws the same rows as a run that was never
     interrupted. If draws depend on anything else, override ``state`` and ``restore`` too.
-
-    Args:
-        memory: read only here.
-        view: says at which rows a draw can begin, and assembles batches.
-        seed: of the draws.
     """
 
     def __init__(self, memory: ReplayMemory, view: View, seed: int) -> None:
