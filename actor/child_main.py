@@ -44,11 +44,7 @@ def run_worker(worker: Worker) -> ActorStat:
 
 
 def run_child(make: Callable[[Mapping[str, Any]], WorkerT], run: Callable[[WorkerT], ActorStat]) -> int:
-    """Run a child of ``ActorManager``: one JSON line on stdin, one on stdout at the end; ends when stdin closes.
-
-    Returns:
-        The exit code.
-    """
+    """Run a child of ``ActorManager``: one JSON line in, one out at its end; ends with stdin; return the exit code."""
     setup_logging(form="json")
     boot = read_boot()
     try:

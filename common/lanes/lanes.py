@@ -200,11 +200,6 @@ class Round:
 class Lanes(abc.ABC):
     """n copies of one environment that step together.
 
-    Args:
-        spec: the spaces of one lane, with the dtypes that are recorded.
-        n: the number of lanes.
-        name: of the environment in messages.
-
     Raises:
         ConfigError: observations have an action mask that does not fit the actions.
     """

@@ -77,11 +77,7 @@ def read_boot() -> dict[str, Any]:
 
 
 def wait_for_hang_up(seconds: float | None = None) -> bool:
-    """Wait in a child until its parent has closed the other end of stdin, at most ``seconds``; None sets no limit.
-
-    Returns:
-        Whether it is closed.
-    """
+    """Wait in a child until its parent has closed the other end of stdin; return False after ``seconds``, if there are any."""
     hang_up = select.poll()
     hang_up.register(sys.stdin.fileno(), 0)  # No event is asked for, so poll reports only the hang-up, and no lines.
     return bool(hang_up.poll(None if seconds is None else 1000 * seconds))
@@ -122,11 +118,7 @@ def say(event: Event) -> None:
 
 
 def say_error(error: CrossborderError) -> int:
-    """Tell the parent why this child ends.
-
-    Returns:
-        The exit code to end with.
-    """
+    """Tell the parent why this child ends; return the exit code to end with."""
     say({"error": str(error), "exit_code": error.exit_code})
     return error.exit_code
 
@@ -285,11 +277,7 @@ class Child:
             log.debug("%s had closed its stdin", self.name)
 
     def end(self, seconds: float) -> int:
-        """Ask the child to end itself, kill it after ``seconds``, and kill the processes that it has started.
-
-        Returns:
-            The exit code.
-        """
+        """Ask the child to end, kill it and the processes that it started after ``seconds``; return the exit code."""
         self.close_stdin()
         if self.wait(seconds) is None:
             log.warning("%s has not ended in time and is killed", self.name)

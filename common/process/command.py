@@ -99,7 +99,7 @@ class Parser(argparse.ArgumentParser):
         """Add an option with a value, or an argument without a name; its help is ``text``, then the default."""
         if default not in (None, ""):
             text += f" (default: {f'{default:g}' if isinstance(default, int | float) else default})"
-        required = {"required": True} if is_required else {}
+        required: dict[str, Any] = {"required": True} if is_required else {}
         self.add_argument(name, type=kind, default=default, metavar=metavar, help=text, **required)
 
     def add_words(self, name: str, metavar: str, text: str, kind: Callable[[str], Any] = str) -> None:
@@ -213,11 +213,7 @@ def run_until_signal(command: str, form: LogFormat, act: Callable[[StopSignals],
 
 
 def tell_exit(error: BaseException) -> int:
-    """Log where a user's part raised SystemExit or KeyboardInterrupt.
-
-    Returns:
-        The exit code, the same as for any other exception of a part.
-    """
+    """Log where a user's part raised SystemExit or KeyboardInterrupt; return the exit code of any other exception."""
     log.critical("one of your parts raised %s, which would end this process in silence", repr(error), exc_info=error)
     return 1
 

@@ -90,7 +90,7 @@ def record_demonstrations(
     stopped: threading.Event,
     tell: Callable[[str], object],
 ) -> int:
-    """Let a person play, and write each episode that the person does not discard as a file.
+    """Let a person play, write each episode that the person does not discard, and return the number of files.
 
     At steps at which the person does not act, the action is 0, or as near to 0 as bounds allow. Files have the columns
     of ``env.info``, and always ``intervened``, ``info/is_success`` and ``info/discarded``.
@@ -101,9 +101,6 @@ def record_demonstrations(
         episodes: how many to record; None: until ``stopped`` is set.
         stopped: ends the play; the unfinished episode is not written.
         tell: takes a line for the user at the end of each episode.
-
-    Returns:
-        The number of episodes that were written.
 
     Raises:
         ConfigError: no person can act in this environment.

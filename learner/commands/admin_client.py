@@ -54,10 +54,7 @@ class AdminClient:
             return _fleet_view(self._stub.Status(pb.StatusRequest(), timeout=ANSWER_SECONDS))
 
     def set_replay_ratio(self, samples_per_insert: float | None) -> float | None:
-        """Set the replay ratio of the running learner; None removes it.
-
-        Returns:
-            The ratio until now, None for none.
+        """Set the replay ratio of the running learner; return the former one. None: no ratio.
 
         Raises:
             RefusedError: the learner cannot hold this ratio, or answers no admins.

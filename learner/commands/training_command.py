@@ -195,7 +195,7 @@ def run_training_command(
     prepare: Callable[[argparse.Namespace], None] = lambda _: None,
     adapt: Callable[[RunConfig], RunConfig] = lambda config: config,
 ) -> int:
-    """Run a command that trains: parse its words, load and check the configuration, train.
+    """Run a command that trains: parse its words, load and check the configuration, train; return the exit code.
 
     Args:
         parser: of the command.
@@ -204,9 +204,6 @@ def run_training_command(
         prepare: called with the parsed words before ``train``: the options and values are checked, but the parts are
             not imported yet.
         adapt: makes the configuration of this process from that of the run.
-
-    Returns:
-        The exit code.
     """
     arguments = parser.parse_args(argv)
     require_consistent(parser, arguments)

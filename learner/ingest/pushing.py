@@ -38,11 +38,6 @@ Payload: TypeAlias = bytes | memoryview
 def push(core: IngestCore, row: int, request: Request) -> int | None:
     """Take one request of an actor: store its batch unless it is stored already, and note its report.
 
-    Args:
-        core: where the batch goes.
-        row: of the actor in the actor table.
-        request: a batch with a report, or a report alone.
-
     Returns:
         The seq of the batch, which is stored now; None for a report alone.
 

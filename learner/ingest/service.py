@@ -299,11 +299,7 @@ class LearnerServicer(pb_grpc.LearnerServiceServicer):
             stream.is_held = False
 
     async def _wait(self, stream: ActorStream, seconds: float) -> float:
-        """Wait until the stream is woken, at most ``seconds``; after ``STILL_HERE_SECONDS`` send a sign of life.
-
-        Returns:
-            The seconds waited.
-        """
+        """Wait until the stream is woken, at most ``seconds``, with signs of life meanwhile; return the seconds."""
         started = time.monotonic()
         stream.awake.clear()
         try:

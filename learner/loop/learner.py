@@ -180,10 +180,7 @@ class Learner:
         self.scoring.abandon()
 
     def step(self) -> bool:
-        """Take one opt step and do all that is due after it.
-
-        Returns:
-            False if the agent was not ready (warm-up), or nothing can be drawn yet.
+        """Take one opt step and do all that is due after it; return False in warm-up, or if nothing can be drawn yet.
 
         Raises:
             DivergedError: a value to be recorded is not finite.
