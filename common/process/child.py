@@ -77,7 +77,7 @@ def read_boot() -> dict[str, Any]:
 
 
 def wait_for_hang_up(seconds: float | None = None) -> bool:
-    """Wait in a child until its parent has closed the other end of stdin; return False after ``seconds``, if there are any."""
+    """Wait in a child until its parent has closed the other end of stdin; return False if it has not in ``seconds``."""
     hang_up = select.poll()
     hang_up.register(sys.stdin.fileno(), 0)  # No event is asked for, so poll reports only the hang-up, and no lines.
     return bool(hang_up.poll(None if seconds is None else 1000 * seconds))

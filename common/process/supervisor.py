@@ -108,7 +108,7 @@ class Supervisor:
         return True
 
     def wait(self, seconds: float = math.inf) -> bool:
-        """Wait until the child is watched no longer: finished, given up, or left alone; False if it is after ``seconds``."""
+        """Wait until the child has finished, was given up, or ``stop_watching`` was called; False after ``seconds``."""
         deadline = Deadline(seconds)
         while self._thread.is_alive() and not deadline.passed():
             self._thread.join(timeout=min(1.0, deadline.remaining()))
