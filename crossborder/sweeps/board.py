@@ -7,7 +7,6 @@ import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from types import TracebackType
 from typing import Any
 
 from rich.console import Console
@@ -41,9 +40,7 @@ class Board:
         self._bars.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._bars.stop()
 
     def began(self, number: int, values: Mapping[str, Any]) -> None:
