@@ -224,11 +224,7 @@ class SeatsEnv(VectorEnv[Any, Any, Any]):
         return found
 
     def _choose(self, wanted: Mapping[int, Wanted], groups: Sequence[_Group]) -> dict[int, dict[Any, Any]]:
-        """The actions of frozen policies, by call and agent; each policy chooses once for all its seats.
-
-        Raises:
-            ConfigError: a policy has other spaces than the seats.
-        """
+        """The actions of frozen policies, by call and agent; each policy chooses once for all its seats."""
         seats = defaultdict[FrozenPolicy, list[tuple[int, Any, int, bool]]](list)
         for i, choices in wanted.items():
             for agent, (policy, seen, begins) in choices.items():
@@ -428,9 +424,6 @@ class _Observations:
         n: the number of lanes.
         shown: the spaces of the leaves ``seat`` and ``state``, if observations show them.
         hidden: the number of further lanes, which ``batch`` leaves out.
-
-    Raises:
-        ConfigError: the space cannot be recorded, or it has such a leaf already.
     """
 
     def __init__(

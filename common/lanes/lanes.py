@@ -266,11 +266,7 @@ class Lanes(abc.ABC):
             )
 
     def _require_allowed_at_cut(self, outcome: Round) -> None:
-        """Look at the masks in the last observations of episodes that were cut off, on which an agent bootstraps.
-
-        Raises:
-            PluginError: a mask allows no action.
-        """
+        """Look at the masks in the last observations of episodes that were cut off, on which an agent bootstraps."""
         if self.masks is not None and outcome.ended is not None and outcome.final_obs is not None:
             cut = ~outcome.terminated[outcome.ended]
             self._require_allowed(pick_lanes(outcome.final_obs, cut), outcome.ended[cut])

@@ -287,11 +287,7 @@ class PlainLanes(Lanes):
             raise PluginError(f"{self.name}: info['{self._picks.intervention}']: action: {misfit}") from error
 
     def _put(self, j: int, obs: Any) -> None:
-        """Keep the observation of lane j.
-
-        Raises:
-            PluginError: the observation does not fit its space.
-        """
+        """Keep the observation of lane j."""
         try:
             put_leaves(self._obs, j, spaces.flatten(self.spec.observation_space, obs))
         except (IndexError, KeyError, OverflowError, TypeError, ValueError) as error:

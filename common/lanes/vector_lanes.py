@@ -318,11 +318,7 @@ class VectorLanes(Lanes):
         return Round(np.zeros(self.n), nothing, nothing, self._obs, taken=nothing)
 
     def _batch(self, obs: Any) -> Leaves:
-        """Observations of all lanes as leaves, which torch can read: it knows no negative strides.
-
-        Raises:
-            PluginError: they do not fit their space.
-        """
+        """Observations of all lanes as leaves, which torch can read: it knows no negative strides."""
         try:
             leaves = spaces.flatten(self.spec.observation_space, on_host(obs))
         except (IndexError, KeyError, OverflowError, TypeError, ValueError) as error:

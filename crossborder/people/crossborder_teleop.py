@@ -35,11 +35,7 @@ def parser() -> Parser:
 
 
 def _read_env(path: Path, overrides: list[str]) -> EnvConfig:
-    """The section ``env`` of a configuration; the other sections may be missing.
-
-    Raises:
-        ConfigError, PluginError: it cannot be read, or is wrong.
-    """
+    """The section ``env`` of a configuration; the other sections may be missing."""
     from common.config.run_config import read_values
 
     values = write_out(read_values(path, overrides))

@@ -89,12 +89,7 @@ def _evaluate(arguments: argparse.Namespace) -> Mapping[str, object]:
 
 
 def _play_against(policy: Path, config: ActorConfig, allow: Sequence[str]) -> ActorConfig:
-    """The settings, with a saved policy as the opponent.
-
-    Raises:
-        ConfigError: the environment has no seats.
-        CheckpointError, PluginError: the policy cannot be loaded.
-    """
+    """The settings, with a saved policy as the opponent."""
     from common.errors import ConfigError
     from common.plugins.shipped import SHORT_NAMES
     from learner.storage.checkpoint import load_policy

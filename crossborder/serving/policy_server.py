@@ -178,12 +178,7 @@ def _serve_saved_policy(arguments: argparse.Namespace, config: ServingConfig, si
 
 
 def _find_policies(arguments: argparse.Namespace) -> dict[str, Path]:
-    """The directory of each saved policy, by name.
-
-    Raises:
-        ConfigError: two policies have the same name, or one of several has none.
-        RunDirectoryError: there is no such directory.
-    """
+    """The directory of each saved policy, by name."""
     names = [name for name, _ in arguments.run]
     if len(names) > 1 and ("" in names or len({*names}) < len(names)):
         found = ", ".join(f"{name}={run}" if name else str(run) for name, run in arguments.run)

@@ -80,12 +80,7 @@ class _Recorded(NamedTuple):
 
 
 def _record(parts: Parts, directory: Path) -> _Recorded:
-    """Make a player of a saved policy, and open the recording of its episodes.
-
-    Raises:
-        ConfigError: nothing can be written there.
-        PluginError: the agent cannot act for some of its lanes.
-    """
+    """Make a player of a saved policy, and open the recording of its episodes."""
     make_directory(directory)
     rows = parts.rows if INTERVENED.name in parts.rows.by_name else parts.rows.plus(INTERVENED)
     parts = replace(parts, schema=rows, rows=rows, has_priorities=False)

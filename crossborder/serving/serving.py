@@ -121,9 +121,6 @@ def _open_grpc_door(service: ActingService, counts: IngestCounts) -> tuple[grpc.
 
     Returns:
         The server, who admits its callers, and HOST:PORT.
-
-    Raises:
-        AddressError: the address is taken.
     """
     config, gate = service.config.as_server(), _make_gate(service.config)
     waiting = WaitingBytes(config.waiting_bytes, "the sessions of this service")

@@ -171,11 +171,7 @@ class WebSocketDoor:
             self._open.discard(call)
 
     async def _read_in_time(self, socket: ServerConnection) -> str | bytes:
-        """A message before a session.
-
-        Raises:
-            OverLimitError: none came in time.
-        """
+        """A message before a session."""
         try:
             async with asyncio.timeout(self._service.handshake_seconds):
                 return await socket.recv()
@@ -183,12 +179,7 @@ class WebSocketDoor:
             raise self._limits.count_refusal("handshake_seconds") from None
 
     def _identify(self, socket: ServerConnection, token: object) -> Caller:
-        """The caller that has sent this token; a caller without any sends an empty one.
-
-        Raises:
-            UnauthenticatedError: the token is not valid.
-            OverLimitError: too many calls without a valid token came from this address.
-        """
+        """The caller that has sent this token; a caller without any sends an empty one."""
         peer = name_peer(*socket.remote_address[:2])
         try:
             return self._gate.identify(METHOD, [authorization(token if isinstance(token, str) else "")], peer)

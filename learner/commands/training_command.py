@@ -234,9 +234,6 @@ def _check(config: RunConfig, arguments: argparse.Namespace) -> None:
 
     With ``--from``, the saved agent is loaded too. Datasets must have the columns of the run. The packages that
     reach a mirror must be here; the mirror itself is not asked.
-
-    Raises:
-        CrossborderError: a part cannot be built, or does not fit the others.
     """
     from common.evaluation import build_eval_env
     from common.lanes.lanes import close_env

@@ -235,11 +235,7 @@ class LearnerServicer(pb_grpc.LearnerServiceServicer):
             self._stream_ended.set()
 
     async def _read(self, context: Context, *, first: bool) -> Request | None:
-        """The next request; None at the end of the stream, or when the actor was silent for too long.
-
-        Raises:
-            OverLimitError: the first request did not come in time.
-        """
+        """The next request; None at the end of the stream, or when the actor was silent for too long."""
         server = self._core.config.server
         try:
             async with asyncio.timeout(server.handshake_seconds if first else server.lost_seconds):

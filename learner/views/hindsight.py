@@ -108,12 +108,7 @@ class Hindsight(Transitions):
 
 
 def _reward_of(make_env: MakeEnv | None) -> ComputeReward:
-    """The ``compute_reward`` of an environment or of one of its wrappers.
-
-    Raises:
-        ConfigError: there is none.
-        PluginError: the environment cannot be built.
-    """
+    """The ``compute_reward`` of an environment or of one of its wrappers."""
     advice = "name a function as replay.view.params.compute_reward: module:attr"
     if make_env is None:
         raise ConfigError(f"replay.view: this learner builds no environment that could compute rewards: {advice}")
