@@ -273,7 +273,7 @@ class Registry:
     def note_batch(
         self, row: int, steps: int, behaviour_opt_steps: int, returns: Sequence[float], lengths: Sequence[int]
     ) -> None:
-        """Note a batch that was stored and the episodes that came with it."""
+        """Note a batch that was stored and the episodes that came with it, oldest first."""
         self._items[row] += steps
         self._behaviour_opt_steps[row] = behaviour_opt_steps
         if returns:
