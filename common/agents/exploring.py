@@ -91,11 +91,7 @@ class Greedy(Settings):
 
 
 class EvaluationEpsilon:
-    """Epsilon-greedy actions in evaluations (Mnih et al. 2015), with the same chances in each evaluation.
-
-    Args:
-        epsilon: share of random actions; 0 acts greedily.
-    """
+    """Epsilon-greedy actions in evaluations (Mnih et al. 2015), with the same chances in each evaluation."""
 
     def __init__(self, epsilon: float) -> None:
         self._epsilon = epsilon

@@ -172,9 +172,6 @@ class ChoiceFile:
 
     Several processes may measure a product at the same time, and each adds a line. The first line about a product
     counts. Each process reads the file after it has written, so all of them find the same line.
-
-    Args:
-        path: of the file; it need not exist.
     """
 
     def __init__(self, path: Path) -> None:
@@ -343,12 +340,9 @@ def choices() -> LibraryChoices:
 
 
 def choose_products(setting: ProductChoice) -> LibraryChoices:
-    """From now on, choose the libraries of this process by ``setting``; earlier choices are forgotten.
+    """From now on, choose the libraries of this process by ``setting``, whatever was chosen; return the choices.
 
     Call it before the first update: one that was captured earlier keeps its libraries.
-
-    Returns:
-        The choices of this process.
     """
     global _OF_PROCESS  # noqa: PLW0603 - as for torch's number of threads, there is one for a process
     _OF_PROCESS = LibraryChoices(setting)

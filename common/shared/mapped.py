@@ -178,12 +178,7 @@ def hold_until_exit(directory: Path) -> None:
 
 
 class Word:
-    """An attribute of a ``Words`` block: one word of 8 bytes.
-
-    Args:
-        index: of the word in the block.
-        kind: int (signed) or float.
-    """
+    """An attribute of a ``Words`` block: one word of 8 bytes."""
 
     def __init__(self, index: int, kind: type[int] | type[float] = int) -> None:
         self._index = index
@@ -200,10 +195,6 @@ class Words:
     """A block of words in a mapped file; subclasses name the words.
 
     Each word has one writer, and an aligned word of 8 bytes is read and written whole, so no lock is needed.
-
-    Args:
-        buffer: the mapped file.
-        offset: of the block in it, in bytes.
     """
 
     N_WORDS: ClassVar[int]

@@ -22,11 +22,6 @@ class Connection:
 
     The client may send as many steps without their answers as its session has lanes. Beyond that, reading waits, and
     with it the client: nothing that it sends is kept without a bound.
-
-    Args:
-        sessions: of the service.
-        owner: the name of the client's token; empty without tokens.
-        door: through which it came, for people.
     """
 
     def __init__(self, sessions: Sessions, owner: str, door: str) -> None:
@@ -39,11 +34,7 @@ class Connection:
         self._was_taken_over = False
 
     def begin(self, request: Request | pb.DescribeRequest) -> pb.ActResponse:
-        """Open or resume the session that the first request asks for.
-
-        Raises:
-            CrossborderError: see ``Sessions``.
-        """
+        """Open or resume the session that the first request asks for."""
         self._sessions.require_open()
         match request:
             case pb.OpenSession():

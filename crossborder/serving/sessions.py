@@ -26,14 +26,7 @@ SECRET_BYTES: Final = 18
 
 
 class Sessions:
-    """Opens, resumes and ends sessions. Lanes of sessions that have ended go to the next sessions.
-
-    Args:
-        policies: of which each session chooses one; all of them have other names.
-        config: has the limits.
-        figures: counts.
-        clock: seconds, monotonic.
-    """
+    """Opens, resumes and ends sessions. Lanes of sessions that have ended go to the next sessions."""
 
     def __init__(
         self,

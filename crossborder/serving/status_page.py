@@ -72,12 +72,7 @@ class _Look(NamedTuple):
 
 
 class StatusPage:
-    """Answers for ``/`` and ``/healthz``; both are WSGI applications.
-
-    Args:
-        sessions: of the service.
-        clock: seconds, monotonic.
-    """
+    """Answers for ``/`` and ``/healthz``; both are WSGI applications."""
 
     def __init__(self, sessions: Sessions, clock: Callable[[], float] = time.monotonic) -> None:
         self._sessions, self._clock = sessions, clock

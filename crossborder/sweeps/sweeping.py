@@ -23,16 +23,7 @@ MOST_FAILURES: Final = 3
 
 
 class Sweeper:
-    """Runs trials until the sweep has all of them.
-
-    Args:
-        directory: of the sweep.
-        study: has the trials.
-        stopping: when it is set, the sweep ends, and its runs can be resumed.
-        console: a terminal for bars; None logs lines.
-        jobs: trials at one time.
-        trials: the most trials to run here; None runs all.
-    """
+    """Runs trials until the sweep has all of them."""
 
     def __init__(
         self,
@@ -52,10 +43,7 @@ class Sweeper:
         self._lock = threading.Lock()  # Guards _turns, from which all threads take.
 
     def run(self) -> int:
-        """Run trials until there are none left here, or the sweep is asked to stop.
-
-        Returns:
-            The number of trials that ended here.
+        """Run trials until none is left here, or the sweep is to stop; return the number of trials that ended here.
 
         Raises:
             ChildFailedError: trial after trial fails.

@@ -97,12 +97,7 @@ def _learn(agent: Agent, memory: ReplayBuffer, opts: int) -> None:
 
 
 class _Experience:
-    """All that an agent has seen, and a memory of it.
-
-    Args:
-        schema: of its rows.
-        view: as in ``check_agent``.
-    """
+    """All that an agent has seen, and a memory of it."""
 
     def __init__(self, schema: Schema, view: MakeView | None) -> None:
         self._schema, self._view = schema, view

@@ -36,12 +36,7 @@ _SAME: Final = {field.name for field in pb.ActorStatus.DESCRIPTOR.fields} - {"st
 
 
 class AdminServicer(pb_grpc.AdminServiceServicer):
-    """``AdminService`` over an ``IngestCore``.
-
-    Args:
-        core: the state that all requests share.
-        audit: notes every call once its change is made; ``Admission`` notes calls that are refused or fail.
-    """
+    """``AdminService`` over an ``IngestCore``."""
 
     def __init__(self, core: IngestCore, audit: AuditLog) -> None:
         self._core, self._audit = core, audit
@@ -109,12 +104,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
         return at is not None and self._core.evaluates(at)
 
     def _change(self, change: Callable[[Selection], None], asked: pb.ActorSelection) -> int:
-        """Change the cordons for the selected actors; return how many of them hold an id now.
-
-        Raises:
-            RefusedError: the selection selects nobody, or an actor that cannot exist.
-            RunDirectoryError: the cordons cannot be written to their file.
-        """
+        """Change the cordons for the selected actors; return how many of them hold an id now."""
         actors = _read_selection(asked, self._core.config.server.max_actors)
         if len(actors.hosts | self._core.cordons.cordoned.hosts) > MAX_HOSTS:
             raise RefusedError(f"hosts: expected at most {MAX_HOSTS} cordoned at one time, found more")
@@ -125,11 +115,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
 
 
 def _read_selection(asked: pb.ActorSelection, max_actors: int) -> Selection:
-    """Check and read a selection.
-
-    Raises:
-        RefusedError: it selects nobody, or an id or a host that no actor can have.
-    """
+    """Check and read a selection."""
     for host in asked.hosts:
         check_text("hosts", host, MAX_HOST)
     if beyond := [actor_id for actor_id in asked.actor_ids if actor_id >= max_actors]:

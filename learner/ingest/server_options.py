@@ -151,13 +151,7 @@ def count_descriptors() -> int:
 
 
 class DescriptorWatch:
-    """Warns in the log when most descriptors are taken, and warns again only after enough were free in between.
-
-    Args:
-        limit: descriptors that can be open.
-        count: descriptors that are open.
-        clock: seconds, monotonic.
-    """
+    """Warns in the log when most descriptors are taken, and warns again only after enough were free in between."""
 
     def __init__(
         self,

@@ -43,9 +43,6 @@ class ActorInTurns:
 
     A resumed run restores it as a whole: rows that came after the checkpoint are taken back, and episodes go on where
     they were. If rows cannot be taken back, they stay, and new episodes begin.
-
-    Args:
-        run: opened; no other process writes to its replay.
     """
 
     def __init__(self, run: Run) -> None:
@@ -224,11 +221,7 @@ def _load_model(pool: Pool, version: ModelVersion) -> Model:
 
 
 def train_in_turns(config: RunConfig, *, resume: bool = False, origin: Origin | None = None) -> Result:
-    """Train in one process without a network; with ``resume`` resume the run in ``run_dir``, if there is one.
-
-    Raises:
-        CrossborderError: see ``Trainer``.
-    """
+    """Train in one process without a network; with ``resume`` resume the run in ``run_dir``, if there is one."""
     config.check()
     with Trainer(config, resume=resume, origin=origin) as trainer:
         return trainer.train()

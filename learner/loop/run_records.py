@@ -39,10 +39,6 @@ class Callbacks:
     def build(cls, configs: Sequence[PluginConfig], optional: Mapping[str, Any]) -> Callbacks:
         """Build the callbacks that a configuration names.
 
-        Args:
-            configs: in their order.
-            optional: arguments for callbacks that have parameters of these names.
-
         Raises:
             PluginError, ConfigError: one cannot be built.
         """
@@ -110,10 +106,6 @@ class RecordWindow:
     """Collects the agent's records, and counts opt steps and inserted steps.
 
     Values may be tensors on a GPU. They are read only when they are summed, since the reading waits for the GPU.
-
-    Args:
-        buffer: counts the steps that were inserted.
-        clock: seconds, monotonic.
     """
 
     def __init__(self, buffer: Steps, clock: Callable[[], float] = time.monotonic) -> None:

@@ -32,15 +32,7 @@ OUTCOMES: Final = tuple(Outcome)
 
 
 class Together:
-    """One of several ranks of a run, and what it shares with the others.
-
-    Args:
-        group: of all ranks.
-        beginning: the facts that rank 0 told about this life of the run.
-        shard: the rows of this rank.
-        gives_tensors: whether batches are gathered on the device.
-        control: shared with ingest.
-    """
+    """One of several ranks of a run, and what it shares with the others."""
 
     def __init__(
         self,
@@ -106,13 +98,7 @@ class Together:
         share_statistics(self._statistics)
 
     def listen(self, learner: Learner, address: str, shared: Path) -> None:
-        """Take the learner that ``train`` trains, and tell the other ranks where this rank listens.
-
-        Args:
-            learner: of this rank.
-            address: of ingest, HOST:PORT.
-            shared: the directory of the files that ingest reads too.
-        """
+        """Take the learner that ``train`` trains, and tell the other ranks where this rank listens."""
         self._learner = learner
         self._counts = ActorCounts(share_addresses(self._group, address, shared))
 

@@ -32,12 +32,7 @@ def share_addresses(group: Group, address: str, shared: Path) -> RankTable:
 
 
 class ActorCounts:
-    """Tells ingest how many actors each rank has, about once a second.
-
-    Args:
-        table: shared with ingest.
-        clock: seconds, monotonic.
-    """
+    """Tells ingest how many actors each rank has, about once a second."""
 
     def __init__(self, table: RankTable, clock: Callable[[], float] = time.monotonic) -> None:
         self._table, self._clock = table, clock

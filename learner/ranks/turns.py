@@ -50,13 +50,7 @@ class Measured(NamedTuple):
 
 
 class Turns:
-    """The exchanges of one rank.
-
-    Args:
-        group: of all ranks.
-        measure: the present figures of this rank.
-        show_life: called several times a second while this rank waits for others.
-    """
+    """The exchanges of one rank."""
 
     def __init__(self, group: Group, measure: Callable[[], Measured], show_life: Callable[[], None]) -> None:
         self._group, self._measure, self._show_life = group, measure, show_life
@@ -76,14 +70,11 @@ class Turns:
         self._outcome, self._has_asked = outcome, False
 
     def ask(self, *, has_drawn: bool, least: float = math.inf) -> float | None:
-        """Take part in an exchange.
+        """Take part in an exchange; return the lowest ``least`` of all ranks, None unless all have drawn and none ends.
 
         Args:
             has_drawn: whether this rank has its share of a batch.
             least: see ``Said``.
-
-        Returns:
-            The lowest ``least`` of all ranks, if all have drawn and none ends training; otherwise None.
 
         Raises:
             RankLostError: another rank has failed, has ended or does not answer, or is at another opt step.

@@ -13,18 +13,9 @@ _MOST: Final = "eval_reward_max"
 
 
 def plot_learning_curve(metrics: Path, picture: Path, title: str, target: float | None) -> bool:
-    """Plot the evaluation return over wall-clock seconds and over steps.
+    """Plot the evaluation return over wall-clock seconds and steps; return False if no evaluation gave a picture.
 
     The picture also shows the lowest and the highest return of each evaluation that has recorded both.
-
-    Args:
-        metrics: the run's ``metrics.csv``.
-        picture: the PNG file to write.
-        title: above the picture.
-        target: a return at which a line is drawn; None draws none.
-
-    Returns:
-        Whether there is a picture; there is none of a run without evaluations.
 
     Raises:
         OSError: a file cannot be read or written.

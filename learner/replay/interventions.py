@@ -32,9 +32,6 @@ class IntervenedRows:
     """The rows of a replay whose column ``intervened`` is True, without overwritten rows.
 
     They depend only on the rows that the replay holds, so a resumed run finds the same rows again.
-
-    Args:
-        memory: read only here; its rows have the column.
     """
 
     def __init__(self, memory: ReplayMemory) -> None:
@@ -63,13 +60,7 @@ class IntervenedRows:
 
 
 class UniformInterventions(SharedReplay):
-    """A ``ReplayBuffer`` that begins draws at every intervened row of the actors with the same probability.
-
-    Args:
-        memory: of the actors' rows, which have the column ``intervened``.
-        view: says at which of these rows a draw can begin, and assembles batches.
-        seed: of the draws.
-    """
+    """A ``ReplayBuffer`` that begins draws at every intervened row of the actors with the same probability."""
 
     def __init__(self, memory: ReplayMemory, view: View, seed: int) -> None:
         super().__init__(memory, view, seed)

@@ -58,11 +58,6 @@ class MixedReplay(ReplayBuffer):
     The first replay holds the rows of the actors: ``inserted`` and ``len`` count in this replay, ``sampled`` in all. A
     share that is not a whole number of draws is rounded up or down by chance, so it is right on average. The share of a
     source that has no rows yet falls to the rows of the actors.
-
-    Args:
-        own: draws from the rows of the actors.
-        sources: all other replays; they draw the same columns.
-        seed: of the rounding.
     """
 
     def __init__(self, own: SharedReplay, sources: Sequence[Source], seed: int) -> None:
@@ -79,12 +74,10 @@ class MixedReplay(ReplayBuffer):
 
     @property
     def inserted(self) -> int:
-        """Steps of the actors accepted so far."""
         return self.parts[0].inserted
 
     @property
     def sampled(self) -> int:
-        """Steps drawn so far, from all sources."""
         return sum(part.sampled for part in self.parts)
 
     @property

@@ -107,10 +107,6 @@ class ResidualBlock(nn.Module):
     """``x + W2 f(W1 LayerNorm(x))``, four times as wide inside (SimBa, arXiv:2410.09754, 4.2).
 
     Weights begin as He et al. draw them (arXiv:1502.01852), as in the authors' code.
-
-    Args:
-        width: of the features.
-        activation: f.
     """
 
     def __init__(self, width: int, activation: Activation = "relu") -> None:
@@ -130,12 +126,6 @@ class Simba(nn.Module):
     """A linear layer, residual blocks, a LayerNorm and the outputs (SimBa, arXiv:2410.09754).
 
     The paper normalises observations by running statistics before these layers: ``normalize_observations``.
-
-    Args:
-        n_inputs: features of its inputs.
-        n_outputs: number of outputs.
-        units: the width of each block; all are the same.
-        activation: inside blocks.
     """
 
     def __init__(self, n_inputs: int, n_outputs: int, units: Sequence[int], *, activation: Activation = "relu") -> None:
@@ -157,12 +147,7 @@ FLASH_EPS: Final = 1e-5
 
 
 class FlashBlock(nn.Module):
-    """``x + f(N2(W2 f(N1(W1 x))))``, four times as wide inside, with batch normalisations N1 and N2 (FlashSAC).
-
-    Args:
-        width: of the features.
-        activation: f.
-    """
+    """``x + f(N2(W2 f(N1(W1 x))))``, four times as wide inside, with batch normalisations N1 and N2 (FlashSAC)."""
 
     def __init__(self, width: int, activation: Activation = "relu") -> None:
         super().__init__()
@@ -179,12 +164,6 @@ class Flash(nn.Module):
     """Normalised inputs, a linear layer, residual blocks, an RMSNorm and the outputs (FlashSAC, arXiv:2604.04539).
 
     As in the authors' code, linear layers below a normalisation have no bias, which it would subtract again.
-
-    Args:
-        n_inputs: features of its inputs.
-        n_outputs: number of outputs.
-        units: the width of each block; all are the same.
-        activation: inside blocks.
     """
 
     def __init__(self, n_inputs: int, n_outputs: int, units: Sequence[int], *, activation: Activation = "relu") -> None:

@@ -68,12 +68,7 @@ class FloatEncoder(nn.Module):
 
 
 class Embedding(nn.Module):
-    """A learnt vector for each value of each component of a Discrete or MultiDiscrete leaf.
-
-    Args:
-        sizes: the number of values of each of the k components.
-        starts: the least value of each component.
-    """
+    """A learnt vector for each value of each component of a Discrete or MultiDiscrete leaf."""
 
     starts: torch.Tensor
 
