@@ -67,6 +67,10 @@ class CandidateScorer:
 
         A candidate that comes while another is scored is scored next; if several come, only the newest.
 
+        Args:
+            wait_newer: waits for a model that is newer than a version, for some seconds; see ``ModelFetcher``.
+            starts_anew: whether the actor has to start anew.
+
         Raises:
             PluginError: the evaluator returns a value that is not finite.
             Exception: the evaluator or its environment raises more often than it may.

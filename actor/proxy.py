@@ -23,6 +23,12 @@ class ReplayBufferProxy:
 
     A round is never divided: its rows are in one batch. The next round also completes a batch that is older than
     ``flush_seconds``, even if it is not full.
+
+    Args:
+        schema: agreed with the learner; every push is checked against it.
+        config: n_buffer and flush_seconds.
+        sink: takes the batches.
+        clock: seconds, monotonic.
     """
 
     def __init__(

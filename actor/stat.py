@@ -109,6 +109,9 @@ class ActorCounters(ActorFigures):
     safe stops, the pusher's thread counts reconnects, and the watchdog counts hangs. ``dropped_items`` is written under
     the spool's lock, ``spool_bytes`` and ``lateness_p99_seconds`` by the thread that makes a report. A report reads the
     figures without a lock: each is one number, and a report may be a step behind.
+
+    Args:
+        clock: seconds, monotonic.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

@@ -332,6 +332,14 @@ def build_agreed_parts(
 ) -> Parts:
     """Build the parts that the learner named, and check that their rows are those of ``schema``.
 
+    Args:
+        config: the learner's.
+        schema: the learner's.
+        seed: of the agent.
+        epsilon: the agent's.
+        n_envs: plain environments to build; None: as many as ``envs_per_actor`` says.
+        device: where the agent computes.
+
     Raises:
         PluginError: a part cannot be built here.
         SchemaMismatchError: this host's parts make other rows than the learner's.

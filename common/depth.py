@@ -14,6 +14,10 @@ MAX_DEPTH: Final = 100
 def parse_json(text: str, **hooks: Any) -> Any:
     """The values of a JSON text.
 
+    Args:
+        text: of at most ``MAX_DEPTH`` lists and mappings within each other.
+        hooks: as ``json.loads`` takes them.
+
     Raises:
         ValueError: it is no JSON, or it is nested deeper.
     """

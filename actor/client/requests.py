@@ -84,7 +84,14 @@ def choose_group_rows(answer: JoinAnswer) -> int:
 
 
 class Requests:
-    """Makes batches of rows, and ``PushItemsRequest`` messages of batches."""
+    """Makes batches of rows, and ``PushItemsRequest`` messages of batches.
+
+    Args:
+        answer: to the first Join: schema, and whether the learner takes compressed payloads.
+        counters: for reports.
+        spool: its size is reported.
+        traces: of the batches.
+    """
 
     def __init__(
         self, answer: JoinAnswer, counters: ActorCounters, spool: Spool[WaitingBatch], traces: ActorTraces

@@ -18,6 +18,13 @@ class Opponents:
 
     Each model has its own agent, which explores as the actor with the least exploration did. A game keeps the agent
     that it has drawn, also if its model leaves the pool meanwhile, so no opponent changes within a game.
+
+    Args:
+        config: names the agent.
+        parts: of the actor.
+        seed: of the agents.
+        weights: how likely each model of the pool is drawn, in proportion to the others; at least one.
+        load: gives one of these models.
     """
 
     def __init__(

@@ -14,7 +14,12 @@ from common.settings import Settings
 
 
 class EntropyCoef(nn.Module):
-    """SAC's entropy coefficient, kept as its logarithm so that it stays positive."""
+    """SAC's entropy coefficient, kept as its logarithm so that it stays positive.
+
+    Args:
+        initial: its first value.
+        learned: whether it may change.
+    """
 
     def __init__(self, initial: float, *, learned: bool) -> None:
         super().__init__()

@@ -91,7 +91,11 @@ class Greedy(Settings):
 
 
 class EvaluationEpsilon:
-    """Epsilon-greedy actions in evaluations (Mnih et al. 2015), with the same chances in each evaluation."""
+    """Epsilon-greedy actions in evaluations (Mnih et al. 2015), with the same chances in each evaluation.
+
+    Args:
+        epsilon: share of random actions; 0 acts greedily.
+    """
 
     def __init__(self, epsilon: float) -> None:
         self._epsilon = epsilon

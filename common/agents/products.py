@@ -172,6 +172,9 @@ class ChoiceFile:
 
     Several processes may measure a product at the same time, and each adds a line. The first line about a product
     counts. Each process reads the file after it has written, so all of them find the same line.
+
+    Args:
+        path: of the file; it need not exist.
     """
 
     def __init__(self, path: Path) -> None:

@@ -363,7 +363,14 @@ class _Group:
         return infos  # type: ignore[no-any-return]
 
     def note_step(self, found: Any, rewards: Array, terminated: Array, truncated: Array) -> Mapping[Any, Any]:
-        """Write the outcome of a step for the agents who are there, and return the infos by agent."""
+        """Write the outcome of a step for the agents who are there, and return the infos by agent.
+
+        Args:
+            found: what the environment returned.
+            rewards: of all lanes, ``[n]``, as the other two.
+            terminated: see ``rewards``.
+            truncated: see ``rewards``.
+        """
         here = self.here
         obs, reward, ends, cuts, infos = found
         self._obs.put(here, obs)

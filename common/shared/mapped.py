@@ -195,6 +195,10 @@ class Words:
     """A block of words in a mapped file; subclasses name the words.
 
     Each word has one writer, and an aligned word of 8 bytes is read and written whole, so no lock is needed.
+
+    Args:
+        buffer: the mapped file.
+        offset: of the block in it, in bytes.
     """
 
     N_WORDS: ClassVar[int]

@@ -36,6 +36,9 @@ def load_pygame() -> ModuleType:
 class Window:
     """A window that takes keys. If the environment has a pygame window already, that window takes them.
 
+    Args:
+        size: width and height in pixels.
+
     Raises:
         PluginError: pygame is not installed, or this host has no display.
     """

@@ -29,7 +29,16 @@ STOP_SECONDS: Final = 5.0
 
 @dataclass(frozen=True)
 class ActingService:
-    """An acting service behind its doors."""
+    """An acting service behind its doors.
+
+    Args:
+        config: has the limits.
+        sessions: of the clients.
+        figures: counts.
+        limits: on open calls and connections.
+        audit: notes who was refused.
+        handshake_seconds: the first request of a connection must come within this time.
+    """
 
     config: ServingConfig
     sessions: Sessions

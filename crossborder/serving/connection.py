@@ -22,6 +22,11 @@ class Connection:
 
     The client may send as many steps without their answers as its session has lanes. Beyond that, reading waits, and
     with it the client: nothing that it sends is kept without a bound.
+
+    Args:
+        sessions: of the service.
+        owner: the name of the client's token; empty without tokens.
+        door: through which it came, for people.
     """
 
     def __init__(self, sessions: Sessions, owner: str, door: str) -> None:

@@ -26,7 +26,14 @@ SECRET_BYTES: Final = 18
 
 
 class Sessions:
-    """Opens, resumes and ends sessions. Lanes of sessions that have ended go to the next sessions."""
+    """Opens, resumes and ends sessions. Lanes of sessions that have ended go to the next sessions.
+
+    Args:
+        policies: of which each session chooses one; all of them have other names.
+        config: has the limits.
+        figures: counts.
+        clock: seconds, monotonic.
+    """
 
     def __init__(
         self,

@@ -72,7 +72,12 @@ class _Look(NamedTuple):
 
 
 class StatusPage:
-    """Answers for ``/`` and ``/healthz``; both are WSGI applications."""
+    """Answers for ``/`` and ``/healthz``; both are WSGI applications.
+
+    Args:
+        sessions: of the service.
+        clock: seconds, monotonic.
+    """
 
     def __init__(self, sessions: Sessions, clock: Callable[[], float] = time.monotonic) -> None:
         self._sessions, self._clock = sessions, clock

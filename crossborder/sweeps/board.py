@@ -21,7 +21,13 @@ log = logging.getLogger(__name__)
 
 
 class Board:
-    """Shows the trials of a sweep while the context is open; any thread may call its methods."""
+    """Shows the trials of a sweep while the context is open; any thread may call its methods.
+
+    Args:
+        n_trials: of the whole sweep.
+        finished: trials that have ended before.
+        console: a terminal for bars; None logs lines.
+    """
 
     def __init__(self, n_trials: int, finished: int, console: Console | None) -> None:
         self._has_bars = console is not None

@@ -58,6 +58,10 @@ class Claimed:
 class SweepStudy:
     """The trials of a sweep.
 
+    Args:
+        directory: of the sweep.
+        storage: a URL of a database for Optuna; None keeps the trials in a file of the directory.
+
     Raises:
         ConfigError: the database cannot be opened.
     """

@@ -45,6 +45,12 @@ class SuiteRunner:
     def train(self, stopping: threading.Event, console: Console | None, *, jobs: int, most: int | None) -> None:
         """Train until all runs have ended. All agents get their first seed in all tasks before one gets its second.
 
+        Args:
+            stopping: when it is set, training ends; its runs can be resumed.
+            console: a terminal for bars; None logs lines.
+            jobs: runs at one time, all of one agent and task.
+            most: the most runs to train here; None trains all.
+
         Raises:
             ChildFailedError: all runs of an agent in a task fail.
         """

@@ -23,7 +23,16 @@ MOST_FAILURES: Final = 3
 
 
 class Sweeper:
-    """Runs trials until the sweep has all of them."""
+    """Runs trials until the sweep has all of them.
+
+    Args:
+        directory: of the sweep.
+        study: has the trials.
+        stopping: when it is set, the sweep ends, and its runs can be resumed.
+        console: a terminal for bars; None logs lines.
+        jobs: trials at one time.
+        trials: the most trials to run here; None runs all.
+    """
 
     def __init__(
         self,

@@ -97,7 +97,12 @@ def _learn(agent: Agent, memory: ReplayBuffer, opts: int) -> None:
 
 
 class _Experience:
-    """All that an agent has seen, and a memory of it."""
+    """All that an agent has seen, and a memory of it.
+
+    Args:
+        schema: of its rows.
+        view: as in ``check_agent``.
+    """
 
     def __init__(self, schema: Schema, view: MakeView | None) -> None:
         self._schema, self._view = schema, view

@@ -85,7 +85,13 @@ def load_dataset(
 
 
 class _Waiting:
-    """Rows of short episodes that wait to be stored as one batch: the log has too few records for a batch of each."""
+    """Rows of short episodes that wait to be stored as one batch: the log has too few records for a batch of each.
+
+    Args:
+        schema: of the rows.
+        room: the most rows that wait.
+        store: takes the number of a group and its rows.
+    """
 
     def __init__(self, schema: Schema, room: int, store: Callable[[int, Items], None]) -> None:
         self.count = 0

@@ -36,7 +36,12 @@ _SAME: Final = {field.name for field in pb.ActorStatus.DESCRIPTOR.fields} - {"st
 
 
 class AdminServicer(pb_grpc.AdminServiceServicer):
-    """``AdminService`` over an ``IngestCore``."""
+    """``AdminService`` over an ``IngestCore``.
+
+    Args:
+        core: the state that all requests share.
+        audit: notes every call once its change is made; ``Admission`` notes calls that are refused or fail.
+    """
 
     def __init__(self, core: IngestCore, audit: AuditLog) -> None:
         self._core, self._audit = core, audit

@@ -53,6 +53,11 @@ class TrainerWatch:
 
     The trainer is the only writer of ``trainer_beats``, and ingest only compares the count with that of its last look.
     So it does not matter when the trainer writes, and nothing is locked.
+
+    Args:
+        control: shared with the trainer.
+        hung_seconds: a loop that stands still for this long is logged; None logs nothing.
+        clock: seconds, monotonic.
     """
 
     def __init__(

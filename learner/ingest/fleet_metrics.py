@@ -30,6 +30,9 @@ class FleetRates:
 
     The event loop calls ``tick``, and the metrics' thread reads ``rates``. A look replaces ``rates`` as a whole, so the
     reader finds the rates of one look.
+
+    Args:
+        clock: seconds, monotonic.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

@@ -101,6 +101,10 @@ class KnownTokens:
     process may write the file at any moment. So the file's stamp is taken before the file is read: after a write in
     between, the stamp differs from that of the file, and the next look reads the file once more.
 
+    Args:
+        source: a file, or tokens that never change.
+        clock: seconds, monotonic.
+
     Raises:
         ConfigError: the source cannot be used at the start.
     """

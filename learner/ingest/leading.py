@@ -32,6 +32,12 @@ class Leading:
     The figures of the ranks are exchanged about once a second. A burst of actors may come between two exchanges, so the
     actors that this rank has let in or led a moment ago are counted too. Other ranks count theirs in the same way, and
     each spreads the actors that come to it evenly; so their sum is even.
+
+    Args:
+        shared: directory of the shared files.
+        rank: of this learner.
+        n_ranks: the number of all ranks.
+        clock: seconds, monotonic.
     """
 
     def __init__(self, shared: Path, rank: int, n_ranks: int, clock: Callable[[], float] = time.monotonic) -> None:

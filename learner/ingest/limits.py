@@ -176,7 +176,12 @@ class CallLimits:
 
 
 class AddressIds:
-    """How many actor ids the actors of one account may hold (``server.max_address_actors``)."""
+    """How many actor ids the actors of one account may hold (``server.max_address_actors``).
+
+    Args:
+        at_most: ids of one account.
+        holds_id: whether an incarnation holds an id now.
+    """
 
     def __init__(self, at_most: int, holds_id: Callable[[int], bool]) -> None:
         self._at_most, self._holds_id = at_most, holds_id
@@ -267,6 +272,11 @@ class Shares:
 
     An actor without a name counts for itself among the names. So the many actors of one shared token do not wait, and
     neither do those of a name that nobody else competes with.
+
+    Args:
+        capacity: see ``ReplayShare``.
+        multiple: see ``ReplayShare``.
+        clock: seconds, monotonic.
     """
 
     def __init__(self, capacity: int, multiple: float | None, clock: Callable[[], float] = time.monotonic) -> None:
@@ -294,7 +304,11 @@ def holder_of(row: int, name: str) -> Hashable:
 
 
 class ModelRepeats:
-    """Limits how often one connection may ask again for a model that it has received already."""
+    """Limits how often one connection may ask again for a model that it has received already.
+
+    Args:
+        clock: seconds, monotonic.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

@@ -25,7 +25,12 @@ SAVE_SECONDS: Final = 5.0
 
 
 class PoolAnswers:
-    """What actors hear of the pool, and what ingest hears from them."""
+    """What actors hear of the pool, and what ingest hears from them.
+
+    Args:
+        pool: whose games only ingest writes.
+        clock: seconds, monotonic.
+    """
 
     def __init__(self, pool: Pool, clock: Callable[[], float] = time.monotonic) -> None:
         self._pool, self._clock = pool, clock

@@ -306,7 +306,14 @@ def check_flags(items: Items) -> None:
 
 
 def _refuse(rows: Array, name: str, *, wanted: bool, where: str) -> None:
-    """Raise an error if there are rows that hold a wrong flag."""
+    """Raise an error if there are rows that hold a wrong flag.
+
+    Args:
+        rows: their numbers in the batch, ``[k]``.
+        name: the flag's column.
+        wanted: the right flag.
+        where: the place in which the flag is wrong.
+    """
     if len(rows):
         bad = BadValue(name, f"{wanted} {where}", str(not wanted), int(rows.min()))
         raise RefusedError(str(bad), "values", bad)

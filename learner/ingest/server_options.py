@@ -151,7 +151,13 @@ def count_descriptors() -> int:
 
 
 class DescriptorWatch:
-    """Warns in the log when most descriptors are taken, and warns again only after enough were free in between."""
+    """Warns in the log when most descriptors are taken, and warns again only after enough were free in between.
+
+    Args:
+        limit: descriptors that can be open.
+        count: descriptors that are open.
+        clock: seconds, monotonic.
+    """
 
     def __init__(
         self,

@@ -43,6 +43,9 @@ class ActorInTurns:
 
     A resumed run restores it as a whole: rows that came after the checkpoint are taken back, and episodes go on where
     they were. If rows cannot be taken back, they stay, and new episodes begin.
+
+    Args:
+        run: opened; no other process writes to its replay.
     """
 
     def __init__(self, run: Run) -> None:

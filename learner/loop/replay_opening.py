@@ -35,6 +35,13 @@ def open_memory(
 ) -> ReplayMemory:
     """Open the replay memory of a run; it is empty for a new run and for a resumed run whose replay is missing.
 
+    Args:
+        directory: of the run.
+        schema: of its rows.
+        config: its capacity.
+        slack: number of newest rows that a new memory can be rolled back by.
+        earlier: the state that earlier lives of the run left; None for a new run.
+
     Raises:
         RunDirectoryError: the files cannot be made or opened.
         SchemaMismatchError: the files hold other columns, or have another capacity.

@@ -139,6 +139,13 @@ def open_rank(
 ) -> tuple[RunDir, ResumePoint | None, Beginning | None]:
     """``open_directory`` for a rank: rank 0 opens the run's directory first, and tells the other ranks which run it is.
 
+    Args:
+        config: of this rank.
+        stack: releases the lock of the directory when the stack is closed.
+        group: of all ranks; None: this process is alone.
+        resume: resume the run, if there is one.
+        origin: where a new run begins from.
+
     Raises:
         RankLostError: another rank has ended.
         CrossborderError: see ``open_directory``.

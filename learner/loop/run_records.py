@@ -106,6 +106,10 @@ class RecordWindow:
     """Collects the agent's records, and counts opt steps and inserted steps.
 
     Values may be tensors on a GPU. They are read only when they are summed, since the reading waits for the GPU.
+
+    Args:
+        buffer: counts the steps that were inserted.
+        clock: seconds, monotonic.
     """
 
     def __init__(self, buffer: Steps, clock: Callable[[], float] = time.monotonic) -> None:

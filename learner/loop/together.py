@@ -32,7 +32,15 @@ OUTCOMES: Final = tuple(Outcome)
 
 
 class Together:
-    """One of several ranks of a run, and what it shares with the others."""
+    """One of several ranks of a run, and what it shares with the others.
+
+    Args:
+        group: of all ranks.
+        beginning: the facts that rank 0 told about this life of the run.
+        shard: the rows of this rank.
+        gives_tensors: whether batches are gathered on the device.
+        control: shared with ingest.
+    """
 
     def __init__(
         self,

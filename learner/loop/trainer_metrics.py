@@ -26,7 +26,17 @@ from learner.shared.mirror_block import MirrorBlock
 
 
 class TrainerCollector(Collector):
-    """Collects the figures of steps, scores, records, replay, models, checkpoints and children for Prometheus."""
+    """Collects the figures of steps, scores, records, replay, models, checkpoints and children for Prometheus.
+
+    Args:
+        run: opened.
+        learner: of the run.
+        publisher: of the run's models.
+        control: shared with ingest.
+        ratio: the replay ratio in force.
+        restarts: counts how often each kind of child was started again.
+        mirror: says how far the run is mirrored; None if it is not.
+    """
 
     def __init__(
         self,

@@ -195,7 +195,12 @@ class _PassingMemory(ReplayMemory):
 
 
 class _Watched(BufferOver):
-    """A buffer that notes the columns of the batches which it gives."""
+    """A buffer that notes the columns of the batches which it gives.
+
+    Args:
+        buffer: gives the batches.
+        most_bytes: the largest batch that it gives; None sets no limit.
+    """
 
     def __init__(self, buffer: ReplayBuffer, most_bytes: int | None) -> None:
         super().__init__(buffer)

@@ -28,6 +28,11 @@ SETTLED_NS: Final = 1_000_000_000
 class Pool:
     """The models of a pool, and the games against them.
 
+    Args:
+        directory: of the pool; it need not exist.
+        config: says which models join, and how likely each is drawn.
+        interval: opt steps between two models that join.
+
     Raises:
         RunDirectoryError: ``games.json`` is damaged.
     """

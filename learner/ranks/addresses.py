@@ -32,7 +32,12 @@ def share_addresses(group: Group, address: str, shared: Path) -> RankTable:
 
 
 class ActorCounts:
-    """Tells ingest how many actors each rank has, about once a second."""
+    """Tells ingest how many actors each rank has, about once a second.
+
+    Args:
+        table: shared with ingest.
+        clock: seconds, monotonic.
+    """
 
     def __init__(self, table: RankTable, clock: Callable[[], float] = time.monotonic) -> None:
         self._table, self._clock = table, clock

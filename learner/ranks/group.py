@@ -42,6 +42,11 @@ _LOOK: Final = timedelta(seconds=0.25)
 def open_store(place: Place, seconds: float, environment: Mapping[str, str]) -> Store:
     """The part of torchrun's store that belongs to this start of the ranks.
 
+    Args:
+        place: of this process.
+        seconds: longest wait for the other ranks.
+        environment: torchrun's variables.
+
     Raises:
         RankLostError: a rank did not come in time, or the store cannot be reached.
         ConfigError: torchrun has not said where its store is.

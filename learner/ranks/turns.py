@@ -50,7 +50,13 @@ class Measured(NamedTuple):
 
 
 class Turns:
-    """The exchanges of one rank."""
+    """The exchanges of one rank.
+
+    Args:
+        group: of all ranks.
+        measure: the present figures of this rank.
+        show_life: called several times a second while this rank waits for others.
+    """
 
     def __init__(self, group: Group, measure: Callable[[], Measured], show_life: Callable[[], None]) -> None:
         self._group, self._measure, self._show_life = group, measure, show_life

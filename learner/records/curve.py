@@ -17,6 +17,15 @@ def plot_learning_curve(metrics: Path, picture: Path, title: str, target: float 
 
     The picture also shows the lowest and the highest return of each evaluation that has recorded both.
 
+    Args:
+        metrics: the run's ``metrics.csv``.
+        picture: the PNG file to write.
+        title: above the picture.
+        target: a return at which a line is drawn; None draws none.
+
+    Returns:
+        Whether there is a picture; there is none of a run without evaluations.
+
     Raises:
         OSError: a file cannot be read or written.
         ConfigError: ``metrics`` is no CSV file, or has a value that is no number.

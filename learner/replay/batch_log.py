@@ -75,13 +75,21 @@ def choose_length(n_slots: int, *, single_rows: bool) -> int:
 
     Rows whose record the log has overwritten stay in the replay and are drawn. After a power cut recovery cannot check
     them, and gives them up.
+
+    Args:
+        n_slots: of the replay.
+        single_rows: whether one process stores each row by itself.
     """
     n_batches = n_slots if single_rows else max(FEW_RECORDS, n_slots // ROWS_PER_RECORD)
     return min(n_slots, n_batches, MAX_RECORDS)
 
 
 class BatchLog:
-    """The records of the newest batches."""
+    """The records of the newest batches.
+
+    Args:
+        file: has room for ``length`` records.
+    """
 
     def __init__(self, file: mmap.mmap) -> None:
         self._bytes = memoryview(file)

@@ -32,6 +32,9 @@ class IntervenedRows:
     """The rows of a replay whose column ``intervened`` is True, without overwritten rows.
 
     They depend only on the rows that the replay holds, so a resumed run finds the same rows again.
+
+    Args:
+        memory: read only here; its rows have the column.
     """
 
     def __init__(self, memory: ReplayMemory) -> None:

@@ -58,6 +58,11 @@ class MixedReplay(ReplayBuffer):
     The first replay holds the rows of the actors: ``inserted`` and ``len`` count in this replay, ``sampled`` in all. A
     share that is not a whole number of draws is rounded up or down by chance, so it is right on average. The share of a
     source that has no rows yet falls to the rows of the actors.
+
+    Args:
+        own: draws from the rows of the actors.
+        sources: all other replays; they draw the same columns.
+        seed: of the rounding.
     """
 
     def __init__(self, own: SharedReplay, sources: Sequence[Source], seed: int) -> None:

@@ -75,7 +75,13 @@ class Record:
 
 
 class Quarantine:
-    """The newest records of one writer."""
+    """The newest records of one writer.
+
+    Args:
+        shared: the run's directory of shared files.
+        writer: the only process that writes this file.
+        clock: seconds, monotonic.
+    """
 
     def __init__(self, shared: Path, writer: Writer, clock: Callable[[], float] = time.monotonic) -> None:
         self._path, self._writer, self._clock = _path(shared, writer), writer, clock

@@ -7,7 +7,12 @@ import select
 
 
 class Bell:
-    """A pipe that wakes another process; ringing never blocks, waiting always has a deadline."""
+    """A pipe that wakes another process; ringing never blocks, waiting always has a deadline.
+
+    Args:
+        read_fd: of the process that waits; it does not block.
+        write_fd: of the process that rings; it does not block.
+    """
 
     def __init__(self, read_fd: int, write_fd: int) -> None:
         self.read_fd = read_fd

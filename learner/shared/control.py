@@ -123,6 +123,11 @@ class ControlBlock(Words):
     def open(cls, directory: Path, *, create: bool = False, writable: bool = True) -> ControlBlock:
         """The control block of a run.
 
+        Args:
+            directory: of the run's shared files.
+            create: make a new file; otherwise open an existing one.
+            writable: otherwise it is opened for reading only.
+
         Raises:
             RunDirectoryError: the file cannot be made or opened.
         """

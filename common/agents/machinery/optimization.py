@@ -47,6 +47,13 @@ class RMSprop(UncompiledOptimizer):
     Its learning rate may be a tensor; torch's RMSprop would freeze it in a captured update.
 
     Centred (Graves, arXiv:1308.0850), the denominator is ``sqrt(mean(g^2) - mean(g)^2) + eps``.
+
+    Args:
+        parameters: the parameters that it changes.
+        lr: learning rate, a number or a float32 scalar on the parameters' device.
+        alpha: decay of the means.
+        eps: added to the denominator.
+        centered: whether the square of the mean gradient is subtracted.
     """
 
     def __init__(
@@ -85,6 +92,11 @@ class Adam(UncompiledOptimizer, torch.optim.Adam):
 
     The counts of steps that torch keeps for each parameter are elements of one tensor, so that one operation adds to
     all of them: with six parameters, 3 µs instead of 18.
+
+    Args:
+        parameters: the parameters that it changes.
+        lr: learning rate, a number or a float32 scalar on the parameters' device.
+        given: ``betas`` and ``eps`` of ``torch.optim.Adam``.
     """
 
     def __init__(self, parameters: Any, lr: float | torch.Tensor, **given: Any) -> None:

@@ -86,6 +86,9 @@ class Categoricals(ActionDistribution):
     """A softmax for each component of a Discrete or MultiDiscrete action; components are independent of each other.
 
     A choice is the number of each component's value, counted from 0.
+
+    Args:
+        space: of the actions.
     """
 
     starts: torch.Tensor
@@ -143,6 +146,11 @@ class Gaussians(ActionDistribution):
 
     A choice is any number, before it is clipped to ``[-1, 1]`` and scaled to the bounds of the space. Its density is
     that of the unclipped number, so an agent records the choice beside the action.
+
+    Args:
+        scale: between ``[-1, 1]`` and the bounds of the space.
+        min_lstd: least logarithm of a standard deviation.
+        max_lstd: greatest logarithm of a standard deviation.
     """
 
     def __init__(self, scale: ActionScale, min_lstd: float, max_lstd: float) -> None:
@@ -187,6 +195,9 @@ class LeafDistributions(ActionDistribution):
 
     Outputs, choices and noise are those of the leaves, one leaf after another. A choice is float32: it holds numbers of
     discrete values beside numbers of any size, so an agent records it beside the action.
+
+    Args:
+        leaves: the distribution of each leaf by its path.
     """
 
     def __init__(self, leaves: Mapping[str, Categoricals | Gaussians]) -> None:

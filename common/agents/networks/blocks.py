@@ -126,6 +126,12 @@ class Simba(nn.Module):
     """A linear layer, residual blocks, a LayerNorm and the outputs (SimBa, arXiv:2410.09754).
 
     The paper normalises observations by running statistics before these layers: ``normalize_observations``.
+
+    Args:
+        n_inputs: features of its inputs.
+        n_outputs: number of outputs.
+        units: the width of each block; all are the same.
+        activation: inside blocks.
     """
 
     def __init__(self, n_inputs: int, n_outputs: int, units: Sequence[int], *, activation: Activation = "relu") -> None:
@@ -164,6 +170,12 @@ class Flash(nn.Module):
     """Normalised inputs, a linear layer, residual blocks, an RMSNorm and the outputs (FlashSAC, arXiv:2604.04539).
 
     As in the authors' code, linear layers below a normalisation have no bias, which it would subtract again.
+
+    Args:
+        n_inputs: features of its inputs.
+        n_outputs: number of outputs.
+        units: the width of each block; all are the same.
+        activation: inside blocks.
     """
 
     def __init__(self, n_inputs: int, n_outputs: int, units: Sequence[int], *, activation: Activation = "relu") -> None:

@@ -68,7 +68,12 @@ class FloatEncoder(nn.Module):
 
 
 class Embedding(nn.Module):
-    """A learnt vector for each value of each component of a Discrete or MultiDiscrete leaf."""
+    """A learnt vector for each value of each component of a Discrete or MultiDiscrete leaf.
+
+    Args:
+        sizes: the number of values of each of the k components.
+        starts: the least value of each component.
+    """
 
     starts: torch.Tensor
 

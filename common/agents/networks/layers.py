@@ -97,6 +97,13 @@ class Mlp(nn.Module):
 
     With ``normalization="layer"`` each hidden layer is normalised before its activation (arXiv:1607.06450), as in
     FastSAC. With ``"batch"`` the inputs and the outputs of each activation are normalised, as in CrossQ.
+
+    Args:
+        in_shape: shape of one observation.
+        out_dim: number of outputs.
+        units: width of each hidden layer.
+        activation: after each hidden layer.
+        normalization: of hidden layers.
     """
 
     def __init__(

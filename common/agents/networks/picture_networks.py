@@ -333,7 +333,12 @@ def _impala_convs(n_channels: int, sections: Sequence[int], max_pool: int | None
 
 
 class Residual(nn.Module):
-    """Two convolutions, added to their input (He et al., arXiv:1603.05027)."""
+    """Two convolutions, added to their input (He et al., arXiv:1603.05027).
+
+    Args:
+        channels: of the maps.
+        spectral_norm: whether the convolutions are normalised.
+    """
 
     def __init__(self, channels: int, *, spectral_norm: bool = False) -> None:
         super().__init__()
