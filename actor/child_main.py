@@ -5,15 +5,13 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import sys
-import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeVar
 
 from actor.stat import ActorStat
 from common.cores import bind
 from common.errors import CrossborderError
-from common.process.child import keep_buffers, read_boot, say, say_error
+from common.process.child import keep_buffers, on_hang_up, read_boot, say, say_error
 from common.process.log import setup_logging
 from common.process.signals import StopSignals
 
@@ -38,11 +36,7 @@ WorkerT = TypeVar("WorkerT", bound=Worker)
 
 
 def run_worker(worker: Worker) -> ActorStat:
-    """Run a worker in a process that keeps freed memory for reuse.
-
-    Raises:
-        CrossborderError: see ``Worker.run``.
-    """
+    """Run a worker in a process that keeps freed memory for reuse."""
     keep_buffers()
     stat = worker.run()
     log.info("actor %d took %d steps in %.1f s", stat.actor_id, stat.env_steps, stat.duration)
@@ -50,23 +44,14 @@ def run_worker(worker: Worker) -> ActorStat:
 
 
 def run_child(make: Callable[[Mapping[str, Any]], WorkerT], run: Callable[[WorkerT], ActorStat]) -> int:
-    """Run a child of ``ActorManager``: one JSON line on stdin, one on stdout at the end; ends when stdin closes.
-
-    Returns:
-        The exit code.
-    """
+    """Run a child of ``ActorManager``: one JSON line in, one out at its end; ends with stdin; return the exit code."""
     setup_logging(form="json")
     boot = read_boot()
-
-    def stop_with_parent() -> None:
-        sys.stdin.read()
-        worker.stop()
-
     try:
         if boot["cores"]:
             bind(boot["cores"])
         worker = make(boot)
-        threading.Thread(target=stop_with_parent, name="lifeline", daemon=True).start()
+        on_hang_up(worker.stop)
         signals = StopSignals()
         signals.on_stop = worker.stop
         stat = run(worker)

@@ -55,10 +55,6 @@ class EpisodeRecording:
     Names of files begin with the time at which the recording began and with random digits, so that many actors, also of
     several hosts, can record into one directory. An episode that a person has discarded is not recorded, if the rows
     have the column ``info/discarded``.
-
-    Args:
-        directory: exists.
-        schema: of the rows.
     """
 
     def __init__(self, directory: Path, schema: Schema) -> None:

@@ -57,13 +57,7 @@ class Reason:
 
 
 class SafeControl(abc.ABC):
-    """Acts in one lane at a fixed rate, and makes a safe stop before it waits.
-
-    Args:
-        lanes: one lane.
-        stop_safely: makes a safe stop.
-        counters: counts safe stops.
-    """
+    """Acts in one lane at a fixed rate, and makes a safe stop before it waits."""
 
     def __init__(self, lanes: PlainLanes, stop_safely: Callable[[], None], counters: ActorCounters) -> None:
         self._lanes, self._stop_safely, self._counters = lanes, stop_safely, counters
@@ -99,19 +93,7 @@ class SafeControl(abc.ABC):
 
 
 class Control(SafeControl):
-    """Acts with the models of a learner.
-
-    Args:
-        sampler: keeps ``pace``.
-        pace: of the steps.
-        lanes: of the sampler, one lane.
-        agent: acts.
-        proxy: takes the rows of each round as a batch.
-        models: fetches models.
-        pusher: sends the batches.
-        env: says how a safe stop is made, and how long the learner may leave the model unconfirmed.
-        counters: counts safe stops.
-    """
+    """Acts with the models of a learner."""
 
     def __init__(
         self,
@@ -203,15 +185,7 @@ class Control(SafeControl):
 
 
 class RemoteControl(SafeControl):
-    """Acts with the policy of an acting service.
-
-    Args:
-        policy: gives actions in time, or raises NoAnswerError.
-        step: takes one step by it.
-        lanes: see ``SafeControl``.
-        stop_safely: see ``SafeControl``.
-        counters: see ``SafeControl``.
-    """
+    """Acts with the policy of an acting service."""
 
     def __init__(
         self,

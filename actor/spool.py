@@ -108,16 +108,13 @@ class Spool(Generic[MessageT]):
         self._closed = False
 
     def put(self, message: MessageT, size: int, rows: int, seconds: float) -> bool:
-        """Add a message.
+        """Add a message; return False, without it, if there was no room in time.
 
         Args:
             message: not looked at.
             size: bytes that it counts for.
             rows: rows that it adds to a group, or ``ALONE``.
             seconds: to wait for room.
-
-        Returns:
-            False if there was no room in time; the message was not added.
         """
         with self._lock:
             if not self._make_room(size):

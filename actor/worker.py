@@ -266,11 +266,7 @@ class Actor:
         return self._stopped.is_set() or bool(pusher.changes)
 
     def _open_recording(self, parts: Parts, stack: ExitStack) -> EpisodeRecording | None:
-        """The recording of the episodes, if they are recorded; ``stack`` closes it.
-
-        Raises:
-            ConfigError: the run has no rows.
-        """
+        """The recording of the episodes, if they are recorded; ``stack`` closes it."""
         if self._record is None:
             return None
         if parts.processors:
@@ -358,11 +354,7 @@ def build_agreed_parts(
 
 
 def run_actor(actor: Actor) -> ActorStat:
-    """Run an actor. torch gets one thread, since a host runs many actors; see ``run_worker`` too.
-
-    Raises:
-        CrossborderError: see ``Actor.run``.
-    """
+    """Run an actor. torch gets one thread, since a host runs many actors; see ``run_worker`` too."""
     torch.set_num_threads(1)
     return run_worker(actor)
 

@@ -44,12 +44,7 @@ def component_sizes(leaf: spaces.Discrete | spaces.MultiDiscrete) -> list[int]:
 
 
 class ActionMasks:
-    """The masks in the observations of one environment.
-
-    Args:
-        paths: of their leaves.
-        actions: the discrete leaves of the action space.
-    """
+    """The masks in the observations of one environment."""
 
     def __init__(self, paths: Sequence[str], actions: DiscreteLeaves) -> None:
         self.paths, self._actions = tuple(paths), actions
@@ -96,13 +91,7 @@ class ActionMasks:
 
 
 class RandomActions:
-    """Uniformly random actions for n lanes, of those that are allowed if there are masks.
-
-    Args:
-        spec: of one lane.
-        n: the number of lanes.
-        seed: of the actions.
-    """
+    """Uniformly random actions for n lanes, of those that are allowed if there are masks."""
 
     def __init__(self, spec: EnvSpec, n: int, seed: int) -> None:
         self.masks, self._rng = find_masks(spec), np.random.default_rng(seed)
@@ -148,11 +137,7 @@ def find_masks(spec: EnvSpec) -> ActionMasks | None:
 
 
 def _require_flags(path: str, leaf: gymnasium.Space[Any]) -> None:
-    """Check that a leaf has one axis of zeros and ones, or two axes with stacked frames.
-
-    Raises:
-        ConfigError: it has other axes or values.
-    """
+    """Check that a leaf has one axis of zeros and ones, or two axes with stacked frames."""
     is_box = isinstance(leaf, spaces.Box) and bool((leaf.low >= 0).all() and (leaf.high <= 1).all())
     if not (is_box or isinstance(leaf, spaces.MultiBinary)) or len(leaf.shape or ()) not in (1, 2):
         raise ConfigError(

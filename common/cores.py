@@ -84,9 +84,6 @@ def bound_to(cores: Sequence[int] | None, setting: str) -> Iterator[tuple[int, .
     """A context in which this process uses these cores only; it gives those that are left to other processes.
 
     None binds nothing, and nothing is left.
-
-    Raises:
-        ConfigError: see ``require_usable``.
     """
     if cores is None:
         yield ()

@@ -273,12 +273,7 @@ def _read(archive: zipfile.ZipFile, name: str) -> Array:
 
 
 def _read_header(archive: zipfile.ZipFile, name: str) -> ArrayHeader:
-    """Dtype and shape of an array.
-
-    Raises:
-        ValueError: the array has a version of the format that only structured arrays need, its header is damaged, or
-            the number of its values differs from its header.
-    """
+    """Dtype and shape of an array."""
     with archive.open(f"{name}.npy") as file:
         if (version := np.lib.format.read_magic(file)) != (1, 0):  # A later version may have a header of 4 GiB.
             raise ValueError(f"array '{name}': expected numpy's format 1.0, found {'.'.join(map(str, version))}")

@@ -100,11 +100,6 @@ def build_parts(config: ActorConfig, *, seed: int, epsilon: float = 0.0, device:
 def row_schema(frames: EnvSpec, agent: Agent | None = None, config: EnvConfig | None = None) -> Schema:
     """The columns of the rows that a sampler records.
 
-    Args:
-        frames: the spaces of one lane as they are recorded.
-        agent: may have extra columns.
-        config: may pick values from ``info``.
-
     Raises:
         ConfigError: a space cannot be recorded, or two columns have one name.
     """

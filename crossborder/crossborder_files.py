@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from common.errors import ConfigError
-from common.process.command import Parser, as_path, run_command
+from common.process.command import Parser, as_path, command_of
 from common.process.standard_streams import answers
 
 EXAMPLES = """\
@@ -36,7 +36,7 @@ def parser() -> Parser:
     made.add_argument(
         "directory", nargs="?", type=as_path, metavar="DIR", help="the new directory that gets the copies"
     )
-    made.add_argument("--list", action="store_true", help="print the names of all files and copy nothing")
+    made.add_flag("--list", "print the names of all files and copy nothing")
     return made
 
 
@@ -85,6 +85,4 @@ def _act(arguments: argparse.Namespace) -> None:
         copy_files(arguments.directory)
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run the command; return its exit code."""
-    return run_command(parser(), argv, _act)
+main = command_of(parser, _act)

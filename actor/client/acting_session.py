@@ -116,11 +116,7 @@ class ActingSession:
             )
 
     def open(self, n_lanes: int) -> int:
-        """Open a session, the first one or in the place of one that was lost; return the seed of its first lane.
-
-        Raises:
-            CrossborderError: see ``answer``.
-        """
+        """Open a session, the first one or in the place of one that was lost; return the seed of its first lane."""
         self._secret, self._n_lanes, self._last_seq = "", n_lanes, 0
         self._unanswered.clear()
         opened = self._connect(None)
@@ -225,11 +221,7 @@ class ActingSession:
         return heard.opened
 
     def _try(self, attempt: Callable[[], ResultT], deadline: Deadline | None) -> ResultT:
-        """The result of a call, which is tried until the service answers.
-
-        Raises:
-            CrossborderError: see ``answer``.
-        """
+        """The result of a call, which is tried until the service answers."""
         while True:
             self._refresh()
             self._trust.require_own_learner(self._address)
@@ -287,11 +279,7 @@ class ActingSession:
             raise SessionEndedError(str(typed))
 
     def _wait(self, deadline: Deadline | None) -> None:
-        """Wait before the next try.
-
-        Raises:
-            StoppingError, NoAnswerError: see ``answer``.
-        """
+        """Wait before the next try."""
         assert self._away is not None, "a try has failed"
         seconds = min(self._backoff.next_delay(), self._away.remaining())
         self._stopped.wait(seconds if deadline is None else min(seconds, deadline.remaining()))

@@ -76,11 +76,7 @@ def assemble(
 
 
 def _join_chunks(messages: Iterable[bytes], max_bytes: int) -> tuple[pb.GetModelResponse, Array]:
-    """The first chunk, and the data of all chunks in one buffer, uint8 [n].
-
-    Raises:
-        ValueError: chunks are missing, empty, out of order or broken, or hold more than was announced or is allowed.
-    """
+    """The first chunk, and the data of all chunks in one buffer, uint8 [n]."""
     first, file, size = pb.GetModelResponse(), np.empty(0, np.uint8), 0
     for message in messages:
         chunk, data = parse_chunk(message)
@@ -102,11 +98,7 @@ def _join_chunks(messages: Iterable[bytes], max_bytes: int) -> tuple[pb.GetModel
 
 
 def _allocate(n_bytes: int, max_bytes: int) -> Array:
-    """A buffer, uint8 [n_bytes]. The system provides its memory only as it fills, so an announcement alone costs none.
-
-    Raises:
-        ValueError: there is not enough memory, or ``n_bytes`` is more than ``max_bytes``.
-    """
+    """A buffer, uint8 [n_bytes]. Its memory comes only as it fills, so an announcement alone costs none."""
     if n_bytes > max_bytes:
         raise ValueError(f"model: expected up to {max_bytes} bytes for this actor's agent, found {n_bytes} announced")
     try:

@@ -43,11 +43,7 @@ class PoolModels:
         return max(lacked, default=None)
 
     def fetch(self, version: ModelVersion, max_bytes: int, fetch: Fetch) -> None:
-        """Get a model from another process of this host, or by ``fetch``.
-
-        Raises:
-            ValueError, grpc.RpcError, OSError: see ``SharedModels.get``.
-        """
+        """Get a model from another process of this host, or by ``fetch``."""
         shared = self._share(version)
         file: ModelFile | None = fetch() if shared is None else shared.get(version, max_bytes, fetch)
         if file is None or file.model.version != version:

@@ -111,11 +111,7 @@ class Probe:
         )
 
     def upload(self, max_message_bytes: int) -> float:
-        """Measure the bytes per second that reach the learner, with several messages under way as an actor has them.
-
-        Raises:
-            CrossborderError: as ``ask``.
-        """
+        """Measure the bytes per second that reach the learner, with several messages under way as an actor has them."""
         # Random bytes, so that no proxy compresses them.
         payload = os.urandom(min(PAYLOAD_BYTES, max_message_bytes // 2))
         began = time.perf_counter()

@@ -316,12 +316,7 @@ class Pusher:
                 self._spool.close()
 
     def _join_again(self) -> JoinAnswer:
-        """Join as the same actor.
-
-        Raises:
-            RunChangedError: another run answers.
-            CrossborderError: the learner cannot be reached or refuses.
-        """
+        """Join as the same actor."""
         self._connector.refresh()
         self._fetcher.get_model = self._connector.get_model
         answer = self._connector.join()

@@ -75,11 +75,7 @@ class RemotePolicy(FixedAgent):
         return actions
 
     def wait(self, seconds: float) -> bool:
-        """Wait for an action that came too late; False if it has not come after ``seconds`` either.
-
-        Raises:
-            CrossborderError: see ``ActingSession.answer``.
-        """
+        """Wait for an action that came too late; False if it has not come after ``seconds`` either."""
         try:
             while self._session.waits:
                 self._session.answer(seconds)

@@ -205,11 +205,7 @@ class NeighbourModels:
         return file
 
     def _open_for(self, n_bytes: int) -> ModelSlots:
-        """The slots for models of this size; new ones if there are none, or models had another size before a resume.
-
-        Raises:
-            RunDirectoryError, OSError: they cannot be made.
-        """
+        """The slots for models of this size; new ones if there are none, or models had another size before a resume."""
         slots = self._reader.open()
         if slots is not None and slots.blob_bytes == n_bytes:
             return slots

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from actor.manager import ActorManager, ActorWork
 from common.cores import bind, require_usable
 from common.errors import ConfigError, CrossborderError
-from common.process.command import Parser, add_settings, as_cores, as_path, at_least, positive, run_service, tell_error
+from common.process.command import Parser, add_settings, as_cores, as_path, at_least, positive, service_of, tell_error
 from common.process.log import quiet_grpc
 from common.process.signals import StopSignals
 from common.process.standard_streams import answers
@@ -54,72 +54,61 @@ def parser() -> Parser:
     add_learner_options(made, "this actor", several=True, required=False)
     _add_policy_options(made)
     _add_run_options(made)
-    made.add_argument(
-        "--num-actors", type=at_least(1), default=1, metavar="N", help="the number of actors on this host (default: 1)"
+    made.add_value("--num-actors", "N", "the number of actors on this host", at_least(1), default=1)
+    made.add_value(
+        "--cores", "LIST", "the cores that the actors use, such as 4-15, divided among them (default: all)", as_cores
     )
-    made.add_argument(
-        "--cores",
-        type=as_cores,
-        metavar="LIST",
-        help="the cores that the actors use, such as 4-15, divided among them (default: all)",
-    )
-    made.add_argument(
+    made.add_value(
         "--patience",
-        type=positive,
+        "SECONDS",
+        "how long to look for the learner or the acting service, at the start and after a broken "
+        "connection; if there are several learners, an actor then starts over at another one",
+        positive,
         default=120.0,
-        metavar="SECONDS",
-        help="how long to look for the learner or the acting service, at the start and after a broken connection; if "
-        "there are several learners, an actor then starts over at another one (default: 120)",
     )
-    made.add_argument("--check", action="store_true", help="check whether it would work from this host, and exit")
+    made.add_flag("--check", "check whether it would work from this host, and exit")
     return made
 
 
 def _add_run_options(made: Parser) -> None:
     """Add the options that only actors of a learner have; ``_ACTOR_OPTIONS`` names them."""
-    made.add_argument(
+    made.add_words(
         "--allow",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="TARGET",
-        help="the code that the learner may name besides crossborder's own parts: module:attr, or a module for the "
+        "TARGET",
+        "the code that the learner may name besides crossborder's own parts: module:attr, or a module for the "
         "classes in it and below it; any: all code (default: none; a learner on this host may name all code)",
     )
-    made.add_argument(
+    made.add_value(
         "--id",
-        type=at_least(0),
-        metavar="N",
-        help="the actor id that this actor must have, so that a robot always gets its own env_overrides (default: the "
+        "N",
+        "the actor id that this actor must have, so that a robot always gets its own env_overrides (default: the "
         "smallest free one)",
+        at_least(0),
     )
-    made.add_argument(
-        "--evaluate",
-        action="store_true",
-        help="score the trainer's candidates instead of recording steps (with evaluator.process: actor)",
+    made.add_flag(
+        "--evaluate", "score the trainer's candidates instead of recording steps (with evaluator.process: actor)"
     )
-    made.add_argument(
+    made.add_value(
         "--record",
-        type=as_path,
-        metavar="DIR",
-        help="write every whole episode into DIR, as a dataset for offline-train and replay.sources",
+        "DIR",
+        "write every whole episode into DIR, as a dataset for offline-train and replay.sources",
+        as_path,
     )
 
 
 def _add_policy_options(made: Parser) -> None:
     """Add the options of workers for which an acting service chooses the actions."""
-    made.add_argument(
+    made.add_value(
         "--policy",
-        metavar="[NAME=]HOST:PORT",
-        help="where an acting service listens (policy-server), which chooses the actions and sends the rows; instead "
+        "[NAME=]HOST:PORT",
+        "where an acting service listens (policy-server), which chooses the actions and sends the rows; instead "
         "of --learner; NAME is that of one of its policies (default: the first)",
     )
-    made.add_argument(
+    made.add_value(
         "--config",
-        type=as_path,
-        metavar="FILE",
-        help="with --policy: a YAML file with env and envs_per_actor, such as the run's own; it may name the policy "
-        "too",
+        "FILE",
+        "with --policy: a YAML file with env and envs_per_actor, such as the run's own; it may name the policy too",
+        as_path,
     )
     add_settings(made, "settings", "with --policy: a setting of that file; repeatable")
 
@@ -188,11 +177,7 @@ def _check(arguments: argparse.Namespace, trust: Trust, _: StopSignals) -> None:
 
 
 def _prepare_recording(arguments: argparse.Namespace) -> None:
-    """Make the directory of the recording.
-
-    Raises:
-        ConfigError: no file can be written there, or the actor evaluates.
-    """
+    """Make the directory of the recording."""
     from actor.episode_recording import make_directory
 
     if arguments.evaluate:
@@ -201,11 +186,7 @@ def _prepare_recording(arguments: argparse.Namespace) -> None:
 
 
 def _read_remote(arguments: argparse.Namespace) -> RemoteConfig:
-    """The settings of a worker whose policy is an acting service.
-
-    Raises:
-        ConfigError: there is no file, an option does not fit, or a setting is wrong.
-    """
+    """The settings of a worker whose policy is an acting service."""
     from common.config.remote_config import read_remote_config
 
     unset = parser().get_default
@@ -252,6 +233,4 @@ def _run(arguments: argparse.Namespace, signals: StopSignals) -> None:
     run(arguments, read_trust(Trust, arguments), signals)
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run the command; return its exit code."""
-    return run_service(parser(), argv, _run)
+main = service_of(parser, _run)

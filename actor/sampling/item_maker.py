@@ -22,13 +22,7 @@ def next_of(outcome: Round, stacker: Stacker) -> Leaves:
 
 
 class ItemMaker:
-    """Gathers the items that step processors make; the counterpart of ``RowRecorder``.
-
-    Args:
-        schema: of the items.
-        processors: one for each lane.
-        stacker: of the agent's observations.
-    """
+    """Gathers the items that step processors make; the counterpart of ``RowRecorder``."""
 
     version = 0
     """Items carry no version."""

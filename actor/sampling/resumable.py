@@ -190,13 +190,7 @@ class ResumableSampler(Sampler):
 
 
 class _ProcessorMemory:
-    """Lets the step processor of lane j see the steps of an episode again, as it saw them before.
-
-    Args:
-        parts: with step processors.
-        j: the lane.
-        obs: the first observation, an element of the environment's space.
-    """
+    """Lets the step processor of lane j see the steps of an episode again, as it saw them before."""
 
     def __init__(self, parts: Parts, j: int, obs: Any) -> None:
         self._space = parts.frames.observation_space

@@ -36,12 +36,7 @@ class GreedyQ(nn.Module):
 
 
 class GreedyActor(nn.Module):
-    """Takes tanh of the first ``A`` of an actor's outputs: the means of a Gaussian policy, or all outputs.
-
-    Args:
-        actor: n observations to ``[n, outputs]``.
-        scale: of the actions.
-    """
+    """Takes tanh of the first ``A`` of an actor's outputs: the means of a Gaussian policy, or all outputs."""
 
     def __init__(self, actor: nn.Module, scale: ActionScale) -> None:
         super().__init__()
@@ -61,11 +56,6 @@ class ActionScale:
 
     Items hold actions as the environment takes them; critics and losses see them in ``[-1, 1]`` only, so that entropies
     and noise mean the same for every environment.
-
-    Args:
-        agent: the agent's name, for the message.
-        space: actions of any shape.
-        device: where the agent's tensors live.
 
     Raises:
         ConfigError: the space is no Box of floats, or a dimension has no finite bounds or no width.
@@ -97,11 +87,6 @@ class ActionIndex:
 
     Items hold actions as the environment takes them; networks have one output for each number. The actions of a
     MultiDiscrete space are numbered jointly, as ``np.ravel_multi_index`` does: the last component runs fastest.
-
-    Args:
-        agent: the agent's name, for the message.
-        space: ``Discrete`` or ``MultiDiscrete``, of any shape and start.
-        device: where the agent's tensors live.
 
     Raises:
         ConfigError: the space has another type, or is MultiDiscrete and has more than ``MAX_JOINT_ACTIONS`` actions.

@@ -324,9 +324,6 @@ class OneNetworkConfig(NetworkConfig):
         """Make the user's own network, or one of ``units``, from the leaves of B observations to ``[B, out_dim]``.
 
         ``activation`` is that of the layers of ``units``.
-
-        Raises:
-            PluginError, ConfigError: see ``build_network``.
         """
         if self.network is None:
             return build_mlp(leaves, out_dim, self.units, self.feature_dim, activation)

@@ -177,11 +177,7 @@ class PPO(PolicyGradientAgent):
         return is_used, not bool(average(is_used.float().mean()))
 
     def _require_rollouts(self, batch: Batch) -> None:
-        """Check the columns and the number of steps of a batch.
-
-        Raises:
-            ConfigError: the view makes no rollouts, actors record no log-probabilities, or the minibatches differ.
-        """
+        """Check the columns and the number of steps of a batch."""
         agent, names = type(self).__name__, ", ".join(sorted(batch))
         if "mask" in batch or batch["reward"].dim() != 2:
             raise ConfigError(

@@ -343,12 +343,9 @@ def choices() -> LibraryChoices:
 
 
 def choose_products(setting: ProductChoice) -> LibraryChoices:
-    """From now on, choose the libraries of this process by ``setting``; earlier choices are forgotten.
+    """From now on, choose the libraries of this process by ``setting``, whatever was chosen; return the choices.
 
     Call it before the first update: one that was captured earlier keeps its libraries.
-
-    Returns:
-        The choices of this process.
     """
     global _OF_PROCESS  # noqa: PLW0603 - as for torch's number of threads, there is one for a process
     _OF_PROCESS = LibraryChoices(setting)

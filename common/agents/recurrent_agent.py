@@ -188,10 +188,6 @@ class LaneMemory(LaneState):
 
     An agent calls ``begin`` in its own ``begin``. Train and eval mode have separate states: in training in turns, one
     agent acts in both, and an evaluation comes between two steps of the same episode. Those of train mode are saved.
-
-    Args:
-        shape: of one lane's state.
-        device: where the states live.
     """
 
     def __init__(self, *shape: int, device: torch.device | str = "cpu") -> None:

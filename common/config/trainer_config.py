@@ -84,7 +84,9 @@ class TrainerConfig(Settings):
         "An actor that has one of them fetches only the compressed difference to the newest model. 0: actors always "
         "fetch whole models.",
     )
-    torch_threads: PositiveInt = Field(1, description="The number of CPU threads that torch uses in the trainer.")
+    torch_threads: Annotated[int, Field(ge=1, le=1024)] = Field(
+        1, description="The number of CPU threads that torch uses in the trainer."
+    )
     cores: Cores | None = Field(
         None,
         description="The cores that trainer, ingest and a child that evaluates use, listed as Linux lists them, such "

@@ -42,9 +42,6 @@ class ChannelsFirst(gymnasium.Wrapper[Array, Any, Array, Any]):
     """A game of MinAtar whose channels come first, and whose episodes depend on nothing but their seed.
 
     Seaquest has as many channels as rows, so an agent could not tell by the shape which axis has the channels.
-
-    Args:
-        env: a ``minatar.gym.BaseEnv``.
     """
 
     def __init__(self, env: Env) -> None:

@@ -93,11 +93,7 @@ def make(
 
 
 def _make_registered(pettingzoo: Any, id: str, **params: Any) -> Any:
-    """The environment of an id in PettingZoo's registry; of a game that has both forms, the parallel one.
-
-    Raises:
-        PluginError: there is none, or a package that it needs is not installed.
-    """
+    """The environment of an id in PettingZoo's registry; of a game that has both forms, the parallel one."""
     from pettingzoo.env_registry.exceptions import PettingZooRegistryError  # noqa: PLC0415 - installed by an extra
 
     kind = "aec"
@@ -118,12 +114,6 @@ class SeatsEnv(VectorEnv[Any, Any, Any]):
 
     In a turn game, the mask of a waiting seat allows the first action alone, so a policy does not learn from actions
     that are ignored. The next call overwrites the arrays of observations.
-
-    Args:
-        envs: ``ParallelEnv`` or ``AECEnv``, all with the same agents and spaces.
-        show_seat: see ``make``.
-        show_state: see ``make``.
-        players: see ``make``.
 
     Raises:
         PluginError, ConfigError: see ``make``.
@@ -234,11 +224,7 @@ class SeatsEnv(VectorEnv[Any, Any, Any]):
         return found
 
     def _choose(self, wanted: Mapping[int, Wanted], groups: Sequence[_Group]) -> dict[int, dict[Any, Any]]:
-        """The actions of frozen policies, by call and agent; each policy chooses once for all its seats.
-
-        Raises:
-            ConfigError: a policy has other spaces than the seats.
-        """
+        """The actions of frozen policies, by call and agent; each policy chooses once for all its seats."""
         seats = defaultdict[FrozenPolicy, list[tuple[int, Any, int, bool]]](list)
         for i, choices in wanted.items():
             for agent, (policy, seen, begins) in choices.items():
@@ -445,9 +431,6 @@ class _Observations:
         n: the number of lanes.
         shown: the spaces of the leaves ``seat`` and ``state``, if observations show them.
         hidden: the number of further lanes, which ``batch`` leaves out.
-
-    Raises:
-        ConfigError: the space cannot be recorded, or it has such a leaf already.
     """
 
     def __init__(
@@ -467,11 +450,7 @@ class _Observations:
         self._forced = _forced_masks(EnvSpec(own, actions)) if isinstance(self._leaves, dict) else {}
 
     def put(self, lanes: Mapping[Any, int], obs: Mapping[Any, Any]) -> None:
-        """Keep the observations of these agents, each in its lane.
-
-        Raises:
-            InterfaceError: ``obs`` has no observation of one, or the observation does not fit its space.
-        """
+        """Keep the observations of these agents, each in its lane."""
         leaves, (shape, dtype) = self._leaves, self._form
         agent = None
         try:
@@ -493,11 +472,7 @@ class _Observations:
             self._seats[lane] = number
 
     def show_state(self, lanes: int | slice, env: Any) -> None:
-        """Note the state of an environment in these lanes; without states in observations, do nothing.
-
-        Raises:
-            InterfaceError: it has another shape than ``state_space``.
-        """
+        """Note the state of an environment in these lanes; without states in observations, do nothing."""
         if self._states is None:
             return
         state = env.state()
@@ -521,11 +496,7 @@ class _Observations:
 
 
 def _space_of_all(groups: Sequence[_Group], name: str) -> AnySpace:
-    """The observation or action space that all agents have.
-
-    Raises:
-        ConfigError: two agents have different ones.
-    """
+    """The observation or action space that all agents have."""
     envs = [side for group in groups for side in group.sides]
     spaces = {agent: getattr(env, f"{name}_space")(agent) for env in envs for agent in env.possible_agents}
     (one, expected), *others = spaces.items()
@@ -540,11 +511,7 @@ def _space_of_all(groups: Sequence[_Group], name: str) -> AnySpace:
 
 
 def _state_space(env: Any) -> gymnasium.Space[Any]:
-    """The space of an environment's ``state()``.
-
-    Raises:
-        ConfigError: there is none.
-    """
+    """The space of an environment's ``state()``."""
     space = getattr(env, "state_space", None)
     if not isinstance(space, gymnasium.spaces.Box):
         raise ConfigError(f"env.params.show_state: expected an environment with a state_space, a Box, found {space}")
@@ -552,11 +519,7 @@ def _state_space(env: Any) -> gymnasium.Space[Any]:
 
 
 def _with_leaves(space: AnySpace, shown: Mapping[str, gymnasium.Space[Any]]) -> gymnasium.spaces.Dict:
-    """The space with further leaves.
-
-    Raises:
-        ConfigError: it has one of them already.
-    """
+    """The space with further leaves."""
     parts = dict(space.spaces) if isinstance(space, gymnasium.spaces.Dict) else {_OBSERVATION: space}
     for name in shown.keys() & parts:
         raise ConfigError(f"env.params.show_{name}: observations have a leaf '{name}' already: leave it out")

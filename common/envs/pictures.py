@@ -106,13 +106,7 @@ class PreparePictures(gymnasium.ObservationWrapper[Any, Any, Any]):
 
 
 class _Picture:
-    """Prepares one picture.
-
-    Args:
-        path: in the observation.
-        shape: of the picture in the observation.
-        config: its settings.
-    """
+    """Prepares one picture."""
 
     def __init__(self, path: str, shape: Sequence[int], config: PictureConfig) -> None:
         self._channels = _channels_axis(shape)

@@ -75,11 +75,7 @@ class MaskFromInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
         return self._join(obs, info, may_lack=terminated or truncated), reward, terminated, truncated, info
 
     def _join(self, obs: Any, info: Mapping[str, Any], *, may_lack: bool) -> dict[str, Any]:
-        """The observation with its mask.
-
-        Raises:
-            PluginError: the info has no mask, and an action must be chosen.
-        """
+        """The observation with its mask."""
         mask = info.get(MASK)
         if mask is None and not may_lack:
             raise PluginError(
@@ -91,11 +87,7 @@ class MaskFromInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 def _as_one(mask: Any, actions: gymnasium.Space[Any]) -> Array:
-    """The masks of all components, one after another, as int8; ``mask`` may have the structure of the action space.
-
-    Raises:
-        PluginError: the mask lacks a part that has discrete leaves.
-    """
+    """The masks of all components, one after another, as int8; ``mask`` may have the structure of the action space."""
     if isinstance(actions, spaces.Dict) and isinstance(mask, Mapping):
         parts = [(mask.get(key), part) for key, part in actions.spaces.items() if discrete_leaves(part)]
     elif isinstance(actions, spaces.Tuple) and isinstance(mask, tuple):

@@ -71,11 +71,7 @@ def read_spaces(found: str | Mapping[str, Any], where: str = "env.spaces") -> En
 
 
 def _read(found: Any, where: str) -> Space[Any]:
-    """The space of one description.
-
-    Raises:
-        ConfigError: the description lacks a key, has an unknown key, or a value does not fit.
-    """
+    """The space of one description."""
     kind = found.get("type") if isinstance(found, Mapping) else None
     if not isinstance(kind, str) or kind not in _KEYS:
         raise ConfigError(f"{where}: expected a mapping with type: {', '.join(_KEYS)}, found {found!r}")

@@ -200,11 +200,6 @@ class Round:
 class Lanes(abc.ABC):
     """n copies of one environment that step together.
 
-    Args:
-        spec: the spaces of one lane, with the dtypes that are recorded.
-        n: the number of lanes.
-        name: of the environment in messages.
-
     Raises:
         ConfigError: observations have an action mask that does not fit the actions.
     """
@@ -260,11 +255,7 @@ class Lanes(abc.ABC):
         )
 
     def _require_allowed(self, obs: Leaves, lanes: Array) -> None:
-        """Look at the masks in observations, ``[k, *shape]`` of lanes ``[k]``, after which an episode goes on.
-
-        Raises:
-            PluginError: a mask allows no action.
-        """
+        """Look at the masks in observations, ``[k, *shape]`` of lanes ``[k]``, after which an episode goes on."""
         if self.masks is None:
             return
         found = self.masks.find_dead_ends(obs)
@@ -275,11 +266,7 @@ class Lanes(abc.ABC):
             )
 
     def _require_allowed_at_cut(self, outcome: Round) -> None:
-        """Look at the masks in the last observations of episodes that were cut off, on which an agent bootstraps.
-
-        Raises:
-            PluginError: a mask allows no action.
-        """
+        """Look at the masks in the last observations of episodes that were cut off, on which an agent bootstraps."""
         if self.masks is not None and outcome.ended is not None and outcome.final_obs is not None:
             cut = ~outcome.terminated[outcome.ended]
             self._require_allowed(pick_lanes(outcome.final_obs, cut), outcome.ended[cut])

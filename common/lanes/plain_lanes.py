@@ -228,11 +228,7 @@ class PlainLanes(Lanes):
         self._is_usual = True
 
     def _require_numbers(self, reward: Any, terminated: Any, truncated: Any) -> None:
-        """Check the types of a reward and of flags.
-
-        Raises:
-            PluginError: one of them is no single number; Python takes ``[False]`` and ``"False"`` for true.
-        """
+        """Check the types of a reward and of flags."""
         found = {"reward": reward, "terminated": terminated, "truncated": truncated}
         for name, value in found.items():
             is_number = isinstance(value, (bool, int, float, np.bool_, np.number))
@@ -291,11 +287,7 @@ class PlainLanes(Lanes):
             raise PluginError(f"{self.name}: info['{self._picks.intervention}']: action: {misfit}") from error
 
     def _put(self, j: int, obs: Any) -> None:
-        """Keep the observation of lane j.
-
-        Raises:
-            PluginError: the observation does not fit its space.
-        """
+        """Keep the observation of lane j."""
         try:
             put_leaves(self._obs, j, spaces.flatten(self.spec.observation_space, obs))
         except (IndexError, KeyError, OverflowError, TypeError, ValueError) as error:

@@ -84,11 +84,7 @@ class Policy:
         return [unflatten(self.spec.action_space, pick_lanes(actions, i)) for i in range(len(lanes))]
 
     def _read(self, observation: Any) -> Leaves:
-        """The leaves of an observation.
-
-        Raises:
-            PluginError: it does not fit its space.
-        """
+        """The leaves of an observation."""
         space = self.spec.observation_space
         try:
             found = flatten(space, observation)
@@ -137,11 +133,7 @@ class Policy:
 
 
 def _read_lanes(lanes: Sequence[int]) -> list[int]:
-    """The numbers of lanes.
-
-    Raises:
-        PluginError: they are no sequence of numbers of 0 or more.
-    """
+    """The numbers of lanes."""
     found = list(lanes) if isinstance(lanes, Sequence | np.ndarray) else [None]
     if not all(isinstance(lane, int | np.integer) and not isinstance(lane, bool) and lane >= 0 for lane in found):
         raise PluginError(f"policy: lanes: expected a list of numbers of lanes, 0 or more, found {lanes!r:.80}")

@@ -181,11 +181,7 @@ class VectorLanes(Lanes):
         return outcome
 
     def _per_lane(self, name: str, values: Any) -> Array:
-        """The rewards or flags of all lanes, ``[n]``.
-
-        Raises:
-            PluginError: they are not one number for each lane.
-        """
+        """The rewards or flags of all lanes, ``[n]``."""
         found: Array = on_host(values)
         if found.shape != (self.n,) or found.dtype.kind not in "biuf":
             raise PluginError(
@@ -195,11 +191,7 @@ class VectorLanes(Lanes):
         return found
 
     def _require_declaration(self, outcome: Round, infos: Mapping[str, Any], idle: Array | None) -> None:
-        """Refuse an environment that resets lanes in the step that ends their episodes and does not declare it.
-
-        Raises:
-            PluginError: it gave last observations apart, or went on at once in a lane whose episode had ended.
-        """
+        """Refuse an environment that resets lanes in the step that ends their episodes and does not declare it."""
         goes_on = (
             idle is not None and (outcome.reward.astype(bool) | outcome.terminated | outcome.truncated)[idle].any()
         )
@@ -269,11 +261,7 @@ class VectorLanes(Lanes):
         return [(infos, ~done), (_merged(final) if isinstance(final, np.ndarray) else final, done)]
 
     def _final_obs(self, infos: Mapping[str, Any], ended: Array) -> Leaves:
-        """The last observations of lanes that have begun another episode already.
-
-        Raises:
-            PluginError: the environment does not give them.
-        """
+        """The last observations of lanes that have begun another episode already."""
         found = infos.get("final_obs", infos.get("final_observation"))
         if found is None:
             raise PluginError(
@@ -330,11 +318,7 @@ class VectorLanes(Lanes):
         return Round(np.zeros(self.n), nothing, nothing, self._obs, taken=nothing)
 
     def _batch(self, obs: Any) -> Leaves:
-        """Observations of all lanes as leaves, which torch can read: it knows no negative strides.
-
-        Raises:
-            PluginError: they do not fit their space.
-        """
+        """Observations of all lanes as leaves, which torch can read: it knows no negative strides."""
         try:
             leaves = spaces.flatten(self.spec.observation_space, on_host(obs))
         except (IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
@@ -380,9 +364,6 @@ def _find(infos: Mapping[str, Any], key: str, among: Array) -> tuple[Any, Array]
     """The values of a key in the infos of a vector environment, and which lanes of ``among`` have it, ``[n]`` bool.
 
     None if the infos lack the key.
-
-    Raises:
-        PluginError: the values of the lanes have different shapes.
     """
     if key not in infos:
         return None

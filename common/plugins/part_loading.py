@@ -63,9 +63,6 @@ def keeping_globals(part: str) -> Iterator[None]:
 
     An environment, or a library under it, may change the working directory, torch's default dtype, numpy's error
     handling or the handlers of signals.
-
-    Args:
-        part: names the code in the warning about each value that it has changed.
     """
     before = {name: read() for name, (read, _) in _GLOBALS.items()}
     handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}

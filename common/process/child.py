@@ -29,7 +29,8 @@ from typing import Any, Final
 
 from common.errors import ChildFailedError, CrossborderError, EnvHungError, LearnerUnreachableError, by_exit_code
 from common.process.clocks import Deadline
-from common.process.log import relog
+from common.process.log import relog, setup_logging
+from common.process.signals import leave_to_parent
 from common.system import find_exit_code, wait_for_end
 
 log = logging.getLogger(__name__)
@@ -76,14 +77,37 @@ def read_boot() -> dict[str, Any]:
 
 
 def wait_for_hang_up(seconds: float | None = None) -> bool:
-    """Wait in a child until its parent has closed the other end of stdin, at most ``seconds``; None sets no limit.
-
-    Returns:
-        Whether it is closed.
-    """
+    """Wait in a child until its parent has closed the other end of stdin; return False if it has not in ``seconds``."""
     hang_up = select.poll()
     hang_up.register(sys.stdin.fileno(), 0)  # No event is asked for, so poll reports only the hang-up, and no lines.
     return bool(hang_up.poll(None if seconds is None else 1000 * seconds))
+
+
+def on_hang_up(act: Callable[[], None]) -> None:
+    """In a child, have a thread wait until the parent has closed the other end of stdin, and then call ``act``."""
+
+    def wait() -> None:
+        wait_for_hang_up()
+        act()
+
+    threading.Thread(target=wait, name="lifeline", daemon=True).start()
+
+
+def serve_parent(serve: Callable[[dict[str, Any]], None], failure: str) -> int:
+    """Run a child that serves its parent, with the boot line, and ends when the parent says so; return its exit code.
+
+    Any error but ours is logged under the words of ``failure``.
+    """
+    leave_to_parent()
+    setup_logging(form="json")
+    try:
+        serve(read_boot())
+    except CrossborderError as error:
+        return say_error(error)
+    except Exception:
+        log.exception(failure)
+        return 1
+    return 0
 
 
 def say(event: Event) -> None:
@@ -94,11 +118,7 @@ def say(event: Event) -> None:
 
 
 def say_error(error: CrossborderError) -> int:
-    """Tell the parent why this child ends.
-
-    Returns:
-        The exit code to end with.
-    """
+    """Tell the parent why this child ends; return the exit code to end with."""
     say({"error": str(error), "exit_code": error.exit_code})
     return error.exit_code
 
@@ -257,11 +277,7 @@ class Child:
             log.debug("%s had closed its stdin", self.name)
 
     def end(self, seconds: float) -> int:
-        """Ask the child to end itself, kill it after ``seconds``, and kill the processes that it has started.
-
-        Returns:
-            The exit code.
-        """
+        """Ask the child to end, kill it and the processes that it started after ``seconds``; return the exit code."""
         self.close_stdin()
         if self.wait(seconds) is None:
             log.warning("%s has not ended in time and is killed", self.name)

@@ -23,6 +23,8 @@ from common.process.standard_streams import own_streams
 
 log = logging.getLogger(__name__)
 SubjectT = TypeVar("SubjectT")
+Main = Callable[[Sequence[str] | None], int]
+"""Runs a command with these words, None for those of this process; returns its exit code."""
 SHELLS: Final = ("bash", "zsh", "tcsh", "fish", "powershell")
 """The shells for which shtab writes completion scripts."""
 
@@ -52,14 +54,7 @@ class PrintCompletion(argparse.Action):
 
 
 class Parser(argparse.ArgumentParser):
-    """The options of a command, by their whole names. The error for a misspelt option names the nearest one.
-
-    Args:
-        name: the name of the command.
-        description: the first line of its help, usually the docstring of its module.
-        examples: command lines, one a line, and further remarks.
-        level: the default of ``--log-level``.
-    """
+    """The options of a command, by their whole names. The error for a misspelt option names the nearest one."""
 
     def __init__(self, name: str, description: str, examples: str, level: str = "INFO") -> None:
         super().__init__(
@@ -86,6 +81,30 @@ class Parser(argparse.ArgumentParser):
             choices=SHELLS,
             help="print the completion script for this shell, and exit",
         )
+
+    def add_flag(self, name: str, text: str) -> None:
+        """Add an option without a value; ``text`` is its help."""
+        self.add_argument(name, action="store_true", help=text)
+
+    def add_value(
+        self,
+        name: str,
+        metavar: str,
+        text: str,
+        kind: Callable[[str], Any] = str,
+        *,
+        default: Any = None,
+        is_required: bool = False,
+    ) -> None:
+        """Add an option with a value, or an argument without a name; its help is ``text``, then the default."""
+        if default not in (None, ""):
+            text += f" (default: {f'{default:g}' if isinstance(default, int | float) else default})"
+        required: dict[str, Any] = {"required": True} if is_required else {}
+        self.add_argument(name, type=kind, default=default, metavar=metavar, help=text, **required)
+
+    def add_words(self, name: str, metavar: str, text: str, kind: Callable[[str], Any] = str) -> None:
+        """Add an option with one or more values, which may be repeated; the values become one list."""
+        self.add_argument(name, nargs="+", action="extend", default=[], type=kind, metavar=metavar, help=text)
 
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: Any = None
@@ -149,27 +168,22 @@ def positive(text: str) -> float:
     return value
 
 
-def run_command(parser: Parser, argv: Sequence[str] | None, act: Callable[[argparse.Namespace], None]) -> int:
-    """Run a command that does one thing and ends: parse its words (None: those of this process), set up logging, act.
-
-    Returns:
-        The exit code; see ``run_until_signal``.
-    """
-    return run_service(parser, argv, lambda arguments, _: act(arguments))
+def command_of(make: Callable[[], Parser], act: Callable[[argparse.Namespace], None]) -> Main:
+    """The main function of a command that does one thing and ends: it parses its words, sets up logging, and acts."""
+    return service_of(make, lambda arguments, _: act(arguments))
 
 
-def run_service(
-    parser: Parser, argv: Sequence[str] | None, act: Callable[[argparse.Namespace, StopSignals], None]
-) -> int:
-    """As ``run_command``, for a command that goes on until a signal stops it; ``act`` sets ``on_stop`` of the signals.
+def service_of(make: Callable[[], Parser], act: Callable[[argparse.Namespace, StopSignals], None]) -> Main:
+    """As ``command_of``, for a command that goes on until a signal; ``act`` sets ``on_stop`` of the signals."""
 
-    Returns:
-        The exit code; see ``run_until_signal``.
-    """
-    arguments = parser.parse_args(argv)
-    with own_streams():
-        setup_logging(arguments.log_level, arguments.log_format)
-        return run_until_signal(parser.prog, arguments.log_format, partial(act, arguments))
+    def main(argv: Sequence[str] | None = None) -> int:
+        parser = make()
+        arguments = parser.parse_args(argv)
+        with own_streams():
+            setup_logging(arguments.log_level, arguments.log_format)
+            return run_until_signal(parser.prog, arguments.log_format, partial(act, arguments))
+
+    return main
 
 
 def run_until_signal(command: str, form: LogFormat, act: Callable[[StopSignals], None]) -> int:
@@ -199,11 +213,7 @@ def run_until_signal(command: str, form: LogFormat, act: Callable[[StopSignals],
 
 
 def tell_exit(error: BaseException) -> int:
-    """Log where a user's part raised SystemExit or KeyboardInterrupt.
-
-    Returns:
-        The exit code, the same as for any other exception of a part.
-    """
+    """Log where a user's part raised SystemExit or KeyboardInterrupt; return the exit code of any other exception."""
     log.critical("one of your parts raised %s, which would end this process in silence", repr(error), exc_info=error)
     return 1
 

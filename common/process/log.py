@@ -79,11 +79,6 @@ def setup_logging(level: str = "INFO", form: LogFormat = "text", console: Consol
     """Log to stderr. If ``form`` is json, uncaught exceptions and warnings are logged as JSON too.
 
     A log that nobody reads stops no thread; see ``common.process.standard_streams``.
-
-    Args:
-        level: the lowest level that is logged.
-        form: for people or for machines.
-        console: of the live display, so that lines in text appear above it.
     """
     unblock_stderr(lambda lines: _tell_left_out(formatter, lines))
     handler: logging.Handler = logging.StreamHandler(sys.stderr)

@@ -108,11 +108,7 @@ class Supervisor:
         return True
 
     def wait(self, seconds: float = math.inf) -> bool:
-        """Wait until the child is no longer watched: it has finished, was given up, or ``stop_watching`` was called.
-
-        Returns:
-            False if the child is still watched after ``seconds``.
-        """
+        """Wait until the child has finished, was given up, or ``stop_watching`` was called; False after ``seconds``."""
         deadline = Deadline(seconds)
         while self._thread.is_alive() and not deadline.passed():
             self._thread.join(timeout=min(1.0, deadline.remaining()))

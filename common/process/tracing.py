@@ -30,9 +30,6 @@ _PARENT: Final = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-
 class Tracing:
     """Records spans of this process; from any thread.
 
-    Args:
-        service: the part of crossborder that this process is, such as ``actor``.
-
     Raises:
         ImportError: the packages of ``crossborder[otel]`` are not installed.
     """

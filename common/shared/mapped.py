@@ -178,12 +178,7 @@ def hold_until_exit(directory: Path) -> None:
 
 
 class Word:
-    """An attribute of a ``Words`` block: one word of 8 bytes.
-
-    Args:
-        index: of the word in the block.
-        kind: int (signed) or float.
-    """
+    """An attribute of a ``Words`` block: one word of 8 bytes."""
 
     def __init__(self, index: int, kind: type[int] | type[float] = int) -> None:
         self._index = index

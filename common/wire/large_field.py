@@ -105,12 +105,7 @@ _PAYLOAD: Final = pb.PushItemsRequest.PAYLOAD_FIELD_NUMBER
 
 @dataclass(frozen=True)
 class Request:
-    """A request of ``PushItems`` and its payload.
-
-    Args:
-        head: all other fields.
-        payload: in pieces, one after another.
-    """
+    """A request of ``PushItems`` and its payload."""
 
     head: pb.PushItemsRequest
     payload: Sequence[bytes | memoryview] = ()

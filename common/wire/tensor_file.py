@@ -93,11 +93,7 @@ def _refuse(text: str) -> NoReturn:
 
 
 def _check_regions(regions: list[tuple[int, int]], size: int) -> None:
-    """Check that tensors lie one after another and fill the file: else a small file could become many large arrays.
-
-    Raises:
-        ValueError: tensors share bytes, or there are bytes of no tensor.
-    """
+    """Check that tensors lie one after another and fill the file: else a small file could become many large arrays."""
     end_before = 0
     for begin, end in sorted(regions):
         if not begin == end_before <= end:

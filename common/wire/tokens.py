@@ -98,13 +98,7 @@ def read_token_text(path: Path) -> str:
 
 @dataclass(frozen=True)
 class TokenSource:
-    """The place that tokens are read from.
-
-    Args:
-        where: the name of the place, for messages.
-        path: a file, which may change.
-        text: the tokens themselves, if there is no file.
-    """
+    """The place that tokens are read from."""
 
     where: str
     path: Path | None
@@ -131,11 +125,7 @@ class TokenSource:
         return tokens
 
     def watch(self) -> Watched[tuple[Token, ...]]:
-        """All tokens. A file is read again when it changes; if it then holds no tokens, the old tokens stay.
-
-        Raises:
-            ConfigError: see ``read``.
-        """
+        """All tokens. A file is read again when it changes; if it then holds no tokens, the old tokens stay."""
         return Watched([self.path] if self.path else [], self.read)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from common.errors import ConfigError, PluginError
-from common.process.command import Parser, as_path, at_least, run_command
+from common.process.command import Parser, as_path, at_least, command_of
 from common.process.standard_streams import answers
 
 EXAMPLES = """\
@@ -31,7 +31,7 @@ Keep ca.key to yourself: anybody who has it can pose as your learner.
 def parser() -> Parser:
     """The command's options."""
     made = Parser("crossborder-certs", __doc__, EXAMPLES)
-    made.add_argument("--out", required=True, type=as_path, metavar="DIR", help="the directory of the files")
+    made.add_value("--out", "DIR", "the directory of the files", as_path, is_required=True)
     made.add_argument(
         "--host",
         action="append",
@@ -39,45 +39,25 @@ def parser() -> Parser:
         metavar="NAME",
         help="a name or address by which actors reach the learner; repeat the option for more names",
     )
-    made.add_argument(
-        "--days",
-        type=at_least(1),
-        default=365,
-        metavar="N",
-        help="the days until the certificates expire (default: 365)",
+    made.add_value("--days", "N", "the days until the certificates expire", at_least(1), default=365)
+    made.add_value("--actor", "NAME", "only add a token of this name for actors, and write it to DIR/actors/NAME.token")
+    made.add_value(
+        "--admin", "NAME", "only add a token of this name for an admin, and write it to DIR/admins/NAME.token"
     )
-    made.add_argument(
-        "--actor",
-        metavar="NAME",
-        help="only add a token of this name for actors, and write it to DIR/actors/NAME.token",
-    )
-    made.add_argument(
-        "--admin",
-        metavar="NAME",
-        help="only add a token of this name for an admin, and write it to DIR/admins/NAME.token",
-    )
-    made.add_argument(
+    made.add_value(
         "--client",
-        metavar="NAME",
-        help="only add a token of this name for a client of an acting service to DIR/clients.tokens, and write it to "
+        "NAME",
+        "only add a token of this name for a client of an acting service to DIR/clients.tokens, and write it to "
         "DIR/clients/NAME.token",
     )
-    made.add_argument(
-        "--for-learner",
-        type=as_path,
-        metavar="DIR2",
-        help="copy the files that the learner needs to DIR2; ca.key is not one of them",
+    made.add_value(
+        "--for-learner", "DIR2", "copy the files that the learner needs to DIR2; ca.key is not one of them", as_path
     )
-    made.add_argument(
-        "--for-actors",
-        type=as_path,
-        metavar="DIR3",
-        help="copy the files that actors need to DIR3; ca.key is not one of them",
+    made.add_value(
+        "--for-actors", "DIR3", "copy the files that actors need to DIR3; ca.key is not one of them", as_path
     )
-    made.add_argument(
-        "--renew",
-        action="store_true",
-        help="make new certificates and tokens; the authority stays, and the newest old tokens stay valid",
+    made.add_flag(
+        "--renew", "make new certificates and tokens; the authority stays, and the newest old tokens stay valid"
     )
     return made
 
@@ -104,6 +84,4 @@ def _write(arguments: argparse.Namespace) -> None:
     answers().write("".join(f"{path}\n" for path in written))
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run the command; return its exit code."""
-    return run_command(parser(), argv, _write)
+main = command_of(parser, _write)

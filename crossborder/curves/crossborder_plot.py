@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from common.errors import ConfigError
 from common.hints import nearest
-from common.process.command import Parser, as_path, at_least, run_command
+from common.process.command import Parser, as_path, at_least, command_of
 from common.process.standard_streams import answers
 from crossborder.curves.learning_curve import SCORE, Curve, is_pruned, read_curve
 from learner.shared.durable import replace_text
@@ -51,17 +51,11 @@ def parser() -> Parser:
         metavar="NAME=GLOB",
         help="the directories that GLOB matches are one group; other runs are grouped by the name in their config.yaml",
     )
-    made.add_argument("--by", metavar="KEY.KEY", help="group runs by this value of their configurations")
+    made.add_value("--by", "KEY.KEY", "group runs by this value of their configurations")
     _add_curve_options(made)
-    made.add_argument("--title", default="", metavar="TEXT", help="the title above the picture")
-    made.add_argument(
-        "--output",
-        type=as_path,
-        default=Path("curves.png"),
-        metavar="FILE",
-        help="the picture, a .png, .svg or .pdf file (default: curves.png)",
-    )
-    made.add_argument("--csv", type=as_path, metavar="FILE", help="a file that gets the points of the curves")
+    made.add_value("--title", "TEXT", "the title above the picture", default="")
+    made.add_value("--output", "FILE", "the picture, a .png, .svg or .pdf file", as_path, default=Path("curves.png"))
+    made.add_value("--csv", "FILE", "a file that gets the points of the curves", as_path)
     return made
 
 
@@ -74,10 +68,9 @@ def _add_curve_options(made: Parser) -> None:
         metavar="KEY",
         help="a column of metrics.csv (default: score, which is eval_reward)",
     )
-    made.add_argument(
+    made.add_flag(
         "--hold",
-        action="store_true",
-        help="a run that ends before others of its group keeps its last value, as runs that end at their target should "
+        "a run that ends before others of its group keeps its last value, as runs that end at their target should "
         "(default: a group ends with its shortest run)",
     )
     made.add_argument(
@@ -89,12 +82,12 @@ def _add_curve_options(made: Parser) -> None:
         metavar="TASK=LOW:HIGH",
         help="the scores of a task that count as 0 and 1; a group of several tasks (environment ids) needs them",
     )
-    made.add_argument(
+    made.add_value(
         "--points",
-        type=at_least(2),
+        "N",
+        "the number of points of a curve whose runs were scored at different places",
+        at_least(2),
         default=100,
-        metavar="N",
-        help="the number of points of a curve whose runs were scored at different places (default: 100)",
     )
 
 
@@ -138,11 +131,7 @@ def _plot(arguments: argparse.Namespace) -> None:
 
 
 def _groups(arguments: argparse.Namespace, record: str) -> dict[str, list[Curve]]:
-    """The curves of each group, in the order in which the groups are named. A group has each run once.
-
-    Raises:
-        ConfigError: there is no run, or a run cannot be read.
-    """
+    """The curves of each group, in the order in which the groups are named. A group has each run once."""
     places = [(None, run) for run in arguments.runs]
     for name, pattern in arguments.group:
         found = map(Path, glob(pattern, recursive=True))  # noqa: PTH207 - Path.glob refuses some patterns, such as "."
@@ -169,11 +158,7 @@ def _groups(arguments: argparse.Namespace, record: str) -> dict[str, list[Curve]
 
 
 def _require_tasks(ranges: Iterable[tuple[str, tuple[float, float]]], tasks: Set[str]) -> None:
-    """Check that each range belongs to a task of the runs.
-
-    Raises:
-        ConfigError: no run has the task.
-    """
+    """Check that each range belongs to a task of the runs."""
     for task, _ in ranges:
         if task not in tasks:
             raise ConfigError(f"--range {task}: expected the task of a run{nearest(task, tasks)}")
@@ -209,6 +194,4 @@ def _write_csv(path: Path, axis: str, bands: Mapping[str, Band]) -> None:
         raise ConfigError(f"{path}: cannot be written: {error.strerror}") from error
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run the command; return its exit code."""
-    return run_command(parser(), argv, _plot)
+main = command_of(parser, _plot)

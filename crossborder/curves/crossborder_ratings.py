@@ -9,7 +9,7 @@ import numpy as np
 
 from common.config.pool_config import POOL
 from common.errors import ConfigError
-from common.process.command import Parser, as_path, run_command
+from common.process.command import Parser, as_path, command_of
 from common.process.standard_streams import answers
 from crossborder.curves.picture import plain_style, save_figure
 from learner.models.games import Games
@@ -26,8 +26,8 @@ EXAMPLES = """\
 def parser() -> Parser:
     """The command's options."""
     made = Parser("crossborder-ratings", __doc__ or "", EXAMPLES)
-    made.add_argument("run", type=as_path, metavar="RUN", help="the run's directory")
-    made.add_argument("--output", type=as_path, metavar="FILE", help="the picture (default: RUN/ratings.png)")
+    made.add_value("run", "RUN", "the run's directory", as_path)
+    made.add_value("--output", "FILE", "the picture (default: RUN/ratings.png)", as_path)
     return made
 
 
@@ -79,6 +79,4 @@ def draw(games: Games, path: Path) -> None:
         save_figure(figure, path)
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run the command; return its exit code."""
-    return run_command(parser(), argv, _rate)
+main = command_of(parser, _rate)

@@ -55,10 +55,6 @@ def plain_style() -> AbstractContextManager[None]:
 def save_figure(figure: Figure, path: Path) -> None:
     """Write a figure that was made in ``plain_style``; the same curves give the same file.
 
-    Args:
-        figure: to write.
-        path: of the picture, with the suffix of its format: one of ``FORMATS``.
-
     Raises:
         ConfigError: the format is unknown, or the file cannot be written.
     """

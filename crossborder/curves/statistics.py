@@ -18,16 +18,13 @@ RESAMPLES = 2000
 
 
 def interquartile_mean(scores: Array) -> Array:
-    """The mean over the last axis without its lowest and its highest quarter.
+    """The mean over the last axis without its lowest and its highest quarter, ``[...]`` float64.
 
     Of n scores ``n // 4`` are left out at each end, as by ``scipy.stats.trim_mean(scores, 0.25)``. For up to three
     scores it is the plain mean.
 
     Args:
         scores: ``[..., n]``.
-
-    Returns:
-        ``[...]``, float64.
     """
     cut = scores.shape[-1] // 4
     ordered = np.sort(np.asarray(scores, np.float64), axis=-1)

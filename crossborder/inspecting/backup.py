@@ -40,10 +40,6 @@ class Backup:
 def back_up(run: Path, to: Path) -> Backup:
     """Copy the policies of a run and the files that a resumed run needs; a kill leaves no incomplete ``to``.
 
-    Args:
-        run: the run's directory.
-        to: a directory that does not exist yet.
-
     Raises:
         RunDirectoryError: ``to`` exists or cannot be written, or ``run`` is not the directory of a run that has begun.
         CheckpointError: none of the run's checkpoints is whole.
@@ -156,9 +152,6 @@ def _copy_replay(source: Path, to: Path) -> int:
 
     If actors overwrite the oldest rows before they are copied, the copy begins again: first with nearly as many rows,
     then with half of the rows of the last try.
-
-    Raises:
-        RunDirectoryError: actors overwrote the rows of all tries.
     """
     memory, later = ReplayMemory.open_saved(source), 0
     for _ in range(REPLAY_TRIES):

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final, cast
 from common.config.run_config import RunConfig, load_config
 from common.cores import require_usable
 from common.errors import AddressError, ConfigError, RunDirectoryError
-from common.process.command import Check, Parser, add_settings, as_path, run_checks, run_command
+from common.process.command import Check, Parser, add_settings, as_path, command_of, run_checks
 from common.process.standard_streams import answers
 from common.system import allocate, usable_cores
 from common.wire.address import split_address
@@ -50,7 +50,7 @@ SIZE_UNKNOWN: Final = "the size of the replay is unknown"
 def parser() -> Parser:
     """The command's options."""
     made = Parser("crossborder-doctor", __doc__ or "", EXAMPLES)
-    made.add_argument("--config", type=as_path, required=True, metavar="FILE", help="the run's YAML file")
+    made.add_value("--config", "FILE", "the run's YAML file", as_path, is_required=True)
     add_settings(made, "overrides", "replace one value of the YAML file")
     add_override(made, "--run-dir", "run_dir", "DIR", "the directory into which the run would write all its files")
     return made
@@ -243,6 +243,4 @@ def _examine(arguments: argparse.Namespace) -> None:
     run_checks(CHECKS, Host(load_config(arguments.config, arguments.overrides)), answers())
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run the command; return its exit code."""
-    return run_command(parser(), argv, _examine)
+main = command_of(parser, _examine)

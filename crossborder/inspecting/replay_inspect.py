@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from common.process.command import Parser, as_path, at_least, run_command
+from common.process.command import Parser, as_path, at_least, command_of
 from common.process.standard_streams import answers
 from learner.storage.rundir import require_run
 
@@ -34,16 +34,14 @@ EXAMPLES = """\
 def parser() -> Parser:
     """The command's options."""
     made = Parser("replay-inspect", __doc__ or "", EXAMPLES, level="WARNING")
-    made.add_argument("run", type=as_path, metavar="RUN", help="the run's directory")
-    made.add_argument(
-        "--rows", type=at_least(0), default=3, metavar="N", help="how many of the newest rows to show (default: 3)"
-    )
-    made.add_argument("--json", action="store_true", help="print one JSON object")
-    made.add_argument(
+    made.add_value("run", "RUN", "the run's directory", as_path)
+    made.add_value("--rows", "N", "how many of the newest rows to show", at_least(0), default=3)
+    made.add_flag("--json", "print one JSON object")
+    made.add_value(
         "--export",
-        type=as_path,
-        metavar="DIR",
-        help="copy the run with its newest checkpoint and its replay to a new directory DIR; the run may still go on",
+        "DIR",
+        "copy the run with its newest checkpoint and its replay to a new directory DIR; the run may still go on",
+        as_path,
     )
     return made
 
@@ -161,6 +159,4 @@ def _bars(name: str, histogram: ValueHistogram) -> Table:
     return table
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run the command; return its exit code."""
-    return run_command(parser(), argv, _inspect)
+main = command_of(parser, _inspect)

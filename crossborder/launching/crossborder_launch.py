@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 
-from common.process.command import Parser, as_path, run_service
+from common.process.command import Parser, as_path, service_of
 from common.process.signals import StopSignals
 from common.process.standard_streams import answers
 from crossborder.launching.hosts_config import load_hosts
@@ -22,10 +22,8 @@ Certificates and tokens are expected on the hosts: docs/clusters.md. The same co
 def parser() -> Parser:
     """The command's options."""
     made = Parser("crossborder-launch", __doc__ or "", EXAMPLES)
-    made.add_argument(
-        "hosts", type=as_path, metavar="FILE", help="the YAML file that names the hosts: docs/clusters.md"
-    )
-    made.add_argument("--show", action="store_true", help="check the file, print the ssh commands, and exit")
+    made.add_value("hosts", "FILE", "the YAML file that names the hosts: docs/clusters.md", as_path)
+    made.add_flag("--show", "check the file, print the ssh commands, and exit")
     return made
 
 
@@ -38,6 +36,4 @@ def _launch(arguments: argparse.Namespace, signals: StopSignals) -> None:
         launcher.run()
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run the command; return its exit code."""
-    return run_service(parser(), argv, _launch)
+main = service_of(parser, _launch)

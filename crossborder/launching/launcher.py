@@ -63,12 +63,7 @@ def actor_words(config: LaunchConfig, place: ActorHostConfig) -> list[str]:
 
 
 class Launcher:
-    """Runs a learner and its actors; use it once.
-
-    Args:
-        config: the hosts.
-        level: the lowest level that the remote commands log.
-    """
+    """Runs a learner and its actors; use it once."""
 
     def __init__(self, config: LaunchConfig, level: str = "INFO") -> None:
         self._config, self._logging = config, ("--log-format", "json", "--log-level", level)

@@ -9,7 +9,7 @@ from pathlib import Path
 from common.errors import ConfigError
 from common.plugins.part_config import EnvConfig
 from common.plugins.short_names import write_out
-from common.process.command import Parser, add_settings, as_path, at_least, run_service
+from common.process.command import Parser, add_settings, as_path, at_least, service_of
 from common.process.signals import StopSignals
 from common.process.standard_streams import answers
 from common.settings import validate
@@ -27,29 +27,15 @@ is needed. Ctrl-C ends it; an episode that has not ended then is not recorded.
 def parser() -> Parser:
     """The command's options."""
     made = Parser("crossborder-teleop", __doc__, EXAMPLES)
-    made.add_argument(
-        "--config", required=True, type=as_path, metavar="FILE", help="the YAML file of the run, or its env"
-    )
-    made.add_argument(
-        "--record",
-        required=True,
-        type=as_path,
-        metavar="DIR",
-        help="the directory that gets each episode as an .npz file",
-    )
-    made.add_argument(
-        "--episodes", type=at_least(1), metavar="N", help="how many episodes to record (default: until Ctrl-C)"
-    )
+    made.add_value("--config", "FILE", "the YAML file of the run, or its env", as_path, is_required=True)
+    made.add_value("--record", "DIR", "the directory that gets each episode as an .npz file", as_path, is_required=True)
+    made.add_value("--episodes", "N", "how many episodes to record (default: until Ctrl-C)", at_least(1))
     add_settings(made, "overrides", "replace one value of the YAML file")
     return made
 
 
 def _read_env(path: Path, overrides: list[str]) -> EnvConfig:
-    """The section ``env`` of a configuration; the other sections may be missing.
-
-    Raises:
-        ConfigError, PluginError: it cannot be read, or is wrong.
-    """
+    """The section ``env`` of a configuration; the other sections may be missing."""
     from common.config.run_config import read_values
 
     values = write_out(read_values(path, overrides))
@@ -74,6 +60,4 @@ def _record(arguments: argparse.Namespace, signals: StopSignals) -> None:
     answers().write(f"{kept} episodes in {arguments.record}\n")
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run the command; return its exit code."""
-    return run_service(parser(), argv, _record)
+main = service_of(parser, _record)

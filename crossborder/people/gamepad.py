@@ -39,10 +39,6 @@ class GamepadConfig(ControlsConfig):
 class GamepadState:
     """The pressed buttons and moved sticks of a gamepad, read from its events.
 
-    Args:
-        space: of the actions, see ``Controls``.
-        config: the effects of inputs.
-
     Raises:
         ConfigError: see ``Controls``; or an input has a name other than ``axis N`` and ``button N``.
     """

@@ -33,11 +33,7 @@ FINISH_SECONDS: Final = 60.0
 
 
 class Resting(FixedAgent):
-    """Gives the resting action while no person acts.
-
-    Args:
-        spec: the spaces of one lane.
-    """
+    """Gives the resting action while no person acts."""
 
     def __init__(self, spec: EnvSpec) -> None:
         self._rest = {path: rest_of(leaf) for path, leaf in spaces.leaves_of(spec.action_space).items()}
@@ -49,11 +45,7 @@ class Resting(FixedAgent):
 
 
 class Spectator:
-    """Counts episodes and tells the user of each. It takes the rows of one lane, as a learner would.
-
-    Args:
-        tell: takes a line for the user.
-    """
+    """Counts episodes and tells the user of each. It takes the rows of one lane, as a learner would."""
 
     def __init__(self, tell: Callable[[str], object]) -> None:
         self._tell = tell
@@ -98,7 +90,7 @@ def record_demonstrations(
     stopped: threading.Event,
     tell: Callable[[str], object],
 ) -> int:
-    """Let a person play, and write each episode that the person does not discard as a file.
+    """Let a person play, write each episode that the person does not discard, and return the number of files.
 
     At steps at which the person does not act, the action is 0, or as near to 0 as bounds allow. Files have the columns
     of ``env.info``, and always ``intervened``, ``info/is_success`` and ``info/discarded``.
@@ -109,9 +101,6 @@ def record_demonstrations(
         episodes: how many to record; None: until ``stopped`` is set.
         stopped: ends the play; the unfinished episode is not written.
         tell: takes a line for the user at the end of each episode.
-
-    Returns:
-        The number of episodes that were written.
 
     Raises:
         ConfigError: no person can act in this environment.
@@ -141,11 +130,7 @@ def record_demonstrations(
 
 
 def _require_person(lanes: Lanes) -> None:
-    """Check that a person can act.
-
-    Raises:
-        ConfigError: there is no device, or the environment is a vector environment.
-    """
+    """Check that a person can act."""
     env: AnyEnv = lanes.envs[0] if isinstance(lanes, PlainLanes) else None
     while isinstance(env, gymnasium.Wrapper):
         if isinstance(env, Teleoperate):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, SupportsFloat
 
 import gymnasium
 import numpy as np
@@ -11,21 +11,23 @@ from gymnasium import spaces
 from pydantic import Field, field_validator
 
 from common.errors import CrossborderError, PluginError
+from common.lanes.lanes import DISCARDED, SUCCESS
 from common.plugins.part_config import PluginConfig
 from common.plugins.shipped import METHODS
 from common.settings import Settings, validate
-from crossborder.people.device import Device
-from crossborder.people.labels import Outcome, judge
+from crossborder.people.device import Device, Label
 
 INTERVENE_ACTION: Final = "intervene_action"
 """The key of ``info`` that holds the executed action if a person acted, for ``env.intervention``."""
+Outcome = tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]
+"""The values that ``step`` of an environment returns."""
 
 
 class Teleoperate(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Reads the device at each step. If the person acts, the person's action is executed instead of the agent's.
 
     Then ``info["intervene_action"]`` is the executed action; if the agent acts, ``info`` lacks the key. Actions of a
-    Box are clipped to its bounds. Labels change the outcome of the step, see ``crossborder.people.labels.judge``.
+    Box are clipped to its bounds. Labels change the outcome of the step, see ``judge``.
 
     The device is built at the first ``reset``, so a learner that only reads the spaces opens no window.
 
@@ -102,11 +104,7 @@ class Teleoperate(gymnasium.Wrapper[Any, Any, Any, Any]):
         return outcome
 
     def _as_element(self, action: Any) -> Any:
-        """The action as an element of the action space.
-
-        Raises:
-            PluginError: the space has no such action.
-        """
+        """The action as an element of the action space."""
         space = self.action_space
         element = action
         if isinstance(space, spaces.Box):
@@ -128,3 +126,23 @@ class Teleoperate(gymnasium.Wrapper[Any, Any, Any, Any]):
         finally:
             self._device = None
             self.env.close()
+
+
+def judge(outcome: Outcome, label: Label | None, *, reward: float, success_ends: bool) -> Outcome:
+    """Change the outcome of a step by a person's label.
+
+    ``success`` adds ``reward``, and ends the episode (terminated) unless ``success_ends`` is False. ``failure`` ends it
+    (terminated) and leaves the reward. ``discard`` ends it as a limit of time would (truncated), so that no agent
+    learns from the end itself. ``info`` has ``is_success`` and ``discarded`` at every step; without a label,
+    ``is_success`` is the environment's value, or False.
+    """
+    obs, earned, terminated, truncated, info = outcome
+    info = {SUCCESS: False, **info, DISCARDED: label == "discard"}
+    if label is None:
+        return obs, earned, terminated, truncated, info
+    info[SUCCESS] = label == "success"
+    if label == "success":
+        return obs, float(earned) + reward, terminated or success_ends, truncated, info
+    if label == "failure":
+        return obs, earned, True, truncated, info
+    return obs, earned, terminated, True, info

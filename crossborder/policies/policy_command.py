@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from common.errors import ConfigError
-from common.process.command import Parser, as_path, run_command
+from common.process.command import Main, Parser, as_path, command_of
 from common.process.standard_streams import answers
 from learner.shared.durable import has_file, locate
 from learner.storage.rundir import require_run
@@ -22,21 +22,18 @@ RUN_HELP: Final = "the run's directory, or a checkpoint in it: RUN/best"
 def make_policy_parser(name: str, description: str, examples: str) -> Parser:
     """A parser for a command that prints values about a saved policy."""
     parser = Parser(name, description, examples, level="WARNING")
-    parser.add_argument("--run", required=True, type=as_path, metavar="DIR", help=RUN_HELP)
+    parser.add_value("--run", "DIR", RUN_HELP, as_path, is_required=True)
     add_policy_options(parser)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_flag("--json", "print one JSON object")
     return parser
 
 
 def add_policy_options(parser: Parser, *, namer: str = "the policy") -> None:
     """Add the options that choose a checkpoint of a run, and name the code that the policy in it may name."""
-    parser.add_argument(
+    parser.add_words(
         "--allow",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="TARGET",
-        help=f"the code that {namer} may name besides crossborder's own parts: module:attr, or a module for the "
+        "TARGET",
+        f"the code that {namer} may name besides crossborder's own parts: module:attr, or a module for the "
         "classes in it and below it; any: all code (default: none)",
     )
     which = parser.add_mutually_exclusive_group()
@@ -65,10 +62,8 @@ def find_policy(run: Path, checkpoint: str | None) -> tuple[Path, str]:
     return run, checkpoint or _default_checkpoint(run)
 
 
-def run_policy_command(
-    parser: Parser, argv: list[str] | None, work: Callable[[argparse.Namespace], Mapping[str, object]]
-) -> int:
-    """Run a command on a saved policy and print the values that ``work`` returns; return the exit code.
+def policy_command_of(make: Callable[[], Parser], work: Callable[[argparse.Namespace], Mapping[str, object]]) -> Main:
+    """The main function of a command on a saved policy, which prints the values that ``work`` returns.
 
     Before ``work``, ``find_policy`` has found the policy: its run is in ``arguments.run``, its name in
     ``arguments.checkpoint``.
@@ -80,15 +75,11 @@ def run_policy_command(
         lines = json.dumps(values) + "\n" if arguments.json else "".join(f"{k}: {v}\n" for k, v in values.items())
         answers().write(lines)
 
-    return run_command(parser, argv, act)
+    return command_of(make, act)
 
 
 def _split(place: Path, asked: str | None) -> tuple[Path, str]:
-    """The run and the name of the checkpoint in the directory ``place``.
-
-    Raises:
-        ConfigError: the user asks for another checkpoint as well.
-    """
+    """The run and the name of the checkpoint in the directory ``place``."""
     found = place.resolve()
     if asked not in (None, found.name):
         raise ConfigError(

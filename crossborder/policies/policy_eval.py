@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from common.process.command import Parser, add_settings, as_path
-from crossborder.policies.policy_command import make_policy_parser, run_policy_command
+from crossborder.policies.policy_command import make_policy_parser, policy_command_of
 
 if TYPE_CHECKING:
     from common.config.actor_config import ActorConfig
@@ -31,19 +31,17 @@ EXAMPLES = """\
 def parser() -> Parser:
     """The command's options."""
     made = make_policy_parser("policy-eval", __doc__, EXAMPLES)
-    made.add_argument(
-        "--episodes", type=int, metavar="N", help="the number of episodes (default: that of the run's evaluator)"
-    )
-    made.add_argument("--seed", type=int, metavar="N", help="episode i starts from seed + i (default: the run's)")
+    made.add_value("--episodes", "N", "the number of episodes (default: that of the run's evaluator)", int)
+    made.add_value("--seed", "N", "episode i starts from seed + i (default: the run's)", int)
     add_settings(
         made, "settings", "another value of a setting of env or evaluator, with which the policy was saved; repeatable"
     )
-    made.add_argument(
+    made.add_value(
         "--against",
-        type=as_path,
-        metavar="DIR",
-        help="the directory of a saved policy that plays all seats but one, which changes from game to game; the "
+        "DIR",
+        "the directory of a saved policy that plays all seats but one, which changes from game to game; the "
         "answer has the shares of games that were won, drawn and lost",
+        as_path,
     )
     made.add_argument(
         "--record-video",
@@ -91,12 +89,7 @@ def _evaluate(arguments: argparse.Namespace) -> Mapping[str, object]:
 
 
 def _play_against(policy: Path, config: ActorConfig, allow: Sequence[str]) -> ActorConfig:
-    """The settings, with a saved policy as the opponent.
-
-    Raises:
-        ConfigError: the environment has no seats.
-        CheckpointError, PluginError: the policy cannot be loaded.
-    """
+    """The settings, with a saved policy as the opponent."""
     from common.errors import ConfigError
     from common.plugins.shipped import SHORT_NAMES
     from learner.storage.checkpoint import load_policy
@@ -111,9 +104,6 @@ def _change(saved: ActorConfig, arguments: argparse.Namespace) -> ActorConfig:
     """The settings that were saved with the policy, with the changes that the command line asks for.
 
     A value of ``env.params`` replaces one of ``env.eval_params`` too, since an evaluation builds the environment.
-
-    Raises:
-        ConfigError: a setting is of another section, or a value is wrong.
     """
     from common.config.nested import assign
     from common.errors import ConfigError
@@ -131,6 +121,4 @@ def _change(saved: ActorConfig, arguments: argparse.Namespace) -> ActorConfig:
     return validate(type(saved), values)
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run the command; return its exit code."""
-    return run_policy_command(parser(), argv, _evaluate)
+main = policy_command_of(parser, _evaluate)

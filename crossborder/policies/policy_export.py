@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 
 from common.process.command import Parser, as_path
-from crossborder.policies.policy_command import make_policy_parser, run_policy_command
+from crossborder.policies.policy_command import make_policy_parser, policy_command_of
 
 EXAMPLES = """\
   policy-export --run runs/cartpole-20261121-085026-3f2a --output cartpole.onnx
@@ -18,9 +18,7 @@ EXAMPLES = """\
 def parser() -> Parser:
     """The command's options."""
     made = make_policy_parser("policy-export", __doc__, EXAMPLES)
-    made.add_argument(
-        "--output", required=True, type=as_path, metavar="FILE.onnx", help="the file that gets the policy"
-    )
+    made.add_value("--output", "FILE.onnx", "the file that gets the policy", as_path, is_required=True)
     return made
 
 
@@ -49,6 +47,4 @@ def _export(arguments: argparse.Namespace) -> Mapping[str, object]:
     return {"output": str(arguments.output), **tensors, **metadata}
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run the command; return its exit code."""
-    return run_policy_command(parser(), argv, _export)
+main = policy_command_of(parser, _export)

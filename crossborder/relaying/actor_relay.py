@@ -6,7 +6,7 @@ import argparse
 import asyncio
 import logging
 
-from common.process.command import Parser, as_path, run_service
+from common.process.command import Parser, as_path, service_of
 from common.process.log import quiet_grpc
 from common.process.signals import StopSignals
 from common.wire.trust import Trust, add_learner_options, read_trust
@@ -25,14 +25,14 @@ def parser() -> Parser:
     """The command's options."""
     made = Parser("actor-relay", __doc__, EXAMPLES)
     add_learner_options(made, "the relay")
-    made.add_argument("--listen", required=True, metavar="HOST:PORT", help="where the relay listens")
+    made.add_value("--listen", "HOST:PORT", "where the relay listens", is_required=True)
     files = {
         "--listen-certificate": "the relay's certificate for the actors that connect to it",
         "--listen-key": "the private key of that certificate",
         "--listen-client-ca": "authorities that must have issued the actors' certificates (default: actors need none)",
     }
     for option, text in files.items():
-        made.add_argument(option, type=as_path, metavar="FILE", help=text)
+        made.add_value(option, "FILE", text, as_path)
     return made
 
 
@@ -62,6 +62,4 @@ def _relay(arguments: argparse.Namespace, signals: StopSignals) -> None:
     asyncio.run(_serve(arguments, signals))
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run the command; return its exit code."""
-    return run_service(parser(), argv, _relay)
+main = service_of(parser, _relay)

@@ -32,12 +32,7 @@ Metadata = Sequence[tuple[str, str | bytes]]
 
 @dataclass(frozen=True)
 class Copy:
-    """A whole model as it came from the learner.
-
-    Args:
-        version: of the model.
-        messages: serialised ``GetModelResponse``, one after the other.
-    """
+    """A whole model as it came from the learner."""
 
     version: ModelVersion
     messages: tuple[bytes, ...]
@@ -45,9 +40,6 @@ class Copy:
 
 class AcceptedTokens:
     """The tokens that the learner has accepted a moment ago, by their digests.
-
-    Args:
-        check: asks the learner with this metadata.
 
     ``require`` raises grpc.aio.AioRpcError if the learner does not accept the metadata, or does not answer.
     """
@@ -81,10 +73,6 @@ class RelayedModels:
     """Copies of one run's newest models. All methods run on the event loop's thread.
 
     One call at a time fetches a model. Calls that come during the fetch wait for it and are answered from its copy.
-
-    Args:
-        channel: to the learner.
-        tokens: the callers that the learner accepts.
     """
 
     def __init__(self, channel: grpc.aio.Channel, tokens: AcceptedTokens) -> None:

@@ -82,12 +82,7 @@ def _make_encoder(shape: tuple[int, ...]) -> ConvNet:
 
 
 class Classifier:
-    """Computes the probability that observations show success.
-
-    Args:
-        facts: of the classifier.
-        net: its network, from now on in eval mode.
-    """
+    """Computes the probability that observations show success."""
 
     def __init__(self, facts: ClassifierFacts, net: SuccessNet) -> None:
         self.facts, self.net = facts, net.eval()

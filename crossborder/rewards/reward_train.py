@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from common.process.command import Parser, as_path, at_least, positive, run_command
+from common.process.command import Parser, as_path, at_least, command_of, positive
 from common.process.standard_streams import answers
 
 EXAMPLES = """\
@@ -26,23 +26,17 @@ def parser() -> Parser:
         metavar="DIR",
         help="directories of labelled episodes (.npz)",
     )
-    made.add_argument("--output", required=True, type=as_path, metavar="FILE", help="the file that gets the classifier")
+    made.add_value("--output", "FILE", "the file that gets the classifier", as_path, is_required=True)
     made.add_argument(
         "--key",
         nargs="+",
         default=[],
         help="the paths in observations of the pictures that the classifier sees (default: all pictures)",
     )
-    made.add_argument(
-        "--threshold",
-        type=_share,
-        default=0.5,
-        metavar="P",
-        help="the probability above which an observation is a success (default: 0.5)",
-    )
-    made.add_argument("--steps", type=at_least(1), default=1000, metavar="N", help="training steps (default: 1000)")
-    made.add_argument("--seed", type=at_least(0), default=0, metavar="N", help="the seed of training (default: 0)")
-    made.add_argument("--threads", type=at_least(1), default=1, metavar="N", help="threads of torch (default: 1)")
+    made.add_value("--threshold", "P", "the probability above which an observation is a success", _share, default=0.5)
+    made.add_value("--steps", "N", "training steps", at_least(1), default=1000)
+    made.add_value("--seed", "N", "the seed of training", at_least(0), default=0)
+    made.add_value("--threads", "N", "threads of torch", at_least(1), default=1)
     return made
 
 
@@ -73,6 +67,4 @@ def _train(arguments: argparse.Namespace) -> None:
     )
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run the command; return its exit code."""
-    return run_command(parser(), argv, _train)
+main = command_of(parser, _train)

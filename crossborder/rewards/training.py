@@ -81,11 +81,7 @@ def train_classifier(
 def _split(
     episodes: Sequence[LabelledEpisode], random: np.random.Generator
 ) -> tuple[list[LabelledEpisode], list[LabelledEpisode]]:
-    """The episodes to learn from, and those that are held out; both have successes and failures.
-
-    Raises:
-        DatasetError: there are too few.
-    """
+    """The episodes to learn from, and those that are held out; both have successes and failures."""
     learnt: list[LabelledEpisode] = []
     held_out: list[LabelledEpisode] = []
     for succeeds in (True, False):

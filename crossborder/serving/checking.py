@@ -83,11 +83,7 @@ class ServingHost:
 
 
 def _describe(policy: ServedPolicy) -> str:
-    """What a policy takes and gives, after it has acted once.
-
-    Raises:
-        PluginError: it cannot act.
-    """
+    """What a policy takes and gives, after it has acted once."""
     obs, begins, lanes = empty_leaves(policy.player.spec.observation_space, 1), np.ones(1, bool), np.zeros(1, np.int64)
     try:
         policy.player.sample(obs, begins, lanes)

@@ -128,11 +128,7 @@ def read_steps(step: LaneSteps, own: Array, lanes: Array, begins: Array, descrip
 
 
 def _require_clean_begin(steps: ClientSteps, own: Array) -> None:
-    """Check that nothing is told of a step before where an episode begins.
-
-    Raises:
-        BadMessageError: something is.
-    """
+    """Check that nothing is told of a step before where an episode begins."""
     odd = steps.begins & (steps.ends | (steps.reward != 0) | steps.intervened)
     if odd.any():
         raise BadMessageError(
@@ -142,11 +138,7 @@ def _require_clean_begin(steps: ClientSteps, own: Array) -> None:
 
 
 def _require_allowed(steps: ClientSteps, own: Array, description: Description) -> None:
-    """Look at the action masks in observations.
-
-    Raises:
-        BadMessageError: one allows no action, and is not the last of a terminated episode.
-    """
+    """Look at the action masks in observations."""
     if description.masks is None:
         return
     goes_on = np.flatnonzero(~steps.terminated)

@@ -39,11 +39,7 @@ class Connection:
         self._was_taken_over = False
 
     def begin(self, request: Request | pb.DescribeRequest) -> pb.ActResponse:
-        """Open or resume the session that the first request asks for.
-
-        Raises:
-            CrossborderError: see ``Sessions``.
-        """
+        """Open or resume the session that the first request asks for."""
         self._sessions.require_open()
         match request:
             case pb.OpenSession():

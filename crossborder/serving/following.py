@@ -38,13 +38,6 @@ class Follower:
 
     The agent is the same before and after, so the memories of lanes go on. It changes between two batches: both happen
     in the event loop's thread. A policy that cannot be taken up leaves the one before it acting.
-
-    Args:
-        place: of the policy.
-        stamps: of the policy that acts, see ``stamps_of``.
-        config: of the policy that acts.
-        agent: acts.
-        on_taken: called with the opt steps of each policy that was loaded.
     """
 
     def __init__(
@@ -101,11 +94,7 @@ class Follower:
         return params, opt_steps
 
     def _load(self, params: Params) -> None:
-        """Load parameters into the agent.
-
-        Raises:
-            CheckpointError: the agent does not take them; it has its former ones.
-        """
+        """Load parameters into the agent."""
         before = {name: tensor.detach().clone() for name, tensor in self._agent.save_params().items()}
         try:
             self._agent.load_params(params)

@@ -7,13 +7,12 @@ import asyncio
 import logging
 import re
 import threading
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from common.errors import ConfigError
-from common.process.command import Parser, add_settings, as_path, positive, run_service, tell_error
+from common.process.command import Parser, add_settings, as_path, positive, service_of, tell_error
 from common.process.log import RateFilter, quiet_grpc
 from common.process.signals import StopSignals
 from common.process.standard_streams import answers
@@ -61,32 +60,31 @@ def parser() -> Parser:
     )
     add_policy_options(made, namer="the policy or the learner")
     add_learner_options(made, "the service", several=True, required=False)
-    made.add_argument(
+    made.add_value(
         "--patience",
-        type=positive,
+        "SECONDS",
+        "how long to look for the learner, at the start and after a broken connection",
+        positive,
         default=120.0,
-        metavar="SECONDS",
-        help="how long to look for the learner, at the start and after a broken connection (default: 120)",
     )
-    made.add_argument("--check", action="store_true", help="check whether the service would work here, and exit")
-    made.add_argument("--config", type=as_path, metavar="FILE", help="a YAML file with settings of the service")
+    made.add_flag("--check", "check whether the service would work here, and exit")
+    made.add_value("--config", "FILE", "a YAML file with settings of the service", as_path)
     _add_client_options(made)
-    made.add_argument(
+    made.add_value(
         "--metrics",
-        metavar="HOST:PORT",
-        help="where it offers /metrics, /healthz, and at / a page for people on its host (default: nowhere)",
+        "HOST:PORT",
+        "where it offers /metrics, /healthz, and at / a page for people on its host (default: nowhere)",
     )
-    made.add_argument("--device", metavar="DEVICE", help="where the policy computes, such as cuda (default: cpu)")
-    made.add_argument(
+    made.add_value("--device", "DEVICE", "where the policy computes, such as cuda (default: cpu)")
+    made.add_value(
         "--record",
-        type=as_path,
-        metavar="DIR",
-        help="write every whole episode into DIR, as a dataset for offline-train and replay.sources",
+        "DIR",
+        "write every whole episode into DIR, as a dataset for offline-train and replay.sources",
+        as_path,
     )
-    made.add_argument(
+    made.add_flag(
         "--explore",
-        action="store_true",
-        help="explore, as in training, with a saved policy (default: act greedily); with a learner it always explores",
+        "explore, as in training, with a saved policy (default: act greedily); with a learner it always explores",
     )
     add_settings(made, "settings", "a setting of the service; repeatable")
     return made
@@ -94,10 +92,8 @@ def parser() -> Parser:
 
 def _add_client_options(made: Parser) -> None:
     """Add the options that say where clients come in, and who may."""
-    made.add_argument("--listen", metavar="HOST:PORT", help="where it listens for clients (default: 127.0.0.1:50060)")
-    made.add_argument(
-        "--websocket", metavar="HOST:PORT", help="where it listens for clients that speak WebSocket (default: nowhere)"
-    )
+    made.add_value("--listen", "HOST:PORT", "where it listens for clients (default: 127.0.0.1:50060)")
+    made.add_value("--websocket", "HOST:PORT", "where it listens for clients that speak WebSocket (default: nowhere)")
     files = {
         "--listen-certificate": "the service's certificate",
         "--listen-key": "the private key of that certificate",
@@ -105,12 +101,8 @@ def _add_client_options(made: Parser) -> None:
         "--listen-tokens": "the file of the clients' tokens",
     }
     for option, text in files.items():
-        made.add_argument(option, type=as_path, metavar="FILE", help=text)
-    made.add_argument(
-        "--listen-insecure",
-        action="store_true",
-        help="listen beyond this host without encryption and without tokens",
-    )
+        made.add_value(option, "FILE", text, as_path)
+    made.add_flag("--listen-insecure", "listen beyond this host without encryption and without tokens")
 
 
 def _as_named_run(text: str) -> tuple[str, Path]:
@@ -126,11 +118,7 @@ def _as_named_run(text: str) -> tuple[str, Path]:
 
 
 def _read_config(arguments: argparse.Namespace) -> ServingConfig:
-    """The settings that the words of the command line ask for.
-
-    Raises:
-        ConfigError: a setting is wrong.
-    """
+    """The settings that the words of the command line ask for."""
     from common.config.nested import assign, read_yaml
     from common.settings import validate
     from crossborder.serving.serving_config import ServingConfig
@@ -190,12 +178,7 @@ def _serve_saved_policy(arguments: argparse.Namespace, config: ServingConfig, si
 
 
 def _find_policies(arguments: argparse.Namespace) -> dict[str, Path]:
-    """The directory of each saved policy, by name.
-
-    Raises:
-        ConfigError: two policies have the same name, or one of several has none.
-        RunDirectoryError: there is no such directory.
-    """
+    """The directory of each saved policy, by name."""
     names = [name for name, _ in arguments.run]
     if len(names) > 1 and ("" in names or len({*names}) < len(names)):
         found = ", ".join(f"{name}={run}" if name else str(run) for name, run in arguments.run)
@@ -249,6 +232,4 @@ def _run(arguments: argparse.Namespace, signals: StopSignals) -> None:
     serve(arguments, config, signals)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; return its exit code."""
-    return run_service(parser(), argv, _run)
+main = service_of(parser, _run)

@@ -144,12 +144,7 @@ class RecordingPlayer:
 
 
 class _Begun:
-    """The beginning of each lane's present step, by column.
-
-    Args:
-        rows: the columns of rows.
-        further: columns beside observations and actions.
-    """
+    """The beginning of each lane's present step, by column."""
 
     def __init__(self, rows: Schema, *further: Sequence[Column]) -> None:
         kept = [*rows.named("obs"), *rows.named("action"), FIRST, VERSION, *chain(*further)]

@@ -33,9 +33,6 @@ def opening(places: Mapping[str, Path], allow: Sequence[str], config: ServingCon
         places: by the name of each policy its directory; see ``ServedPolicy`` and ``load_parts``.
         allow: see ``load_parts``.
         config: of the service. The episodes of a policy with a name are recorded in a directory of this name.
-
-    Raises:
-        CrossborderError: see ``load_parts``.
     """
     with ExitStack() as stack:
         yield [stack.enter_context(_opening(name, place, allow, config)) for name, place in places.items()]
@@ -83,16 +80,7 @@ class _Recorded(NamedTuple):
 
 
 def _record(parts: Parts, directory: Path) -> _Recorded:
-    """Make a player of a saved policy, and open the recording of its episodes.
-
-    Args:
-        parts: of the policy, without lanes.
-        directory: into which every whole episode is written; it is made.
-
-    Raises:
-        ConfigError: nothing can be written there.
-        PluginError: the agent cannot act for some of its lanes.
-    """
+    """Make a player of a saved policy, and open the recording of its episodes."""
     make_directory(directory)
     rows = parts.rows if INTERVENED.name in parts.rows.by_name else parts.rows.plus(INTERVENED)
     parts = replace(parts, schema=rows, rows=rows, has_priorities=False)

@@ -16,8 +16,7 @@ from common.errors import PluginError
 from common.wire.address import split_address
 from common.wire.pb import acting_pb2, acting_pb2_grpc
 from common.wire.waiting import WaitingBytes
-from crossborder.serving.acting_service import HEALTH_PATH, STOP_SECONDS, ActingService
-from crossborder.serving.acting_servicer import ActingServicer
+from crossborder.serving.acting_service import HEALTH_PATH, STOP_SECONDS, ActingService, ActingServicer
 from crossborder.serving.figures import Figures
 from crossborder.serving.served_policy import ServedPolicy
 from crossborder.serving.serving_config import ServingConfig
@@ -122,9 +121,6 @@ def _open_grpc_door(service: ActingService, counts: IngestCounts) -> tuple[grpc.
 
     Returns:
         The server, who admits its callers, and HOST:PORT.
-
-    Raises:
-        AddressError: the address is taken.
     """
     config, gate = service.config.as_server(), _make_gate(service.config)
     waiting = WaitingBytes(config.waiting_bytes, "the sessions of this service")
@@ -139,11 +135,7 @@ def _open_grpc_door(service: ActingService, counts: IngestCounts) -> tuple[grpc.
 
 
 def _make_websocket_door(service: ActingService, admission: Admission) -> WebSocketDoor:
-    """The door, which a service has only if it asks for it: it needs packages that others need not have.
-
-    Raises:
-        PluginError: they are missing.
-    """
+    """The door, which a service has only if it asks for it: it needs packages that others need not have."""
     try:
         from crossborder.serving.websocket_door import WebSocketDoor  # noqa: PLC0415 - see above
     except ModuleNotFoundError as error:

@@ -96,11 +96,7 @@ class Session:
         return not self._n_waiting
 
     def _ask(self, step: LaneSteps) -> None:
-        """Ask for actions.
-
-        Raises:
-            BadMessageError: the step breaks a rule.
-        """
+        """Ask for actions."""
         own = read_lanes(step.lanes, len(self.lanes)) if step.lanes else self._own
         if self._n_waiting and (waits := self._waits[own]).any():
             raise BadMessageError(

@@ -33,7 +33,7 @@ from crossborder.serving.websocket_messages import (
     tell_description,
     write,
 )
-from learner.ingest.admission import REFUSALS_LOGGED_EVERY, Admission, OpenCall
+from learner.ingest.admission import REFUSALS_LOGGED_EVERY, Admission, OpenCalls
 from learner.ingest.gate import CLIENT_METHODS, Caller, Gate
 from learner.ingest.refusals import (
     OverLimitError,
@@ -56,19 +56,13 @@ _CLOSE_CODES: Final = {RunOverError: 1000, StoppingError: 1001, TokenReplacedErr
 
 
 class WebSocketDoor:
-    """Brings the messages of WebSocket to ``sessions``.
-
-    Args:
-        service: whose door this is.
-        gate: knows clients by their tokens.
-        admission: notes who was refused, for all doors.
-    """
+    """Brings the messages of WebSocket to ``sessions``."""
 
     def __init__(self, service: ActingService, gate: Gate, admission: Admission) -> None:
         self._service, self._gate, self._admission = service, gate, admission
         self._config, self._limits = service.config, service.limits
         self._listener: StrangersListener
-        self._open = set[OpenCall]()
+        self._open = OpenCalls(gate, service.limits)
         self._strangers_log = LogThrottle(REFUSALS_LOGGED_EVERY)
         self._tasks = set[asyncio.Task[None]]()
         """Of the connections that have begun with a session."""
@@ -114,9 +108,7 @@ class WebSocketDoor:
     def tick(self) -> None:
         """End the connections whose token is no longer valid; called a few times a second."""
         self._gate.names()
-        for call in tuple(self._open):
-            if (objection := self._gate.objection(call.caller)) is not None:
-                call.end(objection)
+        self._open.tick()
 
     def _make_tls(self) -> ssl.SSLContext | None:
         """TLS whose certificate is read again when its file changes: each handshake asks for the present one."""
@@ -147,41 +139,16 @@ class WebSocketDoor:
             caller = self._identify(socket, token)
             await self._gate.require_own_user(caller)
             self._listener.release(socket.remote_address)
-            await self._serve_caller(socket, caller, request, as_text=as_text)
+            async with self._open.serving(caller):
+                await self._talk(socket, caller, request, as_text=as_text)
         except ConnectionClosed as error:
             log.debug("a connection has ended: %s", error)
         except CrossborderError as error:
             self._note(caller, error)
             await self._refuse(socket, error, as_text=as_text)
 
-    async def _serve_caller(
-        self, socket: ServerConnection, caller: Caller, request: FirstRequest, *, as_text: bool
-    ) -> None:
-        """Serve a connection until it ends by itself, or until a limit or its revoked token ends it.
-
-        Raises:
-            CrossborderError: the reason for which it was ended.
-        """
-        scope = asyncio.timeout(None)
-        call = OpenCall(caller, scope)
-        try:
-            async with scope:
-                with self._limits.call(caller, call.end):
-                    self._open.add(call)
-                    await self._talk(socket, caller, request, as_text=as_text)
-        except TimeoutError:
-            if call.ended_by is None:
-                raise
-            raise call.ended_by from None
-        finally:
-            self._open.discard(call)
-
     async def _read_in_time(self, socket: ServerConnection) -> str | bytes:
-        """A message before a session.
-
-        Raises:
-            OverLimitError: none came in time.
-        """
+        """A message before a session."""
         try:
             async with asyncio.timeout(self._service.handshake_seconds):
                 return await socket.recv()
@@ -189,12 +156,7 @@ class WebSocketDoor:
             raise self._limits.count_refusal("handshake_seconds") from None
 
     def _identify(self, socket: ServerConnection, token: object) -> Caller:
-        """The caller that has sent this token; a caller without any sends an empty one.
-
-        Raises:
-            UnauthenticatedError: the token is not valid.
-            OverLimitError: too many calls without a valid token came from this address.
-        """
+        """The caller that has sent this token; a caller without any sends an empty one."""
         peer = name_peer(*socket.remote_address[:2])
         try:
             return self._gate.identify(METHOD, [authorization(token if isinstance(token, str) else "")], peer)

@@ -227,11 +227,7 @@ def _to_protobuf(request: Struct) -> Any:
 
 
 def _only_of(*requests: Struct | None) -> Struct:
-    """The one request that a message has.
-
-    Raises:
-        BadMessageError: it has none, or more than one.
-    """
+    """The one request that a message has."""
     given = [request for request in requests if request is not None]
     if len(given) != 1:
         found = ", ".join(type(request).__name__.lower() for request in given)

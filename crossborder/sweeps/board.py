@@ -7,13 +7,12 @@ import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from types import TracebackType
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
-from common.process.command import Parser, run_until_signal
+from common.process.command import Main, Parser, run_until_signal
 from common.process.log import setup_logging
 from common.process.signals import StopSignals
 from common.process.standard_streams import own_streams
@@ -47,9 +46,7 @@ class Board:
         self._bars.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._bars.stop()
 
     def began(self, number: int, values: Mapping[str, Any]) -> None:
@@ -80,21 +77,17 @@ def _short(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def run_with_bars(
-    made: Parser, argv: Sequence[str] | None, act: Callable[[argparse.Namespace, Console | None, StopSignals], None]
-) -> int:
-    """Run a command that shows a board, until it ends or a signal stops it.
+def command_with_bars_of(
+    make: Callable[[], Parser], act: Callable[[argparse.Namespace, Console | None, StopSignals], None]
+) -> Main:
+    """The main function of a command that shows a board, until it ends or a signal stops it."""
 
-    Args:
-        made: the command's options.
-        argv: its words; None are those of the process.
-        act: what it does, with the terminal for bars, or None for lines.
+    def main(argv: Sequence[str] | None = None) -> int:
+        made = make()
+        arguments = made.parse_args(argv)
+        with own_streams():
+            console = Console(stderr=True) if sys.stderr.isatty() and arguments.log_format == "text" else None
+            setup_logging(arguments.log_level, arguments.log_format, console)
+            return run_until_signal(made.prog, arguments.log_format, partial(act, arguments, console))
 
-    Returns:
-        The exit code.
-    """
-    arguments = made.parse_args(argv)
-    with own_streams():
-        console = Console(stderr=True) if sys.stderr.isatty() and arguments.log_format == "text" else None
-        setup_logging(arguments.log_level, arguments.log_format, console)
-        return run_until_signal(made.prog, arguments.log_format, partial(act, arguments, console))
+    return main

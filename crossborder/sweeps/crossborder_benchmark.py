@@ -14,7 +14,7 @@ from rich.console import Console
 from common.process.command import Parser, as_path, at_least
 from common.process.signals import StopSignals
 from common.process.standard_streams import answers
-from crossborder.sweeps.board import run_with_bars
+from crossborder.sweeps.board import command_with_bars_of
 
 EXAMPLES = """\
   crossborder-benchmark classic                      a shipped suite; the same command again goes on
@@ -27,18 +27,11 @@ EXAMPLES = """\
 def parser() -> Parser:
     """The command's options."""
     made = Parser("crossborder-benchmark", __doc__ or "", EXAMPLES)
-    made.add_argument("suite", metavar="SUITE", help="a suite's YAML file, or the name of a shipped suite")
-    made.add_argument(
-        "--dir",
-        type=as_path,
-        metavar="DIR",
-        help="the directory of the results (default: suites/ and the suite's name)",
-    )
-    made.add_argument(
-        "--jobs", type=at_least(1), default=1, metavar="N", help="the number of runs at the same time (default: 1)"
-    )
-    made.add_argument("--runs", type=at_least(0), metavar="N", help="train at most N runs here (default: all)")
-    made.add_argument("--check", action="store_true", help="check the suite and its configurations, then exit")
+    made.add_value("suite", "SUITE", "a suite's YAML file, or the name of a shipped suite")
+    made.add_value("--dir", "DIR", "the directory of the results (default: suites/ and the suite's name)", as_path)
+    made.add_value("--jobs", "N", "the number of runs at the same time", at_least(1), default=1)
+    made.add_value("--runs", "N", "train at most N runs here (default: all)", at_least(0))
+    made.add_flag("--check", "check the suite and its configurations, then exit")
     return made
 
 
@@ -69,6 +62,4 @@ def _benchmark(arguments: argparse.Namespace, console: Console | None, signals: 
         answers().write(f"{runner.compare()}\n{place} (results.jsonl, table.md, picture.png)\n")
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run the command; return its exit code."""
-    return run_with_bars(parser(), argv, _benchmark)
+main = command_with_bars_of(parser, _benchmark)

@@ -12,7 +12,7 @@ from rich.console import Console
 from common.process.command import Parser, as_path, at_least
 from common.process.signals import StopSignals
 from common.process.standard_streams import answers
-from crossborder.sweeps.board import run_with_bars
+from crossborder.sweeps.board import command_with_bars_of
 
 log = logging.getLogger(__name__)
 EXAMPLES = """\
@@ -26,22 +26,12 @@ EXAMPLES = """\
 def parser() -> Parser:
     """The command's options."""
     made = Parser("crossborder-sweep", __doc__ or "", EXAMPLES)
-    made.add_argument("sweep", type=as_path, metavar="FILE", help="the sweep's YAML file: docs/sweeps-and-plots.md")
-    made.add_argument(
-        "--dir", type=as_path, metavar="DIR", help="the directory of the sweep (default: sweeps/ and the file's name)"
-    )
-    made.add_argument(
-        "--jobs",
-        type=at_least(1),
-        default=1,
-        metavar="N",
-        help="the number of trials that run at the same time (default: 1)",
-    )
-    made.add_argument("--trials", type=at_least(1), metavar="N", help="run at most N trials here (default: all)")
-    made.add_argument(
-        "--study", metavar="URL", help="a database for Optuna, such as sqlite:///study.db (default: a file in DIR)"
-    )
-    made.add_argument("--check", action="store_true", help="check the sweep and its first settings, then exit")
+    made.add_value("sweep", "FILE", "the sweep's YAML file: docs/sweeps-and-plots.md", as_path)
+    made.add_value("--dir", "DIR", "the directory of the sweep (default: sweeps/ and the file's name)", as_path)
+    made.add_value("--jobs", "N", "the number of trials that run at the same time", at_least(1), default=1)
+    made.add_value("--trials", "N", "run at most N trials here (default: all)", at_least(1))
+    made.add_value("--study", "URL", "a database for Optuna, such as sqlite:///study.db (default: a file in DIR)")
+    made.add_flag("--check", "check the sweep and its first settings, then exit")
     return made
 
 
@@ -78,6 +68,4 @@ def _sweep(arguments: argparse.Namespace, console: Console | None, signals: Stop
     )
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run the command; return its exit code."""
-    return run_with_bars(parser(), argv, _sweep)
+main = command_with_bars_of(parser, _sweep)

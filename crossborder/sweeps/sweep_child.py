@@ -10,20 +10,13 @@ import importlib
 import os
 import signal
 import sys
-import threading
 from typing import Final
 
-from common.process.child import read_boot, wait_for_hang_up
+from common.process.child import on_hang_up, read_boot
 
 MODULES: Final = {
     name: f"learner.commands.{name.replace('-', '_')}" for name in ("sync-train", "learner-server", "offline-train")
 }
-
-
-def _end_with_the_sweep() -> None:
-    """Wait until the other end of stdin is closed, then stop this process."""
-    wait_for_hang_up()
-    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def main() -> int:
@@ -32,7 +25,7 @@ def main() -> int:
     log = os.open(boot["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     for stream in (sys.stdout, sys.stderr):
         os.dup2(log, stream.fileno())
-    threading.Thread(target=_end_with_the_sweep, name="lifeline", daemon=True).start()
+    on_hang_up(lambda: os.kill(os.getpid(), signal.SIGTERM))
     code: int = importlib.import_module(MODULES[boot["command"]]).main(boot["words"])
     return code
 

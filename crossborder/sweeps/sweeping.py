@@ -52,10 +52,7 @@ class Sweeper:
         self._lock = threading.Lock()  # Guards _turns, from which all threads take.
 
     def run(self) -> int:
-        """Run trials until there are none left here, or the sweep is asked to stop.
-
-        Returns:
-            The number of trials that ended here.
+        """Run trials until none is left here, or the sweep is to stop; return the number of trials that ended here.
 
         Raises:
             ChildFailedError: trial after trial fails.

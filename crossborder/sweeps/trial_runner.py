@@ -95,12 +95,7 @@ class TrialRunner:
         return float(interquartile_mean(np.array(scores)))
 
     def _train(self, claimed: Claimed, run: _Run, reported: set[int]) -> None:
-        """Train one run to its end in a child process, or go on with it.
-
-        Raises:
-            StoppedError: the sweep was asked to stop.
-            _NoScoreError: the run failed or diverged, or the trial is ended early.
-        """
+        """Train one run to its end in a child process, or go on with it."""
         words = ["--config", str(run.place / "config.yaml"), "--set", f"seed={run.seed}", "--run-dir", str(run.path)]
         boot = {
             "command": self._sweep.command,

@@ -5,7 +5,8 @@
         check_env(env)
         check_agent(MyAgent, env)
 
-A check that fails raises AssertionError. Other exceptions of the part may come through. No check uses a network.
+A check that fails raises AssertionError, which names what does not fit and what to do. Other exceptions of the part may
+come through. No check uses a network.
 """
 
 from crossborder.testing.agent_checks import check_agent

@@ -30,9 +30,6 @@ def check_acting(agents: Sequence[Agent], obs: Leaves, space: gymnasium.Space[An
         agents: three agents with the same seed.
         obs: observations of n lanes.
         space: of the actions.
-
-    Raises:
-        AssertionError: naming what does not fit and what to do.
     """
     check_actions(agents[0], obs, space, train=False)
     _check_extras(agents[0], obs)

@@ -73,9 +73,6 @@ def check_agent(
             batches hold one-step transitions.
         steps: the number of steps to play, at least as many as the agent needs to begin.
         policy: chooses actions if random actions are not allowed.
-
-    Raises:
-        AssertionError: naming what does not fit and what to do.
     """
     spec = spec_of(env)
     episodes = play(env, steps, policy=policy)

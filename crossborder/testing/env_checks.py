@@ -30,9 +30,6 @@ def check_env(env: Any, *, steps: int = 300, policy: Policy | None = None) -> No
         env: a ``gymnasium.Env`` or a vector environment; it is reset and stepped.
         steps: the number of steps to play.
         policy: chooses actions if random actions are not allowed; only for a ``gymnasium.Env``.
-
-    Raises:
-        AssertionError: naming what does not fit and what to do.
     """
     if is_vector(env):
         check_vector_env(env, steps)
@@ -184,9 +181,6 @@ def check_vector_env(env: Any, steps: int) -> None:
     Args:
         env: with the interface of ``gymnasium.vector.VectorEnv``.
         steps: the number of steps to play, with random actions.
-
-    Raises:
-        AssertionError: naming what does not fit and what to do.
     """
     for name in ("single_observation_space", "single_action_space"):
         check_space(name, getattr(env, name, None))

@@ -36,9 +36,6 @@ def check_replay_buffer(
         inserted: the number of steps that were stored; None: n.
         steps: the steps in one draw, by which ``sampled`` counts.
         size: of the largest batch.
-
-    Raises:
-        AssertionError: naming what does not fit and what to do.
     """
     count = len(next(iter(items.values())))
     inserted = count if inserted is None else inserted
@@ -133,9 +130,6 @@ def check_evaluator(evaluator: Evaluator, agent: Agent, *, repeatable: bool = Tr
         evaluator: runs the agent, more than once.
         agent: fits the evaluator's environment.
         repeatable: whether the same agent must get the same score again, so that scores of a run can be compared.
-
-    Raises:
-        AssertionError: naming what does not fit and what to do.
     """
     agent.eval()
     before = {name: value.detach().clone() for name, value in agent.model_info().items()}
@@ -162,9 +156,6 @@ def check_recorder(
     Args:
         recorder: newly made; closed at the end.
         read: gives the records as other processes can see them, in any order: opt steps, and the values by key.
-
-    Raises:
-        AssertionError: naming what does not fit and what to do.
     """
     for opt_steps, record in RECORDS:
         given = dict(record)
@@ -204,9 +195,6 @@ def check_callback(make: Callable[[], Callback]) -> None:
 
     Args:
         make: makes the callback; called twice.
-
-    Raises:
-        AssertionError: naming what does not fit and what to do.
     """
     callback, restored = make(), make()
     _show(callback, 0)

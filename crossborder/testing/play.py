@@ -42,11 +42,6 @@ class ItemMemory(ReplayBuffer):
         return self.inserted
 
     def batch(self, size: int) -> Items:
-        """Draw ``size`` items with replacement.
-
-        Raises:
-            IndexError: there is nothing to draw from.
-        """
         if not self.inserted:
             raise IndexError("nothing to draw from")
         rows = self._rng.integers(self.inserted, size=size)

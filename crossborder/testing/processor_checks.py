@@ -27,9 +27,6 @@ def check_step_processor(processor: StepProcessor, env: Env, *, steps: int = 300
         env: the environment that gives the steps.
         steps: the number of steps to play.
         policy: chooses actions if random actions are not allowed.
-
-    Raises:
-        AssertionError: naming what does not fit and what to do.
     """
     spec, fresh = spec_of(env), copy.deepcopy(processor)
     with explaining("schema() failed: it must return a common.data.Schema for any spec the processor can work with"):
@@ -57,9 +54,6 @@ def check_row_map(row_map: RowMap, env: Env, *, steps: int = 300, policy: Policy
         env: the environment that gives the rows.
         steps: the number of steps to play.
         policy: chooses actions if random actions are not allowed.
-
-    Raises:
-        AssertionError: naming what does not fit and what to do.
     """
     assert isinstance(row_map, RowMap), f"expected a crossborder.RowMap, found {type(row_map).__name__}"
     given = row_schema(spec_of(env))

@@ -86,11 +86,6 @@ class RowMemory(ReplayBuffer):
         return len(self._drawable)
 
     def batch(self, size: int) -> Items:
-        """Draw ``size`` times with replacement.
-
-        Raises:
-            IndexError: there is nothing to draw from.
-        """
         if not len(self):
             raise IndexError("nothing to draw from")
         plan = self._view.plan(self, self.rng.choice(self._drawable, size))

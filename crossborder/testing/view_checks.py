@@ -111,9 +111,6 @@ def check_view(make_view: Callable[..., View], env: AnyEnv | Schema) -> None:
     Args:
         make_view: the class, or ``functools.partial`` of it with parameters; called as the learner calls it.
         env: an environment of whose rows the view makes batches; or the columns of rows or of self-contained items.
-
-    Raises:
-        AssertionError: naming what does not fit and what to do.
     """
     schema = env if isinstance(env, Schema) else row_schema(spec_of(env))
     view = _make(make_view, schema, env)

@@ -33,10 +33,6 @@ class AdminTrust(Trust):
 class AdminClient:
     """A connection of an admin to a learner.
 
-    Args:
-        address: of the learner, HOST:PORT.
-        trust: how to check the learner, and what to prove to it.
-
     Raises:
         ConfigError: a file of ``trust`` cannot be read, or its settings contradict each other.
     """
@@ -58,10 +54,7 @@ class AdminClient:
             return _fleet_view(self._stub.Status(pb.StatusRequest(), timeout=ANSWER_SECONDS))
 
     def set_replay_ratio(self, samples_per_insert: float | None) -> float | None:
-        """Set the replay ratio of the running learner; None removes it.
-
-        Returns:
-            The ratio until now, None for none.
+        """Set the replay ratio of the running learner; return the former one. None: no ratio.
 
         Raises:
             RefusedError: the learner cannot hold this ratio, or answers no admins.
@@ -84,21 +77,13 @@ class AdminClient:
             return self._stub.Cordon(asked, timeout=ANSWER_SECONDS).actors
 
     def drain(self, actors: Selection) -> int:
-        """Keep new actors out and have the selected actors leave; return how many were told to leave.
-
-        Raises:
-            CrossborderError: see ``cordon``.
-        """
+        """Keep new actors out and have the selected actors leave; return how many were told to leave."""
         with self._translating_errors():
             asked = pb.DrainRequest(actors=_selection_to_pb(actors))
             return self._stub.Drain(asked, timeout=ANSWER_SECONDS).actors
 
     def uncordon(self, actors: Selection) -> None:
-        """Let the selected actors join again.
-
-        Raises:
-            CrossborderError: see ``cordon``.
-        """
+        """Let the selected actors join again."""
         with self._translating_errors():
             self._stub.Uncordon(pb.UncordonRequest(actors=_selection_to_pb(actors)), timeout=ANSWER_SECONDS)
 

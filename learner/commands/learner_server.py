@@ -14,7 +14,7 @@ from common.config.run_config import RunConfig
 from common.process.command import Parser, at_least
 from common.process.signals import StopSignals
 from common.process.spare import Spare
-from learner.commands import server_cordons, server_ratio, server_set_best_aside, server_status
+from learner.commands import server_orders, server_set_best_aside, server_status
 from learner.commands.standby import keep_running
 from learner.commands.training_command import (
     add_origin,
@@ -30,14 +30,14 @@ from learner.ranks.place import Place
 
 COMMANDS: Final = {
     "status": ("show the actors of a learner that runs", server_status.parser, server_status.main),
-    "ratio": ("set the replay ratio of a learner that runs", server_ratio.parser, server_ratio.main),
-    "cordon": ("let no new actor join from a host", server_cordons.cordon_parser, server_cordons.cordon),
+    "ratio": ("set the replay ratio of a learner that runs", server_orders.ratio_parser, server_orders.set_ratio),
+    "cordon": ("let no new actor join from a host", server_orders.cordon_parser, server_orders.cordon),
     "drain": (
         "have the actors of a host hand over their rows and leave",
-        server_cordons.drain_parser,
-        server_cordons.drain,
+        server_orders.drain_parser,
+        server_orders.drain,
     ),
-    "uncordon": ("let actors join again from a host", server_cordons.uncordon_parser, server_cordons.uncordon),
+    "uncordon": ("let actors join again from a host", server_orders.uncordon_parser, server_orders.uncordon),
     "set-best-aside": (
         "take back a wrong score, by which a policy became the best one",
         server_set_best_aside.parser,
@@ -81,18 +81,10 @@ def parser() -> Parser:
         ("--token-file", "actor_token_file", "the file of the actors' tokens, one on each line"),
     ):
         add_override(made, option, f"server.{key}", "FILE", text)
-    made.add_argument(
-        "--local-actors",
-        type=at_least(0),
-        default=0,
-        metavar="N",
-        help="the number of actors that the learner starts on this host (default: 0)",
+    made.add_value(
+        "--local-actors", "N", "the number of actors that the learner starts on this host", at_least(0), default=0
     )
-    made.add_argument(
-        "--standby",
-        action="store_true",
-        help="keep a second process ready, which resumes the run if the learner is killed",
-    )
+    made.add_flag("--standby", "keep a second process ready, which resumes the run if the learner is killed")
     # Only for help and completion: ``main`` looks for these commands first.
     commands = made.add_subparsers(title="instead of training", metavar="", parser_class=_command_parser)  # type: ignore[call-overload] # argparse only calls it
     for name, (purpose, _parser, _main) in COMMANDS.items():

@@ -32,10 +32,10 @@ EXAMPLES = """\
 def parser() -> Parser:
     """The command's options."""
     made = make_training_parser("offline-train", __doc__, EXAMPLES)
-    made.add_argument(
+    made.add_value(
         "--dataset",
-        metavar="SOURCE",
-        help="minari:ID, or the path of episodes (.npz, .parquet), of a LeRobot or Minari dataset or of an earlier run",
+        "SOURCE",
+        "minari:ID, or the path of episodes (.npz, .parquet), of a LeRobot or Minari dataset or of an earlier run",
     )
     add_resume(made)
     add_origin(made)

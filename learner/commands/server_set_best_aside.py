@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from common.errors import CheckpointError
-from common.process.command import Parser, as_path, run_command
+from common.process.command import Parser, as_path, command_of
 from common.process.standard_streams import answers
 
 EXAMPLES = """\
@@ -21,7 +21,7 @@ score has ended it (trainer.target_score), --resume goes on. audit.jsonl of the 
 def parser() -> Parser:
     """The command's options."""
     made = Parser("learner-server set-best-aside", __doc__, EXAMPLES, level="WARNING")
-    made.add_argument("--run", type=as_path, required=True, metavar="DIR", help="the run's directory, on this host")
+    made.add_value("--run", "DIR", "the run's directory, on this host", as_path, is_required=True)
     return made
 
 
@@ -41,6 +41,4 @@ def _set_aside(arguments: argparse.Namespace) -> None:
     )
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run the command; return its exit code."""
-    return run_command(parser(), argv, _set_aside)
+main = command_of(parser, _set_aside)

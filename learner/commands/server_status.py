@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from rich.console import Console
 from rich.live import Live
 
-from common.process.command import Parser, at_least, positive, run_service
+from common.process.command import Parser, at_least, positive, service_of
 from common.process.signals import StopSignals
 from common.process.standard_streams import answers
 from common.wire.trust import add_learner_options, read_trust
@@ -45,13 +45,7 @@ def parser() -> Parser:
     """The command's options."""
     made = Parser(NAME, __doc__, EXAMPLES, level="WARNING")
     add_learner_options(made, "the admin")
-    made.add_argument(
-        "--interval",
-        type=positive,
-        default=1.0,
-        metavar="SECONDS",
-        help="the seconds between two updates of the table (default: 1)",
-    )
+    made.add_value("--interval", "SECONDS", "the seconds between two updates of the table", positive, default=1.0)
     made.add_argument(
         "--sort",
         choices=SORTS,
@@ -65,14 +59,11 @@ def parser() -> Parser:
         default=PRESENT,
         help="show actors in these states (default: those that hold an id)",
     )
-    made.add_argument("--host", default="", metavar="TEXT", help="show actors on hosts whose name contains this text")
-    made.add_argument(
-        "--rows",
-        type=at_least(1),
-        metavar="N",
-        help="the number of actors on a page (default: as many as fit into the terminal)",
+    made.add_value("--host", "TEXT", "show actors on hosts whose name contains this text", default="")
+    made.add_value(
+        "--rows", "N", "the number of actors on a page (default: as many as fit into the terminal)", at_least(1)
     )
-    made.add_argument("--page", type=at_least(1), default=1, metavar="K", help="the page to show (default: 1)")
+    made.add_value("--page", "K", "the page to show", at_least(1), default=1)
     how = made.add_mutually_exclusive_group()
     how.add_argument(
         "--once",
@@ -118,6 +109,4 @@ def _show_live(
             fleet = FleetTable(views[0], now)
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run the command; return its exit code."""
-    return run_service(parser(), argv, _show)
+main = service_of(parser, _show)

@@ -11,17 +11,10 @@ import os
 import select
 import signal
 import sys
-import threading
 
-from common.process.child import read_boot, wait_for_hang_up
+from common.process.child import on_hang_up, read_boot
 from learner.commands import learner_server
 from learner.ingest.ingest_process import ComingIngest
-
-
-def _die_with_the_keeper() -> None:
-    """Wait until the other end of stdin is closed, then kill this process. Its children notice that it is gone."""
-    wait_for_hang_up()
-    os.killpg(0, signal.SIGKILL)
 
 
 def main() -> int:
@@ -33,7 +26,7 @@ def main() -> int:
             os.dup2(given, stream.fileno())
             os.close(given)
         sys.stdout.reconfigure(line_buffering=sys.stdout.isatty())  # type: ignore[union-attr] # it is a TextIOWrapper
-        threading.Thread(target=_die_with_the_keeper, name="lifeline", daemon=True).start()
+        on_hang_up(lambda: os.killpg(0, signal.SIGKILL))  # The children of this process notice that it is gone.
         return learner_server.run_learner(learner_server.parser(), boot["words"], coming_ingest)
 
 

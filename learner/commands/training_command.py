@@ -38,14 +38,13 @@ def make_training_parser(name: str, description: str, examples: str) -> Parser:
     """A parser with the options of every command that trains."""
     parser = Parser(name, description, examples)
     parser.set_defaults(local_actors=0, dataset=None)
-    parser.add_argument("--config", type=as_path, metavar="FILE", help="the run's YAML file")
+    parser.add_value("--config", "FILE", "the run's YAML file", as_path)
     add_settings(parser, "overrides", "replace one value of the YAML file")
     add_override(parser, "--run-dir", "run_dir", "DIR", "the directory into which the run writes all its files")
-    parser.add_argument("--show-config", action="store_true", help="print the resolved configuration and exit")
-    parser.add_argument(
+    parser.add_flag("--show-config", "print the resolved configuration and exit")
+    parser.add_flag(
         "--check",
-        action="store_true",
-        help="build all parts once, try an opt step with made-up rows and random actions in the environment, and exit",
+        "build all parts once, try an opt step with made-up rows and random actions in the environment, and exit",
     )
     return parser
 
@@ -196,7 +195,7 @@ def run_training_command(
     prepare: Callable[[argparse.Namespace], None] = lambda _: None,
     adapt: Callable[[RunConfig], RunConfig] = lambda config: config,
 ) -> int:
-    """Run a command that trains: parse its words, load and check the configuration, train.
+    """Run a command that trains: parse its words, load and check the configuration, train; return the exit code.
 
     Args:
         parser: of the command.
@@ -205,9 +204,6 @@ def run_training_command(
         prepare: called with the parsed words before ``train``: the options and values are checked, but the parts are
             not imported yet.
         adapt: makes the configuration of this process from that of the run.
-
-    Returns:
-        The exit code.
     """
     arguments = parser.parse_args(argv)
     require_consistent(parser, arguments)
@@ -238,9 +234,6 @@ def _check(config: RunConfig, arguments: argparse.Namespace) -> None:
 
     With ``--from``, the saved agent is loaded too. Datasets must have the columns of the run. The packages that
     reach a mirror must be here; the mirror itself is not asked.
-
-    Raises:
-        CrossborderError: a part cannot be built, or does not fit the others.
     """
     from common.evaluation import build_eval_env
     from common.lanes.lanes import close_env

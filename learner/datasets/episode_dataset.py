@@ -16,11 +16,7 @@ log = logging.getLogger(__name__)
 
 
 class EpisodeDataset(abc.ABC):
-    """A dataset of whole episodes: it is checked as a whole before the first row is given.
-
-    Args:
-        name: in errors and log lines.
-    """
+    """A dataset of whole episodes: it is checked as a whole before the first row is given."""
 
     def __init__(self, name: str) -> None:
         self.name = name

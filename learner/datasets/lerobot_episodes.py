@@ -40,10 +40,6 @@ TRUNCATED: Final = "next.truncated"
 class LeRobotEpisodes(EpisodeDataset):
     """The episodes of a LeRobot dataset.
 
-    Args:
-        name: as the user named the dataset.
-        directory: of the dataset, with ``meta/info.json``.
-
     Raises:
         DatasetError: a file cannot be read, or the dataset is of another version.
     """

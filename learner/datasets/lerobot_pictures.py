@@ -61,11 +61,6 @@ class VideoFiles:
     In version 3.0 a video holds many episodes, and ``meta/episodes`` says where each begins. In version 2.1 a video
     holds one episode.
 
-    Args:
-        directory: of the dataset.
-        info: what ``meta/info.json`` holds.
-        keys: of the cameras.
-
     Raises:
         DatasetError: a file of ``meta/episodes`` cannot be read, or lacks a camera.
     """

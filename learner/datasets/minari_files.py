@@ -39,9 +39,6 @@ AT_ONCE: Final = 16
 def count_steps(directory: Path) -> int:
     """Check the files of a dataset, and count the steps that they hold.
 
-    Args:
-        directory: of the files, ``data`` in that of the dataset.
-
     Raises:
         DatasetError: the dataset lacks a space, its file has links, or it holds far more values than it has bytes.
         AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError: a file is damaged.
@@ -89,11 +86,7 @@ def _check_bounds(described: Any, about: Path) -> None:
 
 
 def _find_arrays(file: Any, path: Path) -> Iterator[Named]:
-    """All arrays of a file, those of one episode one after another.
-
-    Raises:
-        DatasetError: a value lies in another file, or has several names, so it would be read again and again.
-    """
+    """All arrays of a file, those of one episode one after another."""
     waiting: list[Named] = [((), file)]
     seen: set[int] = set()
     while waiting:
@@ -137,11 +130,7 @@ def _find_space(spaces: Mapping[str, Space], names: list[str]) -> Any:
 
 
 def _count_decoded(array: Any, shape: tuple[int, ...], path: Path) -> int:
-    """The bytes of pictures when they are decoded. Minari makes room for all of them by the size of the first one.
-
-    Raises:
-        DatasetError: the first one has another size than their space.
-    """
+    """The bytes of pictures when they are decoded. Minari makes room for all of them by the size of the first one."""
     with Image.open(io.BytesIO(bytes(array[0]))) as picture:
         found, expected = (picture.height, picture.width), shape[:2]
     if found != expected:

@@ -162,9 +162,6 @@ class CandidateScoring(Scoring, abc.ABC):
 
     There is one copy at a time, the candidate: the run's directory ``.candidate``. If its score is the best so far, it
     is renamed to ``best/``, since the agent itself has learnt further by then.
-
-    Args:
-        checkpoints: takes the candidates and ``best/``.
     """
 
     still_runs: ClassVar[tuple[int, str]]

@@ -109,12 +109,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
         return at is not None and self._core.evaluates(at)
 
     def _change(self, change: Callable[[Selection], None], asked: pb.ActorSelection) -> int:
-        """Change the cordons for the selected actors; return how many of them hold an id now.
-
-        Raises:
-            RefusedError: the selection selects nobody, or an actor that cannot exist.
-            RunDirectoryError: the cordons cannot be written to their file.
-        """
+        """Change the cordons for the selected actors; return how many of them hold an id now."""
         actors = _read_selection(asked, self._core.config.server.max_actors)
         if len(actors.hosts | self._core.cordons.cordoned.hosts) > MAX_HOSTS:
             raise RefusedError(f"hosts: expected at most {MAX_HOSTS} cordoned at one time, found more")
@@ -125,11 +120,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
 
 
 def _read_selection(asked: pb.ActorSelection, max_actors: int) -> Selection:
-    """Check and read a selection.
-
-    Raises:
-        RefusedError: it selects nobody, or an id or a host that no actor can have.
-    """
+    """Check and read a selection."""
     for host in asked.hosts:
         check_text("hosts", host, MAX_HOST)
     if beyond := [actor_id for actor_id in asked.actor_ids if actor_id >= max_actors]:

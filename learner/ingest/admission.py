@@ -9,6 +9,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any, Final, TypeAlias
 
 import grpc
@@ -38,8 +39,8 @@ _READ_BY_HAND: Final = {path_of("PushItems"): Request.parse}
 _WATCH: Final = f"{HEALTH_METHODS}Watch"
 
 
-class OpenCall:
-    """A call that is being served. Its task waits within ``scope``; the limits and ``Admission.tick`` may end it."""
+class _OpenCall:
+    """A call that is being served. Its task waits within ``scope``."""
 
     def __init__(self, caller: Caller, scope: asyncio.Timeout) -> None:
         self.caller, self._scope = caller, scope
@@ -50,6 +51,43 @@ class OpenCall:
         if self.ended_by is None and not self._scope.expired():
             self.ended_by = reason
             self._scope.reschedule(asyncio.get_running_loop().time())
+
+
+class OpenCalls:
+    """The calls that one door serves; limits end some of them, and so do tokens that are no longer valid."""
+
+    def __init__(self, gate: Gate, limits: CallLimits) -> None:
+        self._gate, self._limits = gate, limits
+        self._open = set[_OpenCall]()
+
+    @asynccontextmanager
+    async def serving(self, caller: Caller, seconds: float | None = None) -> AsyncIterator[None]:
+        """A context in which a call is served, until it ends by itself or is ended; after ``seconds`` it just ends.
+
+        Raises:
+            CrossborderError: the reason for which it was ended.
+        """
+        scope = asyncio.timeout(seconds)
+        call = _OpenCall(caller, scope)
+        try:
+            async with scope:
+                with self._limits.call(caller, call.end):
+                    self._open.add(call)
+                    try:
+                        yield
+                    finally:
+                        self._open.discard(call)
+        except TimeoutError:
+            if not scope.expired():
+                raise
+            if call.ended_by is not None:
+                raise call.ended_by from None
+
+    def tick(self) -> None:
+        """End the calls whose token is no longer valid; called a few times a second."""
+        for call in tuple(self._open):
+            if (objection := self._gate.objection(call.caller)) is not None:
+                call.end(objection)
 
 
 class Admission(grpc.aio.ServerInterceptor):
@@ -81,7 +119,7 @@ class Admission(grpc.aio.ServerInterceptor):
         self._gate, self._limits, self._counts, self._audit = gate, limits, counts, audit
         self._waiting = waiting
         self._handshake_seconds = handshake_seconds
-        self._open = set[OpenCall]()
+        self._open = OpenCalls(gate, limits)
         self._names = gate.names()
         self._refusal_log = LogThrottle(REFUSALS_LOGGED_EVERY)
 
@@ -94,10 +132,7 @@ class Admission(grpc.aio.ServerInterceptor):
                 self._audit.note("revoked", "ok", role=role, name=name)
             for name in sorted(names - before[role]):
                 self._audit.note("admitted", "ok", role=role, name=name)
-        for call in tuple(self._open):
-            objection = self._gate.objection(call.caller)
-            if objection is not None:
-                call.end(objection)
+        self._open.tick()
         self._audit.tick()
         self._waiting.tick()
 
@@ -155,7 +190,8 @@ class Admission(grpc.aio.ServerInterceptor):
         current_caller.set(caller)  # Each call has its own task, and therefore its own context.
         try:
             await self._gate.require_own_user(caller)
-            await self._within_limits(handler, caller, connection, requests, context)
+            async with self._open.serving(caller, WATCH_SECONDS if caller.method == _WATCH else None):
+                await self._serve(handler, connection, requests, context)
         except UnauthenticatedError as error:
             self.note_refusal(caller, error)
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, str(error))
@@ -182,30 +218,6 @@ class Admission(grpc.aio.ServerInterceptor):
         """Note that a call of a known caller was refused or ended."""
         reason = "the token was revoked" if isinstance(error, UnauthenticatedError) else str(error)
         self._audit.note("refused", status_of(error)[1], **caller.facts(), reason=reason)
-
-    async def _within_limits(
-        self, handler: Handler, caller: Caller, connection: Traffic, requests: AsyncIterator[Any], context: Context
-    ) -> None:
-        """Serve a call until it ends by itself, or until a limit, its revoked token or its time limit ends it.
-
-        Raises:
-            CrossborderError: the reason for which it was ended.
-        """
-        scope = asyncio.timeout(WATCH_SECONDS if caller.method == _WATCH else None)
-        call = OpenCall(caller, scope)
-        try:
-            async with scope:
-                with self._limits.call(caller, call.end):
-                    self._open.add(call)
-                    try:
-                        await self._serve(handler, connection, requests, context)
-                    finally:
-                        self._open.discard(call)
-        except TimeoutError:
-            if not scope.expired():
-                raise
-            if call.ended_by is not None:
-                raise call.ended_by from None
 
     async def _serve(
         self, handler: Handler, connection: Traffic, requests: AsyncIterator[Any], context: Context

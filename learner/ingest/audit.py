@@ -45,11 +45,7 @@ FAILURES_LOGGED_EVERY: Final = 60.0
 
 
 class _Lines:
-    """How many lines may be written, and the events that are being counted.
-
-    Args:
-        bucket: each line takes one unit from it.
-    """
+    """How many lines may be written, and the events that are being counted."""
 
     def __init__(self, bucket: Bucket) -> None:
         self.bucket = bucket

@@ -17,9 +17,6 @@ class BatchTraces:
     """Records when traced batches are stored, and tells their actors which model has learnt from them.
 
     One batch at a time is followed through the trainer; of the others, only the storing is recorded.
-
-    Args:
-        directory: of the run's shared files.
     """
 
     def __init__(self, directory: Path) -> None:

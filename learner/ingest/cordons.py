@@ -70,11 +70,7 @@ NOBODY: Final = Selection()
 
 
 class Cordons:
-    """The cordons of a run. They outlive ingest and the learner, so no actor slips in when one of the two is restarted.
-
-    Args:
-        path: of the file that keeps them.
-    """
+    """The cordons of a run. They outlive ingest and the learner: no actor slips in when one of the two is restarted."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -90,19 +86,11 @@ class Cordons:
         self._keep(self.cordoned.plus(actors), self.drained)
 
     def drain(self, actors: Selection) -> None:
-        """Keep new actors out, and have the present actors leave.
-
-        Raises:
-            RunDirectoryError: see ``cordon``.
-        """
+        """Keep new actors out, and have the present actors leave."""
         self._keep(self.cordoned.plus(actors), self.drained.plus(actors))
 
     def uncordon(self, actors: Selection) -> None:
-        """End the cordons and the drains of these ids and hosts; a selection of everybody ends all of them.
-
-        Raises:
-            RunDirectoryError: see ``cordon``.
-        """
+        """End the cordons and the drains of these ids and hosts; a selection of everybody ends all of them."""
         self._keep(self.cordoned.without(actors), self.drained.without(actors))
 
     def _keep(self, cordoned: Selection, drained: Selection) -> None:

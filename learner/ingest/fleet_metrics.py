@@ -42,11 +42,7 @@ class FleetRates:
         """By column: its growth per second, float64 [actors]; empty before the second look."""
 
     def tick(self, find_online_rows: Callable[[], Array]) -> None:
-        """Look at the actors, if it is time.
-
-        Args:
-            find_online_rows: returns a copy of the rows of all actors that are online.
-        """
+        """Look at the actors, if it is time."""
         now = self._clock()
         if self._before is None:
             self._at, self._before = now, find_online_rows()

@@ -12,16 +12,15 @@ import contextlib
 import logging
 import sys
 from functools import partial
+from typing import Any
 
 import grpc
 from grpc_health.v1 import health
 from grpc_reflection.v1alpha import reflection
 
 from common.cores import bind
-from common.errors import CrossborderError
-from common.process.child import read_boot, say, say_error
-from common.process.log import RateFilter, setup_logging
-from common.process.signals import leave_to_parent
+from common.process.child import say, serve_parent
+from common.process.log import RateFilter
 from common.settings import validate
 from common.shared.mapped import hold_until_exit
 from common.wire.endpoints import listen_at_first
@@ -40,7 +39,6 @@ from learner.ingest.service import LearnerServicer
 from learner.records.exposition import MetricsServer
 from learner.shared.bell import Bell
 
-log = logging.getLogger(__name__)
 CALLS_SECONDS = 1.0
 TICK_SECONDS = 0.2
 LOGGED_PER_SECOND, LOGGED_AT_ONCE = 10.0, 1000
@@ -151,21 +149,16 @@ async def _start(
     return address, gate.port
 
 
-def main() -> int:
-    leave_to_parent()
-    setup_logging(form="json")
+def _serve_trainer(line: dict[str, Any]) -> None:
     logging.getLogger().handlers[0].addFilter(RateFilter(LOGGED_PER_SECOND, LOGGED_AT_ONCE))
-    try:
-        boot = validate(IngestBoot, read_boot())
-        if boot.config.trainer.cores is not None:
-            bind(boot.config.trainer.cores)
-        asyncio.run(serve(boot))
-    except CrossborderError as error:
-        return say_error(error)
-    except Exception:
-        log.exception("ingest failed")
-        return 1
-    return 0
+    boot = validate(IngestBoot, line)
+    if boot.config.trainer.cores is not None:
+        bind(boot.config.trainer.cores)
+    asyncio.run(serve(boot))
+
+
+def main() -> int:
+    return serve_parent(_serve_trainer, "ingest failed")
 
 
 if __name__ == "__main__":

@@ -127,11 +127,7 @@ def _answer(core: IngestCore, request: pb.JoinRequest, actor_id: int, row: int) 
 
 
 def _require_wellformed(request: pb.JoinRequest) -> None:
-    """Check a request by itself.
-
-    Raises:
-        ProtocolMismatchError, RefusedError: no learner of this release would let this actor in.
-    """
+    """Check a request by itself."""
     if request.protocol_version != PROTOCOL_VERSION:
         raise ProtocolMismatchError(
             f"protocol version: the learner speaks {PROTOCOL_VERSION}, the actor {request.protocol_version}; "
@@ -144,11 +140,7 @@ def _require_wellformed(request: pb.JoinRequest) -> None:
 
 
 def _require_newest(core: IngestCore, request: pb.JoinRequest) -> None:
-    """Check that the actor knows of no later learner of this run. Whether this learner ends, its mirror decides.
-
-    Raises:
-        SupersededError: the actor knows of one.
-    """
+    """Check that the actor knows of no later learner of this run. Whether this learner ends, its mirror decides."""
     if request.run_id == core.run_id and request.epoch > core.epoch > 0:
         raise SupersededError(
             f"epoch: expected at most {core.epoch}, found {request.epoch}: another learner goes on with this run; try "
@@ -157,11 +149,7 @@ def _require_newest(core: IngestCore, request: pb.JoinRequest) -> None:
 
 
 def _require_admissible(core: IngestCore, request: pb.JoinRequest, name: str, *, is_known: bool) -> None:
-    """Check that the run can give an actor the id and the kind of work that it asks for, and still takes it.
-
-    Raises:
-        RefusedError, StoppingError: the actor may not enter here.
-    """
+    """Check that the run can give an actor the id and the kind of work that it asks for, and still takes it."""
     most = core.config.server.max_actors
     if request.HasField("wanted_id") and request.wanted_id >= most:
         raise RefusedError(f"wanted_id: expected less than {most} (server.max_actors), found {request.wanted_id}")

@@ -38,11 +38,6 @@ Payload: TypeAlias = bytes | memoryview
 def push(core: IngestCore, row: int, request: Request) -> int | None:
     """Take one request of an actor: store its batch unless it is stored already, and note its report.
 
-    Args:
-        core: where the batch goes.
-        row: of the actor in the actor table.
-        request: a batch with a report, or a report alone.
-
     Returns:
         The seq of the batch, which is stored now; None for a report alone.
 
@@ -110,11 +105,7 @@ def _take_score(core: IngestCore, row: int, score: pb.Score) -> None:
 
 
 def _require_same_rows(core: IngestCore, request: pb.PushItemsRequest, payload: Payload) -> None:
-    """Check that a batch whose number is stored has the rows that are stored: the rows of a clone would be lost.
-
-    Raises:
-        SharedIncarnationError: other rows are stored under this number.
-    """
+    """Check that a batch whose number is stored has the rows that are stored: the rows of a clone would be lost."""
     items = _decode(core, request, payload)
     if core.memory.has_other_rows(items, request.rows, request.incarnation, request.seq):
         raise SharedIncarnationError(
@@ -157,11 +148,7 @@ def _decompress(core: IngestCore, request: pb.PushItemsRequest, payload: Payload
 
 
 def _check_report(report: pb.Report) -> tuple[float, ...]:
-    """The figures of a report, in the order of ``REPORTED``.
-
-    Raises:
-        RefusedError: the report holds a figure that cannot be true.
-    """
+    """The figures of a report, in the order of ``REPORTED``."""
     returns, n_lengths = report.episode_returns, len(report.episode_lengths)
     if len(report.episode_successes) > n_lengths:
         raise RefusedError(
@@ -327,9 +314,6 @@ def _refuse(rows: Array, name: str, *, wanted: bool, where: str) -> None:
         name: the flag's column.
         wanted: the right flag.
         where: the place in which the flag is wrong.
-
-    Raises:
-        RefusedError: naming the first of the rows.
     """
     if len(rows):
         bad = BadValue(name, f"{wanted} {where}", str(not wanted), int(rows.min()))

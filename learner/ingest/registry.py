@@ -273,15 +273,7 @@ class Registry:
     def note_batch(
         self, row: int, steps: int, behaviour_opt_steps: int, returns: Sequence[float], lengths: Sequence[int]
     ) -> int:
-        """Note a batch that was stored and the episodes that came with it; return its actor's steps so far.
-
-        Args:
-            row: of the actor.
-            steps: of the batch.
-            behaviour_opt_steps: mean opt steps of the models that acted.
-            returns: of the episodes, oldest first.
-            lengths: of the same episodes.
-        """
+        """Note a batch and its episodes, oldest first; return the steps of all batches of its actor."""
         self._items[row] += steps
         self._behaviour_opt_steps[row] = behaviour_opt_steps
         if returns:

@@ -126,11 +126,7 @@ def _check(score: pb.Score, newest: ModelVersion, known: set[str]) -> None:
 
 
 def _check_returns(score: pb.Score, largest: float) -> None:
-    """Check that a score can be the mean of the returns that its record tells.
-
-    Raises:
-        RefusedError: it cannot.
-    """
+    """Check that a score can be the mean of the returns that its record tells."""
     least, most = (score.record.get(f"eval_reward_{end}", score.score) for end in ("min", "max"))
     rounding = _ROUNDING * max(abs(least), abs(most))
     if not -largest <= least <= most <= largest or not least - rounding <= score.score <= most + rounding:

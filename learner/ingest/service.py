@@ -120,14 +120,7 @@ class ActorStream:
 
 
 class LearnerServicer(pb_grpc.LearnerServiceServicer):
-    """``LearnerService`` over an ``IngestCore``. All of its methods run on the event loop's thread.
-
-    Args:
-        core: the state that all requests share.
-        bell: rung by the trainer when it stops, and when held acknowledgements may go out.
-        limits: on joins.
-        audit: notes every join.
-    """
+    """``LearnerService`` over an ``IngestCore``. All of its methods run on the event loop's thread."""
 
     def __init__(self, core: IngestCore, bell: Bell, limits: CallLimits, audit: AuditLog) -> None:
         self._core, self._limits, self._audit = core, limits, audit
@@ -242,11 +235,7 @@ class LearnerServicer(pb_grpc.LearnerServiceServicer):
             self._stream_ended.set()
 
     async def _read(self, context: Context, *, first: bool) -> Request | None:
-        """The next request; None at the end of the stream, or when the actor was silent for too long.
-
-        Raises:
-            OverLimitError: the first request did not come in time.
-        """
+        """The next request; None at the end of the stream, or when the actor was silent for too long."""
         server = self._core.config.server
         try:
             async with asyncio.timeout(server.handshake_seconds if first else server.lost_seconds):
@@ -283,9 +272,6 @@ class LearnerServicer(pb_grpc.LearnerServiceServicer):
 
         An actor is held back after its batch. If it could open another stream with another batch meanwhile, neither the
         replay ratio nor its share would bound it. The batch is refused and does not wait, so it takes no memory.
-
-        Raises:
-            OverLimitError: it has one.
         """
         is_held = self._core.turns.holds(row) or self._share_wait(row) > 0
         if request.head.seq and is_held and not self._core.control.stopping:
@@ -309,11 +295,7 @@ class LearnerServicer(pb_grpc.LearnerServiceServicer):
             stream.is_held = False
 
     async def _wait(self, stream: ActorStream, seconds: float) -> float:
-        """Wait until the stream is woken, at most ``seconds``; after ``STILL_HERE_SECONDS`` send a sign of life.
-
-        Returns:
-            The seconds waited.
-        """
+        """Wait until the stream is woken, at most ``seconds``, with signs of life meanwhile; return the seconds."""
         started = time.monotonic()
         stream.awake.clear()
         try:

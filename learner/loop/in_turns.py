@@ -224,11 +224,7 @@ def _load_model(pool: Pool, version: ModelVersion) -> Model:
 
 
 def train_in_turns(config: RunConfig, *, resume: bool = False, origin: Origin | None = None) -> Result:
-    """Train in one process without a network; with ``resume`` resume the run in ``run_dir``, if there is one.
-
-    Raises:
-        CrossborderError: see ``Trainer``.
-    """
+    """Train in one process without a network; with ``resume`` resume the run in ``run_dir``, if there is one."""
     config.check()
     with Trainer(config, resume=resume, origin=origin) as trainer:
         return trainer.train()

@@ -79,18 +79,7 @@ def publish_to_nobody(opt_steps: int, /, *, wait: bool = False) -> None:
 
 
 class Learner:
-    """Takes opt steps and counts them. After each, it evaluates, records, saves and publishes if these are due.
-
-    Args:
-        opt: takes an opt step.
-        config: intervals and limits.
-        scoring: scores the agent, and keeps the best policy.
-        records: the values of opt steps and evaluations.
-        checkpoints: saves policies.
-        checkpointer: takes checkpoints to resume from; None takes none.
-        publish: makes the agent's present policy the newest model.
-        life: this life of the run.
-    """
+    """Takes opt steps and counts them. After each, it evaluates, records, saves and publishes if these are due."""
 
     def __init__(
         self,
@@ -191,10 +180,7 @@ class Learner:
         self.scoring.abandon()
 
     def step(self) -> bool:
-        """Take one opt step and do all that is due after it.
-
-        Returns:
-            False if the agent was not ready (warm-up), or nothing can be drawn yet.
+        """Take one opt step and do all that is due after it; return False in warm-up, or if nothing can be drawn yet.
 
         Raises:
             DivergedError: a value to be recorded is not finite.

@@ -16,12 +16,6 @@ from learner.models.publisher import ModelPublisher
 def train(learner: Learner, intake: Intake, publisher: ModelPublisher, traces: OptTraces) -> None:
     """Take opt steps until training ends.
 
-    Args:
-        learner: takes an opt step, and does what is due after it.
-        intake: the trainer's side of ingest.
-        publisher: has the model that may still be on its way from the GPU.
-        traces: note which opt step has drawn a traced row.
-
     Raises:
         CrossborderError: no rows have come for too long, training has diverged, or the evaluator failed.
         Exception: from the agent or the evaluator.

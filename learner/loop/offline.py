@@ -118,11 +118,7 @@ def _with_rows(config: RunConfig, capacity: int, *, initial_priorities: bool) ->
 
 
 def train_offline(config: RunConfig, dataset: str | None, *, resume: bool = False) -> Result:
-    """Train from a dataset, without actors; see ``OfflineTrainer``.
-
-    Raises:
-        CrossborderError: see ``OfflineTrainer``.
-    """
+    """Train from a dataset, without actors; see ``OfflineTrainer``."""
     config.check()
     with OfflineTrainer(config, dataset, resume=resume) as trainer:
         return trainer.train()

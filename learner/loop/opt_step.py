@@ -52,13 +52,10 @@ class OptStep:
         return None if self._ended_at is None else self._clock() - self._ended_at
 
     def take(self, number: int) -> Record | None:
-        """Take one opt step.
+        """Take one opt step; return the agent's record, None in the warm-up or if nothing can be drawn yet.
 
         Args:
             number: of this opt step in the run, from 1.
-
-        Returns:
-            The agent's record; None if the agent was not ready (warm-up), or nothing can be drawn yet.
 
         Raises:
             Exception: from the agent's ``opt``, with a note that names the rows it had drawn.

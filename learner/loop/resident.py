@@ -11,12 +11,11 @@ import torch
 from common.agents.machinery.batches import to_tensors
 from common.data import Array, Items
 from common.errors import ConfigError
-from common.interfaces import ReplayBuffer
 from common.shared.mapped import fence
 from learner.replay.memory import ReplayMemory
 from learner.replay.mixed_replay import MixedReplay
 from learner.replay.reader import Draws, Gatherer, MakeDraws, ReplayReader
-from learner.replay.shared_buffer import SharedReplay
+from learner.replay.shared_buffer import BufferOver, SharedReplay
 from learner.replay.view import Plan
 
 
@@ -52,13 +51,7 @@ class ResidentRows:
 
 
 class ResidentReader(Gatherer[torch.Tensor]):
-    """Gathers the draws of a reader from a copy of its rows on a device.
-
-    Args:
-        reader: knows which rows the replay holds.
-        rows: the copy, which is brought up to date for each batch.
-        device: holds the copy.
-    """
+    """Gathers the draws of a reader from a copy of its rows on a device."""
 
     AHEAD_BYTES = 64 << 20
 
@@ -88,51 +81,22 @@ class ResidentReader(Gatherer[torch.Tensor]):
         return to_tensors(columns, self._device)
 
 
-class ResidentReplay(ReplayBuffer):
+class ResidentReplay(BufferOver):
     """A ``ReplayBuffer`` with the same draws as another buffer, gathered from a copy of its rows on a device.
-
-    Args:
-        replay: chooses the draws of each batch.
-        device: holds the copy, which is brought up to date at each draw.
 
     Raises:
         ConfigError: the device has not enough room.
     """
 
     def __init__(self, replay: SharedReplay | MixedReplay, device: torch.device) -> None:
+        super().__init__(replay)
         self._replay, self._device = replay, device
         self._parts = replay.parts if isinstance(replay, MixedReplay) else (replay,)
         memories = {id(memory): memory for memory in (part.reader.memory for part in self._parts)}
         rows = {key: ResidentRows(memory, device) for key, memory in memories.items()}
         self._readers = [ResidentReader(part.reader, rows[id(part.reader.memory)], device) for part in self._parts]
 
-    @property
-    def inserted(self) -> int:
-        """Steps of the actors accepted so far."""
-        return self._replay.inserted
-
-    @property
-    def sampled(self) -> int:
-        """Steps drawn so far."""
-        return self._replay.sampled
-
-    def __len__(self) -> int:
-        return len(self._replay)
-
-    def batch(self, size: int) -> Items:
-        """Draw a batch of arrays from the other buffer."""
-        return self._replay.batch(size)
-
-    def update_priority(self, index: Array, td_error: Array) -> None:
-        """Give draws new priorities in the other buffer."""
-        self._replay.update_priority(index, td_error)
-
     def tensors(self, size: int) -> dict[str, torch.Tensor]:
-        """Draw ``size`` times and gather the batch on the device: columns ``[size, …]``.
-
-        Raises:
-            NothingToDrawError: there is nothing to draw from.
-        """
         if not isinstance(self._replay, MixedReplay):
             return self._draw(0, size)
         return self._replay.join(size, self._draw, torch.cat, lambda column: torch.from_numpy(column).to(self._device))

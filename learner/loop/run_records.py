@@ -39,10 +39,6 @@ class Callbacks:
     def build(cls, configs: Sequence[PluginConfig], optional: Mapping[str, Any]) -> Callbacks:
         """Build the callbacks that a configuration names.
 
-        Args:
-            configs: in their order.
-            optional: arguments for callbacks that have parameters of these names.
-
         Raises:
             PluginError, ConfigError: one cannot be built.
         """

@@ -145,11 +145,7 @@ class LearnerServer(Opened):
             self._stack = stack.pop_all()
 
     def _start_local_actors(self, n: int, spares: Sequence[Spare] | None, stack: ExitStack) -> ActorManager:
-        """Start actors on this host, which read models from the trainer's slots; ``stack`` ends them.
-
-        Raises:
-            ConfigError: the trainer and ingest have all cores.
-        """
+        """Start actors on this host, which read models from the trainer's slots; ``stack`` ends them."""
         own = self.config.trainer.cores
         if own is not None and not self.run.cores_left:
             raise ConfigError(
@@ -172,11 +168,7 @@ class LearnerServer(Opened):
         return group
 
     def _open_mirror(self, directory: RunDir, stack: ExitStack) -> MirrorProcess | None:
-        """The process that mirrors the run; it outlives the parts that write to the run's directory.
-
-        Raises:
-            ConfigError: the run has several ranks.
-        """
+        """The process that mirrors the run; it outlives the parts that write to the run's directory."""
         if self.config.storage.mirror is None:
             return None
         if not self.place.is_alone:
@@ -371,11 +363,7 @@ def local_trust(config: ServerConfig) -> Trust:
 
 
 def train_async(config: RunConfig, local_actors: int = 0, *, resume: bool = False) -> AsyncResult:
-    """Train with actors over gRPC and return statistics, as border's ``train_async`` does; see ``LearnerServer``.
-
-    Raises:
-        CrossborderError: see ``LearnerServer``.
-    """
+    """Train with actors over gRPC and return statistics, as border's ``train_async`` does; see ``LearnerServer``."""
     config.check()
     with LearnerServer(config, local_actors, resume=resume) as server:
         return server.train()

@@ -106,13 +106,7 @@ class Together:
         share_statistics(self._statistics)
 
     def listen(self, learner: Learner, address: str, shared: Path) -> None:
-        """Take the learner that ``train`` trains, and tell the other ranks where this rank listens.
-
-        Args:
-            learner: of this rank.
-            address: of ingest, HOST:PORT.
-            shared: the directory of the files that ingest reads too.
-        """
+        """Take the learner that ``train`` trains, and tell the other ranks where this rank listens."""
         self._learner = learner
         self._counts = ActorCounts(share_addresses(self._group, address, shared))
 

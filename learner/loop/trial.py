@@ -39,6 +39,7 @@ from learner.loop.replay_opening import build_buffer, build_view, place_on_devic
 from learner.replay.memory import ReplayMemory
 from learner.replay.queue import QueueReplay
 from learner.replay.reader import NothingToDrawError
+from learner.replay.shared_buffer import BufferOver
 from learner.replay.value_rules import ValueRules
 from learner.replay.view import View
 from learner.replay.writer import ReplayWriter
@@ -110,11 +111,7 @@ class _Trial:
         self.keys = frozenset[str]()
 
     def settles(self, directory: Path, rows: int) -> bool:
-        """Let the agent learn from this many rows; False if it wants more of them.
-
-        Raises:
-            CrossborderError: see ``try_opt``.
-        """
+        """Let the agent learn from this many rows; False if it wants more of them."""
         trainer = self._config.trainer
         buffer = _Watched(self._fill(directory, rows), QUICK_BYTES if self._is_quick else None)
         before = _copy_tensors(self._agent)
@@ -150,11 +147,7 @@ class _Trial:
         return place_on_device(buffer, config)
 
     def _require_once(self, buffer: ReplayBuffer, view: View) -> None:
-        """Check that no step is drawn twice.
-
-        Raises:
-            ConfigError: the replay draws steps again, draws of the view overlap, or the replay ratio is another.
-        """
+        """Check that no step is drawn twice."""
         target, replay = self._config.agent.target, self._config.replay
         named = replay.view
         if not isinstance(buffer, QueueReplay):
@@ -174,12 +167,7 @@ class _Trial:
             )
 
     def _explain(self, error: Exception, columns: dict[str, str]) -> None:
-        """Raise an error that names the column that is missing, or the columns that the agent was given.
-
-        Raises:
-            ConfigError: the batch lacks a column.
-            PluginError: it failed for another reason, and the trial is not quick.
-        """
+        """Raise an error that names the column that is missing, or the columns that the agent was given."""
         agent, view = self._config.agent.target, self._config.replay.view.target
         given = ", ".join(f"{name} {text}" for name, text in columns.items())
         missing = error.args[0] if isinstance(error, KeyError) and error.args else None
@@ -206,7 +194,7 @@ class _PassingMemory(ReplayMemory):
         """Do nothing."""
 
 
-class _Watched(ReplayBuffer):
+class _Watched(BufferOver):
     """A buffer that notes the columns of the batches which it gives.
 
     Args:
@@ -215,20 +203,10 @@ class _Watched(ReplayBuffer):
     """
 
     def __init__(self, buffer: ReplayBuffer, most_bytes: int | None) -> None:
-        self._buffer, self._most_bytes = buffer, most_bytes
+        super().__init__(buffer)
+        self._most_bytes = most_bytes
         self.columns: dict[str, str] = {}
         """Dtype and shape of each column of the last batch."""
-
-    @property
-    def inserted(self) -> int:
-        return self._buffer.inserted
-
-    @property
-    def sampled(self) -> int:
-        return self._buffer.sampled
-
-    def __len__(self) -> int:
-        return len(self._buffer)
 
     def batch(self, size: int) -> Items:
         self._require_small(size)
@@ -251,9 +229,6 @@ class _Watched(ReplayBuffer):
         self.columns = {name: f"{column.dtype} {list(column.shape)}" for name, column in batch.items()}
         return batch
 
-    def update_priority(self, index: Array, td_error: Array) -> None:
-        self._buffer.update_priority(index, td_error)
-
 
 def _copy_tensors(agent: Agent) -> dict[str, dict[str, torch.Tensor]]:
     """The parameters and statistics of each network that learns; none of an agent without ``nets``."""
@@ -263,11 +238,7 @@ def _copy_tensors(agent: Agent) -> dict[str, dict[str, torch.Tensor]]:
 
 
 def _require_statistics(before: dict[str, dict[str, torch.Tensor]], after: dict[str, dict[str, torch.Tensor]]) -> None:
-    """Check that batch norm layers have gathered statistics in each network that has learned.
-
-    Raises:
-        PluginError: they were in eval mode, so they normalise by statistics that nobody gathers.
-    """
+    """Check that batch norm layers have gathered statistics in each network that has learned."""
     for net, tensors in before.items():
         changed = {key for key, value in tensors.items() if not torch.equal(value, after[net][key])}
         still = next((key for key in tensors.keys() - changed if key.endswith(STATISTICS)), None)

@@ -243,12 +243,7 @@ def _make_recorders(run: Run, stack: ExitStack, opt_steps: int) -> list[Recorder
 
 
 def _make_scoring(run: Run, stack: ExitStack, show_life: Callable[[], None]) -> Scoring:
-    """The scoring that the configuration names, in this process or in a child.
-
-    Raises:
-        ConfigError: it names an actor, and this way to train has none.
-        CrossborderError: a part cannot be built.
-    """
+    """The scoring that the configuration names, in this process or in a child."""
     config = run.config
     if not config.trainer.eval_interval:
         return Scoring()

@@ -28,9 +28,6 @@ _ITERATIONS: Final = 200
 class Games:
     """The results of games by the learner's version and the opponent's; see ``learner.models.model_pool``.
 
-    Args:
-        path: the file of the results, which need not exist.
-
     Raises:
         RunDirectoryError: the file is damaged.
     """

@@ -107,11 +107,6 @@ def begin_in_order(group: Group, begin: Callable[[], None], note_ranks: Callable
     identity or acknowledged rows before that. The number of ranks is noted once all ranks have begun, since a later
     start expects a shard of each; and before any rank acknowledges rows, so that no shard with rows is unknown.
 
-    Args:
-        group: of all ranks.
-        begin: writes the first checkpoint and ``run.json`` of this rank.
-        note_ranks: writes the number of ranks into ``run.json``.
-
     Raises:
         RankLostError: another rank has ended.
     """

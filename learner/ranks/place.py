@@ -28,15 +28,7 @@ RANKS: Final = "WORLD_SIZE"
 
 @dataclass(frozen=True)
 class Place:
-    """Which rank this process is.
-
-    Args:
-        rank: its number among all ranks.
-        local_rank: its number among the ranks on this host.
-        n_ranks: the number of all ranks.
-        n_local: the number of ranks on this host.
-        restarts_left: how often torchrun will start the ranks again.
-    """
+    """Which rank this process is."""
 
     rank: int = 0
     local_rank: int = 0

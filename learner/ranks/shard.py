@@ -8,16 +8,17 @@ from contextlib import contextmanager
 
 import torch
 
-from common.data import Array, Items
+from common.data import Items
 from common.interfaces import ReplayBuffer
 from learner.ranks.group import Group
 from learner.ranks.place import Place
 from learner.ranks.turns import Turns
 from learner.replay.prioritized import PrioritizedReplay
 from learner.replay.reader import NothingToDrawError
+from learner.replay.shared_buffer import BufferOver
 
 
-class ShardBuffer(ReplayBuffer):
+class ShardBuffer(BufferOver):
     """A ``ReplayBuffer`` that draws this rank's share of a batch, and gives it once all ranks have drawn their shares.
 
     A share that was drawn while another rank could not draw is kept for the next turn. So rows that are drawn only
@@ -44,24 +45,15 @@ class ShardBuffer(ReplayBuffer):
         gives_tensors: bool = False,
         prioritized: PrioritizedReplay | None = None,
     ) -> None:
-        self._shard, self._place, self._turns = shard, place, turns
+        super().__init__(shard)
+        self._place, self._turns = place, turns
         self._gives_tensors, self._prioritized = gives_tensors, prioritized
         self._arrays: tuple[int, Items] | None = None
         self._tensors: tuple[int, dict[str, torch.Tensor]] | None = None
         """The number of draws and the batch that no opt step has used yet."""
 
-    @property
-    def inserted(self) -> int:
-        """Steps accepted so far by this rank."""
-        return self._shard.inserted
-
-    @property
-    def sampled(self) -> int:
-        """Steps drawn so far by this rank."""
-        return self._shard.sampled
-
     def __len__(self) -> int:
-        return len(self._shard) or int(self._arrays is not None or self._tensors is not None)
+        return len(self._buffer) or int(self._arrays is not None or self._tensors is not None)
 
     def batch(self, size: int) -> Items:
         """Draw this rank's share of ``size`` draws.
@@ -74,7 +66,7 @@ class ShardBuffer(ReplayBuffer):
         share = self._place.share(size)
         with self._drawing():
             if self._arrays is None or self._arrays[0] != share:
-                self._arrays = share, self._shard.batch(share)
+                self._arrays = share, self._buffer.batch(share)
         scale = self._agree()
         (_, batch), self._arrays = self._arrays, None
         return batch if scale is None else {**batch, "weight": batch["weight"] * scale}
@@ -86,16 +78,12 @@ class ShardBuffer(ReplayBuffer):
         share = self._place.share(size)
         with self._drawing():
             if self._tensors is None or self._tensors[0] != share:
-                drawn = self._shard.tensors(share)
+                drawn = self._buffer.tensors(share)
                 assert drawn is not None, "the shard gives tensors"
                 self._tensors = share, drawn
         scale = self._agree()
         (_, batch), self._tensors = self._tensors, None
         return batch if scale is None else {**batch, "weight": batch["weight"] * scale}
-
-    def update_priority(self, index: Array, td_error: Array) -> None:
-        """Give draws of this rank new priorities."""
-        self._shard.update_priority(index, td_error)
 
     @contextmanager
     def _drawing(self) -> Iterator[None]:

@@ -76,14 +76,11 @@ class Turns:
         self._outcome, self._has_asked = outcome, False
 
     def ask(self, *, has_drawn: bool, least: float = math.inf) -> float | None:
-        """Take part in an exchange.
+        """Take part in an exchange; return the lowest ``least`` of all ranks, None unless all have drawn and none ends.
 
         Args:
             has_drawn: whether this rank has its share of a batch.
             least: see ``Said``.
-
-        Returns:
-            The lowest ``least`` of all ranks, if all have drawn and none ends training; otherwise None.
 
         Raises:
             RankLostError: another rank has failed, has ended or does not answer, or is at another opt step.

@@ -33,11 +33,6 @@ class BesideRecorder:
     An error of the other recorder is logged, and training goes on. If it falls behind, this is said once; then it
     catches up, or records are left out and counted.
 
-    Args:
-        name: of the recorder, for the log.
-        build: makes the recorder.
-        most_waiting: records that may wait.
-
     Raises:
         PluginError: the recorder was not built in ``BUILD_SECONDS``.
         Exception: from ``build``.

@@ -13,7 +13,7 @@ _MOST: Final = "eval_reward_max"
 
 
 def plot_learning_curve(metrics: Path, picture: Path, title: str, target: float | None) -> bool:
-    """Plot the evaluation return over wall-clock seconds and over steps.
+    """Plot the evaluation return over wall-clock seconds and steps; return False if no evaluation gave a picture.
 
     The picture also shows the lowest and the highest return of each evaluation that has recorded both.
 

@@ -10,7 +10,6 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
-from types import TracebackType
 
 import rich.progress
 from rich.console import Console, Group
@@ -69,9 +68,7 @@ class Progress:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._closed.set()
         self._thread.join(timeout=5)
 

@@ -67,10 +67,6 @@ def open_copy(copy: ReplayMemory, kept: Iterable[int]) -> ReplayWriter:
     """A writer of rows of another replay.
 
     That replay may have rows of more actor processes than it has cursors. The processes without a cursor are gone.
-
-    Args:
-        copy: the replay that gets the rows.
-        kept: the incarnations that have a cursor in the other replay.
     """
     present = set(kept)
     return ReplayWriter(copy, is_gone=lambda incarnation: incarnation not in present)

@@ -63,13 +63,7 @@ class IntervenedRows:
 
 
 class UniformInterventions(SharedReplay):
-    """A ``ReplayBuffer`` that begins draws at every intervened row of the actors with the same probability.
-
-    Args:
-        memory: of the actors' rows, which have the column ``intervened``.
-        view: says at which of these rows a draw can begin, and assembles batches.
-        seed: of the draws.
-    """
+    """A ``ReplayBuffer`` that begins draws at every intervened row of the actors with the same probability."""
 
     def __init__(self, memory: ReplayMemory, view: View, seed: int) -> None:
         super().__init__(memory, view, seed)

@@ -26,12 +26,6 @@ CHUNK: Final = 1 << 18
 class Links:
     """The two rings of a replay of rows.
 
-    Args:
-        mapped: maps a file.
-        directory: where the two files are.
-        columns: the rings of the columns.
-        n_slots: rows that there is room for.
-
     Raises:
         RunDirectoryError: the files cannot be made or opened.
     """

@@ -113,11 +113,7 @@ class Layout:
 
 
 def _as_count(name: str, value: object) -> int:
-    """A value of ``layout.json``.
-
-    Raises:
-        ValueError: it is no count, or a capacity of 0.
-    """
+    """A value of ``layout.json``."""
     if type(value) is not int or value < (name == "capacity"):
         raise ValueError(f"{name}: expected a whole number of rows, found {value!r}")
     return value

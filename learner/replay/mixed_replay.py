@@ -79,12 +79,10 @@ class MixedReplay(ReplayBuffer):
 
     @property
     def inserted(self) -> int:
-        """Steps of the actors accepted so far."""
         return self.parts[0].inserted
 
     @property
     def sampled(self) -> int:
-        """Steps drawn so far, from all sources."""
         return sum(part.sampled for part in self.parts)
 
     @property

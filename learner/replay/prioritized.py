@@ -128,13 +128,6 @@ class PrioritizedReplay(SharedReplay):
     other slots have priority 0. An absolute index below ``_first`` names a row that is gone, so an error that comes
     late never reaches a newer row in the same slot.
 
-    Args:
-        memory: read only here.
-        view: says at which rows a draw can begin, and assembles batches.
-        config: exponents and normalisation.
-        seed: of the draws.
-        n_opts: updates of priorities over which beta rises.
-
     Raises:
         ConfigError: the rows have a column of a name that is reserved here.
     """

@@ -30,11 +30,6 @@ class QueueReplay(SharedReplay):
 
     ``len`` looks for new rows, and the thread that reports progress calls it too. So a lock lets one thread at a time
     look at the rows or draw.
-
-    Args:
-        memory: read only here.
-        view: says at which rows a draw can begin, and assembles batches.
-        seed: of the view's random numbers.
     """
 
     def __init__(self, memory: ReplayMemory, view: View, seed: int) -> None:

@@ -12,12 +12,7 @@ log = logging.getLogger(__name__)
 
 
 class LiveRatio:
-    """One process' view of the ratio in the control block. A change takes effect on both sides within a second.
-
-    Args:
-        control: holds the ratio that both processes see.
-        configured: the limiter that the configuration asks for.
-    """
+    """One process' view of the ratio in the control block. A change takes effect on both sides within a second."""
 
     def __init__(self, control: ControlBlock, configured: RatioLimiter) -> None:
         self._control, self._configured = control, configured

@@ -127,13 +127,7 @@ class Gatherer(abc.ABC, Generic[ColumnT]):
 
 
 class ReplayReader(Gatherer[Array]):
-    """The rows of a replay at the moment of the last ``look``, and batches of them as a view assembles them.
-
-    Args:
-        memory: read only here.
-        view: assembles the batches.
-        rng: random numbers for the view.
-    """
+    """The rows of a replay at the moment of the last ``look``, and batches of them as a view assembles them."""
 
     AHEAD_BYTES = 512 << 10
 

@@ -54,11 +54,7 @@ MADV_POPULATE_WRITE: Final = 23
 
 
 def map_ring(mapped: MapFile, path: Path, column: Column, length: int) -> Array:
-    """Map a file as ``length`` rows of a column, ``[length, *shape]``.
-
-    Raises:
-        RunDirectoryError: see ``map_file``.
-    """
+    """Map a file as ``length`` rows of a column, ``[length, *shape]``."""
     return view_as_ring(mapped(path, length * column.row_bytes), column)
 
 

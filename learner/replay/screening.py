@@ -36,7 +36,7 @@ ActorOf = Callable[[int], tuple[int, str] | None]
 def screen(
     memory: ReplayMemory, rules: ValueRules, actor_of: ActorOf, quarantine: Quarantine, name: str = "the replay"
 ) -> int:
-    """Exclude all rows that hold a value which the rules refuse, and log which actors sent them.
+    """Exclude all rows that hold a value which the rules refuse, log which actors sent them, and return their number.
 
     Args:
         memory: of a run that goes on.
@@ -44,9 +44,6 @@ def screen(
         actor_of: who sent a row.
         quarantine: takes a record of the first ``N_NAMED`` rows.
         name: of the replay in the log and the records.
-
-    Returns:
-        How many were excluded.
     """
     found = _find_bad_rows(memory, rules)
     if not len(found):

@@ -19,17 +19,36 @@ MAX_LOOK: Final = 1 << 13
 """The most rows that are looked at in one round."""
 
 
+class BufferOver(ReplayBuffer):
+    """Gives the draws of another buffer in another way; what a subclass does not change, the other buffer answers."""
+
+    def __init__(self, buffer: ReplayBuffer) -> None:
+        self._buffer = buffer
+
+    @property
+    def inserted(self) -> int:
+        return self._buffer.inserted
+
+    @property
+    def sampled(self) -> int:
+        return self._buffer.sampled
+
+    def __len__(self) -> int:
+        return len(self._buffer)
+
+    def batch(self, size: int) -> Items:
+        return self._buffer.batch(size)
+
+    def update_priority(self, index: Array, td_error: Array) -> None:
+        self._buffer.update_priority(index, td_error)
+
+
 class SharedReplay(ReplayBuffer, abc.ABC):
     """A ``ReplayBuffer`` whose rows another process stores, and whose state checkpoints keep.
 
     Your own buffer derives from this class and chooses rows in ``draw``, with indices in ``[reader.first,
     reader.end)``. Draw random numbers from ``_rng``: then a resumed run draws the same rows as a run that was never
     interrupted. If draws depend on anything else, override ``state`` and ``restore`` too.
-
-    Args:
-        memory: read only here.
-        view: says at which rows a draw can begin, and assembles batches.
-        seed: of the draws.
     """
 
     def __init__(self, memory: ReplayMemory, view: View, seed: int) -> None:
@@ -47,23 +66,16 @@ class SharedReplay(ReplayBuffer, abc.ABC):
 
     @property
     def inserted(self) -> int:
-        """Steps accepted so far."""
         return self._memory.steps
 
     @property
     def sampled(self) -> int:
-        """Steps drawn so far."""
         return self._sampled
 
     def __len__(self) -> int:
         return self._memory.drawable
 
     def batch(self, size: int) -> Items:
-        """Draw ``size`` times with replacement; the arrays are valid until the next call.
-
-        Raises:
-            NothingToDrawError: there is nothing to draw from.
-        """
         return self.take_batch(size, self._reader)
 
     def take_batch(self, size: int, rows: Gatherer[ColumnT]) -> dict[str, ColumnT]:

@@ -296,9 +296,6 @@ class ReplayWriter:
         lost: without the cursor that batch would be stored twice. It does not need the cursor once it is gone. If none
         is gone, a process that holds no id gives up its cursor once all of its rows have been overwritten; if there is
         none, the process that ``least_needed`` names. So newcomers are not kept out by processes that hold no id.
-
-        Raises:
-            CursorsFullError: all cursors are needed.
         """
         incarnations, ends = (self._memory.cursors[name].tolist() for name in ("incarnation", "end"))
         slots, first = sorted(range(len(ends)), key=ends.__getitem__), self._memory.first()

@@ -48,11 +48,6 @@ def _not_csv(path: Path, error: Exception) -> ConfigError:
 def read_numbers(path: Path, rows: Iterable[Row], column: str) -> list[float]:
     """The numbers in a column.
 
-    Args:
-        path: the file from which the rows come.
-        rows: the rows of the file that have a number in this column.
-        column: the name of the column.
-
     Raises:
         ConfigError: a value is not a number.
     """

@@ -232,11 +232,7 @@ def _read_meta(directory: Path) -> dict[str, Any]:
 
 
 def _require_whole(meta: object) -> None:
-    """Check that the meta data of a policy have the keys of ``_EVERY_META``.
-
-    Raises:
-        ValueError: a key is missing, or its value has another type.
-    """
+    """Check that the meta data of a policy have the keys of ``_EVERY_META``."""
     found = meta if isinstance(meta, dict) else {}
     missing = [key for key, kind in _EVERY_META.items() if not isinstance(found.get(key), kind)]
     if missing:

@@ -35,7 +35,7 @@ import zstandard
 from common.depth import parse_json
 from common.errors import PluginError, RunDirectoryError, TakenOverError
 from learner.replay.recovery import Watermark
-from learner.shared.durable import READ_TRIES
+from learner.shared.durable import READ_TRIES, replace_text
 
 FORMAT: Final = 1
 INLINE_BYTES: Final = 32 << 10
@@ -368,6 +368,11 @@ def _name(epoch: int) -> str:
 
 EPOCH_FILE: Final = "mirror.json"
 """In a run directory that is mirrored: the highest epoch that it knows of."""
+
+
+def keep_epoch(run: Path, epoch: int, **more: bool) -> None:
+    """Write the highest epoch that a run's directory knows of, and ``restored=True`` if it was restored with it."""
+    replace_text(run / EPOCH_FILE, json.dumps({"epoch": epoch, **more}))
 
 
 def read_epoch(run: Path) -> tuple[int, bool]:

@@ -17,19 +17,16 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import Final
 
-from common.errors import CheckpointError, CrossborderError, RunDirectoryError
-from common.process.child import read_boot, say, say_error
+from common.errors import CheckpointError, RunDirectoryError
+from common.process.child import say, serve_parent
 from common.process.clocks import Deadline
-from common.process.log import LogThrottle, setup_logging
-from common.process.signals import leave_to_parent
+from common.process.log import LogThrottle
 from common.settings import HomePath, Settings, validate
 from learner.shared.control import ControlBlock
-from learner.shared.durable import replace_text
 from learner.shared.mirror_block import MirrorBlock
-from learner.storage.mirror import EPOCH_FILE, Mirror, MirroredState, read_epoch
+from learner.storage.mirror import Mirror, MirroredState, keep_epoch, read_epoch
 from learner.storage.mirroring import Mirroring
 
 log = logging.getLogger(__name__)
@@ -88,7 +85,7 @@ def claim(boot: MirrorBoot) -> tuple[Mirror, MirroredState | None]:
     known, is_restored = read_epoch(boot.run)
     if is_restored:
         # Should the learner that has claimed the mirror since fail, this directory may be gone on with.
-        _keep_epoch(boot.run, known)
+        keep_epoch(boot.run, known)
     while True:
         try:
             if boot.epoch:
@@ -96,17 +93,13 @@ def claim(boot: MirrorBoot) -> tuple[Mirror, MirroredState | None]:
                 mirror.own(boot.epoch, newest)
             else:
                 newest = mirror.claim(boot.run_id, known, holds=is_restored)
-                _keep_epoch(boot.run, mirror.epoch)
+                keep_epoch(boot.run, mirror.epoch)
             return mirror, newest
         except OSError as error:
             log.error("the mirror cannot be claimed: %s", error)
             if deadline.passed():
                 raise RunDirectoryError(f"storage.mirror: {error}") from error
             time.sleep(RETRY_SECONDS)
-
-
-def _keep_epoch(run: Path, epoch: int) -> None:
-    replace_text(run / EPOCH_FILE, json.dumps({"epoch": epoch}))
 
 
 def serve(boot: MirrorBoot) -> None:
@@ -149,16 +142,7 @@ def _write_state(mirroring: Mirroring, block: MirrorBlock) -> bool | None:
 
 def main() -> int:
     """Run the process; return its exit code."""
-    leave_to_parent()
-    setup_logging(form="json")
-    try:
-        serve(validate(MirrorBoot, read_boot()))
-    except CrossborderError as error:
-        return say_error(error)
-    except Exception:
-        log.exception("the mirror's process failed")
-        return 1
-    return 0
+    return serve_parent(lambda line: serve(validate(MirrorBoot, line)), "the mirror's process failed")
 
 
 if __name__ == "__main__":

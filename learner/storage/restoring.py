@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import shutil
 import time
@@ -13,8 +12,8 @@ from common.errors import RunDirectoryError, SchemaMismatchError
 from learner.replay.copying import open_copy
 from learner.replay.memory import Layout, ReplayMemory
 from learner.replay.recovery import add_cursors
-from learner.shared.durable import READ_TRIES, replace_text, sync
-from learner.storage.mirror import EPOCH_FILE, Mirror, MirroredState
+from learner.shared.durable import READ_TRIES, sync
+from learner.storage.mirror import Mirror, MirroredState, keep_epoch
 from learner.storage.segments import unpack
 
 log = logging.getLogger(__name__)
@@ -80,7 +79,7 @@ def _restore_state(mirror: Mirror, state: MirroredState, to: Path) -> None:
                 mirror.get(name, file)
         (draft / "shared").mkdir(mode=0o700, exist_ok=True)
         rows = _restore_rows(mirror, state, draft / "shared" / "replay")
-        replace_text(draft / EPOCH_FILE, json.dumps({"epoch": mirror.epoch, "restored": True}))
+        keep_epoch(draft, mirror.epoch, restored=True)
         (draft / "lock").touch(0o600)
         for written in draft.rglob("*"):
             sync(written)
@@ -125,11 +124,7 @@ def _restore_rows(mirror: Mirror, state: MirroredState, to: Path) -> int:
 
 
 def _require_inside(path: str) -> PurePosixPath:
-    """Check that the path of a mirrored file leads into the run directory.
-
-    Raises:
-        ValueError: it leads elsewhere.
-    """
+    """Check that the path of a mirrored file leads into the run directory."""
     found = PurePosixPath(path)
     if found.is_absolute() or ".." in found.parts:
         raise ValueError(f"expected the path of a file in a run directory, found {path!a}")

@@ -256,11 +256,7 @@ def read_identity(path: Path) -> RunIdentity:
 
 
 def _read_ranks(path: Path) -> int:
-    """The most ranks with which a run has begun, from ``run.json``; 1 without the file, as for a run of one rank.
-
-    Raises:
-        RunDirectoryError: the file cannot be read, or the entry is not a number.
-    """
+    """The most ranks with which a run has begun, from ``run.json``; 1 without the file, as for a run of one rank."""
     file = path / "run.json"
     try:
         found = parse_json(file.read_text()).get("n_ranks", 1) if file.exists() else 1

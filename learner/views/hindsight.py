@@ -87,11 +87,7 @@ class Hindsight(Transitions):
         return Plan(takes, plan.lowest, {GOAL: goal, next_name(GOAL): goal.copy(), "reward": reward}, also=(also,))
 
     def _compute_rewards(self, achieved: Array, desired: Array) -> Array:
-        """The rewards ``[n]`` for goals ``[n, …]``.
-
-        Raises:
-            PluginError: the function gives no number for each goal, as one for single goals does.
-        """
+        """The rewards ``[n]`` for goals ``[n, …]``."""
         found = np.asarray(self._compute(achieved, desired, {}))
         is_one = found.shape == () and len(desired) == 1  # Functions that squeeze their result.
         if not (is_one or found.shape == (len(desired),)) or found.dtype.kind not in "biuf":
@@ -112,12 +108,7 @@ class Hindsight(Transitions):
 
 
 def _reward_of(make_env: MakeEnv | None) -> ComputeReward:
-    """The ``compute_reward`` of an environment or of one of its wrappers.
-
-    Raises:
-        ConfigError: there is none.
-        PluginError: the environment cannot be built.
-    """
+    """The ``compute_reward`` of an environment or of one of its wrappers."""
     advice = "name a function as replay.view.params.compute_reward: module:attr"
     if make_env is None:
         raise ConfigError(f"replay.view: this learner builds no environment that could compute rewards: {advice}")

@@ -58,9 +58,6 @@ class PlacesInRollouts(Positions):
 
     A lane is numbered from the first of its rows that is known. In a resumed run that row may have been overwritten, so
     checkpoints keep the numbers.
-
-    Args:
-        period: the number of steps of a rollout.
     """
 
     def __init__(self, period: int) -> None:

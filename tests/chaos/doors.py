@@ -31,7 +31,7 @@ from common.wire.acting_payloads import Description
 from common.wire.address import split_address
 from common.wire.pb import acting_pb2 as pb
 from common.wire.rpc import BadMessageError, SessionLostError
-from crossborder.serving.acting_servicer import request_of
+from crossborder.serving.acting_service import request_of
 from crossborder.serving.connection import Connection
 from crossborder.serving.figures import Figures
 from crossborder.serving.saved_policies import opening

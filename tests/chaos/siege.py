@@ -16,7 +16,7 @@ from typing import Any, Final
 from benchmarks.client import ROWS, Client
 from common.wire.channel import get_model, open_channel, watch_credentials
 from common.wire.pb import crossborder_pb2 as pb
-from crossborder.inspecting.health import check_health
+from crossborder.inspecting.crossborder_health import check_health
 from learner.commands.admin_client import AdminClient, AdminTrust
 from tests.chaos.report import scratch, tell
 from tests.chaos.soak import own_kib

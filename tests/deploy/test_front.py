@@ -18,7 +18,7 @@ from actor.client.assembly import assemble
 from common.wire.channel import get_model, open_channel, watch_credentials
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.rpc import WINDOW_BYTES
-from crossborder.inspecting.health import check_health
+from crossborder.inspecting.crossborder_health import check_health
 from tests.conftest import PATIENCE, ROOT, Command, endpoints, most_memory
 from tests.e2e.test_by_hand import steps_by_actor
 from tests.security.conftest import Secured, join

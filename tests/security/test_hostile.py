@@ -21,7 +21,7 @@ from common.errors import RefusedError
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.pb import crossborder_pb2_grpc as pb_grpc
 from common.wire.rpc import typed_error
-from crossborder.inspecting.health import check_health
+from crossborder.inspecting.crossborder_health import check_health
 from tests.conftest import ROOT, most_memory, wait_for
 from tests.learner.scrapes import scrape_ingest
 from tests.security.conftest import Secured, join

@@ -61,9 +61,6 @@ class OperationRecorder(UncompiledMode):
     torch's own ``make_fx`` would import torch.compile; see ``UncompiledOptimizer``.
 
     Each node has the ``TensorLayout`` of its result in ``meta["layout"]``.
-
-    Args:
-        inputs: the arguments of the function that is recorded.
     """
 
     def __init__(self, inputs: Sequence[torch.Tensor]) -> None:

@@ -213,11 +213,7 @@ class Inference:
 
 
 def _pad(rows: Array, n: int) -> Array:
-    """Pad n rows with copies of the last one, to a number of rows that is a power of two.
-
-    Raises:
-        PluginError: there is another number of rows.
-    """
+    """Pad n rows with copies of the last one, to a number of rows that is a power of two."""
     if len(rows) != n:
         raise PluginError(f"agent.sample: expected observations for {n} lanes, one row each, found {len(rows)} rows")
     padded = np.empty((1 << (n - 1).bit_length(), *rows.shape[1:]), rows.dtype)

@@ -107,10 +107,6 @@ class ResidualBlock(nn.Module):
     """``x + W2 f(W1 LayerNorm(x))``, four times as wide inside (SimBa, arXiv:2410.09754, 4.2).
 
     Weights begin as He et al. draw them (arXiv:1502.01852), as in the authors' code.
-
-    Args:
-        width: of the features.
-        activation: f.
     """
 
     def __init__(self, width: int, activation: Activation = "relu") -> None:
@@ -157,12 +153,7 @@ FLASH_EPS: Final = 1e-5
 
 
 class FlashBlock(nn.Module):
-    """``x + f(N2(W2 f(N1(W1 x))))``, four times as wide inside, with batch normalisations N1 and N2 (FlashSAC).
-
-    Args:
-        width: of the features.
-        activation: f.
-    """
+    """``x + f(N2(W2 f(N1(W1 x))))``, four times as wide inside, with batch normalisations N1 and N2 (FlashSAC)."""
 
     def __init__(self, width: int, activation: Activation = "relu") -> None:
         super().__init__()

@@ -110,11 +110,7 @@ class FrozenEncoder(nn.Module):
         return super()._apply(fn, recurse)  # type: ignore[no-any-return, no-untyped-call]
 
     def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *others: Any) -> None:
-        """Load the state, unless it belongs to an encoder over other weights.
-
-        Raises:
-            CheckpointError: it belongs to other weights.
-        """
+        """Load the state, unless it belongs to an encoder over other weights."""
         expected = state_dict.get(f"{prefix}sha256")
         if expected is not None and not torch.equal(expected.cpu(), self.sha256.cpu()):
             raise CheckpointError(
@@ -164,11 +160,7 @@ def _load(config: FrozenEncoderConfig, shape: tuple[int, ...], feature_dim: int,
 
 
 def _read_weights(net: nn.Module, path: Path, where: str) -> None:
-    """Load a safetensors file into a network.
-
-    Raises:
-        ConfigError: the file cannot be read, or has other tensors than the network.
-    """
+    """Load a safetensors file into a network."""
     try:
         if not path.is_file():  # Reading a device would never end.
             raise FileNotFoundError(None, "there is no such file")

@@ -195,11 +195,7 @@ def _find_observed(mask: torch.Tensor) -> torch.Tensor:
 
 
 def _returns_in(columns: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    """The returns so far of all rows of a batch, ``[B]`` or ``[B, L]``.
-
-    Raises:
-        ConfigError: the batch has no column of them.
-    """
+    """The returns so far of all rows of a batch, ``[B]`` or ``[B, L]``."""
     if RETURN not in columns:
         raise ConfigError(
             f"agent.params.normalize_rewards: needs a column {RETURN}: add common.envs.wrappers:discounted_return to "

@@ -219,15 +219,7 @@ class NatureCnn(Cnn):
 
     It is made for 84 x 84, which gives 3,136 features after the convolutions. Images of 42 x 42 give 64 features, which
     may all become 0: then the outputs are the same for every image. Use ``ConvNet`` with smaller strides for them.
-
-    Args:
-        in_shape: ``[C, H, W]``, or of another picture (``common.agents.networks.picture_networks``).
-        out_dim: number of outputs.
-        hidden: width of the hidden layer.
-        observations: see ``Cnn``.
-
-    Raises:
-        ConfigError: ``in_shape`` is not that of a picture, or too small for the convolutions.
+    Arguments and errors are those of ``Cnn``.
     """
 
     def __init__(
@@ -251,20 +243,18 @@ def _nature_convs(n_channels: int) -> nn.Module:
 class ConvNet(Cnn):
     """Layers of convolutions from a list of their sizes, for pictures of any size.
 
-    The default is the network of MinAtar's authors for its 10 x 10 cells (arXiv:1903.03176).
+    The default is the network of MinAtar's authors for its 10 x 10 cells (arXiv:1903.03176). Other arguments and errors
+    are those of ``Cnn``.
 
     Args:
-        in_shape: ``[C, H, W]``, or of another picture (``common.agents.networks.picture_networks``).
-        out_dim: number of outputs.
         layers: channels, kernel size and stride of each layer.
         hidden: width of the hidden layer; None: there is none, and the outputs follow on the convolutions.
         columns: the number of columns of a board that may be mirrored; the first outputs are one for each column. The
             outputs are then means over the board and its mirror image, so both are learnt at once. None: not mirrored.
-        observations: see ``Cnn``.
 
     Raises:
-        ConfigError: ``in_shape`` is not that of a picture, or too small for the convolutions; or ``layers`` are no
-            triples of positive whole numbers, or ``columns`` are not from 1 to ``out_dim``.
+        ConfigError: also if ``layers`` are no triples of positive whole numbers, or ``columns`` are not from 1 to
+            ``out_dim``.
     """
 
     def __init__(
@@ -305,20 +295,15 @@ def _listed_convs(n_channels: int, layers: Sequence[Sequence[int]]) -> nn.Module
 class ImpalaCnn(Cnn):
     """The deep network of IMPALA (arXiv:1802.01561, figure 3) without its LSTM, for images of bytes of any size.
 
-    Beyond The Rainbow (arXiv:2411.03820) uses ``width=2``, ``max_pool=6`` and ``spectral_norm``.
+    Beyond The Rainbow (arXiv:2411.03820) uses ``width=2``, ``max_pool=6`` and ``spectral_norm``. Other arguments and
+    errors are those of ``Cnn``.
 
     Args:
-        in_shape: ``[C, H, W]``, or of another picture (``common.agents.networks.picture_networks``).
-        out_dim: number of outputs.
         sections: channels of each section, which halves height and width.
         hidden: width of the hidden layer; None: there is none, and the outputs follow on the convolutions.
         width: multiplies the channels of the sections.
         max_pool: rows and columns to which the last maps are pooled, for images of any size; None: not pooled.
         spectral_norm: whether the convolutions of the residual blocks are normalised (arXiv:1802.05957).
-        observations: see ``Cnn``.
-
-    Raises:
-        ConfigError: ``in_shape`` is not that of a picture, or too small for the convolutions.
     """
 
     def __init__(

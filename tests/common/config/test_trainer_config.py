@@ -30,6 +30,11 @@ def test_torch_gets_no_more_threads_than_cores() -> None:
         validate(TrainerConfig, {**values, "cores": 1})
 
 
+def test_more_threads_than_any_computer_has_cores_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^torch_threads: expected .* 1024, found 1025$"):
+        validate(TrainerConfig, {"max_opts": 1, "torch_threads": 1025})
+
+
 def test_a_list_of_cores_is_checked_and_dumped_as_it_is_written() -> None:
     config = validate(TrainerConfig, {"max_opts": 1, "cores": "3,0-1"})
     assert config.model_dump(mode="json")["cores"] == "0-1,3"

@@ -12,7 +12,7 @@ import pytest
 import shtab
 
 from common.errors import AddressError, CrossborderError
-from common.process.command import SHELLS, Parser, at_least, positive, run_command, run_until_signal, tell_error
+from common.process.command import SHELLS, Parser, at_least, command_of, positive, run_until_signal, tell_error
 from common.process.signals import StopSignals
 from common.wire.rpc import StoppingError
 from tests.conftest import ROOT
@@ -141,16 +141,16 @@ def test_a_command_that_is_run_acts_on_its_words_and_an_error_is_told_with_its_c
     def fail(_: argparse.Namespace) -> None:
         raise AddressError("port 1 is taken")
 
-    assert run_command(parser, ["--leaves", "green"], lambda arguments: seen.append(arguments.leaves)) == 0
+    assert command_of(lambda: parser, lambda arguments: seen.append(arguments.leaves))(["--leaves", "green"]) == 0
     assert seen == ["green"]
-    assert run_command(parser, ["--leaves", "green"], fail) == AddressError.exit_code
+    assert command_of(lambda: parser, fail)(["--leaves", "green"]) == AddressError.exit_code
     assert capsys.readouterr().err.startswith("brew: port 1 is taken\nbrew: exit code 5: ")
 
 
 def test_a_signal_interrupts_a_command_and_gives_its_exit_code(
     parser: Parser, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run_command(parser, ["--leaves", "green"], lambda _: signal.raise_signal(signal.SIGTERM)) == 143
+    assert command_of(lambda: parser, lambda _: signal.raise_signal(signal.SIGTERM))(["--leaves", "green"]) == 143
     assert capsys.readouterr().err == "brew: interrupted\n"
 
 

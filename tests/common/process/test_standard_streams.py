@@ -15,7 +15,7 @@ from tests.conftest import PATIENCE, ROOT, wait_for
 COMMAND = """
 import ctypes, subprocess, sys
 from pathlib import Path
-from common.process.command import Parser, run_command
+from common.process.command import Parser, command_of
 from common.process.standard_streams import answers
 
 def act(arguments):
@@ -30,7 +30,7 @@ def act(arguments):
 
 parser = Parser("brew", "makes tea", "")
 parser.add_argument("--done")
-sys.exit(run_command(parser, None, act))
+sys.exit(command_of(lambda: parser, act)(None))
 """
 PRINTED = ("from Python", "from C", "from a child", "an open line", "from the log")
 

@@ -14,8 +14,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import HealthServicer
 
 from common.errors import AuthenticationError, ConfigError, LearnerUnreachableError
-from crossborder.inspecting.crossborder_health import main
-from crossborder.inspecting.health import SERVICE
+from common.wire.trust import Trust
+from crossborder.inspecting.crossborder_health import SERVICE, check_health, main
 from learner.loop.server import LearnerServer
 from tests.conftest import PATIENCE, Command, free_port
 from tests.security.conftest import Secured
@@ -83,3 +83,21 @@ def test_closed_health_asks_for_the_admins_token(secured: Secured, capsys: pytes
 def test_a_file_that_is_missing_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--learner", "localhost:50051", "--ca", str(tmp_path / "ca.pem")]) == ConfigError.exit_code
     assert str(tmp_path / "ca.pem") in capsys.readouterr().err
+
+
+def test_a_learner_that_says_it_does_not_serve_is_unreachable() -> None:
+    answering, servicer = grpc.server(ThreadPoolExecutor(1)), HealthServicer()
+    servicer.set(SERVICE, health_pb2.HealthCheckResponse.NOT_SERVING)
+    health_pb2_grpc.add_HealthServicer_to_server(servicer, answering)
+    port = answering.add_insecure_port("127.0.0.1:0")
+    answering.start()
+    try:
+        with pytest.raises(LearnerUnreachableError, match=rf":{port}: expected SERVING, found NOT_SERVING"):
+            check_health(f"127.0.0.1:{port}", Trust(), PATIENCE)
+    finally:
+        answering.stop(None).wait()
+
+
+def test_a_file_of_the_trust_that_is_missing_is_named() -> None:
+    with pytest.raises(ConfigError, match="no-such-file"):
+        check_health("localhost:1", Trust(ca="no-such-file"), 0.5)

@@ -14,7 +14,8 @@ from common.lanes.building import build_env, lanes_of
 from common.lanes.safe_stop import build_safe_stop
 from common.plugins.part_config import EnvConfig
 from common.settings import validate
-from crossborder.people.teleoperation import Teleoperate
+from crossborder.people.device import Label
+from crossborder.people.teleoperation import Outcome, Teleoperate, judge
 from tests.conftest import counting_values
 from tests.crossborder.people.people import Script, Slide
 
@@ -182,3 +183,38 @@ def test_the_action_that_a_safety_layer_below_executed_is_the_one_that_is_told()
     env.reset()
     executed = [env.step(np.zeros(1, np.float32))[4]["intervene_action"] for _ in range(3)]
     assert executed == [1.0, 0.5, None]
+
+
+def outcome(**info: Any) -> Outcome:
+    return "obs", 0.25, False, False, info
+
+
+@pytest.mark.parametrize(
+    ("label", "reward", "ends", "info"),
+    [
+        (None, 0.25, (False, False), {"is_success": False, "discarded": False}),
+        ("success", 1.25, (True, False), {"is_success": True, "discarded": False}),
+        ("failure", 0.25, (True, False), {"is_success": False, "discarded": False}),
+        ("discard", 0.25, (False, True), {"is_success": False, "discarded": True}),
+    ],
+)
+def test_each_label_has_its_outcome(
+    label: Label | None, reward: float, ends: tuple[bool, bool], info: dict[str, bool]
+) -> None:
+    judged = judge(outcome(force=3), label, reward=1.0, success_ends=True)
+    assert judged == ("obs", reward, *ends, {"force": 3, **info})
+
+
+def test_without_a_label_the_environments_own_success_counts() -> None:
+    assert judge(outcome(is_success=True), None, reward=1.0, success_ends=True)[4]["is_success"] is True
+
+
+def test_a_person_overrules_the_environment() -> None:
+    judged = judge(outcome(is_success=True), "failure", reward=1.0, success_ends=True)
+    assert (judged[2], judged[4]["is_success"]) == (True, False)
+
+
+def test_a_success_need_not_end_the_episode() -> None:
+    judged = judge(outcome(), "success", reward=1.0, success_ends=False)
+    assert judged[1:4] == (1.25, False, False)
+    assert judged[4]["is_success"] is True

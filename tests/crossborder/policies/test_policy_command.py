@@ -12,7 +12,7 @@ import pytest
 
 from common.errors import CheckpointError, ConfigError, PluginError, RunDirectoryError
 from crossborder.policies import policy_eval, policy_export
-from crossborder.policies.policy_command import make_policy_parser, run_policy_command
+from crossborder.policies.policy_command import make_policy_parser, policy_command_of
 from learner.storage.checkpoint import Checkpoints, load_policy
 from tests.learner.storage.test_checkpoint import CONFIG, dqn
 
@@ -25,7 +25,7 @@ def name_of_checkpoint(arguments: argparse.Namespace) -> Mapping[str, object]:
 
 def run(*words: str) -> int:
     parser = make_policy_parser("policy-any", "``policy-any``: names its checkpoint.", "  policy-any --run DIR\n")
-    return run_policy_command(parser, [*words], name_of_checkpoint)
+    return policy_command_of(lambda: parser, name_of_checkpoint)([*words])
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from common.wire.channel import open_channel, watch_credentials
 from common.wire.pb import acting_pb2 as pb
 from common.wire.trust import Trust
 from crossborder.certificates.authority import make_files
-from crossborder.inspecting.health import check_health
+from crossborder.inspecting.crossborder_health import check_health
 from tests.conftest import PATIENCE, free_port, wait_for
 from tests.crossborder.serving.services import Caller, Counting, Service, refusal
 from tests.users import as_nobody, needs_root

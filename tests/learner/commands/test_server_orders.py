@@ -1,15 +1,15 @@
-"""``learner-server drain``, ``cordon`` and ``uncordon``, against a real learner and real actors."""
+"""``learner-server ratio``, ``drain``, ``cordon`` and ``uncordon``, against a real learner and real actors."""
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
-from common.errors import ConfigError, LearnerUnreachableError
+from common.errors import ConfigError, LearnerUnreachableError, RefusedError
 from learner.commands.learner_server import main
-from learner.commands.server_cordons import cordon_parser, count_actors, open_admin_clients, selection_of
+from learner.commands.server_orders import cordon_parser, count_actors, open_admin_clients, selection_of
 from learner.ingest.cordons import Selection
 from learner.loop.server import LearnerServer
 from tests.conftest import Command, MakeConfig, wait_for
@@ -87,3 +87,23 @@ def test_the_command_goes_to_every_rank_that_is_named() -> None:
 
 def test_one_actor_is_counted_as_one() -> None:
     assert [count_actors(count) for count in (0, 1, 2)] == ["0 actors", "1 actor", "2 actors"]
+
+
+@pytest.fixture
+def held(make_config: MakeConfig) -> Iterator[LearnerServer]:
+    """Holds a replay ratio of 2 and answers admins; nobody trains."""
+    with LearnerServer(make_config(server={"admin": True}, replay={"samples_per_insert": 2.0})) as server:
+        yield server
+
+
+def test_the_command_sets_the_replay_ratio_and_prints_the_former_one(
+    start: Callable[..., Command], held: LearnerServer
+) -> None:
+    for value, code, answer in (
+        ("4", 0, "replay ratio 4 instead of 2"),
+        ("null", 0, "replay ratio null instead of 4"),
+        ("1e7", RefusedError.exit_code, "less than or equal to 1000000, found 10000000.0"),
+    ):
+        command = start("learner-server", "ratio", "--learner", held.ingest.address, value)
+        assert command.wait() == code
+        assert answer in command.output()

@@ -1,4 +1,4 @@
-"""``learner-server cordon``, ``drain`` and ``uncordon``: which actors may join a learner, and which leave it."""
+"""``learner-server ratio``, ``cordon``, ``drain`` and ``uncordon``: an admin's orders to a learner that runs."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Final
 
 from common.errors import ConfigError, CrossborderError
 from common.process.clocks import Deadline
-from common.process.command import Parser, at_least, positive, run_command, run_service
+from common.process.command import Parser, at_least, command_of, positive, service_of
 from common.process.signals import StopSignals
 from common.process.standard_streams import answers
 from common.wire.endpoints import split_addresses
 from common.wire.trust import add_learner_options, read_trust
 from learner.commands.fleet_table import PRESENT, ActorView
 from learner.ingest.cordons import NOBODY, Selection
+from learner.replay.ratio import format_ratio
 
 if TYPE_CHECKING:
     from learner.commands.admin_client import AdminClient
@@ -24,6 +25,14 @@ if TYPE_CHECKING:
 LOOK_SECONDS: Final = 0.5
 MAX_NAMED: Final = 20
 """The error message names at most this many actors."""
+_RATIO_EXAMPLES: Final = """\
+  learner-server ratio --learner 127.0.0.1:50051 4           each step is drawn four times on average, from now on
+  learner-server ratio --learner 127.0.0.1:50051 null        both sides run free
+  learner-server ratio --learner gpu-host:50051 --ca ca.pem --token-file admin.token 4
+
+`learner-server status` shows the ratio in force, and its --help names the options that a learner needs to answer. A
+resumed run keeps the ratio, unless replay.samples_per_insert in its configuration has changed.
+"""
 _CORDON_EXAMPLES: Final = """\
   learner-server cordon --learner 127.0.0.1:50051 --host cpu-7           no new actor joins from cpu-7
   learner-server cordon --learner gpu-host:50051 --ca ca.pem --token-file admin.token --host cpu-7 cpu-8
@@ -50,6 +59,17 @@ Actors that wait join within seconds. Only `uncordon --all` ends a cordon of --a
 """
 
 
+def ratio_parser() -> Parser:
+    """The options of ``learner-server ratio``."""
+    made = _make_parser("ratio", "sets the replay ratio of a running learner", _RATIO_EXAMPLES, selects=False)
+    made.add_value("ratio", "RATIO", "how often each step is drawn on average; null sets no ratio", _parse_ratio)
+    return made
+
+
+def _parse_ratio(text: str) -> float | None:
+    return None if text == "null" else positive(text)
+
+
 def cordon_parser() -> Parser:
     """The options of ``learner-server cordon``."""
     return _make_parser("cordon", "keeps new actors of some hosts, or with some ids, out", _CORDON_EXAMPLES)
@@ -58,13 +78,7 @@ def cordon_parser() -> Parser:
 def drain_parser() -> Parser:
     """The options of ``learner-server drain``."""
     made = _make_parser("drain", "has actors hand over their rows and leave", _DRAIN_EXAMPLES)
-    made.add_argument(
-        "--timeout",
-        type=positive,
-        default=60.0,
-        metavar="SECONDS",
-        help="how long to wait until the actors have left (default: 60)",
-    )
+    made.add_value("--timeout", "SECONDS", "how long to wait until the actors have left", positive, default=60.0)
     return made
 
 
@@ -73,45 +87,24 @@ def uncordon_parser() -> Parser:
     return _make_parser("uncordon", "lets actors that were cordoned or drained join again", _UNCORDON_EXAMPLES)
 
 
-def _make_parser(command: str, purpose: str, examples: str) -> Parser:
-    """A parser with the options of an admin, and with those that select actors."""
+def _make_parser(command: str, purpose: str, examples: str, *, selects: bool = True) -> Parser:
+    """A parser with the options of an admin, and with those that select actors if the command ``selects`` some."""
     name = f"learner-server {command}"
     made = Parser(name, f"{name}: {purpose}.", examples, level="WARNING")
-    add_learner_options(made, "the admin", several=True)
-    made.add_argument(
-        "--host",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="NAME",
-        help="choose the actors on these hosts, by whole names",
-    )
-    made.add_argument(
-        "--actor",
-        nargs="+",
-        action="extend",
-        default=[],
-        type=at_least(0),
-        metavar="ID",
-        help="choose the actors with these ids",
-    )
-    made.add_argument("--all", action="store_true", help="choose all actors")
+    add_learner_options(made, "the admin", several=selects)
+    if selects:
+        made.add_words("--host", "NAME", "choose the actors on these hosts, by whole names")
+        made.add_words("--actor", "ID", "choose the actors with these ids", at_least(0))
+        made.add_flag("--all", "choose all actors")
     return made
 
 
-def cordon(argv: list[str] | None = None) -> int:
-    """Run ``learner-server cordon``; return its exit code."""
-    return run_command(cordon_parser(), argv, _cordon)
+def _set_ratio(arguments: argparse.Namespace) -> None:
+    from learner.commands.admin_client import AdminClient, AdminTrust
 
-
-def drain(argv: list[str] | None = None) -> int:
-    """Run ``learner-server drain``; return its exit code."""
-    return run_service(drain_parser(), argv, _drain)
-
-
-def uncordon(argv: list[str] | None = None) -> int:
-    """Run ``learner-server uncordon``; return its exit code."""
-    return run_command(uncordon_parser(), argv, _uncordon)
+    with closing(AdminClient(arguments.learner, read_trust(AdminTrust, arguments))) as client:
+        before = client.set_replay_ratio(arguments.ratio)
+    answers().write(f"replay ratio {format_ratio(arguments.ratio)} instead of {format_ratio(before)}\n")
 
 
 def _cordon(arguments: argparse.Namespace) -> None:
@@ -188,3 +181,9 @@ def open_admin_clients(arguments: argparse.Namespace) -> Iterator[list[AdminClie
 def count_actors(count: int) -> str:
     """``1 actor``, ``2 actors``."""
     return f"{count} actor{'' if count == 1 else 's'}"
+
+
+set_ratio = command_of(ratio_parser, _set_ratio)
+cordon = command_of(cordon_parser, _cordon)
+drain = service_of(drain_parser, _drain)
+uncordon = command_of(uncordon_parser, _uncordon)
