@@ -62,10 +62,14 @@ class CountingEnv(gymnasium.Env[Array, Any]):
 
 
 class PacedEnv(CountingEnv):
-    """Takes ten milliseconds for a step, so that a test's actors leave the cores to the processes that it waits for."""
+    """Takes some time for a step, so that a test's actors leave the cores to the processes that it waits for."""
+
+    def __init__(self, seconds: float = 0.01) -> None:
+        super().__init__()
+        self._seconds = seconds
 
     def step(self, action: int) -> tuple[Array, float, bool, bool, dict[str, Any]]:
-        time.sleep(0.01)
+        time.sleep(self._seconds)
         return super().step(action)
 
 

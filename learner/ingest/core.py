@@ -19,9 +19,9 @@ from common.settings import HomePath, Settings
 from common.shared.slots import ModelSlots
 from common.wire.rpc import NotJoinedError
 from learner.ingest.batch_limits import BatchLimits, present_limits
+from learner.ingest.batch_shares import BatchShares
 from learner.ingest.batch_traces import BatchTraces
 from learner.ingest.cordons import Cordons
-from learner.ingest.fair_turns import FairTurns
 from learner.ingest.fleet_metrics import FleetRates
 from learner.ingest.leading import Leading
 from learner.ingest.limits import AddressIds, ModelRepeats, Shares
@@ -159,7 +159,7 @@ class IngestCore:
         self.batch_limits = BatchLimits(directory, present_limits(config), self.memory.capacity)
         self.shares = Shares(config.replay.capacity, server.replay_share)
         self.ratio = LiveRatio(self.control, RatioLimiter.of(config, self.memory.steps_began))
-        self.turns = FairTurns()
+        self.turns = BatchShares(lambda row: registry.state(row) is ActorState.ONLINE, server.lost_seconds)
         # 6. The models that actors fetch.
         self.models = ModelSlots(directory / "models", boot.model_bytes, create=False)
         self.answers = ModelAnswers(self.models, config.trainer.model_deltas)
@@ -229,16 +229,16 @@ class IngestCore:
             The number of drawn steps at which the next actor's turn comes; 0 if no actor waits.
         """
         sampled = self.control.sampled  # Read once: the trainer counts on while ingest works this out.
+        batch = 0 if self.control.stopping else self.control.batch_steps
+        self.turns.settle_shares(batch, sampled, lacks_steps=self.control.trainer_waits_for > self.memory.steps)
         steps = self.turns.settle(self.excess(sampled))
         return sampled + self.ratio.limiter().draws_for(steps) if steps else 0
 
     def excess(self, sampled: int) -> float:
         """Stored steps beyond the number that the replay ratio allows for ``sampled`` drawn steps.
 
-        While the trainer waits and has seen all steps the result is 0, so no actor is held back. The ratio may allow
-        the trainer's next draw, but a queue or a view may need more rows for it than the replay holds, or an agent may
-        have its own warm-up: if actors waited too, neither side could go on. Steps that the trainer has not seen yet
-        may be enough, so the ratio holds until it has looked at them, however long it takes to wake up.
+        While the trainer waits and has seen all steps the result is 0: a queue, a view or an agent's warm-up may need
+        more rows than there are, and if actors waited too, neither side could go on. Unseen steps may be enough for it.
         """
         steps = self.memory.steps
         if self.control.stopping or self.control.trainer_waits_for > steps:

@@ -209,9 +209,10 @@ def _note_batch(core: IngestCore, row: int, request: pb.PushItemsRequest, items:
     """Count a stored batch for the registry, the turns, the quota and the metrics."""
     behaviour, report, control = version_from_pb(request.behaviour), request.report, core.control
     steps, opt_steps = _count_steps(core.schema, items, request.rows), _acting_opt_steps(core.schema, items, behaviour)
-    core.registry.note_batch(row, steps, round(opt_steps), report.episode_returns, report.episode_lengths)
+    total = core.registry.note_batch(row, steps, round(opt_steps), report.episode_returns, report.episode_lengths)
     name = core.registry.name(row)
     core.turns.note_batch(row, holder_of(row, name), steps, core.excess(control.sampled))
+    core.turns.note_share(row, steps, total, control.batch_steps, control.sampled)
     core.shares.note_batch(row, name, request.rows)
     if report.episode_successes:
         core.registry.note_successes(report.episode_successes)

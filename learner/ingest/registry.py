@@ -272,8 +272,8 @@ class Registry:
 
     def note_batch(
         self, row: int, steps: int, behaviour_opt_steps: int, returns: Sequence[float], lengths: Sequence[int]
-    ) -> None:
-        """Note a batch that was stored and the episodes that came with it, oldest first."""
+    ) -> int:
+        """Note a batch and its episodes, oldest first; return the steps of all batches of its actor."""
         self._items[row] += steps
         self._behaviour_opt_steps[row] = behaviour_opt_steps
         if returns:
@@ -281,6 +281,7 @@ class Registry:
             self._table["last_return"][row] = returns[-1]
             self._returns.extend(returns)
             self._lengths.extend(lengths)
+        return int(self._items[row])
 
     def note_successes(self, successes: Sequence[bool]) -> None:
         """Note which of a batch's episodes succeeded; episodes that do not report it are left out."""

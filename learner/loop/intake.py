@@ -43,9 +43,10 @@ class Intake:
         self._buffer, self._ratio, self._control, self._bell = buffer, ratio, control, bell
         self._release_held = release_held
         self._starvation_seconds, self._clock = starvation_seconds, clock
-        control.trainer_waits_for = 0  # A killed training process may have left another number.
+        control.trainer_waits_for = control.batch_steps = 0  # A killed training process may have left other numbers.
         self._considered = buffer.inserted
         """The number of inserted steps at the last call of ``may_sample``."""
+        self._drawn, self._batch = buffer.sampled, 0
         self._seen_steps, self._seen_at = -1, clock()
 
     def show_life(self) -> None:
@@ -59,7 +60,8 @@ class Intake:
 
     def note_step(self, opt_steps: int) -> None:
         """Tell ingest of an opt step that was taken, the last of ``opt_steps``."""
-        self._control.sampled, self._control.opt_steps = self._buffer.sampled, opt_steps
+        self._batch, self._drawn = self._buffer.sampled - self._drawn, self._buffer.sampled
+        self._control.sampled, self._control.opt_steps = self._drawn, opt_steps
         self._release_held()
 
     def wait(self) -> None:
@@ -70,6 +72,10 @@ class Intake:
         """
         started = self._clock()
         self._watch_starvation(self._buffer.inserted, started)
+        limiter = self._ratio.limiter()
+        is_in_step = limiter.samples_per_insert is not None and limiter.error_buffer is None
+        lacks_batch = is_in_step and limiter.may_sample(self._considered, self._drawn)  # A queue has too few rows.
+        self._control.batch_steps = self._batch if lacks_batch else 0
         # Ingest rings the bell only if it sees the number after it has stored rows. So the number is set first and the
         # counter is read once more afterwards: either ingest sees the number, or the new steps are seen here.
         self._control.trainer_waits_for = self._considered + 1

@@ -72,7 +72,7 @@ class ControlBlock(Words):
     policy_lag = Word(20, float)
     """Exponential mean of opt steps between the newest model and the model that chose an action."""
     actor_hold_seconds = Word(21, float)
-    """Seconds for which acknowledgements have been held back to keep the replay ratio."""
+    """Seconds for which acknowledgements have been held back to keep the replay ratio or equal shares."""
     length_mean = Word(22, float)
     """Mean length of the same episodes as ``return_mean``."""
     oldest_item_at = Word(23, float)
@@ -86,6 +86,8 @@ class ControlBlock(Words):
     # Written by the trainer.
     opt_steps = Word(32)
     """Opt steps that the trainer has taken."""
+    batch_steps = Word(38)
+    """Steps of a batch of which actors in step with the trainer give equal shares; 0: they need not."""
     # Written by ingest.
     success_mean = Word(33, float)
     """Share of successes among the last 100 episodes that say whether they succeeded."""

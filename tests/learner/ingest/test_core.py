@@ -34,10 +34,10 @@ def lone(tmp_path: Path) -> Iterator[LoneCore]:
     made.close()
 
 
-def enter(core: IngestCore) -> int:
+def enter(core: IngestCore, incarnation: int = ACTOR) -> int:
     """Join and open a stream; the actor's row."""
-    join(core, pb.JoinRequest(protocol_version=PROTOCOL_VERSION, incarnation=ACTOR, host="here", pid=7))
-    row = core.row_of(ACTOR)
+    join(core, pb.JoinRequest(protocol_version=PROTOCOL_VERSION, incarnation=incarnation, host="here", pid=7))
+    row = core.row_of(incarnation)
     core.registry.set_state(row, ActorState.ONLINE)
     return row
 
@@ -110,6 +110,46 @@ def test_an_actor_is_held_back_unless_the_trainer_has_seen_all_steps_and_waits_f
         assert not core.turns.holds(row)
         push(core, row, batch(seq))
     assert core.turns.holds(row)
+
+
+def test_an_actor_in_step_waits_for_the_share_of_another_and_then_for_the_draw(tmp_path: Path) -> None:
+    config = counting_config(tmp_path / "run", trainer={"warmup_period": 1}, replay={"samples_per_insert": 1.0})
+    lone = LoneCore(tmp_path / "shared", config, SCHEMA)
+    core, other = lone.core, 78
+    rows = enter(core), enter(core, other)
+    core.control.batch_steps = 20
+
+    def wait_for_rows() -> int:
+        core.control.trainer_waits_for = core.memory.steps + 1
+        return core.settle_turns()
+
+    push(core, rows[1], batch(1, incarnation=other))
+    push(core, rows[0], batch(1))
+    push(core, rows[0], batch(2))
+    assert wait_for_rows() == 1, "ingest asks for the bell at the next draw"
+    assert [core.turns.holds(row) for row in rows] == [True, False]
+    assert rows[1] in core.turns.take_freed()
+    push(core, rows[1], batch(2, incarnation=other))
+    assert [core.turns.holds(row) for row in rows] == [True, True], "the trainer has not looked at the last share"
+    core.control.sampled, core.control.trainer_waits_for = 20, 0
+    core.settle_turns()
+    assert [core.turns.holds(row) for row in rows] == [False, False]
+    assert set(rows) <= core.turns.take_freed()
+    lone.close()
+
+
+def test_nobody_waits_for_a_share_when_training_is_over(tmp_path: Path) -> None:
+    config = counting_config(tmp_path / "run", trainer={"warmup_period": 1}, replay={"samples_per_insert": 1.0})
+    lone = LoneCore(tmp_path / "shared", config, SCHEMA)
+    core = lone.core
+    row = enter(core)
+    core.control.batch_steps = 5
+    push(core, row, batch(1))
+    assert core.turns.holds(row)
+    core.control.stopping = 1
+    assert core.settle_turns() == 0
+    assert not core.turns.holds(row)
+    lone.close()
 
 
 def test_the_warm_up_of_a_restored_replay_counts_steps_and_not_rows(tmp_path: Path) -> None:

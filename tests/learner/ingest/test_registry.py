@@ -357,6 +357,17 @@ def test_an_actor_that_was_here_before_ingest_was_started_again_goes_on_from_its
     assert registry.total("env_steps") == pytest.approx(10**13 + UNSEEN_SECONDS * MAX_RATE)
 
 
+def test_the_steps_of_an_actor_count_on_after_a_restart_of_ingest_and_from_0_in_its_successor(table: Array) -> None:
+    clock = Clock()
+    first = make(table, clock)
+    first.join(11, "host", 1)
+    assert [first.note_batch(0, steps, 0, [], []) for steps in (10, 5)] == [10, 15]
+    second = make(table, clock)
+    assert second.note_batch(0, 5, 0, [], []) == 20
+    second.join(12, "host", 2)
+    assert second.note_batch(1, 5, 0, [], []) == 5
+
+
 def test_no_sum_falls_when_the_row_of_an_actor_passes_on_to_another(table: Array) -> None:
     clock = Clock()
     small = table[:4].copy()

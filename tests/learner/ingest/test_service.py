@@ -10,7 +10,7 @@ import pytest
 from common.wire.pb import crossborder_pb2 as pb
 from learner.loop.server import LearnerServer
 from learner.shared.actor_table import ActorState
-from tests.conftest import MakeConfig, counting_config, most_memory, wait_for
+from tests.conftest import MORE_STEPS, MakeConfig, counting_config, most_memory, wait_for
 from tests.disks import Disk
 from tests.learner.ingest.by_hand import SECONDS, Client, Talk, refusal
 from tests.users import as_nobody, needs_root
@@ -204,6 +204,27 @@ def test_acknowledgements_say_whether_a_replay_ratio_is_in_force(make_config: Ma
         client = Client(server)
         client.join()
         assert Talk(client.stub).say(client.batch(1)).paced == (ratio is not None)
+
+
+def test_an_actor_that_has_given_its_share_of_a_batch_hears_so_until_the_other_has_gone(
+    make_config: MakeConfig,
+) -> None:
+    in_step = {"replay": {"samples_per_insert": 1.0}, "trainer": {"warmup_period": 1}}
+    with LearnerServer(make_config(**in_step, server={"lost_seconds": SECONDS})) as server:
+        fast, slow = Client(server, 1), Client(server, 2)
+        fast.join(), slow.join()
+        server.control.trainer_waits_for = MORE_STEPS
+        server.control.batch_steps = 20
+        talk, other = Talk(fast.stub), Talk(slow.stub)
+        assert other.say(slow.batch(1)).acked_seq == 1
+        assert talk.say(fast.batch(1)).acked_seq == 1
+        for said in (talk.say(fast.batch(2)), talk.hear()):
+            assert (said.acked_seq, said.held) == (1, True)
+        other.cancel()
+        acked = talk.hear()
+        while acked.acked_seq < 2:
+            acked = talk.hear()
+        assert not acked.held
 
 
 def test_one_actors_large_batch_holds_back_that_actor_and_not_the_others(make_config: MakeConfig) -> None:

@@ -33,14 +33,19 @@ class Counts(ReplayBuffer):
 
 
 def make(
-    directory: Path, starvation: float | None = None, release_held: Callable[[], None] = lambda: None
+    directory: Path,
+    starvation: float | None = None,
+    release_held: Callable[[], None] = lambda: None,
+    *,
+    ratio: float | None = None,
+    error_buffer: float | None = None,
 ) -> tuple[Intake, Counts, ControlBlock, Bell]:
     counts, control, bell = Counts(), ControlBlock.open(directory, create=True), Bell.create()
     control.trainer_waits_for = 1  # As a process that was killed has left it.
     now = iter(range(1000))
     intake = Intake(
         buffer=counts,
-        ratio=LiveRatio(control, RatioLimiter(None, warmup=10)),
+        ratio=LiveRatio(control, RatioLimiter(ratio, warmup=10, error_buffer=error_buffer)),
         control=control,
         bell=bell,
         release_held=release_held,
@@ -79,6 +84,35 @@ def test_actors_that_are_held_back_are_released_once_ingest_can_see_that_the_tra
     intake.wait()
     assert seen == [8], "one more step than it has looked at"
     assert not control.trainer_waits_for
+
+
+def test_a_trainer_in_step_with_its_actors_tells_how_many_steps_its_next_batch_needs(tmp_path: Path) -> None:
+    told = list[int]()
+    intake, counts, control, _ = make(tmp_path, release_held=lambda: told.append(control.batch_steps), ratio=1.0)
+    counts.inserted = 110
+    for drawn in (0, 64, 96):
+        counts.sampled = drawn
+        intake.note_step(1)
+        assert intake.may_sample()
+        intake.wait()
+    assert told[1::2] == [0, 64, 32], "by its last draw"
+    counts.sampled = 200
+    intake.note_step(2)
+    assert not intake.may_sample()
+    intake.wait()
+    assert told[-1] == 0, "the ratio holds the trainer back, so it needs no batch of rows"
+
+
+@pytest.mark.parametrize(("ratio", "error_buffer"), [(None, None), (1.0, 128.0)])
+def test_a_trainer_whose_actors_may_be_ahead_tells_them_no_batch(
+    tmp_path: Path, ratio: float | None, error_buffer: float | None
+) -> None:
+    intake, counts, control, _ = make(tmp_path, ratio=ratio, error_buffer=error_buffer)
+    counts.inserted, counts.sampled = 110, 64
+    intake.note_step(1)
+    assert intake.may_sample()
+    intake.wait()
+    assert control.batch_steps == 0
 
 
 def test_steps_that_came_before_the_wait_end_it_without_a_ring(tmp_path: Path) -> None:
