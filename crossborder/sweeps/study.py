@@ -20,18 +20,14 @@ except ImportError as error:
 from optuna.exceptions import ExperimentalWarning
 from optuna.pruners import BasePruner, MedianPruner, NopPruner
 from optuna.samplers import BaseSampler, RandomSampler, TPESampler
-from optuna.storages import BaseStorage, JournalStorage, get_storage
-from optuna.storages.journal import JournalFileBackend
+from optuna.storages import BaseStorage, get_storage
 from optuna.trial import FrozenTrial, Trial, TrialState
 from sqlalchemy.exc import SQLAlchemyError
 
 from crossborder.sweeps.dimensions import Choices
 from crossborder.sweeps.directory import SweepDirectory
+from crossborder.sweeps.journal import open_journal
 from crossborder.sweeps.sweep_config import SweepConfig
-
-
-def _open_journal(directory: SweepDirectory) -> BaseStorage:
-    return JournalStorage(JournalFileBackend(str(directory.path / "study.journal")))
 
 
 def _open_database(url: str) -> BaseStorage:
@@ -74,7 +70,7 @@ class SweepStudy:
         with directory.alone():
             self.optuna = optuna.create_study(
                 study_name=directory.read_study_name(),
-                storage=_open_database(storage) if storage else _open_journal(directory),
+                storage=_open_database(storage) if storage else open_journal(directory.path / "study.journal"),
                 direction=self._sweep.score.direction,
                 pruner=_pruner(self._sweep),
                 load_if_exists=True,
