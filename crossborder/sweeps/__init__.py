@@ -2,9 +2,8 @@
 
 sweep_config    the settings of a sweep, from its YAML   dimensions     the values from which a setting is chosen
 directory       the files of a sweep, and its lock       study          the trials, in Optuna's storage
-journal         the file with the trials, by default     board          the display in the terminal
 trial_runner    one trial: its runs as child processes   sweeping       trials one after another, N at a time
-results         the table and the best configuration
+board           the display in the terminal              results        the table and the best configuration
 
 Suites: agents compared in the same tasks, each by a sweep over seeds.
 
