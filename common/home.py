@@ -17,12 +17,17 @@ def expand_home(path: str | Path) -> Path:
     """A path, with ``~`` or ``~name`` at its beginning replaced by the home of this user or of that one.
 
     Raises:
-        ValueError: it is no path, or the home is not known.
+        ValueError: it is no path, or no file can have it, or the home is not known.
     """
     if not isinstance(path, str | Path):
         raise ValueError(f"expected a path, found {path!r}")
     try:
-        return Path(path).expanduser()
+        found = Path(path).expanduser()
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError):
+            found.lstat()
+        return found
+    except OSError as error:  # Path.exists, with which most functions begin, raises it too.
+        raise ValueError(f"expected a path, found '{path!s:.60}…': {error.strerror}") from error
     except RuntimeError as error:
         raise ValueError(f"expected a path in a known home, found '{path}': set HOME, or write it out") from error
 

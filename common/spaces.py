@@ -24,7 +24,8 @@ def leaves_of(space: AnySpace, path: str = "") -> dict[str, AnySpace]:
     """The leaves of a space by path; ``{"": space}`` for a space that is a leaf.
 
     Raises:
-        ConfigError: a part of the space has no fixed dtype and shape, or no numbers, or a key cannot be part of a path.
+        ConfigError: there are no leaves, or a part has no fixed dtype and shape, or no numbers, or a key cannot be part
+            of a path.
     """
     if isinstance(space, LEAF_SPACES):
         if 0 in (space.shape or ()):
@@ -33,6 +34,8 @@ def leaves_of(space: AnySpace, path: str = "") -> dict[str, AnySpace]:
     found: dict[str, AnySpace] = {}
     for key, part in _parts(space, path):
         found |= leaves_of(part, f"{path}/{key}" if path else key)
+    if not found and not path:
+        raise ConfigError(f"space: expected at least one leaf, found {space}")
     return found
 
 

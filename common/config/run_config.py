@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, TypeVar
@@ -262,13 +263,13 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
 
 
 def read_values(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """The plain values of a run's YAML file, with ``a.b=c`` overrides; without a name, the run has the file's name.
+    """The plain values of a run's YAML file, with ``a.b=c`` overrides; without a name, the run is named after the file.
 
     Raises:
         ConfigError: the file cannot be read, or is no mapping.
     """
     values = read_yaml(path)
-    values.setdefault("name", path.stem)
+    values.setdefault("name", re.sub(r"[^\w.-]+", "-", path.stem))
     for assignment in overrides:
         assign(values, assignment)
     return values

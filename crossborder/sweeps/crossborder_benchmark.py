@@ -38,6 +38,7 @@ def parser() -> Parser:
 def _benchmark(arguments: argparse.Namespace, console: Console | None, signals: StopSignals) -> None:
     from common.config.nested import read_yaml
     from common.settings import validate
+    from crossborder.sweeps.directory import naming_write_errors
     from crossborder.sweeps.suite_config import SuiteConfig, find_suite
     from crossborder.sweeps.suite_results import read_runs
     from crossborder.sweeps.suite_running import SuiteRunner
@@ -54,12 +55,13 @@ def _benchmark(arguments: argparse.Namespace, console: Console | None, signals: 
         return
     stopping = threading.Event()
     place = arguments.dir or Path("suites") / path.stem
-    runner = SuiteRunner(suite, path.parent, place)
-    signals.on_stop = stopping.set
-    try:
-        runner.train(stopping, console, jobs=arguments.jobs, most=arguments.runs)
-    finally:
-        answers().write(f"{runner.compare()}\n{place} (results.jsonl, table.md, picture.png)\n")
+    with naming_write_errors(place):
+        runner = SuiteRunner(suite, path.parent, place)
+        signals.on_stop = stopping.set
+        try:
+            runner.train(stopping, console, jobs=arguments.jobs, most=arguments.runs)
+        finally:
+            answers().write(f"{runner.compare()}\n{place} (results.jsonl, table.md, picture.png)\n")
 
 
 main = command_with_bars_of(parser, _benchmark)

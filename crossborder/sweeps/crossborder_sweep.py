@@ -36,7 +36,7 @@ def parser() -> Parser:
 
 
 def _sweep(arguments: argparse.Namespace, console: Console | None, signals: StopSignals) -> None:
-    from crossborder.sweeps.directory import SweepDirectory
+    from crossborder.sweeps.directory import SweepDirectory, naming_write_errors
     from crossborder.sweeps.results import over_seeds, table, write_results
     from crossborder.sweeps.study import SweepStudy
     from crossborder.sweeps.sweep_check import check_sweep
@@ -54,11 +54,12 @@ def _sweep(arguments: argparse.Namespace, console: Console | None, signals: Stop
     # 2. The trials. Other commands may run trials of the same sweep at the same time.
     stopping = threading.Event()
     directory = SweepDirectory(arguments.dir or Path("sweeps") / arguments.sweep.stem, sweep)
-    study = SweepStudy(directory, arguments.study)
-    signals.on_stop = stopping.set
-    Sweeper(directory, study, stopping, console, jobs=arguments.jobs, trials=arguments.trials).run()
-    # 3. The results of all trials that have ended, also of those that other commands have run.
-    rows = write_results(directory, study)
+    with naming_write_errors(directory.path):
+        study = SweepStudy(directory, arguments.study)
+        signals.on_stop = stopping.set
+        Sweeper(directory, study, stopping, console, jobs=arguments.jobs, trials=arguments.trials).run()
+        # 3. The results of all trials that have ended, also of those that other commands have run.
+        rows = write_results(directory, study)
     Console(file=answers()).print(table(rows, sweep))
     if not sweep.space:
         answers().write(f"{over_seeds(rows)}\n")

@@ -31,6 +31,19 @@ _MAY_CHANGE = ("trials", "prune", "config")
 """Settings that may differ when a sweep goes on; what the file ``config`` says may not, but the file may be moved."""
 
 
+@contextmanager
+def naming_write_errors(path: Path) -> Iterator[None]:
+    """A context in which the directory of a sweep or a suite is written; a full disk is no bug.
+
+    Raises:
+        RunDirectoryError: in the place of an OSError.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise RunDirectoryError(f"{path}: cannot be written: {error.strerror}") from error
+
+
 class SweepDirectory:
     """The directory of a sweep, begun or found.
 
@@ -41,12 +54,10 @@ class SweepDirectory:
 
     def __init__(self, path: Path, sweep: SweepConfig) -> None:
         self.path, self.sweep = path, sweep
-        try:
+        with naming_write_errors(path):
             path.mkdir(parents=True, exist_ok=True, mode=0o700)
             with self.alone():
                 self._begin_or_find()
-        except OSError as error:
-            raise RunDirectoryError(f"{path}: cannot be written: {error.strerror}") from error
 
     def _begin_or_find(self) -> None:
         file = self.path / "sweep.yaml"

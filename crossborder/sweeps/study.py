@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import json
+import os
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,7 +23,7 @@ from optuna.exceptions import ExperimentalWarning
 from optuna.pruners import BasePruner, MedianPruner, NopPruner
 from optuna.samplers import BaseSampler, RandomSampler, TPESampler
 from optuna.storages import BaseStorage, JournalStorage, get_storage
-from optuna.storages.journal import JournalFileBackend
+from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.trial import FrozenTrial, Trial, TrialState
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -30,8 +32,34 @@ from crossborder.sweeps.directory import SweepDirectory
 from crossborder.sweeps.sweep_config import SweepConfig
 
 
+class _WholeLines(JournalFileOpenLock):
+    """Optuna's lock of the file with the trials, held by the kernel: Optuna's own outlives a process that is killed.
+
+    Optuna adds lines without a look at the end of the file. Behind half a line, they could never be read again.
+    """
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self._path = path
+
+    def acquire(self) -> bool:
+        """Wait for the lock; cut off half a line of a process that was killed or found the disk full."""
+        fd = os.open(self._path, os.O_RDWR)
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        size = os.fstat(fd).st_size
+        if size and os.pread(fd, 1, size - 1) != b"\n":
+            os.ftruncate(fd, os.pread(fd, size, 0).rfind(b"\n") + 1)
+        self._fd = fd  # After the wait, since the threads of a process share this object.
+        return True
+
+    def release(self) -> None:
+        """Let the next one write."""
+        os.close(self._fd)
+
+
 def _open_journal(directory: SweepDirectory) -> BaseStorage:
-    return JournalStorage(JournalFileBackend(str(directory.path / "study.journal")))
+    path = str(directory.path / "study.journal")
+    return JournalStorage(JournalFileBackend(path, _WholeLines(path)))
 
 
 def _open_database(url: str) -> BaseStorage:

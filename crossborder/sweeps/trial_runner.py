@@ -11,7 +11,7 @@ import numpy as np
 from optuna.trial import TrialState
 
 from common.config.run_config import dump_config
-from common.errors import BudgetExhaustedError, ConfigError, DivergedError
+from common.errors import BudgetExhaustedError, CheckpointError, ConfigError, DivergedError, RunDirectoryError
 from common.process.child import Child
 from crossborder.curves.learning_curve import read_points
 from crossborder.curves.statistics import interquartile_mean
@@ -30,6 +30,9 @@ GRACE_SECONDS: Final = 120.0
 LAST_LINES: Final = 5
 _SCORED: Final = (0, BudgetExhaustedError.exit_code)
 """Exit codes of runs that have a score; training that did not reach its target score has a score too."""
+
+_UNWRITTEN: Final = (RunDirectoryError.exit_code, CheckpointError.exit_code)
+"""Exit codes of runs whose directory cannot be written or read: the next run would meet the same full disk."""
 
 
 class StoppedError(Exception):
@@ -59,6 +62,7 @@ class TrialRunner:
 
         Raises:
             StoppedError: the sweep was asked to stop. The trial stays unfinished.
+            RunDirectoryError: a run cannot be written, or gone on with. The trial stays unfinished.
         """
         number = claimed.trial.number
         self._board.began(number, claimed.values)
@@ -117,6 +121,8 @@ class TrialRunner:
             raise _NoScoreError(TrialState.PRUNED, "ended early: worse than the median")
         if code == DivergedError.exit_code:
             raise _NoScoreError(TrialState.PRUNED, "diverged")
+        if code in _UNWRITTEN:
+            raise RunDirectoryError(f"{run.log} ends:\n{run.last_lines()}\nthe same command goes on with this run")
         if code not in _SCORED:
             raise _NoScoreError(TrialState.FAIL, f"failed with exit code {code}, {run.log} ends:\n{run.last_lines()}")
 

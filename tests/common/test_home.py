@@ -83,6 +83,14 @@ def test_the_home_is_put_into_settings_and_options_and_kept_for_other_hosts(monk
     assert as_path("a/~") == Path("a/~")
 
 
+def test_a_path_that_no_file_can_have_is_refused_where_it_is_written() -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match=r"^expected a path, found 'xxx.*x…': File name too long$"):
+        as_path("x" * 300)
+    with pytest.raises(ConfigError, match=r"^server\.tls\.certificate: .*null"):
+        validate(TlsConfig, {"certificate": "a\0b", "key": "a.key"}, "server.tls")
+    assert as_path("x" * 200) == Path("x" * 200)
+
+
 @pytest.fixture
 def homeless(monkeypatch: pytest.MonkeyPatch) -> None:
     """A user of a container: without a name, and without HOME."""

@@ -145,6 +145,8 @@ def test_a_space_that_excludes_nothing_has_a_column_without_a_domain(space: Spac
         (spaces.Dict({"a": spaces.Sequence(BOX)}), "space at 'a': expected Box, Discrete"),
         (spaces.Dict({"a": spaces.Box(-1, 1, (2, 0))}), "space at 'a': expected at least one number, found Box"),
         (spaces.Box(-1, 1, (0,)), "space: expected at least one number, found Box"),
+        (spaces.Dict({}), "space: expected at least one leaf, found Dict"),
+        (spaces.Tuple([spaces.Dict({})]), "space: expected at least one leaf, found Tuple"),
         (spaces.Dict({"a/b": BOX}), "expected keys of text without '/', found 'a/b'"),
     ],
 )

@@ -224,6 +224,12 @@ def test_a_run_is_named_after_its_file_unless_it_says_otherwise(write: Write) ->
     assert load_config(write(name="other")).name == "other"
 
 
+@pytest.mark.parametrize(("stem", "name"), [("my run (2)", "my-run-2-"), ("läufe", "läufe"), ("\udcc3x", "-x")])
+def test_what_a_name_cannot_have_is_a_hyphen_if_the_file_has_it(write: Write, stem: str, name: str) -> None:
+    """A surrogate stands for a byte that Python cannot decode in the user's locale."""
+    assert load_config(write().rename(write().with_stem(stem))).name == name
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

@@ -64,6 +64,14 @@ def test_a_suite_that_is_killed_goes_on_and_runs_no_finished_run_again(tmp_path:
     assert [read_identity(run).is_resumed for run in runs] == [False, True]
 
 
+def test_results_that_cannot_be_written_are_told_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "suite" / "table.md").mkdir(parents=True)
+    words = [str(write_suite(tmp_path)), "--dir", str(tmp_path / "suite"), "--runs", "0"]
+    assert crossborder_benchmark.main(words) == 4
+    told = f"crossborder-benchmark: {tmp_path / 'suite'}: cannot be written: Is a directory"
+    assert told in capsys.readouterr().err
+
+
 def test_the_check_finds_a_wrong_setting_before_anything_is_made(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

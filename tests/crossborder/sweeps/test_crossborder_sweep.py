@@ -76,6 +76,16 @@ def test_jobs_of_an_array_share_a_sweep_over_seeds(tmp_path: Path, start: Start)
     assert any("interquartile mean 30 [30, 30] of 3 runs" in job.output() for job in jobs)
 
 
+def test_results_that_cannot_be_written_are_told_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [str(write_sweep(tmp_path)), "--dir", str(tmp_path / "sweep"), "--trials", "1"]
+    in_their_way = tmp_path / "sweep" / "results.csv"
+    assert crossborder_sweep.main(words) == 0
+    in_their_way.unlink()
+    in_their_way.mkdir()
+    assert crossborder_sweep.main(words) == 4
+    assert f"crossborder-sweep: {tmp_path / 'sweep'}: cannot be written: Is a directory" in capsys.readouterr().err
+
+
 def test_the_check_finds_a_wrong_setting_before_anything_is_made(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import errno
 import os
+import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -86,6 +89,38 @@ def test_a_trial_that_a_process_left_is_taken_up_first_with_its_values(tmp_path:
     assert study.claim() is None, "three trials have begun, and all have a process"
     for claimed in (held, again, new):
         os.close(claimed.lock)
+
+
+OPENS = """
+import os, resource, signal, sys
+from pathlib import Path
+from tests.crossborder.sweeps.test_study import finish, open_study
+study = open_study(Path(), space={"a": [1, 2]})  # By a relative path, as a user's command has it.
+"""
+IS_KILLED = "os.fsync = lambda _: os.kill(os.getpid(), signal.SIGKILL)\nstudy.claim()"
+HAS_A_FULL_DISK = """
+size = Path("sweep/study.journal").stat().st_size
+resource.setrlimit(resource.RLIMIT_FSIZE, (size + 20, resource.RLIM_INFINITY))
+try:
+    study.claim()
+except OSError as error:
+    sys.exit(error.errno)
+"""
+
+
+@pytest.mark.parametrize(("fate", "code"), [(IS_KILLED, -signal.SIGKILL), (HAS_A_FULL_DISK, errno.EFBIG)])
+def test_a_process_that_ends_while_it_writes_a_line_stops_no_later_process(
+    fate: str, code: int, tmp_path: Path
+) -> None:
+    study = open_study(tmp_path, space={"a": [1, 2]})
+
+    def run(does: str) -> int:
+        command, env = [sys.executable, "-c", OPENS + does], {**os.environ, "PYTHONPATH": str(Path.cwd())}
+        return subprocess.run(command, cwd=tmp_path, env=env, check=False, timeout=300).returncode
+
+    assert run(fate) == code
+    assert run("finish(study, 2)") == 0
+    assert [trial.value for trial in study.finished()] == [0.0, 1.0]
 
 
 def test_seeds_alone_are_a_grid(tmp_path: Path) -> None:

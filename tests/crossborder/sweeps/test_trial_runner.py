@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from optuna.trial import TrialState
 
+from common.errors import RunDirectoryError
 from crossborder.curves.learning_curve import read_points
 from crossborder.sweeps.board import Board
 from crossborder.sweeps.directory import SweepDirectory
@@ -65,6 +66,18 @@ def test_a_run_that_fails_ends_the_trial_and_its_last_words_are_told(
         assert sweep.run() is TrialState.FAIL
     assert "failed with exit code 2" in caplog.text
     assert "unknown option --no-such-option" in caplog.text
+
+
+def test_a_run_whose_directory_cannot_be_written_ends_the_sweep_and_not_the_trial(tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path, space={WORTH: [1.0]})
+    in_its_way = sweep.run_of(0)
+    in_its_way.write_text("not a directory")
+    with pytest.raises(RunDirectoryError, match=r"output-0.log ends:(.|\n)*seed-0.*(.|\n)*goes on with this run"):
+        sweep.run()
+    assert sweep.study.finished() == []
+    in_its_way.unlink()
+    assert sweep.run() is TrialState.COMPLETE
+    assert [trial.number for trial in sweep.study.finished()] == [0]
 
 
 def test_values_that_do_not_fit_each_other_fail_the_trial_before_it_trains(
