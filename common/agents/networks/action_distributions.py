@@ -281,6 +281,4 @@ def make_distribution(
     if not isinstance(space, gymnasium.spaces.Dict | gymnasium.spaces.Tuple):
         return make(agent, space).to(device)
     leaves = {path: make(f"{agent}: action leaf '{path}'", leaf) for path, leaf in leaves_of(space).items()}
-    if not leaves:
-        raise ConfigError(f"{agent}: expected an action space with at least one leaf, found {space}")
     return LeafDistributions(leaves).to(device)

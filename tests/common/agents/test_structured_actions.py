@@ -176,7 +176,7 @@ def test_a_leaf_that_they_cannot_act_in_is_refused_by_its_path(kind: Any, leaf: 
 
 
 def test_a_space_without_leaves_is_refused() -> None:
-    with pytest.raises(ConfigError, match="PPO: expected an action space with at least one leaf, found Dict"):
+    with pytest.raises(ConfigError, match="space: expected at least one leaf, found Dict"):
         PPO(EnvSpec(OBS, Dict({})), seed=0)
 
 
