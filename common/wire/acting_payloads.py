@@ -45,12 +45,14 @@ class Description:
         """By path of the leaf, in the order of payloads; a space that is a leaf has the empty path."""
 
     def read_observation(self, payload: bytes, k: int) -> Leaves:
-        """The observations of k lanes, ``[k, *shape]``, as read-only views of the payload.
+        """The observations of k lanes, ``[k, *shape]``, as views of a copy of the payload.
+
+        They can be written, since torch warns of arrays that cannot.
 
         Raises:
             BadMessageError: the payload has another size, or a value that observations cannot have.
         """
-        return _read("observation", self._observation, payload, k)
+        return _read("observation", self._observation, memoryview(bytearray(payload)), k)
 
     def read_action(self, payload: bytes, k: int, *, checked: bool = True) -> Leaves:
         """The actions of k lanes, ``[k, *shape]``, as read-only views of the payload.
@@ -128,7 +130,7 @@ def _by_path(name: str, schema: Schema) -> dict[str, Column]:
     return {column.name.removeprefix(name).removeprefix("/"): column for column in schema.columns}
 
 
-def _read(name: str, schema: Schema, payload: bytes, k: int, rules: Rules = REFUSE_ALL) -> Leaves:
+def _read(name: str, schema: Schema, payload: bytes | memoryview, k: int, rules: Rules = REFUSE_ALL) -> Leaves:
     try:
         columns = decode(schema, k, payload, rules)
     except RefusedError as error:

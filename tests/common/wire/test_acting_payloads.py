@@ -48,6 +48,15 @@ def test_an_action_that_is_not_finite_reaches_no_client() -> None:
         description.write_actions(np.array([[0.5, np.nan]]), [1])
 
 
+def test_observations_may_be_written_as_torch_warns_of_those_that_may_not() -> None:
+    description = Description(EnvSpec(BOX(-1, 1, (2,), np.float32), DISCRETE(2)))
+    payload = description.write_observation(np.ones((1, 2), np.float32), 1)
+    observation = np.asarray(description.read_observation(payload, 1))
+    assert observation.flags.writeable
+    observation[:] = 0
+    assert np.asarray(description.read_observation(payload, 1)).tolist() == [[1.0, 1.0]]
+
+
 def test_floats_of_observations_may_leave_their_bounds_and_integers_may_not() -> None:
     spec = EnvSpec(gymnasium.spaces.Dict({"goal": DISCRETE(2), "speed": BOX(-1, 1, (1,), np.float32)}), DISCRETE(2))
     description = Description(spec)
