@@ -7,9 +7,8 @@ from typing import Any
 import yaml
 
 from common.process.child import Child
-from crossborder.curves.learning_curve import read_points
 from tests.conftest import PATIENCE, merged, wait_for
-from tests.crossborder.sweeps.worth import write_sweep
+from tests.crossborder.sweeps.worth import sign_of_waiting, write_sweep
 
 
 def start(directory: Path, *words: str, **changes: Any) -> Child:
@@ -29,12 +28,13 @@ def test_the_output_of_the_run_goes_to_a_file_and_its_exit_code_is_the_childs(tm
 
 
 def test_the_run_stops_in_order_when_the_other_end_of_stdin_is_closed(tmp_path: Path) -> None:
+    gate = tmp_path / "never"
     child = start(
         tmp_path,
         trainer={"max_opts": 100_000, "eval_interval": 10},
-        evaluator={"params": {"gate": str(tmp_path / "never")}},
+        evaluator={"params": {"gate": str(gate)}},
     )
-    wait_for(lambda: read_points(tmp_path / "run"), "an evaluation")
+    wait_for(sign_of_waiting(gate).exists, "the second evaluation")
     child.close_stdin()
     assert child.wait(PATIENCE) == child.end(0) == 143
     meta = json.loads((tmp_path / "run" / "final" / "meta.json").read_text())

@@ -18,7 +18,8 @@ from tests.learner.loop.test_in_turns import IN_TURNS
 class WorthEvaluator:
     """The score is ``worth`` times the opt steps of the agent.
 
-    With ``gate``, each evaluation but the first one waits for the file that ``gate_of`` names.
+    With ``gate``, each evaluation but the first one makes the file that ``sign_of_waiting`` names, and waits for the
+    file that ``gate_of`` names.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any], config: object, worth: float = 1.0, gate: str = "") -> None:
@@ -26,9 +27,11 @@ class WorthEvaluator:
 
     def evaluate(self, agent: Agent) -> Evaluation:
         steps = float(agent.save_params()["steps"][0])
-        while self._gate and steps > EVAL_INTERVAL and not gate_of(self._gate, self._worth).exists():
-            self._env.reset()  # This ends the evaluation of a run that has to stop.
-            time.sleep(0.02)
+        if self._gate and steps > EVAL_INTERVAL:
+            sign_of_waiting(self._gate).touch()
+            while not gate_of(self._gate, self._worth).exists():
+                self._env.reset()  # This ends the evaluation of a run that has to stop.
+                time.sleep(0.02)
         score = self._worth * steps
         return Evaluation(score, {"eval_reward": score, "eval_reward_min": score, "eval_reward_max": score})
 
@@ -41,6 +44,11 @@ EVAL_INTERVAL = 10
 def gate_of(gate: str | Path, worth: float) -> Path:
     """The file for which runs of this worth wait after their first evaluation."""
     return Path(f"{gate}-{worth:g}")
+
+
+def sign_of_waiting(gate: str | Path) -> Path:
+    """The file that says that a run waits at this gate."""
+    return Path(f"{gate}-waiting")
 
 
 def write_sweep(directory: Path, **changes: Any) -> Path:
