@@ -145,22 +145,29 @@ def holding_alone(directory: Path, seconds: float = 0.0) -> Iterator[None]:
     Raises:
         RunDirectoryError: the ingest process of a trainer that was killed has not ended in time.
     """
-    fd, end = os.open(directory, os.O_RDONLY), time.monotonic() + seconds
+    fd = os.open(directory, os.O_RDONLY)
     try:
-        while not _try_lock(fd):
-            if time.monotonic() >= end:
-                raise RunDirectoryError(
-                    f"{directory}: the ingest process of a learner that was killed still holds it; it ends within "
-                    "seconds: try again"
-                )
-            time.sleep(_LOOK_SECONDS)  # flock(2) waits without a deadline, so this process tries again and again.
+        if not wait_for_lock(fd, seconds):
+            raise RunDirectoryError(
+                f"{directory}: the ingest process of a learner that was killed still holds it; it ends within "
+                "seconds: try again"
+            )
         yield
     finally:
         os.close(fd)
 
 
+def wait_for_lock(fd: int, seconds: float) -> bool:
+    """Lock an open file or directory; return False if another holder has not unlocked it within ``seconds``."""
+    end = time.monotonic() + seconds
+    while not _try_lock(fd):
+        if time.monotonic() >= end:
+            return False
+        time.sleep(_LOOK_SECONDS)  # flock(2) waits without a deadline, so this process tries again and again.
+    return True
+
+
 def _try_lock(fd: int) -> bool:
-    """Lock an open directory; False if another process has locked it."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

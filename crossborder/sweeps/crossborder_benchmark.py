@@ -38,11 +38,11 @@ def parser() -> Parser:
 def _benchmark(arguments: argparse.Namespace, console: Console | None, signals: StopSignals) -> None:
     from common.config.nested import read_yaml
     from common.settings import validate
-    from crossborder.sweeps.directory import naming_write_errors
     from crossborder.sweeps.suite_config import SuiteConfig, find_suite
     from crossborder.sweeps.suite_results import read_runs
     from crossborder.sweeps.suite_running import SuiteRunner
     from crossborder.sweeps.sweep_check import check_sweep
+    from learner.shared.durable import naming_write_errors
 
     path = find_suite(arguments.suite)
     suite = validate(SuiteConfig, read_yaml(path))

@@ -36,12 +36,13 @@ def parser() -> Parser:
 
 
 def _sweep(arguments: argparse.Namespace, console: Console | None, signals: StopSignals) -> None:
-    from crossborder.sweeps.directory import SweepDirectory, naming_write_errors
+    from crossborder.sweeps.directory import SweepDirectory
     from crossborder.sweeps.results import over_seeds, table, write_results
     from crossborder.sweeps.study import SweepStudy
     from crossborder.sweeps.sweep_check import check_sweep
     from crossborder.sweeps.sweep_config import load_sweep, warn_of_unequal_steps
     from crossborder.sweeps.sweeping import Sweeper
+    from learner.shared.durable import naming_write_errors
 
     # 1. Mistakes are found here, and not by each trial.
     sweep = load_sweep(arguments.sweep)

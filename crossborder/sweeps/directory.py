@@ -19,29 +19,29 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 import yaml
 
 from common.config.run_config import dump_config, load_config
 from common.errors import ConfigError, RunDirectoryError
+from common.shared.mapped import wait_for_lock
 from crossborder.sweeps.sweep_config import SweepConfig, base_config, load_sweep
-from learner.shared.durable import replace_text
+from learner.shared.durable import naming_write_errors, replace_text
 
+LOCK_SECONDS: Final = 60.0
 _MAY_CHANGE = ("trials", "prune", "config")
 """Settings that may differ when a sweep goes on; what the file ``config`` says may not, but the file may be moved."""
 
 
-@contextmanager
-def naming_write_errors(path: Path) -> Iterator[None]:
-    """A context in which the directory of a sweep or a suite is written; a full disk is no bug.
+def lock_alone(fd: int, path: Path) -> None:
+    """Lock an open file, for the moment that a change of the sweep takes.
 
     Raises:
-        RunDirectoryError: in the place of an OSError.
+        RunDirectoryError: another process has held it for ``LOCK_SECONDS``; it was stopped, or its disk hangs.
     """
-    try:
-        yield
-    except OSError as error:
-        raise RunDirectoryError(f"{path}: cannot be written: {error.strerror}") from error
+    if not wait_for_lock(fd, LOCK_SECONDS):
+        raise RunDirectoryError(f"{path}: another process has held it for {LOCK_SECONDS:g} s: end that one")
 
 
 class SweepDirectory:
@@ -112,10 +112,10 @@ class SweepDirectory:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """A context in which no other thread or process changes the sweep."""
+        """A context in which no other thread or process changes the sweep; see ``lock_alone``."""
         lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            lock_alone(lock, self.path / "lock")
             yield
         finally:
             os.close(lock)

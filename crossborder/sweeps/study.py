@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
 import itertools
 import json
 import os
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 from sqlalchemy.exc import SQLAlchemyError
 
 from crossborder.sweeps.dimensions import Choices
-from crossborder.sweeps.directory import SweepDirectory
+from crossborder.sweeps.directory import SweepDirectory, lock_alone
 from crossborder.sweeps.sweep_config import SweepConfig
 
 
@@ -38,17 +38,21 @@ class _WholeLines(JournalFileOpenLock):
     Optuna adds lines without a look at the end of the file. Behind half a line, they could never be read again.
     """
 
-    def __init__(self, path: str) -> None:
-        super().__init__(path)
+    def __init__(self, path: Path) -> None:
+        super().__init__(str(path))
         self._path = path
 
     def acquire(self) -> bool:
         """Wait for the lock; cut off half a line of a process that was killed or found the disk full."""
         fd = os.open(self._path, os.O_RDWR)
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        size = os.fstat(fd).st_size
-        if size and os.pread(fd, 1, size - 1) != b"\n":
-            os.ftruncate(fd, os.pread(fd, size, 0).rfind(b"\n") + 1)
+        try:
+            lock_alone(fd, self._path)
+            size = os.fstat(fd).st_size
+            if size and os.pread(fd, 1, size - 1) != b"\n":
+                os.ftruncate(fd, os.pread(fd, size, 0).rfind(b"\n") + 1)
+        except BaseException:
+            os.close(fd)
+            raise
         self._fd = fd  # After the wait, since the threads of a process share this object.
         return True
 
@@ -58,8 +62,8 @@ class _WholeLines(JournalFileOpenLock):
 
 
 def _open_journal(directory: SweepDirectory) -> BaseStorage:
-    path = str(directory.path / "study.journal")
-    return JournalStorage(JournalFileBackend(path, _WholeLines(path)))
+    path = directory.path / "study.journal"
+    return JournalStorage(JournalFileBackend(str(path), _WholeLines(path)))
 
 
 def _open_database(url: str) -> BaseStorage:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from common.depth import parse_json
-from common.errors import CrossborderError, RunDirectoryError
-from learner.shared.durable import replace_text
+from common.errors import CrossborderError
+from learner.shared.durable import naming_write_errors, replace_text
 
 log = logging.getLogger(__name__)
 MAX_HOSTS: Final = 4096
@@ -94,11 +94,9 @@ class Cordons:
         self._keep(self.cordoned.without(actors), self.drained.without(actors))
 
     def _keep(self, cordoned: Selection, drained: Selection) -> None:
-        try:
-            kept = {"cordoned": cordoned.to_json(), "drained": drained.to_json()}
+        kept = {"cordoned": cordoned.to_json(), "drained": drained.to_json()}
+        with naming_write_errors(self._path):
             replace_text(self._path, json.dumps(kept) + "\n")
-        except OSError as error:
-            raise RunDirectoryError(f"{self._path}: cannot be written: {error.strerror}") from error
         self.cordoned, self.drained = cordoned, drained
         log.info("cordoned: %s; drained: %s", cordoned, drained)
 

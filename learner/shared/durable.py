@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
-from common.errors import CheckpointError
+from common.errors import CheckpointError, RunDirectoryError
 
 log = logging.getLogger(__name__)
 WITHOUT_CHECKPOINT: Final = "training goes on without this checkpoint"
@@ -33,6 +33,19 @@ def logging_write_errors(consequence: str) -> Iterator[None]:
         yield
     except (OSError, CheckpointError) as error:
         log.error("%s: %s", consequence, error)
+
+
+@contextmanager
+def naming_write_errors(path: Path) -> Iterator[None]:
+    """A context for everything that writes to the directory of a run or of a sweep; a full disk is no bug.
+
+    Raises:
+        RunDirectoryError: in the place of an OSError.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise RunDirectoryError(f"{path}: cannot be written: {error.strerror}") from error
 
 
 @contextmanager

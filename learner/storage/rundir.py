@@ -7,8 +7,8 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
@@ -17,7 +17,7 @@ from common.depth import parse_json
 from common.errors import CheckpointError, RunDirectoryError
 from common.hints import nearest_path
 from common.interfaces import RunIdentity
-from learner.shared.durable import clean_up, locate, replace_text, target_of
+from learner.shared.durable import clean_up, locate, naming_write_errors, replace_text, target_of
 from learner.storage.run_lock import RunLock
 
 _SHARED: Final = (
@@ -78,17 +78,9 @@ class RunDir:
                 self._lock.close()
                 raise
 
-    @contextmanager
-    def writing(self) -> Iterator[None]:
-        """A context for everything that writes to the directory.
-
-        Raises:
-            RunDirectoryError: in the place of an OSError.
-        """
-        try:
-            yield
-        except OSError as error:
-            raise RunDirectoryError(f"{self.path}: cannot be written: {error.strerror}") from error
+    def writing(self) -> AbstractContextManager[None]:
+        """A context for everything that writes to the directory; see ``naming_write_errors``."""
+        return naming_write_errors(self.path)
 
     def _claim_or_resume(self, resume: bool) -> None:
         work = find_work(self.path)

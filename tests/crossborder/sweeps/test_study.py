@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import signal
 import subprocess
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from common.errors import ConfigError, PluginError
+from common.errors import ConfigError, PluginError, RunDirectoryError
 from crossborder.sweeps import crossborder_sweep
 from crossborder.sweeps.directory import SweepDirectory
 from crossborder.sweeps.study import SweepStudy
@@ -121,6 +122,20 @@ def test_a_process_that_ends_while_it_writes_a_line_stops_no_later_process(
     assert run(fate) == code
     assert run("finish(study, 2)") == 0
     assert [trial.value for trial in study.finished()] == [0.0, 1.0]
+
+
+@pytest.mark.parametrize("name", ["lock", "study.journal"])
+def test_a_process_that_stands_still_with_a_lock_is_not_waited_for_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr("crossborder.sweeps.directory.LOCK_SECONDS", 0.1)
+    study = open_study(tmp_path)
+    held = os.open(tmp_path / "sweep" / name, os.O_RDWR)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    with pytest.raises(RunDirectoryError, match=f"{name}: another process has held it for 0.1 s"):
+        study.claim()
+    os.close(held)
+    study.claim()
 
 
 def test_seeds_alone_are_a_grid(tmp_path: Path) -> None:
