@@ -27,7 +27,7 @@ from learner.replay.view import View
 from learner.storage.resume import ResumePoint
 from learner.storage.rundir import RunDir
 from learner.views.items import SelfContained
-from learner.views.staleness import WeighedByAge, any_version
+from learner.views.staleness import AgeWeights, any_version
 
 
 def open_memory(
@@ -148,7 +148,8 @@ def build_view(schema: Schema, config: RunConfig, newest_model: Callable[[], int
     if not isinstance(view, View):
         raise PluginError(f"replay.view.target: expected a crossborder.View, found {type(view).__name__}")
     half_age = config.replay.half_age
-    view = view if half_age is None else WeighedByAge(view, schema, half_age, newest_model)
+    if half_age is not None:
+        view.weigh = AgeWeights(schema, half_age, newest_model).add
     settings = config.model_dump(mode="json", include={"env": True, "replay": {"view", "half_age"}})
     view.settings = json.dumps([settings, given["discount_factor"]], sort_keys=True)
     return view

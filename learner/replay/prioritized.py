@@ -163,7 +163,7 @@ class PrioritizedReplay(SharedReplay):
         self._reader.look()
         index, beside = self.draw(size)
         # A row that has a priority can be drawn, unless rows before it that its stack needs were overwritten.
-        chosen, plan = self._view.choose(self._reader, index, size)
+        chosen, plan = self._reader.choose(index, size)
         return Draws(index, plan, beside) if len(chosen) == size else super().make_draws(size)
 
     def finish(self, draws: Draws) -> Items:

@@ -61,7 +61,7 @@ class QueueReplay(SharedReplay):
         with self._alone:
             self._reader.look()
             index, beside = self.draw(size)
-            return Draws(index, self._view.plan(self._reader, index), beside)
+            return Draws(index, self._reader.plan(index), beside)
 
     def draw(self, size: int) -> tuple[Array, Items]:
         self._catch_up()

@@ -195,6 +195,16 @@ class ReplayReader(Gatherer[Array]):
         found = self.view.can_draw(self, index)
         return found & ~self.memory.is_excluded(index) if len(self.memory.excluded) else found
 
+    def plan(self, index: Array) -> Plan:
+        """The plan of the view for draws that begin at these rows ``[n]``, weighed if the view says so."""
+        plan = self.view.plan(self, index)
+        return plan if self.view.weigh is None else self.view.weigh(self, index, plan)
+
+    def choose(self, tries: Array, size: int) -> tuple[Array, Plan]:
+        """The choice of the view among the rows ``tries``, see ``View.choose``; the plan is that of ``plan``."""
+        index, plan = self.view.choose(self, tries, size)
+        return index, plan if self.view.weigh is None else self.view.weigh(self, index, plan)
+
     def place(self, columns: Items) -> Items:
         return columns
 

@@ -108,7 +108,7 @@ class SharedReplay(ReplayBuffer, abc.ABC):
         """
         self._reader.look()
         index, beside = self._draw_able(size)
-        return Draws(index, self._view.plan(self._reader, index), beside)
+        return Draws(index, self._reader.plan(index), beside)
 
     def _draw_able(self, size: int) -> tuple[Array, Items]:
         """Draw as ``draw`` does, but replace rows at which no draw can begin by other rows."""

@@ -67,7 +67,7 @@ class UniformReplay(SharedReplay):
             return super().make_draws(size)
         # Draws can begin at nearly all rows, so it is enough to look at a few more rows than are needed.
         tries, _ = self.draw(size + size // 16 + 4)
-        index, plan = self._view.choose(self._reader, tries, size)
+        index, plan = self._reader.choose(tries, size)
         return Draws(index, plan, {}) if len(index) == size else super().make_draws(size)
 
     def state(self) -> Snapshot:

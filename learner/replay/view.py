@@ -11,6 +11,7 @@ draw is spoilt, and makes another draw.
 from __future__ import annotations
 
 import abc
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -87,6 +88,9 @@ class View(abc.ABC):
 
     settings = ""
     """All settings on which draws depend, as one text. A batch that was drawn under other settings is not used."""
+    weigh: Callable[[Rows, Array, Plan], Plan] | None = None
+    """Adds a column ``weight`` to the plan of draws that begin at these rows; None: the view's plans stay as they are.
+    """
 
     @abc.abstractmethod
     def can_draw(self, rows: Rows, index: Array) -> Array:

@@ -107,7 +107,7 @@ class Lanes:
     def draw(self, view: View, index: Sequence[int]) -> Items:
         """The batch of draws that begin at these rows."""
         reader = self.reader(view)
-        plan = view.plan(reader, np.array(index))
+        plan = reader.plan(np.array(index))
         taken: dict[str, Array] = {name: reader.take(column, at) for name, (column, at) in plan.takes.items()}
         assert len(plan.lowest) == len(index)
         return {**taken, **plan.made}

@@ -11,7 +11,7 @@ from common.errors import CheckpointError, ConfigError
 from learner.replay.queue import QueueReplay
 from learner.replay.reader import NothingToDrawError
 from learner.views.rollouts import Rollouts
-from learner.views.staleness import WeighedByAge
+from learner.views.staleness import AgeWeights
 from learner.views.transitions import Transitions
 from tests.learner.views.lanes import SCHEMA, Lanes
 
@@ -87,7 +87,9 @@ def test_a_resumed_queue_goes_on_with_the_same_rollouts_although_their_lane_bega
     for _ in range(21):
         lanes.play(5)  # 105 steps, so the next rollout begins with the second of the next five.
         drawn = drain(before)
-    after = QueueReplay(lanes.memory, WeighedByAge(Rollouts(SCHEMA, length=3), SCHEMA, 1.0), seed=0)
+    other = Rollouts(SCHEMA, length=3)
+    other.weigh = AgeWeights(SCHEMA, 1.0).add
+    after = QueueReplay(lanes.memory, other, seed=0)
     after.restore(before.state())
     lanes.play(5)
     found = drain(after)

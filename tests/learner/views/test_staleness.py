@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,14 +14,17 @@ from common.errors import ConfigError
 from learner.replay.prioritized import PrioritizedReplay
 from learner.replay.queue import QueueReplay
 from learner.replay.uniform import UniformReplay
+from learner.replay.view import View
 from learner.views.sequences import Sequences
-from learner.views.staleness import WeighedByAge
+from learner.views.staleness import AgeWeights, any_version
 from learner.views.transitions import Transitions
 from tests.learner.views.lanes import SCHEMA, Lanes
 
 
-def weighed(half_age: float = 5.0) -> WeighedByAge:
-    return WeighedByAge(Transitions(SCHEMA), SCHEMA, half_age)
+def weighed(half_age: float = 5.0, view: View | None = None, newest_model: Callable[[], int] = any_version) -> View:
+    view = view or Transitions(SCHEMA)
+    view.weigh = AgeWeights(SCHEMA, half_age, newest_model).add
+    return view
 
 
 def weight_of(at: int, newest_row: int, half_age: float) -> float:
@@ -57,7 +61,7 @@ def test_an_actor_that_is_behind_makes_no_other_actors_rows_younger(tmp_path: Pa
 def test_a_row_of_a_model_that_the_learner_does_not_have_makes_no_other_row_older(tmp_path: Path, ahead: int) -> None:
     lanes = Lanes(tmp_path)
     lanes.play(40)
-    view = WeighedByAge(Transitions(SCHEMA), SCHEMA, 5.0, newest_model=lambda: 20)  # Row 40 is of opt step 20.
+    view = weighed(newest_model=lambda: 20)  # Row 40 is of opt step 20.
     before = lanes.draw(view, [0, 10, 39])["weight"].tolist()
     lanes.play(1, ends=False, lane=1)
     lanes.memory.columns["version"][41] = ahead
@@ -70,7 +74,7 @@ def test_a_row_of_a_model_that_the_learner_does_not_have_makes_no_other_row_olde
 def test_rows_of_opt_steps_that_a_power_cut_has_undone_count_as_rows_of_the_newest_model(tmp_path: Path) -> None:
     lanes = Lanes(tmp_path)
     lanes.play(40)
-    view = WeighedByAge(Transitions(SCHEMA), SCHEMA, 5.0, newest_model=lambda: 10)
+    view = weighed(newest_model=lambda: 10)
     assert lanes.draw(view, [10, 20, 39])["weight"].tolist() == pytest.approx([1 / (1 + 5 / 5), 1.0, 1.0])
 
 
@@ -85,11 +89,10 @@ def test_every_buffer_gives_the_weights(tmp_path: Path, kind: type[UniformReplay
 def test_a_sequence_weighs_as_its_first_step(tmp_path: Path) -> None:
     lanes = Lanes(tmp_path)
     lanes.play(30)
-    view = WeighedByAge(Sequences(SCHEMA, length=4, burn_in=1), SCHEMA, 5.0)
+    view = weighed(view=Sequences(SCHEMA, length=4, burn_in=1))
     batch = lanes.draw(view, [6, 20])
     assert batch["weight"].tolist() == pytest.approx([weight_of(6, 30, 5.0), weight_of(20, 30, 5.0)])
     assert batch["obs/at"].shape == (2, 5)
-    assert (view.steps, view.reach, view.crosses_episodes, view.overlaps) == (4, 4, False, True)
 
 
 def test_prioritised_weights_are_multiplied(tmp_path: Path) -> None:
@@ -109,5 +112,5 @@ def test_prioritised_weights_are_multiplied(tmp_path: Path) -> None:
 
 def test_rows_with_a_weight_of_their_own_are_refused() -> None:
     schema = SCHEMA.plus(Column.of("weight", np.float32))
-    with pytest.raises(ConfigError, match=r"replay\.staleness: expected rows with a version and without 'weight'"):
-        WeighedByAge(Transitions(schema), schema, 5.0)
+    with pytest.raises(ConfigError, match=r"replay\.half_age: expected rows with a version and without 'weight'"):
+        AgeWeights(schema, 5.0)
