@@ -73,19 +73,20 @@ class AdminClient:
             CrossborderError: see ``fetch_status``.
         """
         with self._translating_errors():
-            asked = pb.CordonRequest(actors=_selection_to_pb(actors))
+            asked = pb.CordonRequest(actors=pb.ActorSelection(**actors.to_json()))
             return self._stub.Cordon(asked, timeout=ANSWER_SECONDS).actors
 
     def drain(self, actors: Selection) -> int:
         """Keep new actors out and have the selected actors leave; return how many were told to leave."""
         with self._translating_errors():
-            asked = pb.DrainRequest(actors=_selection_to_pb(actors))
+            asked = pb.DrainRequest(actors=pb.ActorSelection(**actors.to_json()))
             return self._stub.Drain(asked, timeout=ANSWER_SECONDS).actors
 
     def uncordon(self, actors: Selection) -> None:
         """Let the selected actors join again."""
         with self._translating_errors():
-            self._stub.Uncordon(pb.UncordonRequest(actors=_selection_to_pb(actors)), timeout=ANSWER_SECONDS)
+            asked = pb.UncordonRequest(actors=pb.ActorSelection(**actors.to_json()))
+            self._stub.Uncordon(asked, timeout=ANSWER_SECONDS)
 
     @contextmanager
     def _translating_errors(self) -> Iterator[None]:
@@ -112,37 +113,26 @@ class AdminClient:
 
 
 def _fleet_view(found: pb.StatusResponse) -> FleetView:
-    return FleetView(
-        at=time.monotonic(),
-        run_id=escape(found.run_id),
-        name=escape(found.name),
-        opt_steps=found.opt_steps,
-        inserted=found.inserted,
-        sampled=found.sampled,
-        replay_items=found.replay_items,
-        replay_capacity=found.replay_capacity,
-        return_mean=found.return_mean if found.HasField("return_mean") else None,
-        samples_per_insert=found.samples_per_insert if found.HasField("samples_per_insert") else None,
-        actors=tuple(map(_actor_view, found.actors)),
-        cordoned=_selection(found.cordoned),
-        drained=_selection(found.drained),
-    )
+    """The view of a run; ``FleetView`` has the fields of ``StatusResponse`` by name, but for ``newest``."""
+    values = _values_of(found) | {"at": time.monotonic(), "actors": tuple(map(_actor_view, found.actors))}
+    del values["newest"]
+    return FleetView(**values | {"cordoned": _selection(found.cordoned), "drained": _selection(found.drained)})
 
 
 def _selection(found: pb.ActorSelection) -> Selection:
     return Selection(frozenset(found.actor_ids), frozenset(map(escape, found.hosts)), found.all)
 
 
-def _selection_to_pb(actors: Selection) -> pb.ActorSelection:
-    return pb.ActorSelection(actor_ids=sorted(actors.actor_ids), hosts=sorted(actors.hosts), all=actors.everybody)
+def _actor_view(found: pb.ActorStatus) -> ActorView:
+    """The view of an actor; ``ActorView`` has the fields of ``ActorStatus`` by name."""
+    state = pb.ActorState.Name(found.state).removeprefix("ACTOR_STATE_").lower()
+    return ActorView(**_values_of(found) | {"state": state})
 
 
-def _actor_view(found: Message) -> ActorView:
-    """The view of an actor; ``ActorView`` has the fields of ``ActorStatus`` by name, None where one is absent."""
-    values: dict[str, Any] = {
+def _values_of(found: Message) -> dict[str, Any]:
+    """The values of a message by field: texts of the other side escaped, None where a field is absent."""
+    values = {
         field.name: getattr(found, field.name) if not field.has_presence or found.HasField(field.name) else None
         for field in found.DESCRIPTOR.fields
     }
-    state = pb.ActorState.Name(values["state"]).removeprefix("ACTOR_STATE_").lower()
-    texts = {name: escape(value) for name, value in values.items() if isinstance(value, str)}
-    return ActorView(**values | texts | {"state": state})
+    return {name: escape(value) if isinstance(value, str) else value for name, value in values.items()}

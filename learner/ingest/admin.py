@@ -68,8 +68,8 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
                 _actor_status(row, newest.opt_steps, now, evaluates=self._evaluates(row))
                 for row in core.registry.recent_rows(RECENT_SECONDS)
             ],
-            cordoned=_selection_to_pb(core.cordons.cordoned),
-            drained=_selection_to_pb(core.cordons.drained),
+            cordoned=pb.ActorSelection(**core.cordons.cordoned.to_json()),
+            drained=pb.ActorSelection(**core.cordons.drained.to_json()),
         )
 
     async def SetReplayRatio(  # noqa: N802
@@ -129,10 +129,6 @@ def _read_selection(asked: pb.ActorSelection, max_actors: int) -> Selection:
     if not actors or "" in actors.hosts:
         raise RefusedError(f"actors: expected ids, names of hosts, or all, found {actors}")
     return actors
-
-
-def _selection_to_pb(actors: Selection) -> pb.ActorSelection:
-    return pb.ActorSelection(actor_ids=sorted(actors.actor_ids), hosts=sorted(actors.hosts), all=actors.everybody)
 
 
 def _actor_status(row: np.void, newest_opt_steps: int, now: float, *, evaluates: bool) -> pb.ActorStatus:

@@ -47,7 +47,7 @@ class Selection:
         return Selection(self.actor_ids - other.actor_ids, self.hosts - other.hosts, self.everybody)
 
     def to_json(self) -> dict[str, Any]:
-        """The selection as values for JSON."""
+        """The selection as values for JSON; the keys are the fields of ``pb.ActorSelection``."""
         return {"actor_ids": sorted(self.actor_ids), "hosts": sorted(self.hosts), "all": self.everybody}
 
     @classmethod

@@ -96,7 +96,7 @@ class BesideRecorder:
         built.set_result(None)
         while (entry := self._waiting.get()) is not None:
             self._busy_since = time.monotonic()
-            self._do("training goes on without this record", lambda: _write(recorder, entry))
+            self._do(f"training goes on without the record of opt step {entry[0]}", lambda: _write(recorder, entry))
             self._busy_since = None
             if self._is_behind and self._waiting.empty():
                 log.info("%s has caught up; %d records are missing in it", self._name, self._left_out)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import time
@@ -22,7 +21,6 @@ from common.errors import PluginError
 from common.interfaces import RunIdentity
 from learner.records.masking import hide_user
 
-log = logging.getLogger(__name__)
 _TAG = "crossborder_run_id"
 """The tag by which the MLflow run of a resumed run is found again."""
 _NOT_IN_NAMES = re.compile(r"[^\w.\- /]")
@@ -46,7 +44,7 @@ class MlflowRecorder:
         config: of the run, without secrets.
 
     Raises:
-        PluginError: the MLflow run cannot be created. Later failures are logged, and training goes on.
+        PluginError: the MLflow run cannot be created.
     """
 
     def __init__(
@@ -92,22 +90,15 @@ class MlflowRecorder:
 
     def write(self, opt_steps: int, record: Mapping[str, float]) -> None:
         now = int(time.time() * 1000)
-        try:
-            self._client.log_batch(
-                self._run_id,
-                [Metric(_NOT_IN_NAMES.sub("_", key), value, now, opt_steps) for key, value in record.items()],
-            )
-        except MlflowException as error:
-            log.error("opt step %d: not recorded in MLflow: %s", opt_steps, error)
+        self._client.log_batch(
+            self._run_id, [Metric(_name(key), value, now, opt_steps) for key, value in record.items()]
+        )
 
     def flush(self) -> None:
         """Every record has been sent by ``write`` already."""
 
     def close(self) -> None:
-        try:
-            self._client.set_terminated(self._run_id)
-        except MlflowException as error:
-            log.error("the run is not ended in MLflow: %s", error)
+        self._client.set_terminated(self._run_id)
 
 
 def _name(key: str) -> str:

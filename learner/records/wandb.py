@@ -44,7 +44,7 @@ class WandbRecorder:
         config: of the run, without secrets.
 
     Raises:
-        PluginError: the W&B run cannot be created. Later failures are logged, and training goes on.
+        PluginError: the W&B run cannot be created.
     """
 
     def __init__(
@@ -91,16 +91,10 @@ class WandbRecorder:
 
     def write(self, opt_steps: int, record: Mapping[str, float]) -> None:
         # Not as W&B's own step, which must grow: a late score has a lower opt step, and a resumed run repeats steps.
-        try:
-            self._run.log({X_AXIS: opt_steps, **record})
-        except WandbError as error:
-            log.error("opt step %d: not recorded in W&B: %s", opt_steps, error)
+        self._run.log({X_AXIS: opt_steps, **record})
 
     def flush(self) -> None:
         """W&B's own process sends each record by itself."""
 
     def close(self) -> None:
-        try:
-            self._run.finish()
-        except WandbError as error:
-            log.error("the run is not ended in W&B: %s", error)
+        self._run.finish()

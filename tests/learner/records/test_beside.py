@@ -79,7 +79,7 @@ def test_an_error_of_a_recorder_costs_one_record(caplog: pytest.LogCaptureFixtur
     recorder.write(2, {})
     recorder.close()
     assert tracker.steps == [2]
-    assert "without this record: ValueError('a name that the service does not like')" in caplog.text
+    assert "without the record of opt step 1: ValueError('a name that the service does not like')" in caplog.text
 
 
 def test_the_end_of_a_run_does_not_wait_for_ever(
