@@ -262,11 +262,14 @@ class QAgent(OffPolicyAgent):
     def _learn_from(self, batch: Batch) -> Results:
         """One gradient step on a batch."""
         loss, prediction, target = self._loss(batch, self.qnet_tgt)
-        results = {"loss": loss.detach(), "pred_mean": prediction.detach().mean(), "tgt_mean": target.mean()}
+        results = {"loss": loss.detach(), **self._compare(batch, prediction.detach(), target)}
         grad_norm = descend(loss, self._optimizer, self.config.max_grad_norm)
-        if grad_norm is not None:
-            results["grad_norm"] = grad_norm
-        return results | measure_td_error(batch, prediction, target)
+        return results if grad_norm is None else results | {"grad_norm": grad_norm}
+
+    def _compare(self, batch: Batch, prediction: torch.Tensor, target: torch.Tensor) -> Results:
+        """The means of predictions and targets, and the TD errors."""
+        means = {"pred_mean": prediction.mean(), "tgt_mean": target.mean()}
+        return means | measure_td_error(batch, prediction, target)
 
     def _choose_next(self, batch: Batch, target_net: nn.Module) -> torch.Tensor:
         """The best next actions ``[B]``: in double DQN by the online network, otherwise by the target network."""

@@ -29,7 +29,6 @@ from common.agents.losses.sequence_losses import (
     undo_rescaling,
 )
 from common.agents.machinery.batches import Batch, draw, name_td_error
-from common.agents.machinery.optimization import descend
 from common.agents.machinery.update import Inference, Results
 from common.agents.network_agent import BatchSequences, Dueling, LossOfCritics
 from common.agents.networks.encoders import LeafSpaces, build_encoder
@@ -161,19 +160,11 @@ class R2D2(RecurrentAgent, QAgent):
         """Outputs of the network as sums of rewards."""
         return undo_rescaling(value) if self.config.value_rescaling else value
 
-    def _learn_from(self, batch: Batch) -> Results:
-        loss, prediction, target = self._loss(batch, self.qnet_tgt)
-        prediction, counts = prediction.detach(), batch["warm"]
-        results = {
-            "loss": loss.detach(),
-            "pred_mean": masked_mean(self._in_rewards(prediction), counts),
-            "tgt_mean": masked_mean(self._in_rewards(target), counts),
-        }
-        grad_norm = descend(loss, self._optimizer, self.config.max_grad_norm)
-        if grad_norm is not None:
-            results["grad_norm"] = grad_norm
+    def _compare(self, batch: Batch, prediction: torch.Tensor, target: torch.Tensor) -> Results:
+        counts = batch["warm"]
+        means = (masked_mean(self._in_rewards(values), counts) for values in (prediction, target))
         priority = sequence_priority(target - prediction, counts, self.config.max_share)
-        return results | name_td_error(batch, priority)
+        return dict(zip(("pred_mean", "tgt_mean"), means, strict=True)) | name_td_error(batch, priority)
 
     def _one_hot(self, number: torch.Tensor) -> torch.Tensor:
         """Numbers of actions from 1 on ``[B, T]`` as ``[B, T, A]``; all zeros for 0."""

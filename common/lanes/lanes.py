@@ -24,13 +24,16 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Protocol
 
+import numpy as np
+
+from common import spaces
 from common.action_masks import MASK, OBEY, find_masks
 from common.data import Array, Column, Items, Leaves
 from common.errors import PluginError
 from common.hints import nearest
 from common.interfaces import EnvSpec
 from common.lanes.interface_faults import Call, require_interface
-from common.leaves import describe_misfit, pick_lanes
+from common.leaves import copy_leaves, describe_misfit, pick_lanes, put_leaves
 from common.process.signals import put_signals_back
 
 log = logging.getLogger(__name__)
@@ -210,8 +213,10 @@ class Lanes(abc.ABC):
     pool: Any = None
     """Gives the earlier models of the run that play seats of the environment (``common.envs.players``); None: none."""
 
-    def __init__(self, spec: EnvSpec, n: int, name: str) -> None:
+    def __init__(self, spec: EnvSpec, n: int, picks: Picks, name: str) -> None:
         self.spec, self.n, self.name = spec, n, name
+        self._picks, self._picks_any = picks, bool(picks.info or picks.intervention)
+        self._watch = KeyWatch(picks)
         self.begins: Array | None = None
         """The lanes whose present observations begin an episode, ``[n]`` bool; None if none does."""
         self.keeper: EnvKeeper | None = None
@@ -276,6 +281,20 @@ class Lanes(abc.ABC):
         if MASK in info and self.masks is None and not self._is_told:
             self._is_told = True
             log.warning("%s: info has an %s, which agents do not obey: %s", self.name, MASK, OBEY)
+
+    def _intervene(self, outcome: Round, actions: Leaves, instead: Any, lanes: int | Array) -> None:
+        """Note that another action than the agent's was executed in a lane, or a batch of others in lanes ``[n]``."""
+        space, is_batch = self.spec.action_space, not isinstance(lanes, int)
+        if outcome.action is None or outcome.intervened is None:
+            outcome.action, outcome.intervened = copy_leaves(actions), np.zeros(self.n, bool)
+        try:
+            given = spaces.flatten(space, instead)
+            put_leaves(outcome.action, lanes, pick_lanes(given, lanes) if is_batch else given)
+        except (KeyError, IndexError, OverflowError, TypeError, ValueError) as error:
+            misfit = describe_misfit(space, instead, (self.n,) if is_batch else ())
+            what = "actions" if is_batch else "action"
+            raise PluginError(f"{self.name}: info['{self._picks.intervention}']: {what}: {misfit}") from error
+        outcome.intervened[lanes] = True
 
     def _end_call(self) -> None:
         """Note that no environment is busy any more, and put back the signals that one may have taken."""

@@ -14,8 +14,8 @@ from common.data import Leaves
 from common.errors import PluginError
 from common.interfaces import EnvSpec
 from common.lanes.interface_faults import require_info, require_pair
-from common.lanes.lanes import SEEDS, SUCCESS, AnyEnv, KeyWatch, Lanes, Picks, Round, close_env
-from common.leaves import as_shape, copy_leaves, describe_misfit, empty_leaves, pick_lanes, put_leaves
+from common.lanes.lanes import SEEDS, SUCCESS, AnyEnv, Lanes, Picks, Round, close_env
+from common.leaves import as_shape, copy_leaves, empty_leaves, pick_lanes, put_leaves
 from common.process.signals import put_signals_back
 
 _ARRAY = np.ndarray  # A global name is found faster than an attribute.
@@ -29,13 +29,12 @@ class PlainLanes(Lanes):
     """
 
     def __init__(self, envs: Sequence[AnyEnv], spec: EnvSpec, picks: Picks, name: str = "env") -> None:
-        super().__init__(spec, len(envs), name)
-        self.envs, self._picks, self._picks_any = list(envs), picks, bool(picks.info or picks.intervention)
+        super().__init__(spec, len(envs), picks, name)
+        self.envs = list(envs)
         self._obs = empty_leaves(spec.observation_space, self.n)
         self._shape = None if isinstance(self._obs, dict) else spec.observation_space.shape
         self._takes_numbers = spec.action_space.shape == ()  # Which no environment can change in place; see _elements.
         self._dtype: np.dtype[Any] | None = None  # Of the environments' arrays, if no value is lost by recording them.
-        self._watch = KeyWatch(picks)
         info = {key: np.zeros((self.n, *column.shape), column.dtype) for key, column in picks.info.items()}
         self._round = Round(np.zeros(self.n), np.zeros(self.n, bool), np.zeros(self.n, bool), self._obs, info=info)
         self._is_usual = True  # Whether the last round left all flags False.
@@ -272,19 +271,8 @@ class PlainLanes(Lanes):
             self._round.info[key][j] = as_shape(0 if value is None else value, column.shape, f"info['{key}']")
         instead = info.get(self._picks.intervention) if self._picks.intervention else None
         if instead is not None:
-            self._intervene(j, instead, actions)
-
-    def _intervene(self, j: int, instead: Any, actions: Leaves) -> None:
-        """Note that another action than the agent's was executed in lane j."""
-        self._is_usual, outcome = False, self._round
-        if outcome.action is None or outcome.intervened is None:
-            outcome.action, outcome.intervened = copy_leaves(actions), np.zeros(self.n, bool)
-        outcome.intervened[j] = True
-        try:
-            put_leaves(outcome.action, j, spaces.flatten(self.spec.action_space, instead))
-        except (KeyError, IndexError, OverflowError, TypeError, ValueError) as error:
-            misfit = describe_misfit(self.spec.action_space, instead)
-            raise PluginError(f"{self.name}: info['{self._picks.intervention}']: action: {misfit}") from error
+            self._is_usual = False
+            self._intervene(self._round, actions, instead, j)
 
     def _put(self, j: int, obs: Any) -> None:
         """Keep the observation of lane j."""

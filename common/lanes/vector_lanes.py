@@ -22,13 +22,12 @@ from common.lanes.lanes import (
     SUCCESS,
     AnyEnv,
     GameResult,
-    KeyWatch,
     Lanes,
     Picks,
     Round,
     close_env,
 )
-from common.leaves import as_shape, by_path, copy_leaves, describe_misfit, empty_leaves, on_host, pick_lanes, put_leaves
+from common.leaves import as_shape, by_path, copy_leaves, empty_leaves, on_host, pick_lanes, put_leaves
 
 
 class VectorLanes(Lanes):
@@ -49,7 +48,7 @@ class VectorLanes(Lanes):
     is_vector = True
 
     def __init__(self, env: AnyEnv, spec: EnvSpec, picks: Picks, name: str = "env") -> None:
-        super().__init__(spec, int(env.num_envs), name)
+        super().__init__(spec, int(env.num_envs), picks, name)
         if not 1 <= self.n <= MAX_LANES:
             raise PluginError(f"{name}: expected 1 to {MAX_LANES} lanes, found {self.n}")
         self._is_pool = hasattr(env, "all_env_ids")
@@ -60,7 +59,7 @@ class VectorLanes(Lanes):
         at_once = env.config["batch_size"] if self._is_pool else self.n
         if at_once != self.n:
             raise PluginError(f"env.params.batch_size: expected {self.n}, so that all lanes step, found {at_once}")
-        self._env, self._picks, self._watch = env, picks, KeyWatch(picks)
+        self._env = env
         self._mode = autoreset_mode(env)
         self._is_declared = self._is_pool or declares_autoreset(env)
         self._obs = empty_leaves(spec.observation_space, self.n)
@@ -279,7 +278,7 @@ class VectorLanes(Lanes):
 
     def _pick(self, outcome: Round, infos: Mapping[str, Any], actions: Leaves) -> None:
         """Take the wanted values from the infos of all lanes."""
-        if not (self._picks.info or self._picks.intervention):
+        if not self._picks_any:
             return
         done = None if outcome.ended is None else self._done
         for info, lanes in self._infos(infos, done):
@@ -298,17 +297,6 @@ class VectorLanes(Lanes):
                     self._intervene(outcome, actions, instead, having)
         if outcome.ended is not None:
             self._watch.end(len(outcome.ended))
-
-    def _intervene(self, outcome: Round, actions: Leaves, instead: Any, lanes: Array) -> None:
-        if outcome.action is None or outcome.intervened is None:
-            outcome.action, outcome.intervened = copy_leaves(actions), np.zeros(self.n, bool)
-        try:
-            given = spaces.flatten(self.spec.action_space, instead)
-            put_leaves(outcome.action, lanes, pick_lanes(given, lanes))
-        except (KeyError, IndexError, OverflowError, TypeError, ValueError) as error:
-            misfit = describe_misfit(self.spec.action_space, instead, (self.n,))
-            raise PluginError(f"{self.name}: info['{self._picks.intervention}']: actions: {misfit}") from error
-        outcome.intervened |= lanes
 
     def _lose(self, error: Exception | SystemExit) -> Round:
         """All lanes lose their episodes, and begin others in a new environment."""

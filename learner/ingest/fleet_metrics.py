@@ -19,8 +19,13 @@ RATE_SECONDS: Final = 10.0
 """The time between two looks at the actors. An actor reports at least once a second, so a rate is right to a tenth."""
 FIRST_RATE_SECONDS: Final = 1.0
 """The time between the first two looks, so that a run has rates soon."""
-RATED: Final = ("env_steps", "env_seconds", "inference_seconds", "wait_seconds")
-"""Columns of the actor table whose growth is measured."""
+GROWING: Final = {
+    "env_steps_per_second": ("Environment steps of an actor per second.", "env_steps"),
+    "env_share": ("Share of an actor's time in environments.", "env_seconds"),
+    "inference_share": ("Share of an actor's time spent on choosing actions.", "inference_seconds"),
+    "wait_share": ("Share of an actor's time for which it was held back.", "wait_seconds"),
+}
+"""By metric: what it is, and the column of the actor table whose growth it is."""
 
 
 class FleetRates:
@@ -50,7 +55,7 @@ class FleetRates:
             return
         rows, before, seconds = find_online_rows(), self._before, now - self._at
         _, here, there = np.intersect1d(rows["incarnation"], before["incarnation"], return_indices=True)
-        grown = {name: rows[name][here] - before[name][there] for name in RATED}
+        grown = {name: rows[name][here] - before[name][there] for _, name in GROWING.values()}
         self.rates = {name: np.maximum(growth, 0) / seconds for name, growth in grown.items()}
         self._at, self._before = now, rows
 
@@ -94,33 +99,38 @@ def fleet_metrics(core: IngestCore, rows: Array) -> Iterable[Metric]:
     yield gauge("crossborder_cordons", "Ids and hosts that are cordoned.", len(core.cordons.cordoned))
     text = "Actors by the release that they run."
     yield gauges("crossborder_actors_by_release", text, "version", _count_releases(rows))
-    rates = core.fleet_rates.rates
-    for name, text, values in (
-        ("last_seen_seconds", "Seconds since ingest last heard of an actor.", time.monotonic() - rows["last_seen"]),
-        (
-            "policy_lag_opt_steps",
-            "Opt steps between the newest model and the model of an actor's last batch.",
-            find_lags(core, rows),
-        ),
-        ("spool_bytes", "Bytes of rows of an actor that wait for an acknowledgement.", rows["spool_bytes"]),
-        ("episode_return", "Return of an actor's last episode.", rows["last_return"][rows["episodes"] > 0]),
-        (
-            "lateness_p99_seconds",
-            "Seconds of lateness that 99 of 100 steps of an actor did not exceed.",
-            rows["lateness_p99_seconds"][rows["ticks"] > 0],
-        ),
-        ("env_steps_per_second", "Environment steps of an actor per second.", rates.get("env_steps")),
-        ("env_share", "Share of an actor's time in environments.", rates.get("env_seconds")),
-        ("inference_share", "Share of an actor's time spent on choosing actions.", rates.get("inference_seconds")),
-        ("wait_share", "Share of an actor's time for which it was held back.", rates.get("wait_seconds")),
-    ):
+    for name, (text, _, values) in figures_of(core, rows).items():
         yield _quantiles(f"crossborder_fleet_{name}", text, values)
+    for name, (text, column) in GROWING.items():
+        yield _quantiles(f"crossborder_fleet_{name}", text, core.fleet_rates.rates.get(column))
 
 
-def find_lags(core: IngestCore, rows: Array) -> Array:
-    """Opt steps between the newest model and the model of the last batch, for each actor that has sent a batch."""
-    lags: Array = core.models.newest().opt_steps - rows["behaviour_opt_steps"][rows["items"] > 0]
-    return lags.clip(0)
+def figures_of(core: IngestCore, rows: Array) -> Mapping[str, tuple[str, Array, Array]]:
+    """The present figures of single actors by name: what each is, the rows of the actors that have it, its values."""
+    sent, finished, paced = (rows[rows[column] > 0] for column in ("items", "episodes", "ticks"))
+    return {
+        "last_seen_seconds": (
+            "Seconds since ingest last heard of an actor.",
+            rows,
+            time.monotonic() - rows["last_seen"],
+        ),
+        "policy_lag_opt_steps": (
+            "Opt steps between the newest model and the model of an actor's last batch.",
+            sent,
+            (core.models.newest().opt_steps - sent["behaviour_opt_steps"]).clip(0),
+        ),
+        "spool_bytes": (
+            "Bytes of rows of an actor that wait for an acknowledgement.",
+            rows,
+            rows["spool_bytes"],
+        ),
+        "episode_return": ("Return of an actor's last episode.", finished, finished["last_return"]),
+        "lateness_p99_seconds": (
+            "Seconds of lateness that 99 of 100 steps of an actor did not exceed.",
+            paced,
+            paced["lateness_p99_seconds"],
+        ),
+    }
 
 
 def _quantiles(name: str, text: str, values: Array | None) -> Metric:

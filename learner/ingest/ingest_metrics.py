@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -10,7 +9,7 @@ from prometheus_client.registry import Collector
 
 from common.data import Array
 from learner.ingest.core import IngestCore
-from learner.ingest.fleet_metrics import COUNTED, NAMES, find_lags, fleet_metrics
+from learner.ingest.fleet_metrics import COUNTED, NAMES, figures_of, fleet_metrics
 from learner.records.exposition import certificate_expiry, counter, counters, gauge, gauges, rank_info
 from learner.shared.actor_table import ActorState, plain_values
 
@@ -36,7 +35,7 @@ class IngestCollector(Collector):
         rows = self._core.registry.present_rows()
         yield from fleet_metrics(self._core, rows)
         if self._core.config.shows_each_actor:
-            yield from _by_actor(rows, find_lags(self._core, rows))
+            yield from _by_actor(self._core, rows)
 
     def _items(self) -> Iterable[Metric]:
         control, counts = self._core.control, self._core.counts
@@ -122,7 +121,7 @@ class IngestCollector(Collector):
         )
 
 
-def _by_actor(rows: Array, lags: Array) -> Iterable[Metric]:
+def _by_actor(core: IngestCore, rows: Array) -> Iterable[Metric]:
     """One series of each metric for each actor that holds an id, so never more than ``server.max_actors``."""
     labels = ("host", "name", "pid", "version")  # To find the process whose series these are.
     info = GaugeMetricFamily(
@@ -135,30 +134,8 @@ def _by_actor(rows: Array, lags: Array) -> Iterable[Metric]:
         name = f"crossborder_actor_{NAMES.get(column, column)}_total"
         if column != "env_hangs":  # It ends its actor.
             yield _fill(CounterMetricFamily(name, text, labels=["actor"]), rows, rows[column])
-    sent, finished, paced = (rows[rows[column] > 0] for column in ("items", "episodes", "ticks"))
-    for name, text, known, column_values in (
-        (
-            "last_seen_seconds",
-            "Seconds since ingest last heard of the actor.",
-            rows,
-            time.monotonic() - rows["last_seen"],
-        ),
-        ("spool_bytes", "Bytes of rows that wait for an acknowledgement.", rows, rows["spool_bytes"]),
-        (
-            "policy_lag_opt_steps",
-            "Opt steps between the newest model and the model of the actor's last batch.",
-            sent,
-            lags,
-        ),
-        ("episode_return", "Return of the actor's last episode.", finished, finished["last_return"]),
-        (
-            "lateness_p99_seconds",
-            "Seconds of lateness that 99 of 100 steps did not exceed.",
-            paced,
-            paced["lateness_p99_seconds"],
-        ),
-    ):
-        yield _fill(GaugeMetricFamily(f"crossborder_actor_{name}", text, labels=["actor"]), known, column_values)
+    for name, (text, known, figures) in figures_of(core, rows).items():
+        yield _fill(GaugeMetricFamily(f"crossborder_actor_{name}", text, labels=["actor"]), known, figures)
 
 
 def _fill(family: CounterMetricFamily | GaugeMetricFamily, rows: Array, values: Array) -> Metric:

@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from common.data import Array
 from common.parts import build_parts
 from learner.ingest.cordons import Selection
-from learner.ingest.fleet_metrics import FIRST_RATE_SECONDS, MAX_RELEASES, QUANTILES, RATE_SECONDS, RATED, FleetRates
+from learner.ingest.fleet_metrics import FIRST_RATE_SECONDS, GROWING, MAX_RELEASES, QUANTILES, RATE_SECONDS, FleetRates
 from learner.ingest.ingest_metrics import IngestCollector
 from learner.shared.actor_table import ActorState
 from tests.conftest import counting_config
@@ -105,7 +105,7 @@ class Looks:
 
 def rows(env_steps: dict[int, int]) -> Array:
     """A row for each incarnation, with its steps."""
-    made = np.zeros(len(env_steps), [("incarnation", "<u8"), *((name, "<f8") for name in RATED)])
+    made = np.zeros(len(env_steps), [("incarnation", "<u8"), *((name, "<f8") for _, name in GROWING.values())])
     made["incarnation"], made["env_steps"] = [*env_steps], [*env_steps.values()]
     return made
 
@@ -131,7 +131,7 @@ def test_rates_are_of_the_last_interval_and_of_actors_that_were_online_at_both_i
     looks.rows = rows({2: 700, 1: 10**6 + 40, 4: 9})
     rates.tick(looks.online)
     assert sorted(rates.rates["env_steps"]) == pytest.approx([40 / RATE_SECONDS, 200 / RATE_SECONDS])
-    assert rates.rates.keys() == set(RATED)
+    assert rates.rates.keys() == {name for _, name in GROWING.values()}
     looks.now += 2 * RATE_SECONDS
     rates.tick(looks.online)
     assert rates.rates["env_steps"].tolist() == [0, 0, 0]
