@@ -51,10 +51,20 @@ LIBRARIES: Final = (
     "yaml",
     "zstandard",
 )
-OURS: Final = ("actor.manager", "common.agents.dqn", "learner.loop.in_turns", "learner.loop.server")
-"""None of them imports gRPC, whose threads a forked process would lack."""
+OURS: Final = (
+    "actor.manager",
+    "actor.remote_worker",
+    "actor.worker",
+    "common.agents.dqn",
+    "learner.commands.learner_server",
+    "learner.ingest.ingest_child",
+    "learner.loop.in_turns",
+    "learner.loop.server",
+)
+"""None of them uses gRPC when it is imported: a forked process would lack the threads that gRPC starts at its start."""
 ROOT: Final = str(Path(__file__).parent.parent)
 FORKED_MODULES: Final = {
+    "actor.remote_worker",
     "actor.worker",
     "common.process.spare",
     "crossborder.sweeps.sweep_child",
