@@ -34,6 +34,7 @@ ELSEWHERE: Final[Mapping[str, str]] = {
     "crossborder-benchmark classic": "tests/crossborder/sweeps/test_crossborder_benchmark.py",
     "crossborder-launch hosts.yaml": "tests/clusters",
     "learner-server --config examples/own_parts.yaml --local-actors 2": "tests/e2e/test_own_parts.py",
+    "policy-export --run runs/cartpole-20250101-120000-1a2b --output policy.onnx": "tests/e2e/test_saved_policy.py",
 }
 """Which tests run the commands that are in no story; the tutorial's own test runs those of the tutorial."""
 

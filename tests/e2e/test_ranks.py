@@ -20,8 +20,6 @@ from tests.e2e.test_counting import CAPACITY
 from tests.e2e.test_resume import kept
 from tests.stored import assert_stored
 
-pytestmark = pytest.mark.own_children
-
 TORCHRUN = "torch.distributed.run"
 
 
@@ -39,6 +37,7 @@ def write_ranks_config(directory: Path, **trainer: Any) -> tuple[Path, list[str]
     return path, [f"127.0.0.1:{port + rank}" for rank in range(2)]
 
 
+@pytest.mark.own_children
 def test_a_rank_is_killed_and_all_go_on_with_every_acknowledged_row_there_once(
     start: Callable[..., Command], tmp_path: Path
 ) -> None:

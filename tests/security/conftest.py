@@ -17,8 +17,8 @@ from tests.conftest import PATIENCE, counting_config
 class Secured:
     """A learner host that lets in over TLS and with a token only, and the files it was given."""
 
-    changes: ClassVar[dict[str, Any]] = {}
-    """Laid over the sections of the configuration."""
+    changes: ClassVar[dict[str, Any]] = {"env": {"target": "tests.parts:PacedEnv"}}
+    """Laid over the sections of the configuration: an actor leaves the cores to others."""
 
     def __init__(self, directory: Path, **server: Any) -> None:
         self.certs = directory / "certs"

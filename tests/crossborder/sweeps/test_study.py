@@ -114,13 +114,9 @@ def test_a_process_that_ends_while_it_writes_a_line_stops_no_later_process(
     fate: str, code: int, tmp_path: Path
 ) -> None:
     study = open_study(tmp_path, space={"a": [1, 2]})
-
-    def run(does: str) -> int:
-        command, env = [sys.executable, "-c", OPENS + does], {**os.environ, "PYTHONPATH": str(Path.cwd())}
-        return subprocess.run(command, cwd=tmp_path, env=env, check=False, timeout=300).returncode
-
-    assert run(fate) == code
-    assert run("finish(study, 2)") == 0
+    command, env = [sys.executable, "-c", OPENS + fate], {**os.environ, "PYTHONPATH": str(Path.cwd())}
+    assert subprocess.run(command, cwd=tmp_path, env=env, check=False, timeout=300).returncode == code
+    finish(open_study(tmp_path, space={"a": [1, 2]}), 2)
     assert [trial.value for trial in study.finished()] == [0.0, 1.0]
 
 
