@@ -7,6 +7,7 @@ import importlib
 import operator
 import re
 import tomllib
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -101,9 +102,9 @@ def test_the_page_of_own_parts_shows_a_test_that_is_one_of_ours() -> None:
     assert shown in (ROOT / "tests" / "test_conformance.py").read_text()
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.stem)
-def test_the_page_of_own_parts_names_every_example(path: Path) -> None:
-    assert f"`examples/{path.name}`" in PAGES["own-parts.md"]
+def test_the_page_of_own_parts_names_every_example() -> None:
+    names = {f"`examples/{path.name}`" for path in (ROOT / "examples").glob("*.py")}
+    assert {name for name in names if name not in PAGES["own-parts.md"]} == set()
 
 
 def on_pages(pattern: str, *names: str) -> list[str]:
@@ -112,10 +113,9 @@ def on_pages(pattern: str, *names: str) -> list[str]:
     return sorted({found for text in texts for found in re.findall(rf"`({pattern})`", text)})
 
 
-@pytest.mark.parametrize("test", on_pages(r"tests/[\w/]+\.py::\w+"))
-def test_a_test_on_a_page_exists(test: str) -> None:
-    path, _, name = test.partition("::")
-    assert re.search(rf"^def {name}\(", (ROOT / path).read_text(), re.MULTILINE)
+def test_each_test_on_a_page_exists() -> None:
+    for path, _, name in (test.partition("::") for test in on_pages(r"tests/[\w/]+\.py::\w+")):
+        assert re.search(rf"^def {name}\(", (ROOT / path).read_text(), re.MULTILINE), f"{path}::{name}"
 
 
 def test_each_fault_on_the_page_of_reliability_has_its_tests() -> None:
@@ -134,14 +134,14 @@ def test_a_part_on_a_page_exists(target: str) -> None:
     assert callable(operator.attrgetter(path)(importlib.import_module(module)))
 
 
-@pytest.mark.parametrize("path", on_pages(r"\w[\w.-]*/[\w./-]+\.(?:py|md|mjs|yaml|proto)"))
-def test_a_file_on_a_page_exists(path: str) -> None:
-    assert (ROOT / path).is_file()
+def test_each_file_on_a_page_exists() -> None:
+    paths = on_pages(r"\w[\w.-]*/[\w./-]+\.(?:py|md|mjs|yaml|proto)")
+    assert [path for path in paths if not (ROOT / path).is_file()] == []
 
 
-@pytest.mark.parametrize("key", on_pages(rf"(?!metrics\.csv|env\.params\.)(?:{SECTIONS})\.[\w.]+(?:: \S+)?"))
-def test_a_setting_on_a_page_is_on_the_page_of_settings(key: str) -> None:
-    assert f"| `{key.partition(':')[0]}` |" in PAGES["configuration.md"]
+def test_each_setting_on_a_page_is_on_the_page_of_settings() -> None:
+    keys = on_pages(rf"(?!metrics\.csv|env\.params\.)(?:{SECTIONS})\.[\w.]+(?:: \S+)?")
+    assert [key for key in keys if f"| `{key.partition(':')[0]}` |" not in PAGES["configuration.md"]] == []
 
 
 OURS = rf"(?:{'|'.join(SCRIPTS)})"
@@ -154,24 +154,33 @@ def commands_in_blocks() -> list[str]:
     return sorted(set(found))
 
 
+def command_of(usage: str) -> str:
+    """The command, with its first word if that is a command of ``learner-server``."""
+    command, *words = usage.split()
+    first = [word for word in words[:1] if command == "learner-server" and word in learner_server.COMMANDS]
+    return " ".join([command, *first])
+
+
+@cache
 def commands() -> list[str]:
     """Our commands in blocks of code, and those between backticks."""
     return sorted({*commands_in_blocks(), *on_pages(rf"{OURS}(?: [^`]+)?")})
 
 
-@pytest.mark.parametrize("usage", commands())
-def test_a_command_on_a_page_takes_these_options(usage: str, capsys: pytest.CaptureFixture[str]) -> None:
-    command, *words = usage.split()
-    module, _, main = SCRIPTS[command].partition(":")
-    first = [word for word in words[:1] if command == "learner-server" and word in learner_server.COMMANDS]
+@pytest.mark.parametrize("command", [*SCRIPTS, *(f"learner-server {name}" for name in learner_server.COMMANDS)])
+def test_a_command_takes_all_options_that_pages_give_it(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    name, *first = command.split()
+    module, _, main = SCRIPTS[name].partition(":")
     with pytest.raises(SystemExit):
         getattr(importlib.import_module(module), main)([*first, "--help"])
-    assert {word for word in words if word.startswith("--")} <= set(re.findall(r"--[\w-]+", capsys.readouterr().out))
+    taken = set(re.findall(r"--[\w-]+", capsys.readouterr().out))
+    for usage in (usage for usage in commands() if command_of(usage) == command):
+        assert {word for word in usage.split() if word.startswith("--")} <= taken, usage
 
 
-@pytest.mark.parametrize("path", sorted({word for usage in commands() for word in re.findall(r"configs/\S+", usage)}))
-def test_a_configuration_on_a_page_is_one_of_ours(path: str) -> None:
-    assert (ROOT / path).is_file()
+def test_each_configuration_on_a_page_is_one_of_ours() -> None:
+    paths = {word for usage in commands() for word in re.findall(r"configs/\S+", usage)}
+    assert {path for path in paths if not (ROOT / path).is_file()} == set()
 
 
 def blocks(text: str) -> tuple[list[str], list[str]]:
@@ -257,10 +266,9 @@ def test_a_configuration_that_a_page_calls_by_a_files_name_is_whole() -> None:
         validate(RunConfig, yaml.safe_load(each))
 
 
-@pytest.mark.parametrize("word", SEARCHED.split())
-def test_a_search_leads_to_an_answer(word: str) -> None:
+def test_each_search_leads_to_an_answer() -> None:
     answers = PAGES["faq.md"] + PAGES["troubleshooting.md"]
-    assert re.search(rf"\b{word}", answers, re.IGNORECASE)
+    assert [word for word in SEARCHED.split() if not re.search(rf"\b{word}", answers, re.IGNORECASE)] == []
 
 
 @pytest.mark.parametrize("code", re.findall(r"^```python\n(?!--8<--)(.*?)^```", "\n".join(PAGES.values()), re.M | re.S))

@@ -14,32 +14,25 @@ from tests.conftest import ROOT
 
 GRAFANA = ROOT / "docker" / "grafana"
 WRITTEN: dict[str, dict[str, Any]] = {path.stem: json.loads(path.read_text()) for path in sorted(FOLDER.glob("*.json"))}
-PANELS = [
-    pytest.param(panel, id=f"{uid}-{panel['title']}")
-    for uid, dashboard in WRITTEN.items()
-    for panel in dashboard["panels"]
-    if panel["type"] != "row"
-]
+PANELS = [panel for dashboard in WRITTEN.values() for panel in dashboard["panels"] if panel["type"] != "row"]
 DATASOURCE = yaml.safe_load((GRAFANA / "provisioning/datasources/prometheus.yml").read_text())["datasources"][0]
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
 
 
-@pytest.mark.parametrize("panel", PANELS)
-def test_every_panel_has_a_title_a_unit_a_description_and_the_provisioned_source(panel: dict[str, Any]) -> None:
-    assert panel["title"]
-    assert panel["description"].endswith(".")
-    assert panel["fieldConfig"]["defaults"]["unit"]
+def test_every_panel_has_a_title_a_unit_a_description_and_the_provisioned_source() -> None:
+    assert PANELS
     source = {"type": DATASOURCE["type"], "uid": DATASOURCE["uid"]}
-    assert panel["targets"]
-    assert [panel["datasource"], *(target["datasource"] for target in panel["targets"])] == [source] * (
-        1 + len(panel["targets"])
-    )
+    for panel in PANELS:
+        assert panel["title"], panel
+        assert panel["description"].endswith("."), panel["title"]
+        assert panel["fieldConfig"]["defaults"]["unit"], panel["title"]
+        assert panel["targets"], panel["title"]
+        assert all(each["datasource"] == source for each in (panel, *panel["targets"])), panel["title"]
 
 
-@pytest.mark.parametrize("panel", PANELS)
-def test_every_expression_is_of_the_chosen_learner(panel: dict[str, Any]) -> None:
-    for target in panel["targets"]:
-        assert 'instance="$instance"' in target["expr"]
+def test_every_expression_is_of_the_chosen_learner() -> None:
+    expressions = [target["expr"] for panel in PANELS for target in panel["targets"]]
+    assert [each for each in expressions if 'instance="$instance"' not in each] == []
 
 
 @pytest.mark.parametrize("dashboard", WRITTEN.values(), ids=WRITTEN)
