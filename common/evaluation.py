@@ -145,7 +145,12 @@ class DefaultEvaluator:
             obs = lanes.observe()
             if lanes.begins is not None:
                 agent.begin(lanes.begins)
-            outcome = lanes.step(agent.sample(stacker.add(obs, lanes.begins)))
+            try:
+                actions = agent.sample(stacker.add(obs, lanes.begins))
+            except Exception:
+                lanes.require_indices(obs)
+                raise
+            outcome = lanes.step(actions)
             acting = runs if outcome.taken is None else runs & outcome.taken
             totals[acting] += outcome.reward[acting]
             has_acted |= acting

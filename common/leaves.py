@@ -75,7 +75,9 @@ def describe_misfit(space: gymnasium.Space[Any], value: Any, lanes: tuple[int, .
         except (IndexError, KeyError, TypeError, ValueError):
             return f"{expected} no such leaf in {describe(value)}"
         try:
-            fits = spaces.convert(found, leaf.dtype).shape == shape
+            values = spaces.convert(found, leaf.dtype)
+            indices = None if isinstance(leaf, gymnasium.spaces.Box) else domain
+            fits = values.shape == shape and (indices is None or indices.holds(values.reshape(-1)))
         except (OverflowError, TypeError, ValueError):
             fits = False
         if not fits:

@@ -185,5 +185,7 @@ def validate(model: type[SettingsT], values: object, where: str = "") -> Setting
                 problem = str(item["ctx"]["error"])
                 problems.append(f"{place}: {problem}" if place and not problem.startswith(place) else problem)
             else:
-                problems.append(f"{place or 'config'}: {_say_plainly(item['msg'])}, found {item['input']!r}")
+                is_word = type(item["input"]) is bool and item["type"] in ("literal_error", "path_type", "string_type")
+                hint = is_word * "; YAML takes on, off, yes and no for truth values: put quotes around such a text"
+                problems.append(f"{place or 'config'}: {_say_plainly(item['msg'])}, found {item['input']!r}{hint}")
         raise ConfigError("\n".join(problems)) from None

@@ -181,7 +181,8 @@ class Sampler:
         With a pace that was stopped, no step is taken. ``chosen`` are actions that the agent has chosen already.
 
         Raises:
-            PluginError: the agent did not give one action of its space for each lane.
+            PluginError: the agent did not give one action of its space for each lane, or failed with an observation
+                outside its space.
         """
         counters, lanes, records = self._counters, self._lanes, self._records
         began = self._ended or self._start_clock()
@@ -192,7 +193,11 @@ class Sampler:
             began = now
         # 1. The agent chooses, before the wait for the tick: the step begins at its tick.
         seen = self._stacker.add(obs, begins) if self._has_stacks else obs  # The call takes 0.1 of 2.5 µs.
-        actions = agent.sample(seen) if chosen is None else chosen
+        try:
+            actions = agent.sample(seen) if chosen is None else chosen
+        except Exception:
+            lanes.require_indices(obs)
+            raise
         acted = monotonic()
         records.begin(seen if self._makes_items else obs, begins, actions, agent.extras() if self._has_extras else None)
         if self._noted is not None:

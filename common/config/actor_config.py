@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, Self, TypedDict
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
@@ -102,10 +102,34 @@ class PushConfig(Settings):
     )
 
 
-class ActorConfig(Settings):
-    """The settings of an actor: the parts that it builds, and how it works."""
+class WorkerConfig(Settings):
+    """The environments that a worker steps, whoever chooses the actions."""
 
     env: EnvConfig = Field(description="The environment, a gymnasium.Env or a gymnasium.vector.VectorEnv.")
+    envs_per_actor: Annotated[int, Field(ge=1, le=MAX_ENVS_PER_ACTOR)] = Field(
+        1,
+        description="The number of environments (lanes) that one actor steps; its agent acts in all of them at once. "
+        "A vector environment brings its own number.",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _names_parts_in_full(cls, values: Any) -> Any:
+        return write_out(values)
+
+    @model_validator(mode="after")
+    def _has_one_lane(self) -> Self:
+        if self.env.rate_hz is not None and self.envs_per_actor != 1:
+            raise ValueError(
+                "envs_per_actor: expected 1 with env.rate_hz, since a robot is one lane, found "
+                f"{self.envs_per_actor}; start an actor for each robot"
+            )
+        return self
+
+
+class ActorConfig(WorkerConfig):
+    """The settings of an actor: the parts that it builds, and how it works."""
+
     agent: PluginConfig = Field(description="The agent, a crossborder.Agent.")
     step_processor: PluginConfig | None = Field(
         None,
@@ -113,11 +137,6 @@ class ActorConfig(Settings):
         "StepProcessor, which makes self-contained items of the steps. null sends the rows as they are.",
     )
     push: PushConfig = Field(PushConfig(), description="How actors hand over their rows.")
-    envs_per_actor: Annotated[int, Field(ge=1, le=MAX_ENVS_PER_ACTOR)] = Field(
-        1,
-        description="The number of environments (lanes) that one actor steps; its agent acts in all of them at once. "
-        "A vector environment brings its own number.",
-    )
     evaluator: EvaluatorConfig = Field(EvaluatorConfig(), description="How the agent is scored.")
 
     def to_json(self) -> str:
@@ -144,29 +163,6 @@ class ActorConfig(Settings):
         except ValueError as error:  # Also for an integer of too many digits.
             raise ConfigError(f"{where}: expected JSON, found {len(text)} characters of other text: {error}") from error
         return validate(cls, values, where)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _names_parts_in_full(cls, values: Any) -> Any:
-        return write_out(values)
-
-    @model_validator(mode="after")
-    def _has_one_lane(self) -> ActorConfig:
-        require_one_lane(self.env, self.envs_per_actor)
-        return self
-
-
-def require_one_lane(env: EnvConfig, n_envs: int) -> None:
-    """Check that an actor with a rate has one environment.
-
-    Raises:
-        ValueError: it has several.
-    """
-    if env.rate_hz is not None and n_envs != 1:
-        raise ValueError(
-            f"envs_per_actor: expected 1 with env.rate_hz, since a robot is one lane, found {n_envs}; start an actor "
-            "for each robot"
-        )
 
 
 def _with_infinities(value: Any) -> Any:

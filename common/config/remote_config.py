@@ -4,30 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from common.config.actor_config import MAX_ENVS_PER_ACTOR, require_one_lane
+from common.config.actor_config import WorkerConfig
 from common.config.nested import assign, read_yaml
 from common.config.run_config import RunConfig
 from common.errors import ConfigError
-from common.plugins.part_config import EnvConfig
-from common.plugins.short_names import write_out
-from common.settings import Settings, validate
+from common.settings import validate
 from common.wire.address import split_address
 
 
-class RemoteConfig(Settings):
+class RemoteConfig(WorkerConfig):
     """A worker that steps environments here, while an acting service chooses the actions."""
 
     policy: str = Field(
         description="The address at which the acting service listens, HOST:PORT; NAME=HOST:PORT, if the service has "
         "several policies."
-    )
-    env: EnvConfig = Field(description="The environment, a gymnasium.Env or a gymnasium.vector.VectorEnv.")
-    envs_per_actor: Annotated[int, Field(ge=1, le=MAX_ENVS_PER_ACTOR)] = Field(
-        1, description="The number of environments (lanes). A vector environment brings its own number."
     )
 
     @property
@@ -61,16 +55,6 @@ class RemoteConfig(Settings):
                     "actors of a learner have ids; give each worker a file with its own wrappers"
                 )
         self.env.check("env", frozenset())
-
-    @model_validator(mode="before")
-    @classmethod
-    def _names_parts_in_full(cls, values: Any) -> Any:
-        return write_out(values)
-
-    @model_validator(mode="after")
-    def _has_one_lane(self) -> RemoteConfig:
-        require_one_lane(self.env, self.envs_per_actor)
-        return self
 
 
 def read_remote_config(path: Path | None, policy: str | None, overrides: Sequence[str] = ()) -> RemoteConfig:

@@ -259,6 +259,16 @@ class Lanes(abc.ABC):
             "(env.wrappers)"
         )
 
+    def require_indices(self, obs: Leaves) -> None:
+        """Look at observations ``[n, *shape]`` with which an agent failed: it may have used one as an index.
+
+        Raises:
+            PluginError: one of their whole numbers is outside its space.
+        """
+        given = spaces.unflatten(self.spec.observation_space, obs)
+        if describe_misfit(self.spec.observation_space, given, (self.n,)):
+            raise self.misfit(given, (self.n,))
+
     def _require_allowed(self, obs: Leaves, lanes: Array) -> None:
         """Look at the masks in observations, ``[k, *shape]`` of lanes ``[k]``, after which an episode goes on."""
         if self.masks is None:

@@ -37,7 +37,7 @@ class PlainLanes(Lanes):
         self._dtype: np.dtype[Any] | None = None  # Of the environments' arrays, if no value is lost by recording them.
         info = {key: np.zeros((self.n, *column.shape), column.dtype) for key, column in picks.info.items()}
         self._round = Round(np.zeros(self.n), np.zeros(self.n, bool), np.zeros(self.n, bool), self._obs, info=info)
-        self._is_usual = True  # Whether the last round left all flags False.
+        self._is_usual = False  # Whether the last round left all flags False.
         self._rounds = 0
         self._returns, self._began = [0.0] * self.n, [0] * self.n  # Of the present episodes.
         self._left_over: tuple[Any] | None = None  # The outcome that ``go_on`` has left to ``step``, if it has.
@@ -132,7 +132,12 @@ class PlainLanes(Lanes):
         left, choosing, ended = None, 0.0, monotonic()
         for _ in range(most):
             # 1. Choose an action; an odd one is left to ``step``, which refuses it by name.
-            actions = sample(kept)
+            try:
+                actions = sample(kept)
+            except Exception:
+                keep(seen, given, rewards)
+                self.require_indices(kept)
+                raise
             acted = monotonic()
             choosing += acted - ended
             if type(actions) is not _ARRAY or actions.dtype is not action_dtype or actions.shape != action_shape:
@@ -170,7 +175,8 @@ class PlainLanes(Lanes):
 
     def step(self, actions: Leaves) -> Round:
         outcome = self._round
-        if not self._is_usual:
+        was_usual = self._is_usual
+        if not was_usual:
             self._clear(outcome)
         self._rounds += 1
         # ``go_on`` has stepped the only lane already, and leaves the outcome of a step that was not usual to this call.
@@ -203,8 +209,9 @@ class PlainLanes(Lanes):
                 require_info(self.name, info)
             if self._picks_any:
                 self._pick(j, info, actions)
-            if not goes_on:  # The episode ends; the lane is reset when the next round is observed.
+            if not (was_usual and goes_on):  # An environment that gives None as a flag does so from the beginning.
                 self._require_numbers(reward, terminated, truncated)
+            if not goes_on:  # The episode ends; the lane is reset when the next round is observed.
                 outcome.terminated[j], outcome.truncated[j] = terminated, truncated
                 success, self._is_usual = info.get(SUCCESS), False
                 outcome.returns.append(returns[j])

@@ -80,7 +80,13 @@ class Policy:
         begins = np.array([lane not in self._begun for lane in lanes])
         self._begun.update(lanes)
         named = np.array(lanes, np.int64) if self._has_lanes else None
-        actions = self._sample(obs, begins) if named is None else self.sample(obs, begins, named)
+        try:
+            actions = self._sample(obs, begins) if named is None else self.sample(obs, begins, named)
+        except Exception as error:  # The agent may have used a number outside its space as an index.
+            for misfit in (describe_misfit(self.spec.observation_space, observation) for observation in observations):
+                if misfit is not None:
+                    raise PluginError(f"policy: observation: {misfit}") from error
+            raise
         return [unflatten(self.spec.action_space, pick_lanes(actions, i)) for i in range(len(lanes))]
 
     def _read(self, observation: Any) -> Leaves:

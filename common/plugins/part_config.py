@@ -22,6 +22,8 @@ MAX_STACK: Final = 16
 """The most frames in one observation."""
 _CHECKED: Final = frozenset({"bool", "int", "float", "str", "None"})
 """The types whose values are compared with the annotations of a target that has no ``Config``."""
+_NO_MEMORY: Final = "allocate memory|out of memory|Storage size calculation overflowed"
+"""What torch's errors say, which are RuntimeErrors."""
 MAX_RATE_HZ: Final = 1000.0
 """The highest rate of an actor: the system wakes a process a tenth of a millisecond late."""
 
@@ -44,14 +46,20 @@ class PluginConfig(Settings):
             given: arguments for every target.
 
         Raises:
-            PluginError: the part needs the home of a user that has none. A part may raise any other error.
+            PluginError: it needs the home of a user that has none, or too much memory. It may raise any other error.
         """
         target = part_loading.load_part(self.target)
         if optional:
             named = inspect.signature(target).parameters.keys() - self.params.keys()
             given |= {name: value for name, value in optional.items() if name in named}
-        with keeping_globals(self.target), naming_missing_home(self.target):
-            return target(**given, **self.params)
+        try:
+            with keeping_globals(self.target), naming_missing_home(self.target):
+                return target(**given, **self.params)
+        except (MemoryError, RuntimeError) as error:
+            if not isinstance(error, MemoryError) and not re.search(_NO_MEMORY, str(error)):
+                raise
+            reason = str(error).partition("\n")[0]
+            raise PluginError(f"{self.target}: expected params for which there is memory here: {reason}") from error
 
     def check(
         self, where: str, given: Set[str], params_at: str | None = None, *, optional: Set[str] = frozenset()

@@ -5,16 +5,18 @@ from __future__ import annotations
 import argparse
 import logging
 import math
+import resource
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, Final, Generic, TextIO, TypeVar
 
 from common.cores import read_cores
-from common.errors import CrossborderError
+from common.errors import CrossborderError, PluginError
 from common.hints import nearest
 from common.home import expand_home
 from common.process.log import LogFormat, escape, escape_lines, setup_logging
@@ -27,6 +29,9 @@ Main = Callable[[Sequence[str] | None], int]
 """Runs a command with these words, None for those of this process; returns its exit code."""
 SHELLS: Final = ("bash", "zsh", "tcsh", "fish", "powershell")
 """The shells for which shtab writes completion scripts."""
+
+LEAST_FILES: Final = 128
+"""The file descriptors that a learner with a few actors needs, and some to spare. Systems allow 256 or more."""
 
 
 class PrintCompletion(argparse.Action):
@@ -149,6 +154,19 @@ def as_path(text: str) -> Path:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
+def as_output(text: str) -> Path:
+    """The type of an option for a file that is written after long work: a file that cannot be is told before it."""
+    path = as_path(text)
+    try:
+        TemporaryFile(dir=path.parent).close()
+        why = "it is a directory" if path.is_dir() else None
+    except OSError as error:
+        why = error.strerror
+    if why is not None:
+        raise argparse.ArgumentTypeError(f"{path}: cannot be written: {why}")
+    return path
+
+
 def as_cores(text: str) -> tuple[int, ...]:
     """The type of an option that takes a list of cores; see ``read_cores``."""
     try:
@@ -199,6 +217,7 @@ def run_until_signal(command: str, form: LogFormat, act: Callable[[StopSignals],
     """
     signals = StopSignals()
     try:
+        _require_descriptors()
         act(signals)
     except CrossborderError as error:
         if signals.received is None or error.exit_code:  # An error with exit code 0 only says that ``act`` had to stop.
@@ -210,6 +229,12 @@ def run_until_signal(command: str, form: LogFormat, act: Callable[[StopSignals],
     finally:
         signals.ignore()
     return signals.exit_code
+
+
+def _require_descriptors() -> None:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if 0 <= soft < LEAST_FILES:  # No limit is -1.
+        raise PluginError(f"open files: expected a limit of at least {LEAST_FILES}, found {soft}: raise it (ulimit -n)")
 
 
 def tell_exit(error: BaseException) -> int:

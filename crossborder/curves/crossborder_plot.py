@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from common.errors import ConfigError
 from common.hints import nearest
-from common.process.command import Parser, as_path, at_least, command_of
+from common.process.command import Parser, as_output, as_path, at_least, command_of
 from common.process.standard_streams import answers
 from crossborder.curves.learning_curve import SCORE, Curve, is_pruned, read_curve
 from learner.shared.durable import replace_text
@@ -54,8 +54,8 @@ def parser() -> Parser:
     made.add_value("--by", "KEY.KEY", "group runs by this value of their configurations")
     _add_curve_options(made)
     made.add_value("--title", "TEXT", "the title above the picture", default="")
-    made.add_value("--output", "FILE", "the picture, a .png, .svg or .pdf file", as_path, default=Path("curves.png"))
-    made.add_value("--csv", "FILE", "a file that gets the points of the curves", as_path)
+    made.add_value("--output", "FILE", "the picture, a .png, .svg or .pdf file", as_output, default="curves.png")
+    made.add_value("--csv", "FILE", "a file that gets the points of the curves", as_output)
     return made
 
 

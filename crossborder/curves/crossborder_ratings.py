@@ -9,7 +9,7 @@ import numpy as np
 
 from common.config.pool_config import POOL
 from common.errors import ConfigError
-from common.process.command import Parser, as_path, command_of
+from common.process.command import Parser, as_output, as_path, command_of
 from common.process.standard_streams import answers
 from crossborder.curves.picture import plain_style, save_figure
 from learner.models.games import Games
@@ -27,7 +27,7 @@ def parser() -> Parser:
     """The command's options."""
     made = Parser("crossborder-ratings", __doc__ or "", EXAMPLES)
     made.add_value("run", "RUN", "the run's directory", as_path)
-    made.add_value("--output", "FILE", "the picture (default: RUN/ratings.png)", as_path)
+    made.add_value("--output", "FILE", "the picture (default: RUN/ratings.png)", as_output)
     return made
 
 

@@ -6,7 +6,7 @@ import argparse
 import json
 from collections.abc import Mapping
 
-from common.process.command import Parser, as_path
+from common.process.command import Parser, as_output
 from crossborder.policies.policy_command import make_policy_parser, policy_command_of
 
 EXAMPLES = """\
@@ -18,7 +18,7 @@ EXAMPLES = """\
 def parser() -> Parser:
     """The command's options."""
     made = make_policy_parser("policy-export", __doc__, EXAMPLES)
-    made.add_value("--output", "FILE.onnx", "the file that gets the policy", as_path, is_required=True)
+    made.add_value("--output", "FILE.onnx", "the file that gets the policy", as_output, is_required=True)
     return made
 
 

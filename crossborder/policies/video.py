@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -44,6 +45,25 @@ def make_filmable(picture: Any) -> Any:
     return np.pad(colours, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
 
 
+class Films(RecordVideo):
+    """Notices a film that was not written whole: the program that encodes it fails without a word."""
+
+    def stop_recording(self) -> None:
+        from moviepy.video.io.ffmpeg_reader import ffmpeg_parse_infos  # noqa: PLC0415 - named if it is missing
+
+        path, frames = Path(self.video_folder) / f"{self._video_name}.mp4", len(self.recorded_frames)
+        try:
+            super().stop_recording()  # type: ignore[no-untyped-call]
+            if frames:
+                ffmpeg_parse_infos(str(path))  # It reads the index, which comes last.
+        except OSError as error:
+            self.recording, self.recorded_frames = False, []
+            free = f"{shutil.disk_usage(path.parent).free:,} bytes are free on its disk"
+            raise RunDirectoryError(
+                f"{path}: {frames} pictures could not be written as a film: {free}\n{error}"
+            ) from error
+
+
 @contextmanager
 def filming(config: EnvConfig, directory: Path, name: str) -> Iterator[Env]:
     """Build an environment whose episodes are written to ``{name}-episode-{i}.mp4``, one file for each.
@@ -55,13 +75,15 @@ def filming(config: EnvConfig, directory: Path, name: str) -> Iterator[Env]:
 
     Raises:
         PluginError: the environment renders no pictures, or a package for videos is not installed.
-        RunDirectoryError: the directory cannot be written.
+        RunDirectoryError: the directory or a film cannot be written.
     """
     env = _build_rendering(config)
     try:
         _check_picture(env, config.target)
-        env = _record(env, directory, name)
+        env = films = _record(env, directory, name)
         yield env
+        if films.recording:
+            films.stop_recording()  # Here, since an error of a close is only logged.
     except DependencyNotInstalled as error:
         raise PluginError(f"{error}; for videos: pip install 'crossborder[video]'") from error
     finally:
@@ -97,8 +119,8 @@ def _check_picture(env: Env, target: str) -> None:
         )
 
 
-def _record(env: Env, directory: Path, name: str) -> Env:
+def _record(env: Env, directory: Path, name: str) -> Films:
     try:
-        return RecordVideo(Filmable(env), str(directory), episode_trigger=lambda _: True, name_prefix=name)
+        return Films(Filmable(env), str(directory), episode_trigger=lambda _: True, name_prefix=name)
     except OSError as error:
         raise RunDirectoryError(f"{directory}: videos cannot be written: {error.strerror}") from error

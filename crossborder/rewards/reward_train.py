@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from common.process.command import Parser, as_path, at_least, command_of, positive
+from common.process.command import Parser, as_output, as_path, at_least, command_of, positive
 from common.process.standard_streams import answers
 
 EXAMPLES = """\
@@ -26,7 +26,7 @@ def parser() -> Parser:
         metavar="DIR",
         help="directories of labelled episodes (.npz)",
     )
-    made.add_value("--output", "FILE", "the file that gets the classifier", as_path, is_required=True)
+    made.add_value("--output", "FILE", "the file that gets the classifier", as_output, is_required=True)
     made.add_argument(
         "--key",
         nargs="+",

@@ -164,7 +164,6 @@ def save_classifier(classifier: Classifier, path: Path) -> None:
     """
     tensors = {name: tensor.contiguous() for name, tensor in classifier.net.state_dict().items()}
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         replace_bytes(path, save(tensors, {METADATA: classifier.facts.model_dump_json()}))
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be written: {error}") from error

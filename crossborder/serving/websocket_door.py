@@ -14,6 +14,7 @@ from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request as HttpRequest
 from websockets.http11 import Response
+from websockets.protocol import State
 from websockets.typing import Origin
 
 from common.errors import AddressError, CrossborderError
@@ -77,6 +78,7 @@ class WebSocketDoor:
         """
         connections = logging.getLogger(f"{__name__}.connections")
         connections.setLevel(logging.WARNING)  # Clients come and go.
+        connections.addFilter(_is_fault)
         origins: list[Origin | None] = [None, *map(Origin, self._config.origins)]
         tls = self._make_tls()
         try:
@@ -208,6 +210,13 @@ class WebSocketDoor:
         except ConnectionClosed:
             log.debug("the client has gone before it was told")
         await socket.close(_CLOSE_CODES.get(type(error), 1008), name)
+
+
+def _is_fault(record: logging.LogRecord) -> bool:
+    """Whether a record tells of a fault. websockets takes a client for one that sends more than a refused request."""
+    protocol = getattr(getattr(record, "websocket", None), "protocol", None)
+    is_refused = protocol is not None and protocol.state is State.CONNECTING and protocol.eof_sent
+    return not (is_refused and record.exc_info and isinstance(record.exc_info[1], AssertionError))
 
 
 def _bound(socket: ServerConnection, n_bytes: int) -> None:

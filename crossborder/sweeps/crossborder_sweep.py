@@ -38,7 +38,7 @@ def parser() -> Parser:
 def _sweep(arguments: argparse.Namespace, console: Console | None, signals: StopSignals) -> None:
     from crossborder.sweeps.directory import SweepDirectory
     from crossborder.sweeps.results import over_seeds, table, write_results
-    from crossborder.sweeps.study import SweepStudy
+    from crossborder.sweeps.study import SweepStudy, naming_database_errors
     from crossborder.sweeps.sweep_check import check_sweep
     from crossborder.sweeps.sweep_config import load_sweep, warn_of_unequal_steps
     from crossborder.sweeps.sweeping import Sweeper
@@ -55,7 +55,7 @@ def _sweep(arguments: argparse.Namespace, console: Console | None, signals: Stop
     # 2. The trials. Other commands may run trials of the same sweep at the same time.
     stopping = threading.Event()
     directory = SweepDirectory(arguments.dir or Path("sweeps") / arguments.sweep.stem, sweep)
-    with naming_write_errors(directory.path):
+    with naming_write_errors(directory.path), naming_database_errors():
         study = SweepStudy(directory, arguments.study)
         signals.on_stop = stopping.set
         Sweeper(directory, study, stopping, console, jobs=arguments.jobs, trials=arguments.trials).run()

@@ -21,8 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-import yaml
-
+from common.config.nested import to_yaml
 from common.config.run_config import dump_config, load_config
 from common.errors import ConfigError, RunDirectoryError
 from common.shared.mapped import wait_for_lock
@@ -61,7 +60,8 @@ class SweepDirectory:
 
     def _begin_or_find(self) -> None:
         file = self.path / "sweep.yaml"
-        if file.exists():
+        # Without these, the file is a user's own. The sweeps of the former release have no file of the study's name.
+        if file.exists() and (self._study_file.exists() or (self.path / "trials").exists()):
             before, now = load_sweep(file).model_dump(mode="json"), self.sweep.model_dump(mode="json")
             adds_trials = not now["space"] and {*before["seeds"]} <= {*now["seeds"]}
             may_change = (*_MAY_CHANGE, "seeds") if adds_trials else _MAY_CHANGE
@@ -74,16 +74,17 @@ class SweepDirectory:
                     "begin a new sweep in another directory (--dir)"
                 )
         else:
-            begun = {"lock", self.base.name, self._study_file.name}  # A sweep that was killed while it began.
+            # A sweep that was killed while it began has a study's name; a config.yaml alone is that of a run or a user.
+            begun = {"lock", self._study_file.name, *[self.base.name] * self._study_file.exists()}
             others = sorted(name for each in self.path.iterdir() if (name := each.name) not in begun and name[0] != ".")
-            if others:  # A run has a config.yaml too, which a sweep would replace.
+            if others:
                 raise RunDirectoryError(
-                    f"{self.path}: expected a sweep (sweep.yaml) or an empty directory, found "
+                    f"{self.path}: expected a sweep ({self._study_file.name}) or an empty directory, found "
                     f"{', '.join(others[:5])}; begin the sweep in another directory (--dir)"
                 )
-            replace_text(self.base, dump_config(base_config(self.sweep)))
             replace_text(self._study_file, f"{self.path.resolve().name}-{secrets.token_hex(4)}\n")
-        replace_text(file, yaml.safe_dump(self.sweep.model_dump(mode="json"), sort_keys=False))
+            replace_text(self.base, dump_config(base_config(self.sweep)))
+        replace_text(file, to_yaml(self.sweep.model_dump(mode="json")))
 
     def _has_another_config(self) -> bool:
         """Whether the sweep's file, if it is still there, says something else than when the sweep began."""

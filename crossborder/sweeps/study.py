@@ -6,7 +6,8 @@ import itertools
 import json
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ try:
     import optuna
 except ImportError as error:
     raise PluginError(f"{error}; pip install 'crossborder[sweep]'") from error
-from optuna.exceptions import ExperimentalWarning
+from optuna.exceptions import ExperimentalWarning, StorageInternalError
 from optuna.pruners import BasePruner, MedianPruner, NopPruner
 from optuna.samplers import BaseSampler, RandomSampler, TPESampler
 from optuna.storages import BaseStorage, JournalStorage, get_storage
@@ -69,11 +70,20 @@ def _open_journal(directory: SweepDirectory) -> BaseStorage:
 def _open_database(url: str) -> BaseStorage:
     try:
         return get_storage(url)
-    except (SQLAlchemyError, ImportError) as error:
+    except (SQLAlchemyError, ImportError, RuntimeError, ValueError) as error:  # The last two are of other versions.
         reason = str(error).splitlines()[0]  # The URL may hold a password, and is not repeated.
         raise ConfigError(
             f"--study: expected the URL of a database that can be opened, such as sqlite:///study.db: {reason}"
         ) from error
+
+
+@contextmanager
+def naming_database_errors() -> Iterator[None]:
+    """Raise ConfigError if the database of ``--study`` fails in this context; it may go away while trials run."""
+    try:
+        yield
+    except (SQLAlchemyError, StorageInternalError) as error:
+        raise ConfigError(f"--study: the database fails: {str(error.__cause__ or error).splitlines()[0]}") from error
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from common.process.signals import StopSignals
 from common.process.standard_streams import answers, own_streams
 from learner.records.status import format_return
 from learner.storage.run_lock import require_free
-from learner.storage.rundir import find_work, has_rows, require_readable
+from learner.storage.rundir import default_run_dir, find_work, has_rows, require_readable, require_writable
 
 if TYPE_CHECKING:
     from learner.loop.run import Result
@@ -247,6 +247,7 @@ def _check(config: RunConfig, arguments: argparse.Namespace) -> None:
         Mirror(config.storage.mirror)
     if config.trainer.cores is not None:
         require_usable(config.trainer.cores, "trainer.cores")
+    require_writable(config.run_dir or default_run_dir(config.name))
     parts = build_learner_parts(config)
     try_opt(config, parts)
     # 2. All rows and policies from elsewhere must fit the parts.

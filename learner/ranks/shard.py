@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
+from typing import Any
 
 import torch
 
@@ -48,12 +47,11 @@ class ShardBuffer(BufferOver):
         super().__init__(shard)
         self._place, self._turns = place, turns
         self._gives_tensors, self._prioritized = gives_tensors, prioritized
-        self._arrays: tuple[int, Items] | None = None
-        self._tensors: tuple[int, dict[str, torch.Tensor]] | None = None
-        """The number of draws and the batch that no opt step has used yet."""
+        self._kept = dict[str, tuple[int, Any]]()
+        """By method, the number of draws and the batch that no opt step has used yet."""
 
     def __len__(self) -> int:
-        return len(self._buffer) or int(self._arrays is not None or self._tensors is not None)
+        return len(self._buffer) or int(bool(self._kept))
 
     def batch(self, size: int) -> Items:
         """Draw this rank's share of ``size`` draws.
@@ -63,36 +61,25 @@ class ShardBuffer(BufferOver):
             ConfigError: the ranks cannot have equal shares.
             RankLostError: see ``Turns``.
         """
-        share = self._place.share(size)
-        with self._drawing():
-            if self._arrays is None or self._arrays[0] != share:
-                self._arrays = share, self._buffer.batch(share)
-        scale = self._agree()
-        (_, batch), self._arrays = self._arrays, None
-        return batch if scale is None else {**batch, "weight": batch["weight"] * scale}
+        items: Items = self._draw("batch", size)
+        return items
 
     def tensors(self, size: int) -> dict[str, torch.Tensor] | None:
         """Draw as ``batch`` does, but tensors on the device; None if the shard gives arrays only."""
-        if not self._gives_tensors:
-            return None
-        share = self._place.share(size)
-        with self._drawing():
-            if self._tensors is None or self._tensors[0] != share:
-                drawn = self._buffer.tensors(share)
-                assert drawn is not None, "the shard gives tensors"
-                self._tensors = share, drawn
-        scale = self._agree()
-        (_, batch), self._tensors = self._tensors, None
-        return batch if scale is None else {**batch, "weight": batch["weight"] * scale}
+        return self._draw("tensors", size) if self._gives_tensors else None
 
-    @contextmanager
-    def _drawing(self) -> Iterator[None]:
-        """If this rank has nothing to draw from, tell the others before the error is raised."""
-        try:
-            yield
-        except NothingToDrawError:
-            self._turns.ask(has_drawn=False)
-            raise
+    def _draw(self, method: str, size: int) -> Any:
+        """Draw by a method of the shard, or take what is kept; if there is nothing, tell the others before raising."""
+        share = self._place.share(size)
+        if method not in self._kept or self._kept[method][0] != share:
+            try:
+                self._kept[method] = share, getattr(self._buffer, method)(share)
+            except NothingToDrawError:
+                self._turns.ask(has_drawn=False)
+                raise
+        scale = self._agree()
+        _, batch = self._kept.pop(method)
+        return batch if scale is None else {**batch, "weight": batch["weight"] * scale}
 
     def _agree(self) -> float | None:
         """Agree with the other ranks to use the drawn shares; return the factor of the weights, if draws have any."""

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, Final
 
 from common.depth import parse_json
@@ -173,6 +174,12 @@ class RunDir:
             (self.path / "config.yaml").unlink(missing_ok=True)  # Alone, it would look like the file of a run.
             shutil.rmtree(self.shared, ignore_errors=True)
         self._lock.close()
+
+
+def require_writable(path: Path) -> None:
+    """Raise RunDirectoryError if the directory of a run can neither be made nor written; nothing is made."""
+    with naming_write_errors(path):
+        TemporaryFile(dir=next(place for place in (path / "x").absolute().parents if place.exists())).close()
 
 
 def require_readable(path: Path) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from common.agents.dqn import DQN
 from common.config.actor_config import EvaluatorConfig
 from common.data import Array, Model, Record
 from common.errors import ConfigError, PluginError
@@ -83,6 +84,19 @@ def test_invariant_10_episode_i_starts_from_seed_plus_i_every_time() -> None:
 def test_an_episode_that_does_not_end_is_cut_off() -> None:
     evaluation = DefaultEvaluator(SeedEnv(), EvaluatorConfig(episodes=1, seed=5, max_steps=2)).evaluate(Idle())
     assert evaluation.score == 10.0
+
+
+def test_a_number_outside_its_space_with_which_an_agent_fails_is_the_environments_fault() -> None:
+    class Outside(SeedEnv):
+        observation_space = gymnasium.spaces.Discrete(3)  # type: ignore[assignment]
+
+        def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+            return 3, {}
+
+    env = Outside()
+    agent = DQN(spec_of(env), seed=0, epsilon=0.0, device="cpu", units=[8])
+    with pytest.raises(PluginError, match=r"observation: expected int64 \[1\] of 0 to 2, found int64 \[1\] 3"):
+        DefaultEvaluator(env, EvaluatorConfig(episodes=1)).evaluate(agent)
 
 
 def test_the_score_is_the_mean_undiscounted_return() -> None:

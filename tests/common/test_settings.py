@@ -163,6 +163,9 @@ def test_what_the_former_release_does_not_know_is_left_out_as_long_as_it_has_its
     assert validate(Holder, held.model_dump(mode="json", exclude=unknown_before(held))) == held
 
 
+WORDS = "; YAML takes on, off, yes and no for truth values: put quotes around such a text"
+
+
 class Kinds(Settings):
     units: tuple[int, ...] = Field((64,), description="A list.")
     steps: int = Field(1, description="An integer.")
@@ -184,6 +187,9 @@ class Kinds(Settings):
         ("steps", 1.5, "expected an integer, found 1.5"),
         ("rate", "fast", "expected a number, found 'fast'"),
         ("name", 1, "expected a text, found 1"),
+        ("name", True, f"expected a text, found True{WORDS}"),
+        ("choice", False, f"expected 'a' or 'b', found False{WORDS}"),
+        ("units", True, "expected a list, found True"),
         ("is_on", "perhaps", "expected true or false, found 'perhaps'"),
         ("part", 3, "expected keys and values, found 3"),
         ("choice", "c", "expected 'a' or 'b', found 'c'"),

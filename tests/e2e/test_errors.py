@@ -88,6 +88,22 @@ WRONG: dict[str, tuple[dict[str, Any], int, str]] = {
         2,
         r"DQN: expected a Discrete or MultiDiscrete action space",
     ),
+    # More than any process can address: no host would begin to give it.
+    "an agent that needs more memory than there is": (
+        {"agent": {"target": "common.agents.iqn:IQN", "params": {"units": [1 << 50]}}},
+        3,
+        r"common\.agents\.iqn:IQN: expected params for which there is memory here: .*tried to allocate \d+ bytes",
+    ),
+    "a network whose size has too many digits": (
+        {"agent": {**DQN, "params": {"units": [1 << 62]}}},
+        3,
+        r"common\.agents\.dqn:DQN: expected params for which there is memory here: ",
+    ),
+    "a run directory that cannot be made": (
+        {"agent": DQN, "run_dir": "/proc/runs/1"},
+        4,
+        r"/proc/runs/1: cannot be written: No such file or directory",
+    ),
     "a source that does not exist": (
         {"agent": DQN, "replay": {"sources": {"demonstrations": {"dataset": "runs/nowhere", "share": 0.25}}}},
         14,

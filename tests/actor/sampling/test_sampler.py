@@ -17,6 +17,7 @@ from gymnasium.wrappers import Autoreset
 from actor.sampling.guard import Guard
 from actor.sampling.sampler import Sampler, spread
 from actor.stat import ActorCounters
+from common.agents.dqn import DQN
 from common.data import Array, Column, Items, Schema
 from common.errors import PluginError, SchemaMismatchError
 from common.interfaces import Agent, EnvSpec, RowMap
@@ -254,6 +255,52 @@ def test_a_wrong_action_among_many_rounds_is_refused_and_the_steps_before_it_are
     sampler.flush(parts.agent, sink)
     assert_same(sink.items(), expected_rows(7, 3))
     assert counters.env_steps == 3
+
+
+DISCRETE, GRID = gymnasium.spaces.Discrete(4, start=2), gymnasium.spaces.MultiDiscrete(np.array([[2, 3]]))
+OUTSIDE: list[tuple[Any, Any, Any, str]] = [
+    (gymnasium.spaces.Discrete(4), 3, 7, r"expected int64 \[1\] of 0 to 3, found int64 \[1\] 7"),
+    (DISCRETE, np.int64(2), np.int64(1), r"expected int64 \[1\] of 2 to 5, found int64 \[1\] 1"),
+    (GRID, np.array([[1, 2]]), np.array([[0, 3]]), r"expected int64 \[1, 1, 2\], found int64 \[1, 1, 2\] from 0 to 3"),
+    (
+        gymnasium.spaces.Dict(a=gymnasium.spaces.Tuple([DISCRETE, GRID])),
+        {"a": (5, np.array([[0, 0]]))},
+        {"a": (6, np.array([[0, 0]]))},
+        r"leaf 'a/0': expected int64 \[1\] of 2 to 5, found int64 \[1\] 6",
+    ),
+]
+
+
+@pytest.mark.parametrize(("space", "good", "bad", "message"), OUTSIDE, ids=["zero", "start", "grid", "inner"])
+@pytest.mark.parametrize("mode", [None, AutoresetMode.NEXT_STEP])
+def test_an_agent_that_fails_with_a_number_outside_its_space_names_the_environments_fault(
+    space: Any, good: Any, bad: Any, message: str, mode: AutoresetMode | None
+) -> None:
+    class Wandering(gymnasium.Env[Any, Any]):
+        observation_space, action_space = space, gymnasium.spaces.Discrete(2)
+        steps = 0
+
+        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+            return good, {}
+
+        def step(self, action: Any) -> Any:
+            self.steps += 1
+            return good if self.steps < 4 else bad, 0.0, False, False, {}
+
+    dqn = partial(DQN, seed=0, epsilon=0.0, device="cpu", units=[8])
+    sink, parts = KeptBatches(100), make_parts(together([Wandering()], mode), dqn)
+    sampler = Sampler(parts, ActorCounters(), seed=7)
+    with pytest.raises(PluginError, match=f"^env tests.parts:CountingEnv: observation: {message}; correct the space"):
+        sampler.act_for(60.0, parts.agent, sink, sink.limits)
+    sampler.flush(parts.agent, sink)
+    assert len(sink.items()["reward"]) == 4, "the steps before are kept"
+
+
+def test_an_agents_own_index_error_is_raised_as_it_is() -> None:
+    table: list[Array] = []
+    parts = make_parts([CountingEnv()], lambda s: Acts(s, lambda _: table[1]))
+    with pytest.raises(IndexError):
+        act(parts, 1)
 
 
 def _counted() -> tuple[ActorCounters, KeptBatches]:

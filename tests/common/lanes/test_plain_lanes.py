@@ -119,6 +119,8 @@ def test_whole_numbers_that_fit_are_taken_in_any_dtype(given: Any) -> None:
         ({"reward": np.array([1.0])}, r"reward: expected a number, found array\(\[1.\]\)"),
         ({"reward": [1.0]}, "reward: expected a number, found"),
         ({"reward": None}, "reward: expected a number, found None"),
+        ({"terminated": None, "truncated": None}, "terminated: expected a bool, found None"),
+        ({"truncated": None}, "truncated: expected a bool, found None"),
         ({"terminated": [False]}, r"terminated: expected a bool, found \[False\]"),
         ({"truncated": "False"}, "truncated: expected a bool, found 'False'"),
         ({"truncated": np.array([True, False])}, "truncated: expected a bool, found array"),

@@ -8,6 +8,7 @@ import gymnasium
 import numpy as np
 import pytest
 
+from common.agents.dqn import DQN
 from common.config.actor_config import ActorConfig
 from common.data import Array
 from common.errors import PluginError
@@ -101,6 +102,22 @@ def test_an_observation_that_does_not_fit_is_refused_in_words(space: str, observ
     spec = spec_of(Observing(space))
     policy = Policy(Remembering(spec, seed=0, epsilon=0.0, device="cpu"), spec)
     with pytest.raises(PluginError, match=f"^policy: observation: .*{re.escape(message)}"):
+        policy(observation)
+
+
+@pytest.mark.parametrize(
+    ("space", "observation", "message"),
+    [
+        ("discrete", 10, "expected int64 [] of 3 to 9, found int64 [] 10"),
+        ("tuple", (np.array([1, 3]), np.zeros(2)), "leaf '0': expected int64 [2], found int64 [2] from 1 to 3"),
+    ],
+)
+def test_a_number_outside_its_space_with_which_the_agent_fails_is_told(
+    space: str, observation: Any, message: str
+) -> None:
+    spec = spec_of(Observing(space))
+    policy = Policy(DQN(spec, seed=0, epsilon=0.0, device="cpu", units=[8]), spec)
+    with pytest.raises(PluginError, match=f"^policy: observation: {re.escape(message)}$"):
         policy(observation)
 
 

@@ -12,10 +12,19 @@ import pytest
 import shtab
 
 from common.errors import AddressError, CrossborderError
-from common.process.command import SHELLS, Parser, at_least, command_of, positive, run_until_signal, tell_error
+from common.process.command import (
+    SHELLS,
+    Parser,
+    as_output,
+    at_least,
+    command_of,
+    positive,
+    run_until_signal,
+    tell_error,
+)
 from common.process.signals import StopSignals
 from common.wire.rpc import StoppingError
-from tests.conftest import ROOT
+from tests.conftest import ROOT, python_of
 
 
 @pytest.fixture
@@ -176,3 +185,28 @@ def test_after_a_signal_an_error_is_told_unless_it_only_says_that_the_command_wa
 
     assert run_until_signal("brew", "text", stop) == code
     assert ("port 1 is taken" in capsys.readouterr().err) == (code == 5)
+
+
+def test_a_file_that_cannot_be_written_is_told_before_the_work(
+    parser: Parser, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parser.add_argument("--output", type=as_output)
+    for place, why in (
+        (tmp_path, "it is a directory"),
+        (tmp_path / "no" / "file", "No such file or directory"),
+        (Path("/proc/file"), ""),
+    ):
+        error = refusal(parser, f"--leaves green --output {place}", capsys)
+        assert f"argument --output: {place}: cannot be written: {why}" in error
+    assert parser.parse_args(["--leaves", "green", "--output", str(tmp_path / "tea")]).output == tmp_path / "tea"
+    assert list(tmp_path.iterdir()) == [], "nothing is left of the look"
+
+
+@pytest.mark.parametrize("name", ["actor-worker", "crossborder-files", "learner-server", "replay-inspect"])
+def test_too_few_file_descriptors_are_told_in_one_line(name: str) -> None:
+    words = {"actor-worker": ["--learner", "localhost:1"], "learner-server": ["--config", "configs/cartpole.yaml"]}
+    line = shlex.join([*python_of(name), *words.get(name, ["nowhere"])])
+    limited = ["/bin/sh", "-c", f"ulimit -n 40; exec {line}"]
+    found = subprocess.run(limited, cwd=ROOT, capture_output=True, text=True, check=False)
+    told = f"{name}: open files: expected a limit of at least 128, found 40: raise it (ulimit -n)\n"
+    assert (found.returncode, found.stderr) == (3, f"{told}{name}: exit code 3: docs/exit-codes.md#exit-code-3\n")

@@ -88,7 +88,6 @@ def test_scores_are_shares_of_a_range() -> None:
         (["bytes"], "bytes/metrics.csv: expected a CSV file, found another"),
         (["runs/dqn-0", "--record", "los"], "did you mean 'loss'?"),
         (["runs/dqn-0", "--range", "CartPole-v0=0:1"], "--range CartPole-v0: expected the task of a run (did you mean"),
-        (["runs/dqn-0", "--csv", "no/where.csv"], "no/where.csv: cannot be written"),
     ],
 )
 def test_a_mistake_ends_the_command_with_an_error_that_names_it(

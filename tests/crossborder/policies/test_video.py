@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import resource
 import sys
 from pathlib import Path
 from typing import Any
@@ -96,3 +97,25 @@ def test_arrays_that_are_no_pictures_are_refused(tmp_path: Path) -> None:
     config = EnvConfig(target=f"{__name__}:Drawn", params={"shape": [2, 8, 8, 3]})
     with pytest.raises(PluginError, match=r"Drawn renders arrays \[2, 8, 8, 3\]"), filming(config, tmp_path, "best"):
         pytest.fail("there is nothing to film")
+
+
+@pytest.mark.parametrize("bytes_left", [40, 1500], ids=["none", "half"])
+@pytest.mark.parametrize("is_last", [True, False])
+def test_a_film_for_which_the_disk_has_no_room_is_an_error(tmp_path: Path, bytes_left: int, *, is_last: bool) -> None:
+    message = r"videos/best-episode-0.mp4: 21 pictures could not be written as a film: [\d,]+ bytes are free on its"
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def film() -> None:
+        with filming(CART_POLE, tmp_path / "videos", "best") as env:
+            env.reset(seed=0)
+            for i in range(20):
+                env.step(i % 2)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (bytes_left, limits[1]))  # Of the program that encodes.
+            if not is_last:
+                env.reset()
+
+    try:
+        with pytest.raises(RunDirectoryError, match=message):
+            film()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)

@@ -37,7 +37,7 @@ def test_training_repeats_itself_and_leaves_the_random_numbers_of_torch_alone() 
 
 
 def test_a_written_classifier_is_read_back_and_nothing_else_is_left(tmp_path: Path) -> None:
-    classifier, path = untrained({"camera": (3, 16, 16)}), tmp_path / "models" / "reward.safetensors"
+    classifier, path = untrained({"camera": (3, 16, 16)}), tmp_path / "reward.safetensors"
     save_classifier(classifier, path)
     assert load_classifier(path).facts == classifier.facts
     assert list(path.parent.iterdir()) == [path]

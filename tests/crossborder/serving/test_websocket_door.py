@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import logging
 import socket
 import ssl
 from collections.abc import Callable, Iterator
@@ -265,6 +266,21 @@ def test_web_pages_connect_only_from_origins_that_are_named(talk_to: TalkTo, ser
     with pytest.raises(InvalidStatus) as refused:
         talk_to(service, origin=Origin("https://elsewhere.example"))
     assert refused.value.response.status_code == 403
+
+
+@pytest.mark.parametrize(
+    "headers", ["", "Upgrade: websocket\r\nConnection: Upgrade\r\nOrigin: https://evil.example\r\n"]
+)
+def test_a_client_that_sends_more_than_a_request_that_is_refused_leaves_no_traceback(
+    talk_to: TalkTo, service: Service, headers: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with socket.create_connection(split_address(str(service.places.websocket)), PATIENCE) as client:
+        client.sendall(f"GET / HTTP/1.1\r\nHost: x\r\n{headers}\r\n".encode() + b"\xff" * 10)
+        while client.recv(1024):  # Until the service has ended the connection.
+            pass
+    talk_to(service).ask(describe={})  # The service has logged by now what it had to say about the first client.
+    logging.getLogger("crossborder.serving.websocket_door.connections").error("a fault", exc_info=AssertionError())
+    assert [record.message for record in caplog.records] == ["a fault"]
 
 
 def test_a_message_beyond_the_limit_ends_the_connection(talk_to: TalkTo) -> None:

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import csv
 import signal
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -84,6 +86,16 @@ def test_results_that_cannot_be_written_are_told_by_name(tmp_path: Path, capsys:
     in_their_way.mkdir()
     assert crossborder_sweep.main(words) == 4
     assert f"crossborder-sweep: {tmp_path / 'sweep'}: cannot be written: Is a directory" in capsys.readouterr().err
+
+
+def test_a_database_that_fails_after_it_was_opened_is_told_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with closing(sqlite3.connect(tmp_path / "study.db")) as database:
+        database.execute("CREATE TABLE studies (of_another_program INTEGER)")
+    words = [str(write_sweep(tmp_path)), "--dir", str(tmp_path / "sweep"), "--study", f"sqlite:///{tmp_path}/study.db"]
+    assert crossborder_sweep.main(words) == 2
+    assert "--study: the database fails: (sqlite3.OperationalError) table studies has no" in capsys.readouterr().err
 
 
 def test_the_check_finds_a_wrong_setting_before_anything_is_made(

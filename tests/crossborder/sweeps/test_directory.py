@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from common.config.nested import to_yaml
 from common.config.run_config import load_config
 from common.errors import ConfigError, RunDirectoryError
 from crossborder.sweeps.directory import SweepDirectory
@@ -87,9 +88,28 @@ def test_a_sweep_does_not_begin_in_the_directory_of_something_else(tmp_path: Pat
     run.mkdir()
     for name in ("config.yaml", "run.json"):
         (run / name).write_text("of the run")
-    with pytest.raises(RunDirectoryError, match=r"run: expected a sweep \(sweep.yaml\) or an empty.*found run.json;"):
+    with pytest.raises(RunDirectoryError, match=r"run: expected a sweep \(study.name\) or an empty.*found config"):
         SweepDirectory(run, make_sweep(tmp_path))
     assert (run / "config.yaml").read_text() == "of the run"
+
+
+@pytest.mark.parametrize("name", ["sweep.yaml", "config.yaml"])
+def test_a_sweep_does_not_take_a_users_own_file_for_its_own(tmp_path: Path, name: str) -> None:
+    sweep, own = make_sweep(tmp_path), tmp_path / "mine" / name
+    own.parent.mkdir()
+    own.write_text(to_yaml(sweep.model_dump(mode="json")))
+    before = own.read_text()
+    with pytest.raises(RunDirectoryError, match=f"mine: expected a sweep .* or an empty directory, found {name};"):
+        SweepDirectory(own.parent, sweep)
+    assert own.read_text() == before
+
+
+def test_a_sweep_of_the_former_release_goes_on_which_had_no_file_with_its_name(tmp_path: Path) -> None:
+    sweep = make_sweep(tmp_path)
+    directory = SweepDirectory(tmp_path / "sweep", sweep)
+    directory.place_of(0)
+    (directory.path / "study.name").unlink()
+    assert SweepDirectory(tmp_path / "sweep", sweep).read_study_name() == "sweep"
 
 
 def test_a_sweep_that_was_killed_while_it_began_begins(tmp_path: Path) -> None:

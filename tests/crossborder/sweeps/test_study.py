@@ -145,7 +145,9 @@ def test_choices_of_the_example_are_values_of_its_lists(tmp_path: Path) -> None:
     assert {values[WORTH] for values in finish(study, 12)} == {1.0, None}
 
 
-@pytest.mark.parametrize("url", ["study.db", "nosuch://optuna:secret@db/sweeps", "sqlite:///{}/missing/study.db"])
+@pytest.mark.parametrize(
+    "url", ["study.db", "nosuch://optuna:secret@db/sweeps", "sqlite:///{}/missing/study.db", "redis://h"]
+)
 def test_a_database_that_cannot_be_opened_is_told_without_its_password(tmp_path: Path, url: str) -> None:
     with pytest.raises(ConfigError, match=r"--study: expected the URL of a database that can be opened") as error:
         open_study(tmp_path, url)
