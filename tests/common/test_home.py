@@ -19,7 +19,7 @@ import learner
 from common.config.server_config import TlsConfig
 from common.errors import ConfigError, PluginError
 from common.plugins.part_config import PluginConfig
-from common.process.command import Parser, as_path
+from common.process.command import Parser, as_output, as_path
 from common.settings import Settings, validate
 from common.wire.tokens import TokenSource
 from common.wire.trust import Trust
@@ -69,7 +69,8 @@ def test_each_option_for_a_path_knows_the_home(command: str, monkeypatch: pytest
     with pytest.raises(SystemExit):
         main_of(command)([])
     paths = [each for each in options if each.metavar in {"DIR", "DIR2", "DIR3", "FILE", "FILE.onnx", "RUN"}]
-    plain = [each for each in paths if each.type is not as_path and each.dest != "overrides"]  # Settings have a test.
+    known = (as_path, as_output)
+    plain = [each for each in paths if each.type not in known and each.dest != "overrides"]  # Settings have a test.
     assert [each.option_strings or each.dest for each in plain] == []
     assert [each.option_strings or each.dest for each in options if each.type is Path] == []
 
@@ -80,6 +81,8 @@ def test_the_home_is_put_into_settings_and_options_and_kept_for_other_hosts(monk
     assert validate(TlsConfig, files).certificate == Path("/home/of/mine/a.pem")
     assert validate(Trust, files).certificate == Path("~/a.pem")
     assert as_path("~/a/b") == Path("/home/of/mine/a/b")
+    with pytest.raises(argparse.ArgumentTypeError, match=r"^/home/of/mine/a: cannot be written"):
+        as_output("~/a")
     assert as_path("a/~") == Path("a/~")
 
 

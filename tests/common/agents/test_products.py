@@ -128,15 +128,16 @@ KINDS: dict[str, Kind] = {
 
 @pytest.mark.parametrize("name", KINDS)
 def test_captured_updates_and_actions_are_the_eager_ones_bit_for_bit_by_either_library(name: str) -> None:
-    kind, learnt = KINDS[name], {}
+    kind = KINDS[name]
     settings: list[ProductChoice] = ["onednn", "torch"]
     for setting in settings:
         choose_products(setting)
         columns = items(*kind[1:])
-        learnt[setting] = learn(kind, ItemMemory(columns), "captured")
-        assert learnt[setting] == learn(kind, ItemMemory(columns), "eager")
-        assert learnt[setting] == learn(kind, ItemMemory(columns), "captured"), "the next run"
-    assert learnt["onednn"] != learnt["torch"], "oneDNN computed nothing"
+        learnt = learn(kind, ItemMemory(columns), "captured")
+        with Counted() as counted:  # On some processors both libraries compute the same bits.
+            assert learnt == learn(kind, ItemMemory(columns), "eager")
+        assert (ONEDNN in counted.calls) == (setting == "onednn")
+        assert learnt == learn(kind, ItemMemory(columns), "captured"), "the next run"
 
 
 def test_results_of_onednn_do_not_depend_on_where_memory_begins() -> None:
