@@ -75,7 +75,9 @@ class SweepDirectory:
                 )
         else:
             # A sweep that was killed while it began has a study's name; a config.yaml alone is that of a run or a user.
-            begun = {"lock", self._study_file.name, *[self.base.name] * self._study_file.exists()}
+            begun = {"lock", self._study_file.name}
+            if self._study_file.exists():
+                begun.add(self.base.name)
             others = sorted(name for each in self.path.iterdir() if (name := each.name) not in begun and name[0] != ".")
             if others:
                 raise RunDirectoryError(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
 
 import torch
 
@@ -15,6 +16,9 @@ from learner.ranks.turns import Turns
 from learner.replay.prioritized import PrioritizedReplay
 from learner.replay.reader import NothingToDrawError
 from learner.replay.shared_buffer import BufferOver
+
+Draw: TypeAlias = Callable[[int], Mapping[str, Any] | None]
+"""``batch`` or ``tensors`` of a shard."""
 
 
 class ShardBuffer(BufferOver):
@@ -47,8 +51,8 @@ class ShardBuffer(BufferOver):
         super().__init__(shard)
         self._place, self._turns = place, turns
         self._gives_tensors, self._prioritized = gives_tensors, prioritized
-        self._kept = dict[str, tuple[int, Any]]()
-        """By method, the number of draws and the batch that no opt step has used yet."""
+        self._kept = dict[Draw, tuple[int, Mapping[str, Any]]]()
+        """By method of the shard: the number of draws, and their batch, which no opt step has used yet."""
 
     def __len__(self) -> int:
         return len(self._buffer) or int(bool(self._kept))
@@ -61,25 +65,31 @@ class ShardBuffer(BufferOver):
             ConfigError: the ranks cannot have equal shares.
             RankLostError: see ``Turns``.
         """
-        items: Items = self._draw("batch", size)
-        return items
+        return self._draw(self._buffer.batch, size)
 
     def tensors(self, size: int) -> dict[str, torch.Tensor] | None:
         """Draw as ``batch`` does, but tensors on the device; None if the shard gives arrays only."""
-        return self._draw("tensors", size) if self._gives_tensors else None
+        return self._draw(self._buffer.tensors, size) if self._gives_tensors else None
 
-    def _draw(self, method: str, size: int) -> Any:
-        """Draw by a method of the shard, or take what is kept; if there is nothing, tell the others before raising."""
+    def _draw(self, draw: Draw, size: int) -> dict[str, Any]:
+        """This rank's share of ``size`` draws by a method of the shard, which may be kept from before.
+
+        If there is nothing to draw from, the other ranks are told before the error is raised.
+        """
         share = self._place.share(size)
-        if method not in self._kept or self._kept[method][0] != share:
+        if draw not in self._kept or self._kept[draw][0] != share:
             try:
-                self._kept[method] = share, getattr(self._buffer, method)(share)
+                batch = draw(share)
             except NothingToDrawError:
                 self._turns.ask(has_drawn=False)
                 raise
+            assert batch is not None, "the shard gives tensors"
+            self._kept[draw] = share, batch
         scale = self._agree()
-        _, batch = self._kept.pop(method)
-        return batch if scale is None else {**batch, "weight": batch["weight"] * scale}
+        drawn = dict(self._kept.pop(draw)[1])
+        if scale is not None:
+            drawn["weight"] = drawn["weight"] * scale
+        return drawn
 
     def _agree(self) -> float | None:
         """Agree with the other ranks to use the drawn shares; return the factor of the weights, if draws have any."""
