@@ -65,7 +65,17 @@ TASKS: Final = {
         20_000,
         {"stable_baselines3": zoo.PENDULUM_SAC, "sbx": zoo.PENDULUM_SAC, "sbx CrossQ": zoo.PENDULUM_CROSSQ},
     ),
+    "pendulum_sac": Task(
+        "pendulum",
+        -200.0,
+        10,
+        500,
+        "Pendulum-v1",
+        20_000,
+        {"stable_baselines3": zoo.PENDULUM_SAC, "sbx": zoo.PENDULUM_SAC},
+    ),
 }
+"""``pendulum_sac`` is the task in which all have the same algorithm and its settings."""
 
 
 def time_command(command: Sequence[str]) -> tuple[dict[str, float], subprocess.CompletedProcess[str]]:
