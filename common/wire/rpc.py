@@ -100,6 +100,7 @@ _TYPED: dict[str | bytes, type[CrossborderError] | None] = {
     "too_many_actors": None,  # An actor may leave: the call is tried again.
     "over_limit": None,
     "taken_over": None,
+    "unreached": None,
 }
 _PERMANENT = {
     grpc.StatusCode.INVALID_ARGUMENT,

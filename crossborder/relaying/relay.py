@@ -19,12 +19,13 @@ from google.protobuf.message import DecodeError
 
 from common.config.server_config import MOST_MESSAGE_BYTES, TlsConfig
 from common.errors import ConfigError
+from common.process.log import LogThrottle
 from common.settings import HomePath, Settings
 from common.wire.address import is_loopback, peer_address, split_address
 from common.wire.channel import channel_options, path_of, read_certificates
 from common.wire.owners import is_listening, is_own_host, is_strangers_peer
 from common.wire.pb import crossborder_pb2 as pb
-from common.wire.rpc import ERROR_KEY, version_from_pb
+from common.wire.rpc import ERROR_KEY, describe, typed_error, version_from_pb
 from common.wire.trust import Trust
 from common.wire.waiting import Traffic, WaitingBytes
 from crossborder.relaying.relayed_models import AcceptedTokens, Metadata, RelayedModels
@@ -38,6 +39,7 @@ MESSAGE_SECONDS: Final = 60.0
 """The message of a call that has one must have come within this time."""
 MAX_WAITING_BYTES: Final = 1 << 30
 """Of all callers' unfinished messages, and of messages that are being passed on in either direction."""
+UNREACHED_LOGGED_EVERY: Final = 60.0
 MAX_CONNECTIONS, MAX_CALLS = 1024, 1024
 """Limits for callers: connections, and calls at one time on one connection."""
 _ANSWERS: Final[dict[str, type[pb.JoinResponse | pb.CheckResponse]]] = {
@@ -113,6 +115,7 @@ class Relay(grpc.GenericRpcHandler):
         """Where the relay listens."""
         self._models = RelayedModels(channel, AcceptedTokens(self._check))
         self._waiting = WaitingBytes(MAX_WAITING_BYTES, "a relay's bound")
+        self._unreached_log = LogThrottle(UNREACHED_LOGGED_EVERY)
         self._methods: dict[str, Callable[[AsyncIterator[bytes], Context, Traffic], Awaitable[None]]] = {
             path_of("PushItems"): self._push,
             path_of("GetModel"): partial(self._with_message, self._give_model),
@@ -186,7 +189,7 @@ class Relay(grpc.GenericRpcHandler):
             answer = await ask(request, metadata=_metadata_to_pass(context), timeout=context.time_remaining())
             passed = self._read(method, answer, listened)
         except grpc.aio.AioRpcError as error:
-            await _refuse(context, error)
+            await self._refuse(context, error)
         except ConnectionResetError as error:
             await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
         except DecodeError as error:
@@ -233,7 +236,7 @@ class Relay(grpc.GenericRpcHandler):
             asked = pb.GetModelRequest.FromString(request)
             messages = await self._models.answer(asked, _metadata_to_pass(context))
         except grpc.aio.AioRpcError as error:
-            await _refuse(context, error)
+            await self._refuse(context, error)
         except DecodeError as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"GetModel: {error}")
         except ValueError as error:
@@ -255,10 +258,24 @@ class Relay(grpc.GenericRpcHandler):
                 self._models.note_newest(version_from_pb(pb.PushItemsResponse.FromString(answer).newest))
                 await context.write(answer)
         except grpc.aio.AioRpcError as error:
-            await _refuse(context, error)
+            await self._refuse(context, error)
         finally:
             sending.cancel()
             call.cancel()
+
+    async def _refuse(self, context: Context, error: grpc.aio.AioRpcError) -> None:
+        """End a call as the learner has ended the relay's own, or because the relay does not reach the learner.
+
+        In that case the caller can mend nothing, not even a certificate that does not verify: it may only come back.
+        """
+        kept, details = [entry for entry in error.trailing_metadata() or () if entry[0] == ERROR_KEY], error.details()
+        if error.code() is grpc.StatusCode.UNAVAILABLE and not kept:
+            reason = typed_error(error) or describe(error)
+            details = f"the relay does not reach its learner at {self._settings.learner}: {reason}"
+            kept = [(ERROR_KEY, "unreached")]
+            if self._unreached_log.due() is not None:
+                log.warning("%s", details)
+        await context.abort(error.code(), details or "", tuple(kept))
 
 
 async def _send(
@@ -283,12 +300,6 @@ def _stay_here(request: bytes) -> bytes:
 
 def _metadata_to_pass(context: Context) -> Metadata:
     return [(key, value) for key, value in context.invocation_metadata() or () if key in _PASSED]
-
-
-async def _refuse(context: Context, error: grpc.aio.AioRpcError) -> None:
-    """End a call as the learner, or the connection to it, has ended the relay's own."""
-    kept = tuple((key, value) for key, value in error.trailing_metadata() or () if key == ERROR_KEY)
-    await context.abort(error.code(), error.details() or "", kept)
 
 
 def _open_channel(settings: RelaySettings) -> grpc.aio.Channel:

@@ -37,6 +37,7 @@ Errors are gRPC status codes; the trailing metadata key `crossborder-error` hold
   too_many_actors      RESOURCE_EXHAUSTED   every actor id is taken, or the id or the host is cordoned; retry later
   over_limit           RESOURCE_EXHAUSTED   too many calls, joins or wrong tokens at one time; retry later
   taken_over           UNAVAILABLE          another learner goes on with the run; resolve the name again, Join later
+  unreached            UNAVAILABLE          a relay does not reach its learner, for whatever reason: Join later
   stopping             UNAVAILABLE          the learner is shutting down; do not come back
   token_replaced       UNAVAILABLE          only another token of the same name is valid now: Join with that one
 UNAVAILABLE and DEADLINE_EXCEEDED without that key are transient: wait, then Join. Wait a random time of up to 100 ms

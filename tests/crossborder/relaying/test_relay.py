@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,12 +17,13 @@ import pytest
 from actor.client.connector import Connector
 from actor.client.probe import Probe
 from actor.manager import ActorManager
-from common.errors import AuthenticationError, ConfigError, RefusedError
+from common.errors import AuthenticationError, ConfigError, LearnerUnreachableError, RefusedError
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.pb import crossborder_pb2_grpc as pb_grpc
 from common.wire.rpc import PROTOCOL_VERSION
 from common.wire.trust import Trust
 from common.wire.waiting import WaitingBytes
+from crossborder.certificates.authority import make_files
 from crossborder.relaying import relay as relay_module
 from crossborder.relaying.relay import RelaySettings
 from learner.loop.server import LearnerServer
@@ -135,6 +137,19 @@ def test_tls_and_tokens_hold_on_both_sides(tmp_path: Path) -> None:
             secured.serve(secured.sign("example.org"))  # The relay's own connection to the learner stays open.
             with pytest.raises(AuthenticationError):
                 join(address, secured.trust())
+
+
+def test_an_actor_waits_for_a_relay_that_does_not_trust_its_learner_and_each_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    secured, other = Secured(tmp_path), tmp_path / "other"
+    make_files(other, ["gpu-host"], 1, renew=False)
+    expected = f"the relay does not reach its learner at {secured.address}: the learner's certificate does not verify: "
+    with secured.server, relaying(secured.address, trust=Trust(ca=other / "ca.pem")) as address:
+        connector = Connector(address, 1, 0.5, threading.Event())
+        with closing(connector), pytest.raises(LearnerUnreachableError, match=re.escape(expected)):
+            connector.join()
+    assert expected in caplog.text
 
 
 @pytest.fixture
