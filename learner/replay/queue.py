@@ -69,7 +69,9 @@ class QueueReplay(SharedReplay):
             self._ready, self._taken = np.concatenate([self._taken, self._ready]), self._taken[:0]
             rows, most = size * self._view.steps, self._memory.capacity
             if self._view.crosses_episodes and not self._view.overlaps and rows > most <= self._reader.end:
-                raise ConfigError(f"replay.capacity: expected room for a batch of {rows} steps, found {most} rows")
+                raise ConfigError(
+                    f"replay.capacity: expected at least {rows} rows, for a batch of {size}, found {most}"
+                )
             raise NothingToDrawError
         index, self._ready = self._ready[:size], self._ready[size:]
         self._taken = np.concatenate([self._taken, index])
