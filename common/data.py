@@ -249,7 +249,7 @@ class Schema:
             rows = len(found) if rows < 0 else rows
             if found.shape != (rows, *column.shape) or found.dtype != dtype:
                 raise SchemaMismatchError(
-                    f"column '{name}': expected {column.dtype} [{rows}, *{list(column.shape)}], "
+                    f"column '{name}': expected {column.dtype} {[rows, *column.shape]}, "
                     f"found {found.dtype.str} {list(found.shape)}"
                 )
         return rows

@@ -98,9 +98,9 @@ def write_episode(path: str | Path, columns: Mapping[str, ArrayLike], *, must_be
         OSError: the file cannot be written.
     """
     path = expand_path(path, "path")
-    if path.suffix != SUFFIX:
-        raise ConfigError(f"path: expected a file whose name ends in {SUFFIX}, found '{path}': no reader finds another")
-    if not isinstance(columns, Mapping):
+    if path.suffix != SUFFIX or path.name.startswith("."):
+        raise ConfigError(f"path: expected a name such as 0001{SUFFIX}, found '{path}': no reader finds another")
+    if not isinstance(columns, Mapping) or not all(isinstance(name, str) for name in columns):
         raise ConfigError(f"columns: expected arrays by their names, such as obs and action, found {columns!r:.80}")
     arrays = {name: np.asarray(values) for name, values in columns.items()}
     check_headers(headers_of(arrays), str(path))

@@ -14,8 +14,11 @@ from common.errors import PluginError
 
 
 def empty_leaves(space: gymnasium.Space[Any], n: int) -> Leaves:
-    """Leaves for n elements of a space, all 0."""
-    leaves = {path: np.zeros((n, *(leaf.shape or ())), leaf.dtype) for path, leaf in spaces.leaves_of(space).items()}
+    """Leaves for n elements of a space, all 0, or all the first value of a Discrete or MultiDiscrete space."""
+    leaves = {
+        path: np.full((n, *(leaf.shape or ())), getattr(leaf, "start", 0), leaf.dtype)
+        for path, leaf in spaces.leaves_of(space).items()
+    }
     return leaves[""] if leaves.keys() == {""} else leaves
 
 

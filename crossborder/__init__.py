@@ -17,9 +17,9 @@ sweeps          many runs of one configuration             curves       learning
 
 
 def __getattr__(name: str) -> object:
-    from crossborder.door import find_public  # noqa: PLC0415 - a command does not use the door
+    from crossborder.door import find_public, public_names  # noqa: PLC0415 - a command does not use the door
 
-    value = globals()[name] = find_public(name)
+    value = globals()[name] = [*public_names()] if name == "__all__" else find_public(name)
     return value
 
 

@@ -65,7 +65,7 @@ def train(
         ConfigError: the configuration or another argument is not valid.
         CrossborderError: a part cannot be built, or training failed.
     """
-    if not isinstance(actors, int) or isinstance(actors, bool) or actors < 0:
+    if not isinstance(actors, int | np.integer) or isinstance(actors, bool) or actors < 0:
         raise ConfigError(f"actors: expected a whole number, 0 or more, found {actors!r}")
     if not isinstance(settings, Mapping | None) or not all(isinstance(key, str) for key in settings or {}):
         raise ConfigError(f"settings: expected values by dotted keys, such as agent.params.lr, found {settings!r:.80}")
@@ -76,7 +76,7 @@ def train(
         _plain(config) if isinstance(config, Mapping) else read_values(expand_path(config, "config"))
     )
     for key, value in (settings or {}).items():
-        put(values, key, _plain(value))
+        put(values, key, _plain(value, key))
     run = validate(RunConfig, values)
     run.check()
     console = Console() if progress else None
@@ -87,13 +87,19 @@ def train(
         return trainer.train()
 
 
-def _plain(value: Any) -> Any:
-    """A copy with numbers and lists of Python in the place of numpy's, which no YAML file can hold."""
+def _plain(value: Any, where: str = "") -> Any:
+    """A copy of what stands at a key, with numbers and lists of Python in the place of numpy's, for a YAML file."""
     if isinstance(value, np.generic | np.ndarray):
         return value.tolist()
     if isinstance(value, Mapping):
-        return {key: _plain(inner) for key, inner in value.items()}
-    return [_plain(inner) for inner in value] if isinstance(value, list | tuple) else value
+        return {key: _plain(inner, f"{where}.{key}" if where else str(key)) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner, where) for inner in value]
+    if not isinstance(value, str | int | float | Path | None):
+        raise ConfigError(
+            f"{where}: expected a number, a text, a truth value, a list or a mapping, found {value!r:.80}"
+        )
+    return value
 
 
 def read_records(run_dir: str | Path) -> pandas.DataFrame:

@@ -161,8 +161,7 @@ class RowRecorder:
         if _all_fit(given, wanted, n):
             return
         raise PluginError(
-            f"agent.sample: expected actions for {n} observations, {_describe(column)}, found "
-            f"{_describe(actions, whole=True)}"
+            f"agent.sample: expected actions for {n} observations, {_describe(column, n)}, found {_describe(actions)}"
         )
 
     def note(self, name: str, leaves: Leaves) -> None:
@@ -258,13 +257,13 @@ def _all_fit(leaves: dict[str, Array], columns: dict[str, Array], n: int) -> boo
     )
 
 
-def _describe(columns: object, *, whole: bool = False) -> str:
-    """The dtypes and shapes of leaves, for messages."""
+def _describe(columns: object, n: int | None = None) -> str:
+    """The dtypes and shapes of leaves, of n lanes if n is given, for messages."""
     if isinstance(columns, dict):
-        return ", ".join(f"{path}: {_describe(leaf, whole=whole)}" for path, leaf in columns.items())
+        return ", ".join(f"{path}: {_describe(leaf, n)}" for path, leaf in columns.items())
     if not isinstance(columns, np.ndarray):
         return type(columns).__name__
-    return f"{columns.dtype} {list(columns.shape) if whole else ['n', *columns.shape[1:]]}"
+    return f"{columns.dtype} {list(columns.shape) if n is None else [n, *columns.shape[1:]]}"
 
 
 SEEN, NEXT = "seen", "next_obs"

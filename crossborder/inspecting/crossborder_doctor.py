@@ -78,7 +78,7 @@ class Host:
     def device(self) -> str:
         import torch
 
-        from learner.loop.learner_parts import require_device
+        from common.agents.device import require_device
 
         wanted = require_device(self._config.trainer.device)
         count = torch.cuda.device_count()

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
-import numpy as np
 import onnx
 import onnxscript  # noqa: F401 - torch's exporter needs it; if it is missing, the error comes here and not during an export
 import torch
 
 from common.errors import ConfigError, PluginError
-from common.spaces import leaves_of, name_of
+from common.leaves import by_path, empty_leaves
+from common.spaces import name_of
 from learner.shared.durable import replace_bytes
 
 OPSET = 18
@@ -43,8 +43,7 @@ def export_policy(
         PluginError: the policy cannot be exported for batches of any size.
         ConfigError: the file cannot be written.
     """
-    leaves = leaves_of(observations)
-    blank = {path: torch.from_numpy(np.zeros((2, *(leaf.shape or ())), leaf.dtype)) for path, leaf in leaves.items()}
+    blank = {path: torch.from_numpy(leaf) for path, leaf in by_path(empty_leaves(observations, 2)).items()}
     try:
         with _muting_torch():
             model = _to_onnx(policy.eval(), blank)

@@ -13,6 +13,7 @@ from typing import Final, TextIO
 import numpy as np
 
 from actor.commands.doctor import examine_all
+from common.agents.device import require_device
 from common.errors import ConfigError, CrossborderError, PluginError
 from common.leaves import empty_leaves
 from common.process.command import Check, run_checks
@@ -23,7 +24,6 @@ from crossborder.inspecting.crossborder_doctor import describe_certificate, requ
 from crossborder.serving.saved_policies import opening
 from crossborder.serving.served_policy import ServedPolicy
 from crossborder.serving.serving_config import ServingConfig
-from learner.loop.learner_parts import require_device
 
 
 class ServingHost:

@@ -216,7 +216,7 @@ def _tell_places(source: str, places: Places) -> None:
 
 
 def _run(arguments: argparse.Namespace, signals: StopSignals) -> None:
-    from learner.loop.learner_parts import require_device
+    from common.agents.device import require_device
 
     quiet_grpc(arguments.log_format)
     logging.getLogger().handlers[0].addFilter(RateFilter(LOGGED_PER_SECOND, LOGGED_AT_ONCE))

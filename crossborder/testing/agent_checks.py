@@ -27,6 +27,7 @@ from crossborder.testing.acting_checks import (
 )
 from crossborder.testing.play import ItemMemory, Policy, check_record, explaining, items_of, play
 from crossborder.testing.row_memory import RowMemory, rows_of, transitions_of
+from learner.loop.learner_parts import check_tensors
 from learner.replay.view import View
 
 try:
@@ -78,12 +79,8 @@ def check_agent(
     episodes = play(env, steps, policy=policy)
     obs = stack_lanes([step.obs for episode in episodes for step in episode][:64])
     learner = make_agent(make, spec, seed=0)
-    for method in ("model_info", "save_params"):
-        given = getattr(learner, method)()
-        tensors = given.values() if isinstance(given, Mapping) else [given]
-        assert all(isinstance(value, torch.Tensor) for value in tensors), (
-            f"{method}() gave {given!r:.80}: return a dict of names and torch tensors"
-        )
+    with explaining("the agent's tensors cannot be published and saved"):
+        check_tensors(learner)
     _check_seed(learner, make_agent(make, spec, seed=0))
     check_acting([learner, *(make_agent(make, spec, seed=0) for _ in range(2))], obs, spec.action_space)
     played = _play_for(make_agent(make, spec, seed=0), spec, episodes, processor, view)

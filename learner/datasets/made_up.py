@@ -10,6 +10,7 @@ import gymnasium
 import numpy as np
 
 from common.data import FINAL, FIRST, Array, Items
+from common.errors import PluginError
 from common.interfaces import Agent, EnvSpec
 from common.parts import Parts
 from common.spaces import leaves_of, name_of
@@ -48,11 +49,20 @@ def make_up_episodes(parts: Parts, agent: Agent, reach: int, rows: int) -> Itera
 def _make_pool(parts: Parts, agent: Agent) -> Items:
     """Columns of observations, actions and the agent's extras, ``[POOL, *shape]``."""
     pool = _sample("obs", parts.frames.observation_space) | _sample("action", parts.frames.action_space)
-    if not agent.extra_columns():
+    columns = agent.extra_columns()
+    if not columns:
         return pool
     agent.begin(np.ones(POOL, np.bool_))
     agent.sample(_observe(parts.spec))
-    return pool | {name: column.copy() for name, column in agent.extras().items()}
+    extras: dict[str, Any] = dict(agent.extras())
+    for column in columns:
+        found, shape = np.asarray(extras.get(column.name)), [POOL, *column.shape]
+        if [*found.shape] != shape or not np.can_cast(found.dtype, column.dtype, "same_kind"):
+            raise PluginError(
+                f"agent.extras: '{column.name}' of {POOL} observations: expected {column.numpy_dtype} {shape}, found "
+                f"{found.dtype} {[*found.shape]}"
+            )
+    return pool | {name: column.copy() for name, column in extras.items()}
 
 
 def _observe(spec: EnvSpec) -> Any:

@@ -2,39 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
 import torch
 
+from common.agents.device import require_device
 from common.config.run_config import RunConfig
 from common.config.trainer_config import ComputingPrecision
 from common.data import ENVELOPE_BYTES, INTERVENED, Schema
-from common.errors import ConfigError
+from common.errors import ConfigError, PluginError
 from common.hints import nearest
+from common.interfaces import Agent, TrainingState
 from common.parts import Parts, build_parts
-
-
-def require_device(text: str, setting: str = "trainer.device") -> torch.device:
-    """The device of this name.
-
-    Raises:
-        ConfigError: it names no device, or one that torch cannot use here.
-    """
-    try:
-        device = torch.device(text)
-    except RuntimeError as error:
-        raise ConfigError(f"{setting}: expected a device such as cpu, cuda or cuda:1, found '{text}'") from error
-    count = torch.cuda.device_count()
-    if device.type == "cuda" and (device.index or 0) >= count:
-        raise ConfigError(f"{setting}: expected one of {count} GPUs that torch finds here, found {device}")
-    try:
-        torch.empty(0, device=device)
-    except (AssertionError, ImportError, RuntimeError) as error:
-        reason = str(error).partition("\n")[0]
-        raise ConfigError(f"{setting}: expected a device that torch can use here, found {device}: {reason}") from error
-    return device
 
 
 def build_learner_parts(config: RunConfig, *, epsilon: float = 0.0, n_envs: int = 0) -> Parts:
@@ -51,11 +33,28 @@ def build_learner_parts(config: RunConfig, *, epsilon: float = 0.0, n_envs: int 
     """
     require_device(config.trainer.device)
     parts = build_parts(config, seed=config.seed, epsilon=epsilon, device=config.trainer.device, n_envs=n_envs)
+    check_tensors(parts.agent)
     _check_message_size(config, parts.schema)
     _check_clipped_columns(config, parts.schema)
     _check_bounded_columns(config, parts.schema)
     _check_intervened(config, parts.schema)
     return parts
+
+
+def check_tensors(agent: Agent) -> None:
+    """Check what an agent publishes and saves, since the first checkpoint comes only after a minute of training.
+
+    Raises:
+        PluginError: it gives something else than tensors by their names.
+    """
+    state = agent.training_state()
+    if not isinstance(state, TrainingState):
+        raise PluginError(f"agent.training_state: expected a crossborder.TrainingState, found {state!r:.80}")
+    given = {"model_info": agent.model_info(), "save_params": agent.save_params(), "training_state": state.tensors}
+    for method, found in given.items():
+        for name, value in found.items() if isinstance(found, Mapping) else [(None, found)]:
+            if not (isinstance(name, str) and isinstance(value, torch.Tensor) and value.layout == torch.strided):
+                raise PluginError(f"agent.{method}: expected dense torch tensors by their names, found {found!r:.80}")
 
 
 def _check_message_size(config: RunConfig, schema: Schema) -> None:

@@ -12,7 +12,7 @@ import torch
 from common.config.replay_config import ReplayConfig, ViewConfig, discount_of
 from common.config.run_config import RunConfig
 from common.data import Schema
-from common.errors import PluginError
+from common.errors import ConfigError, PluginError
 from common.interfaces import ReplayBuffer
 from common.lanes.building import build_env
 from learner.loop.resident import ResidentReplay
@@ -147,6 +147,11 @@ def build_view(schema: Schema, config: RunConfig, newest_model: Callable[[], int
     view = named.build(optional=given)
     if not isinstance(view, View):
         raise PluginError(f"replay.view.target: expected a crossborder.View, found {type(view).__name__}")
+    if view.crosses_episodes and view.steps > config.replay.capacity:
+        raise ConfigError(
+            f"replay.capacity: expected at least {view.steps} rows, for a draw of replay.view, found "
+            f"{config.replay.capacity}"
+        )
     half_age = config.replay.half_age
     if half_age is not None:
         view.weigh = AgeWeights(schema, half_age, newest_model).add

@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol, SupportsFloat, TypeVar
 import torch
 
 from common.data import EVAL_KEYS, RUN_KEYS, Record, Snapshot, require_record
-from common.errors import DivergedError
+from common.errors import DivergedError, PluginError
 from common.interfaces import Callback, Evaluation, Recorder
 from common.plugins.part_config import PluginConfig
 from common.process.log import LogThrottle
@@ -45,7 +45,10 @@ class Callbacks:
         callbacks: dict[str, Callback] = {}
         seen: Counter[str] = Counter()
         for config in configs:
-            callbacks[f"{config.target} {seen[config.target]}"] = config.build(optional=optional)
+            callback = config.build(optional=optional)
+            if not isinstance(callback, Callback):
+                raise PluginError(f"callbacks: expected a crossborder.Callback, found {type(callback).__name__}")
+            callbacks[f"{config.target} {seen[config.target]}"] = callback
             seen[config.target] += 1
         return cls(callbacks)
 
@@ -60,8 +63,10 @@ class Callbacks:
             self._note(name, opt_steps, callback.on_evaluation(opt_steps, evaluation))
 
     def _note(self, name: str, opt_steps: int, reason: str | None) -> None:
+        target = name.partition(" ")[0]
+        if not isinstance(reason, str | None):
+            raise PluginError(f"callbacks: {target}: expected a reason as text, or None, found {reason!r:.80}")
         if reason is not None and self.ended_because is None:
-            target = name.partition(" ")[0]
             self.ended_because = reason
             log.info("opt step %d: %s ends the run: %s", opt_steps, target, reason)
 

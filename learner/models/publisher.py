@@ -173,12 +173,14 @@ def _as_sent(name: str, tensor: torch.Tensor, precision: Precision) -> torch.Ten
     if tensor.is_floating_point() and precision == "bfloat16":
         return tensor.detach().to("cpu", torch.bfloat16)
     copied = tensor.detach().cpu()
-    if copied.dtype != torch.bfloat16:
-        try:
-            copied.numpy()
-        except TypeError as error:
-            message = f"model_info '{name}': expected a dtype that numpy has, or bfloat16, found {tensor.dtype}"
-            raise ConfigError(message) from error
+    try:
+        is_sent = copied.dtype == torch.bfloat16 or not np.iscomplexobj(copied.numpy())
+    except TypeError:
+        is_sent = False
+    if not is_sent:
+        raise ConfigError(
+            f"model_info '{name}': expected a real dtype that numpy has, or bfloat16, found {tensor.dtype}"
+        )
     return copied
 
 

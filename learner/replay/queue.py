@@ -8,7 +8,7 @@ import threading
 import numpy as np
 
 from common.data import Array, Items, Snapshot
-from common.errors import CheckpointError
+from common.errors import CheckpointError, ConfigError
 from learner.replay.memory import ReplayMemory
 from learner.replay.reader import ColumnT, Draws, Gatherer, NothingToDrawError, find_arrivals
 from learner.replay.shared_buffer import SharedReplay
@@ -67,6 +67,11 @@ class QueueReplay(SharedReplay):
         self._catch_up()
         if len(self._ready) < size:
             self._ready, self._taken = np.concatenate([self._taken, self._ready]), self._taken[:0]
+            rows, most = size * self._view.steps, self._memory.capacity
+            if self._view.crosses_episodes and not self._view.overlaps and rows > most <= self._reader.end:
+                raise ConfigError(
+                    f"replay.capacity: expected at least {rows} rows, for a batch of {size}, found {most}"
+                )
             raise NothingToDrawError
         index, self._ready = self._ready[:size], self._ready[size:]
         self._taken = np.concatenate([self._taken, index])

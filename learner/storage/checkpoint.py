@@ -23,6 +23,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from actor.allowance import Allowance
+from common.agents.device import require_device
 from common.agents.products import choices
 from common.config.actor_config import ActorConfig
 from common.depth import parse_json
@@ -125,7 +126,8 @@ class Checkpoints:
             shutil.rmtree(draft, ignore_errors=True)
             draft.mkdir(parents=True)
             save_file(
-                {k: v.detach().cpu().contiguous() for k, v in agent.save_params().items()}, draft / "model.safetensors"
+                {k: v.detach().to("cpu", copy=True).contiguous() for k, v in agent.save_params().items()},
+                draft / "model.safetensors",
             )
             made = {"products": choices().describe(), "config": self.config.model_dump(mode="json")}
             _write_meta(draft, {"run_id": self.run_id, **meta, **made})
@@ -289,6 +291,7 @@ def load_parts(
     names = (allow,) if isinstance(allow, str) else allow  # ``ANY in "company"`` is true, and would allow all code.
     if not isinstance(names, Collection) or not all(isinstance(name, str) for name in names):
         raise ConfigError(f"allow: expected a list of your own parts, such as ['my_parts'], found {allow!r:.80}")
+    device = str(require_device(device, "device"))
     params, meta = load_params(directory)
     config = validate(ActorConfig, meta.pop("config") | {"step_processor": None})  # It says only what is recorded.
     if ANY not in names:
@@ -310,7 +313,7 @@ def load_policy(directory: str | Path, allow: Sequence[str] = (), device: str = 
 
     Raises:
         CheckpointError: the directory holds no readable checkpoint.
-        ConfigError: the directory is in a home that is not known.
+        ConfigError: the directory is in a home that is not known, or torch cannot use the device here.
         PluginError: the policy names a part that is not allowed, or the agent or the environment that knows the
             observation space cannot be built.
     """

@@ -83,12 +83,15 @@ def test_lists_are_written_as_arrays_to_a_path_that_is_a_text(tmp_path: Path) ->
 
 
 def test_a_file_that_no_reader_would_find_is_not_written(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"path: expected a file whose name ends in \.npz, found '.*one.np'"):
-        write_episode(tmp_path / "one.np", make_episode())
+    for name in ("one.np", ".one.npz"):
+        with pytest.raises(ConfigError, match=rf"path: expected a name such as 0001\.npz, found '.*{name}'"):
+            write_episode(tmp_path / name, make_episode())
     with pytest.raises(ConfigError, match="path: expected a path, found 3"):
         write_episode(3, make_episode())  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"columns: expected arrays by their names.*found \[1, 2\]"):
         write_episode(tmp_path / "one.npz", [1, 2])  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"columns: expected arrays by their names.*found \{3: "):
+        write_episode(tmp_path / "one.npz", {3: np.zeros(2)})  # type: ignore[dict-item]
     assert not any(tmp_path.iterdir())
 
 

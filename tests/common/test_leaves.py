@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box, Dict, Discrete
+from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
 
 from common.errors import PluginError
 from common.leaves import as_shape, by_path, copy_leaves, empty_leaves, on_host, pick_lanes, put_leaves, stack_lanes
@@ -20,6 +20,11 @@ def test_empty_leaves_are_one_array_or_one_for_each_path() -> None:
     assert (single.shape, single.dtype.str) == ((3, 4), "|u1")
     found = {path: (leaf.shape, leaf.dtype.str) for path, leaf in several.items()}
     assert found == {"joints": ((3, 2), "<f4"), "mode": ((3,), "<i8")}
+
+
+@pytest.mark.parametrize("space", [Discrete(3, start=-7), MultiDiscrete([3, 2], start=[4, -1])], ids=str)
+def test_empty_leaves_of_indices_are_elements_of_their_space(space: Any) -> None:
+    assert all(element in space for element in by_path(empty_leaves(space, 2))[""])
 
 
 @pytest.mark.parametrize("space", [Box(-1, 1, (2,), np.float32), ARM], ids=["one array", "several"])

@@ -54,6 +54,11 @@ def test_every_name_is_there_and_is_the_one_of_its_module() -> None:
     assert public_names().keys() <= {*dir(crossborder)}
 
 
+def test_a_star_imports_every_name() -> None:
+    told = run("from crossborder import *; print(*(name for name in dir() if not name.startswith('_')))")
+    assert {*told.stdout.split()} == public_names().keys(), told.stderr
+
+
 def test_every_name_stands_once_under_one_heading() -> None:
     listed = [name for names in read_sections().values() for name in names]
     assert sorted(listed) == sorted(public_names())

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from common.config.run_config import load_config
 from common.errors import ConfigError
@@ -70,7 +71,7 @@ def test_numbers_of_numpy_are_saved_as_plain_numbers(tmp_path: Path) -> None:
         "agent.params.explorer": {"final_step": np.int32(100)},
         "agent.params.dueling": np.True_,
     }
-    run = train(values, settings=settings, progress=False)
+    run = train(values, settings=settings, progress=False, actors=np.int64(0))  # type: ignore[arg-type]
     config = load_config(run.run_dir / "config.yaml")
     assert config.seed == 3
     assert config.agent.params == {
@@ -92,6 +93,9 @@ def test_numbers_of_numpy_are_saved_as_plain_numbers(tmp_path: Path) -> None:
         ({"progress": 1}, "progress: expected True or False, found 1"),
         ({"config": None}, "config: expected a path, found None"),
         ({"settings": ["trainer.max_opts"]}, r"settings: expected values by dotted keys, .* found \['trainer"),
+        ({"settings": {"agent.params.lr": torch.ones(())}}, r"agent.params.lr: expected a number, .* found tensor"),
+        ({"config": {**CARTPOLE, "agent": {"params": {"units": {4}}}}}, r"agent.params.units: expected .* found \{4\}"),
+        ({"settings": {"agent.params.units": [range(2)]}}, r"agent.params.units: expected .* found range\(0, 2\)"),
         ({"settings": {1: 2}}, r"settings: expected values by dotted keys, .* found \{1: 2\}"),
     ],
 )

@@ -43,6 +43,7 @@ BTR = {
 AGENTS: dict[str, tuple[MakeAgent, EnvSpec]] = {
     "DQN": (DQN, EnvSpec(FLOATS, Discrete(5))),
     "DQN that counts from 3, on bytes": (DQN, EnvSpec(BYTES, Discrete(5, start=3, dtype=np.int32))),
+    "DQN on components that count from 1 and 2": (DQN, EnvSpec(MultiDiscrete([30, 40], start=[1, 2]), Discrete(5))),
     "DQN with an own network": (partial(DQN, network=DUELING), EnvSpec(FLOATS, Discrete(5))),
     "IQN": (partial(IQN, units=(32,), feature_dim=16), EnvSpec(FLOATS, Discrete(5))),
     "noisy C51": (

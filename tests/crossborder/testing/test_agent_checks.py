@@ -165,13 +165,16 @@ BROKEN_AGENTS: dict[str, Broken] = {
     "tensors that are replaced": ({"opt": opt_by_replacing}, "model_info() gave other tensors after opt()"),
     "arrays for tensors": (
         changed("model_info", lambda tensors: {name: value.numpy() for name, value in tensors.items()}),
-        "model_info() gave {'table': array",
+        "agent.model_info: expected dense torch tensors by their names, found {'table': array",
     ),
     "a list for tensors": (
         changed("model_info", lambda tensors: list(tensors.values())),
-        "model_info() gave [tensor",
+        "agent.model_info: expected dense torch tensors by their names, found [tensor",
     ),
-    "None saved": (changed("save_params", lambda tensors: None), "save_params() gave None: return a dict of names"),
+    "None saved": (
+        changed("save_params", lambda tensors: None),
+        "agent.save_params: expected dense torch tensors by their names, found None",
+    ),
     "copies for tensors": (
         changed("model_info", lambda tensors: {name: value.clone() for name, value in tensors.items()}),
         "model_info() gave other tensors after opt(): it must return live tensors",

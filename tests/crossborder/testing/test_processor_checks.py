@@ -79,7 +79,7 @@ BROKEN_PROCESSORS: dict[str, Broken] = {
     ),
     "another dtype": (
         {"process": process_with(reward=np.zeros(1))},
-        "process() gave items that do not fit schema(): column 'reward': expected <f4 [1, *[]], found <f8 [1]",
+        "process() gave items that do not fit schema(): column 'reward': expected <f4 [1], found <f8 [1]",
     ),
     "columns of different lengths": (
         {"process": process_with(reward=np.zeros(2, np.float32))},

@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 
 from common.config.actor_config import ActorConfig
-from common.data import Items
+from common.data import Array, Column, Items
+from common.errors import PluginError
 from common.parts import Parts, build_parts
 from common.settings import validate
 from learner.datasets.made_up import LENGTHS, make_up_episodes
+from tests.parts import CheckingAgent
 
 CARTPOLE: dict[str, Any] = {"target": "gymnasium:make", "params": {"id": "CartPole-v1"}}
 
@@ -77,3 +79,36 @@ def test_a_step_processor_is_given_the_observations_that_the_agent_sees(stack: i
     parts = build({**CARTPOLE, "frame_stack": stack}, step_processor=processor)
     shape = (4,) if stack == 1 else (stack, 4)
     assert make_up(parts)[0]["obs"].shape[1:] == shape
+
+
+class Extras(CheckingAgent):
+    """Declares an extra column ``x`` of two floats, and gives what it was built with."""
+
+    def __init__(self, *args: Any, given: Items, **kwargs: Any) -> None:
+        super().__init__(*args, in_turns=True, **kwargs)
+        self._given = given
+
+    def sample(self, obs: Array) -> Array:
+        return np.zeros(len(obs), np.int64)
+
+    def extra_columns(self) -> list[Column]:
+        return [Column.of("x", np.float32, (2,))]
+
+    def extras(self) -> Items:
+        return self._given
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ({}, r"object \[\]"),
+        ({"x": np.zeros((1, 2))}, r"float64 \[1, 2\]"),
+        ({"x": np.zeros((32, 3))}, r"float64 \[32, 3\]"),
+        ({"x": np.full((32, 2), "a")}, r"<U1 \[32, 2\]"),
+    ],
+)
+def test_extras_that_are_not_as_declared_are_named(given: Items, found: str) -> None:
+    parts = build()
+    agent = Extras(parts.spec, seed=0, epsilon=0.0, device="cpu", given=given)
+    with pytest.raises(PluginError, match=rf"agent\.extras: 'x' of 32 .*: expected float32 \[32, 2\], found {found}"):
+        list(make_up_episodes(parts, agent, 1, 10))

@@ -18,31 +18,13 @@ from common.agents.sac import SAC
 from common.agents.td3 import TD3
 from common.config.trainer_config import ComputingPrecision
 from common.data import Record
-from common.errors import ConfigError
+from common.errors import ConfigError, PluginError
 from common.interfaces import Agent, EnvSpec, ReplayBuffer
 from crossborder.testing import ItemMemory
 from learner.loop.in_turns import train_in_turns
-from learner.loop.learner_parts import computing_in, require_device
+from learner.loop.learner_parts import build_learner_parts, computing_in
 from tests.conftest import MakeConfig
 from tests.parts import CheckingAgent
-
-
-def test_a_device_that_exists_is_returned() -> None:
-    assert require_device("cpu") == torch.device("cpu")
-
-
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        ("gpu0", "expected a device such as cpu, cuda or cuda:1, found 'gpu0'"),
-        ("cuda:99", r"expected one of \d GPUs that torch finds here, found cuda:99"),
-        ("mps", "expected a device that torch can use here, found mps: "),
-    ],
-)
-def test_a_device_that_does_not_exist_is_refused(text: str, told: str) -> None:
-    with pytest.raises(ConfigError, match=f"^trainer.device: {told}"):
-        require_device(text)
-
 
 OBS = gymnasium.spaces.Box(-1, 1, (4,), np.float32)
 KINDS: list[tuple[type[Agent], gymnasium.Space[Any]]] = [
@@ -159,3 +141,23 @@ def test_within_one_opt_a_changed_parameter_is_seen_by_the_next_product() -> Non
 def test_a_device_without_it_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"^trainer\.precision: meta cannot compute in bfloat16: "):
         computing_in("bfloat16", "meta")
+
+
+class Unsavable(CheckingAgent):
+    """An agent of which one method gives no tensors."""
+
+    def __init__(self, *args: Any, method: str, given: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        setattr(self, method, lambda: given)
+
+
+@pytest.mark.parametrize("method", ["model_info", "save_params", "training_state"])
+@pytest.mark.parametrize("given", [None, [1.0], {"w": 1.0}], ids=["None", "list", "dict"])
+def test_what_cannot_be_published_or_saved_is_found_before_training(
+    make_config: MakeConfig, method: str, given: Any
+) -> None:
+    agent = {"target": f"{__name__}:Unsavable", "params": {"method": method, "given": given}}
+    expected = "a crossborder.TrainingState" if method == "training_state" else "dense torch tensors by their names"
+    with pytest.raises(PluginError) as caught:
+        build_learner_parts(make_config(agent=agent))
+    assert str(caught.value) == f"agent.{method}: expected {expected}, found {given}"

@@ -112,6 +112,13 @@ def test_self_contained_items_need_no_view(tmp_path: Path, make_config: MakeConf
         build_view(ITEMS, make_config(replay={"view": {"params": {"n": 1}}}))
 
 
+def test_rollouts_that_are_longer_than_the_replay_are_refused(make_config: MakeConfig) -> None:
+    replay = {"capacity": 50, "view": {"target": "learner.views.rollouts:Rollouts", "params": {"length": 50}}}
+    config = make_config(replay=replay, push={"n_buffer": 4}, trainer={"warmup_period": 1})
+    with pytest.raises(ConfigError, match=r"replay\.capacity: expected at least 51 rows, for a draw .* found 50"):
+        build_view(SCHEMA, config)
+
+
 def test_a_part_that_is_not_a_view_is_refused_by_name(make_config: MakeConfig) -> None:
     config = make_config(replay={"view": {"target": "tests.learner.loop.test_replay_opening:NoView"}})
     with pytest.raises(PluginError, match=r"replay\.view\.target: expected a crossborder\.View, found NoView"):

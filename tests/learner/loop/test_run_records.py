@@ -179,6 +179,15 @@ def test_the_first_reason_counts_and_the_log_names_its_callback(caplog: pytest.L
     ]
 
 
+def test_a_part_that_is_no_callback_and_a_reason_that_is_no_text_are_refused() -> None:
+    with pytest.raises(PluginError, match=r"callbacks: expected a crossborder\.Callback, found dict"):
+        Callbacks.build([PluginConfig(target="builtins:dict")], {})
+    callback = Callback()
+    callback.on_record = lambda opt_steps, record: True  # type: ignore[method-assign,assignment,return-value]
+    with pytest.raises(PluginError, match="callbacks: mine: expected a reason as text, or None, found True"):
+        Callbacks({"mine 0": callback}).on_record(1, {})
+
+
 def test_a_callback_is_told_of_the_run_if_it_asks() -> None:
     callbacks = Callbacks.build([PluginConfig(target=f"{HERE}:Counting", params={"n": 1})], {"identity": "me", "x": 1})
     (counting,) = callbacks._callbacks.values()

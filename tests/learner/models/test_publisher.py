@@ -20,9 +20,10 @@ from tests.devices import needs_gpu
 from tests.learner.models.newest import newest
 
 
-def test_a_dtype_that_cannot_travel_is_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"'w': expected a dtype that numpy has, or bfloat16, found .*float8"):
-        ModelPublisher(tmp_path / "models", {"w": torch.zeros(2, dtype=torch.float8_e4m3fn)}, incarnation=1)
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.complex64])
+def test_a_dtype_that_cannot_travel_is_refused_by_name(tmp_path: Path, dtype: torch.dtype) -> None:
+    with pytest.raises(ConfigError, match=f"'w': expected a real dtype that numpy has, or bfloat16, found {dtype}"):
+        ModelPublisher(tmp_path / "models", {"w": torch.zeros(2, dtype=dtype)}, incarnation=1)
 
 
 def test_in_bfloat16_a_model_is_half_the_size_and_rounded(tmp_path: Path) -> None:

@@ -10,10 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from common.errors import CheckpointError
+from common.errors import CheckpointError, ConfigError
 from learner.replay.queue import QueueReplay
 from learner.replay.reader import NothingToDrawError
 from learner.replay.uniform import UniformReplay
+from learner.views.rollouts import Rollouts
 from learner.views.sequences import Sequences
 from learner.views.transitions import Transitions
 from tests.learner.views.lanes import SCHEMA, Lanes
@@ -69,6 +70,17 @@ def test_rows_that_are_overwritten_before_they_are_drawn_are_counted_and_logged(
         assert drawn(replay, 2) == [4, 5]
     assert replay.lost == 2
     assert "2 draws were never made" in caplog.text
+
+
+def test_a_batch_for_which_the_replay_has_no_room_is_refused(tmp_path: Path) -> None:
+    lanes = Lanes(tmp_path, capacity=20)
+    replay = QueueReplay(lanes.memory, Rollouts(SCHEMA, length=5), seed=0)
+    lanes.play(19)
+    assert len(replay.batch(3)["reward"]) == 3
+    with pytest.raises(NothingToDrawError):
+        replay.batch(3)
+    with pytest.raises(ConfigError, match=r"replay\.capacity: expected at least 24 rows, for a batch of 4, found 20"):
+        replay.batch(4)
 
 
 def test_excluded_rows_are_passed_over(tmp_path: Path) -> None:

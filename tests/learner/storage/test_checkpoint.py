@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from common.interfaces import Agent
 from common.lanes.building import build_env, spec_of
 from common.plugins.part_config import EnvConfig, PluginConfig
 from examples.own_parts import Corridor, TabularQ
-from learner.storage.checkpoint import Checkpoints, load_agent, load_params, read_best
+from learner.storage.checkpoint import Checkpoints, load_agent, load_params, load_policy, read_best
 from tests.common.test_evaluation import Idle
 
 CONFIG = ActorConfig(
@@ -72,9 +73,8 @@ def test_a_kill_between_the_two_renames_loses_nothing(tmp_path: Path) -> None:
     checkpoints.save("best", dqn(seed=1), opt_steps=1)
     (tmp_path / "best").rename(tmp_path / ".best.old")
     assert load_agent(tmp_path / "best")[2]["opt_steps"] == 1
-    tied = TiedAgent()
     with pytest.raises(CheckpointError, match="cannot be saved"):
-        checkpoints.save("best", tied, opt_steps=2)
+        checkpoints.save("best", SparseAgent(), opt_steps=2)
     assert load_agent(tmp_path / "best")[2]["opt_steps"] == 1
     checkpoints.save("best", dqn(seed=3), opt_steps=3)
     assert load_agent(tmp_path / "best")[2]["opt_steps"] == 3
@@ -103,12 +103,11 @@ def test_a_draft_that_is_gone_leaves_the_checkpoint_as_it_was(tmp_path: Path) ->
     assert load_agent(tmp_path / "best")[2]["opt_steps"] == 1
 
 
-class TiedAgent(Idle):
-    """Two names for one tensor, which safetensors refuses."""
+class SparseAgent(Idle):
+    """A sparse tensor, which safetensors refuses."""
 
     def save_params(self) -> Mapping[str, torch.Tensor]:
-        weight = torch.zeros(3)
-        return {"a": weight, "b": weight}
+        return {"a": torch.zeros(3).to_sparse()}
 
 
 def test_a_place_that_cannot_be_written_is_an_error_with_its_cause(tmp_path: Path) -> None:
@@ -180,3 +179,22 @@ def test_one_part_that_is_allowed_may_be_a_text_and_allows_no_other(tmp_path: Pa
         load_agent(tmp_path / "best", "company")  # It has "any" in it.
     with pytest.raises(ConfigError, match=r"allow: expected a list of your own parts, .* found None"):
         load_agent(tmp_path / "best", None)  # type: ignore[arg-type]
+
+
+def test_tensors_that_share_memory_are_saved_each(tmp_path: Path) -> None:
+    agent, table = dqn(seed=1), torch.arange(6.0)
+    agent.save_params = lambda: {"table": table, "rest": table[2:]}  # type: ignore[method-assign]
+    Checkpoints(tmp_path, CONFIG, "run").save("best", agent, opt_steps=1)
+    params, _ = load_params(tmp_path / "best")
+    assert {name: tensor.tolist() for name, tensor in params.items()} == {
+        "table": [0, 1, 2, 3, 4, 5],
+        "rest": [2, 3, 4, 5],
+    }
+
+
+@pytest.mark.parametrize("device", ["gpu", "auto", "cuda:99", None])
+def test_a_device_on_which_no_policy_can_act_is_refused(tmp_path: Path, device: Any) -> None:
+    Checkpoints(tmp_path, CONFIG, "run").save("best", dqn(seed=1), opt_steps=1)
+    with pytest.raises(ConfigError, match=f"^device: expected .*, found '?{device}"):
+        load_policy(tmp_path / "best", device=device)
+    assert load_policy(tmp_path / "best", device=torch.device("cpu")).opt_steps == 1  # type: ignore[arg-type]

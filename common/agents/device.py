@@ -1,0 +1,28 @@
+"""The device on which an agent computes."""
+
+from __future__ import annotations
+
+import torch
+
+from common.errors import ConfigError
+
+
+def require_device(name: str | torch.device, setting: str = "trainer.device") -> torch.device:
+    """The device of this name.
+
+    Raises:
+        ConfigError: it names no device, or one that torch cannot use here.
+    """
+    try:
+        device = torch.device(name)
+    except (RuntimeError, TypeError) as error:
+        raise ConfigError(f"{setting}: expected a device such as cpu, cuda or cuda:1, found {name!r}") from error
+    count = torch.cuda.device_count()
+    if device.type == "cuda" and (device.index or 0) >= count:
+        raise ConfigError(f"{setting}: expected one of {count} GPUs that torch finds here, found {device}")
+    try:
+        torch.empty(0, device=device)
+    except (AssertionError, ImportError, RuntimeError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ConfigError(f"{setting}: expected a device that torch can use here, found {device}: {reason}") from error
+    return device

@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from common.agents.device import require_device
+from common.errors import ConfigError
+
+
+def test_a_device_that_exists_is_returned() -> None:
+    assert require_device("cpu") == torch.device("cpu")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("gpu0", "expected a device such as cpu, cuda or cuda:1, found 'gpu0'"),
+        ("cuda:99", r"expected one of \d GPUs that torch finds here, found cuda:99"),
+        (None, "expected a device such as cpu, cuda or cuda:1, found None"),
+        ("mps", "expected a device that torch can use here, found mps: "),
+    ],
+)
+def test_a_device_that_does_not_exist_is_refused(text: Any, told: str) -> None:
+    with pytest.raises(ConfigError, match=f"^trainer.device: {told}"):
+        require_device(text)
