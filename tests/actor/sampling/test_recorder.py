@@ -229,7 +229,7 @@ def test_an_action_that_lacks_a_leaf_is_refused() -> None:
         del actions["camera"]
         return actions
 
-    with pytest.raises(PluginError, match=r"agent\.sample: expected .*camera: uint8 \['n', 2, 4\].*found arm/grip"):
+    with pytest.raises(PluginError, match=r"agent\.sample: expected .*camera: uint8 \[1, 2, 4\].*found arm/grip"):
         act(make_parts([Parted()], lambda s: Acts(s, without)), 1)
 
 
