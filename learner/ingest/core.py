@@ -22,7 +22,7 @@ from learner.ingest.batch_limits import BatchLimits, present_limits
 from learner.ingest.batch_shares import BatchShares
 from learner.ingest.batch_traces import BatchTraces
 from learner.ingest.cordons import Cordons
-from learner.ingest.fleet_metrics import FleetRates
+from learner.ingest.fleet_rates import FleetRates
 from learner.ingest.leading import Leading
 from learner.ingest.limits import AddressIds, ModelRepeats, Shares
 from learner.ingest.model_answers import ModelAnswer, ModelAnswers
