@@ -19,7 +19,7 @@ from common.cores import divide_cores
 from common.errors import CrossborderError
 from common.process.child import Child
 from common.process.clocks import Deadline
-from common.process.spare import Spare
+from common.process.fork_server import ForkServer
 from common.process.supervisor import Supervisor
 from common.wire.trust import Trust
 
@@ -109,8 +109,10 @@ class ActorManager:
         patience: seconds a worker waits for its learner.
         work: of actors, or the settings of workers whose policy is an acting service.
         cores: which are divided among the workers; empty: the workers use any cores.
-        spares: processes that become the workers, one for each worker, closed by the caller; None: the manager makes
-            the workers itself.
+        server: starts the workers, and may have begun to import; it ends with the manager. None: another one.
+
+    Raises:
+        ChildFailedError, OSError: a worker cannot be started.
     """
 
     def __init__(
@@ -123,7 +125,7 @@ class ActorManager:
         *,
         work: ActorWork | RemoteConfig = ActorWork(),
         cores: Sequence[int] = (),
-        spares: Sequence[Spare] | None = None,
+        server: ForkServer | None = None,
     ) -> None:
         self.share: ModelShare | None = None
         """The directory in which the workers share models; None if they share none."""
@@ -140,18 +142,19 @@ class ActorManager:
             self._boot |= {"evaluates": work.evaluates}
             self._boot |= {name: str(path) for name in ("record", "models") if (path := getattr(work, name))}
         # 2. Their processes: if one cannot be started, those that run already are ended.
-        self._spares = make_spares(n_actors, module) if spares is None else spares
+        self._server = server or ForkServer("worker", module)
         self._cores = divide_cores(cores, n_actors)
         self._supervisors: list[Supervisor] = []
         try:
             for i in range(n_actors):
                 self._supervisors.append(Supervisor(partial(self._start, i), on_failure))
-        except OSError:
+        except (CrossborderError, OSError):
             self.stop_and_join(0)
             raise
 
     def _start(self, index: int) -> Child:
-        return self._spares[index].start_child({**self._boot, "cores": self._cores[index], "number": index})
+        boot = {**self._boot, "cores": self._cores[index], "number": index}
+        return self._server.start_child(f"worker-{index}", boot)
 
     @property
     def restarts(self) -> int:
@@ -191,15 +194,11 @@ class ActorManager:
                 event = events.get_nowait()
                 if "stat" in event:
                     stats.append(ActorStat(**event["stat"]))
+        self._server.end()
         if self.share is not None:
             self.share.close()
             self.share = None
         return stats
-
-
-def make_spares(n_actors: int, module: str = ACTOR) -> list[Spare]:
-    """Make one spare for each worker. A spare that begins now has imported its modules when the learner listens."""
-    return [Spare(f"worker-{i}", module) for i in range(n_actors)]
 
 
 def _open_share() -> ModelShare | None:

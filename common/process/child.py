@@ -24,8 +24,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final, Protocol
 
 from common.errors import ChildFailedError, CrossborderError, EnvHungError, LearnerUnreachableError, by_exit_code
 from common.process.clocks import Deadline
@@ -132,6 +133,26 @@ def _event_in(line: str) -> Event | None:
     return value[_MARK] if isinstance(value, dict) and value.keys() == {_MARK} else None
 
 
+class Process(Protocol):
+    """A started process with pipes to it and from it; a ``subprocess.Popen`` has all but ``find_exit_code``."""
+
+    pid: int
+    stdin: IO[str] | None
+    stdout: IO[str] | None
+    stderr: IO[str] | None
+    returncode: int | None
+
+    def find_exit_code(self) -> int | None:
+        """The exit code, or None while it runs. A process that has ended keeps its process id until ``wait``."""
+
+    def wait(self, timeout: float) -> int:
+        """Wait until it has ended, release its process id, and return the exit code.
+
+        Raises:
+            subprocess.TimeoutExpired: it has not ended.
+        """
+
+
 class Child:
     """One running child process, ``python -m module``.
 
@@ -143,6 +164,7 @@ class Child:
         env: environment variables that are added to those of this process.
         arguments: words after the module.
         directory: in which the child starts; None: that of this process, which an environment may have changed.
+        fork: makes the process by a fork (see ``common.process.fork_server``); None: Python is started.
     """
 
     def __init__(
@@ -155,26 +177,33 @@ class Child:
         *,
         arguments: Sequence[str] = (),
         directory: Path | None = None,
+        fork: Callable[[], Process] | None = None,
     ) -> None:
         self.name = name
         self.events: queue.Queue[Event] = queue.Queue(maxsize=64)
         self.is_warm = False
         """Whether the child has said that it is warm: only a spare says so."""
         self._reported: CrossborderError | None = None
-        self._process = subprocess.Popen(
-            # -P: the current directory may hold a package of our name.
-            [sys.executable, "-P", "-m", module, *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            encoding="utf-8",
-            errors="replace",
-            pass_fds=pass_fds,
-            env={**KEEP_BUFFERS, **os.environ, **(env or {})},
-            cwd=directory,
-            start_new_session=True,
-        )
+        self._process: Process | subprocess.Popen[str]
+        if fork is not None:
+            self._process = forked = fork()
+            self._find_exit_code = forked.find_exit_code
+        else:
+            self._process = popen = subprocess.Popen(
+                # -P: the current directory may hold a package of our name.
+                [sys.executable, "-P", "-m", module, *arguments],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                encoding="utf-8",
+                errors="replace",
+                pass_fds=pass_fds,
+                env={**KEEP_BUFFERS, **os.environ, **(env or {})},
+                cwd=directory,
+                start_new_session=True,
+            )
+            self._find_exit_code = partial(find_exit_code, popen)
         assert self._process.stdin is not None
         self._threads = [
             threading.Thread(target=pump, name=f"{name}-{pump.__name__}", daemon=True)
@@ -249,7 +278,7 @@ class Child:
 
     def poll(self) -> int | None:
         """The exit code, or None while it runs. A child that has ended keeps its process id until ``end``."""
-        return find_exit_code(self._process)
+        return self._find_exit_code()
 
     def wait(self, seconds: float) -> int | None:
         """Wait until the child has ended; the exit code, or None if it still runs after ``seconds``."""

@@ -9,11 +9,11 @@ from typing import Final
 
 from rich.console import Console
 
-from actor.manager import make_spares
+from actor.manager import ACTOR
 from common.config.run_config import RunConfig
 from common.process.command import Parser, at_least
+from common.process.fork_server import ForkServer
 from common.process.signals import StopSignals
-from common.process.spare import Spare
 from learner.commands import server_orders, server_set_best_aside, server_status
 from learner.commands.standby import keep_running
 from learner.commands.training_command import (
@@ -103,7 +103,7 @@ class _Training:
 
     def __init__(self, stack: ExitStack, coming_ingest: ComingIngest | None) -> None:
         self._stack, self._coming_ingest = stack, coming_ingest
-        self._coming_actors: list[Spare] = []
+        self._coming_actors: ForkServer | None = None
         self._place = Place()
         self.has_ended_as_rank = False
         """Whether this process, one of several ranks, has ended its training in order."""
@@ -116,10 +116,10 @@ class _Training:
     def prepare(self, arguments: argparse.Namespace) -> None:
         """Have ingest and local actors import what they need, while this process imports torch and its parts."""
         self._coming_ingest = self._coming_ingest or self._stack.enter_context(ComingIngest())
-        self._coming_actors = make_spares(arguments.local_actors)
-        for spare in self._coming_actors:
-            self._stack.callback(spare.end)
-            spare.begin(is_urgent=True)
+        if arguments.local_actors:
+            self._coming_actors = ForkServer("worker", ACTOR)
+            self._stack.callback(self._coming_actors.end)
+            self._coming_actors.begin()
 
     def run(
         self, config: RunConfig, arguments: argparse.Namespace, console: Console | None, signals: StopSignals

@@ -20,7 +20,7 @@ Training (``LearnerServer.train``), then shutdown after every kind of end:
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -31,7 +31,7 @@ from common.config.run_config import FREE_PORTS, RunConfig
 from common.config.server_config import ServerConfig
 from common.cores import divide_cores, write_cores
 from common.errors import ConfigError, CrossborderError, DivergedError
-from common.process.spare import Spare
+from common.process.fork_server import ForkServer
 from common.wire.endpoints import listen_at_first
 from common.wire.trust import ANY, Trust
 from learner.evaluation.scoring import CANDIDATES, ActorScoring
@@ -84,7 +84,7 @@ class LearnerServer(Opened):
         resume: resume the run in ``run_dir``, if there is one.
         origin: where a new run begins from.
         coming_ingest: a process that becomes ingest, which the caller closes; None starts such a process.
-        coming_actors: processes that become the local actors, which the caller ends; None starts them.
+        coming_actors: starts the local actors, and may have begun to import; None: another one.
         place: of this process among the ranks, whose own configuration is ``config``; None: it trains alone.
         when_met: called once the ranks have found each other; from then on a rank that ends alone stops all others.
 
@@ -101,7 +101,7 @@ class LearnerServer(Opened):
         resume: bool = False,
         origin: Origin | None = None,
         coming_ingest: ComingIngest | None = None,
-        coming_actors: Sequence[Spare] | None = None,
+        coming_actors: ForkServer | None = None,
         place: Place | None = None,
         when_met: Callable[[], None] = do_nothing,
     ) -> None:
@@ -144,7 +144,7 @@ class LearnerServer(Opened):
                 self.local_actors = self._start_local_actors(local_actors, coming_actors, ending_local_actors)
             self._stack = stack.pop_all()
 
-    def _start_local_actors(self, n: int, spares: Sequence[Spare] | None, stack: ExitStack) -> ActorManager:
+    def _start_local_actors(self, n: int, server: ForkServer | None, stack: ExitStack) -> ActorManager:
         """Start actors on this host, which read models from the trainer's slots; ``stack`` ends them."""
         own = self.config.trainer.cores
         if own is not None and not self.run.cores_left:
@@ -155,7 +155,7 @@ class LearnerServer(Opened):
         trust, work = local_trust(self.config.server), ActorWork(models=self.run.dir.shared / "models")
         cores = divide_cores(self.run.cores_left, self.place.n_local)[self.place.local_rank]
         address, fail = self.ingest.local_address, self.learner.fail
-        manager = ActorManager(address, n, fail, trust, work=work, cores=cores, spares=spares)
+        manager = ActorManager(address, n, fail, trust, work=work, cores=cores, server=server)
         stack.callback(manager.stop_and_join, LEAVE_SECONDS)
         return manager
 

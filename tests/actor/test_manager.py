@@ -7,12 +7,13 @@ import sys
 import threading
 from pathlib import Path
 
-from actor.manager import ActorManager, ActorWork, ModelShare, make_spares
+from actor.manager import ACTOR, ActorManager, ActorWork, ModelShare
 from common.errors import ConfigError, CrossborderError
+from common.process.fork_server import ForkServer
 from common.wire.trust import Trust
 from learner.loop.server import LearnerServer
 from learner.replay.ring import read_ring
-from tests.conftest import PATIENCE, ROOT, kill, wait_for
+from tests.conftest import PATIENCE, ROOT, children_of, is_alive, kill, wait_for
 
 
 def test_workers_act_are_restarted_and_leave_their_statistics(host: LearnerServer) -> None:
@@ -75,21 +76,22 @@ def test_workers_on_the_learners_host_read_the_trainers_slots_and_fetch_nothing(
         manager.stop_and_join(PATIENCE)
 
 
-def test_processes_that_began_before_the_learner_listened_become_the_workers(host: LearnerServer) -> None:
-    spares = make_spares(2)
+def test_workers_are_forked_from_a_process_that_began_before_the_learner_listened(host: LearnerServer) -> None:
+    server = ForkServer("worker", ACTOR)
+    server.begin()
+    begun = server.pid
+    assert begun is not None
+    manager = ActorManager(host.ingest.address, 2, lambda _: None, Trust(), server=server)
     try:
-        for spare in spares:
-            spare.begin(is_urgent=True)
-        begun = [spare.pid for spare in spares]
-        manager = ActorManager(host.ingest.address, 2, lambda _: None, Trust(), spares=spares)
-        try:
-            assert manager.pids == begun
-            wait_for(lambda: (host.actor_table["env_steps"] > 0).sum() == 2, "both act")
-        finally:
-            manager.stop_and_join(PATIENCE)
+        assert server.pid == begun
+        assert children_of(begun) == manager.pids
+        wait_for(lambda: (host.actor_table["env_steps"] > 0).sum() == 2, "both act")
+        kill(manager.pids[0])
+        wait_for(lambda: manager.restarts == 1, "the restart")
+        assert set(children_of(begun)) == {*manager.pids}
     finally:
-        for spare in spares:
-            spare.end()
+        manager.stop_and_join(PATIENCE)
+    assert not is_alive(begun)
 
 
 def test_a_worker_that_cannot_work_is_reported_with_its_own_error_and_not_started_again() -> None:

@@ -11,7 +11,10 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any, Final
+
+import numpy
 
 from common.process.child import read_boot, say, wait_for_hang_up
 from common.process.signals import leave_to_parent
@@ -157,6 +160,35 @@ def parent_of_spare(boot: dict[str, Any]) -> int:
         time.sleep(0.01)
     tell(spare=spare.pid)
     threading.Event().wait()
+    return 0
+
+
+def random(boot: dict[str, Any]) -> int:
+    """Draws from the random numbers that nobody has seeded, and says which signals are blocked."""
+    import random as python
+
+    blocked = [int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, ())]
+    tell(python=python.random(), numpy=float(numpy.random.random()), blocked=blocked)
+    return 0
+
+
+def parent_of_forked(boot: dict[str, Any]) -> int:
+    """Starts a child by a fork server, and sends both process ids and the file to which the child says goodbye."""
+    from common.process.fork_server import ForkServer
+
+    server = ForkServer("forked", MODULE)
+    child = server.start_child("forked", {"life": "writing_goodbye", "path": boot["path"]})
+    tell(child=child.next_event(30)["pid"], server=server.pid)
+    threading.Event().wait()
+    return 0
+
+
+def writing_goodbye(boot: dict[str, Any]) -> int:
+    """Says hello, and writes a file when its stdin has closed."""
+    tell(pid=os.getpid())
+    sys.stdin.read()
+    time.sleep(0.2)
+    Path(boot["path"]).write_text("in order")
     return 0
 
 

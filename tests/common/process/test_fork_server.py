@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from common.errors import ChildFailedError
+from common.process.child import Child
+from common.process.fork_server import ForkServer
+from tests.common.process.child_scripts import MODULE
+from tests.common.process.conftest import StartChild
+from tests.conftest import PATIENCE, ROOT, children_of, is_alive, kill, wait_for
+
+pytestmark = pytest.mark.own_children
+
+MakeServer = Callable[..., ForkServer]
+
+
+@pytest.fixture
+def make_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeServer]:
+    """Makes a fork server of children that run a function of ``child_scripts``; it ends with the test."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    made: list[ForkServer] = []
+
+    def _make_server(module: str = MODULE) -> ForkServer:
+        made.append(ForkServer("child", module))
+        return made[-1]
+
+    yield _make_server
+    for server in made:
+        server.end()
+
+
+@pytest.fixture
+def start(make_server: MakeServer) -> Iterator[Callable[..., Child]]:
+    """Starts children of one fork server; those that still run at the end are ended."""
+    server, children = make_server(), list[Child]()
+
+    def _start(life: str, **boot: object) -> Child:
+        children.append(server.start_child(f"child-{life}", {"life": life, **boot}))
+        return children[-1]
+
+    yield _start
+    for child in children:
+        child.end(0)
+
+
+def test_children_are_forked_from_one_process_and_get_their_boot_lines(make_server: MakeServer) -> None:
+    server = make_server()
+    server.begin()
+    forks = server.pid
+    assert forks is not None
+    boots = [{"life": "obedient", "text": "ü\n"}, {"life": "obedient"}]
+    children = [server.start_child("child", boot) for boot in boots]
+    said = [child.next_event(PATIENCE) for child in children]
+    assert said == [{"pid": child.pid, "boot": boot} for child, boot in zip(children, boots, strict=True)]
+    assert children_of(forks) == [child.pid for child in children]
+    assert [child.end(PATIENCE) for child in children] == [0, 0]
+    server.end()
+    assert not is_alive(forks)
+    assert server.pid is None
+
+
+def test_a_child_has_a_session_of_its_own_and_no_descriptor_of_another(start: Callable[..., Child]) -> None:
+    first, second = start("obedient"), start("obedient")
+    for child in (first, second):
+        child.next_event(PATIENCE)
+        assert os.getsid(child.pid) == child.pid
+        assert len([*Path(f"/proc/{child.pid}/fd").iterdir()]) == 3
+    assert first.end(PATIENCE) == 0, "its stdin closes, although the second child was forked later"
+    assert second.poll() is None
+
+
+def test_the_end_of_a_child_is_told_as_that_of_any_other(start: Callable[..., Child]) -> None:
+    child = start("obedient")
+    child.next_event(PATIENCE)
+    assert child.poll() is None
+    assert child.wait(0.0) is None
+    child.kill()
+    assert child.wait(PATIENCE) == -signal.SIGKILL
+    assert is_alive(child.pid) is False
+    assert Path(f"/proc/{child.pid}").exists(), "it keeps its process id until it is ended"
+    assert child.end(0) == -signal.SIGKILL
+    wait_for(lambda: not Path(f"/proc/{child.pid}").exists(), "its id is released")
+    assert child.poll() == -signal.SIGKILL
+
+
+def test_children_draw_other_random_numbers_and_take_signals(start: Callable[..., Child]) -> None:
+    said = [start("random").next_event(PATIENCE) for _ in range(2)]
+    for source in ("python", "numpy"):
+        assert said[0][source] != said[1][source], source
+    assert said[0]["blocked"] == []
+
+
+def test_a_module_that_cannot_be_imported_is_an_error(make_server: MakeServer) -> None:
+    with pytest.raises(ChildFailedError, match="ended with exit code 1"):
+        make_server("no_such_module").start_child("child", {})
+
+
+def test_when_the_fork_server_dies_its_children_die_and_the_next_child_has_another_one(
+    make_server: MakeServer,
+) -> None:
+    server = make_server()
+    child = server.start_child("child", {"life": "obedient"})
+    child.next_event(PATIENCE)
+    first = server.pid
+    assert first is not None
+    kill(first)
+    assert child.wait(PATIENCE) == -signal.SIGKILL
+    assert child.end(0) == -signal.SIGKILL
+    wait_for(lambda: not is_alive(child.pid), "the kernel kills it")
+    wait_for(lambda: not is_alive(first), "the end of the fork server")
+    following = server.start_child("child", {"life": "obedient"})
+    assert following.next_event(PATIENCE)["pid"] == following.pid
+    assert server.pid not in (None, first)
+    assert following.end(PATIENCE) == 0
+
+
+def test_when_the_parent_is_killed_children_end_in_order_and_the_fork_server_after_them(
+    start_child: StartChild, tmp_path: Path
+) -> None:
+    goodbye = tmp_path / "goodbye"
+    parent = start_child("parent_of_forked", path=str(goodbye))
+    said = parent.next_event(PATIENCE)
+    server, child = said["server"], said["child"]
+    kill(parent.pid)
+    wait_for(lambda: not is_alive(child), "its stdin has closed")
+    wait_for(lambda: not is_alive(server), "it has no child left")
+    assert goodbye.read_text() == "in order"
+
+
+def test_a_child_starts_in_the_directory_in_which_its_server_was_made(
+    make_server: MakeServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """An environment of the parent may have changed the directory since."""
+    monkeypatch.chdir(tmp_path)
+    server = make_server()
+    monkeypatch.chdir(ROOT)
+    child = server.start_child("child", {"life": "obedient"})
+    assert Path(f"/proc/{child.pid}/cwd").readlink() == tmp_path
+    child.end(PATIENCE)
