@@ -106,7 +106,7 @@ class Pair:
         self._metrics = f"http://127.0.0.1:{endpoints['ingest_metrics_port']}/metrics"
         self.run_dir, self.learner = run_dir, learner
         self._actor, self._log = acts, run_dir.parent / "actor.log"
-        self._ingest = child_of(learner, "learner.ingest")
+        self._ingest = child_of(child_of(learner, "learner.ingest"), "learner.ingest")  # It is forked from the first.
 
     def _read_metrics(self) -> str:
         with urllib.request.urlopen(self._metrics, timeout=PATIENCE) as answer:  # noqa: S310 - of our own host

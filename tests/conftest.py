@@ -403,6 +403,22 @@ def children_of(pid: int) -> list[int]:
     return sorted(map(int, found.split()), key=lambda child: int(_stat(child)[19]))
 
 
+def descendants_of(pid: int) -> list[int]:
+    """Process ids of the children, of their children and so on."""
+    children = children_of(pid)
+    return [*(below for child in children for below in descendants_of(child)), *children]
+
+
+def named(name: str, pid: int) -> list[int]:
+    """The descendants of a process that have this name in top(1): ``ingest``, or ``worker-0`` for a local actor."""
+    found = []
+    for below in descendants_of(pid):
+        with contextlib.suppress(*HAS_ENDED):
+            if Path(f"/proc/{below}/comm").read_text() == f"{name}\n" and is_alive(below):
+                found.append(below)
+    return found
+
+
 def _stat(pid: int) -> list[str]:
     """The state of a process and the words after it in proc(5); a zombie's if it has ended: the 20th is its start."""
     try:
@@ -438,8 +454,9 @@ def kill(pid: int) -> None:
 
 
 def kill_whole(pid: int) -> list[int]:
-    """Kill a process and its children, and return all of them. It goes first: it would start its children again."""
-    killed = [pid, *children_of(pid)]
+    """Kill a process and all below it, and return all of them. It goes first: it would start its children again."""
+    killed = [pid, *descendants_of(pid)]
     for each in killed:
-        kill(each)
+        with contextlib.suppress(ProcessLookupError):  # The kernel kills what was forked from a process that dies.
+            kill(each)
     return killed

@@ -8,6 +8,7 @@ samples trainer, ingest and an actor. A run whose time is up is stopped in order
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 import os
@@ -48,8 +49,8 @@ SERIES: Final = {
     "best score": "crossborder_best_score",
     "policy lag": "crossborder_policy_lag_opt_steps",
 }
-PROCESSES: Final = {"ingest": "learner.ingest.ingest_child", "actor": "actor.worker"}
-"""Children of the learner, and what their command lines hold."""
+PROCESSES: Final = {"ingest": "ingest", "worker-0": "actor"}
+"""By their names in top(1), processes of the learner."""
 
 
 @dataclass
@@ -152,19 +153,15 @@ def read_curve(run_dir: Path) -> list[tuple[float, float, float]]:
 
 
 def find_processes(trainer: int) -> dict[str, int]:
-    """The trainer, and one child of each kind of ``PROCESSES``."""
-    found = {"trainer": trainer}
-    # The oldest first: ingest is older than the spare that waits to take its place, whose command line is the same.
-    for path in sorted(Path("/proc").glob("[0-9]*/stat"), key=lambda path: int(path.parent.name)):
-        try:
-            parent = int(path.read_text().rpartition(")")[2].split()[1])
-            words = (path.parent / "cmdline").read_text().split("\0")
-        except OSError:
-            continue  # It has ended meanwhile.
-        for name, module in PROCESSES.items():
-            if parent == trainer and module in words:
-                found.setdefault(name, int(path.parent.name))
-    return found
+    """The trainer, and its processes of ``PROCESSES``, which are forked from its children."""
+    names, parents = dict[int, str](), dict[int, int]()
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # It has ended meanwhile.
+            before, _, after = path.read_text().rpartition(")")
+            pid = int(path.parent.name)
+            names[pid], parents[pid] = before.partition("(")[2], int(after.split()[1])
+    below = [pid for pid in parents if parents.get(parents[pid]) == trainer]
+    return {"trainer": trainer} | {PROCESSES[names[pid]]: pid for pid in below if names[pid] in PROCESSES}
 
 
 def give_hotspots(task: str, trainer: int, directory: Path) -> None:

@@ -23,7 +23,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -38,7 +38,8 @@ IMPORT_SECONDS: Final = 120.0
 """A fork server has imported everything, and answers, within this time, also on a host that does much else."""
 _MESSAGE_BYTES: Final = 4096
 _PR_SET_PDEATHSIG: Final = 1
-"""The number of prctl(2) for a signal that a process gets when its parent dies."""
+_PR_SET_NAME: Final = 15
+"""The numbers of prctl(2) for a signal that a process gets when its parent dies, and for the name of a process."""
 
 
 class _Requests:
@@ -47,16 +48,21 @@ class _Requests:
     Args:
         name: the fork server's in logs.
         module: which it imports.
+        pass_fds: file descriptors that it and its children inherit.
+        env: environment variables that are added to those of this process.
         directory: in which it and its children start.
     """
 
-    def __init__(self, name: str, module: str, directory: Path) -> None:
+    def __init__(
+        self, name: str, module: str, pass_fds: Sequence[int], env: Mapping[str, str] | None, directory: Path
+    ) -> None:
         self._lock = threading.Lock()
         self._socket, its_socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.settimeout(IMPORT_SECONDS)
         with its_socket:
             fd = its_socket.fileno()
-            self._server = Child(name, __name__, None, (fd,), arguments=(str(fd), module), directory=directory)
+            words = (str(fd), module)
+            self._server = Child(name, __name__, None, (fd, *pass_fds), env, arguments=words, directory=directory)
 
     @property
     def pid(self) -> int:
@@ -99,12 +105,12 @@ class _Requests:
 class Forked:
     """One child of a fork server, with those members of ``subprocess.Popen`` that ``Child`` uses."""
 
-    def __init__(self, requests: _Requests) -> None:
+    def __init__(self, name: str, requests: _Requests) -> None:
         pipes = [os.pipe() for _ in range(3)]
         (its_stdin, stdin), (stdout, its_stdout), (stderr, its_stderr) = pipes
         its = (its_stdin, its_stdout, its_stderr)
         try:
-            self.pid: int = requests.ask({"fork": True}, its)
+            self.pid: int = requests.ask({"fork": name}, its)
         except (ChildFailedError, OSError):
             for fd in (stdin, stdout, stderr):
                 os.close(fd)
@@ -155,10 +161,14 @@ class ForkServer:
     Args:
         name: of the kind, in logs.
         module: the module that the children run; it has a function ``main`` without arguments.
+        pass_fds: file descriptors that they inherit.
+        env: environment variables that are added to those of this process.
     """
 
-    def __init__(self, name: str, module: str) -> None:
-        self._name, self._module = name, module
+    def __init__(
+        self, name: str, module: str, pass_fds: Sequence[int] = (), env: Mapping[str, str] | None = None
+    ) -> None:
+        self._name, self._module, self._pass_fds, self._env = name, module, pass_fds, env
         self._directory = Path.cwd()  # Users' parts are found there, whatever an environment in this process does.
         self._lock = threading.Lock()
         self._requests: _Requests | None = None
@@ -174,7 +184,8 @@ class ForkServer:
             if self._requests is not None and self._requests.has_ended:
                 self.end()
             if self._requests is None and sys.platform == "linux":
-                self._requests = _Requests(f"{self._name}-imports", self._module, self._directory)
+                name = f"{self._name}-imports"
+                self._requests = _Requests(name, self._module, self._pass_fds, self._env, self._directory)
 
     def start_child(self, name: str, boot: Mapping[str, Any]) -> Child:
         """Start a child, whose first line on stdin is ``boot``.
@@ -187,8 +198,8 @@ class ForkServer:
         self.begin()
         requests = self._requests
         if requests is None:
-            return Child(name, self._module, boot, directory=self._directory)
-        return Child(name, self._module, boot, fork=lambda: Forked(requests))
+            return Child(name, self._module, boot, self._pass_fds, self._env, directory=self._directory)
+        return Child(name, self._module, boot, fork=lambda: Forked(name, requests))
 
     def end(self) -> None:
         """End the process that forks; its children have ended before."""
@@ -213,7 +224,7 @@ def _serve(requests: socket.socket) -> bool:
                 answer = [error.errno, error.strerror]
             if answer == 0:
                 requests.close()
-                _become_child(parent, fds)
+                _become_child(request["fork"], parent, fds)
                 return True
             for fd in fds:
                 os.close(fd)
@@ -237,10 +248,12 @@ def _exit_code(found: os.waitid_result) -> int:
     return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
 
 
-def _become_child(parent: int, fds: list[int]) -> None:
-    """Be a process of its own in what the fork server shares with it: session, descriptors, random numbers."""
+def _become_child(name: str, parent: int, fds: list[int]) -> None:
+    """Be a process of its own in what the fork server shares with it: session, name, descriptors, random numbers."""
     os.setsid()
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    libc = ctypes.CDLL(None)
+    libc.prctl(_PR_SET_NAME, name.encode())  # As top(1) shows it; the kernel cuts it off after 15 bytes.
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # It died before the line above.
         os.kill(os.getpid(), signal.SIGKILL)
     for number, fd in enumerate(fds):

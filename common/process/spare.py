@@ -1,8 +1,8 @@
 """Warm spares: a process that has imported everything before it is needed as a child.
 
 Most of a child's start is spent on imports. A spare has done them and waits for its boot line; when the child dies, the
-spare gets the boot line and is the next child. ``python -m common.process.spare NICENESS MODULE…`` runs a spare: it
-imports the modules, says that it is warm, and then calls ``main`` of the last one, which reads the boot line.
+spare gets the boot line and is the next child. ``python -m common.process.spare MODULE…`` runs a spare: it imports the
+modules, says that it is warm, and then calls ``main`` of the last one, which reads the boot line.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -23,8 +22,6 @@ from common.process.child import WARM, Child, RestartPolicy, say
 log = logging.getLogger(__name__)
 NICENESS: Final = 10
 """The niceness of a spare that imports while another process works: on a busy core, a tenth of that process's time."""
-SETTLED_SECONDS: Final = 10.0
-"""A child gets a spare when it has lived for this time, so that short runs pay for none."""
 
 
 class Spare:
@@ -38,7 +35,6 @@ class Spare:
         pass_fds: file descriptors that they inherit.
         env: environment variables that are added to those of this process.
         imports: further modules that a spare imports, before ``module``.
-        settled_seconds: a child gets a spare when it has lived for this time.
         policy: how often a spare that died is replaced.
     """
 
@@ -50,18 +46,15 @@ class Spare:
         env: Mapping[str, str] | None = None,
         *,
         imports: Sequence[str] = (),
-        settled_seconds: float = SETTLED_SECONDS,
         policy: RestartPolicy | None = None,
     ) -> None:
         self._name, self._module, self._imports = name, module, imports
         self._pass_fds, self._env = pass_fds, env
         self._directory = Path.cwd()  # Users' parts are found there, whatever an environment in this process does.
-        self._settled_seconds, self._policy = settled_seconds, policy or RestartPolicy()
+        self._policy = policy or RestartPolicy()
         self._waiting: Child | None = None
         """The process that waits for its boot line."""
-        self._is_urgent = False
-        """Whether the waiting process was started at the priority of this process."""
-        self._settled_at = time.monotonic() + settled_seconds
+        self._is_given_up = False
 
     @property
     def pid(self) -> int | None:
@@ -73,19 +66,10 @@ class Spare:
         """Whether there is a spare that has imported everything."""
         return self._waiting is not None and self._waiting.is_warm
 
-    def begin(self, *, is_urgent: bool) -> None:
-        """Start a spare now, before the first child; if that child is needed soon, at the priority of this process."""
-        words = (str(0 if is_urgent else NICENESS), *self._imports, self._module)
-        self._waiting = Child(
-            self._name, __name__, None, self._pass_fds, self._env, arguments=words, directory=self._directory
-        )
-        self._is_urgent = is_urgent
-
     def start_child(self, boot: Mapping[str, Any]) -> Child:
-        """Start a child: the spare if it is warm or imports at the priority of this process, or else a new process."""
+        """Start a child: the spare if it is warm, or else a new process."""
         spare, self._waiting = self._waiting, None
-        self._settled_at = time.monotonic() + self._settled_seconds
-        if spare is not None and spare.poll() is None and (spare.is_warm or self._is_urgent):
+        if spare is not None and spare.poll() is None and spare.is_warm:
             spare.tell(boot)
             return spare
         if spare is not None:
@@ -103,11 +87,13 @@ class Spare:
             died, self._waiting = self._waiting, None
             _discard(died)
             self._note_failure(f"ended with exit code {died.poll()}")
-        if time.monotonic() >= self._settled_at:
+        if not self._is_given_up:
+            words = (*self._imports, self._module)
             try:
-                self.begin(is_urgent=False)
+                self._waiting = Child(
+                    self._name, __name__, None, self._pass_fds, self._env, arguments=words, directory=self._directory
+                )
             except (OSError, subprocess.SubprocessError) as error:  # The host has no process or memory to spare.
-                self._settled_at = time.monotonic() + self._settled_seconds
                 self._note_failure(f"cannot be started: {error}")
 
     def _note_failure(self, failure: str) -> None:
@@ -115,7 +101,7 @@ class Spare:
         log.warning("the spare of %s %s", self._name, failure)
         if not self._policy.allows():
             log.error("the spare of %s keeps failing: no more spares are started", self._name)
-            self._settled_seconds = self._settled_at = float("inf")
+            self._is_given_up = True
 
     def end(self) -> None:
         """End the process that waits, if there is one."""
@@ -130,22 +116,21 @@ def _discard(spare: Child) -> None:
     spare.end(1.0)
 
 
-def _import_at(niceness: int, modules: Sequence[str]) -> None:
+def _import_slowly(modules: Sequence[str]) -> None:
     """Import modules in this thread, which has a priority of its own on Linux and cannot raise it again."""
-    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), os.getpriority(os.PRIO_PROCESS, 0) + niceness)
+    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), os.getpriority(os.PRIO_PROCESS, 0) + NICENESS)
     for module in modules:
         importlib.import_module(module)
 
 
 def main() -> int:
     """Run a spare; return the exit code of the child that it becomes."""
-    niceness, *modules = sys.argv[1:]
-    if int(niceness):
-        # numpy starts the threads of OpenBLAS. Started by the importing thread, they would keep its low priority.
-        importlib.import_module("numpy")
-        importing = threading.Thread(target=_import_at, args=(int(niceness), modules), name="importing")
-        importing.start()
-        importing.join()
+    modules = sys.argv[1:]
+    # numpy starts the threads of OpenBLAS. Started by the importing thread, they would keep its low priority.
+    importlib.import_module("numpy")
+    importing = threading.Thread(target=_import_slowly, args=(modules,), name="importing")
+    importing.start()
+    importing.join()
     imported = [importlib.import_module(module) for module in modules]
     say(WARM)
     code: int = imported[-1].main()

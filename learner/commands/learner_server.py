@@ -167,7 +167,7 @@ def run_learner(parser: Parser, words: list[str], coming_ingest: ComingIngest | 
     Args:
         parser: of the command.
         words: of the command.
-        coming_ingest: a process that becomes ingest, which the caller closes; None starts one.
+        coming_ingest: a process that forks ingest, which the caller closes; None starts one.
     """
     with ExitStack() as stack:
         training = _Training(stack, coming_ingest)

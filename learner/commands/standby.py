@@ -54,7 +54,7 @@ class Keeper:
         self._is_first = True
         self._given_up: CrossborderError | None = None
         self._output_fds = [os.dup(stream.fileno()) for stream in (sys.stdout, sys.stderr)]
-        spare = Spare("learner", CHILD, self._output_fds, imports=find_imports(config), settled_seconds=0.0)
+        spare = Spare("learner", CHILD, self._output_fds, imports=find_imports(config))
         self._spare = spare
         self._supervisor = Supervisor(self._start, self._give_up, ENDS, spare=spare)
 

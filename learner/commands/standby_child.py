@@ -1,14 +1,13 @@
 """The learner's process under ``learner-server --standby``: it runs the command, and its output is the keeper's output.
 
 As a spare, the process waits for the words of its command, a line of JSON on stdin. Meanwhile it holds another process
-ready that becomes its ingest. When the keeper dies, stdin closes and this process kills itself: a new keeper would go
+ready that forks its ingest. When the keeper dies, stdin closes and this process kills itself: a new keeper would go
 on with the run, and two learners must not use its directory.
 """
 
 from __future__ import annotations
 
 import os
-import select
 import signal
 import sys
 
@@ -19,8 +18,7 @@ from learner.ingest.ingest_process import ComingIngest
 
 def main() -> int:
     """Run the process; return the exit code of the command."""
-    is_needed, _, _ = select.select([sys.stdin], [], [], 0)
-    with ComingIngest(is_urgent=bool(is_needed)) as coming_ingest:
+    with ComingIngest() as coming_ingest:
         boot = read_boot()
         for stream, given in zip((sys.stdout, sys.stderr), boot["output_fds"], strict=True):
             os.dup2(given, stream.fileno())

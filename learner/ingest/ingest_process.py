@@ -1,7 +1,7 @@
 """How the trainer starts its ingest process, keeps it running, wakes it and ends it.
 
-A process that imports what ingest needs is started first, while the trainer builds its parts (``ComingIngest``). It
-becomes ingest when it gets the boot line. Later another such process waits, in case ingest dies.
+A process that imports what ingest needs is started first, while the trainer builds its parts (``ComingIngest``).
+Ingest is forked from it, and forked again if ingest dies.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Self
 from common.errors import CrossborderError
 from common.process.child import Child
 from common.process.clocks import Stillness
-from common.process.spare import Spare
+from common.process.fork_server import ForkServer
 from common.process.supervisor import Supervisor
 from common.shared.mapped import fence
 from common.wire.address import join_address, split_address
@@ -33,19 +33,16 @@ _ENVIRONMENT = {
 
 
 class ComingIngest:
-    """The bells between trainer and ingest, its port, and the process that becomes ingest: a context manager.
+    """The bells between trainer and ingest, its port, and the process that forks ingest: a context manager.
 
     This object outlives each ingest process.
-
-    Args:
-        is_urgent: ingest is needed as soon as this process has built its own parts.
     """
 
-    def __init__(self, *, is_urgent: bool = True) -> None:
+    def __init__(self) -> None:
         self.trainer_bell, self.ingest_bell = Bell.create(), Bell.create()
         self.fds = (self.trainer_bell.write_fd, self.ingest_bell.read_fd)
-        self.spare = Spare("ingest", "learner.ingest.ingest_child", self.fds, _ENVIRONMENT)
-        self.spare.begin(is_urgent=is_urgent)
+        self.server = ForkServer("ingest", "learner.ingest.ingest_child", self.fds, _ENVIRONMENT)
+        self.server.begin()
         self._stack = ExitStack()
 
     def hold_ports(self, addresses: Sequence[str]) -> list[str]:
@@ -67,7 +64,7 @@ class ComingIngest:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self.spare.end()
+        self.server.end()
         self._stack.close()
         self.trainer_bell.close()
         self.ingest_bell.close()
@@ -77,7 +74,7 @@ class IngestProcess:
     """A running ingest process, restarted on the same ports and the same memory when it dies.
 
     Args:
-        coming: becomes ingest; its owner closes it after ``end``.
+        coming: forks ingest; its owner closes it after ``end``.
         boot: see ``learner.ingest.core.IngestBoot``, without the bells.
         control: shared with the ingest process.
         on_failure: called when the process cannot be kept running.
@@ -101,11 +98,11 @@ class IngestProcess:
         """Called from another thread when a restarted process has taken another port for its metrics."""
         self._control, self._hung_seconds = control, hung_seconds
         self._stillness = Stillness(lambda: control.ingest_beats)
-        self.spare, self.trainer_bell, self._ingest_bell = coming.spare, coming.trainer_bell, coming.ingest_bell
-        self._supervisor = Supervisor(self._start, on_failure, is_hung=self._is_hung, spare=self.spare)
+        self._server, self.trainer_bell, self._ingest_bell = coming.server, coming.trainer_bell, coming.ingest_bell
+        self._supervisor = Supervisor(self._start, on_failure, is_hung=self._is_hung)
 
     def _start(self) -> Child:
-        child = self.spare.start_child(self._boot)
+        child = self._server.start_child("ingest", self._boot)
         try:
             ready = child.next_event(READY_SECONDS)
         except CrossborderError:

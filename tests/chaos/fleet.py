@@ -20,11 +20,13 @@ from tests.conftest import (
     Command,
     children_of,
     counting_values,
+    descendants_of,
     endpoints,
     free_port,
     is_alive,
     kill,
     merged,
+    named,
     wait_for,
 )
 from tests.e2e.test_by_hand import ENDLESS, steps_by_actor
@@ -169,7 +171,7 @@ class Fleet:
             self._kill_actor(chosen)
         elif victim == "ingest":
             self.ingest_deaths += 1
-            kill(oldest_child(self.trainer))
+            kill(*named("ingest", self.trainer))
         elif victim == "trainer" and self._standby:
             kill(self.trainer)
             self.ingest_deaths = 0
@@ -248,9 +250,3 @@ class Fleet:
 def oldest_child(pid: int) -> int:
     """The id of the child that was started first."""
     return next(filter(is_alive, children_of(pid)))
-
-
-def descendants_of(pid: int) -> list[int]:
-    """Process ids of the children, of their children and so on."""
-    children = children_of(pid)
-    return [*(below for child in children for below in descendants_of(child)), *children]

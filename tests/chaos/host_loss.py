@@ -19,10 +19,10 @@ from typing import Any, Final
 
 from common.errors import TakenOverError
 from learner.storage.mirror import Mirror
-from tests.chaos.fleet import BACK_SECONDS, Fleet, Standing, descendants_of
+from tests.chaos.fleet import BACK_SECONDS, Fleet, Standing
 from tests.chaos.power import torn
 from tests.chaos.report import scratch, tell
-from tests.conftest import Command, kill, wait_for
+from tests.conftest import Command, descendants_of, kill, wait_for
 from tests.e2e.test_by_hand import ENDLESS, steps_by_actor
 from tests.e2e.test_resume import kept
 

@@ -19,7 +19,7 @@ from learner.replay.ring import read_ring
 from tests.chaos.audit import Audit, audit
 from tests.chaos.fleet import Fleet
 from tests.chaos.report import scratch, tell
-from tests.conftest import children_of
+from tests.conftest import descendants_of
 from tests.e2e.test_by_hand import ENDLESS
 
 N_ACTORS: Final = 3
@@ -90,7 +90,7 @@ def cut(fleet: Fleet, disk: Disk) -> int:
         Steps that were stored.
     """
     trainer = fleet.server.process.pid
-    pids = [*children_of(trainer), trainer]
+    pids = [*descendants_of(trainer), trainer]
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)  # So that what is stored is what was stored at the cut.
     stored = fleet.standing().stored

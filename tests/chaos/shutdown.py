@@ -17,7 +17,7 @@ import yaml
 from learner.replay.memory import ReplayMemory
 from learner.storage.training_state import read_newest_state
 from tests.chaos.report import scratch, tell
-from tests.conftest import Command, children_of, counting_values, fork_server, kill, merged, wait_for
+from tests.conftest import Command, counting_values, fork_server, kill, merged, named, wait_for
 from tests.e2e.test_by_hand import CALM, steps_by_actor, trains
 from tests.e2e.test_resume import kept
 from tests.parts import CheckingAgent, check_rows
@@ -58,15 +58,15 @@ def _writes(run_dir: Path, _: Command) -> bool:
 
 
 def _without_ingest(run_dir: Path, server: Command) -> bool:
-    return kept(run_dir) > 0 and _signalled(server, "learner.ingest", signal.SIGKILL)
+    return kept(run_dir) > 0 and _signalled(server, "ingest", signal.SIGKILL)
 
 
 def _without_actor(run_dir: Path, server: Command) -> bool:
-    return kept(run_dir) > 0 and _signalled(server, "actor.worker", signal.SIGSTOP)
+    return kept(run_dir) > 0 and _signalled(server, "worker-0", signal.SIGSTOP)
 
 
-def _signalled(server: Command, module: str, number: int) -> bool:
-    pids = [pid for pid in children_of(server.process.pid) if module in Path(f"/proc/{pid}/cmdline").read_text()]
+def _signalled(server: Command, name: str, number: int) -> bool:
+    pids = named(name, server.process.pid)
     for pid in pids:
         os.kill(pid, number)
     return bool(pids)

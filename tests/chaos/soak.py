@@ -12,7 +12,7 @@ import numpy as np
 from common.process.clocks import Deadline
 from tests.chaos.fleet import Fleet
 from tests.chaos.report import scratch, tell
-from tests.conftest import children_of
+from tests.conftest import named
 
 N_ACTORS: Final = 2
 SAMPLE_SECONDS: Final = 5.0
@@ -58,7 +58,7 @@ def soak(minutes: float) -> dict[str, Any]:
     with scratch() as directory, Fleet(directory, N_ACTORS, replay=replay) as fleet:
         fleet.ready()
         server = fleet.server.process.pid
-        pids = {"trainer": server, "ingest": children_of(server)[0]}
+        pids = {"trainer": server, "ingest": named("ingest", server)[0]}
         pids |= {f"actor {i}": actor.process.pid for i, actor in enumerate(fleet.actors)}
         begun, start, end = fleet.standing().stored, time.monotonic(), Deadline(60 * minutes)
         at: list[float] = []

@@ -11,7 +11,7 @@ import pytest
 
 from learner.shared.actor_table import map_actor_table
 from learner.shared.control import ControlBlock
-from tests.conftest import Command, children_of, endpoints, free_port, is_alive, kill, wait_for
+from tests.conftest import Command, descendants_of, endpoints, free_port, is_alive, kill, wait_for
 from tests.learner.scrapes import scrape
 
 Start = Callable[..., Command]
@@ -66,7 +66,7 @@ def test_workers_come_and_go_and_ctrl_c_of_the_server_ends_all(
     port = endpoints(run_dir)["trainer_metrics_port"]
     wait_for(lambda: scrape(port)["opt_steps_total"] > 0, "the learner learns from their rows")
 
-    children = children_of(server.process.pid)
+    children = descendants_of(server.process.pid)
     assert children, "ingest at least"
     server.signal(signal.SIGINT)
     assert server.wait() == 130
@@ -127,8 +127,8 @@ def test_when_the_trainer_is_killed_no_child_is_left(start: Start, write_config:
     run_dir = tmp_path / "run"
     server = start("learner-server", "--config", str(write_config(**CALM)), "--local-actors", "1")
     wait_for(lambda: steps_by_actor(run_dir), "the actor joins")
-    children = children_of(server.process.pid)
-    assert len(children) >= 2  # Ingest and the actor; ingest gets a spare after ten seconds.
+    children = descendants_of(server.process.pid)
+    assert len(children) == 4  # Ingest and the actor, and the processes from which they are forked.
     kill(server.process.pid)
     wait_for(lambda: not any(is_alive(pid) for pid in children), "ingest and the actor end themselves")
 

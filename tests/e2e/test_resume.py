@@ -17,7 +17,7 @@ import pytest
 
 from common.errors import DivergedError
 from learner.shared.actor_table import map_actor_table
-from tests.conftest import Command, children_of, endpoints, free_port, is_alive, kill, kill_whole, merged, wait_for
+from tests.conftest import Command, descendants_of, endpoints, free_port, is_alive, kill, kill_whole, merged, wait_for
 from tests.e2e.test_by_hand import CALM, ENDLESS, grows, steps_by_actor
 from tests.e2e.test_counting import CAPACITY
 from tests.forked_children import forked_children
@@ -58,7 +58,7 @@ def test_killed_twice_and_resumed_nothing_acknowledged_is_lost_or_doubled_and_th
     for whole_tree in (False, True):
         grows(run_dir, pids)
         wait_for(lambda: kept(run_dir) > steps[-1] + 20, "a checkpoint further on")
-        children = children_of(server.process.pid)
+        children = descendants_of(server.process.pid)
         (kill_whole if whole_tree else kill)(server.process.pid)
         server.wait()
         server = start("learner-server", "--resume", str(run_dir))
@@ -210,7 +210,7 @@ def stored_by_actor(run_dir: Path) -> dict[int, int]:
 
 def stop_and_copy(server: Command, directory: Path, target: Path) -> None:
     """Copy a directory while neither the trainer nor its children write."""
-    pids = (server.process.pid, *children_of(server.process.pid))
+    pids = (server.process.pid, *descendants_of(server.process.pid))
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
     shutil.copytree(directory, target)

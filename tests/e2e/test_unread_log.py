@@ -6,10 +6,9 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
-from tests.conftest import HAS_ENDED, PATIENCE, ROOT, children_of, endpoints, is_alive, kill, python_of, wait_for
+from tests.conftest import PATIENCE, ROOT, endpoints, kill, named, python_of, wait_for
 from tests.e2e.test_by_hand import CALM
 
 
@@ -27,17 +26,6 @@ def full_pipe() -> tuple[int, int]:
     return reader, writer
 
 
-def command_line(pid: int) -> str:
-    """The words of a process; none if it has ended."""
-    with suppress(*HAS_ENDED):
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-    return ""
-
-
-def ingests_of(pid: int) -> list[int]:
-    return [child for child in children_of(pid) if "learner.ingest" in command_line(child) and is_alive(child)]
-
-
 def test_a_learner_whose_log_nobody_reads_starts_a_killed_ingest_again_and_ends_at_a_signal(
     write_config: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -48,9 +36,9 @@ def test_a_learner_whose_log_nobody_reads_starts_a_killed_ingest_again_and_ends_
     os.close(writer)
     try:
         endpoints(tmp_path / "run")
-        (first,) = ingests_of(learner.pid)
+        (first,) = named("ingest", learner.pid)
         kill(first)
-        wait_for(lambda: [pid for pid in ingests_of(learner.pid) if pid != first], "the next ingest")
+        wait_for(lambda: [pid for pid in named("ingest", learner.pid) if pid != first], "the next ingest")
         learner.send_signal(signal.SIGTERM)
         assert learner.wait(PATIENCE) == 128 + signal.SIGTERM
     finally:

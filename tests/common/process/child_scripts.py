@@ -155,7 +155,7 @@ def parent_of_spare(boot: dict[str, Any]) -> int:
     from common.process.spare import Spare
 
     spare = Spare("spare", MODULE)
-    spare.begin(is_urgent=True)
+    spare.keep_ready()
     while not spare.is_warm:
         time.sleep(0.01)
     tell(spare=spare.pid)

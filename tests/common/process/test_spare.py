@@ -29,7 +29,7 @@ def make_spare(monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeSpare]:
     children: list[Child] = []
 
     def _make_spare(**options: Any) -> Spare:
-        spare = Spare("child", MODULE, **{"settled_seconds": 0.0, **options})
+        spare = Spare("child", MODULE, **options)
         start = spare.start_child
         spare.start_child = lambda boot: children.append(start(boot)) or children[-1]  # type: ignore[method-assign, func-returns-value]
         made.append(spare)
@@ -68,7 +68,7 @@ def test_a_child_that_was_a_spare_has_our_priority(make_spare: MakeSpare) -> Non
     assert spare.start_child({"life": "priority"}).next_event(PATIENCE) == {"priority": ours}
 
 
-def test_a_spare_that_still_imports_at_low_priority_is_not_waited_for(make_spare: MakeSpare) -> None:
+def test_a_spare_that_still_imports_is_not_waited_for(make_spare: MakeSpare) -> None:
     spare = make_spare()
     spare.keep_ready()
     slow = spare.pid
@@ -76,19 +76,6 @@ def test_a_spare_that_still_imports_at_low_priority_is_not_waited_for(make_spare
     child = spare.start_child({"life": "obedient"})
     assert child.next_event(PATIENCE)["pid"] != slow
     assert not is_alive(slow)
-
-
-def test_a_spare_that_imports_at_our_priority_is_the_child_at_once(make_spare: MakeSpare) -> None:
-    spare = make_spare(settled_seconds=1000.0)
-    spare.begin(is_urgent=True)
-    pid = spare.pid
-    assert spare.start_child({"life": "obedient"}).next_event(PATIENCE)["pid"] == pid
-
-
-def test_a_child_that_has_not_lived_for_long_gets_no_spare(make_spare: MakeSpare) -> None:
-    spare = make_spare(settled_seconds=1000.0)
-    spare.keep_ready()
-    assert spare.pid is None
 
 
 def test_a_spare_that_died_is_replaced_until_it_dies_too_often(

@@ -16,8 +16,8 @@ from common.errors import ConfigError, PluginError
 from learner.commands.learner_server import main
 from learner.commands.standby import IMPORTS, find_imports, find_ports
 from learner.shared.actor_table import map_actor_table
-from tests.chaos.fleet import descendants_of, oldest_child
-from tests.conftest import Command, MakeConfig, children_of, endpoints, is_alive, kill, wait_for
+from tests.chaos.fleet import oldest_child
+from tests.conftest import Command, MakeConfig, children_of, descendants_of, endpoints, is_alive, kill, wait_for
 from tests.e2e.test_by_hand import CALM, grows, steps_by_actor, trains
 from tests.stored import assert_stored
 

@@ -16,21 +16,15 @@ from tests.conftest import PATIENCE, MakeConfig, kill, wait_for
 from tests.learner.ingest.by_hand import SECONDS, Client, Talk
 
 
-@pytest.mark.parametrize("is_warm", [False, True])
-def test_after_ingest_is_killed_every_acknowledged_batch_is_stored_once(client: Client, *, is_warm: bool) -> None:
+def test_after_ingest_is_killed_every_acknowledged_batch_is_stored_once(client: Client) -> None:
     client.join()
     talk = Talk(client.stub)
     talk.say(client.batch(1, start=0))
     ingest = client.server.ingest
-    if is_warm:
-        ingest.spare.begin(is_urgent=False)
-        wait_for(lambda: ingest.spare.is_warm, "the spare")
-    before, spare = ingest.pid, ingest.spare.pid
-    kill(before)
+    kill(ingest.pid)
     with pytest.raises(grpc.RpcError):
         talk.hear()
     wait_for(lambda: ingest.restarts == 1, "the restart")
-    assert (ingest.pid == spare) == is_warm
     assert client.join().last_seq == 1
     talk = Talk(client.stub)
     assert talk.say(client.batch(1, start=0)).acked_seq == 1
