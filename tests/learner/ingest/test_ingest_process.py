@@ -32,6 +32,21 @@ def test_after_ingest_is_killed_every_acknowledged_batch_is_stored_once(client: 
     assert client.stored() == list(range(10))
 
 
+def test_after_the_process_that_forks_ingest_is_killed_another_one_forks_it(client: Client) -> None:
+    client.join()
+    talk = Talk(client.stub)
+    talk.say(client.batch(1, start=0))
+    ingest, forks = client.server.ingest, client.server._coming_ingest.server
+    first = forks.pid
+    assert first is not None
+    kill(first)
+    wait_for(lambda: ingest.restarts == 1, "the restart")
+    assert forks.pid not in (None, first)
+    assert client.join().last_seq == 1
+    assert Talk(client.stub).say(client.batch(2, start=5)).acked_seq == 2
+    assert client.stored() == list(range(10))
+
+
 def test_nobody_gets_the_port_while_ingest_is_away(client: Client) -> None:
     ingest = client.server.ingest
     ingest._supervisor.stop_restarting()
