@@ -25,7 +25,7 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 from common.errors import ChildFailedError
 from common.process.child import Child
@@ -121,7 +121,9 @@ class Forked:
                 os.close(fd)
         self.returncode: int | None = None
         self._requests = requests
-        self.stdin = open(stdin, "w", encoding="utf-8")  # noqa: PTH123, SIM115 - a descriptor, which ``Child`` closes
+        self.stdin: IO[str] | None = open(stdin, "w", encoding="utf-8")  # noqa: PTH123, SIM115 - a descriptor, which ``Child`` closes
+        self.stdout: IO[str] | None
+        self.stderr: IO[str] | None
         self.stdout, self.stderr = (
             open(fd, encoding="utf-8", errors="replace")  # noqa: PTH123, SIM115 - the same
             for fd in (stdout, stderr)
