@@ -5,8 +5,9 @@ forks each child. A child is there at once, and shares the memory of all that wa
 ``python -m common.process.fork_server FD MODULE`` runs a fork server: it imports the module, answers the requests that
 come on the socket FD, and calls ``main`` of the module in each child.
 
-A fork server has one thread, so no child inherits a lock that another thread held. On systems other than Linux, where
-libraries may not survive a fork, each child is a process that imports for itself.
+A fork server has one thread, so no child inherits a lock that another thread held. (OpenBLAS, which has threads, ends
+them before a fork.) On systems other than Linux, where libraries may not survive a fork, each child is a process that
+imports for itself.
 """
 
 from __future__ import annotations

@@ -95,6 +95,16 @@ def test_children_draw_other_random_numbers_and_take_signals(start: Callable[...
     assert said[0]["blocked"] == []
 
 
+@pytest.mark.parametrize("module", ["actor.worker", "actor.remote_worker", "learner.ingest.ingest_child"])
+def test_what_is_imported_leaves_no_thread_whose_locks_a_child_would_inherit(
+    make_server: MakeServer, module: str
+) -> None:
+    server = make_server(module)
+    child = server.start_child("child", {})
+    assert len([*Path(f"/proc/{server.pid}/task").iterdir()]) == 1
+    child.end(0)
+
+
 def test_a_module_that_cannot_be_imported_is_an_error(make_server: MakeServer) -> None:
     with pytest.raises(ChildFailedError, match="ended with exit code 1"):
         make_server("no_such_module").start_child("child", {})
