@@ -26,7 +26,6 @@ from tests.learner.loop.test_run import configured, replay_of
 from tests.learner.scrapes import scrape
 from tests.learner.storage.mirrored import RUN_ID, MirroredRun
 
-pytestmark = pytest.mark.own_children
 Start = Callable[..., Command]
 WriteConfig = Callable[..., Path]
 
@@ -91,6 +90,7 @@ def test_a_learner_that_another_one_takes_over_from_ends_and_does_not_send_its_a
     assert second.process.poll() is None
 
 
+@pytest.mark.own_children
 def test_the_same_command_begins_a_run_and_goes_on_with_it_on_another_host(
     start: Start, write_config: WriteConfig, tmp_path: Path
 ) -> None:
