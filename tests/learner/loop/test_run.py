@@ -246,6 +246,16 @@ def test_no_new_run_begins_in_a_directory_with_results_but_no_state(
     assert {path: path.read_bytes() for path in files} == files
 
 
+def test_records_that_are_no_text_are_named_and_nothing_is_written(trained: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(trained, copy)
+    (copy / "metrics.csv").write_bytes(b"\xf9" + (copy / "metrics.csv").read_bytes())
+    damaged = (copy / "metrics.csv").read_bytes()
+    with pytest.raises(ConfigError, match=r"metrics\.csv: expected a CSV file, found another kind of file"):
+        sync_train(backed(copy, 110))
+    assert (copy / "metrics.csv").read_bytes() == damaged
+
+
 # Files that somebody moves while the run goes on.
 
 
