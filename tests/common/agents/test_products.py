@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
-import subprocess
-import sys
+import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,7 @@ from common.config.trainer_config import ProductChoice
 from crossborder.testing import ItemMemory
 from learner.loop.learner_parts import computing_in
 from tests.common.agents.machinery.test_update import BOX, DISCRETE, OBS, Kind, items, learn
+from tests.conftest import Command, wait_for
 
 ONEDNN = "mkldnn._linear_pointwise.default"
 SHAPE = Product(64, 128, 64, right_transposed=True, bias=True)
@@ -237,38 +237,29 @@ def test_the_next_process_reads_the_choice(monkeypatch: pytest.MonkeyPatch) -> N
     assert LibraryChoices(file=None).library_of(SHAPE) == "torch"
 
 
-def test_processes_that_measure_at_the_same_time_choose_alike(tmp_path: Path) -> None:
+RACES = """
+import sys
+from pathlib import Path
+from common.agents.products import ChoiceFile, Product, Times
+file, times = ChoiceFile(Path("new/products.jsonl")), Times(*map(float, sys.argv[1:]))
+print("ready", flush=True)
+open("gate").close()  # It waits until the test opens the other end.
+print(*(file.add("here", Product(m, 2, 3), times) for m in range(50)))
+"""
+
+
+def test_processes_that_measure_at_the_same_time_choose_alike(start: Callable[..., Command], tmp_path: Path) -> None:
     """Each process measures other times, and finds out which library the first of them has chosen."""
-    code = """if True:
-        import sys
-        from pathlib import Path
-        from common.agents.products import ChoiceFile, Product, Times
-        file, times = ChoiceFile(Path(sys.argv[1])), Times(*map(float, sys.argv[2:]))
-        print("ready", flush=True)
-        sys.stdin.readline()
-        print(*(file.add("here", Product(m, 2, 3), times) for m in range(50)))
-    """
-    path = tmp_path / "new" / "products.jsonl"
-    racing = [
-        subprocess.Popen(
-            [sys.executable, "-c", code, str(path), *map(str, FASTER[by])],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for by in ("torch", "onednn")
-    ]
-    for process in racing:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-    for process in racing:
-        assert process.stdin is not None
-        process.stdin.write("\n")
-        process.stdin.flush()
-    one, other = (process.communicate()[0].split() for process in racing)
+    (tmp_path / "races.py").write_text(RACES)
+    os.mkfifo(tmp_path / "gate")
+    racing = [start("races", *map(str, FASTER[by]), cwd=tmp_path) for by in ("torch", "onednn")]
+    wait_for(lambda: all("ready" in process.output() for process in racing), "both are ready")
+    with (tmp_path / "gate").open("w"):
+        assert [process.wait() for process in racing] == [0, 0]
+    one, other = (process.output().split()[1:] for process in racing)
     assert one == other
     assert len(one) == 50
-    assert len(ChoiceFile(path).read("here")) == 50
+    assert len(ChoiceFile(tmp_path / "new" / "products.jsonl").read("here")) == 50
 
 
 def test_other_hosts_and_damaged_lines_do_not_count(tmp_path: Path) -> None:

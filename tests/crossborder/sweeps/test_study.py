@@ -4,8 +4,8 @@ import errno
 import fcntl
 import os
 import signal
-import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from common.errors import ConfigError, PluginError, RunDirectoryError
 from crossborder.sweeps import crossborder_sweep
 from crossborder.sweeps.directory import SweepDirectory
 from crossborder.sweeps.study import SweepStudy
+from tests.conftest import Command
 from tests.crossborder.sweeps.worth import WORTH, make_sweep, write_sweep
 
 LR = {"lr": {"log": [1e-5, 1e-1]}}
@@ -111,11 +112,12 @@ except OSError as error:
 
 @pytest.mark.parametrize(("fate", "code"), [(IS_KILLED, -signal.SIGKILL), (HAS_A_FULL_DISK, errno.EFBIG)])
 def test_a_process_that_ends_while_it_writes_a_line_stops_no_later_process(
-    fate: str, code: int, tmp_path: Path
+    fate: str, code: int, start: Callable[..., Command], tmp_path: Path
 ) -> None:
     study = open_study(tmp_path, space={"a": [1, 2]})
-    command, env = [sys.executable, "-c", OPENS + fate], {**os.environ, "PYTHONPATH": str(Path.cwd())}
-    assert subprocess.run(command, cwd=tmp_path, env=env, check=False, timeout=300).returncode == code
+    (tmp_path / "fate.py").write_text(OPENS + fate)
+    ended = start("fate", cwd=tmp_path)
+    assert ended.wait() == code, ended.output()
     finish(open_study(tmp_path, space={"a": [1, 2]}), 2)
     assert [trial.value for trial in study.finished()] == [0.0, 1.0]
 

@@ -6,7 +6,6 @@ process ends when ``RUN/stop`` is there.
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -17,7 +16,7 @@ import torch
 from learner.storage.checkpoint import Checkpoints, SaveCounts
 from learner.storage.training_state import RunState, StateFiles
 from tests.common.test_evaluation import Idle
-from tests.conftest import PATIENCE
+from tests.conftest import Command
 from tests.learner.storage.test_checkpoint import CONFIG
 
 
@@ -33,12 +32,12 @@ class Numbered(Idle):
 @contextmanager
 def saving(run: Path) -> Iterator[None]:
     """Within this context another process saves policies and checkpoints in the directory."""
-    process = subprocess.Popen([sys.executable, "-m", __name__, str(run)])
+    process = Command(__name__, str(run), log=run.parent / "saving.log")
     try:
         yield
     finally:
         (run / "stop").touch()
-        assert process.wait(PATIENCE) == 0
+        assert process.wait() == 0, process.output()
 
 
 class Saver:
