@@ -24,9 +24,10 @@ from websockets.typing import Origin
 
 from common.data import Array, Leaves
 from common.interfaces import EnvSpec
+from common.spaces import convert
 from common.wire.address import split_address
 from crossborder.certificates.authority import make_files
-from crossborder.serving import websocket_door
+from crossborder.serving import websocket_door, websocket_messages
 from crossborder.serving.strangers import MAX_STRANGERS
 from crossborder.serving.websocket_door import MOST_OPENING
 from crossborder.serving.websocket_messages import MOST_BYTES, MOST_NUMBER_BYTES
@@ -209,6 +210,25 @@ def test_what_is_no_message_is_refused(talk_to: TalkTo, service: Service, messag
     assert told["error"]["name"] == "bad_message"
 
 
+@pytest.mark.parametrize(("packed", "text"), [(False, "0"), (True, "0"), (True, b"0")])
+def test_a_long_text_among_short_ones_takes_no_memory(
+    talk_to: TalkTo, service: Service, packed: bool, text: str | bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An array of text has room for the longest one in each of its places: 60 kB became 800 MB."""
+    arrays = list[int]()
+
+    def note(value: Any, dtype: Any) -> Any:
+        arrays.append(np.asarray(value).nbytes)
+        return convert(value, dtype)
+
+    monkeypatch.setattr(websocket_messages, "convert", note)
+    talk = talk_to(service, packed=packed)
+    talk.ask(open={"lanes": 1})
+    name, message, _ = talk.refused(step={"seq": 1, "observation": [[0, text * 1000], *[[0, text]] * 100]})
+    assert (name, arrays) == ("bad_message", [])
+    assert message.startswith(WANTED + f"found [[0, {(text * 12)!r:.9}")
+
+
 def too_long(talk: Talk, message: str) -> bool:
     """Whether a message ends the connection because of its length."""
     talk.socket.send(message)
@@ -350,8 +370,9 @@ def test_a_client_that_reads_nothing_does_not_keep_the_service_from_ending(monke
 
 def test_a_client_that_reads_nothing_for_silence_seconds_loses_its_connection() -> None:
     with Service(Silent(LONG), websocket="127.0.0.1:0", silence_seconds=1) as service:
-        with pytest.raises(ConnectionResetError), never_reading(service, PATIENCE):
-            pass
+        client = never_reading(service, PATIENCE)
+        with pytest.raises(ConnectionResetError), client:
+            pytest.fail("its connection has not ended")
 
 
 def test_a_token_comes_in_the_first_message_over_tls_and_ends_its_connections_when_it_is_revoked(
