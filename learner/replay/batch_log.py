@@ -125,11 +125,15 @@ class BatchLog:
         numbers = range(max(0, end - self.length), end)
         return numbers.start + bisect_left(numbers, start, key=lambda n: self.records["start"][n % self.length])
 
-    def find_seq(self, incarnation: int, end: int) -> int:
-        """The highest seq of an actor process whose batch ends at this absolute index or before; 0: none is known."""
-        records = self.records
-        is_there = (records["incarnation"] == incarnation) & (records["start"] + records["rows"] <= end)
-        return int(records["seq"][is_there].max(initial=0))
+    def find_seq(self, incarnation: int, end: int, newest: int) -> int:
+        """The highest seq of an actor process up to which its batches end at this absolute index or before.
+
+        Its highest seq is ``newest``. The log may have lost records of its batches, all older than those that are left.
+        So 0 is returned if all that are left end beyond ``end``: then it is not known.
+        """
+        is_beyond = self.records["start"] + self.records["rows"] > end
+        beyond = self.records["seq"][is_beyond & (self.records["incarnation"] == incarnation)]
+        return 0 if is_beyond.all() else int(beyond.min(initial=newest + 1)) - 1
 
     def copy_newest(self, end: int) -> Array:
         """Copy the records with numbers below ``end`` that the log still has, in their order, ``[n]`` ``RECORD``."""
