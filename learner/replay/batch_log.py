@@ -126,10 +126,9 @@ class BatchLog:
         return numbers.start + bisect_left(numbers, start, key=lambda n: self.records["start"][n % self.length])
 
     def find_seq(self, incarnation: int, end: int, newest: int) -> int:
-        """The highest seq of an actor process up to which its batches end at this absolute index or before.
+        """The highest seq up to which the batches of an actor process end at this absolute index or before.
 
-        Its highest seq is ``newest``. The log may have lost records of its batches, all older than those that are left.
-        So 0 is returned if all that are left end beyond ``end``: then it is not known.
+        Its highest seq is ``newest``. 0: it is not known, since even the oldest record ends beyond ``end``.
         """
         is_beyond = self.records["start"] + self.records["rows"] > end
         beyond = self.records["seq"][is_beyond & (self.records["incarnation"] == incarnation)]

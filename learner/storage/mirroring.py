@@ -206,7 +206,7 @@ class Mirroring:
     def _send_segment(self, begin: int, end: int, steps_end: int, level: int = 0) -> Segment | None:
         """Send the rows from ``begin`` on as one segment, up to ``end`` or as many as a segment may have.
 
-        ``steps_end`` steps were stored up to ``end``; the log may have lost the records that say how many before.
+        ``steps_end`` steps were stored up to ``end``; the log may have lost the record of an earlier row.
 
         Returns:
             None if one of them was overwritten meanwhile.
