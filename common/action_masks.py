@@ -25,7 +25,7 @@ from common.spaces import flatten, leaves_of, name_of
 
 MASK: Final = "action_mask"
 """The key of masks in Dict observations, and in ``info``."""
-OBEY: Final = "to have it obeyed, add {target: common.envs.wrappers:MaskFromInfo} to env.wrappers"
+OBEY: Final = "to have it obeyed, add {target: MaskFromInfo} to env.wrappers"
 """What to do about masks in ``info``, for messages."""
 
 

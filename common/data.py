@@ -7,6 +7,7 @@ single types. A column of a structured space is named by its path: ``obs/camera`
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -54,12 +55,24 @@ def require_record(record: object, where: str, taken: Container[str]) -> None:
     if not isinstance(record, Mapping):
         raise PluginError(f"{where}: expected a dict of names and numbers, found {type(record).__name__}")
     for key, value in record.items():
-        if not isinstance(key, str) or key in taken:
-            raise PluginError(f"{where}: expected a text that the learner does not use itself as key, found {key!r}")
+        if not isinstance(key, str) or not key or key in taken:
+            raise PluginError(f"{where}: expected a name that the learner does not use itself as key, found {key!r}")
         try:
             float(value)
         except (TypeError, ValueError, RuntimeError) as error:
             raise PluginError(f"{where}: {key}: expected a number, found {value!r}") from error
+
+
+def to_json(values: object, where: str) -> str:
+    """Write values as JSON; ``where``: the part and its method that gave them, for the error.
+
+    Raises:
+        PluginError: JSON cannot hold them.
+    """
+    try:
+        return json.dumps(values)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise PluginError(f"{where}: expected values that JSON can hold: {error}, found {values!r:.80}") from error
 
 
 @dataclass(frozen=True)

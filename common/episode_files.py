@@ -102,7 +102,7 @@ def write_episode(path: str | Path, columns: Mapping[str, ArrayLike], *, must_be
         raise ConfigError(f"path: expected a name such as 0001{SUFFIX}, found '{path}': no reader finds another")
     if not isinstance(columns, Mapping) or not all(isinstance(name, str) for name in columns):
         raise ConfigError(f"columns: expected arrays by their names, such as obs and action, found {columns!r:.80}")
-    arrays = {name: np.asarray(values) for name, values in columns.items()}
+    arrays = {name: _as_array(values, f"{path}: array '{name}'") for name, values in columns.items()}
     check_headers(headers_of(arrays), str(path))
     ends_of(arrays, str(path))
     for name, array in arrays.items() if must_be_finite else ():
@@ -121,6 +121,16 @@ def write_episode(path: str | Path, columns: Mapping[str, ArrayLike], *, must_be
         part.rename(path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def _as_array(values: ArrayLike, place: str) -> Array:
+    try:
+        array = np.asarray(values)
+    except ValueError as error:
+        raise DatasetError(f"{place}: expected rows of one shape, found {values!r:.80}") from error
+    if array.dtype.hasobject:
+        raise DatasetError(f"{place}: expected numbers, found {array.dtype} {list(array.shape)}")
+    return array
 
 
 def read_episode(path: Path) -> Items:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -109,9 +111,16 @@ def row_schema(frames: EnvSpec, agent: Agent | None = None, config: EnvConfig | 
         Column.of("reward", np.float32),
         Column.of("terminated", np.bool_),
         Column.of("truncated", np.bool_),
-        *(agent.extra_columns() if agent else ()),
+        *(_extra_columns(agent) if agent else ()),
     ]
     if config is not None:
         picks = picks_of(config)
         columns += [*picks.info.values(), *([INTERVENED] if picks.intervention else [])]
     return Schema.of_rows(columns)
+
+
+def _extra_columns(agent: Agent) -> Sequence[Column]:
+    found: Any = agent.extra_columns()
+    if not isinstance(found, Sequence) or not all(isinstance(column, Column) for column in found):
+        raise PluginError(f"agent.extra_columns: expected a list of crossborder.Column, found {found!r:.80}")
+    return found

@@ -220,8 +220,10 @@ def _context(trust: Trust) -> ssl.SSLContext:
 def _refusal(trust: Trust) -> str:
     """The likely reason of a peer that closes the connection and does not say why."""
     if trust.certificate:
-        return f"the {trust.PEER} broke off the handshake: it may not accept the certificate {trust.certificate}"
-    return f"the {trust.PEER} broke off the handshake: it may ask for your certificate (--certificate, --key)"
+        likely = f"not accept the certificate {trust.certificate}"
+    else:
+        likely = "ask for your certificate (--certificate, --key)"
+    return f"the {trust.PEER} broke off the handshake: it may {likely}, or speak no TLS (--insecure)"
 
 
 def _describe(certificate: Mapping[str, Any]) -> str:

@@ -108,6 +108,11 @@ class LearnerVisit(Visit):
         """See ``Visit``."""
         self._probe.ask()
 
+    def answer(self) -> str:
+        with contextlib.suppress(AuthenticationError, ProtocolMismatchError):  # The next two checks report these.
+            self._probe.ask()
+        return "it speaks gRPC"
+
     def token(self) -> str:
         with contextlib.suppress(ProtocolMismatchError):  # The next check, ``protocol``, reports this error.
             self._probe.ask()
@@ -188,11 +193,12 @@ CHECKS: Final[tuple[Check[LearnerVisit], ...]] = (
         is_vital=True,
     ),
     Check(
-        "token",
-        LearnerVisit.token,
-        "--token-file: a token of the learner's own file; --ca, if the learner speaks TLS",
+        "answer",
+        LearnerVisit.answer,
+        "--learner: the learner's own port (server.listen), and no other program's; --ca, if the learner speaks TLS",
         is_vital=True,
     ),
+    Check("token", LearnerVisit.token, "--token-file: a token of the learner's own file", is_vital=True),
     Check("protocol", LearnerVisit.protocol, "install the same crossborder release on both hosts", is_vital=True),
     Check("room", LearnerVisit.room, "stop other actors, or raise server.max_actors"),
     Check(

@@ -267,12 +267,14 @@ def map_rows(function: Any, rows: Items, schema: Schema) -> Items:
 
     Raises:
         SchemaMismatchError: they have other columns than the map says.
-        PluginError: the map made another number of rows.
+        PluginError: the map made no columns, or another number of rows.
     """
     given = {name: column.view() for name, column in rows.items()}
     for column in given.values():
         column.flags.writeable = False  # The recorder goes on with these arrays.
     mapped: Items = function(given)
+    if not isinstance(mapped, dict):
+        raise PluginError(f"step_processor: expected a map of rows to columns by their names, found {mapped!r:.80}")
     count, expected = schema.count(mapped), len(next(iter(rows.values())))
     if count != expected:
         raise PluginError(f"step_processor: expected a map of {expected} rows to as many, found {count}")

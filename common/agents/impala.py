@@ -77,7 +77,7 @@ class IMPALA(PolicyGradientAgent):
         batch = draw(buffer, self.config.batch_size, self.device)
         if "mask" not in batch:
             raise ConfigError(
-                "replay.view: IMPALA learns from sequences; set target: learner.views.sequences:Sequences, with period "
+                "replay.view: IMPALA learns from sequences; set target: Sequences, with period "
                 f"and length of the same number; found the columns {', '.join(sorted(batch))}"
             )
         results = self._learn(self._normalize(batch))

@@ -181,7 +181,7 @@ class PPO(PolicyGradientAgent):
         agent, names = type(self).__name__, ", ".join(sorted(batch))
         if "mask" in batch or batch["reward"].dim() != 2:
             raise ConfigError(
-                f"replay.view: {agent} learns from rollouts; set target: learner.views.rollouts:Rollouts, with a "
+                f"replay.view: {agent} learns from rollouts; set target: Rollouts, with a "
                 f"length; found the columns {names}"
             )
         missing = {column.name for column in self.extra_columns()} - batch.keys()

@@ -180,7 +180,7 @@ class RecurrentNetwork(nn.Module):
         return self.head(features.flatten(0, 1)).unflatten(0, features.shape[:2]), after
 
 
-SEQUENCES = "replay.view: {target: learner.views.sequences:Sequences, params: {length: 40, burn_in: 10}}"
+SEQUENCES = "replay.view: {target: Sequences, params: {length: 40, burn_in: 10}}"
 
 
 class LaneMemory(LaneState):

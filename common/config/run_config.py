@@ -19,7 +19,7 @@ from common.config.trainer_config import TrainerConfig
 from common.errors import ConfigError
 from common.plugins.part_config import AgentArguments, PluginConfig
 from common.settings import HomePath, Settings, validate
-from common.wire.address import is_loopback
+from common.wire.address import is_loopback, split_address
 
 RECORDER_OPTIONAL: Final = frozenset({"identity", "config"})
 """Arguments for recorders that have parameters of these names."""
@@ -160,7 +160,10 @@ class RunConfig(ActorConfig):
             )
         half = self.replay.capacity // 2  # While a batch overwrites old rows, there must be other rows to draw.
         if self.push.n_buffer > half:
-            raise ValueError(f"push.n_buffer ({self.push.n_buffer}) is above half of replay.capacity ({half})")
+            raise ValueError(
+                f"push.n_buffer: expected at most {half}, half of replay.capacity ({self.replay.capacity}), found "
+                f"{self.push.n_buffer}"
+            )
         for name in ("agent_overrides", "env_overrides"):
             beyond = [actor_id for actor_id in getattr(self, name) if actor_id >= self.server.max_actors]
             if beyond:
@@ -189,6 +192,14 @@ class RunConfig(ActorConfig):
         value = getattr(settings, name)
         is_named = name in settings.model_fields_set or not is_loopback(getattr(settings, "host", "localhost"))
         return (value,) if is_named else (value, FREE_PORTS[key])
+
+    def places_to_listen(self) -> dict[str, tuple[str, int]]:
+        """Host and port of each setting in ``FREE_PORTS``, without metrics that are served nowhere."""
+        metrics, found = self.metrics, {"server.listen": split_address(self.server.listen)}
+        for key, port in (("trainer_port", metrics.trainer_port), ("ingest_port", metrics.ingest_port)):
+            if port is not None:
+                found[f"metrics.{key}"] = (metrics.host, port)
+        return found
 
     def actor_part(self) -> ActorConfig:
         """The part that actors get."""

@@ -36,7 +36,7 @@ class Reach(gymnasium.Env[Any, Any]):
     def __init__(self, n_joints: int = 3, radius: float = 0.05, max_steps: int = 50) -> None:
         if n_joints < 1 or radius <= 0 or max_steps < 1:
             raise ConfigError(
-                "common.envs.goals:Reach: expected n_joints and max_steps of at least 1 and a radius above 0, found "
+                "Reach: expected n_joints and max_steps of at least 1 and a radius above 0, found "
                 f"{n_joints}, {max_steps} and {radius}"
             )
         self._n_joints, self._radius, self._max_steps = n_joints, radius, max_steps

@@ -31,9 +31,7 @@ class TakeAway(gymnasium.Env[Any, Any]):
 
     def __init__(self, stones: int = 10, most: int = 3) -> None:
         if stones < 1 or most < 1:
-            raise ConfigError(
-                f"common.envs.masked_tasks:TakeAway: expected stones and most of at least 1, found {stones} and {most}"
-            )
+            raise ConfigError(f"TakeAway: expected stones and most of at least 1, found {stones} and {most}")
         self._stones, self._most, self._left = stones, most, stones
         self.action_space = gymnasium.spaces.Discrete(most)
         self.observation_space = gymnasium.spaces.Dict(

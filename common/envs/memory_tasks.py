@@ -30,13 +30,10 @@ class KeepElements(gymnasium.ObservationWrapper[Array, Any, Array]):
         super().__init__(env)
         space = env.observation_space
         if not isinstance(space, gymnasium.spaces.Box) or len(space.shape) != 1:
-            raise ConfigError(f"common.envs.memory_tasks:KeepElements: expected vector observations, found {space}")
+            raise ConfigError(f"KeepElements: expected vector observations, found {space}")
         self._elements = list(elements)
         if not self._elements or not all(0 <= element < space.shape[0] for element in self._elements):
-            raise ConfigError(
-                f"common.envs.memory_tasks:KeepElements: expected elements from 0 to {space.shape[0] - 1}, found "
-                f"{self._elements}"
-            )
+            raise ConfigError(f"KeepElements: expected elements from 0 to {space.shape[0] - 1}, found {self._elements}")
         low, high = space.low[self._elements], space.high[self._elements]
         self.observation_space = gymnasium.spaces.Box(low, high, dtype=space.dtype.type)
 
@@ -66,7 +63,7 @@ class Cue(gymnasium.Env[Array, np.int64]):
 
     def __init__(self, delay: int) -> None:
         if delay < 1:
-            raise ConfigError(f"common.envs.memory_tasks:Cue: expected delay >= 1, found {delay}")
+            raise ConfigError(f"Cue: expected delay >= 1, found {delay}")
         self._delay = delay
         self._cue = self._steps = 0
 

@@ -19,7 +19,7 @@ from common.lanes.vector_lanes import is_vector
 from common.settings import Settings, validate
 from common.spaces import AnySpace, flatten, leaves_of, unflatten
 
-WHERE: Final = "common.envs.pictures:PreparePictures"
+WHERE: Final = "PreparePictures"
 MIN_SIDE: Final = 8
 """A picture has at least 8 rows and columns, and fewer than 8 channels; the encoders of agents have the same limit."""
 Side = Annotated[int, Field(ge=MIN_SIDE)]

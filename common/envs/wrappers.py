@@ -49,7 +49,7 @@ class MaskFromInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
-        where = "common.envs.wrappers:MaskFromInfo"
+        where = "MaskFromInfo"
         if is_vector(env):
             raise ConfigError(
                 f"{where}: expected a plain environment, found a vector environment; wrap each of its copies, or set "
@@ -79,7 +79,7 @@ class MaskFromInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
         mask = info.get(MASK)
         if mask is None and not may_lack:
             raise PluginError(
-                f"common.envs.wrappers:MaskFromInfo: expected info['{MASK}'] after each reset and step, found "
+                f"MaskFromInfo: expected info['{MASK}'] after each reset and step, found "
                 f"{', '.join(map(str, info)) or 'an empty info'}"
             )
         allowed = np.ones(self._size, np.int8) if mask is None else _as_one(mask, self.action_space)
@@ -95,7 +95,7 @@ def _as_one(mask: Any, actions: gymnasium.Space[Any]) -> Array:
     elif isinstance(mask, tuple | list) and np.ndim(mask[0]):
         parts = [(each, actions) for each in mask]
     elif mask is None:
-        raise PluginError(f"common.envs.wrappers:MaskFromInfo: expected a mask for {actions}, found none")
+        raise PluginError(f"MaskFromInfo: expected a mask for {actions}, found none")
     else:
         return np.asarray(mask).astype(np.int8).reshape(-1)
     return np.concatenate([_as_one(each, part) for each, part in parts])

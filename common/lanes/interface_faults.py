@@ -27,8 +27,8 @@ _FORMER: Final[dict[Call, str]] = {
     "step": f"gym before 0.26 returned (observation, reward, done, info), with done for both ends; {_SHIMMY}",
 }
 _PYTHON_ACTIONS: Final = (
-    "if the environment wants Python's own numbers and lists, set env.wrappers: [{target: "
-    "common.envs.wrappers:PythonActions}], which wraps a plain environment"
+    "if the environment wants Python's own numbers and lists, set env.wrappers: [{target: PythonActions}], "
+    "which wraps a plain environment"
 )
 
 

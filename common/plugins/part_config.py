@@ -80,6 +80,8 @@ class PluginConfig(Settings):
         """
         params_at = params_at or f"{where}.params"
         target = part_loading.load_part(self.target)
+        if lacking := sorted(getattr(target, "__abstractmethods__", ())):
+            raise PluginError(f"{where}: {self.target} must have {', '.join(lacking)}")
         try:
             signature = inspect.signature(target).parameters
         except ValueError:

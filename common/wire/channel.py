@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 from contextlib import suppress
 from typing import Any, Final, TypeAlias
@@ -106,13 +107,21 @@ def name_proxy(address: str) -> str:
     return f"; {variable} is set, so gRPC asks that proxy for the way: no_proxy={host} goes without it"
 
 
+_MEANINGS: Final = {
+    r"HTTP/2|SETTINGS": f"; something else than gRPC is spoken there{OTHER_PORT}",
+    r"Handshake read failed": "; does it speak TLS (else: --insecure), and accept the certificate (--certificate)?",
+    # A server that asks for TLS or a certificate, and gets none, closes the connection and does not say why.
+    r"Socket closed|Connection reset": "; does it expect TLS (--ca) or a certificate (--certificate, --key)?",
+}
+"""gRPC's text about a connection that could not be made or broke, and what may be wrong there."""
+
+
 def hint_at_server(address: str, reason: str) -> str:
     """For a message about a call to HOST:PORT that failed for this reason: what may be wrong there; or ``""``."""
     if _speaks_http(address):
         return f"; HTTP/1.1 is spoken there, and not gRPC{OTHER_PORT}"
-    # A server that asks for TLS or a certificate, and gets none, closes the connection and does not say why.
-    tls = "; does it expect TLS (--ca) or a certificate (--certificate, --key)?" if "Socket closed" in reason else ""
-    return name_proxy(address) + tls
+    meaning = next((meaning for pattern, meaning in _MEANINGS.items() if re.search(pattern, reason)), "")
+    return name_proxy(address) + meaning
 
 
 def _speaks_http(address: str) -> bool:

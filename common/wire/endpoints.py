@@ -6,7 +6,7 @@ import socket
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from common.errors import AddressError, ConfigError
 from common.wire.address import join_address, split_address
@@ -93,10 +93,32 @@ def listen_at_first(places: Sequence[_Place], listen: Callable[[_Place], _Listen
     for place in others:
         with suppress(AddressError):
             return listen(place)
+    return listen(last)
+
+
+def require_free_port(key: str, host: str, port: int) -> None:
+    """Check that this process could listen at an address, which the setting ``key`` names; gRPC would not say why not.
+
+    Raises:
+        AddressError: it cannot.
+    """
     try:
-        return listen(last)
-    except AddressError as error:
-        raise AddressError(f"{error}; name another port, or port 0 for a free one") from error
+        *others, last = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        for place in others:
+            with suppress(OSError):
+                return _bind(place[0], place[4])
+        _bind(last[0], last[4])
+    except OSError as error:
+        raise AddressError(
+            f"{key}: {join_address(host, port)}: cannot listen there: {error.strerror}; "
+            "name another port, or port 0 for a free one"
+        ) from error
+
+
+def _bind(family: int, address: Any) -> None:
+    with socket.socket(family) as bound:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
 
 
 def hold_port(port: int) -> socket.socket:

@@ -11,7 +11,6 @@ import mmap
 import os
 import platform
 import shutil
-import socket
 import ssl
 import tempfile
 from collections.abc import Sequence
@@ -26,7 +25,7 @@ from common.errors import AddressError, ConfigError, RunDirectoryError
 from common.process.command import Check, Parser, add_settings, as_path, command_of, run_checks
 from common.process.standard_streams import answers
 from common.system import allocate, usable_cores
-from common.wire.address import split_address
+from common.wire.endpoints import require_free_port
 from learner.commands.training_command import add_override
 
 if TYPE_CHECKING:
@@ -148,16 +147,10 @@ class Host:
         return f"{found}; the replay {'fits' if needed < total else 'does not fit: draws will read the disk'}"
 
     def ports(self) -> str:
-        metrics = self._config.metrics
-        host, port = split_address(self._config.server.listen)
-        named = {"server.listen": (host, port)}
-        for key, value in (("trainer_port", metrics.trainer_port), ("ingest_port", metrics.ingest_port)):
-            if value is not None:
-                named[f"metrics.{key}"] = (metrics.host, value)
         found = []
-        for key, (host, port) in named.items():
+        for key, (host, port) in self._config.places_to_listen().items():
             try:
-                require_free(key, host, port)
+                require_free_port(key, host, port)
                 found.append(f"{key} {port} is free" if port else f"{key} takes any")
             except AddressError:
                 if len(self._config.ports_to_try(key)) == 1:
@@ -179,19 +172,6 @@ class Host:
         if now < written:
             raise ConfigError(f"expected a time after {written:%Y-%m-%d}, when crossborder was installed, found {now}")
         return f"{now:%Y-%m-%d %H:%M:%S} UTC, " + ("kept by NTP" if kept else "which no NTP service keeps")
-
-
-def require_free(key: str, host: str, port: int) -> None:
-    """Check that this process could listen at an address.
-
-    Raises:
-        AddressError: it cannot.
-    """
-    try:
-        with socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET):
-            pass
-    except OSError as error:
-        raise AddressError(f"{key}: {host}:{port}: cannot listen there: {error}") from error
 
 
 def describe_certificate(certificate: Path, key: Path) -> str:

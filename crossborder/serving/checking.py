@@ -19,8 +19,9 @@ from common.leaves import empty_leaves
 from common.process.command import Check, run_checks
 from common.wire.acting_payloads import tell_leaves
 from common.wire.address import split_address
+from common.wire.endpoints import require_free_port
 from common.wire.trust import Trust
-from crossborder.inspecting.crossborder_doctor import describe_certificate, require_free
+from crossborder.inspecting.crossborder_doctor import describe_certificate
 from crossborder.serving.saved_policies import opening
 from crossborder.serving.served_policy import ServedPolicy
 from crossborder.serving.serving_config import ServingConfig
@@ -60,7 +61,7 @@ class ServingHost:
         for key, address in (("listen", config.listen), ("websocket", config.websocket), ("metrics", config.metrics)):
             if address is not None:
                 host, port = split_address(address)
-                require_free(key, host, port)
+                require_free_port(key, host, port)
                 found.append(f"{key} {port} is free" if port else f"{key} takes any")
         return ", ".join(found)
 

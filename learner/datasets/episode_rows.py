@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import DTypeLike
 
+from actor.sampling.sampler import agreed_schema, map_rows
 from common.data import (
     FINAL,
     FIRST,
@@ -189,7 +190,7 @@ def as_sent(rows: Items, parts: Parts) -> Items:
     """
     if parts.processors:
         return _processed(rows, parts)
-    mapped = parts.row_map.map(rows) if parts.row_map is not None else rows
+    mapped = map_rows(parts.row_map.map, rows, agreed_schema(parts)) if parts.row_map is not None else rows
     if parts.has_priorities:
         mapped = {**mapped, PRIORITY.name: np.ones(len(rows["reward"]), np.float32)}
     return {column.name: mapped[column.name] for column in parts.schema.columns}

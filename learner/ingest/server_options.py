@@ -18,7 +18,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from common.config.server_config import ServerConfig, TlsConfig
 from common.errors import AddressError
 from common.wire.address import join_address, split_address
-from common.wire.endpoints import listen_at_first
+from common.wire.endpoints import listen_at_first, require_free_port
 from common.wire.rpc import WINDOW_BYTES
 from common.wire.tls import read_authorities, read_pair
 from common.wire.watched import Watched
@@ -88,6 +88,7 @@ def listen(server: grpc.aio.Server, addresses: Sequence[str], tls: TlsConfig | N
     credentials = None if tls is None else server_credentials(tls)
 
     def listen_at(address: str) -> tuple[str, int]:
+        require_free_port("listen", *split_address(address))
         try:
             if credentials is None:
                 port = server.add_insecure_port(address)

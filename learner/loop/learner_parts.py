@@ -12,7 +12,7 @@ import torch
 from common.agents.device import require_device
 from common.config.run_config import RunConfig
 from common.config.trainer_config import ComputingPrecision
-from common.data import ENVELOPE_BYTES, INTERVENED, Schema
+from common.data import ENVELOPE_BYTES, INTERVENED, Schema, to_json
 from common.errors import ConfigError, PluginError
 from common.hints import nearest
 from common.interfaces import Agent, TrainingState
@@ -45,11 +45,12 @@ def check_tensors(agent: Agent) -> None:
     """Check what an agent publishes and saves, since the first checkpoint comes only after a minute of training.
 
     Raises:
-        PluginError: it gives something else than tensors by their names.
+        PluginError: it gives something else than tensors by their names, or values that JSON cannot hold.
     """
     state = agent.training_state()
     if not isinstance(state, TrainingState):
         raise PluginError(f"agent.training_state: expected a crossborder.TrainingState, found {state!r:.80}")
+    to_json(state.values, "agent.training_state: values")
     given = {"model_info": agent.model_info(), "save_params": agent.save_params(), "training_state": state.tensors}
     for method, found in given.items():
         for name, value in found.items() if isinstance(found, Mapping) else [(None, found)]:

@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from typing import Final
 
 from common.data import Record
 from common.errors import RankLostError
@@ -13,6 +14,8 @@ from common.interfaces import Agent, ReplayBuffer
 from learner.replay.reader import NothingToDrawError
 
 log = logging.getLogger(__name__)
+IN_VAIN: Final = 10_000
+"""After so many calls of ``opt`` without an opt step there is a warning, and after ten times as many another one."""
 
 
 def do_nothing() -> None:
@@ -46,6 +49,7 @@ class OptStep:
         self.seconds = 0.0
         """Seconds that opt steps have taken in this life of the run."""
         self._ended_at: float | None = None
+        self._in_vain, self._warn_at = 0, IN_VAIN
 
     def seconds_since(self) -> float | None:
         """Seconds since the last opt step ended; None before the first."""
@@ -60,12 +64,12 @@ class OptStep:
         Raises:
             Exception: from the agent's ``opt``, with a note that names the rows it had drawn.
         """
-        began = self._clock()
+        began, record, reason = self._clock(), None, "agent.opt returned None, as in the warm-up"
         try:
             with self._computing:
                 record = self.agent.opt(self.buffer)
-        except NothingToDrawError:  # The view needs more rows than the replay holds so far.
-            return None
+        except NothingToDrawError:
+            reason = "replay.view finds no row at which a draw can begin"
         except RankLostError:  # The rows of the batch are not its cause.
             raise
         except Exception as error:
@@ -74,8 +78,21 @@ class OptStep:
                 log.error("opt step %d failed (%s: %s): %s", number, type(error).__name__, error, explanation)
                 error.add_note(explanation)
             raise
-        if record is not None:
+        if record is None:
+            self._note_in_vain(reason)
+        else:
+            self._in_vain = 0
             self._after()
             self._ended_at = self._clock()
             self.seconds += self._ended_at - began
         return record
+
+    def _note_in_vain(self, reason: str) -> None:
+        """Warn of an agent that does not learn, since ``trainer.max_opts`` would never end its training."""
+        self._in_vain += 1
+        if self._in_vain == self._warn_at:
+            self._warn_at *= 10
+            log.warning(
+                "%d times in a row no opt step was taken after the warm-up: %s; trainer.max_opts counts only opt steps",
+                *(self._in_vain, reason),
+            )

@@ -99,9 +99,7 @@ def _build_own(memory: ReplayMemory, config: RunConfig, newest_model: Callable[[
     view = build_view(memory.schema, config, newest_model)
     buffer = config.replay.own.build(memory=memory, view=view, seed=config.seed)
     if not isinstance(buffer, SharedReplay):
-        raise PluginError(
-            f"replay.target: expected a learner.replay.shared_buffer.SharedReplay, found {type(buffer).__name__}"
-        )
+        raise PluginError(f"replay.target: expected a crossborder.SharedReplay, found {type(buffer).__name__}")
     return buffer
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol, SupportsFloat, TypeVar
 
 import torch
 
-from common.data import EVAL_KEYS, RUN_KEYS, Record, Snapshot, require_record
+from common.data import EVAL_KEYS, RUN_KEYS, Record, Snapshot, require_record, to_json
 from common.errors import DivergedError, PluginError
 from common.interfaces import Callback, Evaluation, Recorder
 from common.plugins.part_config import PluginConfig
@@ -64,6 +64,7 @@ class Callbacks:
 
     def _note(self, name: str, opt_steps: int, reason: str | None) -> None:
         target = name.partition(" ")[0]
+        to_json(self._callbacks[name].state(), f"callbacks: {target}: state")  # Otherwise a checkpoint would fail late.
         if not isinstance(reason, str | None):
             raise PluginError(f"callbacks: {target}: expected a reason as text, or None, found {reason!r:.80}")
         if reason is not None and self.ended_because is None:

@@ -32,7 +32,7 @@ from common.config.server_config import ServerConfig
 from common.cores import divide_cores, write_cores
 from common.errors import ConfigError, CrossborderError, DivergedError
 from common.process.spare import Spare
-from common.wire.endpoints import listen_at_first
+from common.wire.endpoints import listen_at_first, require_free_port
 from common.wire.trust import ANY, Trust
 from learner.evaluation.scoring import CANDIDATES, ActorScoring
 from learner.ingest.ingest_process import ComingIngest, IngestProcess
@@ -112,11 +112,14 @@ class LearnerServer(Opened):
             self._coming_ingest = coming_ingest or stack.enter_context(ComingIngest())
             group = self._open_group(stack, when_met)
             directory, earlier, beginning = open_rank(config, stack, group, resume=resume, origin=origin)
+            self._require_free_ports()
             self._mirror = self._open_mirror(directory, stack)
             # 2. The agent, the schema of its rows and the replay.
             origin = origin if self.place.leads else None
             self.run = run = stack.enter_context(Run(config, directory, earlier, origin=origin, place=self.place))
             self.buffer = run.buffer
+            if local_actors:
+                self._require_core_left()
             # 3. The memory that ingest shares.
             self._share_memory()
             self.ranks = self._make_ranks(group, beginning)
@@ -146,12 +149,6 @@ class LearnerServer(Opened):
 
     def _start_local_actors(self, n: int, spares: Sequence[Spare] | None, stack: ExitStack) -> ActorManager:
         """Start actors on this host, which read models from the trainer's slots; ``stack`` ends them."""
-        own = self.config.trainer.cores
-        if own is not None and not self.run.cores_left:
-            raise ConfigError(
-                f"trainer.cores: expected to leave a core to the local actors, found {write_cores(own)}, which are all "
-                "that this process may use"
-            )
         trust, work = local_trust(self.config.server), ActorWork(models=self.run.dir.shared / "models")
         cores = divide_cores(self.run.cores_left, self.place.n_local)[self.place.local_rank]
         address, fail = self.ingest.local_address, self.learner.fail
@@ -166,6 +163,20 @@ class LearnerServer(Opened):
         stack.enter_context(group)
         when_met()
         return group
+
+    def _require_free_ports(self) -> None:
+        """Check the ports that the configuration names before a run begins, which would be in the way of the next."""
+        for key, place in self.config.places_to_listen().items():
+            if len(self.config.ports_to_try(key)) == 1:
+                require_free_port(key, *place)
+
+    def _require_core_left(self) -> None:
+        own = self.config.trainer.cores
+        if own is not None and not self.run.cores_left:
+            raise ConfigError(
+                f"trainer.cores: expected to leave a core to the local actors, found {write_cores(own)}, which are all "
+                "that this process may use"
+            )
 
     def _open_mirror(self, directory: RunDir, stack: ExitStack) -> MirrorProcess | None:
         """The process that mirrors the run; it outlives the parts that write to the run's directory."""

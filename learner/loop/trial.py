@@ -34,14 +34,14 @@ from common.process.clocks import Deadline
 from common.spaces import columns_of, to_columns
 from learner.datasets.loading import FIRST_INCARNATION
 from learner.datasets.made_up import make_up_episodes
-from learner.loop.learner_parts import computing_in
+from learner.loop.learner_parts import check_tensors, computing_in
 from learner.loop.replay_opening import build_buffer, build_view, place_on_device
 from learner.replay.memory import ReplayMemory
 from learner.replay.queue import QueueReplay
-from learner.replay.reader import NothingToDrawError
+from learner.replay.reader import NothingToDrawError, ReplayReader
 from learner.replay.shared_buffer import BufferOver
 from learner.replay.value_rules import ValueRules
-from learner.replay.view import View
+from learner.replay.view import Plan, View
 from learner.replay.writer import ReplayWriter
 
 log = logging.getLogger(__name__)
@@ -53,9 +53,9 @@ ROWS: Final = (256, 4096, 65536)
 MAX_BYTES: Final = 64 << 20
 """The most bytes of rows that are made up after the first number."""
 GIVEN_BY: Final = {
-    "mask": "replay.view.target: learner.views.sequences:Sequences gives it",
-    "first": "replay.view.target: learner.views.sequences:Sequences gives it",
-    "warm": "replay.view.target: learner.views.sequences:Sequences gives it",
+    "mask": "replay.view.target: Sequences gives it",
+    "first": "replay.view.target: Sequences gives it",
+    "warm": "replay.view.target: Sequences gives it",
     "discount": "replay.view.params.n above 1 gives it",
     "index": "replay.prioritized gives it",
     "weight": "replay.prioritized gives it",
@@ -116,6 +116,7 @@ class _Trial:
         buffer = _Watched(self._fill(directory, rows), QUICK_BYTES if self._is_quick else None)
         before = _copy_tensors(self._agent)
         try:
+            self._require_view(self._reader)
             with computing_in(trainer.precision, trainer.device):
                 record = self._agent.opt(buffer)
         except CrossborderError:
@@ -129,6 +130,7 @@ class _Trial:
             return True
         if record is not None:
             _require_statistics(before, _copy_tensors(self._agent))
+            check_tensors(self._agent)
             self.keys = frozenset(record)
         return record is not None
 
@@ -141,10 +143,22 @@ class _Trial:
         for episode in make_up_episodes(parts, self._agent, view.reach, rows):
             if n := parts.schema.count(episode):
                 writer.append(episode, n, FIRST_INCARNATION, writer.last_seq(FIRST_INCARNATION) + 1)
+        self._reader = ReplayReader(memory, view, np.random.default_rng(0))
         buffer = build_buffer(memory, config, dict.fromkeys(config.replay.sources, memory))
         if self._agent.draws_once:
             self._require_once(buffer, view)
         return place_on_device(buffer, config)
+
+    def _require_view(self, reader: ReplayReader) -> None:
+        """Check the kinds of what the view gives: numpy would take other kinds for something else."""
+        reader.look()
+        rows, where = np.arange(reader.first, reader.end), f"replay.view: {self._config.replay.view.target}"
+        able: Any = reader.view.can_draw(reader, rows)
+        if not (isinstance(able, np.ndarray) and able.dtype == np.bool_ and able.shape == rows.shape):
+            raise PluginError(f"{where}.can_draw: expected an array of {len(rows)} bool, found {able!r:.80}")
+        plan: Any = reader.view.plan(reader, rows[able][:1])
+        if not isinstance(plan, Plan):
+            raise PluginError(f"{where}.plan: expected a crossborder.Plan, found {plan!r:.80}")
 
     def _require_once(self, buffer: ReplayBuffer, view: View) -> None:
         """Check that no step is drawn twice."""
@@ -152,7 +166,7 @@ class _Trial:
         named = replay.view
         if not isinstance(buffer, QueueReplay):
             raise ConfigError(
-                f"replay.target: {target} learns from each step once, so it needs learner.replay.queue:QueueReplay, "
+                f"replay.target: {target} learns from each step once, so it needs QueueReplay, "
                 "without replay.sources; found a replay that draws steps again"
             )
         if view.overlaps:

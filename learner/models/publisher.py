@@ -165,7 +165,11 @@ class ModelPublisher:
         if acting > self._incarnation:
             self._incarnation = acting + 1
         version = ModelVersion(self._incarnation, opt_steps)
-        self.slots.write(version, lambda i: torch._foreach_copy_(self._targets[i], self._source.tensors))
+        self.slots.write(version, self._copy_to)
+
+    def _copy_to(self, slot: int) -> None:
+        if self._source.tensors:  # torch refuses empty lists, but a policy may have no parameters.
+            torch._foreach_copy_(self._targets[slot], self._source.tensors)
 
 
 def _as_sent(name: str, tensor: torch.Tensor, precision: Precision) -> torch.Tensor:

@@ -26,7 +26,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from common.data import Snapshot
+from common.data import Snapshot, to_json
 from common.depth import parse_json
 from common.errors import CheckpointError
 from common.interfaces import TrainingState
@@ -96,7 +96,8 @@ class RunState:
             **{name: snapshot.values for name, snapshot in parts.items()},
         }
         copies = {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
-        return cls(moment.opt_steps, copies, json.dumps(values))
+        texts = [f'"{name}": {to_json(found, f"the state of {name}")}' for name, found in values.items()]
+        return cls(moment.opt_steps, copies, f"{{{', '.join(texts)}}}")
 
     @cached_property
     def _parsed(self) -> dict[str, Any]:

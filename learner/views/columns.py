@@ -39,7 +39,7 @@ class StepColumns:
             names = [column.name for column in schema.columns]
             raise ConfigError(
                 f"replay.view: expected rows with obs, reward, terminated and truncated, found the columns {names}; "
-                "self-contained items need learner.views.items:SelfContained"
+                "self-contained items need the view SelfContained"
             )
         known = {*obs, *action, "reward", "terminated", "truncated", *LEFT_OUT}
         return cls(obs, action, tuple(c.name for c in schema.columns if c.name not in known))

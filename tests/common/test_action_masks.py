@@ -283,5 +283,5 @@ def test_masks_in_info_alone_are_named_once_in_the_log(caplog: pytest.LogCapture
         lanes.observe()
     assert [record.message for record in caplog.records if "MaskFromInfo" in record.message] == [
         "env: info has an action_mask, which agents do not obey: to have it obeyed, add {target: "
-        "common.envs.wrappers:MaskFromInfo} to env.wrappers"
+        "MaskFromInfo} to env.wrappers"
     ]

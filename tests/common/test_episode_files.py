@@ -57,6 +57,22 @@ def test_values_that_are_not_finite_are_refused_with_their_place_and_leave_no_fi
     assert [path.name for path in tmp_path.iterdir()] == ["good.npz"]
 
 
+@pytest.mark.parametrize(
+    ("name", "values", "message"),
+    [
+        ("obs", [[1, 2], [1]], r"array 'obs': expected rows of one shape, found \[\[1, 2\], \[1\]\]"),
+        ("note", [[1], [1, 2]], "array 'note': expected rows of one shape"),
+        ("note", np.array([{1}, None]), r"array 'note': expected numbers, found object \[2\]"),
+    ],
+)
+def test_ragged_arrays_and_arrays_of_objects_are_refused_by_name(
+    tmp_path: Path, name: str, values: Any, message: str
+) -> None:
+    with pytest.raises(DatasetError, match=message):
+        write_episode(tmp_path / "one.npz", {**make_episode(), name: values})
+    assert not list(tmp_path.iterdir())
+
+
 def test_the_headers_are_those_of_the_arrays(tmp_path: Path) -> None:
     write_episode(tmp_path / "one.npz", make_episode())
     headers = read_headers(tmp_path / "one.npz")

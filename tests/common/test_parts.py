@@ -85,6 +85,21 @@ def test_an_extra_column_with_a_name_that_is_taken_is_refused() -> None:
         build_parts(config(agent={"target": f"{__name__}:Clashes"}), seed=0)
 
 
+class Named(CheckingAgent):
+    def __init__(self, *args: Any, columns: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.columns = columns
+
+    def extra_columns(self) -> Any:
+        return self.columns
+
+
+@pytest.mark.parametrize("columns", [None, {"logp": "<f4"}, ["logp"]])
+def test_extra_columns_of_another_kind_are_refused(columns: Any) -> None:
+    with pytest.raises(PluginError, match=r"^agent\.extra_columns: expected a list of crossborder\.Column, found "):
+        build_parts(config(agent={"target": f"{__name__}:Named", "params": {"columns": columns}}), seed=0)
+
+
 class Marked(RowMap):
     def schema(self, rows: Schema) -> Schema:
         return rows.plus(Column.of("marked", np.bool_))

@@ -29,7 +29,7 @@ from tests.test_docs import PAGES, commands_in_blocks
 Settings = dict[str, Any]
 Story = dict[str, Any]
 
-STORIES: Final[dict[str, Story]] = yaml.safe_load(Path(__file__).with_name("stories.yaml").read_text())
+STORIES: Final[dict[str, Story]] = yaml.load(Path(__file__).with_name("stories.yaml").read_text(), yaml.CSafeLoader)
 ELSEWHERE: Final[Mapping[str, str]] = {
     "crossborder-benchmark classic": "tests/crossborder/sweeps/test_crossborder_benchmark.py",
     "crossborder-launch hosts.yaml": "tests/clusters",

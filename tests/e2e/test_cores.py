@@ -12,6 +12,7 @@ from common.errors import ConfigError
 from common.system import usable_cores
 from learner.evaluation.evaluator_process import EvaluatorProcess
 from learner.loop.server import LearnerServer
+from learner.storage.rundir import find_work
 from tests.conftest import Command, MakeConfig, cores_of, kill, merged, wait_for
 from tests.e2e.test_by_hand import CALM
 from tests.e2e.test_counting import train_in_thread
@@ -53,6 +54,8 @@ def test_a_trainer_that_has_all_cores_leaves_none_to_local_actors(make_config: M
     config = make_config(trainer={"cores": every})
     with pytest.raises(ConfigError, match=rf"^trainer\.cores: expected to leave a core .*, found {every}, "):
         LearnerServer(config, 1)
+    assert config.run_dir is not None
+    assert not find_work(config.run_dir), "no run has begun that would be in the way of the next start"
 
 
 @pytest.mark.parametrize("n_actors", [1, 2])

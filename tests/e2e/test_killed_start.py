@@ -12,6 +12,7 @@ import pytest
 from common.errors import RunDirectoryError
 from tests.conftest import Command, kill, wait_for
 from tests.e2e.test_by_hand import CALM
+from tests.forked_children import forked_children
 
 pytestmark = pytest.mark.own_children
 
@@ -43,7 +44,8 @@ def test_a_start_that_is_killed_at_any_moment_is_made_up_for_by_the_same_command
         wait_for(partial(has_changed, before), moment)
         kill(command.process.pid)
         command.wait()
-    last = start("learner-server", *words, "--local-actors", "1")
+    with forked_children():
+        last = start("learner-server", *words, "--local-actors", "1")
     assert last.wait() == 0, last.output()
     assert json.loads((run_dir / "final" / "meta.json").read_text())["opt_steps"] == 50
 

@@ -12,8 +12,14 @@ from learner.storage.checkpoint import load_agent
 from tests.conftest import ROOT, Command
 
 SHORT_SEQUENCES = {"replay.view.params.length": 10, "replay.view.params.burn_in": 2}
-SOONER = {"recurrent_cartpole": {"trainer.target_score": 45, "trainer.eval_interval": 100, **SHORT_SEQUENCES}}
-"""Scores that show that an example learns, where its own target takes minutes."""
+OF_CARTPOLE = {"trainer.target_score": 60, "trainer.eval_interval": 200}
+SOONER = {
+    "own_agent": OF_CARTPOLE,
+    "own_network": OF_CARTPOLE,
+    "own_view": OF_CARTPOLE,
+    "recurrent_cartpole": {"trainer.target_score": 30, "trainer.eval_interval": 100, **SHORT_SEQUENCES},
+}
+"""Scores that show that an example learns, where its own target takes long."""
 LONGEST_S = 800
 """Seconds an example may train: 20 alone, ten times that beside other tests, twice on a slow machine, and twice for an
 unlucky start."""

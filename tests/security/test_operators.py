@@ -31,7 +31,7 @@ def test_a_check_tells_of_the_certificate_and_the_token(secured: Secured) -> Non
     lines, error = lines_and_error(secured.address, secured.trust())
     assert error is None
     assert lines[2].startswith("pass  TLS         for gpu-host, localhost, 127.0.0.1, 0:0:0:0:0:0:0:1; by crossborder")
-    assert lines[3] == "pass  token       accepted"
+    assert lines[4] == "pass  token       accepted"
 
 
 def test_a_check_tells_that_nobody_known_signed_the_certificate(secured: Secured, tmp_path: Path) -> None:
@@ -106,8 +106,8 @@ def test_status_where_actors_have_tokens_and_admins_have_none_is_refused(
         make_config(server=server).check()
 
 
-def test_plaintext_to_a_learner_that_speaks_tls_fails_at_the_token(secured: Secured) -> None:
+def test_plaintext_to_a_learner_that_speaks_tls_gets_no_answer(secured: Secured) -> None:
     lines, error = lines_and_error(secured.address, Trust())
     assert error is not None
-    assert lines[-2].startswith("FAIL  token       no answer: UNAVAILABLE")
+    assert lines[-2].startswith("FAIL  answer      no answer: UNAVAILABLE")
     assert "--ca, if the learner speaks TLS" in lines[-1]

@@ -198,7 +198,7 @@ def _returns_in(columns: Mapping[str, torch.Tensor]) -> torch.Tensor:
     """The returns so far of all rows of a batch, ``[B]`` or ``[B, L]``."""
     if RETURN not in columns:
         raise ConfigError(
-            f"agent.params.normalize_rewards: needs a column {RETURN}: add common.envs.wrappers:discounted_return to "
+            f"agent.params.normalize_rewards: needs a column {RETURN}: add discounted_return to "
             "env.wrappers, with the agent's discount_factor, and discounted_return: float32 to env.info"
         )
     return columns[RETURN].float()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import re
 import socket
+import socketserver
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -42,6 +44,15 @@ class NoDevice(CountingEnv):
             raise OSError(f"no {device}")
 
 
+class SaysHello(socketserver.BaseRequestHandler):
+    """Another program, which greets before the client speaks, and then waits for it to go."""
+
+    def handle(self) -> None:
+        self.request.sendall(b"220 mail.example.org\r\n")
+        while self.request.recv(1024):
+            pass
+
+
 NO_DEVICE = {"target": f"{__name__}:NoDevice", "spaces": "tests.parts:CountingEnv"}
 
 
@@ -61,7 +72,7 @@ def test_a_healthy_learner_passes_every_check_and_notices_no_actor(host: Learner
     lines, error = lines_and_error(host.ingest.address)
     assert error is None
     assert [re.split("  +", line)[:2] for line in lines] == [["pass", check.name] for check in CHECKS]
-    assert "tests.parts:CountingEnv and tests.parts:CheckingAgent make obs <f4 [3]" in lines[6]
+    assert "tests.parts:CountingEnv and tests.parts:CheckingAgent make obs <f4 [3]" in lines[7]
     assert (host.actor_table["state"] == ActorState.UNUSED).all()
     assert (host.control.joins, host.buffer.inserted) == (0, 0)
 
@@ -84,11 +95,11 @@ def test_the_certificate_passes_if_an_actor_would_accept_it(tmp_path: Path, monk
 
 def test_parts_that_differ_on_this_host_fail_alone_and_end_the_command_with_their_error(host: LearnerServer) -> None:
     lines, error = lines_and_error(host.ingest.address, Trust(allow=("elsewhere",)))
-    assert [line[:4] for line in lines if line[0] != " "] == ["pass"] * 6 + ["FAIL"] + ["pass"] * 3
-    assert lines[6].startswith(
+    assert [line[:4] for line in lines if line[0] != " "] == ["pass"] * 7 + ["FAIL"] + ["pass"] * 3
+    assert lines[7].startswith(
         "FAIL  schema      the learner names code that is not allowed: env.target: 'tests.parts:"
     )
-    assert lines[7].lstrip().startswith("to do: install the code that the learner names here too")
+    assert lines[8].lstrip().startswith("to do: install the code that the learner names here too")
     assert isinstance(error, PluginError)
 
 
@@ -97,7 +108,7 @@ def test_a_token_that_is_not_sent_since_nothing_is_encrypted_is_not_called_accep
 ) -> None:
     monkeypatch.setenv("CROSSBORDER_TOKEN", "0123456789abcdef")
     lines, _ = lines_and_error(host.ingest.address)
-    assert lines[3] == "pass  token       none, and none is asked for"
+    assert lines[4] == "pass  token       none, and none is asked for"
 
 
 @pytest.mark.parametrize(("ahead", "word"), [(60.0, "ahead"), (-60.0, "behind")])
@@ -123,10 +134,10 @@ def test_a_device_that_is_missing_is_named_for_the_actor_that_would_need_it(
     config = make_config(env={**NO_DEVICE, **env}, env_overrides={1: {"device": "arm"}})
     with LearnerServer(config) as server:
         lines, error = lines_and_error(server.ingest.address, **options)
-    assert lines[6].startswith("FAIL  schema" if fails else "pass  schema")
+    assert lines[7].startswith("FAIL  schema" if fails else "pass  schema")
     assert isinstance(error, PluginError) == fails
     if fails:
-        assert lines[6].endswith("the parts cannot be built here: OSError: no arm")
+        assert lines[7].endswith("the parts cannot be built here: OSError: no arm")
 
 
 @pytest.mark.parametrize(("actor_id", "fails"), [(0, False), (1, True)])
@@ -136,7 +147,7 @@ def test_a_wrapper_must_be_allowed_only_on_the_hosts_of_actors_that_have_it(
     wrapper = {"target": "gymnasium.wrappers:OrderEnforcing", "actors": [1]}
     with LearnerServer(make_config(env={"wrappers": [wrapper]})) as server:
         lines, error = lines_and_error(server.ingest.address, Trust(allow=("tests.parts",)), actor_id=actor_id)
-    assert lines[6].startswith("FAIL  schema" if fails else "pass  schema")
+    assert lines[7].startswith("FAIL  schema" if fails else "pass  schema")
     assert isinstance(error, PluginError) == fails
 
 
@@ -172,6 +183,19 @@ def test_a_port_where_nobody_listens_fails_its_check_and_ends_the_others(silent_
         f"FAIL  port        port {silent_port} of 127.0.0.1: Connection refused",
         f"{'':18}to do: {CHECKS[1].advice}",
     ]
+
+
+def test_a_program_that_speaks_no_grpc_is_told_from_a_learner_that_asks_for_a_token() -> None:
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), SaysHello) as server:
+        threading.Thread(target=server.serve_forever).start()
+        try:
+            lines, error = lines_and_error(f"127.0.0.1:{server.server_address[1]}")
+        finally:
+            server.shutdown()
+    assert isinstance(error, LearnerUnreachableError)
+    assert lines[-2].startswith("FAIL  answer      no answer: UNAVAILABLE")
+    assert "; something else than gRPC is spoken there; is this the port of" in lines[-2]
+    assert "to do: --learner: the learner's own port" in lines[-1]
 
 
 def test_a_name_without_an_address_fails_the_first_check_and_ends_the_others() -> None:

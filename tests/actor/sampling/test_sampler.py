@@ -515,6 +515,12 @@ class OtherDtype(SameColumns):
         return {**rows, "reward": rows["reward"].astype(np.float64)}
 
 
+class Nothing(SameColumns):
+    def map(self, rows: Items) -> Items:
+        rows.clear()  # As one who forgets to return the rows.
+        return None  # type: ignore[return-value]
+
+
 class InPlace(SameColumns):
     def map(self, rows: Items) -> Items:
         rows["reward"] *= 2
@@ -527,6 +533,7 @@ class InPlace(SameColumns):
         (OneFewer(), PluginError, "expected a map of 1 rows to as many, found 0"),
         (OtherDtype(), SchemaMismatchError, "column 'reward': expected <f4"),
         (InPlace(), ValueError, "read-only"),
+        (Nothing(), PluginError, "step_processor: expected a map of rows to columns by their names, found None"),
     ],
 )
 def test_a_map_that_gives_other_rows_than_it_says_is_refused(

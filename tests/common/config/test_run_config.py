@@ -122,6 +122,10 @@ def test_a_missing_value_is_asked_for_by_name() -> None:
             {"server": {"max_actors": 2}, "agent_overrides": {1: {}, 2: {}}},
             r"agent_overrides: expected ids below server\.max_actors \(2\), found \[2\]",
         ),
+        (
+            {"trainer": {"max_opts": 1, "warmup_period": 1}, "replay": {"capacity": 21}, "push": {"n_buffer": 11}},
+            r"push\.n_buffer: expected at most 10, half of replay\.capacity \(21\), found 11",
+        ),
     ],
 )
 def test_values_that_do_not_go_together_are_refused(changes: dict[str, Any], message: str) -> None:

@@ -187,7 +187,7 @@ def assert_int(action: Any) -> None:
 def test_an_assertion_that_may_be_about_the_type_of_an_action_gets_a_note() -> None:
     with pytest.raises(AssertionError) as caught:
         play(lanes_of(Strict(assert_int, gymnasium.spaces.Discrete(2))))
-    assert "common.envs.wrappers:PythonActions" in caught.value.__notes__[0]
+    assert "[{target: PythonActions}]" in caught.value.__notes__[0]
 
 
 @pytest.mark.parametrize("name", ["observation_space", "action_space"])

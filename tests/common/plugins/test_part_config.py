@@ -86,6 +86,12 @@ def test_a_part_that_does_not_take_the_systems_arguments_is_refused() -> None:
         PluginConfig(target="tests.parts:CountingEnv").check("agent", frozenset({"spec", "seed"}))
 
 
+@pytest.mark.parametrize("target", ["common.interfaces:RowMap", "learner.replay.view:View"])
+def test_a_part_that_lacks_a_method_of_its_interface_is_refused(target: str) -> None:
+    with pytest.raises(PluginError, match=rf"^it: {target} must have (map, schema|can_draw, plan)$"):
+        PluginConfig(target=target).check("it", frozenset())
+
+
 def test_parameters_for_evaluation_replace_those_of_training() -> None:
     env = EnvConfig(target="a:b", params={"x": 1, "y": 2}, eval_params={"y": 3, "z": 4})
     assert env.for_evaluation() == EnvConfig(target="a:b", params={"x": 1, "y": 3, "z": 4})

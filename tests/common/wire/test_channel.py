@@ -1,7 +1,10 @@
 from __future__ import annotations
 
 import os
+import socket
+import socketserver
 import ssl
+import struct
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +17,7 @@ import grpc
 import pytest
 
 from actor.client.connector import Connector
-from common.errors import ConfigError, CrossborderError
+from common.errors import ConfigError, CrossborderError, LearnerUnreachableError
 from common.wire.channel import TokenPlugin, get_model, name_proxy, open_channel, watch_credentials
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.pb import crossborder_pb2_grpc as pb_grpc
@@ -83,6 +86,34 @@ def test_a_port_of_metrics_is_told_from_one_of_grpc(certs: Path, is_encrypted: b
             with (
                 closing(connector),
                 pytest.raises(CrossborderError, match=r"not gRPC.*the port of --websocket"),
+            ):
+                connector.join()
+        finally:
+            server.shutdown()
+
+
+class Resets(socketserver.BaseRequestHandler):
+    """A server that breaks a connection off once the client has spoken, as one does that expects TLS, or none."""
+
+    def handle(self) -> None:
+        self.request.recv(1)
+        self.request.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # A reset, and no end.
+        self.request.close()
+
+
+@pytest.mark.parametrize(
+    ("is_encrypted", "hint"),
+    [(False, r"does it expect TLS \(--ca\)"), (True, r"does it speak TLS \(else: --insecure\)")],
+)
+def test_a_connection_that_is_reset_raises_the_question_of_tls(certs: Path, is_encrypted: bool, hint: str) -> None:
+    trust = Trust(ca=certs / "ca.pem") if is_encrypted else Trust()
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Resets) as server:
+        threading.Thread(target=server.serve_forever).start()
+        try:
+            connector = Connector(f"127.0.0.1:{server.server_address[1]}", 1, 0.5, threading.Event(), trust)
+            with (
+                closing(connector),
+                pytest.raises(LearnerUnreachableError, match=f"Connection reset by peer.*; {hint}"),
             ):
                 connector.join()
         finally:

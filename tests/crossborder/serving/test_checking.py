@@ -108,6 +108,6 @@ def test_with_a_learner_its_checks_follow(make_config: MakeConfig, check: Check)
     with train_in_thread(config, local_actors=0) as (server, _):
         code, lines = check("--learner", server.ingest.address)
     assert code == 0, "\n".join(lines)
-    assert results(lines, "pass")[len(CHECKS) :][:4] == ["name", "port", "TLS", "token"]
+    assert results(lines, "pass")[len(CHECKS) :][:5] == ["name", "port", "TLS", "answer", "token"]
     code, lines = check("--learner", f"127.0.0.1:{free_port()}")
     assert (code, results(lines, "FAIL")) == (LearnerUnreachableError.exit_code, ["port"])

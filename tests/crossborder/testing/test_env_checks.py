@@ -75,7 +75,7 @@ BROKEN_ENVS: dict[str, Broken] = {
     "a reward that is text": ({"step": step_with(reward="1")}, "step() gave a reward of '1': return a number"),
     "an infinite reward": ({"step": step_with(reward=np.inf)}, "step() gave a reward of inf: rows must be finite"),
     "no info of a step": ({"step": step_with(info=None)}, "step() gave an info of NoneType: return a dict"),
-    "no actions of numpy": ({"step": only_int}, "common.envs.wrappers:PythonActions"),
+    "no actions of numpy": ({"step": only_int}, "[{target: PythonActions}]"),
     "a flag that is none": ({"step": step_with(terminated=0)}, "step() gave terminated = 0: return a bool"),
     "a reset that ignores its seed": (
         {"reset": lambda self, **_: Walk.reset(self)},

@@ -20,7 +20,7 @@ from learner.evaluation.evaluator_process import EvaluatorProcess
 from learner.loop.in_turns import Trainer, train_in_turns
 from learner.loop.learner import Outcome
 from learner.storage.checkpoint import load_params
-from tests.conftest import PATIENCE, Command, MakeConfig, children_of, kill, merged, wait_for
+from tests.conftest import PATIENCE, Command, MakeConfig, children_of, is_alive, kill, merged, wait_for
 from tests.e2e.test_counting import train_in_thread
 from tests.learner.loop.test_in_turns import IN_TURNS, cartpole, rows
 
@@ -85,7 +85,6 @@ def test_training_goes_on_and_the_score_belongs_to_the_candidate(make_config: Ma
     assert not (result.run_dir / ".candidate").exists()
 
 
-@pytest.mark.own_children
 def test_a_killed_evaluator_is_started_again_and_asked_again(make_config: MakeConfig, tmp_path: Path) -> None:
     config = make_config(agent=IN_TURNS, evaluator=gated(tmp_path), trainer=ENDLESS)
     with Trainer(config) as trainer, in_thread(trainer):
@@ -97,8 +96,9 @@ def test_a_killed_evaluator_is_started_again_and_asked_again(make_config: MakeCo
         wait_for(lambda: trainer.learner.opt_steps > steps, "training goes on")
         (tmp_path / "gate").touch()
         wait_for(lambda: trainer.learner.best_score >= 10, "it is asked again")
+        again = supervisor.child.pid
     assert evaluations(tmp_path / "run")[0]["opt_steps"] == 10
-    assert children_of(os.getpid()) == []
+    assert not is_alive(again)
 
 
 def test_an_evaluator_that_cannot_be_started_again_ends_the_run(make_config: MakeConfig, tmp_path: Path) -> None:

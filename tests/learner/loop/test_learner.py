@@ -21,7 +21,7 @@ from common.plugins.part_config import EnvConfig, PluginConfig
 from learner.evaluation.scoring import FinishedEvaluation, InlineScoring, Scoring
 from learner.loop.learner import Learner, Outcome, publish_to_nobody
 from learner.loop.life import BIRTH, Life
-from learner.loop.opt_step import OptStep
+from learner.loop.opt_step import IN_VAIN, OptStep
 from learner.loop.run_records import Callbacks, RecordWindow, RunRecords
 from learner.storage.checkpoint import Checkpoints, load_params
 from learner.storage.checkpointer import Checkpointer
@@ -181,6 +181,21 @@ def test_invariant_1_an_opt_that_returns_none_counts_nothing_and_triggers_nothin
     diary.inserted = 5
     assert learner.step()
     assert learner.opt_steps == 1
+
+
+def test_an_agent_that_never_learns_is_warned_of_since_max_opts_does_not_end_its_training(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    diary = Diary()
+    diary.agent.ready_at = 5
+    learner = make(diary, tmp_path)
+    for _ in range(2 * IN_VAIN):
+        assert not learner.step()
+    (warning,) = caplog.messages
+    assert warning.startswith(
+        f"{IN_VAIN} times in a row no opt step was taken after the warm-up: agent.opt returned None"
+    )
+    assert "trainer.max_opts counts only opt steps" in warning
 
 
 def test_invariant_2_training_stops_after_exactly_max_opts_successful_opts(tmp_path: Path) -> None:

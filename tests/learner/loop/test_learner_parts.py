@@ -19,7 +19,7 @@ from common.agents.td3 import TD3
 from common.config.trainer_config import ComputingPrecision
 from common.data import Record
 from common.errors import ConfigError, PluginError
-from common.interfaces import Agent, EnvSpec, ReplayBuffer
+from common.interfaces import Agent, EnvSpec, ReplayBuffer, TrainingState
 from crossborder.testing import ItemMemory
 from learner.loop.in_turns import train_in_turns
 from learner.loop.learner_parts import build_learner_parts, computing_in
@@ -161,3 +161,10 @@ def test_what_cannot_be_published_or_saved_is_found_before_training(
     with pytest.raises(PluginError) as caught:
         build_learner_parts(make_config(agent=agent))
     assert str(caught.value) == f"agent.{method}: expected {expected}, found {given}"
+
+
+def test_training_values_that_json_cannot_hold_are_found_before_training(make_config: MakeConfig) -> None:
+    given = TrainingState({}, {"seen": {1, 2}})
+    agent = {"target": f"{__name__}:Unsavable", "params": {"method": "training_state", "given": given}}
+    with pytest.raises(PluginError, match=r"^agent\.training_state: values: expected values that JSON can hold: .*set"):
+        build_learner_parts(make_config(agent=agent))

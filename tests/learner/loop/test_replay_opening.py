@@ -108,7 +108,7 @@ def test_the_view_gets_the_agents_discount_factor_and_the_stack_of_the_environme
 
 def test_self_contained_items_need_no_view(tmp_path: Path, make_config: MakeConfig) -> None:
     assert isinstance(build_view(ITEMS, make_config()), SelfContained)
-    with pytest.raises(ConfigError, match=r"self-contained items need learner\.views\.items:SelfContained"):
+    with pytest.raises(ConfigError, match=r"self-contained items need the view SelfContained"):
         build_view(ITEMS, make_config(replay={"view": {"params": {"n": 1}}}))
 
 
@@ -184,7 +184,7 @@ def test_bad_items_are_not_drawn_from_a_buffer_of_ones_own(tmp_path: Path) -> No
 
 def test_a_part_that_is_not_a_replay_buffer_is_refused_by_name(make_config: MakeConfig) -> None:
     target = "tests.learner.loop.test_replay_opening:NoBuffer"
-    message = r"replay\.target: expected a learner\.replay\.shared_buffer\.SharedReplay, found NoBuffer"
+    message = r"replay\.target: expected a crossborder\.SharedReplay, found NoBuffer"
     with pytest.raises(PluginError, match=message), Trainer(make_config(agent=IN_TURNS, replay={"target": target})):
         pass
 

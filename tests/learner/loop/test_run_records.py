@@ -59,6 +59,7 @@ def test_a_key_that_comes_now_and_then_is_averaged_over_the_times_it_came() -> N
         ({"loss": "small"}, "loss: expected a number, found 'small'"),
         ({"loss": torch.zeros(3)}, "loss: expected a number, found tensor"),
         ({1: 2.0}, "as key, found 1$"),
+        ({"": 2.0}, "as key, found ''$"),
         ({"loss": 0.5, "opt_steps": 7}, "as key, found 'opt_steps'$"),
         ({"eval_reward": 500.0}, "as key, found 'eval_reward'$"),
     ],
@@ -185,6 +186,14 @@ def test_a_part_that_is_no_callback_and_a_reason_that_is_no_text_are_refused() -
     callback = Callback()
     callback.on_record = lambda opt_steps, record: True  # type: ignore[method-assign,assignment,return-value]
     with pytest.raises(PluginError, match="callbacks: mine: expected a reason as text, or None, found True"):
+        Callbacks({"mine 0": callback}).on_record(1, {})
+
+
+@pytest.mark.parametrize("state", [{"seen": {1, 2}}, {(1, 2): 3}, {"value": np.float32(1)}])
+def test_a_state_that_json_cannot_hold_is_refused_at_the_first_record(state: Mapping[str, Any]) -> None:
+    callback = Callback()
+    callback.state = lambda: state  # type: ignore[method-assign]
+    with pytest.raises(PluginError, match=r"^callbacks: mine: state: expected values that JSON can hold: "):
         Callbacks({"mine 0": callback}).on_record(1, {})
 
 

@@ -12,8 +12,8 @@ from typing import NoReturn
 import numpy as np
 import pytest
 
-from common.config.run_config import RunConfig, load_config
-from common.errors import AddressError, CheckpointError, CrossborderError, RankLostError, StarvedError
+from common.config.run_config import FREE_PORTS, RunConfig, load_config
+from common.errors import AddressError, CheckpointError, ConfigError, CrossborderError, RankLostError, StarvedError
 from common.wire.codec import encode
 from common.wire.pb import crossborder_pb2 as pb
 from learner.loop.learner import Outcome
@@ -21,6 +21,7 @@ from learner.loop.server import LearnerServer, train_async
 from learner.ranks.place import Place
 from learner.shared.control import ControlBlock
 from learner.storage.run_lock import require_free
+from learner.storage.rundir import find_work
 from tests.conftest import MakeConfig, counting_values, endpoints
 from tests.learner.ingest.by_hand import Client, Talk
 
@@ -35,12 +36,26 @@ def test_a_server_is_complete_when_it_is_constructed(make_config: MakeConfig) ->
 
 
 def test_a_server_that_cannot_be_constructed_ends_what_it_had_begun(make_config: MakeConfig, tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        with pytest.raises(AddressError, match=f"metrics: cannot listen on 127.0.0.1:{port}"):
-            LearnerServer(make_config(metrics={"trainer_port": port}, server={"grace_seconds": 0.1}))
+    missing = {"certificate": str(tmp_path / "missing.pem"), "key": str(tmp_path / "missing.key")}
+    with pytest.raises(ConfigError, match=r"missing\.key: cannot be read"):
+        LearnerServer(make_config(metrics={"tls": missing}, server={"grace_seconds": 0.1}))
     require_free(tmp_path / "run")
     assert train_async(make_config(trainer={"max_opts": 10}), 1, resume=True).opt_steps == 10
+
+
+@pytest.mark.parametrize("key", FREE_PORTS)
+def test_a_port_that_is_taken_is_named_before_a_run_begins_in_the_directory(
+    make_config: MakeConfig, tmp_path: Path, key: str
+) -> None:
+    section, name = key.split(".")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        value = address if name == "listen" else taken.getsockname()[1]
+        with pytest.raises(AddressError, match=f"^{key}: {address}: cannot listen there: Address already in use; name"):
+            LearnerServer(make_config(**{section: {name: value}}))
+    assert not find_work(tmp_path / "run")
+    with LearnerServer(make_config(server={"grace_seconds": 0.1})) as server:
+        assert not server.run.dir.is_resumed
 
 
 def test_a_learner_takes_free_ports_where_others_have_the_usual_ones(

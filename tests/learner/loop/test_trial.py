@@ -17,12 +17,14 @@ from common.agents.machinery.batches import draw
 from common.agents.machinery.optimization import adam, descend
 from common.agents.network_agent import NetworkAgent
 from common.config.run_config import RunConfig, load_config
-from common.data import Array, Record
+from common.data import Array, Record, Schema
 from common.errors import ConfigError, PluginError
 from common.interfaces import EnvSpec, ReplayBuffer
 from learner.loop.in_turns import train_in_turns
 from learner.loop.learner_parts import build_learner_parts
 from learner.loop.trial import try_env, try_opt
+from learner.replay.view import Plan, Rows
+from learner.views.transitions import Transitions
 from tests.conftest import ROOT, MakeConfig
 
 SEQUENCES = {"target": "learner.views.sequences:Sequences", "params": {"length": 4}}
@@ -96,6 +98,32 @@ def test_an_agent_of_transitions_with_sequences_is_refused_with_the_reason() -> 
     config = load_config(ROOT / "configs/cartpole.yaml", [f"replay.view={SEQUENCES}"])
     with pytest.raises(ConfigError, match=r"DQN learns from transitions, but the view makes sequences; remove"):
         attempt(config)
+
+
+class Careful(Transitions):
+    """A view whose answer is of a wrong kind."""
+
+    def __init__(self, schema: Schema, fault: str) -> None:
+        super().__init__(schema)
+        self.fault = fault
+
+    def can_draw(self, rows: Rows, index: Array) -> Array:
+        able = super().can_draw(rows, index)
+        return able.astype(np.int64) if self.fault == "can_draw" else able
+
+    def plan(self, rows: Rows, index: Array) -> Plan:
+        made = super().plan(rows, index)
+        return made.takes if self.fault == "plan" else made  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("quick", [False, True])
+@pytest.mark.parametrize(("fault", "kind"), [("can_draw", r"an array of \d+ bool"), ("plan", r"a crossborder\.Plan")])
+def test_a_view_whose_answer_is_of_another_kind_is_named(
+    make_config: MakeConfig, fault: str, kind: str, quick: bool
+) -> None:
+    view = {"target": f"{__name__}:Careful", "params": {"fault": fault}}
+    with pytest.raises(PluginError, match=rf"^replay\.view: .*:Careful\.{fault}: expected {kind}, found "):
+        attempt(make_config(replay={"view": view}), quick=quick)
 
 
 def test_hindsight_without_goals_is_refused() -> None:
@@ -256,7 +284,7 @@ def test_floats_outside_their_bounds_are_named_in_a_warning(caplog: pytest.LogCa
 
 def test_an_exception_is_logged_and_a_type_error_names_the_wrapper_that_helps(caplog: pytest.LogCaptureFixture) -> None:
     try_env(config_of("Strict"))
-    assert "common.envs.wrappers:PythonActions" in caplog.text
+    assert "[{target: PythonActions}]" in caplog.text
     caplog.clear()
     try_env(config_of("Strict", wrappers=[{"target": "common.envs.wrappers:PythonActions"}]))
     assert not caplog.text

@@ -37,8 +37,10 @@ def test_in_bfloat16_a_model_is_half_the_size_and_rounded(tmp_path: Path) -> Non
     assert found["steps"] == 7
 
 
-@pytest.mark.parametrize("names", [("w", "none"), ("none", "w"), ("none",)])
-def test_a_tensor_without_elements_travels_too(tmp_path: Path, names: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("names", [("w", "none"), ("none", "w"), ("none",), ()])
+def test_a_tensor_without_elements_and_a_model_without_tensors_travel_too(
+    tmp_path: Path, names: tuple[str, ...]
+) -> None:
     tensors = {name: {"w": torch.ones(3), "none": torch.zeros(0, 4)}[name] for name in names}
     publisher = ModelPublisher(tmp_path / "models", tensors, incarnation=1)
     publisher.publish(opt_steps=1)

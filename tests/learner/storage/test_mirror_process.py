@@ -22,11 +22,11 @@ from learner.storage.restoring import restore
 from tests.conftest import Command, children_of, endpoints, kill, kill_whole, merged, wait_for
 from tests.e2e.test_by_hand import CALM, grows, steps_by_actor, trains
 from tests.e2e.test_resume import kept
+from tests.forked_children import forked_children
 from tests.learner.loop.test_run import configured, replay_of
 from tests.learner.scrapes import scrape
 from tests.learner.storage.mirrored import RUN_ID, MirroredRun
 
-pytestmark = pytest.mark.own_children
 Start = Callable[..., Command]
 WriteConfig = Callable[..., Path]
 
@@ -91,6 +91,7 @@ def test_a_learner_that_another_one_takes_over_from_ends_and_does_not_send_its_a
     assert second.process.poll() is None
 
 
+@pytest.mark.own_children
 def test_the_same_command_begins_a_run_and_goes_on_with_it_on_another_host(
     start: Start, write_config: WriteConfig, tmp_path: Path
 ) -> None:
@@ -102,7 +103,8 @@ def test_the_same_command_begins_a_run_and_goes_on_with_it_on_another_host(
     kill_whole(server.process.pid)
     server.wait()
     shutil.rmtree(run)
-    again = start(*command)
+    with forked_children():
+        again = start(*command)
     wait_for(lambda: "restored from" in again.output(), "the run is restored")
     wait_for(lambda: (run / "shared" / "replay").exists() and replay_of(run).committed > 300, "it goes on")
 

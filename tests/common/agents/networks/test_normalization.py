@@ -194,7 +194,7 @@ def test_observations_and_rewards_are_normalised_together() -> None:
 
 def test_a_batch_without_returns_is_refused_and_the_message_says_what_to_configure() -> None:
     normalizer = build_normalizer({"": BOX}, enabled=False, rewards=True)
-    with pytest.raises(ConfigError, match=r"add common\.envs\.wrappers:discounted_return to env\.wrappers"):
+    with pytest.raises(ConfigError, match=r"add discounted_return to env\.wrappers"):
         normalizer.merge({"obs": rows(4), "reward": torch.ones(4)})
 
 
