@@ -121,3 +121,5 @@ def read_records(run_dir: str | Path) -> pandas.DataFrame:
         return pandas.read_csv(StringIO(read_complete_lines(path)))
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}{nearest_path(directory)}") from error
+    except ValueError as error:  # All errors of pandas in a text are ValueErrors.
+        raise ConfigError(f"{path}: expected a CSV file, found another kind of file: {error}") from error

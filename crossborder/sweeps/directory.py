@@ -17,7 +17,7 @@ import os
 import secrets
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -41,6 +41,17 @@ def lock_alone(fd: int, path: Path) -> None:
     """
     if not wait_for_lock(fd, LOCK_SECONDS):
         raise RunDirectoryError(f"{path}: another process has held it for {LOCK_SECONDS:g} s: end that one")
+
+
+@contextmanager
+def alone_in(directory: Path) -> Iterator[None]:
+    """A context in which no other thread or process is in such a context of the directory; see ``lock_alone``."""
+    lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        lock_alone(lock, directory / "lock")
+        yield
+    finally:
+        os.close(lock)
 
 
 class SweepDirectory:
@@ -113,15 +124,9 @@ class SweepDirectory:
             return self.path.resolve().name
         return self._study_file.read_text().strip()
 
-    @contextmanager
-    def alone(self) -> Iterator[None]:
+    def alone(self) -> AbstractContextManager[None]:
         """A context in which no other thread or process changes the sweep; see ``lock_alone``."""
-        lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            lock_alone(lock, self.path / "lock")
-            yield
-        finally:
-            os.close(lock)
+        return alone_in(self.path)
 
     def place_of(self, number: int) -> Path:
         """The directory of a trial, made if it is not there."""

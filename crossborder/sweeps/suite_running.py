@@ -15,7 +15,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from crossborder.sweeps.directory import SweepDirectory
+from crossborder.sweeps.directory import SweepDirectory, alone_in
 from crossborder.sweeps.study import SweepStudy
 from crossborder.sweeps.suite_config import SuiteConfig
 from crossborder.sweeps.suite_picture import draw_suite
@@ -63,18 +63,20 @@ class SuiteRunner:
                     continue
                 log.info("%s, %s: %d of %d runs have ended", agent, task, ended, n_seeds)
                 left -= Sweeper(directory, study, stopping, console, jobs=turns, trials=turns).run()
-                self._keep()
+                with alone_in(self._path):
+                    self._keep()
 
     def compare(self) -> str:
         """Write the results of the runs that have ended, the table and the picture; return the table."""
-        groups = group_runs(self._suite, self._keep() + self._published)
-        table = write_table(self._suite, groups)
-        replace_text(self._path / "table.md", table)
-        draw_suite(self._suite, groups, self._path / "picture.png")
+        with alone_in(self._path):
+            groups = group_runs(self._suite, self._keep() + self._published)
+            table = write_table(self._suite, groups)
+            replace_text(self._path / "table.md", table)
+            draw_suite(self._suite, groups, self._path / "picture.png")
         return table
 
     def _keep(self) -> list[SuiteRun]:
-        """Write ``results.jsonl``; return its runs."""
+        """Write ``results.jsonl``, which no other process writes meanwhile; return its runs."""
         runs = [run for case, found in self._cases.items() for run in collect_runs(*case, *found)]
         replace_text(self._path / "results.jsonl", to_lines(runs))
         return runs

@@ -184,12 +184,12 @@ class Best:
 
 
 def read_best(run: Path) -> Best | None:
-    """The policy in ``best/`` of a run's directory; None if there is none that can be read."""
+    """The policy in ``best/`` of a run's directory; None if there is none that can be read, with its parameters."""
     try:
-        meta = read_whole(run / "best", _read_meta)
+        _, meta = load_params(run / "best")
         score, opt_steps = float(meta["score"]), int(meta["opt_steps"])
         return Best(opt_steps, score, describe_scoring(validate(ActorConfig, meta.pop("config"))))
-    except (OSError, LookupError, TypeError, ValueError, ConfigError):
+    except (CheckpointError, LookupError, TypeError, ValueError, ConfigError):
         return None
 
 
@@ -205,17 +205,20 @@ def describe_scoring(config: ActorConfig) -> dict[str, Any]:
     }
 
 
-def set_best_aside(run: Path, best: Best) -> Path:
+def set_best_aside(run: Path, best: Best | None) -> Path:
     """Give ``best/`` a name that no policy has yet, ``best-{opt_steps}`` or this and a further number; return its path.
+
+    If it cannot be read, the name is ``best-damaged``, or this and a further number.
 
     Raises:
         CheckpointError: it cannot be renamed.
     """
-    path = run / f"best-{best.opt_steps}"
+    name = f"best-{'damaged' if best is None else best.opt_steps}"
+    path = run / name
     for number in itertools.count(2):
         if not path.exists():
             break
-        path = run / f"best-{best.opt_steps}-{number}"
+        path = run / f"{name}-{number}"
     try:
         (locate(run / "best") or run / "best").rename(path)
         sync(run)

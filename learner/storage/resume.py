@@ -18,6 +18,7 @@ from common.errors import CheckpointError, ConfigError
 from common.interfaces import TrainingState
 from learner.replay.memory import ReplayMemory
 from learner.replay.recovery import Watermark
+from learner.shared.durable import locate
 from learner.storage.checkpoint import describe_scoring, read_best, set_best_aside
 from learner.storage.training_state import Moment, RunState, read_newest_state, read_newest_watermark
 
@@ -100,20 +101,19 @@ class ResumePoint:
         """The score of ``best/``, if evaluations still score as they did then; minus infinity if there is none.
 
         A policy that was scored in another environment, or by another evaluator, is kept as ``best-{opt_steps}/``:
-        its score says nothing about the evaluations to come.
+        its score says nothing about the evaluations to come. One that cannot be read is kept as ``best-damaged/``.
 
         Raises:
             CheckpointError: it cannot be kept under that name.
         """
         best = read_best(self.directory)
-        if best is None or best.scored_by == describe_scoring(config):
-            return -math.inf if best is None else best.score
+        if best is None and locate(self.directory / "best") is None:
+            return -math.inf
+        if best is not None and best.scored_by == describe_scoring(config):
+            return best.score
+        why = f"has the score {best.score:.2f}, but evaluations differ now (env or evaluator)" if best else "is damaged"
         kept = set_best_aside(self.directory, best)
-        log.warning(
-            "best/ has the score %.2f, but evaluations differ now (env or evaluator): it is kept as %s/, and the best "
-            "score begins anew",
-            *(best.score, kept.name),
-        )
+        log.warning("best/ %s: it is kept as %s/, and the best score begins anew", why, kept.name)
         return -math.inf
 
     def warn_of_missing_replay(self, capacity: int) -> int:

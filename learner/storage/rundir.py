@@ -282,7 +282,7 @@ def list_numbered(directory: Path) -> list[Path]:
 def _has_records(metrics: Path) -> bool:
     """Whether the file has a row below its heading."""
     try:
-        with metrics.open(encoding="utf-8") as file:
+        with metrics.open("rb") as file:  # A damaged file may be no text.
             return len([line for line, _ in zip(file, range(2), strict=False)]) == 2
     except FileNotFoundError:
         return False

@@ -55,6 +55,13 @@ def test_a_run_that_is_not_there_is_named_with_its_neighbour(tmp_path: Path) -> 
         read_records(tmp_path / "cartpol")
 
 
+@pytest.mark.parametrize("text", ["", "opt_steps,loss\n1,2\n1,2,3\n"], ids=["empty", "a row with too many values"])
+def test_records_that_are_no_table_are_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "metrics.csv").write_text(text)
+    with pytest.raises(ConfigError, match=r"metrics\.csv: expected a CSV file, found another kind of file: "):
+        read_records(tmp_path)
+
+
 def test_settings_are_values_of_python_as_they_are(tmp_path: Path) -> None:
     settings = {"run_dir": tmp_path / "run", "agent.params.units": (4,), "agent.params.lr": np.float64(1e-5)}
     run = train(CARTPOLE, settings=settings, progress=False)

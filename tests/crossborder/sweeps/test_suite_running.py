@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from common.errors import ChildFailedError, ConfigError
+from crossborder.sweeps import suite_running
 from crossborder.sweeps.suite_results import read_runs
 from crossborder.sweeps.suite_running import SuiteRunner
 from learner.storage.rundir import read_identity
@@ -74,3 +76,13 @@ def test_seeds_may_be_added_later_and_only_they_are_trained(tmp_path: Path) -> N
 def test_a_missing_file_of_published_runs_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"none.jsonl: expected a run in each line"):
         runner(tmp_path, published=["none.jsonl"])
+
+
+def test_several_commands_that_write_the_results_at_one_time_do_not_disturb_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(suite_running, "draw_suite", lambda *_: None)  # matplotlib draws in one thread only.
+    runners = [runner(tmp_path) for _ in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        tables = list(pool.map(SuiteRunner.compare, runners * 25))
+    assert {*tables} == {(tmp_path / "suite" / "table.md").read_text()}

@@ -246,6 +246,29 @@ def test_no_new_run_begins_in_a_directory_with_results_but_no_state(
     assert {path: path.read_bytes() for path in files} == files
 
 
+def test_records_that_are_no_text_are_named_and_nothing_is_written(trained: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(trained, copy)
+    (copy / "metrics.csv").write_bytes(b"\xf9" + (copy / "metrics.csv").read_bytes())
+    damaged = (copy / "metrics.csv").read_bytes()
+    with pytest.raises(ConfigError, match=r"metrics\.csv: expected a CSV file, found another kind of file"):
+        sync_train(backed(copy, 110))
+    assert (copy / "metrics.csv").read_bytes() == damaged
+
+
+def test_a_record_that_is_damaged_costs_a_run_its_picture_and_not_its_outcome(
+    trained: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(trained, copy)
+    heading, *rows = (copy / "metrics.csv").read_text().splitlines()
+    values = dict(zip(heading.split(","), rows[0].split(","), strict=True)) | {"eval_reward": "1.q"}
+    (copy / "metrics.csv").write_text("\n".join([heading, ",".join(values.values()), *rows[1:], ""]))
+    assert sync_train(backed(copy, 110)).opt_steps == 110
+    assert "the run ends without its learning curve: " in caplog.text
+    assert "metrics.csv: column eval_reward: expected numbers, found '1.q'" in caplog.text
+
+
 # Files that somebody moves while the run goes on.
 
 

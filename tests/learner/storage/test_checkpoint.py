@@ -151,15 +151,18 @@ def read_best_score(run: Path) -> float | None:
     return None if best is None else best.score
 
 
-def test_the_best_score_is_read_without_the_model(tmp_path: Path) -> None:
+def test_the_best_score_is_that_of_a_whole_policy(tmp_path: Path) -> None:
     assert read_best_score(tmp_path) is None
     Checkpoints(tmp_path, CONFIG, "run").save("best", dqn(seed=1), opt_steps=1, score=3.5)
-    (tmp_path / "best" / "model.safetensors").unlink()
     assert read_best_score(tmp_path) == 3.5
     (tmp_path / "best").rename(tmp_path / ".best.old")
     assert read_best_score(tmp_path) == 3.5, "the run was killed while it put a better policy in this place"
     (tmp_path / ".best.old").rename(tmp_path / "best")
+    meta = (tmp_path / "best" / "meta.json").read_text()
     (tmp_path / "best" / "meta.json").write_text("[]")
+    assert read_best_score(tmp_path) is None
+    (tmp_path / "best" / "meta.json").write_text(meta)
+    (tmp_path / "best" / "model.safetensors").write_bytes(b"torn")
     assert read_best_score(tmp_path) is None
 
 

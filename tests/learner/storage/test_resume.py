@@ -76,6 +76,19 @@ def test_the_best_score_is_that_of_the_best_policy_also_if_it_came_after_the_che
     assert earlier.take_best_score(more_episodes) == 7.0, "the same return, measured more exactly"
 
 
+@pytest.mark.parametrize("file", ["meta.json", "model.safetensors"])
+def test_a_damaged_best_policy_is_kept_and_named_and_the_best_score_begins_anew(
+    file: str, ended: Scene, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    earlier, config = ResumePoint.read(tmp_path, "run"), counting_config(tmp_path)
+    for name in ("best-damaged", "best-damaged-2"):
+        save_best(tmp_path, config, ended.agent, 7.0)
+        (tmp_path / "best" / file).write_bytes(b"\xf9 torn")
+        assert earlier.take_best_score(config) == -math.inf
+        assert (tmp_path / name / file).read_bytes() == b"\xf9 torn"
+        assert f"best/ is damaged: it is kept as {name}/, and the best score begins anew" in caplog.text
+
+
 @pytest.mark.parametrize(
     "changes",
     [
