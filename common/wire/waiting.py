@@ -68,6 +68,8 @@ class Traffic:
 
         The framing is rounded up, so that a connection that has sent much for days does not seem to hold bytes.
         """
+        if received < self._read:  # An earlier connection from the same port has ended, whose messages count no more.
+            self._messages = self._read = 0
         done = self._read * (1 + FRAMING) + self._messages * FRAMING_BYTES
         return max(0, int(received - done)) + self.writing_bytes
 
