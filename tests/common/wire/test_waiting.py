@@ -1,18 +1,5 @@
 from __future__ import annotations
 
-<<<<<<< HEAD
-from common.wire.waiting import WaitingBytes
-from learner.ingest.server_options import count_descriptors
-
-
-def test_a_bound_that_is_no_longer_needed_holds_no_file_descriptor() -> None:
-    """An acting service begins anew with each run of its learner."""
-    before = count_descriptors()
-    bounds = [WaitingBytes(1 << 30, "a test") for _ in range(3)]
-    assert count_descriptors() == before + 3
-    bounds.clear()
-    assert count_descriptors() == before
-=======
 import socket
 import struct
 from collections.abc import Iterator
@@ -21,6 +8,7 @@ from contextlib import closing
 import pytest
 
 from common.wire.waiting import WaitingBytes
+from learner.ingest.server_options import count_descriptors
 
 MOST = 1 << 20
 RESET = struct.pack("ii", 1, 0)
@@ -73,4 +61,12 @@ def test_messages_of_an_earlier_connection_from_the_same_port_hide_no_bytes(
             waiting.tick()
             assert waiting.hung_up == 1
             assert caller.recv(1) == b"", "the connection has ended"
->>>>>>> main
+
+
+def test_a_bound_that_is_no_longer_needed_holds_no_file_descriptor() -> None:
+    """An acting service begins anew with each run of its learner."""
+    before = count_descriptors()
+    bounds = [WaitingBytes(1 << 30, "a test") for _ in range(3)]
+    assert count_descriptors() == before + 3
+    bounds.clear()
+    assert count_descriptors() == before
