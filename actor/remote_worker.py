@@ -20,7 +20,7 @@ from actor.client.acting_session import ActingSession, SessionEndedError
 from actor.client.remote_policy import RemotePolicy, RemoteSampler
 from actor.fixed_rate import RemoteControl
 from actor.sampling.guard import guard_envs, watch_envs
-from actor.stat import ActorCounters, ActorStat
+from actor.stat import CLIENT_FIGURES, ActorCounters, ActorStat
 from common.config.remote_config import RemoteConfig
 from common.errors import CrossborderError
 from common.lanes.building import build_lanes
@@ -40,8 +40,6 @@ LOOK_SECONDS: Final = 0.1
 LATE_SECONDS: Final = 0.5
 """With ``env.rate_hz``, a robot waits this long for its next action, and for two periods at least."""
 REPORT_SECONDS: Final = 5.0
-FIGURES: Final = ("env_seconds", "env_rebuilds", "env_hangs", "safe_stops")
-"""The fields of ``ActorFigures`` that ``ClientReport`` has."""
 
 
 class Reports:
@@ -52,7 +50,7 @@ class Reports:
 
     def __init__(self, session: ActingSession, counters: ActorCounters) -> None:
         self._session, self._counters = session, counters
-        self._told: dict[str, Any] = dict.fromkeys(FIGURES, 0)
+        self._told: dict[str, Any] = dict.fromkeys(CLIENT_FIGURES, 0)
         self._due_at = time.monotonic() + REPORT_SECONDS
 
     def send_if_due(self) -> None:
@@ -63,7 +61,7 @@ class Reports:
     def send(self, *, is_last: bool = False) -> None:
         """Report now; does not wait. What cannot be told now is in the next report."""
         self._due_at = time.monotonic() + REPORT_SECONDS
-        totals = {name: getattr(self._counters, name) for name in FIGURES}
+        totals = {name: getattr(self._counters, name) for name in CLIENT_FIGURES}
         error = self._counters.take_env_error()
         new = {name: total - self._told[name] for name, total in totals.items()}
         if self._session.report({**new, "env_error": error}, is_last=is_last):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +19,12 @@ RECENT_EPISODES: Final = 100
 """Means are taken over this many of the newest episodes."""
 RECENT_TICKS: Final = 1000
 """The lateness is taken over this many of the newest ticks."""
+_MOST_RETURN: Final = float(np.finfo(np.float32).max) / MAX_EPISODES
+"""The returns of a report may have the sum of the largest float32."""
+CLIENT_FIGURES: Final = ("env_seconds", "env_rebuilds", "env_hangs", "safe_stops")
+"""The fields of ``ActorFigures`` that ``ClientReport`` has."""
+MOST_OF_CLIENTS: Final = (1 << 32) - 1
+"""The most of each of them over all reports of clients: a report to the learner has 32 bits for it."""
 
 
 @dataclass(frozen=True)
@@ -127,10 +132,10 @@ class ActorCounters(ActorFigures):
     def add_episodes(self, outcome: Round, version: int = 0) -> None:
         """Count the episodes that ended in a round, with the model of this version; it is needed for games only.
 
-        An episode with a reward that is not finite has no return and is not reported.
+        A return that is not finite, or so large that a report has no room for many of them, is not reported.
         """
         for total, length, success in zip(outcome.returns, outcome.lengths, outcome.success, strict=True):
-            if math.isfinite(total):
+            if abs(total) <= _MOST_RETURN:  # No comparison with NaN is true.
                 self._unreported.add(total, length, success)
                 self._recent.add(total, length, success)
         for game in outcome.results:

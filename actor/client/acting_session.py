@@ -78,6 +78,8 @@ class ActingSession:
         self._unanswered = deque[pb.LaneSteps]()
         """The oldest first; a lane is in one of them at most."""
         self._stream: _Stream | None = None
+        self._opening: tuple[_Stream, Deadline] | None = None
+        """A stream that has not opened the session yet, and until when it may."""
 
     def _open_channel(self) -> None:
         self._opened_with = self._credentials.get()
@@ -194,24 +196,30 @@ class ActingSession:
 
     def _connect(self, deadline: Deadline | None) -> pb.SessionOpened:
         """Open or resume the session on another stream, and send the steps without an answer again."""
-        opened = self._try(self._open_stream, deadline)
+        opened = self._try(lambda: self._open_stream(deadline), deadline)
         assert self._stream is not None, "it is connected"
         for step in self._unanswered:
             self._stream.send(pb.ActRequest(step=step))
         return opened
 
-    def _open_stream(self) -> pb.SessionOpened:
+    def _open_stream(self, deadline: Deadline | None) -> pb.SessionOpened:
         """Open or resume the session on another stream; try once.
 
         Raises:
+            NoAnswerError: ``deadline`` has passed; the next call goes on with the same stream.
             RpcError: the service did not answer, or refused.
         """
-        if self._secret:
-            first = pb.ActRequest(resume=pb.ResumeSession(secret=self._secret))
-        else:
-            first = pb.ActRequest(open=pb.OpenSession(lanes=self._n_lanes, policy=self._policy))
-        stream = _Stream(self._stub, first, self._n_lanes)
-        heard = stream.hear(Deadline(ANSWER_SECONDS))
+        if self._opening is None:
+            if self._secret:
+                first = pb.ActRequest(resume=pb.ResumeSession(secret=self._secret))
+            else:
+                first = pb.ActRequest(open=pb.OpenSession(lanes=self._n_lanes, policy=self._policy))
+            self._opening = _Stream(self._stub, first, self._n_lanes), Deadline(ANSWER_SECONDS)
+        stream, end = self._opening
+        heard = stream.hear(end if deadline is None or end.remaining() < deadline.remaining() else deadline)
+        if heard is None and not end.passed():
+            self._require_going_on(deadline)
+        self._opening = None
         if isinstance(heard, grpc.RpcError):
             raise heard
         if heard is None or heard.WhichOneof("response") != "opened":

@@ -29,6 +29,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 _TOLD = ("reward", "terminated", "truncated", "restarted", "executed")  # Of the step before an observation.
+_RETRIED = ("session_lost", "stopping", "over_limit")  # After the first two, in another session.
 
 
 class RefusedError(Exception):
@@ -128,7 +129,7 @@ class Session:
         """End the session. The service frees its lanes."""
         wire, self._wire = self._wire, None
         if wire is not None:
-            with contextlib.closing(wire), contextlib.suppress(OSError):  # The service ends the connection.
+            with contextlib.closing(wire), contextlib.suppress(OSError, RefusedError):  # The service ends it.
                 wire.ask({"close": {}}, "closed")
 
     def __enter__(self) -> Session:
@@ -149,10 +150,10 @@ class Session:
                     self._wire.close()
                     self._wire = None
                 name = error.name if isinstance(error, RefusedError) else type(error).__name__
-                if name in ("session_lost", "stopping"):
+                if name in _RETRIED[:2] or not isinstance(error, Exception):  # Ctrl-C: the service may have the step.
                     self.losses += bool(self._secret)
                     self._secret, self._seq, self._broken = "", 0, set(self._playing)
-                elif name != "over_limit" and (not isinstance(error, OSError) or name == "SSLCertVerificationError"):
+                if name not in _RETRIED and (not isinstance(error, OSError) or name == "SSLCertVerificationError"):
                     raise
                 if wire is not None and name in ("timeout", "TimeoutError"):  # Of a socket, before 3.10; of all.
                     end = time.monotonic() + self._patience  # Not out of reach: a learner may hold its actors back.
@@ -167,10 +168,9 @@ class Session:
         """Open a connection, and with it a session, or the one that this client had."""
         wire = self._wire = _WebSocket(self.address, self._tls, self._timeout)
         wire.shake_hands()
-        token, policy = ({"token": self.token} if self.token else {}), {"policy": self.policy}
-        self.description = wire.ask({**token, "describe": policy}, "description")
-        first = {"resume": {"secret": self._secret}} if self._secret else {"open": {"lanes": self.lanes, **policy}}
-        opened = wire.ask(first, "opened")
+        self.description = wire.ask({"token": self.token, "describe": {"policy": self.policy}}, "description")
+        first = {"open": {"lanes": self.lanes, "policy": self.policy}}
+        opened = wire.ask({"resume": {"secret": self._secret}} if self._secret else first, "opened")
         self._secret, self.seed = opened["secret"], opened["seed"]
         return wire
 

@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final, TypeAlias
+from weakref import finalize
 
 from common.process.log import LogThrottle
 from common.wire.address import join_address, split_peer
@@ -67,6 +68,8 @@ class Traffic:
 
         The framing is rounded up, so that a connection that has sent much for days does not seem to hold bytes.
         """
+        if received < self._read:  # An earlier connection from the same port has ended, whose messages count no more.
+            self._messages = self._read = 0
         done = self._read * (1 + FRAMING) + self._messages * FRAMING_BYTES
         return max(0, int(received - done)) + self.writing_bytes
 
@@ -78,6 +81,7 @@ class WaitingBytes:
         self._most, self._name = most, name
         self._statm = os.open("/proc/self/statm", os.O_RDONLY)
         """It stays open, so that the memory is known even while no file descriptor is free."""
+        finalize(self, os.close, self._statm)
         self._used_at_start = self._own_memory()
         self._known = dict[End, Traffic]()
         """By the other end of the connection. Those that have ended are dropped whenever the dictionary has doubled."""

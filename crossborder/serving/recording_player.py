@@ -14,7 +14,7 @@ import numpy as np
 from actor.episode_recording import EpisodeRecording
 from actor.sampling.recorder import NEXT, SEEN, RowRecorder, noted_columns
 from actor.sampling.sampler import ItemSink, Outbox
-from actor.stat import ActorCounters
+from actor.stat import CLIENT_FIGURES, MOST_OF_CLIENTS, ActorCounters
 from common.data import FIRST, INTERVENED, VERSION, Array, Column, Items, Leaves, Model, ModelVersion, Schema
 from common.interfaces import acting_for_lanes
 from common.lanes.lanes import Round
@@ -125,10 +125,9 @@ class RecordingPlayer:
         """
         if not 0 <= report.env_seconds < math.inf:
             raise BadMessageError(f"report.env_seconds: expected 0 or more, and finite, found {report.env_seconds}")
-        self._counters.env_seconds += report.env_seconds
-        self._counters.env_rebuilds += report.env_rebuilds
-        self._counters.env_hangs += report.env_hangs
-        self._counters.safe_stops += report.safe_stops
+        for name in CLIENT_FIGURES:
+            total = getattr(self._counters, name) + getattr(report, name)
+            setattr(self._counters, name, min(total, MOST_OF_CLIENTS))
         if report.env_error:
             self._counters.note_env_error(report.env_error)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from functools import partial
 
@@ -53,8 +53,10 @@ class Session:
         self.on_rest: Callable[[], None] | None = None
         """Called once, as soon as no lane waits any more."""
         self._answers = OrderedDict[int, pb.ActResponse | list[Tell]]()
-        """By seq, the oldest first; those of the last n steps, and of one before them. Of a step that waits for its
-        actions there are the functions that are to be told: one for each time that it has come."""
+        """By seq, the oldest first; those of the newest steps that name n lanes together, and of one before them. Of a
+        step that waits for its actions there are the functions that are to be told: one for each time that it came."""
+        self._named, self._n_named = deque[int](), 0
+        """How many lanes each of these steps names, and the sum."""
         self._own = np.arange(len(lanes))
         """All lanes by the client's count."""
         self._begins = np.ones(len(lanes), bool)
@@ -84,10 +86,12 @@ class Session:
             return
         if step.seq != self.last_seq + 1:
             raise BadMessageError(f"step: expected seq {self.last_seq + 1}, found {step.seq}")
-        self._ask(step)
+        self._named.append(self._ask(step))
+        self._n_named += self._named[-1]
         self.last_seq = step.seq
         self._answers[step.seq] = [tell]
-        if len(self._answers) > len(self.lanes) + 1:
+        while self._n_named - self._named[0] > len(self.lanes):
+            self._n_named -= self._named.popleft()
             self._answers.popitem(last=False)
 
     @property
@@ -95,8 +99,8 @@ class Session:
         """Whether no lane waits for an action."""
         return not self._n_waiting
 
-    def _ask(self, step: LaneSteps) -> None:
-        """Ask for actions."""
+    def _ask(self, step: LaneSteps) -> int:
+        """Ask for the actions of some lanes; return how many."""
         own = read_lanes(step.lanes, len(self.lanes)) if step.lanes else self._own
         if self._n_waiting and (waits := self._waits[own]).any():
             raise BadMessageError(
@@ -106,6 +110,7 @@ class Session:
         self._begins[own], self._waits[own] = steps.ends, True
         self._n_waiting += len(own)
         self.policy.batches.submit(steps, partial(self._answer, step.seq, own))
+        return len(own)
 
     def _answer(self, seq: int, own: Array, choice: Choice) -> None:
         self._waits[own] = False

@@ -6,12 +6,15 @@ import socket
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final
+from weakref import WeakSet
 
 from common.wire.address import name_peer, peer_address
 from learner.ingest.limits import YieldingPlaces
 
 MAX_STRANGERS: Final = 128
 """More than an event loop accepts at once (100), or a host's clients that come back together would end each other."""
+_MOST_MILLISECONDS: Final = (1 << 31) - 1
+"""Of ``TCP_USER_TIMEOUT``."""
 
 
 class StrangersListener(socket.socket):
@@ -23,15 +26,20 @@ class StrangersListener(socket.socket):
     Args:
         host: on which it listens; of several addresses the first of IPv4.
         port: on which it listens; 0 takes a free one.
+        unread_seconds: a connection ends whose other end takes nothing of what is sent for this long.
 
     Raises:
         OSError: the address is taken.
     """
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, unread_seconds: float) -> None:
         family, *_, address = min(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE))
         with socket.create_server(address[:2], family=family) as plain:
             super().__init__(plain.family, plain.type, plain.proto, plain.detach())
+        # The connections inherit it. In this process, everything that sends would wait for a client that reads nothing.
+        milliseconds = min(max(1, int(1000 * unread_seconds)), _MOST_MILLISECONDS)
+        self.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
+        self._accepted = WeakSet[socket.socket]()
         self._places = YieldingPlaces(MAX_STRANGERS)
         self._held = dict[Any, tuple[socket.socket, object]]()
         """By the address of its other end: each connection, and its place."""
@@ -39,6 +47,7 @@ class StrangersListener(socket.socket):
     def accept(self) -> tuple[socket.socket, Any]:
         """Accept a connection, as a server's event loop asks for it."""
         connection, end = super().accept()
+        self._accepted.add(connection)
         for other, (held, _) in tuple(self._held.items()):
             if held.fileno() < 0:  # It has ended before anybody knew who called.
                 self.release(other)
@@ -50,6 +59,11 @@ class StrangersListener(socket.socket):
         """Count a connection no longer, since its caller is known or it has ended."""
         if end in self._held:
             self._places.release(self._held.pop(end)[1])
+
+    def hang_up(self) -> None:
+        """End all connections that were accepted and have not ended."""
+        for connection in self._accepted:
+            _hang_up(connection)
 
 
 def _hang_up(connection: socket.socket) -> None:

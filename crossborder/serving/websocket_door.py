@@ -82,7 +82,7 @@ class WebSocketDoor:
         origins: list[Origin | None] = [None, *map(Origin, self._config.origins)]
         tls = self._make_tls()
         try:
-            self._listener = StrangersListener(*split_address(address))
+            self._listener = StrangersListener(*split_address(address), self._config.silence_seconds)
         except OSError as error:
             raise AddressError(f"{address}: cannot listen there: {error.strerror}; name another port") from error
         server = await serve(
@@ -103,9 +103,13 @@ class WebSocketDoor:
         )
         async with server:
             self._gate.port = self._listener.getsockname()[1]
-            yield join_address(split_address(address)[0], self._gate.port)
-            if self._tasks:  # Sessions end before their service. Their tasks tell the clients before the server closes.
-                await asyncio.wait(self._tasks, timeout=STOP_SECONDS)
+            try:
+                yield join_address(split_address(address)[0], self._gate.port)
+            finally:
+                if self._tasks:  # Sessions end before their service. Their tasks tell the clients before it closes.
+                    await asyncio.wait(self._tasks, timeout=STOP_SECONDS)
+                # The server waits for every connection, also for those whose client reads nothing.
+                asyncio.get_running_loop().call_later(2 * CLOSE_SECONDS, self._listener.hang_up)
 
     def tick(self) -> None:
         """End the connections whose token is no longer valid; called a few times a second."""

@@ -256,14 +256,23 @@ def _pack_leaf(column: Column, value: Any, name: str) -> bytes:
     try:
         if isinstance(value, str):
             return base64.b64decode(value, validate=True)
+        if isinstance(value, list) and _has_text(value):
+            raise TypeError("numpy would make room for the longest text in each place of its array")
         packed = convert(np.asarray(value), column.numpy_dtype)
-    except (OverflowError, TypeError, ValueError) as error:
+    except (OverflowError, RecursionError, TypeError, ValueError) as error:
         expected = "bytes as base64" if isinstance(value, str) else _expect(column)
         raise BadMessageError(f"{name}: expected {expected}, found {_PARTS.repr(value):.80}") from error
     if packed.shape[1:] != column.shape or not packed.ndim:
         found = f"the shape {list(packed.shape)}" if packed.ndim else str(value)
         raise BadMessageError(f"{name}: expected {_expect(column)}, found {found:.80}")
     return packed.tobytes()
+
+
+def _has_text(values: list[Any]) -> bool:
+    kinds = {*map(type, values)}
+    return not kinds.isdisjoint((str, bytes)) or (
+        list in kinds and any(_has_text(p) for p in values if type(p) is list)
+    )
 
 
 def _expect(column: Column) -> str:

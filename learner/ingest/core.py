@@ -201,7 +201,7 @@ class IngestCore:
         stored, end = self.writer.last_seq(incarnation), self.acknowledged_end
         if end is None or end >= self.memory.committed:
             return stored
-        return min(stored, self.memory.log.find_seq(incarnation, end))
+        return self.memory.log.find_seq(incarnation, end, stored)
 
     def config_json_of(self, actor_id: int | None) -> str:
         """The part of the configuration that this actor gets; None: the part of actors without own parameters."""
@@ -232,7 +232,7 @@ class IngestCore:
         batch = 0 if self.control.stopping else self.control.batch_steps
         self.turns.settle_shares(batch, sampled, lacks_steps=self.control.trainer_waits_for > self.memory.steps)
         steps = self.turns.settle(self.excess(sampled))
-        return sampled + self.ratio.limiter().draws_for(steps) if steps else 0
+        return sampled + max(1, self.ratio.limiter().draws_for(steps)) if steps else 0
 
     def excess(self, sampled: int) -> float:
         """Stored steps beyond the number that the replay ratio allows for ``sampled`` drawn steps.

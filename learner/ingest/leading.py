@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from common.errors import RunDirectoryError
+from learner.shared.actor_table import N_ROWS
 from learner.shared.rank_table import FILE, RankTable
 
 SETTLE_SECONDS: Final = 2.0
@@ -46,7 +47,7 @@ class Leading:
         self._table: RankTable | None = None
         self._read_at: tuple[int, int] | None = None
         """The inode and the time of the file that was read."""
-        self._recent = deque[tuple[float, int]]()
+        self._recent = deque[tuple[float, int]](maxlen=N_ROWS)
         """When an actor came and to which rank it went, in the last ``SETTLE_SECONDS``."""
         self.led = 0
         """Actors that were led to other ranks."""
@@ -66,10 +67,9 @@ class Leading:
 
     def note(self, address: str | None) -> None:
         """Note that a new actor was led to ``address``, or let in here."""
-        table = self._table
         self.led += address is not None
-        if table is not None:
-            rank = self.rank if address is None else table.addresses.index(address)
+        if self._table is not None:
+            rank = self.rank if address is None else self._table.addresses.index(address)
             self._recent.append((self._clock(), rank))
 
     def _count(self, table: RankTable) -> list[float]:
@@ -89,7 +89,8 @@ class Leading:
             if (found.st_ino, found.st_mtime_ns) != self._read_at:
                 table = RankTable.open(self._shared)
                 fits = (table.rank, len(table.addresses)) == (self.rank, self.n_ranks)
-                self._table, self._recent = table if fits else None, deque()
+                self._table = table if fits else None
+                self._recent.clear()
                 self._read_at = found.st_ino, found.st_mtime_ns
         except (OSError, RunDirectoryError):  # The file is not there yet, or is being replaced at this moment.
             return None

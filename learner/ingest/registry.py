@@ -75,7 +75,7 @@ class Registry:
         self._rows = {int(row["incarnation"]): i for i, row in enumerate(table) if row["state"] != ActorState.UNUSED}
         # After a restart of the host its clock begins at 0.
         np.minimum(table["last_seen"], clock(), out=table["last_seen"])
-        self._from_before = set(self._rows)
+        self._from_before = set(self._rows.values())
         # Their streams ended with the ingest process before this one. They get the full time to come back.
         away = np.isin(table["state"], (*WORKING, ActorState.BUILDING))
         table["state"][away], table["last_seen"][away] = ActorState.AWAY, clock()
@@ -125,8 +125,6 @@ class Registry:
         if incarnation not in self._rows and former in self._rows:
             self._rows[incarnation] = self._rows.pop(former)
             self._table["incarnation"][self._rows[incarnation]] = incarnation
-            if former in self._from_before:
-                self._from_before.add(incarnation)
         row = self._rows.get(incarnation)
         if row is None or self._table["state"][row] not in HOLDS_ID:
             actor_id = self._find_free_id(closed, evaluates) if wanted is None else self._vacate(wanted, name)
@@ -166,6 +164,7 @@ class Registry:
             gone = ~np.isin(self._table["state"][:-1], HOLDS_ID)
             row, state = int(np.where(gone, self._table["last_seen"][:-1], np.inf).argmin()), ActorState.JOINED
             self._rows.pop(int(self._table["incarnation"][row]), None)
+            self._from_before.discard(row)
             for column in (self._table[name] for name in _SUMMED):
                 column[[row, -1]] = 0, column[-1] + column[row]
             self._table[row] = 0
@@ -192,7 +191,7 @@ class Registry:
 
     def was_here_before(self, incarnation: int) -> bool:
         """Whether an ingest process before this one knew this actor."""
-        return incarnation in self._from_before
+        return self._rows.get(incarnation) in self._from_before
 
     def is_gone(self, incarnation: int) -> bool:
         """Whether an actor will never send anything again: it said goodbye, or was lost for ``GONE_SECONDS``."""

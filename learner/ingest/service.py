@@ -34,6 +34,8 @@ from learner.shared.bell import Bell
 log = logging.getLogger(__name__)
 MAX_NAMED = 50
 """The most actors that one line of the log names."""
+MOST_UNMIRRORED = 65_536
+"""The most batches of one actor whose ends are kept while they wait for the mirror; an actor could send any number."""
 STILL_HERE_SECONDS = 1.0
 """How often an actor whose acknowledgement is held back gets a sign of life."""
 
@@ -100,6 +102,8 @@ class ActorStream:
         if end is None:
             return seq
         if seq:
+            if len(self._unmirrored) == MOST_UNMIRRORED:  # The last of them is acknowledged with this one.
+                seq = max(seq, self._unmirrored.pop()[0])
             self._unmirrored.append((seq, self._core.memory.committed))
         acked = 0
         while self._unmirrored and self._unmirrored[0][1] <= end:

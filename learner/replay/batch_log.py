@@ -125,11 +125,14 @@ class BatchLog:
         numbers = range(max(0, end - self.length), end)
         return numbers.start + bisect_left(numbers, start, key=lambda n: self.records["start"][n % self.length])
 
-    def find_seq(self, incarnation: int, end: int) -> int:
-        """The highest seq of an actor process whose batch ends at this absolute index or before; 0: none is known."""
-        records = self.records
-        is_there = (records["incarnation"] == incarnation) & (records["start"] + records["rows"] <= end)
-        return int(records["seq"][is_there].max(initial=0))
+    def find_seq(self, incarnation: int, end: int, newest: int) -> int:
+        """The highest seq up to which the batches of an actor process end at this absolute index or before.
+
+        Its highest seq is ``newest``. 0: it is not known, since even the oldest record ends beyond ``end``.
+        """
+        is_beyond = self.records["start"] + self.records["rows"] > end
+        beyond = self.records["seq"][is_beyond & (self.records["incarnation"] == incarnation)]
+        return 0 if is_beyond.all() else int(beyond.min(initial=newest + 1)) - 1
 
     def copy_newest(self, end: int) -> Array:
         """Copy the records with numbers below ``end`` that the log still has, in their order, ``[n]`` ``RECORD``."""

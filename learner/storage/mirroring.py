@@ -13,7 +13,6 @@ import logging
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -193,7 +192,7 @@ class Mirroring:
         self._segments = [segment for segment in self._segments if segment.end > memory.first()]
         begin = self._segments[-1].end if self._segments else memory.first()
         while begin < watermark.committed:
-            segment = self._send_segment(begin, watermark.committed)
+            segment = self._send_segment(begin, watermark.committed, watermark.steps)
             if segment is None:  # Actors have overwritten rows before they were sent.
                 log.warning("rows were overwritten before they could be mirrored; the mirror has only later rows")
                 self._segments, begin = [], (memory.first() + watermark.committed) // 2  # The older half may go next.
@@ -204,8 +203,10 @@ class Mirroring:
             if time.monotonic() > until:
                 break
 
-    def _send_segment(self, begin: int, end: int, level: int = 0) -> Segment | None:
+    def _send_segment(self, begin: int, end: int, steps_end: int, level: int = 0) -> Segment | None:
         """Send the rows from ``begin`` on as one segment, up to ``end`` or as many as a segment may have.
+
+        ``steps_end`` steps were stored up to ``end``; the log may have lost the record of an earlier row.
 
         Returns:
             None if one of them was overwritten meanwhile.
@@ -227,7 +228,7 @@ class Mirroring:
             start=begin,
             end=batches[-1].end,
             steps=count_steps(rows, n),
-            steps_end=batches[-1].steps_end,
+            steps_end=steps_end - memory.count_steps(batches[-1].end, end),
             checksum=compute_checksum([*items.values(), *([previous] if previous is not None else [])]),
             level=level,
             name=self._mirror.put(io.BytesIO(pack(memory.schema, rows, batches))),
@@ -238,12 +239,11 @@ class Mirroring:
         while len(small := self._find_small()) >= FANOUT:
             joined, begin, last = list[Segment](), small[0].start, small[-1]
             while begin < last.end:
-                segment = self._send_segment(begin, last.end, last.level + 1)
+                segment = self._send_segment(begin, last.end, last.steps_end, last.level + 1)
                 if segment is None:
                     return  # The oldest of them are being overwritten, and the small ones stay.
                 joined.append(segment)
                 begin = segment.end
-            joined[-1] = replace(joined[-1], steps_end=last.steps_end)  # The log may have lost the record.
             self._segments = [*(other for other in self._segments if other.start < small[0].start), *joined]
 
     def _find_small(self) -> list[Segment]:

@@ -6,6 +6,7 @@ import pytest
 from actor.stat import ActorCounters, ActorFigures
 from common.data import MAX_ENV_ERROR, MAX_EPISODES
 from common.lanes.lanes import Round
+from learner.ingest.registry import MAX_RETURN
 from learner.shared.actor_table import REPORTED
 
 
@@ -29,10 +30,11 @@ def ended(*episodes: tuple[float, int, bool | None]) -> Round:
     return Round(nothing, flags, ~flags, nothing, lanes, returns=returns, lengths=lengths, success=successes)
 
 
-def test_an_episode_with_a_return_that_is_not_finite_is_not_reported() -> None:
-    counters = ActorCounters()
-    counters.add_episodes(ended((float("inf"), 2, None), (2.0, 1, None)))
-    assert counters.take_episodes() == ([2.0], [1], [])
+def test_a_return_that_is_not_finite_or_too_large_for_a_report_is_not_reported() -> None:
+    """The learner refuses a report whose returns have a larger sum than ``MAX_RETURN``, and with it the actor."""
+    counters, largest = ActorCounters(), MAX_RETURN / MAX_EPISODES
+    counters.add_episodes(ended((float("inf"), 2, None), (2.0, 1, None), (-2 * largest, 1, None), (-largest, 3, None)))
+    assert counters.take_episodes() == ([2.0, -largest], [1, 3], [])
 
 
 def test_episodes_are_taken_once() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from crossborder_client import Session
+from crossborder_client import Session, _WebSocket
 
 from common.data import Array, Leaves
 from common.interfaces import EnvSpec
@@ -110,6 +110,32 @@ def test_an_episode_that_was_left_is_restarted_by_the_next_one() -> None:
         session.act([1, 0])
         next(iter(session.episodes(Modern())))
     assert player.begins == [True, False, True, False, False], "the last observation gets no action"
+
+
+def test_a_session_whose_service_has_ended_closes_without_an_error() -> None:
+    with Service(websocket="127.0.0.1:0") as service, Session(f"ws://{service.places.websocket}") as session:
+        session.act([0, 0])
+        service.stop()
+
+
+def test_a_call_that_ctrl_c_ends_is_not_answered_in_the_place_of_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The service may have taken its step. The next step must not have the number of that one, or nobody hears it."""
+    player, read = Counting(), _WebSocket._read
+
+    def read_and_interrupt(wire: _WebSocket, end: float) -> Any:
+        read(wire, end)
+        raise KeyboardInterrupt
+
+    with Service(player, websocket="127.0.0.1:0") as service, Session(f"ws://{service.places.websocket}") as session:
+        assert session.act([0, 0]) == 1
+        monkeypatch.setattr(_WebSocket, "_read", read_and_interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            session.act([0, 0.1], 1.0)
+        monkeypatch.undo()
+        assert session.act([0.5, 0.5], restarted=True) == 1
+        assert session.act([0.5, 0.6], 1.0) == 2
+    assert [seen.tolist() for seen in player.seen[-2:]] == np.array([[[0.5, 0.5]], [[0.5, 0.6]]], np.float32).tolist()
+    assert session.losses == 1
 
 
 @pytest.mark.parametrize("with_tls", [False, True])

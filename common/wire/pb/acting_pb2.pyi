@@ -179,7 +179,7 @@ class ActingLimits(_message.Message):
     resume_seconds: _builtins.float
     """The service keeps the session of a broken stream for this time."""
     silence_seconds: _builtins.float
-    """The service ends a session that has sent nothing for this time."""
+    """The service ends a session that has sent no step for this time."""
     def __init__(
         self,
         *,
@@ -352,7 +352,7 @@ class LaneSteps(_message.Message):
     INTERVENED_FIELD_NUMBER: _builtins.int
     seq: _builtins.int
     """1, 2, 3, … within the session. A gap is refused. A step that was answered is answered in the same way again, as long
-    as no more steps than the session has lanes came after it.
+    as the steps after it name no more lanes, all together, than the session has.
     """
     observation: _builtins.bytes
     """For each leaf of `DescribeResponse.observation` in order its values of all k lanes, C-contiguous, little-endian,

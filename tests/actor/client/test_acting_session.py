@@ -14,6 +14,7 @@ import grpc
 import numpy as np
 import pytest
 
+from actor.client import acting_session
 from actor.client.acting_session import ActingSession, NoAnswerError, SessionEndedError
 from common.errors import LearnerUnreachableError, ProtocolMismatchError, RefusedError
 from common.wire.acting_payloads import Description
@@ -151,6 +152,34 @@ def test_an_answer_that_comes_too_late_is_still_the_answer() -> None:
         assert session.waits
         may_answer.set()
         assert session.answer(PATIENCE).seq == 1
+        session.close(None, 0)
+
+
+def test_a_service_that_is_late_to_resume_a_session_is_late_with_its_action_and_not_asked_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A robot makes a safe stop in time, whatever the service does not answer."""
+    monkeypatch.setattr(acting_session, "ANSWER_SECONDS", PATIENCE)
+    may_resume, streams = threading.Event(), itertools.count(1)
+
+    def answers(requests: Iterator[pb.ActRequest]) -> Iterator[pb.ActResponse]:
+        next(requests)
+        if next(streams) > 1:
+            assert may_resume.wait(PATIENCE)
+        yield opened()
+        if may_resume.is_set():
+            yield pb.ActResponse(action=pb.LaneActions(seq=next(requests).step.seq))
+
+    with odd(answers) as address:
+        session = session_at(address)
+        session.open(1)
+        session.ask(step())
+        for _ in range(2):
+            with pytest.raises(NoAnswerError):
+                session.answer(1.0)
+        may_resume.set()
+        assert session.answer(PATIENCE).seq == 1
+        assert next(streams) == 3
         session.close(None, 0)
 
 

@@ -106,6 +106,10 @@ class Service:
         """Ask the service to end, without waiting for it."""
         self._stopped.set()
 
+    @property
+    def is_running(self) -> bool:
+        return self._thread.is_alive()
+
     def stop(self) -> None:
         self.end()
         self._thread.join(PATIENCE)

@@ -80,6 +80,18 @@ def test_a_repeated_step_gets_the_same_action_again(service: Service, caller: Ca
     assert refused(stream, step=stream.make_step(1))[1] == "bad_message"
 
 
+def test_answers_are_kept_for_as_many_lanes_as_the_session_has(service: Service, caller: Caller) -> None:
+    """A step is answered again until the steps after it have named more lanes than there are."""
+    stream = caller.open(3)
+    assert stream.actions(1, 3) == [1, 1, 1]
+    for seq, lane in enumerate((0, 1, 2), 2):
+        stream.step(seq, lanes=[lane])
+    assert stream.actions(1, 3) == [1, 1, 1]
+    assert stream.actions(5, 3) == [3, 3, 3]
+    assert stream.actions(4) == [2]
+    assert refused(stream, step=stream.make_step(3))[1] == "bad_message"
+
+
 def test_a_session_goes_on_in_the_same_episode_after_its_connection_broke(caller: Caller) -> None:
     stream = caller.open(2)
     stream.actions(1, 2)

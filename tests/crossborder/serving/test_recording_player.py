@@ -22,12 +22,14 @@ from common.parts import build_parts
 from common.settings import validate
 from common.wire.acting_payloads import Description
 from common.wire.pb import acting_pb2 as pb
+from common.wire.pb import crossborder_pb2
 from crossborder.serving.recording_player import RecordingPlayer
 from tests.actor.acting import Kept, assert_same
 from tests.conftest import merged
 from tests.crossborder.serving.services import Caller, Service, Stream, numbers, refusal
 
 SEED, ROUNDS = 11, 60
+UINT32 = (1 << 32) - 1
 LIMIT = {"wrappers": [{"target": "gymnasium.wrappers:TimeLimit", "params": {"max_episode_steps": 13}}]}
 CARTPOLE = {"target": "gymnasium:make", "params": {"id": "CartPole-v1"}, **LIMIT}
 PENDULUM = {"target": "gymnasium:make", "params": {"id": "Pendulum-v1"}, **LIMIT}
@@ -318,6 +320,20 @@ def test_what_a_client_reports_is_among_the_figures_of_the_actor(counting: RunSe
     found = counting.counters
     assert (found.env_seconds, found.env_rebuilds, found.env_hangs, found.safe_stops) == (0.5, 2, 0, 4)
     assert found.take_env_error() == "it fell"
+
+
+def test_no_client_reports_more_than_an_actor_can_pass_on(counting: RunService) -> None:
+    """Else one client would end the service for all: its learner refuses figures beyond its bounds."""
+    with counting.calls() as caller:
+        stream = caller.open(1)
+        for _ in range(2):
+            stream.send(
+                report=pb.ClientReport(env_seconds=1.5e308, env_rebuilds=UINT32, env_hangs=1, safe_stops=UINT32)
+            )
+        ask(stream, 1, 1, lanes=[0])
+    report = crossborder_pb2.Report(**counting.counters.figures())
+    assert (report.env_rebuilds, report.env_hangs, report.safe_stops) == (UINT32, 2, UINT32)
+    assert report.env_seconds == UINT32
 
 
 @pytest.mark.parametrize("seconds", [-1.0, np.nan, np.inf])

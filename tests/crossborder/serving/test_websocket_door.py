@@ -8,6 +8,9 @@ import logging
 import socket
 import ssl
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +22,12 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 from websockets.typing import Origin
 
+from common.data import Array, Leaves
 from common.interfaces import EnvSpec
+from common.spaces import convert
 from common.wire.address import split_address
 from crossborder.certificates.authority import make_files
+from crossborder.serving import websocket_door, websocket_messages
 from crossborder.serving.strangers import MAX_STRANGERS
 from crossborder.serving.websocket_door import MOST_OPENING
 from crossborder.serving.websocket_messages import MOST_BYTES, MOST_NUMBER_BYTES
@@ -204,6 +210,25 @@ def test_what_is_no_message_is_refused(talk_to: TalkTo, service: Service, messag
     assert told["error"]["name"] == "bad_message"
 
 
+@pytest.mark.parametrize(("packed", "text"), [(False, "0"), (True, "0"), (True, b"0")])
+def test_a_long_text_among_short_ones_takes_no_memory(
+    talk_to: TalkTo, service: Service, packed: bool, text: str | bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An array of text has room for the longest one in each of its places: 60 kB became 800 MB."""
+    arrays = list[int]()
+
+    def note(value: Any, dtype: Any) -> Any:
+        arrays.append(np.asarray(value).nbytes)
+        return convert(value, dtype)
+
+    monkeypatch.setattr(websocket_messages, "convert", note)
+    talk = talk_to(service, packed=packed)
+    talk.ask(open={"lanes": 1})
+    name, message, _ = talk.refused(step={"seq": 1, "observation": [[0, text * 1000], *[[0, text]] * 100]})
+    assert (name, arrays) == ("bad_message", [])
+    assert message.startswith(WANTED + f"found [[0, {(text * 12)!r:.9}")
+
+
 def too_long(talk: Talk, message: str) -> bool:
     """Whether a message ends the connection because of its length."""
     talk.socket.send(message)
@@ -307,6 +332,47 @@ def test_clients_of_a_service_that_ends_are_told_on_a_busy_host_too(talk_to: Tal
     talk.ask(open={"lanes": 1})
     service.stop()
     assert talk.read()["error"]["name"] == "stopping"
+
+
+class Silent(Counting):
+    """A player with long answers, of which few fit into the buffers of a client that reads none."""
+
+    def sample(self, obs: Leaves, begins: Array, lanes: Array) -> Leaves:
+        super().sample(obs, begins, lanes)
+        return np.full((len(lanes), 1000), 1 / 3)
+
+
+LONG = EnvSpec(gymnasium.spaces.Box(-1, 1, (2,), np.float32), gymnasium.spaces.Box(-1, 1, (1000,), np.float64))
+
+
+@contextmanager
+def never_reading(service: Service, seconds: float) -> Iterator[None]:
+    """A client that reads nothing, after it has asked for answers until nobody took its messages for so long."""
+    with socket.create_connection(split_address(str(service.places.websocket)), PATIENCE) as client:
+        upgrade = "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+        client.sendall(f"GET / HTTP/1.1\r\nHost: x\r\n{upgrade}Sec-WebSocket-Key: {'A' * 22}==\r\n\r\n".encode())
+        client.recv(1024)
+        client.settimeout(seconds)
+        step = {"step": {"seq": 1, "observation": [[0.0, 0.0]]}}  # A repeated step is answered each time.
+        with suppress(TimeoutError):
+            for message in map(json.dumps, chain([{"open": {"lanes": 1}}], repeat(step))):
+                client.sendall(bytes([0x81, 0x80 | len(message)]) + bytes(4) + message.encode())
+        yield
+
+
+def test_a_client_that_reads_nothing_does_not_keep_the_service_from_ending(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever waits until the client reads must end too: answers, the pings of the service, and its farewell."""
+    monkeypatch.setattr(websocket_door, "serve", partial(websocket_door.serve, ping_interval=0.1))
+    with Service(Silent(LONG), websocket="127.0.0.1:0") as service, never_reading(service, 1.0):
+        service.stop()
+        assert not service.is_running
+
+
+def test_a_client_that_reads_nothing_for_silence_seconds_loses_its_connection() -> None:
+    with Service(Silent(LONG), websocket="127.0.0.1:0", silence_seconds=1) as service:
+        client = never_reading(service, PATIENCE)
+        with pytest.raises(ConnectionResetError), client:
+            pytest.fail("its connection has not ended")
 
 
 def test_a_token_comes_in_the_first_message_over_tls_and_ends_its_connections_when_it_is_revoked(

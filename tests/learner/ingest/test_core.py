@@ -3,7 +3,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -12,9 +12,11 @@ from common.wire.codec import encode
 from common.wire.large_field import Request
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.rpc import PROTOCOL_VERSION, NotJoinedError
+from learner.ingest import service
 from learner.ingest.core import IngestCore, TrainerWatch
 from learner.ingest.joining import join
 from learner.ingest.pushing import push
+from learner.ingest.refusals import Context
 from learner.shared.actor_table import ActorState
 from learner.shared.control import ControlBlock
 from tests.conftest import counting_config
@@ -138,6 +140,20 @@ def test_an_actor_in_step_waits_for_the_share_of_another_and_then_for_the_draw(t
     lone.close()
 
 
+def test_who_has_given_a_share_waits_for_a_later_draw_although_an_admin_has_ended_the_ratio(tmp_path: Path) -> None:
+    """The trainer notices that within a second. Until then ingest would wait for a draw of the past, without end."""
+    config = counting_config(tmp_path / "run", trainer={"warmup_period": 1}, replay={"samples_per_insert": 1.0})
+    lone = LoneCore(tmp_path / "shared", config, SCHEMA)
+    core = lone.core
+    row = enter(core)
+    core.control.batch_steps = core.control.sampled = 5
+    push(core, row, batch(1))
+    core.ratio.change(None, core.memory.steps, 5)
+    assert core.turns.holds(row)
+    assert core.settle_turns() == 6
+    lone.close()
+
+
 def test_nobody_waits_for_a_share_when_training_is_over(tmp_path: Path) -> None:
     config = counting_config(tmp_path / "run", trainer={"warmup_period": 1}, replay={"samples_per_insert": 1.0})
     lone = LoneCore(tmp_path / "shared", config, SCHEMA)
@@ -200,6 +216,40 @@ def test_a_resumed_run_counts_what_it_had_drawn_before_its_first_draw(lone: Lone
     row = enter(core)
     push(core, row, batch(1))
     assert not core.turns.holds(row)
+
+
+def test_an_actor_that_was_away_for_long_hears_of_all_its_batches_that_are_mirrored(tmp_path: Path) -> None:
+    """The log has lost their records. An actor that hears of fewer than it had acknowledged sends the rest twice."""
+    storage = {"mirror": f"file://{tmp_path}/mirror", "acknowledge": "mirrored"}
+    config = counting_config(tmp_path / "run", storage=storage, replay={"capacity": 80})
+    lone = LoneCore(tmp_path / "shared", config, SCHEMA)
+    core, other = lone.core, 78
+    push(core, enter(core), batch(1))
+    row = enter(core, other)
+    for seq in range(1, core.memory.log.length + 1):
+        push(core, row, batch(seq, incarnation=other))
+    lone.mirror.mirrored = core.memory.committed - 5
+    assert [core.last_seq(ACTOR), core.last_seq(other)] == [1, core.memory.log.length - 1]
+    lone.close()
+
+
+def test_of_an_actor_that_sends_on_while_the_mirror_is_away_no_more_is_kept_than_a_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "MOST_UNMIRRORED", 2)
+    storage = {"mirror": f"file://{tmp_path}/mirror", "acknowledge": "mirrored"}
+    lone = LoneCore(tmp_path / "shared", counting_config(tmp_path / "run", storage=storage), SCHEMA)
+    core, row, ends = lone.core, enter(lone.core), list[int]()
+    stream = service.ActorStream(core, cast(Context, None))  # It says nothing here.
+    for seq in (1, 2, 3, 4):
+        push(core, row, batch(seq))
+        ends.append(core.memory.committed)
+        assert stream._find_acknowledged(seq) == 0
+    assert len(stream._unmirrored) == 2
+    for end, acked in ((ends[0], 1), (ends[2], 0), (ends[3], 4)):
+        lone.mirror.mirrored = end
+        assert stream._find_acknowledged(0) == acked
+    lone.close()
 
 
 class Clock:

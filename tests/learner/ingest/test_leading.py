@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from learner.ingest.leading import SETTLE_SECONDS, Leading, choose
+from learner.shared.actor_table import N_ROWS
 from learner.shared.rank_table import FILE, RankTable
 
 ADDRESSES = ["a:1", "b:1", "c:1", "d:1"]
@@ -98,6 +99,15 @@ def test_an_actor_that_was_led_is_forgotten_once_the_exchanges_count_it(tmp_path
     assert leading.led == 1
     clock.now += SETTLE_SECONDS + 0.1
     assert leading.choose() == "b:1", "the actor has not come there"
+
+
+def test_actors_that_stay_since_they_name_their_ids_are_not_remembered_without_end(tmp_path: Path) -> None:
+    RankTable.create(tmp_path, 0, ADDRESSES[:2])
+    leading = Leading(tmp_path, 0, 2, Clock())
+    leading.choose()
+    for _ in range(2 * N_ROWS):
+        leading.note(None)
+    assert len(leading._recent) == N_ROWS
 
 
 def test_one_rank_and_ranks_that_do_not_listen_yet_lead_nobody(tmp_path: Path) -> None:

@@ -225,6 +225,7 @@ def test_an_actor_of_a_former_ingest_process_is_known_as_such_also_under_its_new
     registry.join(22, "host", 1, former=11)
     registry.join(33, "host", 1)
     assert [registry.was_here_before(incarnation) for incarnation in (22, 33)] == [True, False]
+    assert not registry.was_here_before(11), "nobody is remembered who was replaced"
 
 
 def test_an_actor_with_an_open_stream_is_never_lost(table: Array) -> None:

@@ -68,7 +68,14 @@ def test_the_log_has_room_for_batches_of_several_rows_or_of_one(
 def test_batches_are_found_by_their_rows_and_by_their_sender(tmp_path: Path) -> None:
     log = open_log(tmp_path, 8)
     for n in range(12):  # The first four are overwritten.
-        log.write(Batch(n, 10 * n, 10, 10 * (n + 1), 7 + n % 2, n + 1, 1, 0))
+        log.write(Batch(n, 10 * n, 10, 10 * (n + 1), 7 + n % 2, n // 2 + 1, 1, 0))
     assert [log.find_number(start, 12) for start in (0, 40, 41, 110, 111)] == [4, 4, 5, 11, 12]
-    assert [log.find_seq(7, end) for end in (40, 50, 69, 70, 120)] == [0, 5, 5, 7, 11]
-    assert log.find_seq(99, 120) == 0
+    assert [log.find_seq(7, end, newest=6) for end in (40, 50, 69, 70, 120)] == [0, 3, 3, 4, 6]
+    assert [log.find_seq(99, end, newest=2) for end in (40, 50)] == [0, 2], "its records are older than those there"
+    assert log.find_seq(100, 50, newest=0) == 0, "it has stored nothing"
+
+
+def test_all_batches_end_before_the_first_record_of_a_log_that_is_not_full(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    log.write(batch(0))
+    assert [log.find_seq(7, end, newest=1) for end in (0, 10)] == [0, 1]

@@ -94,6 +94,19 @@ def test_a_large_replay_is_sent_over_several_states(tmp_path: Path, monkeypatch:
     check_linked(memory)
 
 
+def test_a_state_counts_the_steps_before_its_end_although_the_log_has_lost_the_records_of_the_last_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mirroring_module, "SEGMENT_BYTES", 1)
+    run = MirroredRun(tmp_path, seconds=0.0)
+    run.store(20)
+    run.memory.log.keep(10, 20)
+    assert not run.mirroring.write_state(), "there are further rows"
+    steps = run.memory.count_steps(0, 50)
+    memory = run.vanish()
+    assert (memory.committed, memory.steps) == (50, steps)
+
+
 def test_a_state_that_ends_before_others_rows_has_only_cursors_of_its_own_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
