@@ -18,6 +18,7 @@ import gymnasium
 import msgpack
 import numpy as np
 import pytest
+from websockets.asyncio.server import serve
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 from websockets.typing import Origin
@@ -362,7 +363,7 @@ def never_reading(service: Service, seconds: float) -> Iterator[None]:
 
 def test_a_client_that_reads_nothing_does_not_keep_the_service_from_ending(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever waits until the client reads must end too: answers, the pings of the service, and its farewell."""
-    monkeypatch.setattr(websocket_door, "serve", partial(websocket_door.serve, ping_interval=0.1))
+    monkeypatch.setattr(websocket_door, "serve", partial(serve, ping_interval=0.1))
     with Service(Silent(LONG), websocket="127.0.0.1:0") as service, never_reading(service, 1.0):
         service.stop()
         assert not service.is_running
