@@ -85,6 +85,19 @@ def allocate(file: int, size: int) -> None:
                 out.write(bytes(min(block, size - start)))
 
 
+def peek_exit_code(pid: int) -> int | None:
+    """The exit code of a child of this process, which keeps its process id, or None while it runs; needs Linux.
+
+    Raises:
+        ChildProcessError: there is no such child.
+    """
+    if sys.platform == "linux":
+        found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if found is not None:
+            return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+    return None
+
+
 def find_exit_code(process: subprocess.Popen[Any]) -> int | None:
     """The exit code of a child, or None while it runs.
 
@@ -93,10 +106,7 @@ def find_exit_code(process: subprocess.Popen[Any]) -> int | None:
     """
     if sys.platform == "linux" and process.returncode is None:
         with contextlib.suppress(ChildProcessError):  # Another thread may have released the id just now.
-            found = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            if found is None:
-                return None
-            return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+            return peek_exit_code(process.pid)
     return process.poll()
 
 

@@ -32,7 +32,7 @@ from common.errors import ChildFailedError
 from common.process.child import Child
 from common.process.clocks import Deadline
 from common.process.signals import STOP_SIGNALS
-from common.system import wait_for_end
+from common.system import peek_exit_code, wait_for_end
 
 log = logging.getLogger(__name__)
 IMPORT_SECONDS: Final = 120.0
@@ -233,9 +233,8 @@ def _serve(requests: socket.socket) -> bool:
             for fd in fds:
                 os.close(fd)
         else:
-            found = os.waitid(os.P_PID, request["code"], os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            answer = None if found is None else _exit_code(found)
-            if found is not None and request["releases"]:
+            answer = peek_exit_code(request["code"])
+            if answer is not None and request["releases"]:
                 os.waitpid(request["code"], 0)
         try:
             requests.sendall(json.dumps(answer).encode())
@@ -245,11 +244,6 @@ def _serve(requests: socket.socket) -> bool:
         while True:
             os.wait()
     return False
-
-
-def _exit_code(found: os.waitid_result) -> int:
-    """The exit code of a process that has ended; below 0 the signal that ended it."""
-    return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
 
 
 def _become_child(name: str, parent: int, fds: list[int]) -> None:
