@@ -146,7 +146,7 @@ class Noting(Idle):
     [
         (1.5, r"expected Evaluation\(score, record\), found float"),
         (Evaluation("good", {}), "score: expected a number, found 'good'"),  # type: ignore[arg-type]
-        (Evaluation(1.5, {"seconds": 3.0}), "expected a text .* as key, found 'seconds'"),
+        (Evaluation(1.5, {"seconds": 3.0}), "expected a name .* as key, found 'seconds'"),
     ],
 )
 def test_an_evaluator_that_gives_no_evaluation_is_refused(given: Any, found: str) -> None:

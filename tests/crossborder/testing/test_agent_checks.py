@@ -160,7 +160,7 @@ BROKEN_AGENTS: dict[str, Broken] = {
     ),
     "a key of the learner": (
         changed("opt", lambda record: record and {"seconds": 1.0}),
-        "opt(): expected a text that the learner does not use itself as key, found 'seconds'",
+        "opt(): expected a name that the learner does not use itself as key, found 'seconds'",
     ),
     "tensors that are replaced": ({"opt": opt_by_replacing}, "model_info() gave other tensors after opt()"),
     "arrays for tensors": (
@@ -229,7 +229,7 @@ BROKEN_AGENTS: dict[str, Broken] = {
     "tensors that loading replaces": ({"load_params": load_by_replacing}, "model_info() gave other tensors after load"),
     "a state that JSON cannot hold": (
         {"training_state": lambda self: TrainingState(self.save_params(), {"rng": self._rng})},
-        "training_state() cannot be saved",
+        "agent.training_state: values: expected values that JSON can hold",
     ),
     "a state that is not restored": (
         {"training_state": lambda self: TrainingState(self.save_params(), {"seed": self.seed})},
