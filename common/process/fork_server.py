@@ -267,11 +267,13 @@ def main() -> int:
     # The parent says when this process ends. A signal that a whole job gets waits here; children begin without it.
     signals = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     requests, name = socket.socket(fileno=int(sys.argv[1])), sys.argv[2]
+    # A search for garbage would write to the pages of all objects, and each child would copy them.
+    gc.disable()
     module = importlib.import_module(name)
-    gc.collect()
-    gc.freeze()  # A search for garbage would write to the pages of all objects, and each child would copy them.
+    gc.freeze()
     if not _serve(requests):
         return 0
+    gc.enable()
     signal.pthread_sigmask(signal.SIG_SETMASK, signals)
     code: int = module.main()
     return code
