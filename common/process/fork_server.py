@@ -36,7 +36,7 @@ from common.system import peek_exit_code, wait_for_end
 
 log = logging.getLogger(__name__)
 IMPORT_SECONDS: Final = 120.0
-"""A fork server has imported everything, and answers, within this time, also on a host that does much else."""
+"""A fork server imports, and answers, within this time, also on a host that does much else."""
 _MESSAGE_BYTES: Final = 4096
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_NAME: Final = 15
@@ -122,6 +122,8 @@ class Forked:
                 os.close(fd)
         self.returncode: int | None = None
         self._requests = requests
+        # Once its id is released, nobody may ask for its code: the supervisor may look while another thread ends it.
+        self._lock = threading.Lock()
         self.stdin: IO[str] | None = open(stdin, "w", encoding="utf-8")  # noqa: PTH123, SIM115 - a descriptor, which ``Child`` closes
         self.stdout: IO[str] | None
         self.stderr: IO[str] | None
@@ -141,22 +143,23 @@ class Forked:
             subprocess.TimeoutExpired: it has not ended.
         """
         deadline = Deadline(timeout)
-        while self.returncode is None:
-            self.returncode = self._ask_code(releases=True)
-            if self.returncode is None:
-                if deadline.passed():
-                    raise subprocess.TimeoutExpired(str(self.pid), timeout)
-                wait_for_end(self.pid, deadline.remaining())
-        return self.returncode
+        while (code := self._ask_code(releases=True)) is None:
+            if deadline.passed():
+                raise subprocess.TimeoutExpired(str(self.pid), timeout)
+            wait_for_end(self.pid, deadline.remaining())
+        return code
 
     def _ask_code(self, *, releases: bool) -> int | None:
-        if self.returncode is not None:
-            return self.returncode
-        try:
-            code: int | None = self._requests.ask({"code": self.pid, "releases": releases})
-        except ChildFailedError:  # When the fork server dies, the kernel kills its children.
-            return -signal.SIGKILL
-        return code
+        with self._lock:
+            if self.returncode is not None:
+                return self.returncode
+            try:
+                code: int | None = self._requests.ask({"code": self.pid, "releases": releases})
+            except ChildFailedError:  # When the fork server dies, the kernel kills its children.
+                code = -signal.SIGKILL
+            if releases:
+                self.returncode = code
+            return code
 
 
 class ForkServer:

@@ -33,7 +33,6 @@ class Spare:
         name: the children's name in logs.
         module: the module that they run; it has a function ``main`` without arguments.
         pass_fds: file descriptors that they inherit.
-        env: environment variables that are added to those of this process.
         imports: further modules that a spare imports, before ``module``.
         policy: how often a spare that died is replaced.
     """
@@ -43,13 +42,12 @@ class Spare:
         name: str,
         module: str,
         pass_fds: Sequence[int] = (),
-        env: Mapping[str, str] | None = None,
         *,
         imports: Sequence[str] = (),
         policy: RestartPolicy | None = None,
     ) -> None:
         self._name, self._module, self._imports = name, module, imports
-        self._pass_fds, self._env = pass_fds, env
+        self._pass_fds = pass_fds
         self._directory = Path.cwd()  # Users' parts are found there, whatever an environment in this process does.
         self._policy = policy or RestartPolicy()
         self._waiting: Child | None = None
@@ -74,7 +72,7 @@ class Spare:
             return spare
         if spare is not None:
             _discard(spare)
-        return Child(self._name, self._module, boot, self._pass_fds, self._env, directory=self._directory)
+        return Child(self._name, self._module, boot, self._pass_fds, directory=self._directory)
 
     def keep_ready(self) -> None:
         """Start a spare if there is none, or if it has died; to be called about twice a second.
@@ -91,7 +89,7 @@ class Spare:
             words = (*self._imports, self._module)
             try:
                 self._waiting = Child(
-                    self._name, __name__, None, self._pass_fds, self._env, arguments=words, directory=self._directory
+                    self._name, __name__, None, self._pass_fds, arguments=words, directory=self._directory
                 )
             except (OSError, subprocess.SubprocessError) as error:  # The host has no process or memory to spare.
                 self._note_failure(f"cannot be started: {error}")

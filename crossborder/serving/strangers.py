@@ -26,7 +26,7 @@ class StrangersListener(socket.socket):
     Args:
         host: on which it listens; of several addresses the first of IPv4.
         port: on which it listens; 0 takes a free one.
-        unread_seconds: a connection ends whose other end takes nothing of what is sent for this long.
+        unread_seconds: a connection ends if its client reads nothing for this long.
 
     Raises:
         OSError: the address is taken.

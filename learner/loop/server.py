@@ -83,7 +83,7 @@ class LearnerServer(Opened):
         local_actors: number of actor workers to run on this host.
         resume: resume the run in ``run_dir``, if there is one.
         origin: where a new run begins from.
-        coming_ingest: a process that becomes ingest, which the caller closes; None starts such a process.
+        coming_ingest: a process that forks ingest, which the caller closes; None starts such a process.
         coming_actors: starts the local actors, and may have begun to import; None: another one.
         place: of this process among the ranks, whose own configuration is ``config``; None: it trains alone.
         when_met: called once the ranks have found each other; from then on a rank that ends alone stops all others.

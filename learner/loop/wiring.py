@@ -229,7 +229,7 @@ def _make_recorders(run: Run, stack: ExitStack, opt_steps: int) -> list[Recorder
 
     When they have closed, the learning curve is drawn from ``metrics.csv``.
     """
-    stack.callback(logging_write_errors("the run ends without its learning curve")(_draw_curve), run)
+    stack.callback(_draw_curve, run)
     with run.dir.writing():
         csv = CsvRecorder(run.dir.path / "metrics.csv", opt_steps)
     stack.callback(logging_write_errors("the last records are missing")(csv.close))
@@ -259,5 +259,9 @@ def _make_scoring(run: Run, stack: ExitStack, show_life: Callable[[], None]) -> 
 
 
 def _draw_curve(run: Run) -> None:
+    """Draw the learning curve; a full disk or a damaged ``metrics.csv`` costs the run only this picture."""
     path, target = run.dir.path, run.config.trainer.target_score
-    plot_learning_curve(path / "metrics.csv", path / "learning_curve.png", run.config.name, target)
+    try:
+        plot_learning_curve(path / "metrics.csv", path / "learning_curve.png", run.config.name, target)
+    except (OSError, ConfigError) as error:
+        log.error("the run ends without its learning curve: %s", error)

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
-from common.errors import CheckpointError, ConfigError, RunDirectoryError
+from common.errors import CheckpointError, RunDirectoryError
 
 log = logging.getLogger(__name__)
 WITHOUT_CHECKPOINT: Final = "training goes on without this checkpoint"
@@ -24,14 +24,14 @@ ResultT = TypeVar("ResultT")
 
 @contextmanager
 def logging_write_errors(consequence: str) -> Iterator[None]:
-    """Log an error of writing, such as on a full disk, and go on: neither it nor a damaged ``metrics.csv`` ends a run.
+    """Log an error of writing, such as on a full disk, and go on: a write error does not end a run.
 
     Args:
         consequence: the beginning of the message: which file is missing now, or which work goes on without it.
     """
     try:
         yield
-    except (OSError, CheckpointError, ConfigError) as error:
+    except (OSError, CheckpointError) as error:
         log.error("%s: %s", consequence, error)
 
 

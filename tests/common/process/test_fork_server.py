@@ -2,12 +2,15 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from common.errors import ChildFailedError
+from common.process import fork_server
 from common.process.child import Child
 from common.process.fork_server import ForkServer
 from tests.common.process.child_scripts import MODULE
@@ -86,6 +89,28 @@ def test_the_end_of_a_child_is_told_as_that_of_any_other(start: Callable[..., Ch
     assert child.end(0) == -signal.SIGKILL
     wait_for(lambda: not Path(f"/proc/{child.pid}").exists(), "its id is released")
     assert child.poll() == -signal.SIGKILL
+
+
+def test_a_child_may_be_looked_at_while_another_thread_ends_it(
+    start: Callable[..., Child], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bystander, child = start("obedient"), start("obedient")
+    looks, ask, codes = threading.Event(), fork_server._Requests.ask, list[int | None]()
+
+    def ask_late(requests: Any, request: Any, fds: tuple[int, ...] = ()) -> Any:
+        if threading.current_thread() is looking:
+            looks.set()
+            threading.Event().wait(1.0)  # Meanwhile the other thread would release the process's id.
+        return ask(requests, request, fds)
+
+    monkeypatch.setattr(fork_server._Requests, "ask", ask_late)
+    looking = threading.Thread(target=lambda: codes.append(child.poll()))
+    looking.start()
+    assert looks.wait(PATIENCE)
+    assert child.end(PATIENCE) == 0
+    looking.join(PATIENCE)
+    assert codes[0] in (None, 0)
+    assert bystander.poll() is None, "the fork server lives, and so do its other children"
 
 
 def test_children_draw_other_random_numbers_and_take_signals(start: Callable[..., Child]) -> None:

@@ -101,7 +101,7 @@ def test_a_spare_that_died_is_replaced_until_it_dies_too_often(
 def test_without_a_spare_that_can_be_started_there_is_none(
     make_spare: MakeSpare, caplog: pytest.LogCaptureFixture
 ) -> None:
-    spare = make_spare(policy=RestartPolicy(times=1), env={"TOO_LONG": "x" * (1 << 20)})
+    spare = make_spare(policy=RestartPolicy(times=1), imports=["x" * (1 << 20)])
     for _ in range(3):
         spare.keep_ready()
         assert spare.pid is None
