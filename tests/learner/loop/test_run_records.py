@@ -75,6 +75,12 @@ class FullDisk(Recorder):
     def write(self, opt_steps: int, record: Mapping[str, float]) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
+    def flush(self) -> None:
+        """Nothing was written."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
 
 def test_of_many_records_that_cannot_be_written_the_log_names_the_first(caplog: pytest.LogCaptureFixture) -> None:
     records = RunRecords([FullDisk()], RecordWindow(growing()))
