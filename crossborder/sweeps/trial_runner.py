@@ -101,10 +101,11 @@ class TrialRunner:
         return float(interquartile_mean(np.array(scores)))
 
     def _train(self, claimed: Claimed, run: _Run, reported: set[int]) -> None:
-        """Train one run to its end in child processes: a run whose process is killed goes on in another one, once."""
+        """Train one run to its end in child processes: one whose process a signal ends goes on in another one, once."""
         code = self._go_on(claimed, run, reported)
-        if code < 0:
-            log.warning("trial %d, seed %d: killed by signal %d; it goes on", claimed.trial.number, run.seed, -code)
+        if not 0 <= code <= 128:  # 128 + the signal if it ended in order.
+            signal = code - 128 if code > 0 else -code
+            log.warning("trial %d, seed %d: signal %d ended it; it goes on", claimed.trial.number, run.seed, signal)
             code = self._go_on(claimed, run, reported)
         if code == DivergedError.exit_code:
             raise _NoScoreError(TrialState.PRUNED, "diverged")

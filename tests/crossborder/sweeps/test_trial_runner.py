@@ -73,9 +73,16 @@ def test_a_run_that_fails_ends_the_trial_and_its_last_words_are_told(
 
 
 @pytest.mark.own_children
-@pytest.mark.parametrize(("kills", "outcome"), [(1, TrialState.COMPLETE), (2, TrialState.FAIL)])
-def test_a_run_whose_process_is_killed_goes_on_and_one_that_is_killed_again_fails(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, kills: int, outcome: TrialState
+@pytest.mark.parametrize(
+    ("number", "kills", "outcome"),
+    [
+        (signal.SIGKILL, 1, TrialState.COMPLETE),
+        (signal.SIGTERM, 1, TrialState.COMPLETE),
+        (signal.SIGKILL, 2, TrialState.FAIL),
+    ],
+)
+def test_a_run_whose_process_a_signal_ends_goes_on_and_one_that_is_ended_again_fails(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, number: int, kills: int, outcome: TrialState
 ) -> None:
     sweep = Sweep(tmp_path, space={WORTH: [1.0]}, fixed={GATE: str(tmp_path / "gate")})
     sign = sign_of_waiting(tmp_path / "gate")
@@ -86,12 +93,12 @@ def test_a_run_whose_process_is_killed_goes_on_and_one_that_is_killed_again_fail
                 wait_for(sign.exists, "the run waits")
                 sign.unlink()
                 (pid,) = (pid for pid in children_of(os.getpid()) if CHILD in Path(f"/proc/{pid}/cmdline").read_text())
-                os.kill(pid, signal.SIGKILL)
+                os.kill(pid, number)
             gate_of(tmp_path / "gate", 1.0).touch()
             assert ended.result(60) is outcome
         finally:
             sweep.stopping.set()
-    assert "trial 0, seed 0: killed by signal 9; it goes on" in caplog.text
+    assert f"trial 0, seed 0: signal {number} ended it; it goes on" in caplog.text
     assert read_identity(sweep.run_of(0)).is_resumed
     assert [trial.value for trial in sweep.study.finished()] == [30.0 if kills == 1 else None]
 
