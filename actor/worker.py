@@ -15,7 +15,6 @@ import torch
 
 from actor.allowance import check_names
 from actor.child_main import run_child, run_worker
-from actor.client.assembly import max_file_bytes
 from actor.client.connector import Connector, LearnerAwayError, new_incarnation
 from actor.client.fetcher import ModelFetcher
 from actor.client.join_answer import JoinAnswer
@@ -243,7 +242,7 @@ class Actor:
                 parts.lanes.pool = Opponents(config, parts, joined.seed, self._pool.weights, self._pool.load)
         self._recording = self._open_recording(parts, stack)
         # 3. Only now is the size of models known, and the learner may count this actor as acting.
-        fetcher.allow(max_file_bytes(parts.agent.model_info()))
+        fetcher.allow(parts.agent.model_info())
         pusher.ready()
         # 4. The work, until the actor has to stop or to start anew.
         with watch_envs(busy, config.env, counters, partial(self._hand_over_hung, pusher), self._tell):

@@ -7,18 +7,22 @@ import math
 import threading
 import time
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import grpc
 
-from actor.client.assembly import MAX_MODEL_BYTES, ModelFile, assemble
+from actor.client.assembly import MAX_MODEL_BYTES, ModelFile, assemble, max_file_bytes
 from actor.client.pool_models import PoolModels
 from actor.client.shared_models import SharedModels
 from common.data import NO_MODEL, Model, ModelVersion
-from common.errors import AuthenticationError, LearnerUnreachableError
+from common.errors import AuthenticationError, CheckpointError, LearnerUnreachableError
 from common.process.clocks import Backoff, Deadline
 from common.wire.channel import GetModel
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.rpc import describe, transfer_seconds, typed_error, version_to_pb
+
+if TYPE_CHECKING:
+    import torch
 
 log = logging.getLogger(__name__)
 LOOK_SECONDS = 0.5
@@ -35,7 +39,7 @@ class ModelFetcher:
 
     Args:
         get_model: of the learner; the attribute may be set to that of another channel.
-        stopped: ends the thread; set by this object when the learner no longer trusts the actor.
+        stopped: ends the thread; set by this object when fetching has failed for good.
         max_bytes: a model whose file is larger is refused. 0: nothing is fetched before ``allow`` gives the size.
         candidates: fetch the models that the trainer wants to have scored.
         shared: models that another process of this host may have already; None: there are none.
@@ -66,16 +70,18 @@ class ModelFetcher:
         """When the learner last said that ``_model`` is its newest."""
         self._base: ModelFile | None = None
         """The last model's file, for deltas; None if it could not be assembled, so that the next model comes whole."""
-        self.failure: AuthenticationError | None = None
-        """The learner no longer trusts this actor, and fetching has ended."""
+        self._shapes: dict[str, tuple[int, ...]] | None = None
+        self.failure: AuthenticationError | CheckpointError | None = None
+        """Why fetching has ended: the learner no longer trusts this actor, or its models do not fit the agent."""
         self._has_ended = False
         self._thread = threading.Thread(target=self._run, name="models", daemon=True)
         self._thread.start()
 
-    def allow(self, max_bytes: int) -> None:
-        """Fetch models whose files have up to this many bytes."""
+    def allow(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Fetch models from now on. They must have the tensors of this actor's agent (``Agent.model_info``)."""
         with self._changed:
-            self._max_bytes = max_bytes
+            self._shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+            self._max_bytes = max_file_bytes(tensors)
             self._changed.notify_all()
 
     def announce(self, newest: ModelVersion) -> None:
@@ -172,6 +178,9 @@ class ModelFetcher:
                     self._adopt(self._fetch())
                 self._fetch_opponent()
                 backoff.reset()
+            except CheckpointError as error:
+                self._fail(error)
+                return
             except (grpc.RpcError, ValueError, OSError, MemoryError) as error:
                 if self._ends_trust(error):
                     return
@@ -184,6 +193,8 @@ class ModelFetcher:
 
     def _adopt(self, file: ModelFile | None) -> None:
         if file is not None and file.model.version > self._version():
+            if self._shapes is not None:
+                _require_fitting(file.model, self._shapes)
             with self._changed:
                 self._model, self._base, self._confirmed_at = file.model, file, self._asked_at
                 self._changed.notify_all()
@@ -234,7 +245,28 @@ class ModelFetcher:
         """Whether an error says that the learner no longer trusts this actor; if so the actor stops."""
         typed = typed_error(error) if isinstance(error, grpc.RpcError) else None
         if isinstance(typed, AuthenticationError):
-            self.failure = typed
-            self._stopped.set()
-            self.wake()
+            self._fail(typed)
         return self.failure is not None
+
+    def _fail(self, error: AuthenticationError | CheckpointError) -> None:
+        """End fetching, and the actor with it."""
+        self.failure = error
+        self._stopped.set()
+        self.wake()
+
+
+def _require_fitting(model: Model, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Check that a model has the tensors of this actor's agent.
+
+    Raises:
+        CheckpointError: naming a tensor, and both shapes.
+    """
+    found = {name: values.shape for name, values in model.params.items()}
+    for name in sorted(found.keys() | shapes.keys()):
+        if found.get(name) != shapes.get(name):
+            own, sent = (list(each[name]) if name in each else "none" for each in (shapes, found))
+            raise CheckpointError(
+                f"the learner's model does not fit the agent of this actor: {name}: expected {own}, found {sent}; the "
+                "environment has another action space here, or agent or network differ: install the same code on both "
+                "hosts"
+            )

@@ -16,7 +16,7 @@ from tempfile import TemporaryFile
 from typing import Any, Final, Generic, TextIO, TypeVar
 
 from common.cores import read_cores
-from common.errors import CrossborderError, PluginError
+from common.errors import ConfigError, CrossborderError, PluginError
 from common.hints import nearest
 from common.home import expand_home
 from common.process.log import LogFormat, escape, escape_lines, setup_logging
@@ -218,6 +218,7 @@ def run_until_signal(command: str, form: LogFormat, act: Callable[[StopSignals],
     signals = StopSignals()
     try:
         _require_descriptors()
+        _require_directory()
         act(signals)
     except CrossborderError as error:
         if signals.received is None or error.exit_code:  # An error with exit code 0 only says that ``act`` had to stop.
@@ -235,6 +236,16 @@ def _require_descriptors() -> None:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if 0 <= soft < LEAST_FILES:  # No limit is -1.
         raise PluginError(f"open files: expected a limit of at least {LEAST_FILES}, found {soft}: raise it (ulimit -n)")
+
+
+def _require_directory() -> None:
+    try:
+        Path.cwd()
+    except OSError as error:
+        raise ConfigError(
+            f"expected a current directory, found none: {error.strerror}; it was removed: cd to another one, or to its "
+            "path again"
+        ) from error
 
 
 def tell_exit(error: BaseException) -> int:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from common.errors import CrossborderError, by_exit_code
 from common.process.command import Parser, as_path, at_least
 from common.process.signals import StopSignals
 from common.process.standard_streams import answers
@@ -46,8 +47,11 @@ def _benchmark(arguments: argparse.Namespace, console: Console | None, signals: 
 
     path = find_suite(arguments.suite)
     suite = validate(SuiteConfig, read_yaml(path))
-    for sweep in suite.sweeps(path.parent).values():
-        check_sweep(sweep)
+    for (agent, task), sweep in suite.sweeps(path.parent).items():
+        try:
+            check_sweep(sweep)
+        except CrossborderError as error:
+            raise by_exit_code(error.exit_code, f"{agent}, {task}: {error}") from error
     for file in suite.published:
         read_runs(path.parent / file)
     if arguments.check:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from common.errors import ChildFailedError
 from common.process.command import Parser, as_path, at_least
 from common.process.signals import StopSignals
 from common.process.standard_streams import answers
@@ -68,6 +69,8 @@ def _sweep(arguments: argparse.Namespace, console: Console | None, signals: Stop
     answers().write(
         f"{len(rows)} of {sweep.n_trials} trials have ended: {directory.path} (results.csv{best}, trials/)\n"
     )
+    if not stopping.is_set() and (failure := study.find_failure()):
+        raise ChildFailedError(failure)
 
 
 main = command_with_bars_of(parser, _sweep)

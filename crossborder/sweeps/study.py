@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -31,6 +31,9 @@ from sqlalchemy.exc import SQLAlchemyError
 from crossborder.sweeps.dimensions import Choices
 from crossborder.sweeps.directory import SweepDirectory, lock_alone
 from crossborder.sweeps.sweep_config import SweepConfig
+
+MOST_FAILURES: Final = 3
+"""A sweep ends after this many trials if all of them have failed: later ones would fail as well."""
 
 
 class _WholeLines(JournalFileOpenLock):
@@ -160,6 +163,14 @@ class SweepStudy:
         """Whether a trial will be free soon: the process that worked on it was killed, and its run is stopping."""
         running = self.optuna.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
         return any(self._directory.is_abandoned(trial.number) for trial in running)
+
+    def find_failure(self) -> str | None:
+        """That all have failed of the first trials, or of the whole sweep: later ones would fail too. None: not so."""
+        ended = self.finished()
+        if len(ended) < min(MOST_FAILURES, self._sweep.n_trials) or {each.state for each in ended} != {TrialState.FAIL}:
+            return None
+        last = self._directory.place_of(ended[-1].number)
+        return f"all of {len(ended)} trials failed; the output of the last one is in {last}"
 
     def finished(self) -> list[FrozenTrial]:
         """The trials that have ended, in their order."""

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from common.errors import ChildFailedError
 from crossborder.sweeps.directory import SweepDirectory, alone_in
 from crossborder.sweeps.study import SweepStudy
 from crossborder.sweeps.suite_config import SuiteConfig
@@ -52,19 +53,26 @@ class SuiteRunner:
             most: the most runs to train here; None trains all.
 
         Raises:
-            ChildFailedError: all runs of an agent in a task fail.
+            ChildFailedError: the first runs of an agent in a task all failed. The others have been trained.
         """
         n_seeds = len(self._suite.seeds)
         left = len(self._cases) * n_seeds if most is None else most
+        trained = set[tuple[str, str]]()
         for _ in range(n_seeds):
-            for (agent, task), (directory, study) in self._cases.items():
+            for case, (directory, study) in self._cases.items():
                 ended, turns = len(study.finished()), min(jobs, left)
-                if stopping.is_set() or not turns or ended == n_seeds:
+                fails = case in trained and study.find_failure()
+                if stopping.is_set() or not turns or ended == n_seeds or fails:
                     continue
-                log.info("%s, %s: %d of %d runs have ended", agent, task, ended, n_seeds)
+                log.info("%s, %s: %d of %d runs have ended", *case, ended, n_seeds)
                 left -= Sweeper(directory, study, stopping, console, jobs=turns, trials=turns).run()
+                trained.add(case)
                 with alone_in(self._path):
                     self._keep()
+        found = {case: self._cases[case][1].find_failure() for case in (self._cases if most is None else trained)}
+        failures = [f"{agent}, {task}: {failure}" for (agent, task), failure in found.items() if failure]
+        if failures and not stopping.is_set():
+            raise ChildFailedError("; ".join(failures))
 
     def compare(self) -> str:
         """Write the results of the runs that have ended, the table and the picture; return the table."""

@@ -5,12 +5,9 @@ from __future__ import annotations
 import itertools
 import threading
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from typing import Final
 
-from optuna.trial import TrialState
 from rich.console import Console
 
-from common.errors import ChildFailedError
 from common.process.clocks import Deadline
 from crossborder.sweeps.board import Board
 from crossborder.sweeps.directory import SweepDirectory
@@ -18,12 +15,9 @@ from crossborder.sweeps.results import write_results
 from crossborder.sweeps.study import Claimed, SweepStudy
 from crossborder.sweeps.trial_runner import GRACE_SECONDS, LOOK_SECONDS, StoppedError, TrialRunner
 
-MOST_FAILURES: Final = 3
-"""A sweep ends after this many trials if all of them have failed: later ones would fail as well."""
-
 
 class Sweeper:
-    """Runs trials until the sweep has all of them.
+    """Runs trials until the sweep has all of them, or the first ones have all failed (``SweepStudy.find_failure``).
 
     Args:
         directory: of the sweep.
@@ -52,11 +46,7 @@ class Sweeper:
         self._lock = threading.Lock()  # Guards _turns, from which all threads take.
 
     def run(self) -> int:
-        """Run trials until none is left here, or the sweep is to stop; return the number of trials that ended here.
-
-        Raises:
-            ChildFailedError: trial after trial fails.
-        """
+        """Run trials until none is left here, or the sweep is to stop; return the number of trials that ended here."""
         with self._board, ThreadPoolExecutor(self._jobs, thread_name_prefix="trials") as pool:
             workers = [pool.submit(self._work) for _ in range(self._jobs)]
             done, _ = wait(workers, return_when=FIRST_EXCEPTION)
@@ -72,14 +62,13 @@ class Sweeper:
             if claimed is None:
                 break
             try:
-                state = self._runner.run(claimed)
+                self._runner.run(claimed)
             except StoppedError:
                 break
             ended += 1
-            rows = write_results(self._directory, self._study)
-            if state is TrialState.FAIL and len(rows) >= MOST_FAILURES and all(row.state == "fail" for row in rows):
-                last = self._directory.place_of(claimed.trial.number)
-                raise ChildFailedError(f"all of {len(rows)} trials failed; the output of the last one is in {last}")
+            write_results(self._directory, self._study)
+            if self._study.find_failure():
+                break
         return ended
 
     def _claim(self) -> Claimed | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from pathlib import Path
@@ -21,6 +22,7 @@ from crossborder.sweeps.study import Claimed, SweepStudy
 from crossborder.sweeps.sweep_config import configure
 from learner.shared.durable import replace_text
 
+log = logging.getLogger(__name__)
 CHILD: Final = "crossborder.sweeps.sweep_child"
 """The module of a run's process."""
 LOOK_SECONDS: Final = 1.0
@@ -99,7 +101,21 @@ class TrialRunner:
         return float(interquartile_mean(np.array(scores)))
 
     def _train(self, claimed: Claimed, run: _Run, reported: set[int]) -> None:
-        """Train one run to its end in a child process, or go on with it."""
+        """Train one run to its end in child processes: one whose process a signal ends goes on in another one, once."""
+        code = self._go_on(claimed, run, reported)
+        if not 0 <= code <= 128:  # 128 + the signal if it ended in order.
+            signal = code - 128 if code > 0 else -code
+            log.warning("trial %d, seed %d: signal %d ended it; it goes on", claimed.trial.number, run.seed, signal)
+            code = self._go_on(claimed, run, reported)
+        if code == DivergedError.exit_code:
+            raise _NoScoreError(TrialState.PRUNED, "diverged")
+        if code in _UNWRITTEN:
+            raise RunDirectoryError(f"{run.log} ends:\n{run.last_lines()}\nthe same command goes on with this run")
+        if code not in _SCORED:
+            raise _NoScoreError(TrialState.FAIL, f"failed with exit code {code}, {run.log} ends:\n{run.last_lines()}")
+
+    def _go_on(self, claimed: Claimed, run: _Run, reported: set[int]) -> int:
+        """Train one run in a child process, or go on with it; return the exit code."""
         words = ["--config", str(run.place / "config.yaml"), "--set", f"seed={run.seed}", "--run-dir", str(run.path)]
         boot = {
             "command": self._sweep.command,
@@ -119,12 +135,7 @@ class TrialRunner:
         self._look(claimed, run, reported)
         if is_pruned:
             raise _NoScoreError(TrialState.PRUNED, "ended early: worse than the median")
-        if code == DivergedError.exit_code:
-            raise _NoScoreError(TrialState.PRUNED, "diverged")
-        if code in _UNWRITTEN:
-            raise RunDirectoryError(f"{run.log} ends:\n{run.last_lines()}\nthe same command goes on with this run")
-        if code not in _SCORED:
-            raise _NoScoreError(TrialState.FAIL, f"failed with exit code {code}, {run.log} ends:\n{run.last_lines()}")
+        return code
 
     def _look(self, claimed: Claimed, run: _Run, reported: set[int]) -> bool:
         """Read the newest records of a run; return whether to end the trial."""

@@ -38,6 +38,7 @@ from learner.ingest.server_options import DescriptorWatch, listen, raise_descrip
 from learner.ingest.service import LearnerServicer
 from learner.records.exposition import MetricsServer
 from learner.shared.bell import Bell
+from learner.shared.durable import naming_write_errors
 
 CALLS_SECONDS = 1.0
 TICK_SECONDS = 0.2
@@ -84,7 +85,9 @@ async def serve(boot: IngestBoot) -> None:
     """Serve until the trainer says stop or is gone."""
     hold_until_exit(boot.directory)
     descriptors = raise_descriptor_limit()
-    config, core, audit = boot.config.server, IngestCore(boot), AuditLog(boot.directory.parent / "audit.jsonl")
+    config, audit = boot.config.server, AuditLog(boot.directory.parent / "audit.jsonl")
+    with naming_write_errors(boot.directory):
+        core = IngestCore(boot)
     limits = CallLimits(config.fleet, core.counts, may_share_address=config.may_share_address)
     bell = Bell(boot.bell_fds[1], -1)
     servicer = LearnerServicer(core, bell, limits, audit)

@@ -21,6 +21,8 @@ from learner.storage.training_state import Moment
 
 log = logging.getLogger(__name__)
 ValueT = TypeVar("ValueT")
+UNWRITTEN_LOGGED_EVERY: Final = 60.0
+"""Seconds between two lines of the log about records that cannot be written, such as on a full disk."""
 
 
 class Callbacks:
@@ -241,7 +243,7 @@ class RunRecords:
         self._recorders, self._episodes = recorders, episodes or dict
         self.newest: dict[str, float] = {}
         """The newest value of each key."""
-        self._left_out_log = LogThrottle(math.inf)
+        self._left_out_log, self._unwritten_log = LogThrottle(math.inf), LogThrottle(UNWRITTEN_LOGGED_EVERY)
         self.has_diverged = False
         """Whether a value was not finite."""
 
@@ -260,7 +262,7 @@ class RunRecords:
         record = _bound(record, self.newest.keys() | RUN_KEYS | EVAL_KEYS, 2 * MAX_KEYS, self._left_out_log)
         self.newest = {**self.newest, **record}
         for recorder in self._recorders:
-            with logging_write_errors("training goes on without this record"):
+            with logging_write_errors("training goes on without this record", self._unwritten_log):
                 recorder.write(moment.opt_steps, record)
                 recorder.flush()
         self._require_finite(moment.opt_steps, record)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
 from common.errors import CheckpointError, RunDirectoryError
+from common.process.log import LogThrottle
 
 log = logging.getLogger(__name__)
 WITHOUT_CHECKPOINT: Final = "training goes on without this checkpoint"
@@ -23,16 +24,19 @@ ResultT = TypeVar("ResultT")
 
 
 @contextmanager
-def logging_write_errors(consequence: str) -> Iterator[None]:
+def logging_write_errors(consequence: str, throttle: LogThrottle | None = None) -> Iterator[None]:
     """Log an error of writing, such as on a full disk, and go on: a write error does not end a run.
 
     Args:
         consequence: the beginning of the message: which file is missing now, or which work goes on without it.
+        throttle: says whether an error is logged, of work that is done again and again; None: each error is.
     """
     try:
         yield
     except (OSError, CheckpointError) as error:
-        log.error("%s: %s", consequence, error)
+        missed = throttle.due() if throttle is not None else 0
+        if missed is not None:
+            log.error("%s: %s%s", consequence, error, f" ({missed} more before it)" if missed else "")
 
 
 @contextmanager

@@ -150,8 +150,15 @@ class Checkpoints:
         return target
 
     def has(self, name: str) -> bool:
-        """Whether there is a policy of this name."""
-        return locate(self.directory / name) is not None
+        """Whether there is a policy of this name, or would be if the run's directory were in its place."""
+        if locate(self.directory / name) is not None:
+            return True
+        try:
+            if self.guard is not None:
+                self.guard()
+        except CheckpointError:
+            return True  # The whole directory is away: nobody has taken this policy from it.
+        return False
 
     def discard(self, name: str) -> None:
         """Remove a policy or a draft, if there is one."""

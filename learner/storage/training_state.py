@@ -152,7 +152,7 @@ class StateFiles:
         keep: int = 3,
     ) -> None:
         self.directory, self.counts = directory, counts
-        self._run, self._keep, self._guard = run, keep, guard
+        self._run, self._keep, self.guard = run, keep, guard
 
     def write(self, state: RunState, watermark: Watermark | None = None) -> None:
         """Write a checkpoint that outlasts a power cut, then remove the oldest checkpoints beyond ``keep``.
@@ -166,7 +166,7 @@ class StateFiles:
         """
         with (
             removing_unfinished(self.directory / f".{state.opt_steps}.part") as draft,
-            self.counts.saving(draft, self._guard),
+            self.counts.saving(draft, self.guard),
         ):
             _require_no_nan(state)
             self._write(state, watermark, draft)

@@ -1,23 +1,25 @@
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import grpc
 import pytest
+import torch
 
 from actor.client.assembly import MAX_MODEL_BYTES
 from actor.client.fetcher import ModelFetcher
 from actor.client.pool_models import PoolModels
 from common.data import NO_MODEL, ModelVersion
-from common.errors import LearnerUnreachableError
+from common.errors import CheckpointError, LearnerUnreachableError
 from common.wire.channel import get_model
 from common.wire.compression import make_delta
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.rpc import CLIENT_OPTIONS, SLOWEST_LINK, version_to_pb
 from tests.actor.client.conftest import ScriptedLearner, Serve
-from tests.actor.client.test_assembly import NEXT, NEXT_DATA, VERSION, assert_is_the_model, chunks, delta_chunks
+from tests.actor.client.test_assembly import NEXT, NEXT_DATA, PARAMS, VERSION, assert_is_the_model, chunks, delta_chunks
 from tests.conftest import PATIENCE, wait_for
 
 Fetch = Callable[[ScriptedLearner], ModelFetcher]
@@ -85,6 +87,26 @@ def test_a_damaged_transfer_is_tried_again(fetch: Fetch, caplog: pytest.LogCaptu
     fetcher.announce(VERSION)
     assert_is_the_model(fetcher.first(PATIENCE))
     assert caplog.text.count("a model could not be fetched and is tried again") == 2
+
+
+@pytest.mark.parametrize(("shape", "found"), [((3, 3), r"w: expected \[3, 3\], found \[2, 3\]"), (None, "found none")])
+def test_a_model_that_does_not_fit_the_agent_of_the_actor_ends_it_with_the_tensor(
+    fetch: Fetch, shape: tuple[int, int] | None, found: str
+) -> None:
+    fetcher = fetch(scripted(chunks()))
+    own = {name: torch.zeros(values.shape) for name, values in PARAMS.items()}
+    fetcher.allow({**own, **({"w": torch.zeros(shape)} if shape else {"more": torch.zeros(1)})})
+    fetcher.announce(VERSION)
+    assert fetcher.first(PATIENCE) is None
+    assert isinstance(fetcher.failure, CheckpointError)
+    assert re.search(found, str(fetcher.failure))
+
+
+def test_a_model_that_fits_the_agent_of_the_actor_is_adopted(fetch: Fetch) -> None:
+    fetcher = fetch(scripted(chunks()))
+    fetcher.allow({name: torch.zeros(values.shape) for name, values in PARAMS.items()})
+    fetcher.announce(VERSION)
+    assert_is_the_model(fetcher.first(PATIENCE))
 
 
 def test_a_model_older_than_the_present_one_is_not_adopted(fetch: Fetch) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shlex
 import signal
 import subprocess
@@ -200,6 +201,20 @@ def test_a_file_that_cannot_be_written_is_told_before_the_work(
         assert f"argument --output: {place}: cannot be written: {why}" in error
     assert parser.parse_args(["--leaves", "green", "--output", str(tmp_path / "tea")]).output == tmp_path / "tea"
     assert list(tmp_path.iterdir()) == [], "nothing is left of the look"
+
+
+@pytest.mark.parametrize("name", ["actor-worker", "sync-train"])
+def test_a_current_directory_that_was_removed_is_told_in_one_line(name: str, tmp_path: Path) -> None:
+    words = {"actor-worker": ["--learner", "localhost:1"], "sync-train": ["--config", f"{ROOT}/configs/cartpole.yaml"]}
+    line = shlex.join([*python_of(name), *words[name]])
+    (tmp_path / "gone").mkdir()
+    removing = ["/bin/sh", "-c", f"rmdir '{tmp_path}/gone'; exec {line}"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    found = subprocess.run(
+        removing, cwd=tmp_path / "gone", env=environment, capture_output=True, text=True, check=False
+    )
+    told = "expected a current directory, found none: No such file or directory; it was removed: cd to another one, "
+    assert (found.returncode, found.stderr.splitlines()[0]) == (2, f"{name}: {told}or to its path again")
 
 
 @pytest.mark.parametrize("name", ["actor-worker", "crossborder-files", "learner-server", "replay-inspect"])

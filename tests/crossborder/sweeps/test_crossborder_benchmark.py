@@ -80,7 +80,10 @@ def test_the_check_finds_a_wrong_setting_before_anything_is_made(
     assert "tiny.yaml: good. 8 runs" in capsys.readouterr().out
     wrong = write_suite(tmp_path, fixed={"evaluator.params.wort": 1})
     assert crossborder_benchmark.main([str(wrong), "--check"]) == 2
-    assert "evaluator.params.wort: unknown parameter (did you mean 'worth'?)" in capsys.readouterr().err
+    assert (
+        "benchmark: good, easy: evaluator.params.wort: unknown parameter (did you mean 'worth'?)"
+        in capsys.readouterr().err
+    )
     assert not (tmp_path / "suites").exists()
 
 

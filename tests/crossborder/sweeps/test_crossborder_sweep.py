@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from common.errors import ChildFailedError
 from crossborder.curves.learning_curve import read_points
 from crossborder.sweeps import crossborder_sweep
 from learner.storage.rundir import read_identity
@@ -46,6 +47,17 @@ def test_a_sweep_finds_the_best_settings_and_the_same_command_again_runs_nothing
     best = yaml.safe_load((tmp_path / "sweep" / "best.yaml").read_text())
     assert best["evaluator"]["params"]["worth"] == 3.0
     assert were_resumed(tmp_path / "sweep") == {"0000/seed-0": False, "0001/seed-0": False}
+
+
+def test_a_sweep_of_which_every_trial_has_failed_fails_each_time(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failing = write_sweep(tmp_path, score={"record": "eval_nothing"})
+    for _ in range(2):
+        assert crossborder_sweep.main([str(failing), "--dir", str(tmp_path / "sweep")]) == ChildFailedError.exit_code
+        told = capsys.readouterr()
+        assert "2 of 2 trials have ended" in told.out
+        assert "crossborder-sweep: all of 2 trials failed; the output of the last one is in" in told.err
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -9), (signal.SIGTERM, 143)])

@@ -42,11 +42,19 @@ def test_a_suite_that_is_to_stop_begins_no_run(tmp_path: Path) -> None:
     assert "| good | - | - | - | 0 of 4 |" in begun.compare()
 
 
-def test_a_case_whose_first_runs_all_fail_ends_the_suite(tmp_path: Path) -> None:
-    wrong = case("a", "easy", 1.0, **{"evaluator.params.wort": 1})
-    failing = runner(tmp_path, cases=[wrong], seeds=[0, 1, 2])
-    with pytest.raises(ChildFailedError, match=r"all of 3 trials failed; .* in .*suite/a/easy/trials/0002"):
+@pytest.mark.parametrize("n_seeds", [1, 4])
+def test_a_case_whose_first_runs_all_fail_keeps_no_other_from_its_runs_and_fails_the_suite(
+    tmp_path: Path, n_seeds: int
+) -> None:
+    cases = [case("a", "easy", 1.0, **{"evaluator.params.wort": 1}), case("b", "easy", 1.0)]
+    failing, few = runner(tmp_path, cases=cases, seeds=[*range(n_seeds)]), min(n_seeds, 3)
+    told = rf"a, easy: all of {few} trials failed; the output of the last one is in .*suite/a/easy/trials/000{few - 1}"
+    with pytest.raises(ChildFailedError, match=told):
         failing.train(threading.Event(), None, jobs=1, most=None)
+    assert seeds(tmp_path) == [("b", "easy", seed) for seed in range(n_seeds)]
+    with pytest.raises(ChildFailedError, match=rf"^a, easy: all of {n_seeds} trials failed"):
+        failing.train(threading.Event(), None, jobs=1, most=None)
+    failing.train(threading.Event(), None, jobs=1, most=0)  # Asks for the table alone.
 
 
 def test_a_case_may_be_added_later_and_none_may_change(tmp_path: Path) -> None:

@@ -2,7 +2,10 @@ from __future__ import annotations
 
 import csv
 import json
+import os
+import signal
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +17,10 @@ from crossborder.curves.learning_curve import read_points
 from crossborder.sweeps.board import Board
 from crossborder.sweeps.directory import SweepDirectory
 from crossborder.sweeps.study import Claimed, SweepStudy
-from crossborder.sweeps.trial_runner import StoppedError, TrialRunner
-from tests.conftest import wait_for
-from tests.crossborder.sweeps.worth import GATE, WORTH, gate_of, make_sweep
+from crossborder.sweeps.trial_runner import CHILD, StoppedError, TrialRunner
+from learner.storage.rundir import read_identity
+from tests.conftest import children_of, wait_for
+from tests.crossborder.sweeps.worth import GATE, WORTH, gate_of, make_sweep, sign_of_waiting
 
 
 class Sweep:
@@ -66,6 +70,37 @@ def test_a_run_that_fails_ends_the_trial_and_its_last_words_are_told(
         assert sweep.run() is TrialState.FAIL
     assert "failed with exit code 2" in caplog.text
     assert "unknown option --no-such-option" in caplog.text
+
+
+@pytest.mark.own_children
+@pytest.mark.parametrize(
+    ("number", "kills", "outcome"),
+    [
+        (signal.SIGKILL, 1, TrialState.COMPLETE),
+        (signal.SIGTERM, 1, TrialState.COMPLETE),
+        (signal.SIGKILL, 2, TrialState.FAIL),
+    ],
+)
+def test_a_run_whose_process_a_signal_ends_goes_on_and_one_that_is_ended_again_fails(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, number: int, kills: int, outcome: TrialState
+) -> None:
+    sweep = Sweep(tmp_path, space={WORTH: [1.0]}, fixed={GATE: str(tmp_path / "gate")})
+    sign = sign_of_waiting(tmp_path / "gate")
+    with ThreadPoolExecutor(1) as pool:
+        ended = pool.submit(sweep.run)
+        try:
+            for _ in range(kills):
+                wait_for(sign.exists, "the run waits")
+                sign.unlink()
+                (pid,) = (pid for pid in children_of(os.getpid()) if CHILD in Path(f"/proc/{pid}/cmdline").read_text())
+                os.kill(pid, number)
+            gate_of(tmp_path / "gate", 1.0).touch()
+            assert ended.result(60) is outcome
+        finally:
+            sweep.stopping.set()
+    assert f"trial 0, seed 0: signal {number} ended it; it goes on" in caplog.text
+    assert read_identity(sweep.run_of(0)).is_resumed
+    assert [trial.value for trial in sweep.study.finished()] == [30.0 if kills == 1 else None]
 
 
 def test_a_run_whose_directory_cannot_be_written_ends_the_sweep_and_not_the_trial(tmp_path: Path) -> None:

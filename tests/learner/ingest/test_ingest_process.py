@@ -9,6 +9,7 @@ import socket
 import grpc
 import pytest
 
+from common.errors import RunDirectoryError
 from common.wire.address import split_address
 from common.wire.pb import crossborder_pb2 as pb
 from learner.loop.server import LearnerServer
@@ -66,6 +67,16 @@ def test_the_endpoints_name_the_port_of_the_metrics_that_a_restarted_process_has
         port = server.ingest.metrics_port
         assert port not in (None, 0, taken.getsockname()[1])
         assert json.loads(endpoints.read_text())["ingest_metrics_port"] == port
+
+
+def test_a_file_that_ingest_cannot_write_when_it_is_started_again_ends_the_run_with_the_reason(client: Client) -> None:
+    server = client.server
+    (server.run.dir.shared / "limits.json").unlink()
+    (server.run.dir.shared / ".limits.json.part").mkdir()
+    kill(server.ingest.pid)
+    wait_for(lambda: server.learner.life.failure is not None, "the failure")
+    assert isinstance(server.learner.life.failure, RunDirectoryError)
+    assert str(server.learner.life.failure) == f"{server.run.dir.shared}: cannot be written: Is a directory"
 
 
 def test_actors_can_hand_over_when_ingest_dies_while_the_learner_stops(make_config: MakeConfig) -> None:

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import errno
 import json
 import logging
+import os
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -67,6 +69,24 @@ def test_a_key_that_comes_now_and_then_is_averaged_over_the_times_it_came() -> N
 def test_a_record_that_would_not_join_those_of_the_learner_is_refused(record: Any, found: str) -> None:
     with pytest.raises(PluginError, match=f"^agent.opt: .*{found}"):
         RecordWindow(growing()).add(record)
+
+
+class FullDisk(Recorder):
+    def write(self, opt_steps: int, record: Mapping[str, float]) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def flush(self) -> None:
+        """Nothing was written."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def test_of_many_records_that_cannot_be_written_the_log_names_the_first(caplog: pytest.LogCaptureFixture) -> None:
+    records = RunRecords([FullDisk()], RecordWindow(growing()))
+    for opt_steps in range(3):
+        records.write(Moment(opt_steps, 0, 0.0), {"new": 1.0})
+    assert caplog.messages == ["training goes on without this record: [Errno 28] No space left on device"]
 
 
 def test_keys_beyond_the_bound_are_left_out_with_one_warning_and_the_others_go_on(

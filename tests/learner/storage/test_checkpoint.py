@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from common.lanes.building import build_env, spec_of
 from common.plugins.part_config import EnvConfig, PluginConfig
 from examples.own_parts import Corridor, TabularQ
 from learner.storage.checkpoint import Checkpoints, load_agent, load_params, load_policy, read_best
+from learner.storage.rundir import RunDir
 from tests.common.test_evaluation import Idle
 
 CONFIG = ActorConfig(
@@ -108,6 +110,19 @@ class SparseAgent(Idle):
 
     def save_params(self) -> Mapping[str, torch.Tensor]:
         return {"a": torch.zeros(3).to_sparse()}
+
+
+def test_a_policy_is_not_taken_for_one_that_was_set_aside_while_the_whole_directory_is_away(tmp_path: Path) -> None:
+    with closing(RunDir(tmp_path / "run")) as run:
+        checkpoints = Checkpoints(run.path, CONFIG, "run", guard=run.require_in_place)
+        assert not checkpoints.has("best")
+        checkpoints.save("best", dqn(seed=1))
+        run.path.rename(tmp_path / "away")
+        assert checkpoints.has("best")
+        (tmp_path / "away").rename(run.path)
+        assert checkpoints.has("best")
+        (run.path / "best").rename(run.path / "best-1")
+        assert not checkpoints.has("best")
 
 
 def test_a_place_that_cannot_be_written_is_an_error_with_its_cause(tmp_path: Path) -> None:

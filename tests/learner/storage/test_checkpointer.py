@@ -7,6 +7,7 @@ import json
 import logging
 import math
 import os
+import shutil
 import threading
 from pathlib import Path
 
@@ -213,7 +214,21 @@ def test_a_replay_that_cannot_be_synced_counts_as_a_failure(
     scene.step(at=11.0)
     scene.finish()
     assert files.counts.failures == 1
-    assert "training goes on without this checkpoint: [Errno 5] Input/output error" in caplog.messages
+    told = f"{tmp_path / 'states'}: cannot be saved: [Errno 5] Input/output error"
+    assert f"training goes on without this checkpoint: {told}" in caplog.messages
+
+
+def test_a_directory_that_is_gone_is_told_and_not_that_a_file_in_it_is_missing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse() -> None:
+        raise CheckpointError("the directory was removed")
+
+    scene = Scene(tmp_path, StateFiles(tmp_path / "states", {"run_id": "run"}, SaveCounts(), refuse))
+    shutil.rmtree(scene.memory.directory)
+    scene.step(at=11.0)
+    scene.finish()
+    assert "training goes on without this checkpoint: the directory was removed" in caplog.messages
 
 
 def test_an_agent_without_its_own_training_state_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
