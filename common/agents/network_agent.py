@@ -278,7 +278,7 @@ NormalizeRewards = Annotated[
     bool,
     Field(
         description="Whether rewards are divided by the standard deviation of the discounted return. It needs the "
-        "column info/discounted_return (see common.envs.wrappers:discounted_return)."
+        "column info/discounted_return, which the wrapper discounted_return reports and env.info names."
     ),
 ]
 
