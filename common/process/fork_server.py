@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import gc
 import importlib
 import json
@@ -38,6 +39,7 @@ log = logging.getLogger(__name__)
 IMPORT_SECONDS: Final = 120.0
 """A fork server imports, and answers, within this time, also on a host that does much else."""
 _MESSAGE_BYTES: Final = 4096
+_N_STREAMS: Final = 3
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_NAME: Final = 15
 """The numbers of prctl(2) for a signal that a process gets when its parent dies, and for the name of a process."""
@@ -60,10 +62,12 @@ class _Requests:
         self._lock = threading.Lock()
         self._socket, its_socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.settimeout(IMPORT_SECONDS)
-        with its_socket:
+        with its_socket, contextlib.ExitStack() as stack:
+            stack.enter_context(self._socket)
             fd = its_socket.fileno()
             words = (str(fd), module)
             self._server = Child(name, __name__, None, (fd, *pass_fds), env, arguments=words, directory=directory)
+            stack.pop_all()
 
     @property
     def pid(self) -> int:
@@ -108,18 +112,18 @@ class Forked:
     """One child of a fork server, with those members of ``subprocess.Popen`` that ``Child`` uses."""
 
     def __init__(self, name: str, requests: _Requests) -> None:
-        pipes = [os.pipe() for _ in range(3)]
-        (its_stdin, stdin), (stdout, its_stdout), (stderr, its_stderr) = pipes
-        its = (its_stdin, its_stdout, its_stderr)
+        fds = list[int]()
         try:
-            self.pid: int = requests.ask({"fork": name}, its)
-        except (ChildFailedError, OSError):
-            for fd in (stdin, stdout, stderr):
+            for _ in range(_N_STREAMS):
+                fds += os.pipe()
+            its_stdin, stdin, stdout, its_stdout, stderr, its_stderr = fds
+            self.pid: int = requests.ask({"fork": name}, (its_stdin, its_stdout, its_stderr))
+        except BaseException:
+            for fd in fds:
                 os.close(fd)
             raise
-        finally:
-            for fd in its:
-                os.close(fd)
+        for fd in (its_stdin, its_stdout, its_stderr):
+            os.close(fd)
         self.returncode: int | None = None
         self._requests = requests
         # Once its id is released, nobody may ask for its code: the supervisor may look while another thread ends it.
@@ -218,7 +222,7 @@ class ForkServer:
 def _serve(requests: socket.socket) -> bool:
     """Answer requests until the parent closes the socket and all children have ended; return True in each child."""
     while True:
-        message, fds, _, _ = socket.recv_fds(requests, _MESSAGE_BYTES, 3)
+        message, fds, _, _ = socket.recv_fds(requests, _MESSAGE_BYTES, _N_STREAMS)
         if not message:
             break
         request = json.loads(message)
@@ -226,6 +230,8 @@ def _serve(requests: socket.socket) -> bool:
         if "fork" in request:
             parent = os.getpid()
             try:
+                if len(fds) < _N_STREAMS:  # The kernel gives as many as this process may open.
+                    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
                 answer = os.fork()
             except OSError as error:
                 answer = [error.errno, error.strerror]
