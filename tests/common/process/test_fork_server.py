@@ -5,6 +5,7 @@ import resource
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -126,15 +127,14 @@ def test_a_process_without_descriptors_for_a_child_keeps_none_of_them(make_serve
     taken = [os.open(os.devnull, os.O_RDONLY)]
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, descriptors_of(os.getpid()))) + left + 1, hard))
     try:
-        with pytest.raises(OSError, match="Too many open files"):
+        with suppress(OSError):
             while True:
                 taken.append(os.open(os.devnull, os.O_RDONLY))
         for _ in range(left):
             os.close(taken.pop())
         with pytest.raises(OSError, match="Too many open files"):
             server.start_child("child", {"life": "obedient"})
-        for _ in range(left):
-            taken.append(os.open(os.devnull, os.O_RDONLY))
+        taken += [os.open(os.devnull, os.O_RDONLY) for _ in range(left)]
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         for fd in taken:
