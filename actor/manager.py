@@ -109,7 +109,8 @@ class ActorManager:
         patience: seconds a worker waits for its learner.
         work: of actors, or the settings of workers whose policy is an acting service.
         cores: which are divided among the workers; empty: the workers use any cores.
-        server: starts the workers, and may have begun to import; it ends with the manager. None: another one.
+        server: starts the workers, and may have begun to import; its owner ends it. None: another one, which ends with
+            the manager.
 
     Raises:
         ChildFailedError, OSError: a worker cannot be started.
@@ -132,17 +133,17 @@ class ActorManager:
         # 1. What all workers are told.
         self._boot: dict[str, Any] = {"address": address, "patience": patience, "trust": trust.model_dump(mode="json")}
         if isinstance(work, RemoteConfig):
-            module = "actor.remote_worker"
+            self._module = "actor.remote_worker"
             self._boot["remote"] = work.model_dump(mode="json")
         else:
-            module = ACTOR
+            self._module = ACTOR
             if work.models is None and n_actors > 1:
                 self.share = _open_share()
                 work = replace(work, models=None if self.share is None else self.share.path)
             self._boot |= {"evaluates": work.evaluates}
             self._boot |= {name: str(path) for name in ("record", "models") if (path := getattr(work, name))}
         # 2. Their processes: if one cannot be started, those that run already are ended.
-        self._server = server or ForkServer("worker", module)
+        self._server, self._is_own_server = server or ForkServer([self._module]), server is None
         self._cores = divide_cores(cores, n_actors)
         self._supervisors: list[Supervisor] = []
         try:
@@ -154,7 +155,7 @@ class ActorManager:
 
     def _start(self, index: int) -> Child:
         boot = {**self._boot, "cores": self._cores[index], "number": index}
-        return self._server.start_child(f"worker-{index}", boot)
+        return self._server.start_child(f"worker-{index}", self._module, boot)
 
     @property
     def restarts(self) -> int:
@@ -194,7 +195,8 @@ class ActorManager:
                 event = events.get_nowait()
                 if "stat" in event:
                     stats.append(ActorStat(**event["stat"]))
-        self._server.end()
+        if self._is_own_server:
+            self._server.end()
         if self.share is not None:
             self.share.close()
             self.share = None

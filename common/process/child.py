@@ -46,17 +46,21 @@ KEEP_BUFFERS = {
 }
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
-"""The numbers of the first two settings for mallopt(3)."""
+_M_ARENA_MAX: Final = -8
+"""The numbers of these settings for mallopt(3)."""
 
 
-def keep_buffers() -> None:
+def keep_buffers(*, arenas: int | None = None) -> None:
     """Have this process keep freed memory from now on, as ``KEEP_BUFFERS`` does for children; needs glibc.
 
-    Arenas stay as many as they are: this is for the process with the agent, whose threads should not share locks.
+    Args:
+        arenas: the most that there may be. None is for the process with the agent: its threads should not share locks.
     """
     if hasattr(libc := ctypes.CDLL(None), "mallopt"):
         libc.mallopt(_M_MMAP_THRESHOLD, 1 << 30)
         libc.mallopt(_M_TRIM_THRESHOLD, (1 << 31) - 1)
+        if arenas is not None:
+            libc.mallopt(_M_ARENA_MAX, arenas)
 
 
 Event = dict[str, Any]

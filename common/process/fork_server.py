@@ -1,17 +1,19 @@
 """Children that are forked from a process which has imported what they need.
 
 Importing torch takes a process one to three seconds of processor time and 160 MB. The **fork server** imports once, and
-forks each child. A child is there at once, and shares the memory of all that was imported.
-``python -m common.process.fork_server FD MODULE`` runs a fork server: it imports the module, answers the requests that
-come on the socket FD, and calls ``main`` of the module in each child.
+forks each child. A child is there at once, and shares the memory of all that was imported. A command that needs torch
+itself imports it first, and forks the fork server from its own process (``ForkServer.begin_here``). In all other
+processes, ``python -m common.process.fork_server FD MODULE…`` runs a fork server.
 
-A fork server has one thread, so no child inherits a lock that another thread held. (OpenBLAS, which has threads, ends
+A fork server imports its modules, answers the requests that come on the socket FD, and calls ``main`` of a module in
+each child. It has one thread, so no child inherits a lock that another thread held. (OpenBLAS, which has threads, ends
 them before a fork.) On systems other than Linux, where libraries may not survive a fork, each child is a process that
 imports for itself.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import errno
@@ -25,19 +27,23 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Any, Final, NoReturn
 
 from common.errors import ChildFailedError
-from common.process.child import Child
+from common.process.child import Child, keep_buffers
 from common.process.clocks import Deadline
-from common.process.signals import STOP_SIGNALS
+from common.process.signals import STOP_SIGNALS, leave_to_default
 from common.system import peek_exit_code, wait_for_end
 
-log = logging.getLogger(__name__)
 IMPORT_SECONDS: Final = 120.0
 """A fork server imports, and answers, within this time, also on a host that does much else."""
+NAME: Final = "fork-server"
+"""The name of the process that forks, in logs and in top(1)."""
+CHILD_ARENAS: Final = 2
+"""See ``common.process.child.KEEP_BUFFERS``."""
 _MESSAGE_BYTES: Final = 4096
 _N_STREAMS: Final = 3
 _PR_SET_PDEATHSIG: Final = 1
@@ -49,25 +55,15 @@ class _Requests:
     """One fork server and the socket on which it takes requests; any thread may ask.
 
     Args:
-        name: the fork server's in logs.
-        module: which it imports.
-        pass_fds: file descriptors that it and its children inherit.
-        env: environment variables that are added to those of this process.
-        directory: in which it and its children start.
+        start: starts the fork server, which takes requests on the socket.
     """
 
-    def __init__(
-        self, name: str, module: str, pass_fds: Sequence[int], env: Mapping[str, str] | None, directory: Path
-    ) -> None:
+    def __init__(self, start: Callable[[socket.socket], Child]) -> None:
         self._lock = threading.Lock()
         self._socket, its_socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.settimeout(IMPORT_SECONDS)
-        with its_socket, contextlib.ExitStack() as stack:
-            stack.enter_context(self._socket)
-            fd = its_socket.fileno()
-            words = (str(fd), module)
-            self._server = Child(name, __name__, None, (fd, *pass_fds), env, arguments=words, directory=directory)
-            stack.pop_all()
+        with its_socket:
+            self._server = start(its_socket)
 
     @property
     def pid(self) -> int:
@@ -77,7 +73,7 @@ class _Requests:
     def has_ended(self) -> bool:
         return self._server.poll() is not None
 
-    def ask(self, request: Mapping[str, Any], fds: tuple[int, ...] = ()) -> Any:
+    def ask(self, request: Mapping[str, Any], fds: Sequence[int] = ()) -> Any:
         """Send a request, and return the answer.
 
         Raises:
@@ -101,6 +97,14 @@ class _Requests:
             raise OSError(*answer)
         return answer
 
+    def find_code(self, pid: int, releases: bool) -> int | None:
+        """The exit code of a child of the fork server, as ``_find_code``."""
+        try:
+            code: int | None = self.ask({"code": pid, "releases": releases})
+        except ChildFailedError:  # When the fork server dies, the kernel kills its children.
+            return -signal.SIGKILL
+        return code
+
     def end(self) -> None:
         """End the fork server at once, even if it still imports: it has nothing to lose."""
         self._socket.close()
@@ -108,16 +112,30 @@ class _Requests:
         self._server.end(1.0)
 
 
-class Forked:
-    """One child of a fork server, with those members of ``subprocess.Popen`` that ``Child`` uses."""
+def _find_code(pid: int, releases: bool) -> int | None:
+    """The exit code of a child of this process, or None while it runs; its process id may be released with it."""
+    code = peek_exit_code(pid)
+    if code is not None and releases:
+        os.waitpid(pid, 0)
+    return code
 
-    def __init__(self, name: str, requests: _Requests) -> None:
+
+class Forked:
+    """One forked process, with those members of ``subprocess.Popen`` that ``Child`` uses.
+
+    Args:
+        fork: forks it, with the descriptors of its ends of three pipes: stdin, stdout and stderr; returns its id.
+        find_code: its exit code by its id, or None while it runs; releases its id with the code if the second argument
+            says so, and is not called after that.
+    """
+
+    def __init__(self, fork: Callable[[Sequence[int]], int], find_code: Callable[[int, bool], int | None]) -> None:
         fds = list[int]()
         try:
             for _ in range(_N_STREAMS):
                 fds += os.pipe()
             its_stdin, stdin, stdout, its_stdout, stderr, its_stderr = fds
-            self.pid: int = requests.ask({"fork": name}, (its_stdin, its_stdout, its_stderr))
+            self.pid: int = fork((its_stdin, its_stdout, its_stderr))
         except BaseException:
             for fd in fds:
                 os.close(fd)
@@ -125,7 +143,7 @@ class Forked:
         for fd in (its_stdin, its_stdout, its_stderr):
             os.close(fd)
         self.returncode: int | None = None
-        self._requests = requests
+        self._find_code = find_code
         # Once its id is released, nobody may ask for its code: the supervisor may look while another thread ends it.
         self._lock = threading.Lock()
         self.stdin: IO[str] | None = open(stdin, "w", encoding="utf-8")  # noqa: PTH123, SIM115 - a descriptor, which ``Child`` closes
@@ -157,29 +175,26 @@ class Forked:
         with self._lock:
             if self.returncode is not None:
                 return self.returncode
-            try:
-                code: int | None = self._requests.ask({"code": self.pid, "releases": releases})
-            except ChildFailedError:  # When the fork server dies, the kernel kills its children.
-                code = -signal.SIGKILL
+            code = self._find_code(self.pid, releases)
             if releases:
                 self.returncode = code
             return code
 
 
 class ForkServer:
-    """Starts children of one kind, which are forked from one process; from any thread.
+    """Starts children, which are forked from one process; from any thread.
 
     Args:
-        name: of the kind, in logs.
-        module: the module that the children run; it has a function ``main`` without arguments.
-        pass_fds: file descriptors that they inherit.
+        modules: the modules that the children run, which the fork server imports first; each has a function ``main``
+            without arguments.
+        pass_fds: file descriptors that the children inherit.
         env: environment variables that are added to those of this process.
     """
 
     def __init__(
-        self, name: str, module: str, pass_fds: Sequence[int] = (), env: Mapping[str, str] | None = None
+        self, modules: Sequence[str], pass_fds: Sequence[int] = (), env: Mapping[str, str] | None = None
     ) -> None:
-        self._name, self._module, self._pass_fds, self._env = name, module, pass_fds, env
+        self._modules, self._pass_fds, self._env = modules, pass_fds, env or {}
         self._directory = Path.cwd()  # Users' parts are found there, whatever an environment in this process does.
         self._lock = threading.Lock()
         self._requests: _Requests | None = None
@@ -195,22 +210,68 @@ class ForkServer:
             if self._requests is not None and self._requests.has_ended:
                 self.end()
             if self._requests is None and sys.platform == "linux":
-                name = f"{self._name}-imports"
-                self._requests = _Requests(name, self._module, self._pass_fds, self._env, self._directory)
+                self._requests = _Requests(self._start_python)
 
-    def start_child(self, name: str, boot: Mapping[str, Any]) -> Child:
-        """Start a child, whose first line on stdin is ``boot``.
+    def begin_here(self, module: str) -> None:
+        """Import a module, and then fork the process that forks children from this one, whose memory it shares.
+
+        Call this in the main thread of a process that has run only our code, and opened no device. If it has another
+        thread, or on systems other than Linux, this is ``begin``.
+        """
+        if threading.active_count() == 1 and sys.platform == "linux":
+            # A search for garbage would write to the pages of all objects, and each process would copy them.
+            gc.disable()
+            try:
+                importlib.import_module(module)
+                gc.freeze()
+                with self._lock:
+                    self._requests = _Requests(self._fork_here)
+            finally:
+                gc.enable()
+        else:
+            self.begin()
+
+    def _start_python(self, requests: socket.socket) -> Child:
+        fds, words = (requests.fileno(), *self._pass_fds), (str(requests.fileno()), *self._modules)
+        return Child(NAME, __name__, None, fds, self._env, arguments=words, directory=self._directory)
+
+    def _fork_here(self, requests: socket.socket) -> Child:
+        return Child(NAME, __name__, None, fork=lambda: Forked(partial(self._fork_server, requests), _find_code))
+
+    def _fork_server(self, requests: socket.socket, streams: Sequence[int]) -> int:
+        """Fork the fork server from this process and return its id; neither it nor its children return from this."""
+        sys.stdout.flush()
+        sys.stderr.flush()
+        signals = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+
+        def serve() -> int:
+            _become(NAME, streams)
+            _forget_caller({requests.fileno(), *self._pass_fds})
+            os.environ.update(self._env)
+            return _run(requests, self._modules, signals)
+
+        try:
+            pid = os.fork()
+            if pid == 0:
+                _end_with_code_of(serve)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, signals)
+        return pid
+
+    def start_child(self, name: str, module: str, boot: Mapping[str, Any]) -> Child:
+        """Start a child that runs one of the modules, and whose first line on stdin is ``boot``.
 
         Raises:
-            ChildFailedError: the fork server cannot import the module, or was killed just now; the next call starts
+            ChildFailedError: the fork server cannot import the modules, or was killed just now; the next call starts
                 another one.
             OSError: the host has no process or memory for it.
         """
         self.begin()
         requests = self._requests
         if requests is None:
-            return Child(name, self._module, boot, self._pass_fds, self._env, directory=self._directory)
-        return Child(name, self._module, boot, fork=lambda: Forked(name, requests))
+            return Child(name, module, boot, self._pass_fds, self._env, directory=self._directory)
+        fork = partial(requests.ask, {"fork": name, "module": module})
+        return Child(name, module, boot, fork=lambda: Forked(fork, requests.find_code))
 
     def end(self) -> None:
         """End the process that forks; its children have ended before."""
@@ -219,8 +280,35 @@ class ForkServer:
             self._requests = None
 
 
-def _serve(requests: socket.socket) -> bool:
-    """Answer requests until the parent closes the socket and all children have ended; return True in each child."""
+def _run(requests: socket.socket, modules: Sequence[str], signals: Collection[int]) -> int:
+    """Run a fork server, and in the processes that it forks a child; return the exit code.
+
+    Args:
+        requests: from the process that started it.
+        modules: to be imported before the first fork.
+        signals: that are blocked in children.
+    """
+    # A search for garbage would write to the pages of all objects, and each child would copy them.
+    gc.disable()
+    for module in modules:
+        importlib.import_module(module)
+    gc.freeze()
+    asked = _serve(requests)
+    if asked is None:
+        return 0
+    gc.enable()
+    signal.pthread_sigmask(signal.SIG_SETMASK, signals)
+    keep_buffers(arenas=CHILD_ARENAS)
+    code: int = importlib.import_module(asked).main()
+    return code
+
+
+def _serve(requests: socket.socket) -> str | None:
+    """Answer requests until the parent closes the socket and all children have ended.
+
+    Returns:
+        In each child, the module that it runs; in the fork server, None.
+    """
     while True:
         message, fds, _, _ = socket.recv_fds(requests, _MESSAGE_BYTES, _N_STREAMS)
         if not message:
@@ -237,14 +325,13 @@ def _serve(requests: socket.socket) -> bool:
                 answer = [error.errno, error.strerror]
             if answer == 0:
                 requests.close()
-                _become_child(request["fork"], parent, fds)
-                return True
+                _become(request["fork"], fds)
+                _end_with(parent)
+                return str(request["module"])
             for fd in fds:
                 os.close(fd)
         else:
-            answer = peek_exit_code(request["code"])
-            if answer is not None and request["releases"]:
-                os.waitpid(request["code"], 0)
+            answer = _find_code(request["code"], request["releases"])
         try:
             requests.sendall(json.dumps(answer).encode())
         except BrokenPipeError:  # The parent has ended since it asked.
@@ -252,18 +339,14 @@ def _serve(requests: socket.socket) -> bool:
     with contextlib.suppress(ChildProcessError):  # There is none left.
         while True:
             os.wait()
-    return False
+    return None
 
 
-def _become_child(name: str, parent: int, fds: list[int]) -> None:
-    """Be a process of its own in what the fork server shares with it: session, name, descriptors, random numbers."""
+def _become(name: str, streams: Sequence[int]) -> None:
+    """Be a process of its own in what a fork shares: session, name, descriptors 0 to 2, random numbers."""
     os.setsid()
-    libc = ctypes.CDLL(None)
-    libc.prctl(_PR_SET_NAME, name.encode())  # As top(1) shows it; the kernel cuts it off after 15 bytes.
-    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # It died before the line above.
-        os.kill(os.getpid(), signal.SIGKILL)
-    for number, fd in enumerate(fds):
+    ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode())  # As top(1) shows it; the kernel cuts it off after 15 bytes.
+    for number, fd in enumerate(streams):
         os.dup2(fd, number)
         os.close(fd)
     # Python seeds its own random numbers anew in a forked process. Those of numpy would be the same in all children.
@@ -271,21 +354,54 @@ def _become_child(name: str, parent: int, fds: list[int]) -> None:
         numpy.random.seed()
 
 
+def _end_with(parent: int) -> None:
+    """Have the kernel kill this process when its parent ends."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # It ended before the line above.
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _end_with_code_of(run: Callable[[], int]) -> NoReturn:
+    """Call a function in a process that was forked from the middle of a command, then end it as Python would.
+
+    The rest of the command is not the work of this process: nothing that is raised reaches the caller.
+    """
+    code = 1
+    try:
+        try:
+            code = run()
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        except BaseException:  # noqa: BLE001 - as Python does it
+            sys.excepthook(*sys.exc_info())
+        # As ``multiprocessing`` does it: threads are waited for, then come the functions registered with ``atexit``.
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(code & 0xFF)
+
+
+def _forget_caller(kept: Collection[int]) -> None:
+    """Leave to the command its descriptors, but for those that are kept, its handlers of signals, log and streams."""
+    for fd in [int(each.name) for each in Path("/proc/self/fd").iterdir()]:
+        if fd > 2 and fd not in kept:
+            with contextlib.suppress(OSError):  # The list had a descriptor of its own.
+                os.close(fd)
+    leave_to_default()
+    logging.getLogger().handlers.clear()
+    sys.stdin, sys.stdout, sys.stderr = (
+        open(fd, mode, encoding="utf-8", errors=errors, closefd=False)  # noqa: SIM115 - as Python opens them
+        for fd, mode, errors in ((0, "r", "strict"), (1, "w", "strict"), (2, "w", "backslashreplace"))
+    )
+
+
 def main() -> int:
     """Run a fork server, or in the processes that it forks a child; return the exit code."""
     # The parent says when this process ends. A signal that a whole job gets waits here; children begin without it.
     signals = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
-    requests, name = socket.socket(fileno=int(sys.argv[1])), sys.argv[2]
-    # A search for garbage would write to the pages of all objects, and each child would copy them.
-    gc.disable()
-    module = importlib.import_module(name)
-    gc.freeze()
-    if not _serve(requests):
-        return 0
-    gc.enable()
-    signal.pthread_sigmask(signal.SIG_SETMASK, signals)
-    code: int = module.main()
-    return code
+    return _run(socket.socket(fileno=int(sys.argv[1])), sys.argv[2:], signals)
 
 
 if __name__ == "__main__":

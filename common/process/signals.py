@@ -63,6 +63,13 @@ def leave_to_parent() -> None:
         _handle(number, _do_nothing)
 
 
+def leave_to_default() -> None:
+    """Give the signals that this process handles their default handling again: it was forked, and handles none."""
+    for number in _handlers:
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    _handlers.clear()
+
+
 def _do_nothing(_number: int, _frame: FrameType | None) -> None:
     return None
 

@@ -12,7 +12,6 @@ from rich.console import Console
 from actor.manager import ACTOR
 from common.config.run_config import RunConfig
 from common.process.command import Parser, at_least
-from common.process.fork_server import ForkServer
 from common.process.signals import StopSignals
 from learner.commands import server_orders, server_set_best_aside, server_status
 from learner.commands.standby import keep_running
@@ -61,6 +60,10 @@ EXAMPLES = """\
 """
 
 
+SERVER: Final = "learner.loop.server"
+"""The module that trains; it imports torch."""
+
+
 def parser() -> Parser:
     """The command's options."""
     made = make_training_parser("learner-server", __doc__, EXAMPLES)
@@ -103,7 +106,6 @@ class _Training:
 
     def __init__(self, stack: ExitStack, coming_ingest: ComingIngest | None) -> None:
         self._stack, self._coming_ingest = stack, coming_ingest
-        self._coming_actors: ForkServer | None = None
         self._place = Place()
         self.has_ended_as_rank = False
         """Whether this process, one of several ranks, has ended its training in order."""
@@ -114,12 +116,10 @@ class _Training:
         return self._place.adapt(config)
 
     def prepare(self, arguments: argparse.Namespace) -> None:
-        """Have ingest and local actors import what they need, while this process imports torch and its parts."""
-        self._coming_ingest = self._coming_ingest or self._stack.enter_context(ComingIngest())
-        if arguments.local_actors:
-            self._coming_actors = ForkServer("worker", ACTOR)
-            self._stack.callback(self._coming_actors.end)
-            self._coming_actors.begin()
+        """Import torch, and fork the process that forks ingest and local actors: it has torch, and imports the rest."""
+        if self._coming_ingest is None:
+            others = [ACTOR] if arguments.local_actors else []
+            self._coming_ingest = self._stack.enter_context(ComingIngest(others, here=SERVER))
 
     def run(
         self, config: RunConfig, arguments: argparse.Namespace, console: Console | None, signals: StopSignals
@@ -136,7 +136,6 @@ class _Training:
             resume=resume,
             origin=origin,
             coming_ingest=coming,
-            coming_actors=self._coming_actors,
             place=self._place,
             when_met=signals.hold,
         ) as server:

@@ -1,7 +1,7 @@
 """How the trainer starts its ingest process, keeps it running, wakes it and ends it.
 
 A process that imports what ingest needs is started first, while the trainer builds its parts (``ComingIngest``).
-Ingest is forked from it, and forked again if ingest dies.
+Ingest is forked from it, and forked again if ingest dies. So are the learner's local actors.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from learner.shared.control import ControlBlock
 log = logging.getLogger(__name__)
 READY_SECONDS = 120.0
 """Seconds for ingest to import what it needs and to listen, also on a host that does much else."""
+_MODULE = "learner.ingest.ingest_child"
 _ENVIRONMENT = {
     # At a lower level each failed TLS handshake would be a line in the log, and any stranger can cause one.
     "GRPC_VERBOSITY": os.environ.get("GRPC_VERBOSITY", "ERROR"),
@@ -36,13 +37,21 @@ class ComingIngest:
     """The bells between trainer and ingest, its port, and the process that forks ingest: a context manager.
 
     This object outlives each ingest process.
+
+    Args:
+        others: the modules of other children, which are forked from the same process.
+        here: a module that this process imports first, to share its memory with the process that forks (see
+            ``ForkServer.begin_here``); None: a new Python imports all.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, others: Sequence[str] = (), *, here: str | None = None) -> None:
         self.trainer_bell, self.ingest_bell = Bell.create(), Bell.create()
         self.fds = (self.trainer_bell.write_fd, self.ingest_bell.read_fd)
-        self.server = ForkServer("ingest", "learner.ingest.ingest_child", self.fds, _ENVIRONMENT)
-        self.server.begin()
+        self.server = ForkServer([_MODULE, *others], self.fds, _ENVIRONMENT)
+        if here is None:
+            self.server.begin()
+        else:
+            self.server.begin_here(here)
         self._stack = ExitStack()
 
     def hold_ports(self, addresses: Sequence[str]) -> list[str]:
@@ -102,7 +111,7 @@ class IngestProcess:
         self._supervisor = Supervisor(self._start, on_failure, is_hung=self._is_hung)
 
     def _start(self) -> Child:
-        child = self._server.start_child("ingest", self._boot)
+        child = self._server.start_child("ingest", _MODULE, self._boot)
         try:
             ready = child.next_event(READY_SECONDS)
         except CrossborderError:

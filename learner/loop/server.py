@@ -25,13 +25,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 
-from actor.manager import ActorManager, ActorWork
+from actor.manager import ACTOR, ActorManager, ActorWork
 from actor.stat import ActorStat
 from common.config.run_config import FREE_PORTS, RunConfig
 from common.config.server_config import ServerConfig
 from common.cores import divide_cores, write_cores
 from common.errors import ConfigError, CrossborderError, DivergedError
-from common.process.fork_server import ForkServer
 from common.wire.endpoints import listen_at_first, require_free_port
 from common.wire.trust import ANY, Trust
 from learner.evaluation.scoring import CANDIDATES, ActorScoring
@@ -83,8 +82,8 @@ class LearnerServer(Opened):
         local_actors: number of actor workers to run on this host.
         resume: resume the run in ``run_dir``, if there is one.
         origin: where a new run begins from.
-        coming_ingest: a process that forks ingest, which the caller closes; None starts such a process.
-        coming_actors: starts the local actors, and may have begun to import; None: another one.
+        coming_ingest: a process that forks ingest and the local actors, which the caller closes; None starts such a
+            process.
         place: of this process among the ranks, whose own configuration is ``config``; None: it trains alone.
         when_met: called once the ranks have found each other; from then on a rank that ends alone stops all others.
 
@@ -101,7 +100,6 @@ class LearnerServer(Opened):
         resume: bool = False,
         origin: Origin | None = None,
         coming_ingest: ComingIngest | None = None,
-        coming_actors: ForkServer | None = None,
         place: Place | None = None,
         when_met: Callable[[], None] = do_nothing,
     ) -> None:
@@ -109,7 +107,7 @@ class LearnerServer(Opened):
         self.local_actors: ActorManager | None = None
         with ExitStack() as stack:
             # 1. The run directory; several ranks meet before.
-            self._coming_ingest = coming_ingest or stack.enter_context(ComingIngest())
+            self._coming_ingest = coming_ingest or stack.enter_context(ComingIngest([ACTOR] if local_actors else []))
             group = self._open_group(stack, when_met)
             directory, earlier, beginning = open_rank(config, stack, group, resume=resume, origin=origin)
             self._require_free_ports()
@@ -144,15 +142,16 @@ class LearnerServer(Opened):
                 self.ranks.listen(self.learner, self.ingest.address, directory.shared)
             # 6. Local actors.
             if local_actors:
-                self.local_actors = self._start_local_actors(local_actors, coming_actors, ending_local_actors)
+                self.local_actors = self._start_local_actors(local_actors, ending_local_actors)
             run.write_config()
             self._stack = stack.pop_all()
 
-    def _start_local_actors(self, n: int, server: ForkServer | None, stack: ExitStack) -> ActorManager:
+    def _start_local_actors(self, n: int, stack: ExitStack) -> ActorManager:
         """Start actors on this host, which read models from the trainer's slots; ``stack`` ends them."""
         trust, work = local_trust(self.config.server), ActorWork(models=self.run.dir.shared / "models")
         cores = divide_cores(self.run.cores_left, self.place.n_local)[self.place.local_rank]
         address, fail = self.ingest.local_address, self.learner.fail
+        server = self._coming_ingest.server
         manager = ActorManager(address, n, fail, trust, work=work, cores=cores, server=server)
         stack.callback(manager.stop_and_join, LEAVE_SECONDS)
         return manager

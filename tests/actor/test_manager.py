@@ -77,7 +77,7 @@ def test_workers_on_the_learners_host_read_the_trainers_slots_and_fetch_nothing(
 
 
 def test_workers_are_forked_from_a_process_that_began_before_the_learner_listened(host: LearnerServer) -> None:
-    server = ForkServer("worker", ACTOR)
+    server = ForkServer([ACTOR])
     server.begin()
     begun = server.pid
     assert begun is not None
@@ -91,6 +91,8 @@ def test_workers_are_forked_from_a_process_that_began_before_the_learner_listene
         assert set(children_of(begun)) == {*manager.pids}
     finally:
         manager.stop_and_join(PATIENCE)
+        assert is_alive(begun), "whoever made it ends it"
+        server.end()
     assert not is_alive(begun)
 
 

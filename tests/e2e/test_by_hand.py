@@ -11,7 +11,7 @@ import pytest
 
 from learner.shared.actor_table import map_actor_table
 from learner.shared.control import ControlBlock
-from tests.conftest import Command, descendants_of, endpoints, free_port, is_alive, kill, wait_for
+from tests.conftest import Command, children_of, descendants_of, endpoints, free_port, is_alive, kill, named, wait_for
 from tests.learner.scrapes import scrape
 
 Start = Callable[..., Command]
@@ -127,10 +127,11 @@ def test_when_the_trainer_is_killed_no_child_is_left(start: Start, write_config:
     run_dir = tmp_path / "run"
     server = start("learner-server", "--config", str(write_config(**CALM)), "--local-actors", "1")
     wait_for(lambda: steps_by_actor(run_dir), "the actor joins")
-    children = descendants_of(server.process.pid)
-    assert len(children) == 4  # Ingest and the actor, and the processes from which they are forked.
+    (forks,) = children_of(server.process.pid)
+    children = children_of(forks)
+    assert [*named("ingest", forks), *named("worker-0", forks)] == children, "both share the memory of one process"
     kill(server.process.pid)
-    wait_for(lambda: not any(is_alive(pid) for pid in children), "ingest and the actor end themselves")
+    wait_for(lambda: not any(is_alive(pid) for pid in [forks, *children]), "ingest and the actor end themselves")
 
 
 def test_an_actor_outlives_its_learner_and_joins_the_next_run_at_the_same_address(

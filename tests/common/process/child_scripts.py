@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import json
 import logging
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -176,11 +178,59 @@ def parent_of_forked(boot: dict[str, Any]) -> int:
     """Starts a child by a fork server, and sends both process ids and the file to which the child says goodbye."""
     from common.process.fork_server import ForkServer
 
-    server = ForkServer("forked", MODULE)
-    child = server.start_child("forked", {"life": "writing_goodbye", "path": boot["path"]})
+    server = ForkServer([MODULE])
+    child = server.start_child("forked", MODULE, {"life": "writing_goodbye", "path": boot["path"]})
     tell(child=child.next_event(30)["pid"], server=server.pid)
     threading.Event().wait()
     return 0
+
+
+def parent_here(boot: dict[str, Any]) -> int:
+    """Forks a fork server from itself; sends what a child says and how it ends.
+
+    It handles signals, and has a pipe open that is its own. With ``threaded`` it has another thread.
+    """
+    from common.process.fork_server import ForkServer
+    from common.process.signals import StopSignals
+
+    StopSignals()
+    reader, writer = os.pipe()
+    if boot["threaded"]:
+        threading.Thread(target=threading.Event().wait, daemon=True).start()
+    server = ForkServer([MODULE])
+    server.begin_here("colorsys")
+    child = server.start_child("forked", MODULE, boot["child"])
+    tell(said=child.next_event(30), server=server.pid, has_imported="colorsys" in sys.modules)
+    os.close(writer)
+    ended, _, _ = select.select([reader], [], [], 10)
+    tell(is_its_own=bool(ended), code=child.end(30))
+    return listening(boot)
+
+
+def looking_around(boot: dict[str, Any]) -> int:
+    """Tells what it has from the process that forked it; at its end a thread and ``atexit`` write a file each."""
+    import atexit
+
+    path = Path(boot["path"])
+    atexit.register((path / "atexit").write_text, "called")
+
+    def write_late() -> None:
+        sys.stdin.read()
+        (path / "thread").write_text("waited for")
+
+    threading.Thread(target=write_late).start()
+    handlers = [str(signal.getsignal(number)) for number in (signal.SIGINT, signal.SIGTERM)]
+    tell(
+        descriptors=sorted(int(each.name) for each in Path("/proc/self/fd").iterdir())[:-1],
+        handlers=handlers,
+        log=len(logging.getLogger().handlers),
+        has_colorsys="colorsys" in sys.modules,
+        collects=gc.isenabled(),
+        name=Path("/proc/self/comm").read_text().strip(),
+    )
+    if boot["raises"]:
+        raise RuntimeError("no end in order")
+    return 7
 
 
 def writing_goodbye(boot: dict[str, Any]) -> int:

@@ -31,7 +31,7 @@ def make_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeServer]:
     made: list[ForkServer] = []
 
     def _make_server(module: str = MODULE) -> ForkServer:
-        made.append(ForkServer("child", module))
+        made.append(ForkServer([module]))
         return made[-1]
 
     yield _make_server
@@ -45,7 +45,7 @@ def start(make_server: MakeServer) -> Iterator[Callable[..., Child]]:
     server, children = make_server(), list[Child]()
 
     def _start(life: str, **boot: object) -> Child:
-        children.append(server.start_child(f"child-{life}", {"life": life, **boot}))
+        children.append(server.start_child(f"child-{life}", MODULE, {"life": life, **boot}))
         return children[-1]
 
     yield _start
@@ -59,7 +59,7 @@ def test_children_are_forked_from_one_process_and_get_their_boot_lines(make_serv
     forks = server.pid
     assert forks is not None
     boots = [{"life": "obedient", "text": "ü\n"}, {"life": "obedient"}]
-    children = [server.start_child("child", boot) for boot in boots]
+    children = [server.start_child("child", MODULE, boot) for boot in boots]
     said = [child.next_event(PATIENCE) for child in children]
     assert said == [{"pid": child.pid, "boot": boot} for child, boot in zip(children, boots, strict=True)]
     assert children_of(forks) == [child.pid for child in children]
@@ -122,7 +122,7 @@ def descriptors_of(pid: int) -> list[str]:
 @pytest.mark.parametrize("left", range(6))
 def test_a_process_without_descriptors_for_a_child_keeps_none_of_them(make_server: MakeServer, left: int) -> None:
     server = make_server()
-    server.start_child("child", {"life": "obedient"}).end(PATIENCE)
+    server.start_child("child", MODULE, {"life": "obedient"}).end(PATIENCE)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     taken = [os.open(os.devnull, os.O_RDONLY)]
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, descriptors_of(os.getpid()))) + left + 1, hard))
@@ -133,7 +133,7 @@ def test_a_process_without_descriptors_for_a_child_keeps_none_of_them(make_serve
         for _ in range(left):
             os.close(taken.pop())
         with pytest.raises(OSError, match="Too many open files"):
-            server.start_child("child", {"life": "obedient"})
+            server.start_child("child", MODULE, {"life": "obedient"})
         taken += [os.open(os.devnull, os.O_RDONLY) for _ in range(left)]
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
@@ -144,17 +144,17 @@ def test_a_process_without_descriptors_for_a_child_keeps_none_of_them(make_serve
 @pytest.mark.parametrize("left", range(3))
 def test_a_fork_server_without_descriptors_for_a_child_says_so_and_goes_on(make_server: MakeServer, left: int) -> None:
     server = make_server()
-    server.start_child("child", {"life": "obedient"}).end(PATIENCE)
+    server.start_child("child", MODULE, {"life": "obedient"}).end(PATIENCE)
     assert server.pid is not None
     before = descriptors_of(server.pid)
     limits = resource.prlimit(server.pid, resource.RLIMIT_NOFILE)
     free = [number for number in range(100) if str(number) not in before]
     resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (free[left], limits[1]))
     with pytest.raises(OSError, match="Too many open files"):
-        server.start_child("child", {"life": "obedient"})
+        server.start_child("child", MODULE, {"life": "obedient"})
     assert descriptors_of(server.pid) == before
     resource.prlimit(server.pid, resource.RLIMIT_NOFILE, limits)
-    assert server.start_child("child", {"life": "obedient"}).end(PATIENCE) == 0
+    assert server.start_child("child", MODULE, {"life": "obedient"}).end(PATIENCE) == 0
 
 
 def test_children_draw_other_random_numbers_and_take_signals(start: Callable[..., Child]) -> None:
@@ -169,21 +169,21 @@ def test_what_is_imported_leaves_no_thread_whose_locks_a_child_would_inherit(
     make_server: MakeServer, module: str
 ) -> None:
     server = make_server(module)
-    child = server.start_child("child", {})
+    child = server.start_child("child", module, {})
     assert len([*Path(f"/proc/{server.pid}/task").iterdir()]) == 1
     child.end(0)
 
 
 def test_a_module_that_cannot_be_imported_is_an_error(make_server: MakeServer) -> None:
     with pytest.raises(ChildFailedError, match="ended with exit code 1"):
-        make_server("no_such_module").start_child("child", {})
+        make_server("no_such_module").start_child("child", "no_such_module", {})
 
 
 def test_when_the_fork_server_dies_its_children_die_and_the_next_child_has_another_one(
     make_server: MakeServer,
 ) -> None:
     server = make_server()
-    child = server.start_child("child", {"life": "obedient"})
+    child = server.start_child("child", MODULE, {"life": "obedient"})
     child.next_event(PATIENCE)
     first = server.pid
     assert first is not None
@@ -192,7 +192,7 @@ def test_when_the_fork_server_dies_its_children_die_and_the_next_child_has_anoth
     assert child.end(0) == -signal.SIGKILL
     wait_for(lambda: not is_alive(child.pid), "the kernel kills it")
     wait_for(lambda: not is_alive(first), "the end of the fork server")
-    following = server.start_child("child", {"life": "obedient"})
+    following = server.start_child("child", MODULE, {"life": "obedient"})
     assert following.next_event(PATIENCE)["pid"] == following.pid
     assert server.pid not in (None, first)
     assert following.end(PATIENCE) == 0
@@ -218,6 +218,64 @@ def test_a_child_starts_in_the_directory_in_which_its_server_was_made(
     monkeypatch.chdir(tmp_path)
     server = make_server()
     monkeypatch.chdir(ROOT)
-    child = server.start_child("child", {"life": "obedient"})
+    child = server.start_child("child", MODULE, {"life": "obedient"})
     assert Path(f"/proc/{child.pid}/cwd").readlink() == tmp_path
     child.end(PATIENCE)
+
+
+@pytest.fixture
+def here(start_child: StartChild, tmp_path: Path) -> Callable[..., tuple[dict[str, Any], dict[str, Any], Child]]:
+    """A process that forks a fork server from itself, and what it has said of the life and of the end of a child."""
+
+    def _here(*, threaded: bool = False, raises: bool = False) -> tuple[dict[str, Any], dict[str, Any], Child]:
+        child = {"life": "looking_around", "path": str(tmp_path), "raises": raises}
+        parent = start_child("parent_here", threaded=threaded, child=child)
+        return parent.next_event(PATIENCE), parent.next_event(PATIENCE), parent
+
+    return _here
+
+
+def test_a_fork_server_that_is_forked_from_a_command_shares_imports_and_nothing_else(
+    here: Callable[..., tuple[dict[str, Any], dict[str, Any], Child]], tmp_path: Path
+) -> None:
+    life, end, _ = here()
+    assert life["has_imported"]
+    assert life["said"] == {
+        "descriptors": [0, 1, 2],
+        "handlers": [str(signal.default_int_handler), str(signal.SIG_DFL)],
+        "log": 0,
+        "has_colorsys": True,
+        "collects": True,
+        "name": "forked",
+    }
+    assert Path(f"/proc/{life['server']}/comm").read_text().strip() == fork_server.NAME
+    assert end == {"is_its_own": True, "code": 7}
+    assert (tmp_path / "thread").read_text() == "waited for"
+    assert (tmp_path / "atexit").read_text() == "called"
+
+
+def test_the_exception_of_a_child_of_a_command_is_its_end_alone(
+    here: Callable[..., tuple[dict[str, Any], dict[str, Any], Child]],
+) -> None:
+    _, end, parent = here(raises=True)
+    assert end["code"] == 1
+    parent.tell({"still": "there"})
+    assert parent.next_event(PATIENCE) == {"heard": {"still": "there"}}
+
+
+def test_a_command_with_another_thread_has_python_started_for_the_fork_server(
+    here: Callable[..., tuple[dict[str, Any], dict[str, Any], Child]],
+) -> None:
+    life, end, _ = here(threaded=True)
+    assert not life["has_imported"]
+    assert not life["said"]["has_colorsys"]
+    assert life["said"]["descriptors"] == [0, 1, 2]
+    assert end["code"] == 7
+
+
+def test_when_a_command_is_killed_the_fork_server_that_it_forked_ends(
+    here: Callable[..., tuple[dict[str, Any], dict[str, Any], Child]],
+) -> None:
+    life, _, parent = here()
+    kill(parent.pid)
+    wait_for(lambda: not is_alive(life["server"]), "nobody asks it any more")

@@ -85,6 +85,7 @@ for number in range(30_000):
 Path(done).touch()
 sys.stdin.readline()
 logging.getLogger("kettle").info("30000 last")
+sys.stdin.readline()
 """
 
 
@@ -101,10 +102,14 @@ def test_a_log_that_nobody_reads_keeps_its_order_and_says_how_many_lines_were_le
     assert process.stdin is not None
     assert process.stderr is not None
     wait_for((tmp_path / "done").exists, "the end of logging")
-    first = [process.stderr.readline() for _ in range(5_000)]  # Then there is room for the last line.
+    lines = [process.stderr.readline() for _ in range(5_000)]  # Then there is room for the last line.
     process.stdin.write("\n")
-    process.stdin.close()
-    lines = [*first, *process.stderr]
+    process.stdin.flush()
+    for line in process.stderr:
+        lines.append(line)
+        if "30000 last" in line:
+            break
+    process.stdin.close()  # Only now: a process that ends waits for a second for its reader.
     process.stderr.close()
     assert process.wait(PATIENCE) == 0
     if form == "json":
@@ -122,7 +127,7 @@ def test_a_terminal_that_hangs_stops_nobody(tmp_path: Path) -> None:
     process = start_logging(tmp_path / "done", "text", given)
     os.close(given)
     wait_for((tmp_path / "done").exists, "the end of logging")
-    process.communicate("\n", timeout=PATIENCE)
+    process.communicate("\n\n", timeout=PATIENCE)
     assert process.returncode == 0
     os.close(terminal)
 
