@@ -106,7 +106,7 @@ class Pair:
         self._metrics = f"http://127.0.0.1:{endpoints['ingest_metrics_port']}/metrics"
         self.run_dir, self.learner = run_dir, learner
         self._actor, self._log = acts, run_dir.parent / "actor.log"
-        self._ingest = child_of(child_of(learner, "learner.ingest"), "learner.ingest")  # It is forked from the first.
+        self._ingest = ingest_of(learner)
 
     def _read_metrics(self) -> str:
         with urllib.request.urlopen(self._metrics, timeout=PATIENCE) as answer:  # noqa: S310 - of our own host
@@ -173,6 +173,17 @@ def child_of(parent: int, module: str) -> int:
             if module.encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
                 return int(pid)
     raise SystemExit(f"expected process {parent} to run {module}, found no such child")
+
+
+def ingest_of(learner: int) -> int:
+    """The process that is named ``ingest`` below a learner."""
+    below = [learner]
+    for parent in below:  # The list grows by the children of each.
+        if Path(f"/proc/{parent}/comm").read_text() == "ingest\n":
+            return parent
+        for path in Path(f"/proc/{parent}/task").glob("*/children"):
+            below += map(int, path.read_text().split())
+    raise SystemExit(f"expected ingest below process {learner}, found none")
 
 
 def await_file(path: Path, started: subprocess.Popen[str], log: Path) -> None:

@@ -450,6 +450,7 @@ def most_memory(pid: int) -> int:
 
 
 def kill(pid: int) -> None:
+    assert pid > 0, "any other number is that of a group, such as this process's own"
     os.kill(pid, signal.SIGKILL)
 
 

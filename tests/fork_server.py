@@ -66,7 +66,7 @@ ROOT: Final = str(Path(__file__).parent.parent)
 FORKED_MODULES: Final = {
     "actor.remote_worker",
     "actor.worker",
-    "common.process.fork_server",
+    "common.process.fork_server_child",
     "common.process.spare",
     "crossborder.sweeps.sweep_child",
     "learner.evaluation.evaluator_child",

@@ -2,53 +2,38 @@
 
 Importing torch takes a process one to three seconds of processor time and 160 MB. The **fork server** imports once, and
 forks each child. A child is there at once, and shares the memory of all that was imported. A command that needs torch
-itself imports it first, and forks the fork server from its own process (``ForkServer.begin_here``). In all other
-processes, ``python -m common.process.fork_server FD MODULE…`` runs a fork server.
+itself imports it first, and forks the fork server from its own process (``ForkServer.begin_here``); for all other
+processes the fork server is another Python.
 
-A fork server imports its modules, answers the requests that come on the socket FD, and calls ``main`` of a module in
-each child. It has one thread, so no child inherits a lock that another thread held. (OpenBLAS, which has threads, ends
-them before a fork.) On systems other than Linux, where libraries may not survive a fork, each child is a process that
-imports for itself.
+On systems other than Linux, where libraries may not survive a fork, each child is a process that imports for itself.
 """
 
 from __future__ import annotations
 
-import atexit
-import contextlib
-import ctypes
-import errno
 import gc
 import importlib
 import json
-import logging
 import os
 import signal
 import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, Final, NoReturn
+from typing import IO, Any, Final
 
 from common.errors import ChildFailedError
-from common.process.child import Child, keep_buffers
+from common.process.child import Child
 from common.process.clocks import Deadline
-from common.process.signals import STOP_SIGNALS, leave_to_default
-from common.system import peek_exit_code, wait_for_end
+from common.process.fork_server_child import MESSAGE_BYTES, N_STREAMS, NAME, find_code, fork_from_here
+from common.system import wait_for_end
 
 IMPORT_SECONDS: Final = 120.0
 """A fork server imports, and answers, within this time, also on a host that does much else."""
-NAME: Final = "fork-server"
-"""The name of the process that forks, in logs and in top(1)."""
-CHILD_ARENAS: Final = 2
-"""See ``common.process.child.KEEP_BUFFERS``."""
-_MESSAGE_BYTES: Final = 4096
-_N_STREAMS: Final = 3
-_PR_SET_PDEATHSIG: Final = 1
-_PR_SET_NAME: Final = 15
-"""The numbers of prctl(2) for a signal that a process gets when its parent dies, and for the name of a process."""
+CHILD: Final = "common.process.fork_server_child"
+"""The module of the process that forks."""
 
 
 class _Requests:
@@ -83,7 +68,7 @@ class _Requests:
         with self._lock:
             try:
                 socket.send_fds(self._socket, [json.dumps(request).encode()], fds)
-                message = self._socket.recv(_MESSAGE_BYTES)
+                message = self._socket.recv(MESSAGE_BYTES)
             except ConnectionError:  # It has ended before, or before it read the request.
                 message = b""
             except OSError as error:
@@ -98,7 +83,7 @@ class _Requests:
         return answer
 
     def find_code(self, pid: int, releases: bool) -> int | None:
-        """The exit code of a child of the fork server, as ``_find_code``."""
+        """The exit code of a child of the fork server, as ``fork_server_child.find_code``."""
         try:
             code: int | None = self.ask({"code": pid, "releases": releases})
         except ChildFailedError:  # When the fork server dies, the kernel kills its children.
@@ -110,14 +95,6 @@ class _Requests:
         self._socket.close()
         self._server.kill()
         self._server.end(1.0)
-
-
-def _find_code(pid: int, releases: bool) -> int | None:
-    """The exit code of a child of this process, or None while it runs; its process id may be released with it."""
-    code = peek_exit_code(pid)
-    if code is not None and releases:
-        os.waitpid(pid, 0)
-    return code
 
 
 class Forked:
@@ -132,7 +109,7 @@ class Forked:
     def __init__(self, fork: Callable[[Sequence[int]], int], find_code: Callable[[int, bool], int | None]) -> None:
         fds = list[int]()
         try:
-            for _ in range(_N_STREAMS):
+            for _ in range(N_STREAMS):
                 fds += os.pipe()
             its_stdin, stdin, stdout, its_stdout, stderr, its_stderr = fds
             self.pid: int = fork((its_stdin, its_stdout, its_stderr))
@@ -233,30 +210,11 @@ class ForkServer:
 
     def _start_python(self, requests: socket.socket) -> Child:
         fds, words = (requests.fileno(), *self._pass_fds), (str(requests.fileno()), *self._modules)
-        return Child(NAME, __name__, None, fds, self._env, arguments=words, directory=self._directory)
+        return Child(NAME, CHILD, None, fds, self._env, arguments=words, directory=self._directory)
 
     def _fork_here(self, requests: socket.socket) -> Child:
-        return Child(NAME, __name__, None, fork=lambda: Forked(partial(self._fork_server, requests), _find_code))
-
-    def _fork_server(self, requests: socket.socket, streams: Sequence[int]) -> int:
-        """Fork the fork server from this process and return its id; neither it nor its children return from this."""
-        sys.stdout.flush()
-        sys.stderr.flush()
-        signals = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
-
-        def serve() -> int:
-            _become(NAME, streams)
-            _forget_caller({requests.fileno(), *self._pass_fds})
-            os.environ.update(self._env)
-            return _run(requests, self._modules, signals)
-
-        try:
-            pid = os.fork()
-            if pid == 0:
-                _end_with_code_of(serve)
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, signals)
-        return pid
+        fork = partial(fork_from_here, requests, self._modules, pass_fds=self._pass_fds, env=self._env)
+        return Child(NAME, CHILD, None, fork=lambda: Forked(fork, find_code))
 
     def start_child(self, name: str, module: str, boot: Mapping[str, Any]) -> Child:
         """Start a child that runs one of the modules, and whose first line on stdin is ``boot``.
@@ -278,131 +236,3 @@ class ForkServer:
         if self._requests is not None:
             self._requests.end()
             self._requests = None
-
-
-def _run(requests: socket.socket, modules: Sequence[str], signals: Collection[int]) -> int:
-    """Run a fork server, and in the processes that it forks a child; return the exit code.
-
-    Args:
-        requests: from the process that started it.
-        modules: to be imported before the first fork.
-        signals: that are blocked in children.
-    """
-    # A search for garbage would write to the pages of all objects, and each child would copy them.
-    gc.disable()
-    for module in modules:
-        importlib.import_module(module)
-    gc.freeze()
-    asked = _serve(requests)
-    if asked is None:
-        return 0
-    gc.enable()
-    signal.pthread_sigmask(signal.SIG_SETMASK, signals)
-    keep_buffers(arenas=CHILD_ARENAS)
-    code: int = importlib.import_module(asked).main()
-    return code
-
-
-def _serve(requests: socket.socket) -> str | None:
-    """Answer requests until the parent closes the socket and all children have ended.
-
-    Returns:
-        In each child, the module that it runs; in the fork server, None.
-    """
-    while True:
-        message, fds, _, _ = socket.recv_fds(requests, _MESSAGE_BYTES, _N_STREAMS)
-        if not message:
-            break
-        request = json.loads(message)
-        answer: Any
-        if "fork" in request:
-            parent = os.getpid()
-            try:
-                if len(fds) < _N_STREAMS:  # The kernel gives as many as this process may open.
-                    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-                answer = os.fork()
-            except OSError as error:
-                answer = [error.errno, error.strerror]
-            if answer == 0:
-                requests.close()
-                _become(request["fork"], fds)
-                _end_with(parent)
-                return str(request["module"])
-            for fd in fds:
-                os.close(fd)
-        else:
-            answer = _find_code(request["code"], request["releases"])
-        try:
-            requests.sendall(json.dumps(answer).encode())
-        except BrokenPipeError:  # The parent has ended since it asked.
-            break
-    with contextlib.suppress(ChildProcessError):  # There is none left.
-        while True:
-            os.wait()
-    return None
-
-
-def _become(name: str, streams: Sequence[int]) -> None:
-    """Be a process of its own in what a fork shares: session, name, descriptors 0 to 2, random numbers."""
-    os.setsid()
-    ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode())  # As top(1) shows it; the kernel cuts it off after 15 bytes.
-    for number, fd in enumerate(streams):
-        os.dup2(fd, number)
-        os.close(fd)
-    # Python seeds its own random numbers anew in a forked process. Those of numpy would be the same in all children.
-    if (numpy := sys.modules.get("numpy")) is not None:
-        numpy.random.seed()
-
-
-def _end_with(parent: int) -> None:
-    """Have the kernel kill this process when its parent ends."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # It ended before the line above.
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _end_with_code_of(run: Callable[[], int]) -> NoReturn:
-    """Call a function in a process that was forked from the middle of a command, then end it as Python would.
-
-    The rest of the command is not the work of this process: nothing that is raised reaches the caller.
-    """
-    code = 1
-    try:
-        try:
-            code = run()
-        except SystemExit as end:
-            code = end.code if isinstance(end.code, int) else int(end.code is not None)
-        except BaseException:  # noqa: BLE001 - as Python does it
-            sys.excepthook(*sys.exc_info())
-        # As ``multiprocessing`` does it: threads are waited for, then come the functions registered with ``atexit``.
-        threading._shutdown()  # type: ignore[attr-defined]
-        atexit._run_exitfuncs()
-        sys.stdout.flush()
-        sys.stderr.flush()
-    finally:
-        os._exit(code & 0xFF)
-
-
-def _forget_caller(kept: Collection[int]) -> None:
-    """Leave to the command its descriptors, but for those that are kept, its handlers of signals, log and streams."""
-    for fd in [int(each.name) for each in Path("/proc/self/fd").iterdir()]:
-        if fd > 2 and fd not in kept:
-            with contextlib.suppress(OSError):  # The list had a descriptor of its own.
-                os.close(fd)
-    leave_to_default()
-    logging.getLogger().handlers.clear()
-    sys.stdin, sys.stdout, sys.stderr = (
-        open(fd, mode, encoding="utf-8", errors=errors, closefd=False)  # noqa: SIM115 - as Python opens them
-        for fd, mode, errors in ((0, "r", "strict"), (1, "w", "strict"), (2, "w", "backslashreplace"))
-    )
-
-
-def main() -> int:
-    """Run a fork server, or in the processes that it forks a child; return the exit code."""
-    # The parent says when this process ends. A signal that a whole job gets waits here; children begin without it.
-    signals = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
-    return _run(socket.socket(fileno=int(sys.argv[1])), sys.argv[2:], signals)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

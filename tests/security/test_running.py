@@ -3,27 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from common.wire.tokens import TokenSource
-from tests.conftest import Command, children_of, endpoints, kill, wait_for
+from tests.conftest import Command, endpoints, kill, named, wait_for
 from tests.e2e.test_by_hand import CALM, grows, steps_by_actor
 
 pytestmark = pytest.mark.own_children
 
 Start = Callable[..., Command]
-
-
-def ingest_of(pid: int) -> int:
-    """The process id of a learner's ingest process; 0 while there is none."""
-    for child in children_of(pid):
-        with suppress(FileNotFoundError, ProcessLookupError):  # It may end at this moment.
-            if b"learner.ingest" in Path(f"/proc/{child}/cmdline").read_bytes():
-                return child
-    return 0
 
 
 def certs(start: Start, directory: Path, *arguments: str) -> None:
@@ -53,9 +43,9 @@ def test_actors_of_this_and_of_other_hosts_go_on_when_tokens_and_certificates_ar
     actors = set(steps_by_actor(run_dir))
 
     certs(start, files, "--renew")
-    old_ingest = ingest_of(server.process.pid)
-    kill(old_ingest)
-    wait_for(lambda: ingest_of(server.process.pid) not in (0, old_ingest), "ingest is started again")
+    (ingest,) = named("ingest", server.process.pid)
+    kill(ingest)
+    wait_for(lambda: named("ingest", server.process.pid) not in ([], [ingest]), "ingest is started again")
     grows(run_dir, actors)
 
     server.process.terminate()
