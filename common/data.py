@@ -135,7 +135,11 @@ class Column:
         """
         name, dtype, shape, domain = column["name"], column["dtype"], tuple(column["shape"]), column.get("domain")
         is_shape = all(type(size) is int and size >= 0 for size in shape)
-        if not isinstance(name, str) or np.dtype(dtype).kind not in "fiub" or not is_shape:
+        try:
+            is_column = isinstance(name, str) and np.dtype(dtype).kind in "fiub" and is_shape
+        except SyntaxError:  # numpy reads ",f4" as Python.
+            is_column = False
+        if not is_column:
             raise ValueError(f"expected the name, the dtype and the shape of a column, found {column}")
         return Column(name, dtype, shape, Domain.from_json(domain, dtype) if domain else None)
 

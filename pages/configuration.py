@@ -29,7 +29,7 @@ from common.agents.sac import SACConfig
 from common.agents.td3 import TD3Config
 from common.config.run_config import RunConfig
 from common.plugins.part_config import PluginConfig
-from common.plugins.shipped import SHIPPED
+from common.plugins.shipped import SHIPPED, SHORT_NAMES
 from common.settings import Settings, models_in
 from learner.replay.view import View
 from learner.views.hindsight import Hindsight
@@ -113,9 +113,7 @@ def page() -> str:
         name = model.__name__.removesuffix("Config")
         parts.append(_section(f"### `{name}`", _summary(model), rows_of(model, "agent.params.")))
     parts.append(VIEWS_HEAD)
-    for view in VIEWS:
-        place = f"`{view.__module__}:{view.__name__}`"
-        parts.append(_section(f"### `{view.__name__}`", f"{place}: {_summary(view)}", _parameters(view)))
+    parts += [_section(f"### `{view.__name__}`", _summary(view), _parameters(view)) for view in VIEWS]
     parts.append("\n".join((NAMES_HEAD, "| part | short name | whole name |", "|---|---|---|", *_short_names(), "")))
     return "\n".join(parts)
 
@@ -183,6 +181,8 @@ def _sentence(field: FieldInfo) -> str:
 def _default(value: Any) -> str:
     if value is PydanticUndefined:
         return "required"
+    if isinstance(value, str):
+        value = next((short for short, target in SHORT_NAMES.items() if target == value), value)
     return "see below" if isinstance(value, Settings) else f"`{json.dumps(to_jsonable_python(value))}`"
 
 

@@ -91,7 +91,7 @@ class AdvantageWeighted(ActorCritic):
 
 
 class AWACConfig(AdvantageWeightedConfig):
-    """``agent.params`` of ``common.agents.awac:AWAC``."""
+    """``agent.params`` of ``AWAC``."""
 
 
 class AWAC(AdvantageWeighted):

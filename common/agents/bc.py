@@ -35,7 +35,7 @@ Mapped = Callable[[torch.Tensor], torch.Tensor]
 
 
 class BCConfig(AgentConfig, GaussianConfig):
-    """``agent.params`` of ``common.agents.bc:BC``."""
+    """``agent.params`` of ``BC``."""
 
     units: tuple[PositiveInt, ...] = Field((256, 256), description="The width of each hidden layer.")
     feature_dim: PictureFeatures = 50

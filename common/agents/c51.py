@@ -58,7 +58,7 @@ class CategoricalReturns(ReturnNetwork):
 
 
 class C51Config(QAgentConfig):
-    """``agent.params`` of ``common.agents.c51:C51``."""
+    """``agent.params`` of ``C51``."""
 
     n_atoms: int = Field(51, ge=2, description="The number of evenly spaced returns that have a probability each (K).")
     v_min: float = Field(-10.0, description="The least of these returns; lower returns count as this one.")

@@ -69,7 +69,7 @@ class QNetworks(nn.Module):
 
 
 class DiscreteSACConfig(EntCoefConfig, OneNetworkConfig, OffPolicyConfig):
-    """``agent.params`` of ``common.agents.discrete_sac:DiscreteSAC``."""
+    """``agent.params`` of ``DiscreteSAC``."""
 
     units: tuple[PositiveInt, ...] = Field(
         (256, 256), description="The width of each hidden layer of actor and critics."

@@ -332,7 +332,7 @@ class MunchausenConfig(QAgentConfig):
 
 
 class DQNConfig(MunchausenConfig):
-    """``agent.params`` of ``common.agents.dqn:DQN``."""
+    """``agent.params`` of ``DQN``."""
 
     critic_loss: LossOfCritics = "smooth_l1"
 

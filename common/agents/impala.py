@@ -26,7 +26,7 @@ from common.spaces import from_columns
 
 
 class IMPALAConfig(PolicyGradientConfig):
-    """``agent.params`` of ``common.agents.impala:IMPALA``."""
+    """``agent.params`` of ``IMPALA``."""
 
     units: tuple[PositiveInt, ...] = Field((256, 256), description="The width of each hidden layer of the network.")
     network: PluginConfig | None = Field(

@@ -18,7 +18,7 @@ from common.spaces import from_columns
 
 
 class IQLConfig(AdvantageWeightedConfig):
-    """``agent.params`` of ``common.agents.iql:IQL``."""
+    """``agent.params`` of ``IQL``."""
 
     tau_iql: Annotated[float, Field(gt=0, lt=1)] = Field(
         0.7,

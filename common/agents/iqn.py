@@ -20,7 +20,7 @@ from common.spaces import from_columns
 
 
 class IQNConfig(MunchausenConfig):
-    """``agent.params`` of ``common.agents.iqn:IQN``; ``units`` or ``network`` make the features of an observation."""
+    """``agent.params`` of ``IQN``; ``units`` or ``network`` make the features of an observation."""
 
     feature_dim: PositiveInt = Field(
         256,

@@ -30,6 +30,7 @@ from common.data import Array, Leaves, Model, Record
 from common.errors import CheckpointError, ConfigError
 from common.interfaces import Agent, EnvSpec, ReplayBuffer, TrainingState
 from common.plugins.part_config import PluginConfig
+from common.settings import validate
 
 KindT = TypeVar("KindT")
 
@@ -277,7 +278,7 @@ NormalizeRewards = Annotated[
     bool,
     Field(
         description="Whether rewards are divided by the standard deviation of the discounted return. It needs the "
-        "column info/discounted_return (see common.envs.wrappers:discounted_return)."
+        "column info/discounted_return, which the wrapper discounted_return reports and env.info names."
     ),
 ]
 
@@ -343,8 +344,8 @@ class ConfiguredAgent(NetworkAgent):
         params: see the agent's ``Config``.
 
     Raises:
-        ConfigError: the agent does not take the action space; it has no finite bounds, or too many joint actions; or a
-            leaf of the observation space cannot be stored.
+        ConfigError: a parameter is unknown or has a wrong value; the agent does not take the action space; it has no
+            finite bounds, or too many joint actions; or a leaf of the observation space cannot be stored.
         PluginError: the user's own network cannot be built, or has other outputs than the agent needs.
     """
 
@@ -352,7 +353,7 @@ class ConfiguredAgent(NetworkAgent):
     config: AgentConfig
 
     def __init__(self, *, seed: int, epsilon: float = 0.0, device: str = "cpu", **params: Any) -> None:
-        self.config, self.device = self.Config(**params), torch.device(device)
+        self.config, self.device = validate(self.Config, params, type(self).__name__), torch.device(device)
         self._epsilon, self._lane_random = epsilon, LaneRandom(seed)
         self._captured = self.captures(self.config)
         self._opt_steps = 0  # Those of the newest model, or those of this agent if it learns.

@@ -40,7 +40,7 @@ MAX_LOG_RATIO: Final = 20.0
 
 
 class PPOConfig(PolicyGradientConfig):
-    """``agent.params`` of ``common.agents.ppo:PPO``."""
+    """``agent.params`` of ``PPO``."""
 
     units: tuple[PositiveInt, ...] = Field((64, 64), description="The width of each hidden layer of each network.")
     activation: Activation = Field(

@@ -25,7 +25,7 @@ class QuantileReturns(ReturnNetwork):
 
 
 class QRDQNConfig(QAgentConfig):
-    """``agent.params`` of ``common.agents.qr_dqn:QRDQN``."""
+    """``agent.params`` of ``QRDQN``."""
 
     n_quantiles: PositiveInt = Field(
         51, description="The number of quantiles of each action's return (N); the paper's agent has 200."

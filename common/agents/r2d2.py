@@ -50,7 +50,7 @@ from common.spaces import from_columns, to_columns
 
 
 class R2D2Config(QAgentConfig):
-    """``agent.params`` of ``common.agents.r2d2:R2D2``."""
+    """``agent.params`` of ``R2D2``."""
 
     memory: MemoryConfig = Field(
         MemoryConfig(), description="The recurrent memory, an LSTM or GRU, between the network and the layers of units."

@@ -67,7 +67,7 @@ class RecurrentPolicy(nn.Module):
 
 
 class RecurrentPPOConfig(PPOConfig):
-    """``agent.params`` of ``common.agents.recurrent_ppo:RecurrentPPO``."""
+    """``agent.params`` of ``RecurrentPPO``."""
 
     memory: MemoryConfig = Field(
         MemoryConfig(), description="The recurrent memory, an LSTM or GRU, that policy and baseline share."

@@ -87,7 +87,7 @@ LSTD_LIMITS: Final = (-20.0, 2.0)
 
 
 class RecurrentSACConfig(EntCoefConfig, NetworkConfig, OffPolicyConfig):
-    """``agent.params`` of ``common.agents.recurrent_sac:RecurrentSAC``."""
+    """``agent.params`` of ``RecurrentSAC``."""
 
     memory: MemoryConfig = Field(
         MemoryConfig(), description="The recurrent memories, LSTM or GRU: the actor has one, and the critics have one."

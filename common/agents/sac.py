@@ -33,7 +33,7 @@ SAMPLES: Final = 10
 
 
 class SACConfig(EntCoefConfig, BootstrappingConfig):
-    """``agent.params`` of ``common.agents.sac:SAC``."""
+    """``agent.params`` of ``SAC``."""
 
     ent_coef_lr: PositiveFloat | None = Field(
         None, description="The learning rate of the entropy coefficient; null takes lr."

@@ -23,7 +23,7 @@ Noise = Annotated[float, Field(ge=0)]
 
 
 class TD3Config(BootstrappingConfig):
-    """``agent.params`` of ``common.agents.td3:TD3``; actions, and so noise, are in [-1, 1]."""
+    """``agent.params`` of ``TD3``; actions, and so noise, are in [-1, 1]."""
 
     exploration_noise: ActionNoise = Field(
         WhiteNoise(std=0.1),

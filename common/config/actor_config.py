@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from common.depth import parse_json
+from common.depth import ANY_NUMBER, parse_json
 from common.errors import ConfigError
 from common.plugins.part_config import EnvConfig, PluginConfig
 from common.plugins.short_names import write_out
@@ -159,7 +159,7 @@ class ActorConfig(WorkerConfig):
             ConfigError: the text is no JSON, or no such configuration.
         """
         try:
-            values = _with_infinities(parse_json(text))
+            values = _with_infinities(parse_json(text, **ANY_NUMBER))
         except ValueError as error:  # Also for an integer of too many digits.
             raise ConfigError(f"{where}: expected JSON, found {len(text)} characters of other text: {error}") from error
         return validate(cls, values, where)

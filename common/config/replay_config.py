@@ -147,8 +147,8 @@ class ReplayConfig(Settings):
     )
     target: str | None = Field(
         None,
-        description="Your own replay buffer, written as module:attr, or learner.replay.queue:QueueReplay. It is "
-        "called with memory, view, seed and params. null draws uniformly, or as prioritized says.",
+        description="Your own replay buffer, written as module:attr, or QueueReplay, which draws each step once. It "
+        "is called with memory, view, seed and params. null draws uniformly, or as prioritized says.",
     )
     params: dict[str, Any] = Field(default_factory=dict, description="Further keyword arguments for the target.")
     view: ViewConfig = Field(

@@ -100,9 +100,8 @@ class RunConfig(ActorConfig):
     )
     callbacks: tuple[PluginConfig, ...] = Field(
         (),
-        description="Callbacks, which watch the run and may end it, such as "
-        "learner.callbacks.early_stopping:EarlyStopping. Each is called with its params and, if it has such "
-        "parameters, run_dir and the run's identity and config.",
+        description="Callbacks, which watch the run and may end it, such as EarlyStopping. Each is called with its "
+        "params and, if it has such parameters, run_dir and the run's identity and config.",
     )
     replay: ReplayConfig = Field(ReplayConfig(), description="The replay memory.")
     exploration: ExplorationConfig = Field(

@@ -84,7 +84,7 @@ def _read(found: Any, where: str) -> Space[Any]:
         raise ConfigError(f"{where}.{missing[0]}: expected a value, found none")
     try:
         return _make(kind, given, where)
-    except (AssertionError, MemoryError, OverflowError, TypeError, ValueError) as error:
+    except (AssertionError, MemoryError, OverflowError, SyntaxError, TypeError, ValueError) as error:
         raise ConfigError(f"{where}: no {kind} can be made of {given}: {error}") from error
 
 

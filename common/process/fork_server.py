@@ -27,7 +27,7 @@ from typing import IO, Any, Final
 from common.errors import ChildFailedError
 from common.process.child import Child
 from common.process.clocks import Deadline
-from common.process.fork_server_child import MESSAGE_BYTES, NAME, find_code, fork_from_here
+from common.process.fork_server_child import MESSAGE_BYTES, N_STREAMS, NAME, find_code, fork_from_here
 from common.system import wait_for_end
 
 IMPORT_SECONDS: Final = 120.0
@@ -107,18 +107,18 @@ class Forked:
     """
 
     def __init__(self, fork: Callable[[Sequence[int]], int], find_code: Callable[[int, bool], int | None]) -> None:
-        pipes = [os.pipe() for _ in range(3)]
-        (its_stdin, stdin), (stdout, its_stdout), (stderr, its_stderr) = pipes
-        its = (its_stdin, its_stdout, its_stderr)
+        fds = list[int]()
         try:
-            self.pid: int = fork(its)
-        except (ChildFailedError, OSError):
-            for fd in (stdin, stdout, stderr):
+            for _ in range(N_STREAMS):
+                fds += os.pipe()
+            its_stdin, stdin, stdout, its_stdout, stderr, its_stderr = fds
+            self.pid: int = fork((its_stdin, its_stdout, its_stderr))
+        except BaseException:
+            for fd in fds:
                 os.close(fd)
             raise
-        finally:
-            for fd in its:
-                os.close(fd)
+        for fd in (its_stdin, its_stdout, its_stderr):
+            os.close(fd)
         self.returncode: int | None = None
         self._find_code = find_code
         # Once its id is released, nobody may ask for its code: the supervisor may look while another thread ends it.

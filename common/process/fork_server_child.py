@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
+import errno
 import gc
 import importlib
 import json
@@ -32,6 +33,7 @@ NAME: Final = "fork-server"
 """The name of the process that forks, in logs and in top(1)."""
 MESSAGE_BYTES: Final = 4096
 """No request and no answer is longer."""
+N_STREAMS: Final = 3
 CHILD_ARENAS: Final = 2
 """See ``common.process.child.KEEP_BUFFERS``."""
 _PR_SET_PDEATHSIG: Final = 1
@@ -77,7 +79,7 @@ def _serve(requests: socket.socket) -> str | None:
         In each child, the module that it runs; in the fork server, None.
     """
     while True:
-        message, fds, _, _ = socket.recv_fds(requests, MESSAGE_BYTES, 3)
+        message, fds, _, _ = socket.recv_fds(requests, MESSAGE_BYTES, N_STREAMS)
         if not message:
             break
         request = json.loads(message)
@@ -85,6 +87,8 @@ def _serve(requests: socket.socket) -> str | None:
         if "fork" in request:
             parent = os.getpid()
             try:
+                if len(fds) < N_STREAMS:  # The kernel gives as many as this process may open.
+                    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
                 answer = os.fork()
             except OSError as error:
                 answer = [error.errno, error.strerror]

@@ -99,7 +99,8 @@ def read_points(run: Path, axis: str = "opt-steps", record: str = SCORE) -> dict
 
 def _points(path: Path, rows: Sequence[Row], column: str, record: str) -> dict[float, float]:
     rows = [row for row in rows if row[column] and row.get(record)]
-    found = dict(zip(read_numbers(path, rows, column), read_numbers(path, rows, record), strict=True))
+    places = read_numbers(path, rows, column, finite=True)
+    found = dict(zip(places, read_numbers(path, rows, record), strict=True))
     return dict(sorted(found.items()))
 
 

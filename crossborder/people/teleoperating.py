@@ -137,7 +137,7 @@ def _require_person(lanes: Lanes) -> None:
             return
         env = env.env
     raise ConfigError(
-        "env.wrappers: expected crossborder.people.teleoperation:Teleoperate, by which a person acts, around an "
+        "env.wrappers: expected Teleoperate, by which a person acts, around an "
         "environment that is no vector environment; found none"
     )
 

@@ -44,8 +44,7 @@ class Teleoperate(gymnasium.Wrapper[Any, Any, Any, Any]):
         """The parameters of the wrapper."""
 
         device: PluginConfig = Field(
-            description="The device, for example {target: crossborder.people.keyboard:Keyboard}; built with env and "
-            "its params."
+            description="The device, for example {target: Keyboard}; built with env and its params."
         )
         reward: float = Field(1.0, description="The number that the label success adds to the reward of a step.")
         success_ends: bool = Field(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ import numpy as np
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from common.data import Array
+from common.depth import parse_json
 from common.errors import ConfigError
 from common.settings import Settings, validate
 from crossborder.curves.learning_curve import read_points
@@ -53,7 +53,7 @@ def read_runs(path: Path) -> list[SuiteRun]:
         ConfigError: the file cannot be read, or a line is no run.
     """
     try:
-        return [validate(SuiteRun, json.loads(line)) for line in path.read_text().splitlines()]
+        return [validate(SuiteRun, parse_json(line)) for line in path.read_text().splitlines()]
     except (OSError, ValueError, ConfigError) as error:
         raise ConfigError(f"{path}: expected a run in each line: {error}") from error
 

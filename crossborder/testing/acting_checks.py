@@ -130,7 +130,7 @@ def check_masks(agent: Agent, obs: Leaves, spec: EnvSpec) -> None:
         taken = begin(agent, obs)
         assert masks.are_allowed(obs, taken).all(), (
             f"sample() took an action that {MASK} does not allow, in {'train' if train else 'eval'} mode: see "
-            "AllowedActions of common.agents.networks"
+            "crossborder.AllowedActions"
         )
 
 

@@ -16,6 +16,7 @@ from common.interfaces import Agent, ReplayBuffer, Step
 from common.lanes.building import Env, spec_of
 from common.leaves import pick_lanes, stack_lanes
 from common.parts import row_schema
+from common.settings import validate
 from crossborder.testing.agent_checks import MakeAgent, MakeView, make_agent, make_view
 from crossborder.testing.play import ItemMemory, check_record, play
 from crossborder.testing.row_memory import RowMemory, rows_of, transitions_of
@@ -64,7 +65,7 @@ def check_learning(
     agent = make_agent(make, spec, seed, epsilon)
     _require_redraws(agent)
     experience = _Experience(row_schema(spec, agent), view)
-    evaluator = DefaultEvaluator(env, EvaluatorConfig(episodes=episodes, seed=seed))
+    evaluator = DefaultEvaluator(env, validate(EvaluatorConfig, {"episodes": episodes, "seed": seed}))
     scores = [score_agent(evaluator, agent)[0]]
     for number in range(ROUNDS):
         experience.add(*_act(agent, env, max(1, opts * steps_per_opt // ROUNDS), seed + number))

@@ -29,9 +29,9 @@ def check_step_processor(processor: StepProcessor, env: Env, *, steps: int = 300
         policy: chooses actions if random actions are not allowed.
     """
     spec, fresh = spec_of(env), copy.deepcopy(processor)
-    with explaining("schema() failed: it must return a common.data.Schema for any spec the processor can work with"):
+    with explaining("schema() failed: it must return a crossborder.Schema for any spec the processor can work with"):
         schema = processor.schema(spec)
-    assert isinstance(schema, Schema), f"schema() gave {type(schema).__name__}: return a common.data.Schema"
+    assert isinstance(schema, Schema), f"schema() gave {type(schema).__name__}: return a crossborder.Schema"
     assert processor.schema(spec) == schema, "schema() twice gave different columns: it must depend on the spec alone"
     episodes = play(env, steps, policy=policy)
     given = 0
@@ -59,7 +59,7 @@ def check_row_map(row_map: RowMap, env: Env, *, steps: int = 300, policy: Policy
     given = row_schema(spec_of(env))
     with explaining("schema() failed: return the schema it is given, or schema.plus(column)"):
         schema = row_map.schema(given)
-    assert isinstance(schema, Schema), f"schema() gave {type(schema).__name__}: return a common.data.Schema"
+    assert isinstance(schema, Schema), f"schema() gave {type(schema).__name__}: return a crossborder.Schema"
     assert schema.is_rows, "schema() must keep the columns that every row ends with"
     rows = rows_of(given, play(env, steps, policy=policy))
     count = len(rows["first"])

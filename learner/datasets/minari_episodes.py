@@ -35,7 +35,7 @@ except ImportError as error:
 Space = gymnasium.Space[Any]
 _UNREADABLE: Final = (
     *(AssertionError, AttributeError, LookupError, MemoryError),
-    *(OSError, RecursionError, TypeError, ValueError),
+    *(OSError, OverflowError, RecursionError, TypeError, ValueError),
 )
 """The errors that Minari raises for damaged files."""
 

@@ -17,7 +17,7 @@ import gymnasium
 import numpy as np
 from gymnasium.spaces import Dict, Tuple
 
-from common.depth import parse_json
+from common.depth import ANY_NUMBER, parse_json
 from common.episode_files import check_inflated
 from common.errors import DatasetError
 
@@ -41,10 +41,10 @@ def count_steps(directory: Path) -> int:
 
     Raises:
         DatasetError: the dataset lacks a space, its file has links, or it holds far more values than it has bytes.
-        AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError: a file is damaged.
+        AttributeError, LookupError, OSError, OverflowError, RecursionError, TypeError, ValueError: a file is damaged.
     """
     about, path = directory / "metadata.json", directory / "main_data.hdf5"
-    metadata = parse_json(about.read_text())
+    metadata = parse_json(about.read_text(), **ANY_NUMBER)
     if metadata["data_format"] != "hdf5":
         raise DatasetError(f"{about}: data_format: expected hdf5, found {metadata['data_format']!r}")
     spaces = {f"{kind}s": _read_space(metadata, f"{kind}_space", about) for kind in ("observation", "action")}
@@ -70,7 +70,7 @@ def count_steps(directory: Path) -> int:
 def _read_space(metadata: Mapping[str, Any], name: str, about: Path) -> Space:
     if name not in metadata:  # The dataset names an environment instead, and to make it would run code.
         raise DatasetError(f"{about}: expected an entry '{name}', found none")
-    described = parse_json(metadata[name])
+    described = parse_json(metadata[name], **ANY_NUMBER)
     _check_bounds(described, about)
     space: Space = deserialize_space(described)
     return space

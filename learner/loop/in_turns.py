@@ -174,6 +174,7 @@ class Trainer(Opened):
                 episodes=self._actor.episode_record,
             )
             self._actor.begin(self.run.buffer.inserted, self.run.buffer.sampled)
+            self.run.write_config()
             self._stack = stack.pop_all()
 
     def train(self) -> Result:

@@ -69,6 +69,7 @@ class OfflineTrainer(Opened):
             if found is not None and not is_copied:
                 self.run.load(found, whole=True, console=console)
             self.learner = make_learner(self.run, earlier, stack)
+            self.run.write_config()
             self._stack = stack.pop_all()
 
     def train(self) -> Result:

@@ -254,6 +254,10 @@ class Run(Opened):
             with open_dataset(str(origin.run)) as dataset:
                 self.load(dataset)
 
+    def write_config(self) -> None:
+        """Write ``config.yaml``, which the next resume reads: in a resumed run as the last step of its start."""
+        self.dir.write_text("config.yaml", dump_config(self.config))
+
     def load(self, dataset: Dataset, *, whole: bool = False, console: Console | None = None) -> None:
         """Copy recorded rows into the replay, before the learner is made; see ``learner.datasets.loading``."""
         load_dataset(dataset, self.parts, self.memory, self.value_rules, whole=whole, console=console)

@@ -143,6 +143,7 @@ class LearnerServer(Opened):
             # 6. Local actors.
             if local_actors:
                 self.local_actors = self._start_local_actors(local_actors, ending_local_actors)
+            run.write_config()
             self._stack = stack.pop_all()
 
     def _start_local_actors(self, n: int, stack: ExitStack) -> ActorManager:

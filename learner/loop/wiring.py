@@ -13,7 +13,6 @@ from typing import Any, Final
 
 from safetensors.torch import save
 
-from common.config.run_config import dump_config
 from common.data import ModelVersion
 from common.errors import ConfigError
 from common.evaluation import open_evaluator
@@ -77,16 +76,17 @@ def make_learner(
     Raises:
         CrossborderError: a part cannot be built, or the checkpoint does not fit.
     """
-    config, leads = run.config, run.place.leads
+    leads = run.place.leads
     # 1. The parts whose state checkpoints keep, at the moment at which this life of the run begins.
     kept = _restore_parts(run, earlier, actor_in_turns, ranks)
     # 2. The records; only rank 0 draws the curve, records and saves policies.
-    run.dir.write_text("config.yaml", dump_config(config))
+    if earlier is None:
+        run.write_config()
     recorders = _make_recorders(run, stack, kept.began.opt_steps) if leads else ()
     # 3. The learner.
     learner = Learner(
         _make_opt_step(run, ranks),
-        config.trainer,
+        run.config.trainer,
         scoring=scoring or _make_scoring(run, stack, show_life),
         records=RunRecords(recorders, kept.window, kept.callbacks, episodes and _with_counts(run, episodes)),
         checkpoints=run.checkpoints if leads else NoCheckpoints.like(run.checkpoints),

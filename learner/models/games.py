@@ -39,9 +39,11 @@ class Games:
         self.has_changed = False
         """Whether games came since ``save``."""
         try:
-            for player, opponent, *counts in parse_json(path.read_text()) if path.exists() else []:
-                self.results[int(player), int(opponent)] = [int(counts[i]) for i in range(3)]
-        except (OSError, ValueError, LookupError, TypeError) as error:
+            for player, opponent, won, drawn, lost in parse_json(path.read_text()) if path.exists() else []:
+                if any(type(number) is not int or number < 0 for number in (player, opponent, won, drawn, lost)):
+                    raise ValueError(f"expected whole numbers from 0, found {[player, opponent, won, drawn, lost]}")
+                self.results[player, opponent] = [won, drawn, lost]
+        except (OSError, ValueError, TypeError) as error:
             message = f"{path}: expected the results of games, found {error!r}; remove the file"
             raise RunDirectoryError(message) from error
 

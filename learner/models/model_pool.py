@@ -7,6 +7,7 @@ only reads it; in turns the trainer does both.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -21,6 +22,8 @@ from learner.shared.durable import replace_bytes
 
 GAMES: Final = "games.json"
 """The name of the file in it that has the results of games."""
+_NAME: Final = re.compile(r"(0|[1-9][0-9]{0,18})-(0|[1-9][0-9]{0,18})\.safetensors")
+"""Of the file of a model: its version. Other files may lie beside it."""
 SETTLED_NS: Final = 1_000_000_000
 """A directory that changed less long ago is listed at each look."""
 
@@ -60,8 +63,8 @@ class Pool:
             return []
         # A change at the same tick of the file system's clock as the last look would not be seen.
         if changed_at != self._listed_at or time.time_ns() - changed_at < SETTLED_NS:
-            names = [path.stem.split("-") for path in self._directory.glob("*-*.safetensors")]
-            found = [ModelVersion(int(name[0]), int(name[1])) for name in names]
+            names = [_NAME.fullmatch(path.name) for path in self._directory.glob("*.safetensors")]
+            found = [ModelVersion(int(name[1]), int(name[2])) for name in names if name is not None]
             self._versions, self._listed_at = sorted(found, key=lambda version: version.opt_steps), changed_at
         return self._versions
 

@@ -46,7 +46,7 @@ class CsvRecorder:
         rows: list[Row] = []
         if resume_at is not None and path.exists():
             rows = self._read()
-            steps = read_numbers(path, rows, "opt_steps")
+            steps = read_numbers(path, rows, "opt_steps", finite=True)
             rows = [row for row, step in zip(rows, steps, strict=True) if step <= resume_at]
         self._rewrite(self._columns, rows)
 

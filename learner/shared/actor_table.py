@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from common.data import Array
+from common.errors import RunDirectoryError
 from common.shared.mapped import map_file
 
 N_ROWS = 8192
@@ -92,10 +93,15 @@ def map_actor_table(directory: Path, *, create: bool, writable: bool = True) -> 
     takes, so the figures of one row may be a moment apart.
 
     Raises:
-        RunDirectoryError: it cannot be made or opened.
+        RunDirectoryError: it cannot be made or opened, or is damaged.
     """
-    mapped = map_file(directory / "actors", _ROW.itemsize * N_ROWS, create=create, writable=writable)
-    return np.frombuffer(mapped, _ROW)
+    path = directory / "actors"
+    table = np.frombuffer(map_file(path, _ROW.itemsize * N_ROWS, create=create, writable=writable), _ROW)
+    unknown = table["state"][~np.isin(table["state"], [*ActorState])]
+    if len(unknown):
+        message = f"{path}: expected the states of actors, {[*map(int, ActorState)]}, found {unknown[0]}"
+        raise RunDirectoryError(f"{message}; remove the file: the next start makes another")
+    return table
 
 
 def plain_values(row: np.void) -> dict[str, Any]:

@@ -45,10 +45,11 @@ class Bell:
 
     def wait(self, seconds: float) -> bool:
         """Wait for a ring and read all rings; return whether there was one."""
-        ready, _, _ = select.select([self.read_fd], [], [], seconds)
-        if ready:
+        rings = select.poll()  # select(2) takes no descriptor above 1023.
+        rings.register(self.read_fd, select.POLLIN)
+        if rung := bool(rings.poll(1000 * seconds)):
             self.clear()
-        return bool(ready)
+        return rung
 
     def close(self) -> None:
         """Close both ends."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -45,13 +46,16 @@ def _not_csv(path: Path, error: Exception) -> ConfigError:
     return ConfigError(f"{path}: expected a CSV file, found another kind of file: {error}")
 
 
-def read_numbers(path: Path, rows: Iterable[Row], column: str) -> list[float]:
-    """The numbers in a column.
+def read_numbers(path: Path, rows: Iterable[Row], column: str, *, finite: bool = False) -> list[float]:
+    """The numbers in a column; ``finite``: neither NaN nor infinity, which only a record may be.
 
     Raises:
-        ConfigError: a value is not a number.
+        ConfigError: a value is not such a number.
     """
-    return [_number(path, column, row.get(column, "")) for row in rows]
+    found = [_number(path, column, row.get(column, "")) for row in rows]
+    if finite and (others := [number for number in found if not math.isfinite(number)]):
+        raise ConfigError(f"{path}: column {column}: expected finite numbers, found {others[0]}")
+    return found
 
 
 def _number(path: Path, column: str, text: str) -> float:

@@ -26,7 +26,7 @@ from actor.allowance import Allowance
 from common.agents.device import require_device
 from common.agents.products import choices
 from common.config.actor_config import ActorConfig
-from common.depth import parse_json
+from common.depth import ANY_NUMBER, parse_json
 from common.errors import CheckpointError, ConfigError
 from common.hints import nearest_path
 from common.home import expand_path
@@ -239,7 +239,7 @@ def _write_meta(directory: Path, meta: dict[str, Any]) -> None:
 
 
 def _read_meta(directory: Path) -> dict[str, Any]:
-    meta: dict[str, Any] = parse_json((directory / "meta.json").read_text())
+    meta: dict[str, Any] = parse_json((directory / "meta.json").read_text(), **ANY_NUMBER)
     return meta
 
 
@@ -287,7 +287,8 @@ def load_agent(directory: str | Path, allow: Sequence[str] = ()) -> tuple[Agent,
 
     Raises:
         CheckpointError: the directory holds no readable checkpoint.
-        ConfigError: the directory is in a home that is not known, or ``allow`` is neither a list of texts nor a text.
+        ConfigError: the directory is in a home that is not known, ``allow`` is neither a list of texts nor a text, or
+            a setting or a parameter of the policy is unknown, as in one of another release.
         PluginError: the policy names a part that is not allowed, or a part cannot be built.
     """
     parts, config, meta = load_parts(expand_path(directory, "directory"), allow)
@@ -323,7 +324,7 @@ def load_policy(directory: str | Path, allow: Sequence[str] = (), device: str = 
 
     Raises:
         CheckpointError: the directory holds no readable checkpoint.
-        ConfigError: the directory is in a home that is not known, or torch cannot use the device here.
+        ConfigError: see ``load_agent``; or torch cannot use the device here.
         PluginError: the policy names a part that is not allowed, or the agent or the environment that knows the
             observation space cannot be built.
     """

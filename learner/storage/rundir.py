@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import secrets
 import shutil
@@ -14,13 +15,17 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, Final
 
+from common.config.pool_config import POOL
 from common.depth import parse_json
 from common.errors import CheckpointError, RunDirectoryError
 from common.hints import nearest_path
 from common.interfaces import RunIdentity
-from learner.shared.durable import clean_up, locate, naming_write_errors, replace_text, target_of
+from common.shared.mapped import holding_alone
+from learner.replay.memory import ReplayMemory
+from learner.shared.durable import clean_up, locate, naming_write_errors, old_of, replace_text, target_of
 from learner.storage.run_lock import RunLock
 
+log = logging.getLogger(__name__)
 _SHARED: Final = (
     "replay",
     "sources",
@@ -51,7 +56,7 @@ class RunDir:
 
     A first start makes ``shared/``, then ``config.yaml``, then a first checkpoint in ``checkpoints/``, and ``run.json``
     last. If a directory has no checkpoint, no ``run.json`` and no other results of a run, a start was killed there. A
-    new run begins in this directory.
+    new run begins in this directory, and in that of a run that ended before it stored a row, unless it is resumed.
 
     Args:
         path: of the directory.
@@ -85,10 +90,10 @@ class RunDir:
 
     def _claim_or_resume(self, resume: bool) -> None:
         work = find_work(self.path)
-        if not work:
-            self._claim()
-        elif resume:
+        if work and resume:
             self._resume(work)
+        elif not work or self._remove_fruitless(work):
+            self._claim()
         else:
             raise RunDirectoryError(
                 f"{self.path}: expected a new run directory, found a run ({', '.join(work)}); "
@@ -104,6 +109,23 @@ class RunDir:
                 raise RunDirectoryError(f"{self.shared}: expected only files that a learner makes, found {strange[0]}")
             shutil.rmtree(self.shared)
         self.shared.mkdir()
+
+    def _remove_fruitless(self, work: Sequence[str]) -> bool:
+        """Remove a run that has stored no row, since its parts failed for example; return whether it was such a run."""
+        if set(work) - {"run.json", "final/", "checkpoints/"} or [*self.shared.glob("quarantine-*.json")]:
+            return False
+        rows, states = 1, [state.name for state in list_states(self.path)]
+        with suppress(OSError, RunDirectoryError), holding_alone(self.shared):  # No ingest process stores rows.
+            rows = ReplayMemory.open_saved(self.shared / "replay").committed
+        if rows or states != ["0"] or _read_ranks(self.path) > 1:
+            return False
+        log.info("%s: the run that began here has stored no row: a new run takes its place", self.path)
+        for name in ("endpoints.json", "run.json"):
+            (self.path / name).unlink(missing_ok=True)
+        for path in (old_of(self.path / "final"), *(self.path / name for name in ("final", "checkpoints", POOL))):
+            if path.exists():
+                shutil.rmtree(path)
+        return True
 
     def _resume(self, work: Sequence[str]) -> None:
         for directory in (self.path, self.path / "checkpoints"):

@@ -27,7 +27,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from common.data import Snapshot, to_json
-from common.depth import parse_json
+from common.depth import ANY_NUMBER, parse_json
 from common.errors import CheckpointError
 from common.interfaces import TrainingState
 from learner.replay.recovery import Watermark
@@ -101,7 +101,7 @@ class RunState:
 
     @cached_property
     def _parsed(self) -> dict[str, Any]:
-        parsed: dict[str, Any] = parse_json(self.values)
+        parsed: dict[str, Any] = parse_json(self.values, **ANY_NUMBER)
         return parsed
 
     @property

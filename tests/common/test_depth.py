@@ -9,7 +9,7 @@ import pytest
 
 from common.config.actor_config import ActorConfig
 from common.config.nested import parse_yaml, read_yaml
-from common.depth import MAX_DEPTH, parse_json
+from common.depth import ANY_NUMBER, MAX_DEPTH, parse_json
 from common.errors import CrossborderError
 from learner.datasets.lerobot_episodes import read_info
 from learner.replay.memory import Layout
@@ -30,6 +30,16 @@ def test_depth_is_bounded(parse: Callable[[str], Any]) -> None:
     for text in (nested(MAX_DEPTH + 1), nested(5_000), DEEP):
         with pytest.raises(ValueError, match=f"at most {MAX_DEPTH} lists and mappings within each other"):
             parse(text)
+
+
+@pytest.mark.parametrize(
+    "number", ["NaN", "-Infinity", "1e400", str(2**64), str(-(2**63) - 1), pytest.param("9" * 400, id="400 digits")]
+)
+def test_numbers_that_no_machine_word_holds_are_refused_unless_they_are_asked_for(number: str) -> None:
+    with pytest.raises(ValueError, match="expected finite numbers of at most 64 bits, found "):
+        parse_json(f"[{number}]")
+    assert len(parse_json(f"[{number}]", **ANY_NUMBER)) == 1
+    assert parse_json("[1e300, -9223372036854775808, 18446744073709551615]") == [1e300, -(2**63), 2**64 - 1]
 
 
 def test_values_that_hold_themselves_are_too_deep_and_shared_ones_are_not() -> None:

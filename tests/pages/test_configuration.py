@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from functools import cache
 from typing import Any
@@ -71,3 +72,12 @@ def test_every_parameter_of_an_agent_is_there_with_its_sentence(model: type[Sett
 )
 def test_types_bounds_defaults_and_other_names_are_shown(row: str) -> None:
     assert f"\n{row}" in whole_page()
+
+
+def test_shipped_parts_have_their_short_names_in_the_rows_of_settings() -> None:
+    settings, _, names = whole_page().partition("\n## Short names\n")
+    inside = re.compile(r"\b(common|learner|actor|crossborder)\.[a-z_.]+")
+    assert [line for line in settings.splitlines() if inside.search(line)] == [
+        "[short name](#short-names) too: `DQN` is `common.agents.dqn:DQN`. What a run records has the whole name."
+    ]
+    assert inside.search(names)

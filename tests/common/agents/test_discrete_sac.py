@@ -131,7 +131,7 @@ def test_continuous_actions_are_refused() -> None:
 
 
 def test_units_and_a_network_are_not_given_together() -> None:
-    with pytest.raises(ValueError, match="units or network, not both"):
+    with pytest.raises(ConfigError, match="units or network, not both"):
         make(network={"target": "common.agents.networks:NatureCnn"})
 
 

@@ -150,7 +150,7 @@ def test_actors_act_as_the_learner_does() -> None:
 def test_an_encoder_that_cannot_be_shared_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"share_encoder: expected a network, or observations with pictures"):
         make(space=Box(-1, 1, (3,), np.float32))
-    with pytest.raises(ValueError, match="share_encoder: actor and critics can share an encoder only if they see the"):
+    with pytest.raises(ConfigError, match="share_encoder: actor and critics can share an encoder only if they see the"):
         make(actor_keys=("front",), critic_keys=("front", "joints"))
     assert make(actor_keys=("wrist", "joints"), critic_keys=("joints", "wrist")).encoder is not None
 
@@ -206,5 +206,5 @@ def test_a_users_own_frozen_network_is_not_captured_unless_the_settings_say_so()
 
 
 def test_a_network_and_frozen_encoders_are_refused_together(frozen: Frozen) -> None:
-    with pytest.raises(ValueError, match="give network or frozen_encoders, not both"):
+    with pytest.raises(ConfigError, match="give network or frozen_encoders, not both"):
         make(network={"target": "common.agents.networks:NatureCnn"}, **frozen())

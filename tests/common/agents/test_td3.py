@@ -9,6 +9,7 @@ from gymnasium.spaces import Box
 
 from common.agents.td3 import TD3
 from common.data import Array
+from common.errors import ConfigError
 from common.interfaces import EnvSpec
 from crossborder.testing import ItemMemory
 from tests.common.agents.parts import copies, fix_outputs, holding, same
@@ -115,7 +116,7 @@ def test_without_noise_the_next_action_is_the_target_actors() -> None:
 
 
 def test_a_clip_of_noise_that_is_not_there_is_refused() -> None:
-    with pytest.raises(ValueError, match="give target_noise: 0 or target_noise_clip, not both"):
+    with pytest.raises(ConfigError, match="give target_noise: 0 or target_noise_clip, not both"):
         make(target_noise=0.0, target_noise_clip=0.3)
 
 

@@ -377,6 +377,10 @@ def test_a_factory_that_is_not_there_is_a_plugin_error() -> None:
             r"observation: no Box can be made of",
         ),
         (
+            {"observation": {"type": "Box", "low": 0, "high": 1, "shape": [1], "dtype": ",f4"}, "action": ACTION},
+            r"observation: no Box can be made of",
+        ),
+        (
             {"observation": {"type": "Box", "low": 0}, "action": ACTION},
             r"observation\.high: expected a value, found none",
         ),

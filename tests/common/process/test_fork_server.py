@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +113,48 @@ def test_a_child_may_be_looked_at_while_another_thread_ends_it(
     looking.join(PATIENCE)
     assert codes[0] in (None, 0)
     assert bystander.poll() is None, "the fork server lives, and so do its other children"
+
+
+def descriptors_of(pid: int) -> list[str]:
+    return sorted(path.name for path in Path(f"/proc/{pid}/fd").iterdir())
+
+
+@pytest.mark.parametrize("left", range(6))
+def test_a_process_without_descriptors_for_a_child_keeps_none_of_them(make_server: MakeServer, left: int) -> None:
+    server = make_server()
+    server.start_child("child", MODULE, {"life": "obedient"}).end(PATIENCE)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    taken = [os.open(os.devnull, os.O_RDONLY)]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, descriptors_of(os.getpid()))) + left + 1, hard))
+    try:
+        with suppress(OSError):
+            while True:
+                taken.append(os.open(os.devnull, os.O_RDONLY))
+        for _ in range(left):
+            os.close(taken.pop())
+        with pytest.raises(OSError, match="Too many open files"):
+            server.start_child("child", MODULE, {"life": "obedient"})
+        taken += [os.open(os.devnull, os.O_RDONLY) for _ in range(left)]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for fd in taken:
+            os.close(fd)
+
+
+@pytest.mark.parametrize("left", range(3))
+def test_a_fork_server_without_descriptors_for_a_child_says_so_and_goes_on(make_server: MakeServer, left: int) -> None:
+    server = make_server()
+    server.start_child("child", MODULE, {"life": "obedient"}).end(PATIENCE)
+    assert server.pid is not None
+    before = descriptors_of(server.pid)
+    limits = resource.prlimit(server.pid, resource.RLIMIT_NOFILE)
+    free = [number for number in range(100) if str(number) not in before]
+    resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (free[left], limits[1]))
+    with pytest.raises(OSError, match="Too many open files"):
+        server.start_child("child", MODULE, {"life": "obedient"})
+    assert descriptors_of(server.pid) == before
+    resource.prlimit(server.pid, resource.RLIMIT_NOFILE, limits)
+    assert server.start_child("child", MODULE, {"life": "obedient"}).end(PATIENCE) == 0
 
 
 def test_children_draw_other_random_numbers_and_take_signals(start: Callable[..., Child]) -> None:

@@ -42,6 +42,12 @@ def test_a_run_that_is_going_on_can_be_looked_at(host: LearnerServer, capsys: py
     assert (sum(rewards["counts"]), rewards["edges"][0], rewards["edges"][-1]) == (5, 0.0, 4.0)
 
 
+def test_a_damaged_table_of_actors_is_named(host: LearnerServer, capsys: pytest.CaptureFixture[str]) -> None:
+    host.actor_table["state"][5] = 9
+    assert main([str(host.run.dir.path)]) == 4
+    assert "actors: expected the states of actors" in capsys.readouterr().err
+
+
 def test_an_empty_replay_has_nothing_to_show(host: LearnerServer, capsys: pytest.CaptureFixture[str]) -> None:
     found = inspect(host.run.dir.path, capsys)
     assert (found["rows"], found["oldest_seconds"], found["actors"], found["newest"]) == (0, None, [], [])

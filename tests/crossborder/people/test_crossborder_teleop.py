@@ -45,8 +45,8 @@ def test_ctrl_c_ends_it_with_the_episodes_that_were_whole(tmp_path: Path, capsys
     [
         ("agent: {}", "expected a section env, found agent"),
         ("env: {target: 'gymnasium:make', prams: {}}", "env.prams: unknown key (did you mean 'params'?)"),
-        ("env: {target: 'gymnasium:make', params: {id: CartPole-v1}}", "env.wrappers: expected crossborder.people"),
-        ("env: {target: gymnasium, params: {id: CartPole-v1}}", "env.wrappers: expected crossborder.people"),
+        ("env: {target: 'gymnasium:make', params: {id: CartPole-v1}}", "env.wrappers: expected Teleoperate"),
+        ("env: {target: gymnasium, params: {id: CartPole-v1}}", "env.wrappers: expected Teleoperate"),
     ],
 )
 def test_a_wrong_configuration_is_named(

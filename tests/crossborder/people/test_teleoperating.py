@@ -83,7 +83,7 @@ def test_steps_keep_the_rate_of_the_environment(tmp_path: Path) -> None:
 def test_an_environment_without_a_device_is_refused(tmp_path: Path, target: str) -> None:
     params = {} if target == SLIDE else {"id": "CartPole-v1", "num_envs": 1}
     config = validate(EnvConfig, {"target": target, "params": params})
-    with pytest.raises(ConfigError, match=r"env\.wrappers: expected crossborder\.people\.teleoperation:Teleoperate"):
+    with pytest.raises(ConfigError, match=r"env\.wrappers: expected Teleoperate"):
         record_demonstrations(config, tmp_path, 1, threading.Event(), print)
 
 

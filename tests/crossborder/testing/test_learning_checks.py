@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from functools import partial
 
+import pytest
+
 from common.agents.dqn import DQN
 from common.agents.ppo import PPO
 from common.agents.r2d2 import R2D2
 from common.data import Record
+from common.errors import ConfigError
 from common.interfaces import ReplayBuffer
 from crossborder.testing import check_learning
 from examples.own_parts import Corridor, TabularQ
@@ -42,3 +45,8 @@ def test_an_agent_that_does_not_learn_is_told_its_scores() -> None:
 def test_an_agent_that_learns_from_each_step_once_needs_a_run() -> None:
     with fails_saying("PPO learns from each step once, so it needs the queue of a run: test it by sync-train"):
         check_learning(PPO, Corridor(), 0.9)
+
+
+def test_a_number_of_episodes_that_no_score_can_have_is_refused() -> None:
+    with pytest.raises(ConfigError, match="episodes: expected a number greater than 0, found 0"):
+        check_learning(TabularQ, Corridor(), 0.9, episodes=0)

@@ -59,8 +59,11 @@ class NeverForgets(Sums):
 
 
 BROKEN_PROCESSORS: dict[str, Broken] = {
-    "a schema of another kind": ({"schema": lambda self, spec: ["obs"]}, "schema() gave list: return a common.data"),
-    "no schema": ({"schema": lambda self, spec: spec.shape}, "schema() failed: it must return a common.data.Schema"),
+    "a schema of another kind": (
+        {"schema": lambda self, spec: ["obs"]},
+        "schema() gave list: return a crossborder.Schema",
+    ),
+    "no schema": ({"schema": lambda self, spec: spec.shape}, "schema() failed: it must return a crossborder.Schema"),
     "a schema that changes": (
         {"schema": lambda self, spec: Schema((Column.of(str(np.random.default_rng().random()), np.float32),))},
         "schema() twice gave different columns",

@@ -155,6 +155,7 @@ def test_a_dataset_without_its_spaces_does_not_run_the_code_of_its_environment(d
         ({"data_format": "arrow"}, "data_format: expected hdf5, found 'arrow'"),
         ({"observation_space": "[" * 100_000}, "cannot be read"),
         ({"observation_space": "7"}, "cannot be read"),
+        ({"action_space": '{"type": "MultiBinary", "n": [1e400]}'}, "cannot be read"),
         ({"observation_space": json.dumps({"type": "Secret"})}, "cannot be read"),
         (
             {

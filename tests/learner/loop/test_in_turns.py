@@ -12,11 +12,12 @@ import pytest
 
 from common.config.run_config import RunConfig
 from common.data import Array
-from common.errors import ConfigError, RefusedError
+from common.errors import ConfigError, RefusedError, RunDirectoryError
 from common.settings import validate
 from learner.loop.in_turns import train_in_turns
 from learner.loop.learner import Outcome
 from learner.models.games import Games
+from learner.storage.rundir import read_identity
 from tests.conftest import MakeConfig, merged
 from tests.duels import ENV, find_opponents
 from tests.stored import assert_stored, open_replay, stored_rows
@@ -99,6 +100,33 @@ def test_an_agent_learns_from_observations_that_are_numbers(
         trainer={"max_opts": 10, "warmup_period": 5, "eval_interval": 0},
     )
     assert train_in_turns(config).opt_steps == 10
+
+
+@pytest.mark.parametrize("at", [1, 4])
+def test_a_run_whose_environment_fails_is_in_the_way_of_the_next_start_if_it_has_stored_a_row(
+    make_config: MakeConfig, tmp_path: Path, at: int
+) -> None:
+    params = {"marker": str(tmp_path / "failed"), "at": at}
+    trainer = {"max_opts": 4, "warmup_period": 10, "eval_interval": 0}
+    config = make_config(
+        agent=IN_TURNS,
+        env={"target": "tests.parts:FailingEnv", "params": params},
+        trainer=trainer,
+        push={"n_buffer": 1},
+    )
+    with pytest.raises(ValueError, match="once only"):
+        train_in_turns(config)
+    if at > 1:
+        stored = stored_rows(tmp_path / "run")
+        with pytest.raises(RunDirectoryError, match="expected a new run directory, found a run"):
+            train_in_turns(config)
+        assert len(stored_rows(tmp_path / "run")["obs"]) == len(stored["obs"]) == at - 1
+        assert train_in_turns(config, resume=True).opt_steps == 4
+    else:
+        (tmp_path / "run" / "pool").mkdir()
+        assert train_in_turns(config).opt_steps == 4
+        assert not (tmp_path / "run" / "pool").exists(), "models of the former run play no games of the new one"
+    assert read_identity(tmp_path / "run").is_resumed == (at > 1)
 
 
 def cartpole(run_dir: Path, seed: int, envs_per_actor: int = 1, **replay: Any) -> RunConfig:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from common.config.run_config import load_config
 from common.errors import ConfigError, PluginError
 from common.interfaces import RunIdentity
 from learner.loop.in_turns import Trainer, train_in_turns
+from learner.loop.server import LearnerServer
 from learner.storage.rundir import list_states
 from tests.conftest import MakeConfig
 from tests.learner.loop.test_in_turns import IN_TURNS
@@ -103,6 +106,25 @@ def test_the_check_asks_for_no_identity(make_config: MakeConfig) -> None:
     make_config(recorders=[recorder(NamedRecorder)]).check()
     with pytest.raises(ConfigError, match=r"recorders\.0\.params\.identitty: unknown parameter"):
         make_config(recorders=[recorder(NamedRecorder, identitty="x")]).check()
+
+
+@pytest.mark.parametrize("start", [Trainer, LearnerServer])
+def test_a_resume_that_fails_leaves_the_settings_of_the_run_and_one_that_begins_replaces_them(
+    make_config: MakeConfig, tmp_path: Path, start: type[Trainer | LearnerServer]
+) -> None:
+    agent = IN_TURNS if start is Trainer else {}
+    make = partial(make_config, agent=agent, server={"grace_seconds": 0.1})
+    start(make(name="first")).__exit__()
+    file = tmp_path / "run" / "config.yaml"
+    before = file.read_text()
+    missing = {"certificate": str(tmp_path / "missing.pem"), "key": str(tmp_path / "missing.key")}
+    fails: dict[str, Any] = {"metrics": {"tls": missing}} if start is LearnerServer else {}
+    fails = fails or {"recorders": [recorder(ToldRecorder, credentials="wrong")]}
+    with pytest.raises((AssertionError, ConfigError)):
+        start(make(name="second", **fails), resume=True)
+    assert file.read_text() == before
+    with start(make(name="second"), resume=True):
+        assert load_config(file).name == "second"
 
 
 def test_a_learner_that_cannot_be_put_together_closes_what_it_has_opened_and_begins_no_run(

@@ -63,7 +63,13 @@ def test_later_games_are_forgotten(tmp_path: Path) -> None:
     assert [*games.results] == [(10, 0)]
 
 
-@pytest.mark.parametrize("text", ["{", "[[1]]", '[["a", 0, 1, 2, 3]]', "[3]"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("{", "[[1]]", '[["a", 0, 1, 2, 3]]', "[3]", "[[10, 0, 1e400, 0, 0]]", "[[10, 0, NaN, 0, 0]]"),
+        *("[[10, 0, 1.5, 0, 0]]", "[[10, 0, -1, 0, 0]]", f"[[10, 0, {10**400}, 0, 0]]"),
+    ],
+)
 def test_a_damaged_file_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "games.json").write_text(text)
     with pytest.raises(RunDirectoryError, match=r"games\.json: expected the results of games, found .*remove the file"):

@@ -37,6 +37,17 @@ def test_another_process_sees_what_joins_and_goes(tmp_path: Path) -> None:
         assert other.versions() == pool.versions()
 
 
+def test_files_of_other_names_lie_beside_the_models_and_are_no_models(tmp_path: Path) -> None:
+    pool = make_pool(tmp_path)
+    assert offered(pool, 0) == [0]
+    others = ["a-b", "1-2-3", "1-", "²-3", "01-20", f"1-{2**64}", "1-20.part"]
+    for name in others:
+        (tmp_path / "pool" / f"{name}.safetensors").write_bytes(b"")
+    assert [version.opt_steps for version in make_pool(tmp_path).versions()] == [0]
+    pool.go_back_to(0)
+    assert {path.stem for path in (tmp_path / "pool").glob("*.safetensors")} == {"1-0", *others}
+
+
 def test_a_resumed_run_makes_the_later_models_again(tmp_path: Path) -> None:
     pool = make_pool(tmp_path)
     offered(pool, 0, 10, 20)

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
 
 from common.errors import ConfigError
+from crossborder.curves.learning_curve import read_points
+from learner.records.csv_recorder import CsvRecorder
 from learner.shared.metrics_file import read_numbers, read_rows
 
 
@@ -41,3 +44,18 @@ def test_a_value_that_is_not_a_number_is_refused_with_its_column(tmp_path: Path)
     assert read_numbers(path, rows, "opt_steps") == [1, 2]
     with pytest.raises(ConfigError, match=r"metrics\.csv: column loss: expected numbers, found 'low'"):
         read_numbers(path, rows, "loss")
+
+
+@pytest.mark.parametrize("value", ["nan", "1e400"])
+def test_a_record_may_be_infinite_and_its_place_may_not(tmp_path: Path, value: str) -> None:
+    path = write(tmp_path, f"opt_steps,loss\n1,{value}\n".encode())
+    _, rows = read_rows(path)
+    assert not math.isfinite(*read_numbers(path, rows, "loss"))
+    (tmp_path / "metrics.csv").write_text(f"opt_steps,loss\n{value},1\n")
+    message = r"metrics\.csv: column opt_steps: expected finite numbers, found (nan|inf)"
+    with pytest.raises(ConfigError, match=message):
+        read_numbers(path, read_rows(path)[1], "opt_steps", finite=True)
+    with pytest.raises(ConfigError, match=message):
+        CsvRecorder(path, resume_at=3)
+    with pytest.raises(ConfigError, match=message):
+        read_points(tmp_path, record="loss")

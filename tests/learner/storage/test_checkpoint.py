@@ -161,6 +161,17 @@ def test_meta_data_without_the_keys_of_every_policy_are_refused(tmp_path: Path, 
         load_agent(tmp_path / "best")
 
 
+@pytest.mark.parametrize(("name", "found"), [("layers", "unknown key"), ("lr", "expected a number, found 'high'")])
+def test_a_parameter_that_the_agent_does_not_take_is_named(tmp_path: Path, name: str, found: str) -> None:
+    Checkpoints(tmp_path, CONFIG, "run").save("best", dqn(seed=1), opt_steps=1)
+    meta = json.loads((tmp_path / "best" / "meta.json").read_text())
+    meta["config"]["agent"]["params"][name] = "high"
+    (tmp_path / "best" / "meta.json").write_text(json.dumps(meta))
+    for load in (load_agent, load_policy):
+        with pytest.raises(ConfigError, match=rf"^DQN\.{name}: {found}"):
+            load(tmp_path / "best")
+
+
 def read_best_score(run: Path) -> float | None:
     best = read_best(run)
     return None if best is None else best.score
