@@ -1,8 +1,8 @@
 """The learner's process under ``learner-server --standby``: it runs the command, and its output is the keeper's output.
 
 As a spare, the process waits for the words of its command, a line of JSON on stdin. Meanwhile it holds another process
-ready that forks ingest and actors. When the keeper dies, stdin closes and this process kills itself: a new keeper would go
-on with the run, and two learners must not use its directory.
+ready, which forks ingest and actors. When the keeper dies, stdin closes and this process kills itself: a new keeper
+would go on with the run, and two learners must not use its directory.
 """
 
 from __future__ import annotations
