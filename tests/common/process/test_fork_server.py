@@ -15,6 +15,7 @@ from common.errors import ChildFailedError
 from common.process import fork_server
 from common.process.child import Child
 from common.process.fork_server import ForkServer
+from learner.commands.learner_server import SERVER
 from tests.common.process.child_scripts import MODULE
 from tests.common.process.conftest import StartChild
 from tests.conftest import PATIENCE, ROOT, children_of, is_alive, kill, wait_for
@@ -164,7 +165,7 @@ def test_children_draw_other_random_numbers_and_take_signals(start: Callable[...
     assert said[0]["blocked"] == []
 
 
-@pytest.mark.parametrize("module", ["actor.worker", "actor.remote_worker", "learner.ingest.ingest_child"])
+@pytest.mark.parametrize("module", ["actor.worker", "actor.remote_worker", "learner.ingest.ingest_child", SERVER])
 def test_what_is_imported_leaves_no_thread_whose_locks_a_child_would_inherit(
     make_server: MakeServer, module: str
 ) -> None:
