@@ -25,6 +25,7 @@ import yaml
 
 from benchmarks.report import cpu_seconds
 from common.process.child import KEEP_BUFFERS
+from tests.conftest import named
 
 PATIENCE: Final = 60.0
 SETTLING: Final = 0.5
@@ -106,7 +107,7 @@ class Pair:
         self._metrics = f"http://127.0.0.1:{endpoints['ingest_metrics_port']}/metrics"
         self.run_dir, self.learner = run_dir, learner
         self._actor, self._log = acts, run_dir.parent / "actor.log"
-        self._ingest = ingest_of(learner)
+        (self._ingest,) = named("ingest", learner)
 
     def _read_metrics(self) -> str:
         with urllib.request.urlopen(self._metrics, timeout=PATIENCE) as answer:  # noqa: S310 - of our own host
@@ -173,17 +174,6 @@ def child_of(parent: int, module: str) -> int:
             if module.encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
                 return int(pid)
     raise SystemExit(f"expected process {parent} to run {module}, found no such child")
-
-
-def ingest_of(learner: int) -> int:
-    """The process that is named ``ingest`` below a learner."""
-    below = [learner]
-    for parent in below:  # The list grows by the children of each.
-        if Path(f"/proc/{parent}/comm").read_text() == "ingest\n":
-            return parent
-        for path in Path(f"/proc/{parent}/task").glob("*/children"):
-            below += map(int, path.read_text().split())
-    raise SystemExit(f"expected ingest below process {learner}, found none")
 
 
 def await_file(path: Path, started: subprocess.Popen[str], log: Path) -> None:

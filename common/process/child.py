@@ -35,6 +35,7 @@ from common.process.signals import leave_to_parent
 from common.system import find_exit_code, wait_for_end
 
 log = logging.getLogger(__name__)
+_ARENA_MAX: Final = "MALLOC_ARENA_MAX"
 KEEP_BUFFERS = {
     # By default glibc gives large buffers back to the kernel, and the next large buffer costs page faults. If it keeps
     # them, a model of 7 MB is assembled and loaded in 6 ms instead of 25, and messages of 1 MiB pass twice as fast.
@@ -42,7 +43,7 @@ KEEP_BUFFERS = {
     "MALLOC_TRIM_THRESHOLD_": str(2 << 30),
     # Each arena keeps its own. By default gRPC's threads spread messages over 16 arenas on two cores, and after a while
     # at full speed ingest kept 100 MB, where 50 suffice.
-    "MALLOC_ARENA_MAX": "2",
+    _ARENA_MAX: "2",
 }
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
@@ -50,17 +51,18 @@ _M_ARENA_MAX: Final = -8
 """The numbers of these settings for mallopt(3)."""
 
 
-def keep_buffers(*, arenas: int | None = None) -> None:
+def keep_buffers(*, is_child: bool = False) -> None:
     """Have this process keep freed memory from now on, as ``KEEP_BUFFERS`` does for children; needs glibc.
 
     Args:
-        arenas: the most that there may be. None is for the process with the agent: its threads should not share locks.
+        is_child: have as few arenas as ``KEEP_BUFFERS`` says, unless the environment says how many. The process with
+            the agent keeps them all: its threads should not share locks.
     """
     if hasattr(libc := ctypes.CDLL(None), "mallopt"):
         libc.mallopt(_M_MMAP_THRESHOLD, 1 << 30)
         libc.mallopt(_M_TRIM_THRESHOLD, (1 << 31) - 1)
-        if arenas is not None:
-            libc.mallopt(_M_ARENA_MAX, arenas)
+        if is_child and _ARENA_MAX not in os.environ:
+            libc.mallopt(_M_ARENA_MAX, int(KEEP_BUFFERS[_ARENA_MAX]))
 
 
 Event = dict[str, Any]

@@ -34,8 +34,7 @@ NAME: Final = "fork-server"
 MESSAGE_BYTES: Final = 4096
 """No request and no answer is longer."""
 N_STREAMS: Final = 3
-CHILD_ARENAS: Final = 2
-"""See ``common.process.child.KEEP_BUFFERS``."""
+"""The descriptors that come with a request to fork: stdin, stdout and stderr."""
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_NAME: Final = 15
 """The numbers of prctl(2) for a signal that a process gets when its parent dies, and for the name of a process."""
@@ -55,7 +54,7 @@ def _run(requests: socket.socket, modules: Sequence[str], signals: Collection[in
     Args:
         requests: from the process that started it.
         modules: to be imported before the first fork.
-        signals: that are blocked in children.
+        signals: that are blocked in children; in the fork server itself, those that ask a process to stop are too.
     """
     # A search for garbage would write to the pages of all objects, and each child would copy them.
     gc.disable()
@@ -67,7 +66,7 @@ def _run(requests: socket.socket, modules: Sequence[str], signals: Collection[in
         return 0
     gc.enable()
     signal.pthread_sigmask(signal.SIG_SETMASK, signals)
-    keep_buffers(arenas=CHILD_ARENAS)
+    keep_buffers(is_child=True)
     code: int = importlib.import_module(asked).main()
     return code
 

@@ -165,7 +165,7 @@ class SweepStudy:
         return any(self._directory.is_abandoned(trial.number) for trial in running)
 
     def find_failure(self) -> str | None:
-        """That all have failed of the first trials, or of the whole sweep: later ones would fail too. None: not so."""
+        """Why no further trial should run: the first, or all of a smaller sweep, have failed. None: one may run."""
         ended = self.finished()
         if len(ended) < min(MOST_FAILURES, self._sweep.n_trials) or {each.state for each in ended} != {TrialState.FAIL}:
             return None

@@ -14,7 +14,7 @@ from common.config.run_config import RunConfig
 from common.process.command import Parser, at_least
 from common.process.signals import StopSignals
 from learner.commands import server_orders, server_set_best_aside, server_status
-from learner.commands.standby import keep_running
+from learner.commands.standby import SERVER, keep_running
 from learner.commands.training_command import (
     add_origin,
     add_override,
@@ -58,10 +58,6 @@ EXAMPLES = """\
   learner-server ratio --learner gpu-host:50051 4                  another replay ratio; see ratio --help
   learner-server drain --learner gpu-host:50051 --host cpu-7       the actors of a host leave; see also cordon, uncordon
 """
-
-
-SERVER: Final = "learner.loop.server"
-"""The module that trains; it imports torch."""
 
 
 def parser() -> Parser:

@@ -34,7 +34,9 @@ from learner.storage.rundir import default_run_dir
 OPTION: Final = "--standby"
 CHILD: Final = "learner.commands.standby_child"
 """The module of the learner's process."""
-IMPORTS: Final = ("learner.loop.server", "learner.records.progress", "torch._dynamo")
+SERVER: Final = "learner.loop.server"
+"""The module that trains; it imports torch."""
+IMPORTS: Final = (SERVER, "learner.records.progress", "torch._dynamo")
 """The modules that ``learner-server`` imports when it trains, besides the parts of the configuration. ``torch._dynamo``
 is torch's compiler: torch imports it with the first optimiser, and it takes almost as long as all the rest of torch."""
 ENDS: Final = frozenset(code for code in range(256) if code == 0 or not may_restart_help(code))

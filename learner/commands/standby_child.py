@@ -14,12 +14,13 @@ import sys
 from actor.manager import ACTOR
 from common.process.child import on_hang_up, read_boot
 from learner.commands import learner_server
+from learner.commands.standby import SERVER
 from learner.ingest.ingest_process import ComingIngest
 
 
 def main() -> int:
     """Run the process; return the exit code of the command."""
-    with ComingIngest([ACTOR], here=learner_server.SERVER) as coming_ingest:
+    with ComingIngest([ACTOR], here=SERVER) as coming_ingest:
         boot = read_boot()
         for stream, given in zip((sys.stdout, sys.stderr), boot["output_fds"], strict=True):
             os.dup2(given, stream.fileno())

@@ -287,8 +287,8 @@ def load_agent(directory: str | Path, allow: Sequence[str] = ()) -> tuple[Agent,
 
     Raises:
         CheckpointError: the directory holds no readable checkpoint.
-        ConfigError: the directory is in a home that is not known, ``allow`` is neither a list of texts nor a text, or
-            a setting or a parameter of the policy is unknown, as in one of another release.
+        ConfigError: the home of the path is not known; ``allow`` is neither a list of texts nor a text; the policy has
+            an unknown setting or parameter, as one of another release may.
         PluginError: the policy names a part that is not allowed, or a part cannot be built.
     """
     parts, config, meta = load_parts(expand_path(directory, "directory"), allow)

@@ -299,8 +299,13 @@ def test_a_process_that_keeps_its_buffers_fills_freed_memory_without_page_faults
 
 
 FILL_IN_TURN = """
+import sys
 import threading
 from pathlib import Path
+from common.process.child import keep_buffers
+
+if sys.argv[1] == "forked":
+    keep_buffers(is_child=True)
 
 def own_mib():
     lines = Path("/proc/self/status").read_text().splitlines()
@@ -321,8 +326,10 @@ done.set()
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
-def test_a_child_keeps_what_threads_have_freed_for_two_of_them_and_not_for_each() -> None:
-    command = [sys.executable, "-c", FILL_IN_TURN]
-    environment = {**os.environ, **KEEP_BUFFERS}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+@pytest.mark.parametrize("way", ["started", "forked"])
+def test_a_child_keeps_what_threads_have_freed_for_two_of_them_and_not_for_each(way: str) -> None:
+    command = [sys.executable, "-c", FILL_IN_TURN, way]
+    others = {name: value for name, value in os.environ.items() if name not in KEEP_BUFFERS}
+    environment = others | (KEEP_BUFFERS if way == "started" else {})
+    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=True)
     assert int(done.stdout) < 4 * 16

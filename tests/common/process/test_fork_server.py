@@ -15,7 +15,7 @@ from common.errors import ChildFailedError
 from common.process import fork_server
 from common.process.child import Child
 from common.process.fork_server import ForkServer
-from learner.commands.learner_server import SERVER
+from learner.commands.standby import SERVER
 from tests.common.process.child_scripts import MODULE
 from tests.common.process.conftest import StartChild
 from tests.conftest import PATIENCE, ROOT, children_of, is_alive, kill, wait_for
