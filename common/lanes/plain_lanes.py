@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from common import spaces
-from common.data import Leaves
+from common.data import Array, Leaves
 from common.errors import PluginError
 from common.interfaces import EnvSpec
 from common.lanes.interface_faults import require_info, require_pair
@@ -19,6 +19,7 @@ from common.leaves import as_shape, copy_leaves, empty_leaves, pick_lanes, put_l
 from common.process.signals import put_signals_back
 
 _ARRAY = np.ndarray  # A global name is found faster than an attribute.
+_Steps = tuple[list[bytes], list[bytes], list[float]]  # The observation before each step, its action, its reward.
 
 
 class PlainLanes(Lanes):
@@ -123,19 +124,29 @@ class PlainLanes(Lanes):
         """
         if not self._may_go_on or self._dtype is None or self._waiting:
             return 0, 0.0, None
-        # All that the loop needs is in local names, which are found faster than attributes.
         assert not isinstance(self._obs, dict)
-        step, busy, kept, row = self.envs[0].step, self.busy, self._obs, self._obs[0]
+        seen, given, rewards = list[bytes](), list[bytes](), list[float]()
+        try:
+            choosing, left = self._take_usual_steps(sample, self._obs, (seen, given, rewards), most, until)
+        finally:
+            self._rounds += len(rewards)
+            keep(seen, given, rewards)
+        return len(rewards), choosing, left
+
+    def _take_usual_steps(
+        self, sample: Callable[[Leaves], Any], kept: Array, steps: _Steps, most: int, until: float
+    ) -> tuple[float, Leaves | None]:
+        """The loop of ``go_on``: adds to ``steps``, and returns the seconds of choosing and the action left over."""
+        # All that the loop needs is in local names, which are found faster than attributes.
+        step, busy, (seen, given, rewards), row = self.envs[0].step, self.busy, steps, kept[0]
         shape, dtype, has_number = self._shape, self._dtype, self._takes_numbers
         action_shape, action_dtype = (1, *(self.spec.action_space.shape or ())), self.spec.action_space.dtype
-        seen, given, rewards, total = list[bytes](), list[bytes](), list[float](), self._returns[0]
-        left, choosing, ended = None, 0.0, monotonic()
+        total, left, choosing, ended = self._returns[0], None, 0.0, monotonic()
         for _ in range(most):
             # 1. Choose an action; an odd one is left to ``step``, which refuses it by name.
             try:
                 actions = sample(kept)
             except Exception:
-                keep(seen, given, rewards)
                 self.require_indices(kept)
                 raise
             acted = monotonic()
@@ -169,9 +180,8 @@ class PlainLanes(Lanes):
             ended = monotonic()
             if ended >= until:
                 break
-        self._returns[0], self._rounds = total, self._rounds + len(rewards)
-        keep(seen, given, rewards)
-        return len(rewards), choosing, left
+        self._returns[0] = total
+        return choosing, left
 
     def step(self, actions: Leaves) -> Round:
         outcome = self._round
@@ -220,12 +230,16 @@ class PlainLanes(Lanes):
                 ended.append(j)
         self._end_call()
         if ended:
-            outcome.ended = np.array(ended)
-            outcome.final_obs = pick_lanes(kept, outcome.ended)
-            self._require_allowed_at_cut(outcome)
-            self._watch.end(len(ended))
-            self._waiting.extend(ended)
+            self._end_episodes(outcome, ended)
         return outcome
+
+    def _end_episodes(self, outcome: Round, ended: Sequence[int]) -> None:
+        """Note which lanes have ended, and with which observations; they wait for their reset."""
+        outcome.ended = np.array(ended)
+        outcome.final_obs = pick_lanes(self._obs, outcome.ended)
+        self._require_allowed_at_cut(outcome)
+        self._watch.end(len(ended))
+        self._waiting.extend(ended)
 
     def _clear(self, outcome: Round) -> None:
         outcome.terminated[:] = outcome.truncated[:] = False

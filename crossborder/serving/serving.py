@@ -96,10 +96,7 @@ async def serve(
         page.tick()  # Its health is good before anybody is told where it listens.
         on_listening(Places(address, websocket, metrics.port))
         failed = await _tick_until(ends, ticks, working)
-        is_over = is_run_over()
-        sessions.stop(is_run_over=is_over)
-        if is_over:
-            await asyncio.sleep(FAREWELL_SECONDS)
+        await _say_farewell(sessions, is_run_over=is_run_over())
         for task in failed:
             task.result()
 
@@ -114,6 +111,12 @@ async def _tick_until(
             tick()
         failed, _ = await asyncio.wait(working, timeout=TICK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
     return failed
+
+
+async def _say_farewell(sessions: Sessions, *, is_run_over: bool) -> None:
+    sessions.stop(is_run_over=is_run_over)
+    if is_run_over:
+        await asyncio.sleep(FAREWELL_SECONDS)
 
 
 def _open_grpc_door(service: ActingService, counts: IngestCounts) -> tuple[grpc.aio.Server, Admission, str]:

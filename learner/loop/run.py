@@ -189,7 +189,7 @@ class Run(Opened):
         epsilon: exploration of the learner's own agent; 0 if only actors act.
         n_envs: number of environments in which the learner acts itself; 0 if only actors act.
         slack: number of newest rows that a new replay can be rolled back by.
-        origin: where a new run begins from.
+        origin: where a new run begins from; other ranks than 0 get the agent of rank 0.
         place: of this process among the ranks.
 
     Raises:
@@ -242,7 +242,7 @@ class Run(Opened):
             self.models: ModelSlots | None = None
             """The models for the actors; None if there are no actors, or before the first model."""
             self.buffer = build_buffer(self.memory, config, datasets, self._newest_model)
-            if origin is not None and earlier is None:
+            if origin is not None and earlier is None and self.place.leads:
                 self._begin_from(origin)
             self._stack = stack.pop_all()
 

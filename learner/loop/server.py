@@ -113,11 +113,9 @@ class LearnerServer(Opened):
             self._require_free_ports()
             self._mirror = self._open_mirror(directory, stack)
             # 2. The agent, the schema of its rows and the replay.
-            origin = origin if self.place.leads else None
             self.run = run = stack.enter_context(Run(config, directory, earlier, origin=origin, place=self.place))
             self.buffer = run.buffer
-            if local_actors:
-                self._require_core_left()
+            self._require_core_left(local_actors)
             # 3. The memory that ingest shares.
             self._share_memory()
             self.ranks = self._make_ranks(group, beginning)
@@ -141,13 +139,14 @@ class LearnerServer(Opened):
             if self.ranks is not None:
                 self.ranks.listen(self.learner, self.ingest.address, directory.shared)
             # 6. Local actors.
-            if local_actors:
-                self.local_actors = self._start_local_actors(local_actors, ending_local_actors)
+            self.local_actors = self._start_local_actors(local_actors, ending_local_actors)
             run.write_config()
             self._stack = stack.pop_all()
 
-    def _start_local_actors(self, n: int, stack: ExitStack) -> ActorManager:
-        """Start actors on this host, which read models from the trainer's slots; ``stack`` ends them."""
+    def _start_local_actors(self, n: int, stack: ExitStack) -> ActorManager | None:
+        """Start n actors on this host, which read models from the trainer's slots; ``stack`` ends them."""
+        if not n:
+            return None
         trust, work = local_trust(self.config.server), ActorWork(models=self.run.dir.shared / "models")
         cores = divide_cores(self.run.cores_left, self.place.n_local)[self.place.local_rank]
         address, fail = self.ingest.local_address, self.learner.fail
@@ -170,9 +169,9 @@ class LearnerServer(Opened):
             if len(self.config.ports_to_try(key)) == 1:
                 require_free_port(key, *place)
 
-    def _require_core_left(self) -> None:
+    def _require_core_left(self, local_actors: int) -> None:
         own = self.config.trainer.cores
-        if own is not None and not self.run.cores_left:
+        if local_actors and own is not None and not self.run.cores_left:
             raise ConfigError(
                 f"trainer.cores: expected to leave a core to the local actors, found {write_cores(own)}, which are all "
                 "that this process may use"
