@@ -65,12 +65,12 @@ class Board:
             log.info("trial %d, seed %d: opt step %.0f of %d, %s", number, seed, newest, max_opts, note)
             self._shown[key] = newest
 
-    def ended(self, number: int, outcome: str) -> None:
-        """Show how a trial ended."""
+    def ended(self, number: int, outcome: str, *, is_failure: bool = False) -> None:
+        """Show how a trial ended; a failure is a warning."""
         for key in [key for key in [*self._runs] if key[0] == number]:  # A copy: other threads add runs meanwhile.
             self._bars.remove_task(self._runs.pop(key))
         self._bars.advance(self._all)
-        log.info("trial %d: %s", number, outcome)
+        log.log(logging.WARNING if is_failure else logging.INFO, "trial %d: %s", number, outcome)
 
 
 def _short(value: Any) -> str:

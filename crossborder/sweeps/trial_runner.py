@@ -75,7 +75,7 @@ class TrialRunner:
             return TrialState.COMPLETE
         except _NoScoreError as error:
             self._study.optuna.tell(claimed.trial, state=error.state)
-            self._board.ended(number, str(error))
+            self._board.ended(number, str(error), is_failure=error.state is TrialState.FAIL)
             return error.state
         finally:
             os.close(claimed.lock)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import csv
 import json
+import logging
 import os
 import signal
 import threading
@@ -68,7 +69,8 @@ def test_a_run_that_fails_ends_the_trial_and_its_last_words_are_told(
     sweep = Sweep(tmp_path, arguments=["--no-such-option"])
     with caplog.at_level("INFO"):
         assert sweep.run() is TrialState.FAIL
-    assert "failed with exit code 2" in caplog.text
+    (warning,) = (record for record in caplog.records if "failed with exit code 2" in record.getMessage())
+    assert warning.levelno == logging.WARNING
     assert "unknown option --no-such-option" in caplog.text
 
 
