@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import math
 import os
 import signal
@@ -31,6 +32,7 @@ from learner.commands.training_command import load_run, require_consistent
 from learner.ranks.place import RANKS, count_ranks
 from learner.storage.rundir import default_run_dir
 
+log = logging.getLogger(__name__)
 OPTION: Final = "--standby"
 CHILD: Final = "learner.commands.standby_child"
 """The module of the learner's process."""
@@ -128,11 +130,18 @@ def _find_targets(value: Any) -> Iterator[str]:
 def find_ports(config: RunConfig, run_dir: Path) -> list[str]:
     """Options that name the ports of the former learner, which may have taken free ones.
 
-    Actors and Prometheus look for the learner at these ports. There are no options if it was killed before it listened.
+    Actors and Prometheus look for the learner at these ports. There are no options if it was killed before it listened,
+    or if its ``endpoints.json`` is damaged, of which the log warns.
     """
+    path = run_dir / "endpoints.json"
     try:
-        found = parse_json((run_dir / "endpoints.json").read_text())
+        found = parse_json(path.read_text())
+        if not isinstance(found, dict) or len(found) != len(FREE_PORTS):
+            raise ValueError(f"expected an address and two ports, found {found!r:.80}")
     except FileNotFoundError:
+        return []
+    except (OSError, ValueError) as error:
+        log.warning("%s: %s; the learner goes on at the ports that its configuration names", path, error)
         return []
     options = []
     for key, port in zip(FREE_PORTS, found.values(), strict=True):

@@ -113,3 +113,12 @@ def test_a_learner_that_goes_on_keeps_its_ports_if_the_configuration_names_none(
     assert find_ports(config, tmp_path) == options
     unnamed = config.model_copy(update={"server": ServerConfig(), "metrics": MetricsConfig(ingest_port=7)})
     assert find_ports(unnamed, tmp_path) == options, "it had taken free ports"
+
+
+@pytest.mark.parametrize("text", ["", "[1, 2, 3]", "{}", '{"learner": "a:1"}'])
+def test_a_learner_whose_list_of_ports_is_damaged_goes_on_at_those_of_its_configuration(
+    text: str, make_config: MakeConfig, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "endpoints.json").write_text(text)
+    assert find_ports(make_config(), tmp_path) == []
+    assert "endpoints.json" in caplog.text
