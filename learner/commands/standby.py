@@ -38,9 +38,8 @@ CHILD: Final = "learner.commands.standby_child"
 """The module of the learner's process."""
 SERVER: Final = "learner.loop.server"
 """The module that trains; it imports torch."""
-IMPORTS: Final = (SERVER, "learner.records.progress", "torch._dynamo")
-"""The modules that ``learner-server`` imports when it trains, besides the parts of the configuration. ``torch._dynamo``
-is torch's compiler: torch imports it with the first optimiser, and it takes almost as long as all the rest of torch."""
+IMPORTS: Final = (SERVER, "learner.records.progress")
+"""The modules that ``learner-server`` imports when it trains, besides the parts of the configuration."""
 ENDS: Final = frozenset(code for code in range(256) if code == 0 or not may_restart_help(code))
 """Exit codes with which a learner has ended for good."""
 
