@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from safetensors.torch import save
 
+from common.agents.machinery.optimization import AdamWConfig, build_optimizer
 from common.agents.networks.picture_networks import shift, size_of
 from common.data import Array
 from common.errors import CheckpointError, DatasetError
@@ -106,7 +107,7 @@ def _train(net: SuccessNet, episodes: Sequence[LabelledEpisode], steps: int, ran
     places = {label: _find_places(episodes, label=label) for label in (True, False)}
     labels = np.arange(BATCH_SIZE) % 2 == 0
     targets = torch.from_numpy(labels.astype(np.float32))
-    optimizer = torch.optim.AdamW(net.parameters(), LEARNING_RATE, weight_decay=WEIGHT_DECAY)
+    optimizer = build_optimizer(net.parameters(), LEARNING_RATE, AdamWConfig(weight_decay=WEIGHT_DECAY))
     net.train()
     for step in range(1, steps + 1):
         chosen = [places[bool(label)][random.integers(len(places[bool(label)]))] for label in labels]

@@ -10,6 +10,7 @@ from learner.shared.metrics_file import Row, read_numbers, read_rows
 _SCORE: Final = "eval_reward"
 _LEAST: Final = "eval_reward_min"
 _MOST: Final = "eval_reward_max"
+_MARGINS: Final = {"left": 0.1, "right": 0.98, "bottom": 0.23, "top": 0.9, "wspace": 0.05}
 
 
 def plot_learning_curve(metrics: Path, picture: Path, title: str, target: float | None) -> bool:
@@ -42,8 +43,8 @@ def plot_learning_curve(metrics: Path, picture: Path, title: str, target: float 
         return read_numbers(metrics, rows, column)
 
     # The same scores twice: how long they took, and how many steps.
-    figure = Figure(figsize=(10, 4), layout="constrained")
-    axes = figure.subplots(1, 2, sharey=True)
+    figure = Figure(figsize=(10, 4))  # matplotlib's own layouts would draw it twice.
+    axes = figure.subplots(1, 2, sharey=True, gridspec_kw=_MARGINS)
     for axis, key, label in zip(axes, ("seconds", "samples_total"), ("wall-clock (s)", "steps"), strict=True):
         if bounded:
             least, most = numbers(bounded, _LEAST), numbers(bounded, _MOST)
@@ -54,7 +55,7 @@ def plot_learning_curve(metrics: Path, picture: Path, title: str, target: float 
         axis.set_xlabel(label)
         axis.grid(alpha=0.3)
     axes[0].set_ylabel("evaluation return")
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="lower center", ncols=3)
     figure.suptitle(title)
     figure.savefig(picture, dpi=120)
     return True

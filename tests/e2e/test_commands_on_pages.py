@@ -105,7 +105,7 @@ def write_files(place: Path, changes: Settings, port: int) -> None:
         shutil.copy(place / "configs" / "cartpole.yaml", place / copied)
     sweep = (ROOT / "examples" / "sweeps" / "cartpole.yaml").read_text()
     for name in ("examples/sweeps/cartpole.yaml", "sweep.yaml"):
-        write_yaml(place / name, sweep, {"fixed": {"trainer.max_opts": 200}, "seeds": [0], "trials": 2})
+        write_yaml(place / name, sweep, {"fixed": {"trainer.max_opts": 20}, "seeds": [0], "trials": 2})
     (suite,), (peers,) = blocks("benchmarks.md", "yaml"), blocks("benchmarks.md", "json")
     write_yaml(place / "suite.yaml", suite, {"seeds": [0]})
     (place / "peers.jsonl").write_text(peers)

@@ -51,10 +51,9 @@ ROLLOUTS: dict[str, Any] = {
     "view": {"target": "learner.views.rollouts:Rollouts", "params": {"length": 6}},
 }
 RUNS: dict[str, dict[str, Any]] = {
-    "n-step": {"replay": {"view": {"params": {"n": 3}}}},
+    "three environments and n-step": {"replay": {"view": {"params": {"n": 3}}}, "envs_per_actor": 3},
     "sac": PENDULUM,
     "prioritized": {"replay": {"prioritized": {"beta_0": 1.0}}, "push": {"initial_priorities": True}},
-    "three environments": {"envs_per_actor": 3},
     "ppo": {
         "agent": {
             "target": "common.agents.ppo:PPO",

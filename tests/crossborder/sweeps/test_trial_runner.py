@@ -18,9 +18,9 @@ from crossborder.curves.learning_curve import read_points
 from crossborder.sweeps.board import Board
 from crossborder.sweeps.directory import SweepDirectory
 from crossborder.sweeps.study import Claimed, SweepStudy
-from crossborder.sweeps.trial_runner import CHILD, StoppedError, TrialRunner
+from crossborder.sweeps.trial_runner import StoppedError, TrialRunner
 from learner.storage.rundir import read_identity
-from tests.conftest import children_of, wait_for
+from tests.conftest import wait_for
 from tests.crossborder.sweeps.worth import GATE, WORTH, gate_of, make_sweep, sign_of_waiting
 
 
@@ -74,7 +74,6 @@ def test_a_run_that_fails_ends_the_trial_and_its_last_words_are_told(
     assert "unknown option --no-such-option" in caplog.text
 
 
-@pytest.mark.own_children
 @pytest.mark.parametrize(
     ("number", "kills", "outcome"),
     [
@@ -92,9 +91,9 @@ def test_a_run_whose_process_a_signal_ends_goes_on_and_one_that_is_ended_again_f
         ended = pool.submit(sweep.run)
         try:
             for _ in range(kills):
-                wait_for(sign.exists, "the run waits")
+                wait_for(lambda: sign.exists() and sign.read_text(), "the run waits")
+                pid = int(sign.read_text())
                 sign.unlink()
-                (pid,) = (pid for pid in children_of(os.getpid()) if CHILD in Path(f"/proc/{pid}/cmdline").read_text())
                 os.kill(pid, number)
             gate_of(tmp_path / "gate", 1.0).touch()
             assert ended.result(60) is outcome

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ class WorthEvaluator:
     def evaluate(self, agent: Agent) -> Evaluation:
         steps = float(agent.save_params()["steps"][0])
         if self._gate and steps > EVAL_INTERVAL:
-            sign_of_waiting(self._gate).touch()
+            sign_of_waiting(self._gate).write_text(str(os.getpid()))
             while not gate_of(self._gate, self._worth).exists():
                 self._env.reset()  # This ends the evaluation of a run that has to stop.
                 time.sleep(0.02)
@@ -47,7 +48,7 @@ def gate_of(gate: str | Path, worth: float) -> Path:
 
 
 def sign_of_waiting(gate: str | Path) -> Path:
-    """The file that says that a run waits at this gate."""
+    """The file that says that a run waits at this gate, with the id of its process."""
     return Path(f"{gate}-waiting")
 
 
