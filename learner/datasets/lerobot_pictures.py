@@ -100,7 +100,11 @@ class VideoFiles:
 
 
 def _read_places(table: StepTable, keys: list[str]) -> dict[tuple[int, str], tuple[int, int, float]]:
-    """By episode and camera the numbers of the video's directory and file, and the time of the first frame."""
+    """By episode and camera the numbers of the video's directory and file, and the time of the first frame.
+
+    Raises:
+        DatasetError: a column is missing, or a place is no number.
+    """
     names = {key: [f"videos/{key}/{part}" for part in ("chunk_index", "file_index", "from_timestamp")] for key in keys}
     lacking = [name for of_key in names.values() for name in of_key if name not in table.names]
     if lacking:
@@ -108,7 +112,13 @@ def _read_places(table: StepTable, keys: list[str]) -> dict[tuple[int, str], tup
     found = {}
     for episode, row in table.read(["episode_index", *(name for of_key in names.values() for name in of_key)]):
         for key, of_key in names.items():
-            chunk, file, begin = (table.array(row, name)[0] for name in of_key)
+            places = {name: table.array(row, name)[0] for name in of_key}
+            for name, value in places.items():
+                if not (isinstance(value, np.number) and np.isfinite(value)):
+                    raise DatasetError(
+                        f"{table.path}: episode {episode.number}: expected a number in '{name}', found {value}"
+                    )
+            chunk, file, begin = places.values()
             found[episode.number, key] = (int(chunk), int(file), float(begin))
     return found
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import math
 from pathlib import Path
 
 import av
@@ -9,8 +10,8 @@ import pytest
 
 from common.data import Array
 from common.errors import DatasetError
-from learner.datasets.lerobot_pictures import Clip, decode_clip, decode_pictures
-from tests.learner.datasets.robots import FPS, SIZE, make_episode, write_video
+from learner.datasets.lerobot_pictures import Clip, VideoFiles, decode_clip, decode_pictures
+from tests.learner.datasets.robots import FPS, SIZE, make_episode, write_parquet, write_video
 
 SHAPE = (3, SIZE, SIZE)
 
@@ -85,3 +86,16 @@ def encode_png(picture: Array) -> bytes:
         container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
         container.mux(stream.encode())
     return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("from_timestamp", math.nan), ("chunk_index", math.inf), ("file_index", "first")]
+)
+def test_a_place_of_a_video_that_is_no_number_is_named(tmp_path: Path, name: str, value: object) -> None:
+    places = {f"videos/front/{part}": [0.0] for part in ("chunk_index", "file_index", "from_timestamp")}
+    path = tmp_path / "meta" / "episodes" / "file-000.parquet"
+    write_parquet(path, {"episode_index": [7], **places, f"videos/front/{name}": [value]})
+    with pytest.raises(
+        DatasetError, match=f"{path}: episode 7: expected a number in 'videos/front/{name}', found {value}"
+    ):
+        VideoFiles(tmp_path, {"video_path": "{video_key}.mp4", "chunks_size": 1000}, ["front"])
