@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from common.agents.network_agent import NetworkAgent, find_objects
-from common.data import EVAL_KEYS, RUN_KEYS, Items, Leaves, Model, ModelVersion, Schema
+from common.data import EVAL_KEYS, RUN_KEYS, Items, Leaves, Model, ModelVersion, Record, Schema
 from common.interfaces import Agent, EnvSpec, ReplayBuffer, Step, StepProcessor, TrainingState
 from common.lanes.building import Env, spec_of
 from common.leaves import by_path, stack_lanes
@@ -82,20 +82,19 @@ def check_agent(
     with explaining("the agent's tensors cannot be published and saved"):
         check_tensors(learner)
     _check_seed(learner, make_agent(make, spec, seed=0))
-    check_acting([learner, *(make_agent(make, spec, seed=0) for _ in range(2))], obs, spec.action_space)
+    check_acting([make_agent(make, spec, seed=0) for _ in range(3)], obs, spec.action_space)
     played = _play_for(make_agent(make, spec, seed=0), spec, episodes, processor, view)
-    memory = played.make_memory()
-    _check_opt(learner, memory)
+    _check_opt(learner, played)
     _check_td_error(learner, ItemMemory(played.transitions))
     actor = make_agent(make, spec, seed=1)
     _check_sync(actor, learner, obs)
     check_actions(actor, obs, spec.action_space, train=True)
     check_masks(actor, obs, spec)
     _check_policy(learner, obs)
-    _check_saving(make_agent(make, spec, seed=2), learner, obs, memory)
+    _check_saving(make_agent(make, spec, seed=2), learner, obs, played.make_memory())
     _check_resuming(make_agent(make, spec, seed=3), learner)
     _check_optimizers(learner)
-    _check_captured(make, spec, played, obs)
+    _check_captured(learner, lambda: make_agent(make, spec, seed=0), played, obs)
 
 
 def _play_for(
@@ -153,18 +152,19 @@ def _check_seed(one: Agent, other: Agent) -> None:
     )
 
 
-def _check_opt(agent: Agent, memory: ReplayBuffer) -> None:
-    empty = ItemMemory({name: column[:0] for name, column in memory.batch(1).items()})
+def _check_opt(agent: Agent, played: Played) -> None:
+    """Check that a new agent learns from the played episodes."""
+    empty = ItemMemory({name: column[:0] for name, column in played.make_memory().batch(1).items()})
     live = agent.model_info()
     before, places = _copies(live), _places(live)
     with explaining("opt() on an empty buffer must return None, but it failed"):
         record = agent.opt(empty)
     assert record is None, f"opt() on an empty buffer must return None, found {record}"
     assert _difference(before, agent.model_info()) is None, "opt() returned None, but it changed the model"
-    for _ in range(OPTS):
-        record = agent.opt(memory)
+    for record in _learn(agent, played):
         assert record is not None, (
-            f"opt() returned None with {len(memory)} items: if the agent needs more to begin, play more steps="
+            f"opt() returned None with {len(played.make_memory())} items: if the agent needs more to begin, play more "
+            "steps="
         )
         check_record(record, "opt()", RUN_KEYS | EVAL_KEYS)
     assert _places(agent.model_info()) == places, (
@@ -175,6 +175,14 @@ def _check_opt(agent: Agent, memory: ReplayBuffer) -> None:
         f"model_info() is the same after {OPTS} calls of opt(): it must return the live tensors, not copies, and opt() "
         "must change them"
     )
+
+
+def _learn(agent: Agent, played: Played) -> Iterator[Record | None]:
+    """Take the opt steps of a check, always with the same draws and random numbers."""
+    torch.manual_seed(0)
+    memory = played.make_memory()
+    for _ in range(OPTS):
+        yield agent.opt(memory)
 
 
 def _check_td_error(agent: Agent, memory: ReplayBuffer) -> None:
@@ -301,28 +309,33 @@ def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
     return one.shape == other.shape and torch.equal(one, other)
 
 
-def _check_captured(make: MakeAgent, spec: EnvSpec, played: Played, obs: Leaves) -> None:
-    """Check that captured updates and actions, if the agent has any, give the same results as eager ones."""
-    captured, eager = (make_agent(make, spec, seed=4) for _ in range(2))
-    if not (isinstance(captured, NetworkAgent) and isinstance(eager, NetworkAgent) and captured.is_captured):
+def _check_captured(learner: Agent, make_twin: Callable[[], Agent], played: Played, obs: Leaves) -> None:
+    """Check that captured updates and actions, if the agent has any, give the same results as eager ones.
+
+    Args:
+        learner: has taken the opt steps of a check.
+        make_twin: makes an agent as the learner was when it was new.
+        played: the episodes from which the learner has learnt.
+        obs: observations of n lanes.
+    """
+    if not (isinstance(learner, NetworkAgent) and learner.is_captured):
         return
+    eager = make_twin()
+    assert isinstance(eager, NetworkAgent)
     eager.compute_eagerly()
+    for _ in _learn(eager, played):
+        pass
     advice = (
         "with update: captured {} than with update: eager: its network does not do the same in each call, or keeps "
         "a value that is no tensor; set update: eager, the default for your own network, or captured=False "
         "where your agent makes an Update or an Inference"
     )
-    for agent in (captured, eager):
-        torch.manual_seed(0)
-        memory = played.make_memory()
-        for _ in range(OPTS):
-            agent.opt(memory)
-    differs = _difference(eager.save_params(), captured.save_params())
+    differs = _difference(eager.save_params(), learner.save_params())
     assert differs is None, advice.format(f"the agent learns another '{differs}'")
-    for agent in (captured, eager):
+    for agent in (learner, eager):
         switch(agent, train=False)
         begin(agent, obs)
-    assert alike(begin(eager, obs), begin(captured, obs)), advice.format("the agent acts differently")
+    assert alike(begin(eager, obs), begin(learner, obs)), advice.format("the agent acts differently")
 
 
 def _to_tensors(obs: Leaves) -> torch.Tensor | dict[str, torch.Tensor]:
