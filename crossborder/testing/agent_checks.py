@@ -84,7 +84,7 @@ def check_agent(
     _check_seed(learner, make_agent(make, spec, seed=0))
     check_acting([make_agent(make, spec, seed=0) for _ in range(3)], obs, spec.action_space)
     played = _play_for(make_agent(make, spec, seed=0), spec, episodes, processor, view)
-    _check_opt(learner, played)
+    _check_opt(learner, played, obs)
     _check_td_error(learner, ItemMemory(played.transitions))
     actor = make_agent(make, spec, seed=1)
     _check_sync(actor, learner, obs)
@@ -152,7 +152,7 @@ def _check_seed(one: Agent, other: Agent) -> None:
     )
 
 
-def _check_opt(agent: Agent, played: Played) -> None:
+def _check_opt(agent: Agent, played: Played, obs: Leaves) -> None:
     """Check that a new agent learns from the played episodes."""
     empty = ItemMemory({name: column[:0] for name, column in played.make_memory().batch(1).items()})
     live = agent.model_info()
@@ -161,7 +161,7 @@ def _check_opt(agent: Agent, played: Played) -> None:
         record = agent.opt(empty)
     assert record is None, f"opt() on an empty buffer must return None, found {record}"
     assert _difference(before, agent.model_info()) is None, "opt() returned None, but it changed the model"
-    for record in _learn(agent, played):
+    for record in _learn(agent, played, obs):
         assert record is not None, (
             f"opt() returned None with {len(played.make_memory())} items: if the agent needs more to begin, play more "
             "steps="
@@ -177,9 +177,11 @@ def _check_opt(agent: Agent, played: Played) -> None:
     )
 
 
-def _learn(agent: Agent, played: Played) -> Iterator[Record | None]:
-    """Take the opt steps of a check, always with the same draws and random numbers."""
+def _learn(agent: Agent, played: Played, obs: Leaves) -> Iterator[Record | None]:
+    """Act, and then take the opt steps of a check, always with the same draws and random numbers."""
     torch.manual_seed(0)
+    switch(agent, train=True)
+    begin(agent, obs)
     memory = played.make_memory()
     for _ in range(OPTS):
         yield agent.opt(memory)
@@ -321,7 +323,7 @@ def _check_captured(learner: Agent, eager: Agent, played: Played, obs: Leaves) -
     if not (isinstance(learner, NetworkAgent) and isinstance(eager, NetworkAgent) and learner.is_captured):
         return
     eager.compute_eagerly()
-    for _ in _learn(eager, played):
+    for _ in _learn(eager, played, obs):
         pass
     advice = (
         "with update: captured {} than with update: eager: its network does not do the same in each call, or keeps "

@@ -53,6 +53,7 @@ def plot_learning_curve(metrics: Path, picture: Path, title: str, target: float 
         if target is not None:
             axis.axhline(target, color="grey", linestyle="--", linewidth=1, label=f"target {target:g}")
         axis.set_xlabel(label)
+        axis.locator_params("x", nbins=6)  # More numbers of six digits would run into each other.
         axis.grid(alpha=0.3)
     axes[0].set_ylabel("evaluation return")
     figure.legend(*axes[0].get_legend_handles_labels(), loc="lower center", ncols=3)
