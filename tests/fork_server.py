@@ -67,7 +67,6 @@ FORKED_MODULES: Final = {
     "actor.remote_worker",
     "actor.worker",
     "common.process.fork_server_child",
-    "common.process.spare",
     "crossborder.sweeps.sweep_child",
     "learner.evaluation.evaluator_child",
     "learner.commands.standby_child",

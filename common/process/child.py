@@ -4,8 +4,6 @@ A child gets JSON lines on stdin, the first at its start. It ends itself when it
 parent. It writes events on stdout (see ``say``) and its log on stderr. The parent logs all other lines there, such as
 the prints of users' parts. A child runs in a separate session, so Ctrl-C reaches only the parent. The parent then ends
 its children in order, together with the processes that they have started.
-
-A process that is to become a child later (see ``common.process.spare``) gets no line at its start.
 """
 
 from __future__ import annotations
@@ -70,8 +68,6 @@ _MARK = "crossborder-event"
 READ_SECONDS: Final = 5.0
 """The time in which all that a child has written is read after its end, also on a busy host. A process that the child
 has started may hold the pipes for longer."""
-WARM: Final[Event] = {"warm": True}
-"""The event of a spare that has imported everything and waits for its boot line."""
 
 
 def read_boot() -> dict[str, Any]:
@@ -118,7 +114,7 @@ def serve_parent(serve: Callable[[dict[str, Any]], None], failure: str) -> int:
 
 
 def say(event: Event) -> None:
-    """Send an event from a child to its parent, which both know the keys of; ``error`` and ``warm`` are reserved."""
+    """Send an event from a child to its parent, which both know the keys of; ``error`` is reserved."""
     # The line break before it ends a line that a user's part has left open, as ``print(".", end="")`` does.
     sys.stdout.write(f"\n{json.dumps({_MARK: event})}\n")
     sys.stdout.flush()
@@ -165,7 +161,7 @@ class Child:
     Args:
         name: the child's name in logs.
         module: the module to run.
-        boot: the first JSON line on the child's stdin; None: the child waits for it, and gets it by ``tell``.
+        boot: the first JSON line on the child's stdin; None: it gets none.
         pass_fds: file descriptors that the child inherits.
         env: environment variables that are added to those of this process.
         arguments: words after the module.
@@ -187,8 +183,6 @@ class Child:
     ) -> None:
         self.name = name
         self.events: queue.Queue[Event] = queue.Queue(maxsize=64)
-        self.is_warm = False
-        """Whether the child has said that it is warm: only a spare says so."""
         self._reported: CrossborderError | None = None
         self._process: Process | subprocess.Popen[str]
         if fork is not None:
@@ -248,8 +242,6 @@ class Child:
                 logging.getLogger(self.name).info("%s", line)
         elif "error" in event:
             self._reported = by_exit_code(event["exit_code"], event["error"])
-        elif event == WARM:
-            self.is_warm = True
         elif self.events.full():
             log.error("%s sends events faster than they are read, one is dropped: %s", self.name, event)
         else:

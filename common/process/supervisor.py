@@ -11,7 +11,6 @@ from collections.abc import Callable
 from common.errors import ChildFailedError, CrossborderError
 from common.process.child import Child, RestartPolicy, may_restart_help
 from common.process.clocks import Deadline
-from common.process.spare import Spare
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +26,6 @@ class Supervisor:
         policy: how often to restart.
         is_hung: called twice a second while the child runs. A child that hangs is killed, and then started again as
             any other child that dies.
-        spare: from which ``start`` takes the next child. It is kept ready here, and ended when watching ends.
 
     Only a child for which ``may_restart_help`` is started again.
     """
@@ -39,11 +37,8 @@ class Supervisor:
         finished: frozenset[int] = frozenset({0}),
         policy: RestartPolicy | None = None,
         is_hung: Callable[[], bool] = lambda: False,
-        *,
-        spare: Spare | None = None,
     ) -> None:
         self._start = start
-        self._spare = spare
         self._is_hung = is_hung
         self._on_give_up = on_give_up
         self._finished = finished
@@ -55,14 +50,8 @@ class Supervisor:
         self._thread.start()
 
     def _watch(self) -> None:
-        # From now on only this thread starts, takes and ends spares, so a spare needs no lock.
-        try:
-            while not self._stopping.is_set() and self._look():
-                if self._spare is not None:
-                    self._spare.keep_ready()
-        finally:
-            if self._spare is not None:
-                self._spare.end()
+        while not self._stopping.is_set() and self._look():
+            pass
 
     def _look(self) -> bool:
         """Watch the child for half a second, and start it again if it has died; False if it is no longer watched."""

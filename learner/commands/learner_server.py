@@ -83,7 +83,7 @@ def parser() -> Parser:
     made.add_value(
         "--local-actors", "N", "the number of actors that the learner starts on this host", at_least(0), default=0
     )
-    made.add_flag("--standby", "keep a second process ready, which resumes the run if the learner is killed")
+    made.add_flag("--standby", "have another process resume the run at once if the learner is killed")
     # Only for help and completion: ``main`` looks for these commands first.
     commands = made.add_subparsers(title="instead of training", metavar="", parser_class=_command_parser)  # type: ignore[call-overload] # argparse only calls it
     for name, (purpose, _parser, _main) in COMMANDS.items():

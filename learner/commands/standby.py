@@ -1,8 +1,8 @@
 """``learner-server --standby``: keeps a run alive.
 
-The process that the user starts is the keeper. It runs the learner as a child, and holds a spare process, which has
-imported torch and all of crossborder that a learner needs. If the learner is killed, or ends with an exception, the
-spare goes on with the run as ``--resume`` does, seconds earlier than a new process could.
+The process that the user starts is the keeper. It runs the learner as a child, which is forked from a process that has
+imported torch and all of crossborder that a learner needs. If the learner is killed, or ends with an exception, another
+one is forked, and goes on with the run as ``--resume`` does, seconds earlier than a new Python could.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -24,9 +25,9 @@ from common.errors import ConfigError, CrossborderError
 from common.plugins.shipped import OWN_PACKAGES
 from common.process.child import Child, may_restart_help
 from common.process.command import tell_error
+from common.process.fork_server import ForkServer
 from common.process.log import setup_logging
 from common.process.signals import StopSignals
-from common.process.spare import Spare
 from common.process.supervisor import Supervisor
 from learner.commands.training_command import load_run, require_consistent
 from learner.ranks.place import RANKS, count_ranks
@@ -45,7 +46,12 @@ ENDS: Final = frozenset(code for code in range(256) if code == 0 or not may_rest
 
 
 class Keeper:
-    """Keeps a learner running. Use it once, as a context manager; at its end all its processes have ended."""
+    """Keeps a learner running. Use it once, as a context manager; at its end all its processes have ended.
+
+    Raises:
+        ChildFailedError: crossborder cannot be imported in another process.
+        OSError: the host has no process or memory for a learner.
+    """
 
     def __init__(self, config: RunConfig, arguments: argparse.Namespace, words: Sequence[str]) -> None:
         self._config, self._run_dir = config, config.run_dir or default_run_dir(config.name)
@@ -56,20 +62,27 @@ class Keeper:
         self._ports: list[str] = []
         self._is_first = True
         self._given_up: CrossborderError | None = None
-        self._output_fds = [os.dup(stream.fileno()) for stream in (sys.stdout, sys.stderr)]
-        spare = Spare("learner", CHILD, self._output_fds, imports=find_imports(config))
-        self._spare = spare
-        self._supervisor = Supervisor(self._start, self._give_up, ENDS, spare=spare)
+        with ExitStack() as stack:
+            self._output_fds = [os.dup(stream.fileno()) for stream in (sys.stdout, sys.stderr)]
+            for fd in self._output_fds:
+                stack.callback(os.close, fd)
+            self._learners = ForkServer([*find_imports(config), CHILD], self._output_fds)
+            stack.callback(self._learners.end)
+            self._learners.begin_here(SERVER)
+            self._supervisor = Supervisor(self._start, self._give_up, ENDS)
+            stack.callback(self._end_learner)
+            self._stack = stack.pop_all()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:
+        self._stack.close()
+
+    def _end_learner(self) -> None:
         self._supervisor.stop_watching()
         self._supervisor.child.kill()
         self._supervisor.child.end(1.0)
-        for fd in self._output_fds:
-            os.close(fd)
 
     def _start(self) -> Child:
         """Start the learner: first as the user said, later with ``--resume`` and on the ports that it had."""
@@ -78,7 +91,7 @@ class Keeper:
             self._ports = find_ports(self._config, self._run_dir) or self._ports
             words = [*words, *self._resume, *self._ports]
         self._is_first = False
-        return self._spare.start_child({"words": words, "output_fds": self._output_fds})
+        return self._learners.start_child("learner", CHILD, {"words": words, "output_fds": self._output_fds})
 
     def _give_up(self, error: CrossborderError) -> None:
         self._given_up = error
@@ -105,8 +118,8 @@ class Keeper:
 def find_imports(config: RunConfig) -> list[str]:
     """The modules of crossborder that a learner with this configuration imports.
 
-    The user's modules are left out, since their import may start a simulator: the spare imports them when it takes
-    over.
+    The user's modules are left out, since their import may start threads or a simulator, which no fork survives: each
+    learner imports them for itself.
     """
     learner_builds_no_env = {"env"} if config.env.spaces is not None else set()
     targets = _find_targets(config.model_dump(exclude=learner_builds_no_env))

@@ -1,8 +1,7 @@
 """The learner's process under ``learner-server --standby``: it runs the command, and its output is the keeper's output.
 
-As a spare, the process waits for the words of its command, a line of JSON on stdin. Meanwhile it holds another process
-ready, which forks ingest and actors. When the keeper dies, stdin closes and this process kills itself: a new keeper
-would go on with the run, and two learners must not use its directory.
+The boot line has the words of the command. When the keeper dies, stdin closes and this process kills itself: a new
+keeper would go on with the run, and two learners must not use its directory.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ from learner.ingest.ingest_process import ComingIngest
 
 def main() -> int:
     """Run the process; return the exit code of the command."""
-    with ComingIngest([ACTOR], here=SERVER) as coming_ingest:
-        boot = read_boot()
+    boot = read_boot()
+    with ComingIngest([ACTOR], here=SERVER) as coming_ingest:  # Before this process has another thread.
         for stream, given in zip((sys.stdout, sys.stderr), boot["output_fds"], strict=True):
             os.dup2(given, stream.fileno())
             os.close(given)

@@ -180,8 +180,9 @@ class Fleet:
 
     @property
     def trainer(self) -> int:
-        """The id of the trainer's process. Spares come after the process that they are to replace."""
-        return oldest_child(self.server.process.pid) if self._standby else self.server.process.pid
+        """The id of the trainer's process; the keeper of ``--standby`` has a process that forks it."""
+        server = self.server.process.pid
+        return oldest_child(oldest_child(server)) if self._standby else server
 
     def _kill_actor(self, chosen: int) -> None:
         self.actors[chosen].end()

@@ -14,10 +14,8 @@ from tests.chaos.report import scratch, tell
 
 N_ACTORS: Final = 3
 VICTIMS: Final[tuple[Victim, ...]] = ("trainer", "ingest")
-SETTLED_SECONDS: Final = 13.0, 15.0
-"""A run is left alone for a time between these: by then its spares have imported everything."""
-PAUSE_SECONDS: Final = 2.0, 4.0
-"""The same, before the kill of a trainer that has no spare."""
+PAUSE_SECONDS: Final = 6.0, 8.0
+"""A run is left alone for a time between these: a keeper starts its learner again five times a minute at most."""
 
 
 def recover(kills: int, seed: int) -> dict[str, Any]:
@@ -37,7 +35,7 @@ def _kill_in_turns(name: str, kills: int, rng: random.Random, *, standby: bool) 
     with scratch() as directory, Fleet(directory, N_ACTORS, standby=standby, forks=False) as fleet:
         fleet.ready()
         for victim in VICTIMS * kills:
-            time.sleep(rng.uniform(*(SETTLED_SECONDS if standby or victim == "ingest" else PAUSE_SECONDS)))
+            time.sleep(rng.uniform(*PAUSE_SECONDS))
             since, began = fleet.standing(), time.monotonic()
             fleet.kill(victim)
             fleet.goes_on(since)

@@ -130,12 +130,6 @@ def environment(boot: dict[str, Any]) -> int:
     return 0
 
 
-def priority(boot: dict[str, Any]) -> int:
-    """Sends the priority of its main thread."""
-    tell(priority=os.getpriority(os.PRIO_PROCESS, 0))
-    return 0
-
-
 def descriptor(boot: dict[str, Any]) -> int:
     """Writes to a file descriptor that it inherited."""
     os.write(boot["fd"], b"x")
@@ -148,19 +142,6 @@ def parent(boot: dict[str, Any]) -> int:
 
     child = Child("grandchild", MODULE, {"life": "obedient"})
     tell(grandchild=child.next_event(30)["pid"])
-    threading.Event().wait()
-    return 0
-
-
-def parent_of_spare(boot: dict[str, Any]) -> int:
-    """Starts a spare, and sends its process id when it waits."""
-    from common.process.spare import Spare
-
-    spare = Spare("spare", MODULE)
-    spare.keep_ready()
-    while not spare.is_warm:
-        time.sleep(0.01)
-    tell(spare=spare.pid)
     threading.Event().wait()
     return 0
 

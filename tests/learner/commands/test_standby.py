@@ -1,4 +1,4 @@
-"""``learner-server --standby`` as real processes: the keeper, the learner that it runs, and the spare that waits."""
+"""``learner-server --standby`` as real processes: the keeper, the process that forks learners, and the learner."""
 
 from __future__ import annotations
 
@@ -31,14 +31,8 @@ def none_is_alive(pids: list[int]) -> bool:
     return not any(map(is_alive, pids))
 
 
-def has_spare(keeper: Command) -> bool:
-    """Whether the spare waits: its ingest, which it starts last, is there."""
-    children = [pid for pid in children_of(keeper.process.pid) if is_alive(pid)]
-    return len(children) == 2 and bool(children_of(children[-1]))
-
-
 @pytest.mark.own_children
-def test_when_the_learner_is_killed_the_spare_goes_on_and_nothing_acknowledged_is_lost(
+def test_when_the_learner_is_killed_another_goes_on_and_nothing_acknowledged_is_lost(
     start: Start, write_config: WriteConfig, tmp_path: Path
 ) -> None:
     run_dir = tmp_path / "run"
@@ -47,11 +41,12 @@ def test_when_the_learner_is_killed_the_spare_goes_on_and_nothing_acknowledged_i
     before = endpoints(run_dir)
     actor = start("actor-worker", "--learner", before["learner"])
     wait_for(lambda: steps_by_actor(run_dir), "the actor joins")
-    wait_for(lambda: has_spare(keeper), "the spare waits")
-    learner, spare = children_of(keeper.process.pid)
+    (forks,) = children_of(keeper.process.pid)
+    (learner,) = children_of(forks)
     kill(learner)
-    wait_for(lambda: "resumed at opt step" in keeper.output(), "the spare takes over")
-    assert oldest_child(keeper.process.pid) == spare
+    wait_for(lambda: "resumed at opt step" in keeper.output(), "another learner goes on")
+    assert oldest_child(keeper.process.pid) == forks, "which is forked from the same process"
+    assert oldest_child(forks) != learner
     assert endpoints(run_dir) == before, "it has the ports that the learner had"
     grows(run_dir, {actor.process.pid})
     below = descendants_of(keeper.process.pid)
@@ -63,6 +58,20 @@ def test_when_the_learner_is_killed_the_spare_goes_on_and_nothing_acknowledged_i
     table = map_actor_table(run_dir / "shared", create=False)
     (known,) = (row for row in table if row["pid"])
     assert_stored(run_dir, {0: int(known["env_steps"])})
+
+
+@pytest.mark.own_children
+def test_when_the_process_that_forks_learners_is_killed_a_learner_of_another_one_goes_on(
+    start: Start, write_config: WriteConfig, tmp_path: Path
+) -> None:
+    keeper = start("learner-server", "--config", str(write_config(**CALM)), "--standby")
+    wait_for(lambda: trains(tmp_path / "run"), "training begins")
+    (forks,) = children_of(keeper.process.pid)
+    kill(forks)
+    wait_for(lambda: "resumed at opt step" in keeper.output(), "another learner goes on")
+    assert oldest_child(keeper.process.pid) != forks
+    keeper.signal(signal.SIGTERM)
+    assert keeper.wait() == 143, keeper.output()
 
 
 @pytest.mark.own_children
@@ -96,7 +105,7 @@ def test_a_rank_has_no_standby(
     assert "WORLD_SIZE: expected a number, as torchrun sets it, found 'two'" in capfd.readouterr().err
 
 
-def test_a_spare_imports_our_parts_of_the_configuration_and_none_of_the_users(make_config: MakeConfig) -> None:
+def test_learners_are_forked_with_our_parts_of_the_configuration_and_none_of_the_users(make_config: MakeConfig) -> None:
     config = make_config(agent={"target": "common.agents.dqn:DQN"}, env={"target": "common.envs.atari:make"})
     assert find_imports(config) == [*IMPORTS, "common.agents.dqn", "common.envs.atari", *EVERY_RUN]
     assert find_imports(make_config()) == [*IMPORTS, *EVERY_RUN]

@@ -23,6 +23,6 @@ def test_it_is_the_command_with_the_output_that_it_was_given(tmp_path: Path, mon
     assert (tmp_path / "err").read_text() == ""
 
 
-def test_a_spare_whose_keeper_ends_without_a_word_ends_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_learner_whose_keeper_ends_without_a_word_ends_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     assert Child("learner", CHILD, None).end(PATIENCE) == 0
