@@ -62,7 +62,7 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/mypy --platform darwin -p actor -p common
+	$(BIN)/mypy --config-file .ci/mypy-darwin.ini --platform darwin -p actor -p common
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/hadolint docker/Dockerfile
 	$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docker-compose.yml docker/docker-compose.*.yml

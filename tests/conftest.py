@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import gc
 import json
 import logging
@@ -105,9 +106,17 @@ SLOW_FIXTURES = {"start", "host", "make_config", "write_config"}
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Collect without a look for garbage: all modules and tests stay, and each look would go through all of them."""
+    """Collect without a look for garbage: all modules and tests stay, and each look would go through all of them.
+
+    On a new clone, one test process collects first: pytest compiles each file, and each process would do it again.
+    """
     gc.disable()
-    found = yield
+    with Path(__file__).open() as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            fcntl.flock(lock, fcntl.LOCK_SH)  # It ends at the latest with the process that collects.
+        found = yield
     gc.freeze()
     gc.enable()
     return found

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
-from typing import Final, Literal
+from typing import Final, Literal, TypeAlias
 
 import torch
 from torch import nn
@@ -18,7 +18,7 @@ from torch.nn import functional
 from common.agents.averaging import average
 from common.agents.products import linear
 
-Observed = torch.Tensor | dict[str, torch.Tensor]
+Observed: TypeAlias = torch.Tensor | dict[str, torch.Tensor]
 """Observations of B rows: one tensor ``[B, *shape]``, or one for each leaf by path."""
 Activation = Literal["relu", "elu", "gelu", "leaky_relu", "silu", "tanh"]
 Normalization = Literal["none", "layer", "batch"]
