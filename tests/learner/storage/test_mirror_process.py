@@ -166,6 +166,18 @@ def test_a_mirror_that_cannot_be_written_is_refused_at_the_start(
         claim(boot)
 
 
+def test_a_start_says_that_the_mirror_is_no_longer_where_it_was(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = MirroredRun(tmp_path)
+    boot = MirrorBoot(run=run.run, run_id=RUN_ID, url=run.url, seconds=1.0)
+    claim(boot)
+    assert not caplog.text, "the first mirror of a run begins in an empty place"
+    shutil.rmtree(tmp_path / "mirror")
+    claim(boot)
+    assert "found no state of the run, which was mirrored before: a mirror begins" in caplog.text
+
+
 def test_of_learners_that_restore_one_run_at_once_the_last_one_goes_on(tmp_path: Path) -> None:
     run = MirroredRun(tmp_path)
     run.mirroring.write_state()
