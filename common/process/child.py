@@ -272,7 +272,7 @@ class Child:
     def error(self) -> CrossborderError:
         """Why the child ended: the error that it reported, or else its exit code."""
         self._threads[0].join(READ_SECONDS)
-        return self._reported or ChildFailedError(f"{self.name} ended with exit code {self.poll()}")
+        return self._reported or ChildFailedError(f"{self.name} ended with {describe_end(self.poll())}")
 
     def poll(self) -> int | None:
         """The exit code, or None while it runs. A child that has ended keeps its process id until ``end``."""
@@ -315,6 +315,12 @@ class Child:
         for thread in self._threads:
             thread.join(READ_SECONDS)
         return code
+
+
+def describe_end(code: int | None) -> str:
+    """The exit code in words; after SIGBUS also its cause, since the process itself could not log anything."""
+    cause = " (SIGBUS: a file that it maps was cut short, or its disk is full, fails or is gone)"
+    return f"exit code {code}{cause if code == -signal.SIGBUS else ''}"
 
 
 class RestartPolicy:

@@ -91,10 +91,12 @@ class _Requests:
         return code
 
     def end(self) -> None:
-        """End the fork server at once, even if it still imports: it has nothing to lose."""
-        self._socket.close()
+        """End the fork server at once, even if it still imports: it has nothing to lose. Nobody waits for it longer."""
+        self._socket.shutdown(socket.SHUT_RDWR)
         self._server.kill()
         self._server.end(1.0)
+        with self._lock:  # Nobody may wait for a descriptor while it is closed: its number may be that of another file.
+            self._socket.close()
 
 
 class Forked:
@@ -232,7 +234,7 @@ class ForkServer:
         return Child(name, module, boot, fork=lambda: Forked(fork, requests.find_code))
 
     def end(self) -> None:
-        """End the process that forks; its children have ended before."""
-        if self._requests is not None:
-            self._requests.end()
-            self._requests = None
+        """End the process that forks, from any thread; its children have ended before, or are killed with it."""
+        requests, self._requests = self._requests, None
+        if requests is not None:
+            requests.end()

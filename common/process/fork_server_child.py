@@ -35,6 +35,8 @@ MESSAGE_BYTES: Final = 4096
 """No request and no answer is longer."""
 N_STREAMS: Final = 3
 """The descriptors that come with a request to fork: stdin, stdout and stderr."""
+ORPHAN_SECONDS: Final = 30
+"""The time in which children end in order after the end of the process that started them. Actors hand over rows."""
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_NAME: Final = 15
 """The numbers of prctl(2) for a signal that a process gets when its parent dies, and for the name of a process."""
@@ -72,7 +74,7 @@ def _run(requests: socket.socket, modules: Sequence[str], signals: Collection[in
 
 
 def _serve(requests: socket.socket) -> str | None:
-    """Answer requests until the parent closes the socket and all children have ended.
+    """Answer requests until the parent closes the socket and all children have ended, or had the time to end.
 
     Returns:
         In each child, the module that it runs; in the fork server, None.
@@ -104,6 +106,7 @@ def _serve(requests: socket.socket) -> str | None:
             requests.sendall(json.dumps(answer).encode())
         except BrokenPipeError:  # The parent has ended since it asked.
             break
+    signal.alarm(ORPHAN_SECONDS)  # It ends this process; the kernel then kills children that hang or are stopped.
     with contextlib.suppress(ChildProcessError):  # There is none left.
         while True:
             os.wait()

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 
 from common.errors import ChildFailedError, CrossborderError
-from common.process.child import Child, RestartPolicy, may_restart_help
+from common.process.child import Child, RestartPolicy, describe_end, may_restart_help
 from common.process.clocks import Deadline
 
 log = logging.getLogger(__name__)
@@ -76,7 +76,7 @@ class Supervisor:
         if not may_restart_help(code) or not self._policy.allows():
             self._on_give_up(self.child.error())
             return False
-        log.warning("%s ended with exit code %d and is started again", self.child.name, code)
+        log.warning("%s ended with %s and is started again", self.child.name, describe_end(code))
         try:
             self.child.end(0)
             child = self._start()

@@ -15,23 +15,24 @@ import os
 import signal
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Final, Self
 
 from common.config.run_config import FREE_PORTS, RunConfig
 from common.depth import parse_json
-from common.errors import ConfigError, CrossborderError
+from common.errors import ChildFailedError, ConfigError, CrossborderError, RunDirectoryError
 from common.plugins.shipped import OWN_PACKAGES
 from common.process.child import Child, may_restart_help
-from common.process.command import tell_error
+from common.process.command import run_until_signal
 from common.process.fork_server import ForkServer
 from common.process.log import setup_logging
 from common.process.signals import StopSignals
+from common.process.standard_streams import answers, own_streams
 from common.process.supervisor import Supervisor
 from learner.commands.training_command import load_run, require_consistent
 from learner.ranks.place import RANKS, count_ranks
-from learner.storage.rundir import default_run_dir
+from learner.storage.rundir import default_run_dir, find_work
 
 log = logging.getLogger(__name__)
 OPTION: Final = "--standby"
@@ -43,6 +44,8 @@ IMPORTS: Final = (SERVER, "learner.records.progress")
 """The modules that ``learner-server`` imports when it trains, besides the parts of the configuration."""
 ENDS: Final = frozenset(code for code in range(256) if code == 0 or not may_restart_help(code))
 """Exit codes with which a learner has ended for good."""
+LOOK_SECONDS: Final = 1.0
+"""The time between two looks for the run that the first learner begins."""
 
 
 class Keeper:
@@ -61,9 +64,13 @@ class Keeper:
         self._resume = [] if arguments.resume else ["--resume"]
         self._ports: list[str] = []
         self._is_first = True
+        self._has_begun = False
+        """Whether the run was seen in its directory."""
+        self._is_interrupted = False
+        """Whether a signal came while no learner ran."""
         self._given_up: CrossborderError | None = None
         with ExitStack() as stack:
-            self._output_fds = [os.dup(stream.fileno()) for stream in (sys.stdout, sys.stderr)]
+            self._output_fds = [os.dup(stream.fileno()) for stream in (answers(), sys.stderr)]
             for fd in self._output_fds:
                 stack.callback(os.close, fd)
             self._learners = ForkServer([*find_imports(config), CHILD], self._output_fds)
@@ -85,9 +92,18 @@ class Keeper:
         self._supervisor.child.end(1.0)
 
     def _start(self) -> Child:
-        """Start the learner: first as the user said, later with ``--resume`` and on the ports that it had."""
+        """Start the learner: first as the user said, later with ``--resume`` and on the ports that it had.
+
+        Raises:
+            RunDirectoryError: the run is no longer in its directory, where ``--resume`` would begin another one.
+        """
         words = self._words
         if not self._is_first:
+            if self._has_begun and not find_work(self._run_dir) and self._config.storage.mirror is None:
+                raise RunDirectoryError(
+                    f"{self._run_dir}: expected the run that the learner trained, found none: the directory was "
+                    "renamed or removed, or its disk is no longer mounted; put it back, and go on with --resume"
+                )
             self._ports = find_ports(self._config, self._run_dir) or self._ports
             words = [*words, *self._resume, *self._ports]
         self._is_first = False
@@ -98,20 +114,32 @@ class Keeper:
 
     def stop(self, number: int) -> None:
         """Pass a signal on to the learner, which is not started again; from any thread but the supervisor's."""
+        self._is_interrupted = True
         self._supervisor.stop_watching()
-        self._supervisor.child.signal(number)
+        if self._supervisor.child.poll() is None:
+            self._is_interrupted = False
+            self._supervisor.child.signal(number)
+        else:
+            self._learners.end()  # If it still imports, the supervisor waits for it to start the next learner.
 
     def wait(self) -> int:
         """Wait until the learner has ended for good; return the exit code of the command.
 
         Raises:
             ChildFailedError: the learner was killed too often.
+            RunDirectoryError: the run is no longer in its directory.
+            KeyboardInterrupt: a signal came between the end of a learner and the start of the next one.
         """
-        self._supervisor.wait()
+        while not self._supervisor.wait(LOOK_SECONDS):
+            with suppress(OSError):
+                self._has_begun = self._has_begun or bool(find_work(self._run_dir))
         code = self._supervisor.child.wait(math.inf)
         assert code is not None
-        if code < 0 and self._given_up is not None:
+        # A learner that fails too often has told its error, and ends the command with its own exit code.
+        if self._given_up is not None and (code < 0 or not isinstance(self._given_up, ChildFailedError)):
             raise self._given_up
+        if self._is_interrupted and code not in ENDS:
+            raise KeyboardInterrupt
         return code if code >= 0 else 128 - code
 
 
@@ -165,9 +193,9 @@ def find_ports(config: RunConfig, run_dir: Path) -> list[str]:
 def keep_running(parser: argparse.ArgumentParser, arguments: argparse.Namespace, words: Sequence[str]) -> int:
     """Run ``learner-server --standby``; return its exit code, which is that of the last learner."""
     require_consistent(parser, arguments)
-    setup_logging(arguments.log_level, arguments.log_format)
-    signals = StopSignals()
-    try:
+    ended = list[int]()
+
+    def keep(signals: StopSignals) -> None:
         if count_ranks() > 1:
             raise ConfigError(
                 f"{OPTION}: expected a learner without other ranks, found {RANKS}={os.environ[RANKS]}: torchrun starts "
@@ -175,11 +203,9 @@ def keep_running(parser: argparse.ArgumentParser, arguments: argparse.Namespace,
             )
         with Keeper(load_run(arguments), arguments, words) as keeper:
             signals.on_stop = lambda: keeper.stop(signals.received or signal.SIGTERM)
-            return keeper.wait()
-    except CrossborderError as error:
-        return tell_error(parser.prog, error, arguments.log_format)
-    except KeyboardInterrupt:
-        sys.stderr.write(f"{parser.prog}: interrupted\n")
-        return signals.exit_code
-    finally:
-        signals.ignore()
+            ended.append(keeper.wait())
+
+    with own_streams():
+        setup_logging(arguments.log_level, arguments.log_format)
+        code = run_until_signal(parser.prog, arguments.log_format, keep)
+    return ended[0] if ended else code

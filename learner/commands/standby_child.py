@@ -19,6 +19,8 @@ from learner.ingest.ingest_process import ComingIngest
 
 def main() -> int:
     """Run the process; return the exit code of the command."""
+    # Until the command handles signals, Ctrl-C ends it without a traceback.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     boot = read_boot()
     with ComingIngest([ACTOR], here=SERVER) as coming_ingest:  # Before this process has another thread.
         for stream, given in zip((sys.stdout, sys.stderr), boot["output_fds"], strict=True):

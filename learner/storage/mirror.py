@@ -51,6 +51,10 @@ Source = io.BufferedReader | io.BytesIO
 _CLAIMS, _OBJECTS, _STATES = "claims", "objects", "states"
 
 
+class MirrorAwayError(OSError):
+    """The mirror is not in its place; what was sent since the last state may be somewhere else."""
+
+
 @dataclass(frozen=True)
 class Segment:
     """Rows ``[start, end)`` of the replay in one object, see ``learner.storage.segments``."""
@@ -260,11 +264,14 @@ class Mirror:
 
         Raises:
             TakenOverError: another learner has.
+            MirrorAwayError: there is no claim: the mirror was removed, or its disk is not mounted.
             OSError: the mirror cannot be reached.
         """
-        highest = self._list(_CLAIMS)[-1:]
-        if highest != [_name(self.epoch)]:
-            whose = self._read(_CLAIMS, highest[0]).decode() if highest else "nobody"
+        claims = self._list(_CLAIMS)
+        if not claims:
+            raise MirrorAwayError(f"{self.url}: expected the claim of this learner, found none: is its disk mounted?")
+        if claims[-1] != _name(self.epoch):
+            whose = self._read(_CLAIMS, claims[-1]).decode()
             raise TakenOverError(f"{self.url}: another learner has taken over this run: {whose}")
 
     def write(self, state: MirroredState) -> None:

@@ -93,6 +93,8 @@ def claim(boot: MirrorBoot) -> tuple[Mirror, MirroredState | None]:
                 mirror.own(boot.epoch, newest)
             else:
                 newest = mirror.claim(boot.run_id, known, holds=is_restored)
+                if known and newest is None:
+                    log.warning("%s: found no state of the run, which was mirrored before: a mirror begins", mirror.url)
                 keep_epoch(boot.run, mirror.epoch)
             return mirror, newest
         except OSError as error:

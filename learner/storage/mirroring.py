@@ -23,7 +23,7 @@ from learner.replay.recovery import Watermark
 from learner.replay.ring import compute_checksum
 from learner.shared.durable import READ_TRIES, read_whole, target_of
 from learner.shared.mirror_block import FILE, MirrorBlock
-from learner.storage.mirror import EPOCH_FILE, Mirror, MirroredState, Segment
+from learner.storage.mirror import EPOCH_FILE, Mirror, MirrorAwayError, MirroredState, Segment
 from learner.storage.segments import count_steps, pack
 
 log = logging.getLogger(__name__)
@@ -63,8 +63,14 @@ class Mirroring:
         self._memory = ReplayMemory.open_saved(run / "shared" / "replay")
         self._layout = json.loads((run / "shared" / "replay" / "layout.json").read_text())
         self._most_rows = max(1, min(SEGMENT_BYTES // self._memory.schema.row_bytes, self._memory.capacity // 2))
+        self._is_away = False
+        """Whether the mirror was not in its place since it was read."""
+        self._begin_from(newest)
+
+    def _begin_from(self, newest: MirroredState | None) -> None:
+        """Go on from the newest state that the mirror has."""
         self._segments = self._find_same(newest.segments) if newest is not None else []
-        block.mirrored = self._end
+        self._block.mirrored = self._end
         self._sent_files = dict[str, tuple[tuple[int, ...], str]]()
         """By path, the file that was sent last: its inode, size and time, and what a state has for it."""
         self._written: tuple[object, ...] = ()
@@ -94,20 +100,27 @@ class Mirroring:
     def write_state(self) -> bool:
         """Write a state of the run as it is now, if anything has changed; False if there are further rows to send.
 
+        Nothing is sent to a place where the mirror is not, such as the directory on which its disk should be mounted.
+        When the mirror is back, it is read anew.
+
         Raises:
             TakenOverError: another learner owns the mirror now.
             OSError: the mirror cannot be reached, or a file cannot be read.
         """
         at, now = time.monotonic(), time.time()
         try:
+            self._mirror.require_owner()
+            if self._is_away:
+                newest = self._mirror.find_newest()
+                self._mirror.own(self._mirror.epoch, newest)
+                self._begin_from(newest)
+                self._is_away = False
             files = self._send_files()
             watermark = Watermark.of(self._memory)
             self._send_rows(watermark, at + self._seconds)
             # The state comes last: whoever reads it finds all files and rows that it names.
             written = (files, self._segments)
-            if written == self._written:
-                self._mirror.require_owner()
-            else:
+            if written != self._written:
                 self._mirror.write(
                     MirroredState(
                         run_id=self._run_id,
@@ -121,6 +134,9 @@ class Mirroring:
                 )
                 self._written = written
                 self._block.states += 1
+        except MirrorAwayError:
+            self._is_away = True
+            raise
         finally:
             self._block.sent_bytes = self._mirror.sent_bytes
         end = self._block.mirrored = self._end

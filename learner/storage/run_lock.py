@@ -55,7 +55,11 @@ class RunLock:
 
     @property
     def is_in_place(self) -> bool:
-        """Whether the directory at the path is still the directory that was locked."""
+        """Whether the directory at the path is still the directory that was locked.
+
+        Raises:
+            OSError: its file system does not answer.
+        """
         try:
             return os.path.samestat((self._path / _NAME).stat(), os.fstat(self._fd))
         except FileNotFoundError:

@@ -170,9 +170,14 @@ class RunDir:
         """Check that the directory at ``path`` is still the directory that this learner has locked.
 
         Raises:
-            CheckpointError: it was renamed, removed or replaced, so nothing may be written to ``path``.
+            CheckpointError: it was renamed, removed or replaced, or its disk fails, so nothing may be written to
+                ``path``.
         """
-        if not self._lock.is_in_place:
+        try:
+            is_in_place = self._lock.is_in_place
+        except OSError as error:
+            raise CheckpointError(f"{self.path}: cannot be looked at, so nothing is saved: {error.strerror}") from error
+        if not is_in_place:
             raise CheckpointError(
                 f"{self.path}: expected the directory that this learner has locked, found none or another: it was "
                 "renamed, removed or replaced while the learner runs; nothing more is saved until it is put back"

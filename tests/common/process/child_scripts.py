@@ -6,6 +6,7 @@ import ctypes
 import gc
 import json
 import logging
+import mmap
 import os
 import select
 import signal
@@ -14,6 +15,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, Final
 
 import numpy
@@ -79,6 +81,15 @@ def shot(boot: dict[str, Any]) -> int:
     """Ends as a segfault would."""
     os.kill(os.getpid(), signal.SIGKILL)
     return 0
+
+
+def cut_short(boot: dict[str, Any]) -> int:
+    """Reads a mapped file that has been cut short."""
+    with TemporaryFile() as file:
+        file.truncate(mmap.PAGESIZE)
+        mapped = mmap.mmap(file.fileno(), mmap.PAGESIZE)
+        file.truncate(0)
+        return mapped[0]
 
 
 def chatty(boot: dict[str, Any]) -> int:
@@ -162,6 +173,22 @@ def parent_of_forked(boot: dict[str, Any]) -> int:
     server = ForkServer([MODULE])
     child = server.start_child("forked", MODULE, {"life": "writing_goodbye", "path": boot["path"]})
     tell(child=child.next_event(30)["pid"], server=server.pid)
+    threading.Event().wait()
+    return 0
+
+
+def parent_of_stopped(boot: dict[str, Any]) -> int:
+    """Starts a child by a fork server and stops it; sends both process ids."""
+    from common.process import fork_server_child
+    from common.process.fork_server import ForkServer
+
+    fork_server_child.ORPHAN_SECONDS = 1  # type: ignore[misc] # shorter than for users
+    server = ForkServer([MODULE])
+    server.begin_here(MODULE)
+    child = server.start_child("forked", MODULE, {"life": "obedient"})
+    child.next_event(30)
+    child.signal(signal.SIGSTOP)
+    tell(child=child.pid, server=server.pid)
     threading.Event().wait()
     return 0
 

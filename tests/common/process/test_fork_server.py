@@ -116,6 +116,26 @@ def test_a_child_may_be_looked_at_while_another_thread_ends_it(
     assert bystander.poll() is None, "the fork server lives, and so do its other children"
 
 
+def test_a_thread_that_waits_for_an_answer_returns_when_another_thread_ends_the_fork_server(
+    make_server: MakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fork_server, "IMPORT_SECONDS", 10 * PATIENCE)
+    server = make_server()
+    child = server.start_child("child", MODULE, {"life": "obedient"})
+    child.next_event(PATIENCE)
+    assert server.pid is not None
+    os.kill(server.pid, signal.SIGSTOP)
+    asking = threading.Thread(target=child.poll)
+    asking.start()
+    requests = server._requests
+    assert requests is not None
+    wait_for(requests._lock.locked, "it asks")
+    server.end()
+    asking.join(PATIENCE)
+    assert not asking.is_alive()
+    assert child.end(0) == -signal.SIGKILL
+
+
 def descriptors_of(pid: int) -> list[str]:
     return sorted(path.name for path in Path(f"/proc/{pid}/fd").iterdir())
 
@@ -210,6 +230,14 @@ def test_when_the_parent_is_killed_children_end_in_order_and_the_fork_server_aft
     wait_for(lambda: not is_alive(child), "its stdin has closed")
     wait_for(lambda: not is_alive(server), "it has no child left")
     assert goodbye.read_text() == "in order"
+
+
+def test_when_the_parent_is_killed_a_child_that_is_stopped_ends_too(start_child: StartChild) -> None:
+    parent = start_child("parent_of_stopped")
+    said = parent.next_event(PATIENCE)
+    kill(parent.pid)
+    wait_for(lambda: not is_alive(said["child"]), "the kernel kills it")
+    wait_for(lambda: not is_alive(said["server"]), "the fork server has ended before")
 
 
 def test_a_child_starts_in_the_directory_in_which_its_server_was_made(

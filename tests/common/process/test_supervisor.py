@@ -72,6 +72,13 @@ def test_a_child_that_keeps_dying_is_given_up(start_child: StartChild, life: str
     assert [(type(e), str(e)) for e in failures] == [(ChildFailedError, f"child-{life} ended with exit code {code:d}")]
 
 
+def test_a_child_that_lost_the_disk_of_its_mapped_files_is_named_in_words(start_child: StartChild) -> None:
+    failures: list[CrossborderError] = []
+    supervise(lambda: start_child("cut_short"), failures, times=0).wait()
+    (error,) = failures
+    assert "ended with exit code -7 (SIGBUS: a file that it maps was cut short" in str(error)
+
+
 def test_a_child_that_has_finished_is_left_alone(start_child: StartChild) -> None:
     failures: list[CrossborderError] = []
     supervisor = supervise(lambda: start_child("silent", code=0), failures)

@@ -12,7 +12,7 @@ import pytest
 
 from common.config.run_config import MetricsConfig
 from common.config.server_config import ServerConfig
-from common.errors import ConfigError, PluginError
+from common.errors import ConfigError, PluginError, RunDirectoryError
 from learner.commands.learner_server import main
 from learner.commands.standby import IMPORTS, find_imports, find_ports
 from learner.shared.actor_table import map_actor_table
@@ -82,6 +82,60 @@ def test_nothing_outlives_a_keeper_that_is_killed(start: Start, write_config: Wr
     assert len(below) >= 2
     kill(keeper.process.pid)
     wait_for(lambda: none_is_alive(below), "all end themselves")
+
+
+@pytest.mark.own_children
+def test_a_signal_while_no_learner_runs_ends_the_command_with_its_code(
+    start: Start, write_config: WriteConfig, tmp_path: Path
+) -> None:
+    keeper = start("learner-server", "--config", str(write_config(**CALM)), "--standby")
+    wait_for(lambda: trains(tmp_path / "run"), "training begins")
+    (forks,) = children_of(keeper.process.pid)
+    kill(forks)
+    wait_for(lambda: "is started again" in keeper.output(), "another process begins to import")
+    keeper.signal(signal.SIGTERM)
+    assert keeper.wait() == 143, keeper.output()
+
+
+def looks(keeper: Command) -> int:
+    """How often the main thread of the keeper has slept: it sleeps between two looks."""
+    status = Path(f"/proc/{keeper.process.pid}/task/{keeper.process.pid}/status").read_text()
+    return int(re.findall(r"^voluntary_ctxt_switches:\s*(\d+)", status, re.MULTILINE)[0])
+
+
+def test_when_the_run_is_no_longer_in_its_directory_no_other_run_begins_there(
+    start: Start, write_config: WriteConfig, tmp_path: Path
+) -> None:
+    run_dir = tmp_path / "run"
+    keeper = start("learner-server", "--config", str(write_config(**CALM)), "--standby")
+    wait_for(lambda: trains(run_dir), "training begins")
+    before = looks(keeper)
+    wait_for(lambda: looks(keeper) > before + 2, "the keeper has seen the run")
+    run_dir.rename(tmp_path / "away")
+    kill(oldest_child(oldest_child(keeper.process.pid)))
+    assert keeper.wait() == RunDirectoryError.exit_code, keeper.output()
+    assert f"{run_dir}: expected the run that the learner trained, found none" in keeper.output()
+    assert not run_dir.exists()
+
+
+@pytest.mark.parametrize(
+    ("script", "end"),
+    [
+        ('exec "$@" <&- >&-', (PluginError.exit_code, "cannot import module 'no_such_module'")),
+        ('cd gone && rmdir ../gone && exec "$@"', (ConfigError.exit_code, "expected a current directory, found none")),
+    ],
+)
+def test_closed_streams_and_a_missing_directory_are_handled_as_without_standby(
+    script: str, end: tuple[int, str], start: Start, write_config: WriteConfig, tmp_path: Path
+) -> None:
+    code, said = end
+    (tmp_path / "gone").mkdir()
+    config = str(write_config(env={"target": "no_such_module:Env"}))
+    shell = ("sh", "-c", script, "sh")
+    keeper = start("learner-server", "--config", config, "--standby", cwd=tmp_path, prefix=shell)
+    assert keeper.wait() == code, keeper.output()
+    assert said in keeper.output()
+    assert "Traceback" not in keeper.output()
 
 
 def test_an_error_that_the_next_start_would_have_too_ends_the_command_with_its_code(

@@ -125,6 +125,16 @@ def test_a_policy_is_not_taken_for_one_that_was_set_aside_while_the_whole_direct
         assert not checkpoints.has("best")
 
 
+def test_a_file_system_that_does_not_answer_costs_a_policy_and_no_more(tmp_path: Path) -> None:
+    with closing(RunDir(tmp_path / "run")) as run:
+        run.path.rename(tmp_path / "away")
+        run.path.symlink_to(run.path)  # Any look at it is an error.
+        with pytest.raises(CheckpointError, match="run: cannot be looked at, so nothing is saved: Too many levels"):
+            Checkpoints(run.path, CONFIG, "run", guard=run.require_in_place).save("best", dqn(seed=1))
+        run.path.unlink()
+        (tmp_path / "away").rename(run.path)
+
+
 def test_a_place_that_cannot_be_written_is_an_error_with_its_cause(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(CheckpointError, match=r"cannot be saved: .*Not a directory"):

@@ -127,24 +127,33 @@ def test_a_mirror_process_that_dies_is_started_again_and_goes_on(
     assert scrape(endpoints(run)["trainer_metrics_port"])["child_restarts_total[mirror]"] == 1
 
 
+@pytest.mark.parametrize("place", ["a file", "nothing", "an empty directory"])
 def test_while_the_mirror_cannot_be_reached_training_goes_on_and_it_catches_up(
-    start: Start, write_config: WriteConfig, tmp_path: Path
+    start: Start, write_config: WriteConfig, tmp_path: Path, place: str
 ) -> None:
-    run = tmp_path / "run"
+    run, mirror = tmp_path / "run", tmp_path / "mirror"
     server = start("learner-server", "--config", str(write_config(**mirrored(tmp_path))), "--local-actors", "1")
     endpoints(run)
     block = MirrorBlock.open(run / "shared", writable=False)
     wait_for(lambda: block.mirrored > 50, "rows in the mirror")
-    (tmp_path / "mirror").rename(tmp_path / "away")
-    (tmp_path / "mirror").touch()  # No directory can be made in its place.
+    mirror.rename(tmp_path / "away")
+    if place == "a file":
+        mirror.touch()  # No directory can be made in its place.
+    elif place == "an empty directory":  # Its disk is no longer mounted.
+        mirror.mkdir()
     wait_for(lambda: block.failures > 1, "failures")
     rows = replay_of(run).committed
     wait_for(lambda: replay_of(run).committed > rows + 50, "training goes on")
     assert block.mirrored <= rows
     wait_for(lambda: "is not mirrored, the next one is tried" in server.output(), "the log says so")
-    (tmp_path / "mirror").unlink()
-    (tmp_path / "away").rename(tmp_path / "mirror")
+    if place == "a file":
+        mirror.unlink()
+    else:
+        shutil.rmtree(mirror, ignore_errors=True)  # A state that was on its way may have gone there in part.
+    (tmp_path / "away").rename(mirror)
     wait_for(lambda: block.mirrored > rows, "it catches up")
+    restore(Mirror(f"file://{mirror}"), tmp_path / "other")
+    assert replay_of(tmp_path / "other").committed > rows
 
 
 def test_a_mirror_that_cannot_be_written_is_refused_at_the_start(
@@ -155,6 +164,18 @@ def test_a_mirror_that_cannot_be_written_is_refused_at_the_start(
     boot = MirrorBoot(run=tmp_path, run_id="0", url=f"file://{tmp_path}/mirror/below", seconds=1.0)
     with pytest.raises(RunDirectoryError, match=r"storage.mirror: file://.*/mirror/below: NotADirectoryError"):
         claim(boot)
+
+
+def test_a_start_says_that_the_mirror_is_no_longer_where_it_was(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = MirroredRun(tmp_path)
+    boot = MirrorBoot(run=run.run, run_id=RUN_ID, url=run.url, seconds=1.0)
+    claim(boot)
+    assert not caplog.text, "the first mirror of a run begins in an empty place"
+    shutil.rmtree(tmp_path / "mirror")
+    claim(boot)
+    assert "found no state of the run, which was mirrored before: a mirror begins" in caplog.text
 
 
 def test_of_learners_that_restore_one_run_at_once_the_last_one_goes_on(tmp_path: Path) -> None:

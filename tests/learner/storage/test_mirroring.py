@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 from learner.replay.memory import ReplayMemory
 from learner.storage import mirroring as mirroring_module
-from learner.storage.mirror import Segment
+from learner.storage.mirror import MirrorAwayError, Segment
 from learner.storage.restoring import _restore_state
 from tests.learner.replay.memories import CAPACITY, check_linked, open_linked, writing
 from tests.learner.storage.mirrored import ACTOR, MirroredRun
@@ -206,3 +207,31 @@ class MirroredCopy:
         to = run.directory / f"copy-{number}"
         _restore_state(run.mirror, newest, to)
         self.memory = ReplayMemory.open_saved(to / "shared" / "replay")
+
+
+def test_what_was_sent_to_another_place_while_the_mirror_was_away_is_sent_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, place = MirroredRun(tmp_path), tmp_path / "mirror"
+    run.store(4)
+    assert run.mirroring.write_state()
+    run.store(4)
+    send_files = run.mirroring._send_files
+
+    def send_files_elsewhere() -> dict[str, str]:
+        place.rename(tmp_path / "away")
+        return send_files()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run.mirroring, "_send_files", send_files_elsewhere)
+        with pytest.raises(MirrorAwayError, match="is its disk mounted"):
+            run.mirroring.write_state()
+    assert list((place / "objects").iterdir()), "the rows went there"
+    shutil.rmtree(place)
+    (tmp_path / "away").rename(place)
+    assert run.mirroring.write_state()
+    stored = run.block.mirrored
+    assert stored == run.memory.committed
+    memory = run.vanish()
+    assert memory.committed == stored
+    check_linked(memory)
