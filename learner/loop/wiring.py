@@ -209,9 +209,9 @@ def _restore(run: Run, earlier: ResumePoint, agent: Trained, parts: dict[str, Re
     earlier.restore(agent, parts, run.config.trainer.device)
     moment, inserted = earlier.moment, run.memory.steps
     # Steps that came after the checkpoint count as drawn. Otherwise the trainer would catch up with them while actors
-    # wait. After a power cut there may be fewer steps than at the checkpoint.
-    limiter = run.limiter()
-    run.buffer.skip(max(0, limiter.draws_between(moment.samples_total, inserted)))
+    # wait. A queue does catch up. After a power cut there may be fewer steps than at the checkpoint.
+    after = run.limiter().draws_between(moment.samples_total, inserted)
+    run.buffer.skip(max(0, after - run.buffer.waiting))
     log.info(
         "resumed at opt step %d with %d steps to draw of %d ever stored",
         *(moment.opt_steps, run.memory.drawable, inserted),

@@ -73,6 +73,15 @@ class SharedReplay(ReplayBuffer, abc.ABC):
     def sampled(self) -> int:
         return self._sampled
 
+    @property
+    def waiting(self) -> int:
+        """Steps that wait for their only draw; 0 if steps are drawn again and again.
+
+        When the replay ratio begins to count, they count as inserted then. Otherwise they would stay ahead of all later
+        steps.
+        """
+        return 0
+
     def __len__(self) -> int:
         return self._memory.drawable
 
