@@ -61,15 +61,15 @@ class InterruptedDQN(DQN):
 def test_an_interrupted_run_in_turns_goes_on_as_if_it_had_not_been(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    values = {**CARTPOLE, "agent": {**CARTPOLE["agent"], "target": f"{__name__}:InterruptedDQN"}}
-    alone, interrupted = ({**values, "run_dir": str(tmp_path / name)} for name in ("alone", "interrupted"))
-    train(alone, progress=False)
+    target = f"{__name__}:InterruptedDQN"
+    alone, interrupted = ({"agent.target": target, "run_dir": tmp_path / name} for name in ("alone", "interrupted"))
+    train(CARTPOLE, settings=alone, progress=False)
     monkeypatch.setattr(InterruptedDQN, "is_interrupted", True)
     with pytest.raises(KeyboardInterrupt, match=r"the run has ended in order; its run_dir is .*/interrupted$"):
-        train(interrupted, progress=False)
+        train(CARTPOLE, settings=interrupted, progress=False)
     monkeypatch.undo()
     assert [path.name for path in (tmp_path / "interrupted" / "checkpoints").glob("15")], "the opt step is whole"
-    train(interrupted, resume=True, progress=False)
+    train(CARTPOLE, settings=interrupted, resume=True, progress=False)
     assert_same(tmp_path / "alone", tmp_path / "interrupted")
 
 
