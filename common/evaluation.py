@@ -124,11 +124,13 @@ class DefaultEvaluator:
 
     def _make_lanes(self) -> Lanes:
         """The lanes in which episodes are played; more environments are built at the first evaluation."""
+        # Nothing is recorded, so nobody need hear that info lacks a value, as it does if others play than in training.
+        config = self._env_config.model_copy(update={"info": {}}) if self._env_config is not None else None
         if is_vector(self._env):
-            return lanes_of(self._env, self._env_config)
+            return lanes_of(self._env, config)
         wanted = min(self._config.episodes, MAX_ENVS)
         more = [self._make_env() for _ in range(wanted - 1)] if self._make_env is not None else []
-        lanes = lanes_of([self._env, *more], self._env_config)
+        lanes = lanes_of([self._env, *more], config)
         lanes.wrap(RestingEnv)
         return lanes
 

@@ -24,6 +24,7 @@ from common.config.run_config import RunConfig, read_values
 from common.errors import ConfigError
 from common.hints import nearest_path
 from common.home import expand_path
+from common.process.signals import delaying_interrupt
 from common.settings import validate
 from learner.loop.in_turns import Trainer
 from learner.loop.run import Result
@@ -46,7 +47,9 @@ def train(
     resume: bool = False,
     progress: bool = True,
 ) -> Result:
-    """Train until the run ends; an interrupt ends it in order, and the policy so far is saved.
+    """Train until the run ends; an interrupt ends it after the present step, and the policy so far is saved.
+
+    A second interrupt ends it at once, also in the middle of a step.
 
     Args:
         config: a run's YAML file, or its values. Numbers and arrays of numpy are saved as numbers and lists.
@@ -55,7 +58,7 @@ def train(
             does not name, free ones take their place.
         settings: values that replace those of the configuration, by their dotted keys, such as ``{"agent.params.lr":
             0.001}``. A mapping replaces the whole section: ``{"trainer": {…}}`` keeps no other setting of trainer.
-        resume: resume the run in ``run_dir``, if there is one.
+        resume: resume the run in ``run_dir``, which must be named, if there is one.
         progress: show figures of the run while it trains.
 
     Returns:
@@ -64,6 +67,7 @@ def train(
     Raises:
         ConfigError: the configuration or another argument is not valid.
         CrossborderError: a part cannot be built, or training failed.
+        KeyboardInterrupt: the run was interrupted, and has ended in order; the message names its directory.
     """
     if not isinstance(actors, int | np.integer) or isinstance(actors, bool) or actors < 0:
         raise ConfigError(f"actors: expected a whole number, 0 or more, found {actors!r}")
@@ -78,13 +82,19 @@ def train(
     for key, value in (settings or {}).items():
         put(values, key, _plain(value, key))
     run = validate(RunConfig, values)
+    if resume and run.run_dir is None:
+        raise ConfigError(
+            "resume: expected run_dir in the configuration or in settings, found none: name that of the run"
+        )
     run.check()
     console = Console() if progress else None
-    if actors:
-        with LearnerServer(run, actors, resume=resume) as server, Progress(server.status, console):
-            return server.train()
-    with Trainer(run, resume=resume) as trainer, Progress(trainer.status, console):
-        return trainer.train()
+    opened: LearnerServer | Trainer = (
+        LearnerServer(run, actors, resume=resume) if actors else Trainer(run, resume=resume)
+    )
+    with opened as trainer, Progress(trainer.status, console):
+        message = f"the run has ended in order; its run_dir is {trainer.run.dir.path}"
+        with delaying_interrupt(trainer.learner.request_stop, message):
+            return trainer.train()
 
 
 def _plain(value: Any, where: str = "") -> Any:

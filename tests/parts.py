@@ -137,6 +137,15 @@ class DyingEnv(FailingEnv):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+class InterruptedEnv(FailingEnv):
+    """Gets Ctrl-C twice in one step; writes how often it has gone on after one."""
+
+    def fail(self) -> None:
+        for found in ("one interrupt", "two interrupts"):
+            signal.raise_signal(signal.SIGINT)
+            self._marker.write_text(found)
+
+
 class SlowlyBuiltEnv(CountingEnv):
     """Takes until there is no file ``busy`` any more to be built."""
 

@@ -55,9 +55,10 @@ class Stacker:
         return {path: window.stacks for path, window in self._windows.items()}
 
     def restore(self, stacks: dict[str, Array]) -> None:
-        """Go on with stacks that ``stacks`` returned."""
+        """Go on with stacks that ``stacks`` returned; if the number of lanes has changed, in those of both."""
         for path, window in self._windows.items():
-            window.stacks[:] = stacks[path]
+            n = min(len(window.stacks), len(stacks[path]))
+            window.stacks[:n] = stacks[path][:n]
 
     def _leaves(self, found: dict[str, Array]) -> Leaves:
         return found[""] if self._is_leaf else found

@@ -10,7 +10,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Final
 
@@ -70,6 +71,52 @@ def leave_to_default() -> None:
     _handlers.clear()
 
 
+@contextmanager
+def delaying_interrupt(on_stop: Callable[[], None], message: str) -> Iterator[None]:
+    """In this context the first Ctrl-C calls ``on_stop``, and raises KeyboardInterrupt at the end of the context.
+
+    So it does not break off an opt step. A second Ctrl-C raises at once. This is for a program that has started no
+    ``StopSignals``, such as a notebook. In a thread, or if the program handles Ctrl-C by itself, this does nothing.
+
+    Args:
+        on_stop: ends what is done in the context, in order.
+        message: of the KeyboardInterrupt at the end.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C has come.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    received = False
+
+    def take(_number: int, _frame: FrameType | None) -> None:
+        nonlocal received
+        if received:
+            raise KeyboardInterrupt
+        received = True
+        _call_in_thread(on_stop)
+
+    _handle(signal.SIGINT, take)
+    try:
+        yield
+    finally:
+        del _handlers[signal.SIGINT]
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if received:
+        raise KeyboardInterrupt(message)
+
+
+def _call_in_thread(on_stop: Callable[[], None]) -> None:
+    """Call ``on_stop`` in a thread.
+
+    Python runs a handler in the main thread, between two instructions of other code. That code may hold a lock that
+    ``on_stop`` takes: called there, ``on_stop`` would wait forever. In a thread it waits for that code.
+    """
+    threading.Thread(target=on_stop, name="stop").start()
+
+
 def _do_nothing(_number: int, _frame: FrameType | None) -> None:
     return None
 
@@ -112,9 +159,7 @@ class StopSignals:
 
     def _tell(self, on_stop: Callable[[], None]) -> None:
         self._is_told = True
-        # Python runs a handler in the main thread, between two instructions of other code. That code may hold a lock
-        # that ``on_stop`` takes: called here, ``on_stop`` would wait forever. In a thread it waits for that code.
-        threading.Thread(target=on_stop, name="stop").start()
+        _call_in_thread(on_stop)
 
     def hold(self) -> None:
         """Only note a first signal from now on, until ``on_stop`` is set."""

@@ -173,7 +173,8 @@ class Trainer(Opened):
                 actor_in_turns=self._actor,
                 episodes=self._actor.episode_record,
             )
-            self._actor.begin(self.run.buffer.inserted, self.run.buffer.sampled)
+            buffer = self.run.buffer
+            self._actor.begin(buffer.inserted - buffer.waiting, buffer.sampled)
             self.run.write_config()
             self._stack = stack.pop_all()
 

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from typing import Protocol
 
 from common.config.trainer_config import TrainerConfig
-from common.errors import CrossborderError, RankLostError
+from common.errors import CheckpointError, CrossborderError, RankLostError
 from common.process.clocks import is_due
 from common.process.signals import put_signals_back
 from learner.evaluation.scoring import FinishedEvaluation, Scoring
@@ -243,7 +243,7 @@ class Learner:
 
         Raises:
             DivergedError: a loss since the last record is not finite.
-            CheckpointError: ``final/`` could not be saved.
+            CheckpointError: ``final/`` or the last checkpoint could not be saved.
             CrossborderError: the evaluator failed, or its last score is not finite.
         """
         self.life.end()
@@ -265,8 +265,14 @@ class Learner:
             if not self.scoring.needs_actors:
                 self._score_last()
         finally:
-            if self._checkpointer is not None and not self._records.has_diverged:
-                self._checkpointer.finish(self._moment())
+            is_kept = (
+                self._records.has_diverged or self._checkpointer is None or self._checkpointer.finish(self._moment())
+            )
+        if not is_kept:
+            raise CheckpointError(
+                f"opt step {self.opt_steps}: final/ is saved, but not the last checkpoint, as the log says; --resume "
+                "goes on from the checkpoint before"
+            )
 
     def _score_last(self) -> None:
         """Wait for the evaluation that still runs; score the last policy, unless it has been scored or has diverged."""

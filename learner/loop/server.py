@@ -126,7 +126,7 @@ class LearnerServer(Opened):
             )
             self.mirrored = self._mirror.begin(self.learner.fail) if self._mirror is not None else None
             self.control.opt_steps = self.learner.opt_steps
-            self.ratio.begin(self.buffer.inserted, self.buffer.sampled)
+            self.ratio.begin(self.buffer.inserted - self.buffer.waiting, self.buffer.sampled)
             # 5. The first model, ingest, /metrics and endpoints.json. Parts end in the reverse order of these lines.
             self.learner.start()
             ending_local_actors = stack.enter_context(ExitStack())  # After ingest, which takes their last rows.

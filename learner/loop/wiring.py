@@ -19,6 +19,7 @@ from common.evaluation import open_evaluator
 from common.interfaces import Recorder
 from common.lanes.lanes import Busy
 from common.lanes.watched_envs import Watch
+from common.process.log import LogThrottle
 from learner.evaluation.evaluator_process import EvaluatorProcess
 from learner.evaluation.scoring import InlineScoring, Scoring
 from learner.loop.learner import Learner, Publish, publish_to_nobody
@@ -27,7 +28,7 @@ from learner.loop.life import Life
 from learner.loop.opt_step import OptStep, do_nothing
 from learner.loop.replay_opening import place_on_device
 from learner.loop.run import Run
-from learner.loop.run_records import Callbacks, RecordWindow, RunRecords
+from learner.loop.run_records import UNWRITTEN_LOGGED_EVERY, Callbacks, RecordWindow, RunRecords
 from learner.loop.together import Together
 from learner.models.model_pool import Pool
 from learner.ranks.agent_state import RandomState
@@ -140,13 +141,13 @@ def _make_opt_step(run: Run, ranks: Together | None) -> OptStep:
 def _publish_to_pool(run: Run, pool: Pool, publish: Publish, began: Moment) -> Publish:
     """Publish models and offer them to the pool, which goes back to the moment at which this life of the run begins."""
     pool.go_back_to(began.opt_steps)
-    incarnation = run.dir.identity.incarnation
+    incarnation, throttle = run.dir.identity.incarnation, LogThrottle(UNWRITTEN_LOGGED_EVERY)
 
     def make_file() -> bytes:
         return save({name: tensor.detach().cpu().contiguous() for name, tensor in run.parts.agent.model_info().items()})
 
     def publish_and_offer(opt_steps: int, /, *, wait: bool = False) -> None:
-        with logging_write_errors("the pool goes on without this model"):
+        with logging_write_errors("the pool goes on without this model", throttle):
             pool.offer(ModelVersion(incarnation, opt_steps), make_file)
         publish(opt_steps, wait=wait)
 
@@ -209,9 +210,9 @@ def _restore(run: Run, earlier: ResumePoint, agent: Trained, parts: dict[str, Re
     earlier.restore(agent, parts, run.config.trainer.device)
     moment, inserted = earlier.moment, run.memory.steps
     # Steps that came after the checkpoint count as drawn. Otherwise the trainer would catch up with them while actors
-    # wait. After a power cut there may be fewer steps than at the checkpoint.
-    limiter = run.limiter()
-    run.buffer.skip(max(0, limiter.draws_between(moment.samples_total, inserted)))
+    # wait. A queue does catch up. After a power cut there may be fewer steps than at the checkpoint.
+    after = run.limiter().draws_between(moment.samples_total, inserted)
+    run.buffer.skip(max(0, after - run.buffer.waiting))
     log.info(
         "resumed at opt step %d with %d steps to draw of %d ever stored",
         *(moment.opt_steps, run.memory.drawable, inserted),

@@ -86,6 +86,11 @@ class MixedReplay(ReplayBuffer):
         return sum(part.sampled for part in self.parts)
 
     @property
+    def waiting(self) -> int:
+        """Steps of the actors that wait for their only draw; see ``SharedReplay``."""
+        return self.parts[0].waiting
+
+    @property
     def sampled_by_source(self) -> list[int]:
         """Steps drawn so far from each source, beginning with the actors' rows."""
         drawn = np.bincount(self.numbers, [part.sampled for part in self.parts])

@@ -53,6 +53,10 @@ class QueueReplay(SharedReplay):
             self._catch_up()
             return len(self._ready) * self._view.steps
 
+    @property
+    def waiting(self) -> int:
+        return max(0, min(len(self), self.inserted - self.sampled))  # ``len`` counts what fills sequences up too.
+
     def take_batch(self, size: int, rows: Gatherer[ColumnT]) -> dict[str, ColumnT]:
         with self._alone:
             return super().take_batch(size, rows)

@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 
 from common.data import Array, Items, Snapshot
+from common.errors import CheckpointError
 from common.interfaces import ReplayBuffer
 from learner.replay.memory import ReplayMemory
 from learner.replay.reader import ColumnT, Draws, Gatherer, NothingToDrawError, ReplayReader
@@ -71,6 +72,15 @@ class SharedReplay(ReplayBuffer, abc.ABC):
     @property
     def sampled(self) -> int:
         return self._sampled
+
+    @property
+    def waiting(self) -> int:
+        """Steps that wait for their only draw; 0 if steps are drawn again and again.
+
+        When the replay ratio begins to count, they count as inserted then. Otherwise they would stay ahead of all later
+        steps.
+        """
+        return 0
 
     def __len__(self) -> int:
         return self._memory.drawable
@@ -145,6 +155,11 @@ class SharedReplay(ReplayBuffer, abc.ABC):
         Raises:
             CheckpointError: it is the state of another kind of buffer.
         """
+        if "sources" in state.values:
+            raise CheckpointError(
+                "replay.sources: expected the state of a replay without sources, found that of "
+                f"{len(state.values['sources'])} replays; a resumed run keeps its sources"
+            )
         self._sampled = state.values["sampled"]
         self._rng.bit_generator.state = state.values["rng"]
 

@@ -67,6 +67,8 @@ class Checkpointer:
         self._seconds, self._clock = math.inf if seconds is None else seconds, clock
         self._rows = math.inf if seconds is None or rows is None else rows
         self._newest_row = self._replay.committed
+        self._written = newest.opt_steps
+        """The opt step of the newest checkpoint that is on disk."""
         self._next = Deadline(self._seconds, clock)
         self._writing: threading.Thread | None = None
         if type(agent).training_state is Agent.training_state:
@@ -92,8 +94,12 @@ class Checkpointer:
         elif self._next.passed():
             self._take(moment)
 
-    def finish(self, moment: Moment) -> None:
-        """Wait for the checkpoint that is being written, up to twice; then take the last one and wait for it too."""
+    def finish(self, moment: Moment) -> bool:
+        """Wait for the checkpoint that is being written, up to twice; then take the last one and wait for it too.
+
+        Returns:
+            Whether it is written; if not, the log says why.
+        """
         for _ in range(2):
             self._wait()
             self._take(moment)
@@ -101,6 +107,7 @@ class Checkpointer:
             log.error("the last checkpoint, of opt step %d, is not taken", moment.opt_steps)
         else:
             self._wait()
+        return self._written >= moment.opt_steps
 
     def _take(self, moment: Moment) -> None:
         is_writing = self._writing is not None and self._writing.is_alive()
@@ -133,6 +140,7 @@ class Checkpointer:
                 _require_finite_losses(state)
                 watermark = self._sync_replay()
             self._files.write(state, watermark)
+            self._written = state.opt_steps
 
     def _sync_replay(self) -> Watermark:
         """Sync the replay and return its watermark. It is taken before the sync, so all rows below it are on disk."""

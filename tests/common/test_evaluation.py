@@ -226,6 +226,16 @@ class WideEnv(CountingEnv):
         self.episodes = episodes
 
 
+@pytest.mark.parametrize("is_vector", [False, True])
+def test_a_value_that_only_training_has_in_its_info_is_not_missed(
+    caplog: pytest.LogCaptureFixture, *, is_vector: bool
+) -> None:
+    config = EnvConfig(target="none:none", info={"opponent": "int64"})
+    env: Any = gymnasium.vector.SyncVectorEnv([SeedEnv]) if is_vector else SeedEnv()
+    DefaultEvaluator(env, EvaluatorConfig(episodes=2), config).evaluate(Idle())
+    assert caplog.messages == []
+
+
 def test_the_environment_of_evaluations_has_the_params_of_its_own() -> None:
     config = EnvConfig(target=f"{__name__}:WideEnv", params={"width": 2}, eval_params={"episodes": 9})
     env = build_eval_env(config, spec_of(build_env(config)))

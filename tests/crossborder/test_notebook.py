@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,15 @@ import numpy as np
 import pytest
 import torch
 
+from common.agents.dqn import DQN
 from common.config.run_config import load_config
+from common.data import Record
 from common.errors import ConfigError
+from common.interfaces import ReplayBuffer
 from crossborder import load_policy, read_records, train
 from learner.loop.learner import Outcome
 from tests.conftest import counting_values
+from tests.e2e.test_exact import assert_same
 
 CARTPOLE = {
     "env": {"target": "gymnasium:make", "params": {"id": "CartPole-v1"}},
@@ -37,6 +42,46 @@ def test_actors_train_a_run_that_is_resumed_by_the_same_call(tmp_path: Path) -> 
     run = train(values, actors=1, settings={"trainer.max_opts": 200})
     again = train(values, actors=1, settings={"trainer.max_opts": 300}, resume=True)
     assert (run.opt_steps, again.opt_steps, again.run_dir) == (200, 300, run.run_dir)
+
+
+class InterruptedDQN(DQN):
+    """Is interrupted at the end of its 15th call of ``opt`` that learns, where the learner has not counted it yet."""
+
+    is_interrupted = False
+    learnt = 0
+
+    def opt(self, buffer: ReplayBuffer) -> Record | None:
+        record = super().opt(buffer)
+        self.learnt += record is not None
+        if self.is_interrupted and self.learnt == 15:
+            signal.raise_signal(signal.SIGINT)
+        return record
+
+
+def test_an_interrupted_run_in_turns_goes_on_as_if_it_had_not_been(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = f"{__name__}:InterruptedDQN"
+    alone, interrupted = ({"agent.target": target, "run_dir": tmp_path / name} for name in ("alone", "interrupted"))
+    train(CARTPOLE, settings=alone, progress=False)
+    monkeypatch.setattr(InterruptedDQN, "is_interrupted", True)
+    with pytest.raises(KeyboardInterrupt, match=r"the run has ended in order; its run_dir is .*/interrupted$"):
+        train(CARTPOLE, settings=interrupted, progress=False)
+    monkeypatch.undo()
+    assert [path.name for path in (tmp_path / "interrupted" / "checkpoints").glob("15")], "the opt step is whole"
+    train(CARTPOLE, settings=interrupted, resume=True, progress=False)
+    assert_same(tmp_path / "alone", tmp_path / "interrupted")
+
+
+def test_a_second_interrupt_ends_training_at_once(tmp_path: Path) -> None:
+    values, marker = counting_values(tmp_path / "run"), tmp_path / "marker"
+    values["env"] = {"target": "tests.parts:InterruptedEnv", "params": {"marker": str(marker), "at": 30}}
+    settings = {"agent.params": {"in_turns": True}, "trainer.max_opts": 1_000_000}
+    with pytest.raises(KeyboardInterrupt):
+        train(values, settings=settings, progress=False)
+    assert marker.read_text() == "one interrupt"
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert (tmp_path / "run" / "final").exists()
 
 
 def test_records_are_a_table_with_a_column_for_each_key(tmp_path: Path) -> None:
@@ -97,6 +142,7 @@ def test_numbers_of_numpy_are_saved_as_plain_numbers(tmp_path: Path) -> None:
         ({"actors": "2"}, "actors: expected a whole number, 0 or more, found '2'"),
         ({"actors": True}, "actors: expected a whole number, 0 or more, found True"),
         ({"resume": "RUN"}, "resume: expected True or False, found 'RUN'"),
+        ({"resume": True}, "resume: expected run_dir in the configuration or in settings, found none"),
         ({"progress": 1}, "progress: expected True or False, found 1"),
         ({"config": None}, "config: expected a path, found None"),
         ({"settings": ["trainer.max_opts"]}, r"settings: expected values by dotted keys, .* found \['trainer"),

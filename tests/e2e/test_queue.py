@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 from collections.abc import Callable
 from typing import Any
@@ -62,3 +63,16 @@ def test_an_actor_that_is_killed_before_it_has_given_its_share_blocks_nobody(
         slow.signal(signal.SIGKILL)
         taken = server.learner.opt_steps
         wait_for(lambda: server.learner.opt_steps > taken + 5, "the other one goes on alone")
+
+
+def test_a_run_that_goes_back_to_an_earlier_checkpoint_learns_from_the_steps_after_it_and_not_from_old_ones_for_ever(
+    make_config: MakeConfig,
+) -> None:
+    """If they counted as drawn, they would stay ahead of all later steps."""
+    trainer = {"warmup_period": 1, "starvation_seconds": PATIENCE, "checkpoint_seconds": None}
+    config = make_config(**IN_STEP, trainer={**trainer, "max_opts": 40})
+    run = train_async(config, local_actors=1)
+    shutil.rmtree(run.run_dir / "checkpoints" / "40")  # As if it had been killed before it was written.
+    result = train_async(make_config(**IN_STEP, trainer={**trainer, "max_opts": 60}), local_actors=1, resume=True)
+    assert result.opt_steps == 60
+    assert 60 * BATCH <= result.samples_total < 80 * BATCH, "each step is drawn once"

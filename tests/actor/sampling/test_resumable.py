@@ -48,10 +48,12 @@ class Random(CheckingAgent):
 
 
 class Scene:
-    """Two environments, and what comes of them."""
+    """Environments, by default two, and what comes of them."""
 
-    def __init__(self, make_env: Callable[[], Env], seed: int = 5, processors: int = 0, frames: int = 1) -> None:
-        self.envs = [make_env() for _ in range(2)]
+    def __init__(
+        self, make_env: Callable[[], Env], seed: int = 5, processors: int = 0, frames: int = 1, n: int = 2
+    ) -> None:
+        self.envs = [make_env() for _ in range(n)]
         self.counters, self.kept = ActorCounters(), Kept()
         paired = [Pairs() for _ in range(processors)]
         config = env_config(frame_stack=frames)
@@ -129,6 +131,18 @@ def test_step_processors_and_stacks_of_frames_go_on_where_they_were(rounds: int)
         agent.sample = watched(agent.sample, again)  # type: ignore[assignment, method-assign]
         np.testing.assert_equal(resumed.act(agent, 20), there)
         np.testing.assert_equal(again, seen)
+
+
+@pytest.mark.parametrize(("before", "after"), [(3, 2), (2, 3)])
+def test_with_another_number_of_environments_those_of_both_go_on(before: int, after: int) -> None:
+    alone, resumed = Scene(cartpole, frames=3, n=before), Scene(cartpole, NEW_SEED, frames=3, n=after)
+    agent, seen = Random(alone.parts.spec), list[Array]()
+    agent.sample = watched(agent.sample, seen)  # type: ignore[assignment, method-assign]
+    alone.act(agent, 5)
+    resumed.sampler.restore(alone.state())
+    resumed.act(agent, 1)
+    last, first = seen[-2:]
+    np.testing.assert_equal(first[:2, :2], last[:2, 1:], "the frames before the resume are the older ones after it")
 
 
 def watched(sample: Callable[[Any], Any], seen: list[Array]) -> Callable[[Any], Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,25 @@ def test_earlier_models_play_against_the_newest_and_go_on_when_the_run_is_resume
     assert float(last["pool_rating"]) > 0
     ended = Games(run_dir / "pool" / "games.json").results
     assert sum(map(sum, ended.values())) >= episodes - 6, "six games at most had not ended: three in each life"
+
+
+def test_a_full_disk_is_told_once_and_not_with_each_model_that_would_join_the_pool(
+    make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def replace_bytes(path: Path, content: bytes) -> None:
+        if not path.name.endswith("-0.safetensors"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        path.write_bytes(content)
+
+    monkeypatch.setattr("learner.models.model_pool.replace_bytes", replace_bytes)
+    config = make_config(
+        env=ENV,
+        agent={"target": "tests.duels:Versioned", "params": {"in_turns": True}},
+        trainer={"max_opts": 20, "sync_interval": 1, "eval_interval": 0},
+        pool={"every": 1},
+    )
+    assert train_in_turns(config).opt_steps == 20
+    assert caplog.text.count("the pool goes on without this model: ") == 1
 
 
 @pytest.mark.parametrize("envs_per_actor", [1, 2])

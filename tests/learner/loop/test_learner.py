@@ -125,14 +125,15 @@ class LoggedCheckpoints(Checkpoints):
 class DiaryCheckpointer(Checkpointer):
     """Writes into the diary that the last checkpoint is taken."""
 
-    def __init__(self, diary: Diary) -> None:
-        self._diary = diary
+    def __init__(self, diary: Diary, *, writes: bool = True) -> None:
+        self._diary, self._writes = diary, writes
 
     def tick(self, moment: Moment) -> None:
         """Take none."""
 
-    def finish(self, moment: Moment) -> None:
+    def finish(self, moment: Moment) -> bool:
         self._diary.events.append("last checkpoint")
+        return self._writes
 
 
 def make(
@@ -548,6 +549,17 @@ def test_the_last_checkpoint_is_taken_also_where_final_cannot_be_saved(tmp_path:
     with pytest.raises(CheckpointError, match=r"final\.part: cannot be saved"):
         learner.finish(diary.announce_stop)
     assert diary.events[-2:] == ["save final", "last checkpoint"]
+
+
+def test_a_last_checkpoint_that_cannot_be_written_is_an_error_unless_another_one_ends_the_run(tmp_path: Path) -> None:
+    diary = Diary()
+    learner = make(diary, tmp_path, max_opts=1, checkpointer=DiaryCheckpointer(diary, writes=False))
+    learner.step()
+    with pytest.raises(CheckpointError, match=r"opt step 1: final/ is saved, but not the last checkpoint"):
+        learner.finish(diary.announce_stop)
+    (tmp_path / ".final.part").touch()
+    with pytest.raises(CheckpointError, match=r"final\.part: cannot be saved"):
+        learner.finish(diary.announce_stop)
 
 
 def test_final_and_the_last_checkpoint_are_saved_also_where_the_last_score_of_an_actor_is_lost(tmp_path: Path) -> None:

@@ -105,6 +105,8 @@ def test_the_state_of_other_sources_is_refused(tmp_path: Path) -> None:
         MixedReplay(own, [Source(0.25, first), Source(0.125, second)], seed=0).restore(state)
     with pytest.raises(CheckpointError, match=r"replay\.sources: expected the states of 1 replays, found 0; a resumed"):
         MixedReplay(own, [Source(0.25, first)], seed=0).restore(own.state())
+    with pytest.raises(CheckpointError, match=r"expected the state of a replay without sources, found .* 2 replays; a"):
+        own.restore(state)
 
 
 def test_sources_that_draw_other_columns_are_refused(tmp_path: Path) -> None:

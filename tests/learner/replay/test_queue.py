@@ -34,7 +34,7 @@ def test_each_row_is_drawn_once_in_the_order_of_arrival(tmp_path: Path) -> None:
     assert drawn(replay, 3) == [0, 1, 2]
     lanes.play(2)
     assert drawn(replay, 5) == [3, 5, 6, 7, 9]
-    assert (len(replay), replay.sampled, replay.lost) == (1, 8, 0)
+    assert (len(replay), replay.waiting, replay.sampled, replay.lost) == (1, 1, 8, 0)
 
 
 def test_a_batch_waits_until_there_are_enough_rows(tmp_path: Path) -> None:
@@ -52,9 +52,10 @@ def test_sequences_with_a_period_take_every_step_once(tmp_path: Path) -> None:
     lanes = Lanes(tmp_path)
     replay = QueueReplay(lanes.memory, Sequences(SCHEMA, length=4, period=4), seed=0)
     lanes.play(9, 4, 1)  # Steps 0 to 8, 10 to 13 and 15.
-    assert len(replay) == 20
+    assert (len(replay), replay.waiting) == (20, 14)
     batch = replay.batch(5)
     assert batch["obs/at"][:, :-1][batch["mask"]].tolist() == [*range(9), *range(10, 14), 15]
+    assert replay.waiting == 0
     assert replay.sampled == replay.inserted == 14, "what fills a sequence up after its last step is no step"
 
 

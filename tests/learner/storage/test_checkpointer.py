@@ -92,8 +92,8 @@ class Scene:
         self.opt_steps += 1
         self.checkpointer.tick(Moment(self.opt_steps, self.buffer.inserted, self.now))
 
-    def finish(self) -> None:
-        self.checkpointer.finish(Moment(self.opt_steps, self.buffer.inserted, self.now))
+    def finish(self) -> bool:
+        return self.checkpointer.finish(Moment(self.opt_steps, self.buffer.inserted, self.now))
 
 
 def newest(directory: Path) -> RunState:
@@ -155,7 +155,7 @@ def test_the_replay_is_synced_before_a_state_is_written_which_says_how_far_it_wa
 def test_a_full_disk_does_not_end_training(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     scene = Scene(tmp_path, FullFiles(tmp_path / "checkpoints", {"run_id": "run"}, keep=1, counts=SaveCounts()))
     scene.step(at=10.0)
-    scene.finish()
+    assert not scene.finish()
     assert "training goes on without this checkpoint: no space left on device" in caplog.messages
 
 
@@ -168,7 +168,7 @@ def test_the_last_state_is_written_although_the_one_before_takes_longer_than_the
     scene.step(at=10.0)
     assert files.begun.wait(PATIENCE)
     scene.step(at=11.0)
-    scene.finish()
+    assert not scene.finish()
     assert "the last checkpoint, of opt step 2, is not taken" in caplog.messages
     waits = list[float]()
     join = threading.Thread.join
@@ -180,7 +180,7 @@ def test_the_last_state_is_written_although_the_one_before_takes_longer_than_the
             join(thread, PATIENCE)
 
     monkeypatch.setattr(threading.Thread, "join", open_gate_at_the_second_wait)
-    scene.finish()
+    assert scene.finish()
     assert newest(tmp_path / "checkpoints").opt_steps == 2
 
 
