@@ -56,6 +56,8 @@ _OPTIONS: Final = (
     (MAX_CONNECTIONS_OPTION, MAX_CONNECTIONS),
     ("grpc.max_concurrent_streams", MAX_CALLS),
     ("grpc.server_handshake_timeout_ms", 10_000),
+    # Nobody keeps others out by holding connections. A learner's end after the same time (``server.lost_seconds``).
+    ("grpc.max_connection_idle_ms", 30_000),
 )
 
 

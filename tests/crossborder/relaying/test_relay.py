@@ -17,6 +17,7 @@ import pytest
 from actor.client.connector import Connector
 from actor.client.probe import Probe
 from actor.manager import ActorManager
+from common.config.server_config import ServerConfig
 from common.errors import AuthenticationError, ConfigError, LearnerUnreachableError, RefusedError
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.pb import crossborder_pb2_grpc as pb_grpc
@@ -193,6 +194,18 @@ def test_a_call_that_never_finishes_its_message_is_ended_by_a_relay(
         stream = wire.begin(path)
         wire.send(frame(DATA, 0, stream, message(b"slow", announced=1 << 19)))
         wire.await_end(stream)
+
+
+def test_a_connection_without_a_call_is_ended_by_a_relay(
+    besieged: tuple[Secured, Callable[[], AbstractContextManager[str]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secured, relays = besieged
+    idle = "grpc.max_connection_idle_ms"
+    assert dict(relay_module._OPTIONS)[idle] == 1000 * ServerConfig().lost_seconds
+    monkeypatch.setattr(relay_module, "_OPTIONS", (*dict(relay_module._OPTIONS, **{idle: 500}).items(),))
+    with relays() as address, closing(Hostile(address, secured.certs)) as hostile:
+        for _ in hostile.http2().frames():
+            """It ends them."""
 
 
 def join(address: str, trust: Trust) -> str:
