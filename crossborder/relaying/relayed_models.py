@@ -49,13 +49,12 @@ class AcceptedTokens:
         self._check = check
         self._accepted_at = OrderedDict[bytes, float]()
 
-    async def admit(self, metadata: Metadata) -> None:
-        """Return if the learner has once accepted the token in ``metadata``, and has refused nothing of it since."""
-        if _digest(metadata) not in self._accepted_at:
-            await self.require(metadata)
+    def knows(self, metadata: Metadata) -> bool:
+        """Whether the learner has accepted this metadata once, and has refused no call with it since."""
+        return _digest(metadata) in self._accepted_at
 
     def forget(self, metadata: Metadata) -> None:
-        """Note that the learner has not answered a call with this metadata, or has refused it."""
+        """Note that the learner has refused a call with this metadata."""
         self._accepted_at.pop(_digest(metadata), None)
 
     async def require(self, metadata: Metadata) -> None:
@@ -83,7 +82,7 @@ class RelayedModels:
     """Copies of one run's newest models. All methods run on the event loop's thread.
 
     One call at a time fetches a model. Calls that come during the fetch wait for it and are answered from its copy, or
-    together from that of the next fetch. Strangers do not wait among them, so none of them keeps an actor waiting.
+    together from that of the next fetch. Strangers never wait among them: ``Relay`` lets none of them come so far.
     """
 
     def __init__(self, channel: grpc.aio.Channel, tokens: AcceptedTokens) -> None:
@@ -121,7 +120,6 @@ class RelayedModels:
         if copy is not None:
             await self._tokens.require(metadata)
             return copy.messages
-        await self._tokens.admit(metadata)
         async with self._locks[kind if isinstance(kind, bool) else None]:
             is_known = self._find(kind, have) is not None or self._asked_at.get(kind, -math.inf) >= came
             copy = self._copies.get(kind) if is_known else await self._ask_learner(kind, metadata)
@@ -147,15 +145,11 @@ class RelayedModels:
             request.have.CopyFrom(version_to_pb(copy.version))
         messages, n_bytes = list[bytes](), 0
         timeout = transfer_seconds(MAX_MODEL_BYTES)  # The deadline of the caller, who knows the size, ends it earlier.
-        try:
-            async for message in self._get(request.SerializeToString(), metadata=metadata, timeout=timeout):
-                messages.append(message)
-                n_bytes += len(message)
-                if n_bytes > MAX_MODEL_BYTES:
-                    raise ValueError(f"model: expected up to {MAX_MODEL_BYTES} bytes, found more")
-        except grpc.aio.AioRpcError:
-            self._tokens.forget(metadata)
-            raise
+        async for message in self._get(request.SerializeToString(), metadata=metadata, timeout=timeout):
+            messages.append(message)
+            n_bytes += len(message)
+            if n_bytes > MAX_MODEL_BYTES:
+                raise ValueError(f"model: expected up to {MAX_MODEL_BYTES} bytes, found more")
         self._tokens.note(metadata, asked_at)
         file = await asyncio.to_thread(assemble, messages)
         if file is not None:
