@@ -124,6 +124,10 @@ class LearnerVisit(Visit):
 
     def room(self) -> str:
         answer = self._answers[0]
+        if self._evaluates and (found := read_config(answer.config_json).evaluator.process) != "actor":
+            raise RefusedError(
+                f"--evaluate: expected a learner with evaluator.process: actor, found {found}: no actor may score"
+            )
         if answer.actors >= answer.max_actors:
             raise RefusedError(f"expected a place for one more actor, found all {answer.max_actors} taken")
         if self._actor_id is not None and self._actor_id >= answer.max_actors:
@@ -212,7 +216,11 @@ CHECKS: Final[tuple[Check[LearnerVisit], ...]] = (
     ),
     Check("token", LearnerVisit.token, "--token-file: a token of the learner's own file", is_vital=True),
     Check("protocol", LearnerVisit.protocol, "install the same crossborder release on both hosts", is_vital=True),
-    Check("room", LearnerVisit.room, "stop other actors, or raise server.max_actors"),
+    Check(
+        "room",
+        LearnerVisit.room,
+        "stop other actors, or raise server.max_actors",
+    ),
     Check(
         "schema",
         LearnerVisit.schema,

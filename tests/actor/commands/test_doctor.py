@@ -165,7 +165,8 @@ def test_a_clock_that_is_wrong_fails_with_how_far_it_is_off(host: LearnerServer,
 def test_a_device_that_is_missing_is_named_for_the_actor_that_would_need_it(
     make_config: MakeConfig, env: dict[str, Any], options: dict[str, Any], fails: bool
 ) -> None:
-    config = make_config(env={**NO_DEVICE, **env}, env_overrides={1: {"device": "arm"}})
+    env, evaluator = {**NO_DEVICE, **env}, {"process": "actor"}
+    config = make_config(env=env, env_overrides={1: {"device": "arm"}}, evaluator=evaluator)
     with LearnerServer(config) as server:
         lines, error = lines_and_error(server.ingest.address, **options)
     assert lines[7].startswith("FAIL  schema" if fails else "pass  schema")
@@ -190,6 +191,12 @@ def test_an_id_that_no_actor_can_have_fails_the_room_check(host: LearnerServer) 
     lines, error = lines_and_error(host.ingest.address, actor_id=most)
     assert isinstance(error, RefusedError)
     assert f"FAIL  room        --id: expected less than {most}, found {most}" in lines
+
+
+def test_a_learner_that_asks_no_actor_to_score_fails_the_room_check_of_one_that_would(host: LearnerServer) -> None:
+    lines, error = lines_and_error(host.ingest.address, evaluates=True)
+    assert isinstance(error, RefusedError)
+    assert "FAIL  room        --evaluate: expected a learner with evaluator.process: actor, found inline" in str(lines)
 
 
 def test_a_learner_whose_places_are_all_taken_fails_the_room_check(make_config: MakeConfig) -> None:
