@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from common.data import NO_MODEL, Array, Model
-from common.errors import RefusedError
+from common.errors import CheckpointError, RefusedError
 from common.wire.compression import apply_delta
 from common.wire.large_field import checksum, parse_chunk
 from common.wire.pb import crossborder_pb2 as pb
@@ -118,3 +118,25 @@ def _apply_delta(base: ModelFile | None, expected: pb.ModelVersion, delta: Array
     if base is None or have != needed:
         raise ValueError(f"expected a delta to {have}, found one to {needed}")
     return apply_delta(base.data, delta.tobytes())
+
+
+def shapes_of(tensors: Mapping[str, torch.Tensor]) -> dict[str, tuple[int, ...]]:
+    """The shape of each tensor of an agent (``Agent.model_info``)."""
+    return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+
+
+def require_fitting(model: Model, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Check that a model has the tensors of this actor's agent.
+
+    Raises:
+        CheckpointError: naming a tensor, and both shapes.
+    """
+    found = {name: values.shape for name, values in model.params.items()}
+    for name in sorted(found.keys() | shapes.keys()):
+        if found.get(name) != shapes.get(name):
+            own, sent = (list(each[name]) if name in each else "none" for each in (shapes, found))
+            raise CheckpointError(
+                f"the learner's model does not fit the agent of this actor: {name}: expected {own}, found {sent}; the "
+                "environment has another action space here, or agent or network differ: install the same code on both "
+                "hosts"
+            )

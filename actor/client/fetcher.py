@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import grpc
 
-from actor.client.assembly import MAX_MODEL_BYTES, ModelFile, assemble, max_file_bytes
+from actor.client.assembly import MAX_MODEL_BYTES, ModelFile, assemble, max_file_bytes, require_fitting, shapes_of
 from actor.client.pool_models import PoolModels
 from actor.client.shared_models import SharedModels
 from common.data import NO_MODEL, Model, ModelVersion
@@ -80,7 +80,7 @@ class ModelFetcher:
     def allow(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Fetch models from now on. They must have the tensors of this actor's agent (``Agent.model_info``)."""
         with self._changed:
-            self._shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+            self._shapes = shapes_of(tensors)
             self._max_bytes = max_file_bytes(tensors)
             self._changed.notify_all()
 
@@ -194,7 +194,7 @@ class ModelFetcher:
     def _adopt(self, file: ModelFile | None) -> None:
         if file is not None and file.model.version > self._version():
             if self._shapes is not None:
-                _require_fitting(file.model, self._shapes)
+                require_fitting(file.model, self._shapes)
             with self._changed:
                 self._model, self._base, self._confirmed_at = file.model, file, self._asked_at
                 self._changed.notify_all()
@@ -253,20 +253,3 @@ class ModelFetcher:
         self.failure = error
         self._stopped.set()
         self.wake()
-
-
-def _require_fitting(model: Model, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Check that a model has the tensors of this actor's agent.
-
-    Raises:
-        CheckpointError: naming a tensor, and both shapes.
-    """
-    found = {name: values.shape for name, values in model.params.items()}
-    for name in sorted(found.keys() | shapes.keys()):
-        if found.get(name) != shapes.get(name):
-            own, sent = (list(each[name]) if name in each else "none" for each in (shapes, found))
-            raise CheckpointError(
-                f"the learner's model does not fit the agent of this actor: {name}: expected {own}, found {sent}; the "
-                "environment has another action space here, or agent or network differ: install the same code on both "
-                "hosts"
-            )

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import grpc
 
-from actor.client.assembly import assemble
+from actor.client.assembly import ModelFile, assemble
 from actor.client.join_answer import read_schema
 from common.data import Schema
 from common.errors import AuthenticationError, LearnerUnreachableError, ProtocolMismatchError, RefusedError
@@ -120,8 +120,8 @@ class Probe:
             self._call(call.result)
         return PAYLOADS * len(payload) / (time.perf_counter() - began)
 
-    def download(self) -> tuple[int, float]:
-        """Fetch the newest model: its size in bytes, and the seconds that it took.
+    def download(self) -> tuple[ModelFile, float]:
+        """Fetch the newest model, and count the seconds that it takes.
 
         Raises:
             RefusedError: the answer is no model, or the learner has none yet.
@@ -135,7 +135,7 @@ class Probe:
             raise RefusedError(str(error)) from error
         if file is None:
             raise RefusedError("the learner has no model yet")
-        return len(file.data), time.perf_counter() - began
+        return file, time.perf_counter() - began
 
     def close(self) -> None:
         self._channel.close()

@@ -12,10 +12,9 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from typing import Any, Final, TextIO
 
-from actor.allowance import check_names
+from actor.client.assembly import require_fitting, shapes_of
 from actor.client.join_answer import read_config
 from actor.client.probe import CheckAnswer, Probe, connect, inspect_certificate, resolve
-from actor.worker import build_agreed_parts
 from common.config.actor_config import ActorConfig
 from common.data import Schema
 from common.errors import (
@@ -26,8 +25,6 @@ from common.errors import (
     ProtocolMismatchError,
     RefusedError,
 )
-from common.evaluation import open_evaluator
-from common.lanes.watched_envs import Watch
 from common.process.command import Check, run_checks
 from common.wire.address import split_address
 from common.wire.owners import is_own_host
@@ -103,6 +100,8 @@ class LearnerVisit(Visit):
         self._probe = probe
         self._evaluates, self._actor_id, self._has_envs = evaluates, actor_id, has_envs and not evaluates
         self._answers: list[CheckAnswer] = []
+        self._shapes: dict[str, tuple[int, ...]] | None = None
+        """Of the agent's tensors; None unless ``schema`` has built the agent."""
 
     def connect(self) -> None:
         """See ``Visit``."""
@@ -125,6 +124,10 @@ class LearnerVisit(Visit):
 
     def room(self) -> str:
         answer = self._answers[0]
+        if self._evaluates and (found := read_config(answer.config_json).evaluator.process) != "actor":
+            raise RefusedError(
+                f"--evaluate: expected a learner with evaluator.process: actor, found {found}: no actor may score"
+            )
         if answer.actors >= answer.max_actors:
             raise RefusedError(f"expected a place for one more actor, found all {answer.max_actors} taken")
         if self._actor_id is not None and self._actor_id >= answer.max_actors:
@@ -132,6 +135,10 @@ class LearnerVisit(Visit):
         return f"{answer.actors} of {answer.max_actors} places are taken"
 
     def schema(self) -> str:
+        from actor.allowance import (
+            check_names,
+        )  # Seconds of imports, which nobody needs whom the learner does not answer.
+
         answer = self._answers[0]
         config = read_config(answer.config_json)
         if self._actor_id is not None and not self._evaluates:
@@ -148,9 +155,14 @@ class LearnerVisit(Visit):
 
     def _build(self, config: ActorConfig, schema: Schema) -> None:
         """Build the parts of the actor, and close them."""
+        from actor.worker import build_agreed_parts
+        from common.evaluation import open_evaluator
+        from common.lanes.watched_envs import Watch
+
         with ExitStack() as stack:
             parts = build_agreed_parts(config, schema, seed=0, epsilon=0.0, n_envs=None if self._has_envs else 0)
             stack.callback(parts.close)
+            self._shapes = shapes_of(parts.agent.model_info())
             if self._evaluates:
                 open_evaluator(config, parts.frames, Watch(threading.Event()), stack)
 
@@ -170,11 +182,15 @@ class LearnerVisit(Visit):
     def throughput(self) -> str:
         answer = self._answers[0]
         rate, row = self._probe.upload(answer.max_message_bytes), answer.schema.row_bytes
-        size, seconds = self._probe.download()
-        return (
-            f"{rate / 1e6:.1f} MB/s up, or {rate / row:,.0f} rows/s of {row} bytes; "
-            f"the newest model, {size / 1e6:.3f} MB, came down in {1e3 * seconds:.1f} ms"
-        )
+        return f"{rate / 1e6:.1f} MB/s up, or {rate / row:,.0f} rows/s of {row} bytes"
+
+    def model(self) -> str:
+        file, seconds = self._probe.download()
+        found = f"the newest, {len(file.data) / 1e6:.3f} MB, came down in {1e3 * seconds:.1f} ms"
+        if self._shapes is None:
+            return found
+        require_fitting(file.model, self._shapes)
+        return f"{found} and fits the agent here"
 
 
 CHECKS: Final[tuple[Check[LearnerVisit], ...]] = (
@@ -200,7 +216,11 @@ CHECKS: Final[tuple[Check[LearnerVisit], ...]] = (
     ),
     Check("token", LearnerVisit.token, "--token-file: a token of the learner's own file", is_vital=True),
     Check("protocol", LearnerVisit.protocol, "install the same crossborder release on both hosts", is_vital=True),
-    Check("room", LearnerVisit.room, "stop other actors, or raise server.max_actors"),
+    Check(
+        "room",
+        LearnerVisit.room,
+        "stop other actors, or raise server.max_actors",
+    ),
     Check(
         "schema",
         LearnerVisit.schema,
@@ -210,6 +230,11 @@ CHECKS: Final[tuple[Check[LearnerVisit], ...]] = (
     Check("round trip", LearnerVisit.round_trip, "look at the network: the learner does not answer in time"),
     Check("clock", LearnerVisit.clock, "keep both clocks by NTP (timedatectl set-ntp true)"),
     Check("throughput", LearnerVisit.throughput, "look at the network: messages of 1 MiB do not get through in time"),
+    Check(
+        "model",
+        LearnerVisit.model,
+        "install the same code on both hosts, if it does not fit; else look at the network",
+    ),
 )
 
 

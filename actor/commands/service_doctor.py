@@ -8,11 +8,11 @@ import time
 from contextlib import ExitStack
 from typing import Final, TextIO
 
-from actor.client.acting_session import ActingSession
+from actor.client.acting_session import ANSWER_SECONDS, ActingSession, NoAnswerError
 from actor.client.remote_policy import RemotePolicy
 from actor.commands.doctor import QUESTIONS, Visit
 from common.config.remote_config import RemoteConfig
-from common.errors import CrossborderError, PluginError
+from common.errors import CrossborderError, LearnerUnreachableError, PluginError
 from common.lanes.building import build_lanes
 from common.lanes.lanes import Lanes
 from common.process.command import Check, run_checks
@@ -59,7 +59,12 @@ class ServiceVisit(Visit):
         try:
             lanes.reset(seed)
             began = time.perf_counter()
-            RemotePolicy(self._session, description, lanes, None).sample(lanes.observe())
+            RemotePolicy(self._session, description, lanes, ANSWER_SECONDS).sample(lanes.observe())
+        except NoAnswerError as error:
+            raise LearnerUnreachableError(
+                f"expected an action within {ANSWER_SECONDS:g} s, found none: a service answers no step while its "
+                "learner is away or holds it back"
+            ) from error
         except CrossborderError:
             raise
         except Exception as error:  # A user's environment may raise anything.
@@ -103,7 +108,11 @@ CHECKS: Final[tuple[Check[ServiceVisit], ...]] = (
         "install what the file names here; it must have the spaces of the environment with which the policy is trained",
         is_vital=True,
     ),
-    Check("action", ServiceVisit.action, "look at the service's log, and at its max_sessions and max_lanes"),
+    Check(
+        "action",
+        ServiceVisit.action,
+        "look at the service's log, at its max_sessions and max_lanes, and at its learner",
+    ),
 )
 
 

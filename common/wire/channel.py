@@ -107,7 +107,10 @@ def name_proxy(address: str) -> str:
     return f"; {variable} is set, so gRPC asks that proxy for the way: no_proxy={host} goes without it"
 
 
+_SILENT: Final = r"Deadline Exceeded|time(d )?out|before receiving SETTINGS|Endpoint closing"
+"""gRPC's texts where nothing has come back in time. Whoever speaks HTTP/1.1 would have refused the request at once."""
 _MEANINGS: Final = {
+    _SILENT: "; nothing came back in time: is that process stopped or overloaded, or does the network drop packets?",
     r"HTTP/2|SETTINGS": f"; something else than gRPC is spoken there{OTHER_PORT}",
     r"Handshake read failed": "; does it speak TLS (else: --insecure), and accept the certificate (--certificate)?",
     # A server that asks for TLS or a certificate, and gets none, closes the connection and does not say why.
@@ -118,7 +121,7 @@ _MEANINGS: Final = {
 
 def hint_at_server(address: str, reason: str) -> str:
     """For a message about a call to HOST:PORT that failed for this reason: what may be wrong there; or ``""``."""
-    if _speaks_http(address):
+    if not re.search(_SILENT, reason) and _speaks_http(address):
         return f"; HTTP/1.1 is spoken there, and not gRPC{OTHER_PORT}"
     meaning = next((meaning for pattern, meaning in _MEANINGS.items() if re.search(pattern, reason)), "")
     return name_proxy(address) + meaning

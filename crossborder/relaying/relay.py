@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Final, TypeAlias
 
@@ -29,6 +30,7 @@ from common.wire.rpc import ERROR_KEY, describe, typed_error, version_from_pb
 from common.wire.trust import Trust
 from common.wire.waiting import Traffic, WaitingBytes
 from crossborder.relaying.relayed_models import AcceptedTokens, Metadata, RelayedModels
+from learner.ingest.limits import YieldingPlaces
 from learner.ingest.server_options import MAX_CONNECTIONS_OPTION, SERVER_OPTIONS, listen
 
 log = logging.getLogger(__name__)
@@ -40,6 +42,8 @@ MESSAGE_SECONDS: Final = 60.0
 MAX_WAITING_BYTES: Final = 1 << 30
 """Of all callers' unfinished messages, and of messages that are being passed on in either direction."""
 UNREACHED_LOGGED_EVERY: Final = 60.0
+MAX_STRANGERS: Final = 1024
+"""Calls with a token that the learner has not accepted yet, and health checks. One more ends an older one."""
 MAX_CONNECTIONS, MAX_CALLS = 1024, 1024
 """Limits for callers: connections, and calls at one time on one connection."""
 _ANSWERS: Final[dict[str, type[pb.JoinResponse | pb.CheckResponse]]] = {
@@ -56,6 +60,8 @@ _OPTIONS: Final = (
     (MAX_CONNECTIONS_OPTION, MAX_CONNECTIONS),
     ("grpc.max_concurrent_streams", MAX_CALLS),
     ("grpc.server_handshake_timeout_ms", 10_000),
+    # Nobody keeps others out by holding connections. A learner's end after the same time (``server.lost_seconds``).
+    ("grpc.max_connection_idle_ms", 30_000),
 )
 
 
@@ -113,7 +119,8 @@ class Relay(grpc.GenericRpcHandler):
         self._channel, self._settings = channel, settings
         self.port: int | None = None
         """Where the relay listens."""
-        self._models = RelayedModels(channel, AcceptedTokens(self._check))
+        self._tokens, self._strangers = AcceptedTokens(self._check), YieldingPlaces(MAX_STRANGERS)
+        self._models = RelayedModels(channel, self._tokens)
         self._waiting = WaitingBytes(MAX_WAITING_BYTES, "a relay's bound")
         self._unreached_log = LogThrottle(UNREACHED_LOGGED_EVERY)
         self._methods: dict[str, Callable[[AsyncIterator[bytes], Context, Traffic], Awaitable[None]]] = {
@@ -136,7 +143,8 @@ class Relay(grpc.GenericRpcHandler):
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[Any, Any] | None:
         """Serve each method as a stream, which is the same on the wire: so the relay knows whose message it reads."""
-        serve = self._methods.get(handler_call_details.method)
+        method = handler_call_details.method
+        serve = self._methods.get(method)
         if serve is None:
             return None
         connection: Traffic | None = None
@@ -149,9 +157,44 @@ class Relay(grpc.GenericRpcHandler):
         async def serve_stream(requests: AsyncIterator[bytes], context: Context) -> None:
             nonlocal connection
             connection = self._waiting.connection(context.peer(), peer_address(context.peer()), is_named=False)
+            if method == _HEALTH:
+                async with self._as_stranger(context):
+                    await serve(requests, context, connection)
+                return
+            await self._require_accepted(context)
             await serve(requests, context, connection)
 
         return grpc.stream_stream_rpc_method_handler(serve_stream, note)
+
+    @asynccontextmanager
+    async def _as_stranger(self, context: Context) -> AsyncIterator[None]:
+        """A context for a call whose token nobody knows; if too many are open, the address with most loses its oldest.
+
+        So strangers make the relay and its learner keep little, and an actor's call waits for few of theirs.
+        """
+        loop, account = asyncio.get_running_loop(), peer_address(context.peer())
+        scope = asyncio.timeout(None)
+        try:
+            async with scope:
+                place = self._strangers.take(account, lambda: scope.reschedule(loop.time()))
+                try:
+                    yield
+                finally:
+                    self._strangers.release(place)
+        except TimeoutError:
+            reason = f"over the limit of {MAX_STRANGERS} calls that the learner has not accepted yet; try again later"
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, reason, ((ERROR_KEY, "over_limit"),))
+
+    async def _require_accepted(self, context: Context) -> None:
+        """End a call whose token the learner does not accept, before anything of it is read."""
+        metadata = _metadata_to_pass(context)
+        if self._tokens.knows(metadata):
+            return
+        async with self._as_stranger(context):
+            try:
+                await self._tokens.require(metadata)
+            except grpc.aio.AioRpcError as error:
+                await self._refuse(context, error)
 
     async def _with_message(
         self,
@@ -268,6 +311,8 @@ class Relay(grpc.GenericRpcHandler):
 
         In that case the caller can mend nothing, not even a certificate that does not verify: it may only come back.
         """
+        if error.code() is grpc.StatusCode.UNAUTHENTICATED:
+            self._tokens.forget(_metadata_to_pass(context))
         kept, details = [entry for entry in error.trailing_metadata() or () if entry[0] == ERROR_KEY], error.details()
         if error.code() is grpc.StatusCode.UNAVAILABLE and not kept:
             reason = typed_error(error) or describe(error)

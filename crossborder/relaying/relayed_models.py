@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import math
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
@@ -48,6 +49,14 @@ class AcceptedTokens:
         self._check = check
         self._accepted_at = OrderedDict[bytes, float]()
 
+    def knows(self, metadata: Metadata) -> bool:
+        """Whether the learner has accepted this metadata once, and has refused no call with it since."""
+        return _digest(metadata) in self._accepted_at
+
+    def forget(self, metadata: Metadata) -> None:
+        """Note that the learner has refused a call with this metadata."""
+        self._accepted_at.pop(_digest(metadata), None)
+
     async def require(self, metadata: Metadata) -> None:
         """Return if the learner accepts the token in ``metadata``, or accepted it less than ``TOKEN_SECONDS`` ago."""
         accepted_at = self._accepted_at.get(_digest(metadata))
@@ -72,7 +81,8 @@ def _digest(metadata: Metadata) -> bytes:
 class RelayedModels:
     """Copies of one run's newest models. All methods run on the event loop's thread.
 
-    One call at a time fetches a model. Calls that come during the fetch wait for it and are answered from its copy.
+    One call at a time fetches a model. Calls that come during the fetch wait for it and are answered from its copy, or
+    together from that of the next fetch. Strangers never wait among them: ``Relay`` lets none of them come so far.
     """
 
     def __init__(self, channel: grpc.aio.Channel, tokens: AcceptedTokens) -> None:
@@ -80,6 +90,8 @@ class RelayedModels:
         self._tokens = tokens
         self._copies: OrderedDict[Kind, Copy] = OrderedDict()
         self._locks = {kind: asyncio.Lock() for kind in (False, True, None)}  # None: of all models of a pool.
+        self._asked_at = dict[Kind, float]()
+        """When the learner was last asked for its newest model, or its newest candidate, and has answered."""
         self._named = NO_MODEL
         """The newest version that the learner has named on any stream of the run."""
         self._run_id = ""
@@ -89,6 +101,7 @@ class RelayedModels:
         if run_id != self._run_id:
             self._run_id, self._named = run_id, NO_MODEL
             self._copies.clear()
+            self._asked_at.clear()
 
     def note_newest(self, version: ModelVersion) -> None:
         """Note a version that the learner has named as its newest."""
@@ -103,16 +116,17 @@ class RelayedModels:
         """
         have = version_from_pb(request.have) if request.HasField("have") else NO_MODEL
         kind: Kind = version_from_pb(request.version) if request.HasField("version") else request.candidate
-        copy = self._find(kind, have)
-        if copy is None:
-            async with self._locks[kind if isinstance(kind, bool) else None]:
-                copy = self._find(kind, have)
-                if copy is None:
-                    copy = await self._ask_learner(kind, metadata)
-                    if copy is None or copy.version == have:
-                        return [pb.GetModelResponse(version=version_to_pb(have), not_modified=True).SerializeToString()]
-                    return copy.messages
-        await self._tokens.require(metadata)
+        copy, came = self._find(kind, have), time.monotonic()
+        if copy is not None:
+            await self._tokens.require(metadata)
+            return copy.messages
+        async with self._locks[kind if isinstance(kind, bool) else None]:
+            is_known = self._find(kind, have) is not None or self._asked_at.get(kind, -math.inf) >= came
+            copy = self._copies.get(kind) if is_known else await self._ask_learner(kind, metadata)
+        if is_known:
+            await self._tokens.require(metadata)
+        if copy is None or copy.version == have:
+            return [pb.GetModelResponse(version=version_to_pb(have), not_modified=True).SerializeToString()]
         return copy.messages
 
     def _find(self, kind: Kind, have: ModelVersion) -> Copy | None:
@@ -138,11 +152,13 @@ class RelayedModels:
                 raise ValueError(f"model: expected up to {MAX_MODEL_BYTES} bytes, found more")
         self._tokens.note(metadata, asked_at)
         file = await asyncio.to_thread(assemble, messages)
-        if file is None:
-            return copy
-        copy = Copy(file.model.version, tuple(messages))
+        if file is not None:
+            copy = Copy(file.model.version, tuple(messages))
         if run_id == self._run_id:  # Else another run began during the fetch: the model may be of the former run.
-            self._keep(kind, copy)
+            if isinstance(kind, bool):
+                self._asked_at[kind] = asked_at
+            if copy is not None:
+                self._keep(kind, copy)
         return copy
 
     def _keep(self, kind: Kind, copy: Copy) -> None:

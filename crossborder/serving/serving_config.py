@@ -6,13 +6,7 @@ from typing import Annotated
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
-from common.config.server_config import (
-    LEAST_MESSAGE_BYTES,
-    MAX_GRPC_SECONDS,
-    MOST_MESSAGE_BYTES,
-    ServerConfig,
-    TlsConfig,
-)
+from common.config.server_config import LEAST_MESSAGE_BYTES, MOST_MESSAGE_BYTES, ServerConfig, TlsConfig
 from common.errors import ConfigError
 from common.settings import HomePath, Settings
 from common.wire.address import is_loopback, split_address
@@ -125,6 +119,5 @@ class ServingConfig(Settings):
             tls=self.tls,
             max_actors=self.max_sessions,
             max_message_bytes=self.max_message_bytes,
-            lost_seconds=min(self.silence_seconds + 30, MAX_GRPC_SECONDS),
             max_address_actors=self.max_sessions,  # A program may have all of its sessions on one connection.
         )

@@ -94,6 +94,7 @@ class WebSocketDoor:
             compression=None,  # Small messages grow by it, and a small message may unpack to a huge one.
             max_size=MOST_OPENING,
             max_queue=1,
+            ssl_handshake_timeout=None if tls is None else self._service.handshake_seconds,
             open_timeout=self._service.handshake_seconds,
             # A game answers pings and the end of the connection only while it waits for an action.
             ping_timeout=self._config.silence_seconds,

@@ -78,7 +78,7 @@ def test_an_upload_fits_the_learners_messages(serve: Serve) -> None:
 
 def test_a_download_tells_the_size_of_the_model_and_refuses_an_answer_without_one(serve: Serve) -> None:
     with probing(serve(AnsweringLearner([chunks(), chunks()[1:]]))) as probe:
-        assert probe.download()[0] == len(DATA)
+        assert probe.download()[0].data.tobytes() == DATA
         with pytest.raises(RefusedError, match="expected a chunk at offset 0"):
             probe.download()
 

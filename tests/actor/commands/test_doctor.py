@@ -6,6 +6,8 @@ import io
 import re
 import socket
 import socketserver
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,11 +17,13 @@ from typing import Any
 
 import grpc
 import pytest
+import torch
 from cryptography import x509
 
 from actor.commands.doctor import CHECKS, examine
 from common.errors import (
     AuthenticationError,
+    CheckpointError,
     ConfigError,
     CrossborderError,
     LearnerUnreachableError,
@@ -30,8 +34,8 @@ from common.wire.trust import Trust
 from crossborder.certificates import authority
 from learner.loop.server import LearnerServer
 from learner.shared.actor_table import ActorState
-from tests.conftest import Command, MakeConfig, wait_for
-from tests.parts import CountingEnv
+from tests.conftest import ROOT, Command, MakeConfig, wait_for
+from tests.parts import CheckingAgent, CountingEnv
 from tests.security.conftest import Secured
 
 
@@ -73,6 +77,7 @@ def test_a_healthy_learner_passes_every_check_and_notices_no_actor(host: Learner
     assert error is None
     assert [re.split("  +", line)[:2] for line in lines] == [["pass", check.name] for check in CHECKS]
     assert "tests.parts:CountingEnv and tests.parts:CheckingAgent make obs <f4 [3]" in lines[7]
+    assert lines[-1].endswith(" ms and fits the agent here")
     assert (host.actor_table["state"] == ActorState.UNUSED).all()
     assert (host.control.joins, host.buffer.inserted) == (0, 0)
 
@@ -95,12 +100,41 @@ def test_the_certificate_passes_if_an_actor_would_accept_it(tmp_path: Path, monk
 
 def test_parts_that_differ_on_this_host_fail_alone_and_end_the_command_with_their_error(host: LearnerServer) -> None:
     lines, error = lines_and_error(host.ingest.address, Trust(allow=("elsewhere",)))
-    assert [line[:4] for line in lines if line[0] != " "] == ["pass"] * 7 + ["FAIL"] + ["pass"] * 3
+    assert [line[:4] for line in lines if line[0] != " "] == ["pass"] * 7 + ["FAIL"] + ["pass"] * 4
     assert lines[7].startswith(
         "FAIL  schema      the learner names code that is not allowed: env.target: 'tests.parts:"
     )
     assert lines[8].lstrip().startswith("to do: install the code that the learner names here too")
     assert isinstance(error, PluginError)
+
+
+def test_a_model_that_does_not_fit_the_agent_of_this_host_fails_its_check(
+    host: LearnerServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CheckingAgent, "model_info", lambda _: {"layer": torch.zeros(3, 7)})  # Of another action space.
+    lines, error = lines_and_error(host.ingest.address)
+    assert isinstance(error, CheckpointError)
+    assert lines[-2].startswith("FAIL  model       the learner's model does not fit the agent of this actor: ")
+    assert "another action space here" in lines[-2]
+
+
+def test_a_learner_that_is_silent_is_told_from_one_that_refuses_and_torch_is_not_imported_for_it() -> None:
+    code = """
+import io, socket, sys
+from actor.commands.doctor import examine
+from common.errors import LearnerUnreachableError
+from common.wire.trust import Trust
+with socket.create_server(("127.0.0.1", 0)) as silent:
+    try:
+        examine(f"127.0.0.1:{silent.getsockname()[1]}", Trust(), sys.stdout)
+    except LearnerUnreachableError as error:
+        assert "nothing came back in time: is that process stopped" in str(error), error
+        assert "torch" not in sys.modules
+        sys.exit(error.exit_code)
+"""
+    found = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert found.returncode == LearnerUnreachableError.exit_code, found.stdout + found.stderr
+    assert "FAIL  answer      no answer: " in found.stdout
 
 
 def test_a_token_that_is_not_sent_since_nothing_is_encrypted_is_not_called_accepted(
@@ -131,7 +165,8 @@ def test_a_clock_that_is_wrong_fails_with_how_far_it_is_off(host: LearnerServer,
 def test_a_device_that_is_missing_is_named_for_the_actor_that_would_need_it(
     make_config: MakeConfig, env: dict[str, Any], options: dict[str, Any], fails: bool
 ) -> None:
-    config = make_config(env={**NO_DEVICE, **env}, env_overrides={1: {"device": "arm"}})
+    env, evaluator = {**NO_DEVICE, **env}, {"process": "actor"}
+    config = make_config(env=env, env_overrides={1: {"device": "arm"}}, evaluator=evaluator)
     with LearnerServer(config) as server:
         lines, error = lines_and_error(server.ingest.address, **options)
     assert lines[7].startswith("FAIL  schema" if fails else "pass  schema")
@@ -156,6 +191,12 @@ def test_an_id_that_no_actor_can_have_fails_the_room_check(host: LearnerServer) 
     lines, error = lines_and_error(host.ingest.address, actor_id=most)
     assert isinstance(error, RefusedError)
     assert f"FAIL  room        --id: expected less than {most}, found {most}" in lines
+
+
+def test_a_learner_that_asks_no_actor_to_score_fails_the_room_check_of_one_that_would(host: LearnerServer) -> None:
+    lines, error = lines_and_error(host.ingest.address, evaluates=True)
+    assert isinstance(error, RefusedError)
+    assert "FAIL  room        --evaluate: expected a learner with evaluator.process: actor, found inline" in str(lines)
 
 
 def test_a_learner_whose_places_are_all_taken_fails_the_room_check(make_config: MakeConfig) -> None:

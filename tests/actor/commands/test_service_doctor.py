@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import io
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import yaml
 
-from actor.commands.service_doctor import CHECKS
+from actor.commands.service_doctor import CHECKS, examine_service
+from common.config.remote_config import RemoteConfig
+from common.errors import LearnerUnreachableError
 from common.interfaces import EnvSpec
+from common.wire.trust import ServiceTrust
+from crossborder.serving.recording_player import RecordingPlayer
 from tests.conftest import Command, free_port
 from tests.crossborder.serving.services import Caller, Counting, Service
 from tests.parts import CountingEnv
@@ -21,6 +27,19 @@ SPEC = EnvSpec(CountingEnv.observation_space, CountingEnv.action_space)
 COUNTING = {"target": "tests.parts:CountingEnv"}
 CARTPOLE = {"target": "gymnasium:make", "params": {"id": "CartPole-v1"}}
 pytestmark = pytest.mark.slow
+
+
+class HeldBack:
+    """Takes the steps of a service for a learner that takes no rows."""
+
+    takes_executed = False
+
+    def note(self, steps: object, outcome: object) -> None:
+        """Take them."""
+
+    async def hand_over(self) -> None:
+        """Wait without end."""
+        await asyncio.Event().wait()
 
 
 def check(
@@ -78,3 +97,12 @@ def test_a_service_that_is_not_there_or_lacks_the_policy_is_named(start: Start, 
         code, found, output = check(start, tmp_path, f"hard={service.places.address}")
     assert (code, found[-1]) == (9, ("FAIL", "service")), output
     assert "policy: expected one of these names" in output
+
+
+def test_a_service_that_answers_no_step_since_its_learner_holds_it_back_is_named() -> None:
+    out = io.StringIO()
+    with Service(Counting(SPEC), sink=cast("RecordingPlayer", HeldBack())) as service:
+        config = RemoteConfig.model_validate({"policy": service.places.address, "env": COUNTING})
+        with pytest.raises(LearnerUnreachableError, match="expected an action within 5 s, found none"):
+            examine_service(config, ServiceTrust(), out)
+    assert f"FAIL  {CHECKS[-1].name}" in out.getvalue()

@@ -19,12 +19,18 @@ def relaying(learner: str, listen: str = "127.0.0.1:0", trust: Trust | None = No
     """A relay for a learner; the relay's own address."""
     settings = RelaySettings(learner=learner, listen=listen, trust=trust or Trust(), **files)
     settings.check()
-    addresses, loop, stopped = queue.Queue[str](), asyncio.new_event_loop(), asyncio.Event()
-    thread = threading.Thread(target=lambda: loop.run_until_complete(relay(settings, stopped, addresses.put)))
+    addresses, stopped = queue.Queue[str](), asyncio.Event()
+    loops = queue.SimpleQueue[asyncio.AbstractEventLoop]()
+
+    async def serve() -> None:
+        loops.put(asyncio.get_running_loop())
+        await relay(settings, stopped, addresses.put)
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))  # As the command; it ends the calls that are open.
     thread.start()
+    loop = loops.get(timeout=PATIENCE)
     try:
         yield addresses.get(timeout=PATIENCE)
     finally:
         loop.call_soon_threadsafe(stopped.set)
         thread.join(PATIENCE)
-        loop.close()

@@ -17,6 +17,7 @@ import pytest
 from actor.client.connector import Connector
 from actor.client.probe import Probe
 from actor.manager import ActorManager
+from common.config.server_config import ServerConfig
 from common.errors import AuthenticationError, ConfigError, LearnerUnreachableError, RefusedError
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.pb import crossborder_pb2_grpc as pb_grpc
@@ -171,7 +172,7 @@ def test_connections_that_make_a_relay_keep_too_many_unfinished_messages_are_end
     used = count(step=1 << 30)  # The relay shares this process with the tests, whose memory says nothing.
     monkeypatch.setattr(WaitingBytes, "_own_memory", lambda _: next(used))
     with relays() as address, closing(Hostile(address, secured.certs)) as hostile:
-        wires = [hostile.http2(token="0" * 43, source=f"127.0.0.{2 + i}") for i in range(40)]
+        wires = [hostile.http2(source=f"127.0.0.{2 + i}") for i in range(40)]
         for wire in wires:
             stream = wire.begin(path)
             wire.send(frame(DATA, 0, stream, message(bytes(16_000), announced=200 << 20)))
@@ -193,6 +194,42 @@ def test_a_call_that_never_finishes_its_message_is_ended_by_a_relay(
         stream = wire.begin(path)
         wire.send(frame(DATA, 0, stream, message(b"slow", announced=1 << 19)))
         wire.await_end(stream)
+
+
+@pytest.mark.parametrize("method", ["Join", "Check", "GetModel", "PushItems"])
+def test_a_strangers_call_is_refused_before_its_message_has_come(
+    besieged: tuple[Secured, Callable[[], AbstractContextManager[str]]], method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secured, relays = besieged
+    monkeypatch.setattr(relay_module, "MESSAGE_SECONDS", 10 * PATIENCE)
+    with relays() as address, closing(Hostile(address, secured.certs)) as hostile:
+        wire = hostile.http2(token="0" * 43)
+        wire.await_end(wire.begin(f"{SERVICE}/{method}"))
+
+
+def test_of_too_many_calls_of_strangers_the_oldest_one_ends(
+    besieged: tuple[Secured, Callable[[], AbstractContextManager[str]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secured, relays = besieged
+    monkeypatch.setattr(relay_module, "MESSAGE_SECONDS", 10 * PATIENCE)
+    monkeypatch.setattr(relay_module, "MAX_STRANGERS", 4)
+    with relays() as address, closing(Hostile(address, secured.certs)) as hostile:
+        wire = hostile.http2()
+        streams = [wire.begin(HEALTH) for _ in range(5)]
+        wire.await_end(streams[0])
+        assert join(address, secured.trust()) == secured.server.run.dir.identity.run_id
+
+
+def test_a_connection_without_a_call_is_ended_by_a_relay(
+    besieged: tuple[Secured, Callable[[], AbstractContextManager[str]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secured, relays = besieged
+    idle = "grpc.max_connection_idle_ms"
+    assert dict(relay_module._OPTIONS)[idle] == 1000 * ServerConfig().lost_seconds
+    monkeypatch.setattr(relay_module, "_OPTIONS", (*dict(relay_module._OPTIONS, **{idle: 500}).items(),))
+    with relays() as address, closing(Hostile(address, secured.certs)) as hostile:
+        for _ in hostile.http2().frames():
+            """It ends them."""
 
 
 def join(address: str, trust: Trust) -> str:

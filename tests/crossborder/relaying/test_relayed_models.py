@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import pytest
@@ -14,9 +17,9 @@ from common.data import ModelVersion
 from common.wire.channel import GetModel, get_model
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.pb import crossborder_pb2_grpc as pb_grpc
-from common.wire.rpc import CLIENT_OPTIONS, version_to_pb
+from common.wire.rpc import CLIENT_OPTIONS, NOT_AUTHENTICATED, version_to_pb
 from common.wire.trust import Trust
-from crossborder.relaying.relayed_models import TOKEN_SECONDS
+from crossborder.relaying.relayed_models import TOKEN_SECONDS, AcceptedTokens, RelayedModels
 from learner.loop.server import LearnerServer
 from tests.actor.client.conftest import ScriptedLearner, Serve
 from tests.actor.client.test_assembly import VERSION, chunks
@@ -125,3 +128,79 @@ def test_a_model_of_the_pool_is_fetched_once_whatever_is_the_newest(serve: Serve
         assert fetch_opponent(VERSION) == VERSION
         assert len(learner.versions) == 2
         assert fetch_opponent(ModelVersion(1, 5)) is None, "the pool has it no more"
+
+
+STRANGER = (("authorization", "Bearer of a stranger"),)
+
+
+class SlowToRefuse(ScriptedLearner):
+    """A learner that refuses a stranger only once a test lets it, as one at the end of a slow link."""
+
+    def __init__(self) -> None:
+        super().__init__(pb.JoinResponse(), [chunks()])
+        self.is_asked, self.refuses = threading.Event(), threading.Event()
+
+    def _refuse_strangers(self, context: grpc.ServicerContext) -> None:
+        if STRANGER[0] in [(key, value) for key, value in context.invocation_metadata()]:
+            self.is_asked.set()
+            self.refuses.wait()
+            context.abort(grpc.StatusCode.UNAUTHENTICATED, NOT_AUTHENTICATED)
+
+    def Check(self, request: pb.CheckRequest, context: grpc.ServicerContext) -> pb.CheckResponse:  # noqa: N802
+        self._refuse_strangers(context)
+        return super().Check(request, context)
+
+    def GetModel(  # noqa: N802
+        self, request: pb.GetModelRequest, context: grpc.ServicerContext
+    ) -> Iterator[pb.GetModelResponse]:
+        self._refuse_strangers(context)
+        yield from super().GetModel(request, context)
+
+
+def test_strangers_who_ask_for_models_keep_no_actor_waiting(serve: Serve) -> None:
+    learner = SlowToRefuse()
+    with relaying(f"127.0.0.1:{serve(learner)}") as address, grpc.insecure_channel(address) as channel:
+        source = get_model(channel)
+        asked = source(pb.GetModelRequest(), metadata=STRANGER, timeout=PATIENCE)
+        assert learner.is_asked.wait(PATIENCE)
+        try:
+            assert fetch(source) == VERSION
+        finally:
+            learner.refuses.set()
+        with suppress(grpc.RpcError):
+            assert not list(asked)
+        assert asked.code() is grpc.StatusCode.UNAUTHENTICATED
+
+
+class Gated:
+    """A learner's end of a channel; it answers that there is no newer model, once a test lets it."""
+
+    def __init__(self) -> None:
+        self.n_asked, self.is_asked, self.answers = 0, asyncio.Event(), asyncio.Event()
+
+    def unary_stream(self, _path: str) -> Any:
+        return self._get_model
+
+    async def _get_model(self, _request: bytes, **_options: object) -> AsyncIterator[bytes]:
+        self.n_asked += 1
+        self.is_asked.set()
+        await self.answers.wait()
+        yield pb.GetModelResponse(version=version_to_pb(VERSION), not_modified=True).SerializeToString()
+
+
+def test_calls_that_wait_for_the_learners_answer_share_the_next_one() -> None:
+    async def ask_often() -> int:
+        async def accept(_metadata: object) -> None:
+            """Take every token."""
+
+        learner = Gated()
+        models = RelayedModels(cast("grpc.aio.Channel", learner), AcceptedTokens(accept))
+        request = pb.GetModelRequest(have=version_to_pb(VERSION))
+        tasks = [asyncio.create_task(models.answer(request, [("authorization", f"Bearer {i}")])) for i in range(20)]
+        await learner.is_asked.wait()
+        learner.answers.set()
+        for answer in await asyncio.gather(*tasks):
+            assert pb.GetModelResponse.FromString(answer[0]).not_modified
+        return learner.n_asked
+
+    assert asyncio.run(ask_often()) == 2

@@ -5,10 +5,12 @@ from typing import Any
 
 import pytest
 
+from common.config.server_config import ServerConfig
 from common.errors import ConfigError
 from common.wire.tokens import CLIENT_VARIABLE
 from crossborder.certificates.authority import make_files
 from crossborder.serving.serving_config import ServingConfig
+from learner.ingest.server_options import server_options
 
 
 @pytest.fixture
@@ -37,3 +39,8 @@ def test_settings_that_contradict_each_other_are_refused(files: dict[str, Any]) 
 def test_tokens_come_from_the_environment_too(monkeypatch: pytest.MonkeyPatch, files: dict[str, Any]) -> None:
     monkeypatch.setenv(f"{CLIENT_VARIABLE}_FILE", str(files["token_file"]))
     ServingConfig(listen="0.0.0.0:50060", tls=files["tls"]).check()
+
+
+def test_connections_without_a_call_end_as_a_learners_do_however_long_a_session_may_be_silent() -> None:
+    options, learners = (dict(server_options(one)) for one in (ServingConfig().as_server(), ServerConfig()))
+    assert options["grpc.max_connection_idle_ms"] == learners["grpc.max_connection_idle_ms"]

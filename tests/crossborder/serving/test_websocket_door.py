@@ -276,6 +276,19 @@ def test_connections_that_say_nothing_keep_no_client_out(talk_to: TalkTo, servic
         each.close()
 
 
+def test_a_connection_that_never_finishes_the_handshake_of_tls_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("asyncio.constants.SSL_HANDSHAKE_TIMEOUT", 10 * PATIENCE)
+    monkeypatch.setattr("common.config.server_config.HANDSHAKE_SECONDS", 0.5)
+    make_files(tmp_path, ["gpu-host"], 1, renew=False)
+    tls = {"certificate": tmp_path / "server.pem", "key": tmp_path / "server.key"}
+    with Service(websocket="127.0.0.1:0", tls=tls) as service:
+        assert service.places.websocket is not None
+        with socket.create_connection(split_address(service.places.websocket), PATIENCE) as silent:
+            assert silent.recv(1) == b""
+
+
 def test_what_is_told_about_a_refusal_is_short(
     talk_to: TalkTo, service: Service, caplog: pytest.LogCaptureFixture
 ) -> None:
