@@ -135,9 +135,8 @@ class LearnerVisit(Visit):
         return f"{answer.actors} of {answer.max_actors} places are taken"
 
     def schema(self) -> str:
-        from actor.allowance import (
-            check_names,
-        )  # Seconds of imports, which nobody needs whom the learner does not answer.
+        # This takes seconds to import, which nobody needs whom the learner does not answer.
+        from actor.allowance import check_names
 
         answer = self._answers[0]
         config = read_config(answer.config_json)
@@ -216,11 +215,7 @@ CHECKS: Final[tuple[Check[LearnerVisit], ...]] = (
     ),
     Check("token", LearnerVisit.token, "--token-file: a token of the learner's own file", is_vital=True),
     Check("protocol", LearnerVisit.protocol, "install the same crossborder release on both hosts", is_vital=True),
-    Check(
-        "room",
-        LearnerVisit.room,
-        "stop other actors, or raise server.max_actors",
-    ),
+    Check("room", LearnerVisit.room, "stop other actors, or raise server.max_actors"),
     Check(
         "schema",
         LearnerVisit.schema,
