@@ -79,7 +79,7 @@ def delaying_interrupt(on_stop: Callable[[], None], message: str) -> Iterator[No
     ``StopSignals``, such as a notebook. In a thread, or if the program handles Ctrl-C by itself, this does nothing.
 
     Args:
-        on_stop: ends what is done in the context, in order.
+        on_stop: asks for the orderly end of the work in the context.
         message: of the KeyboardInterrupt at the end.
 
     Raises:

@@ -31,6 +31,14 @@ def none_is_alive(pids: list[int]) -> bool:
     return not any(map(is_alive, pids))
 
 
+def start_keeper(start: Start, write_config: WriteConfig, tmp_path: Path) -> tuple[Command, int]:
+    """A keeper whose learner trains, and the id of the process that forks its learners."""
+    keeper = start("learner-server", "--config", str(write_config(**CALM)), "--standby")
+    wait_for(lambda: trains(tmp_path / "run"), "training begins")
+    (forks,) = children_of(keeper.process.pid)
+    return keeper, forks
+
+
 @pytest.mark.own_children
 def test_when_the_learner_is_killed_another_goes_on_and_nothing_acknowledged_is_lost(
     start: Start, write_config: WriteConfig, tmp_path: Path
@@ -64,9 +72,7 @@ def test_when_the_learner_is_killed_another_goes_on_and_nothing_acknowledged_is_
 def test_when_the_process_that_forks_learners_is_killed_a_learner_of_another_one_goes_on(
     start: Start, write_config: WriteConfig, tmp_path: Path
 ) -> None:
-    keeper = start("learner-server", "--config", str(write_config(**CALM)), "--standby")
-    wait_for(lambda: trains(tmp_path / "run"), "training begins")
-    (forks,) = children_of(keeper.process.pid)
+    keeper, forks = start_keeper(start, write_config, tmp_path)
     kill(forks)
     wait_for(lambda: "resumed at opt step" in keeper.output(), "another learner goes on")
     assert oldest_child(keeper.process.pid) != forks
@@ -76,8 +82,7 @@ def test_when_the_process_that_forks_learners_is_killed_a_learner_of_another_one
 
 @pytest.mark.own_children
 def test_nothing_outlives_a_keeper_that_is_killed(start: Start, write_config: WriteConfig, tmp_path: Path) -> None:
-    keeper = start("learner-server", "--config", str(write_config(**CALM)), "--standby")
-    wait_for(lambda: trains(tmp_path / "run"), "training begins")
+    keeper, _ = start_keeper(start, write_config, tmp_path)
     below = descendants_of(keeper.process.pid)
     assert len(below) >= 2
     kill(keeper.process.pid)
@@ -88,9 +93,7 @@ def test_nothing_outlives_a_keeper_that_is_killed(start: Start, write_config: Wr
 def test_a_signal_while_no_learner_runs_ends_the_command_with_its_code(
     start: Start, write_config: WriteConfig, tmp_path: Path
 ) -> None:
-    keeper = start("learner-server", "--config", str(write_config(**CALM)), "--standby")
-    wait_for(lambda: trains(tmp_path / "run"), "training begins")
-    (forks,) = children_of(keeper.process.pid)
+    keeper, forks = start_keeper(start, write_config, tmp_path)
     kill(forks)
     wait_for(lambda: "is started again" in keeper.output(), "another process begins to import")
     keeper.signal(signal.SIGTERM)
