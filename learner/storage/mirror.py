@@ -127,6 +127,7 @@ class Mirror:
 
     Raises:
         PluginError: the driver of such places is not installed.
+        RunDirectoryError: the driver connects at once, and cannot.
     """
 
     def __init__(self, url: str) -> None:
@@ -146,6 +147,9 @@ class Mirror:
             self._fs, self._root = url_to_fs(url, **options)
         except (ImportError, ValueError) as error:
             raise PluginError(f"storage.mirror: {url}: {error}; pip install 'crossborder[mirror]'") from error
+        except Exception as error:  # Drivers raise errors of every kind.
+            reason = f"{type(error).__name__}: {error}"
+            raise RunDirectoryError(f"storage.mirror: {url}: cannot be reached: {reason}") from error
 
     @contextmanager
     def _reaching(self) -> Iterator[None]:
