@@ -19,9 +19,9 @@ from common.settings import HomePath, Settings
 from common.shared.slots import ModelSlots
 from common.wire.rpc import NotJoinedError
 from learner.ingest.batch_limits import BatchLimits, present_limits
-from learner.ingest.batch_shares import BatchShares
 from learner.ingest.batch_traces import BatchTraces
 from learner.ingest.cordons import Cordons
+from learner.ingest.fair_turns import BatchShares
 from learner.ingest.fleet_rates import FleetRates
 from learner.ingest.leading import Leading
 from learner.ingest.limits import AddressIds, ModelRepeats, Shares
