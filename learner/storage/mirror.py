@@ -57,7 +57,7 @@ class MirrorAwayError(OSError):
 
 @dataclass(frozen=True)
 class Segment:
-    """Rows ``[start, end)`` of the replay in one object, see ``learner.storage.segments``."""
+    """Rows ``[start, end)`` of the replay in one object, see ``learner.replay.copying``."""
 
     start: int
     end: int

@@ -9,12 +9,11 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from common.errors import RunDirectoryError, SchemaMismatchError
-from learner.replay.copying import open_copy
+from learner.replay.copying import open_copy, unpack
 from learner.replay.memory import Layout, ReplayMemory
 from learner.replay.recovery import add_cursors
 from learner.shared.durable import READ_TRIES, sync
 from learner.storage.mirror import Mirror, MirroredState, keep_epoch
-from learner.storage.segments import unpack
 
 log = logging.getLogger(__name__)
 LEFT: Final = frozenset({"lock", "shared", "config.yaml"})
