@@ -22,7 +22,6 @@ from learner.ingest.batch_limits import BatchLimits, present_limits
 from learner.ingest.batch_traces import BatchTraces
 from learner.ingest.cordons import Cordons
 from learner.ingest.fair_turns import BatchShares
-from learner.ingest.fleet_rates import FleetRates
 from learner.ingest.leading import Leading
 from learner.ingest.limits import AddressIds, ModelRepeats, Shares
 from learner.ingest.model_answers import ModelAnswer, ModelAnswers
@@ -169,7 +168,7 @@ class IngestCore:
         self.pool = PoolAnswers.of(config, directory.parent)
         """The earlier models that play as opponents; None if nobody plays against them."""
         # 7. What metrics, the log and traces show.
-        self.counts, self.fleet_rates, self.traces = IngestCounts(), FleetRates(), BatchTraces(directory)
+        self.counts, self.traces = IngestCounts(), BatchTraces(directory)
         self.env_error_log = LogThrottle(ENV_ERRORS_LOGGED_EVERY)
         self.unfinished_log = LogThrottle(UNFINISHED_LOGGED_EVERY)
 
@@ -283,7 +282,6 @@ class IngestCore:
         for actor_id in self.registry.forget_idle():
             log.warning("actor %d has joined and opened no stream in time; its id is free again", actor_id)
         self.publish_totals()
-        self.fleet_rates.tick(self.registry.online_rows)
         self.answers.note_newest()
         if self.pool is not None:
             self.pool.tick()
