@@ -26,7 +26,6 @@ TESTED_ELSEWHERE: dict[str, str] = {
     "learner/__main__.py": "e2e/test_ranks.py",
     "learner/loop/opt_step.py": "learner/loop/test_learner.py",
     "learner/replay/view.py": "crossborder/testing/test_view_checks.py",
-    "learner/shared/followed_batch.py": "learner/ingest/test_batch_traces.py",
     "learner/storage/mirror_child.py": "learner/storage/test_mirror_process.py",
     "learner/views/columns.py": "learner/views/test_transitions.py",
     "learner/views/positions.py": "learner/views/test_sequences.py",

@@ -19,7 +19,6 @@ from common.settings import HomePath, Settings
 from common.shared.slots import ModelSlots
 from common.wire.rpc import NotJoinedError
 from learner.ingest.batch_limits import BatchLimits, present_limits
-from learner.ingest.batch_traces import BatchTraces
 from learner.ingest.cordons import Cordons
 from learner.ingest.fair_turns import BatchShares
 from learner.ingest.leading import Leading
@@ -39,6 +38,7 @@ from learner.replay.writer import ReplayWriter
 from learner.shared.actor_table import ActorState, map_actor_table
 from learner.shared.bell import Bell
 from learner.shared.control import ControlBlock
+from learner.shared.followed_batch import BatchTraces
 from learner.shared.mirror_block import MirrorBlock
 
 log = logging.getLogger(__name__)
