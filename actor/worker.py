@@ -16,9 +16,8 @@ import torch
 from actor.allowance import check_names
 from actor.child_main import run_child, run_worker
 from actor.client.connector import Connector, LearnerAwayError, new_incarnation
-from actor.client.fetcher import ModelFetcher
+from actor.client.fetcher import ModelFetcher, PoolModels
 from actor.client.join_answer import JoinAnswer
-from actor.client.pool_models import PoolModels
 from actor.client.pusher import Pusher, RunChangedError, SettingsChangedError
 from actor.client.shared_models import find_shared_models
 from actor.episode_recording import EpisodeRecording
