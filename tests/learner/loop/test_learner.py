@@ -20,12 +20,12 @@ from common.interfaces import Agent, Callback, Evaluation, ReplayBuffer
 from common.plugins.part_config import EnvConfig, PluginConfig
 from learner.evaluation.scoring import FinishedEvaluation, InlineScoring, Scoring
 from learner.loop.learner import Learner, Outcome, publish_to_nobody
-from learner.loop.life import BIRTH, Life
+from learner.loop.life import Life
 from learner.loop.opt_step import IN_VAIN, OptStep
 from learner.loop.run_records import Callbacks, RecordWindow, RunRecords
 from learner.storage.checkpoint import Checkpoints, load_params
 from learner.storage.checkpointer import Checkpointer
-from learner.storage.training_state import Moment
+from learner.storage.training_state import BIRTH, Moment
 
 
 class Diary(ReplayBuffer):
