@@ -19,7 +19,7 @@ from actor.client.connector import Connector, LearnerAwayError, new_incarnation
 from actor.client.fetcher import ModelFetcher, PoolModels
 from actor.client.join_answer import JoinAnswer
 from actor.client.pusher import Pusher, RunChangedError, SettingsChangedError
-from actor.client.shared_models import find_shared_models
+from actor.client.shared_models import NeighbourModels, find_shared_models
 from actor.episode_recording import EpisodeRecording
 from actor.evaluating import CandidateScorer
 from actor.fixed_rate import Control
@@ -205,7 +205,10 @@ class Actor:
         """The models against which this actor plays; None if it plays against none."""
         if not has_pool(config.env.params):
             return None
-        return PoolModels(lambda version: find_shared_models(self._models, run_id, self._stopped, opponent=version))
+        directory, stopped = self._models, self._stopped
+        if directory is None or not directory.is_dir():  # The trainer's file holds its newest models only.
+            return PoolModels(lambda _: None)
+        return PoolModels(lambda version: NeighbourModels(directory, run_id, stopped, opponent=version))
 
     def _build_and_work(
         self, joined: JoinAnswer, pusher: Pusher, fetcher: ModelFetcher, counters: ActorCounters, stack: ExitStack

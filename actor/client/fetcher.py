@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import grpc
 
 from actor.client.assembly import MAX_MODEL_BYTES, ModelFile, assemble, max_file_bytes, require_fitting, shapes_of
-from actor.client.shared_models import Fetch, SharedModels
+from actor.client.shared_models import Fetch, NeighbourModels, SharedModels
 from common.config.pool_config import MAX_POOL
 from common.data import NO_MODEL, Model, ModelVersion
 from common.errors import AuthenticationError, CheckpointError, LearnerUnreachableError
@@ -40,7 +40,7 @@ class PoolModels:
         share: the place that the processes of this host share for a model; None: there is none.
     """
 
-    def __init__(self, share: Callable[[ModelVersion], SharedModels | None]) -> None:
+    def __init__(self, share: Callable[[ModelVersion], NeighbourModels | None]) -> None:
         self._share = share
         self._announced: Mapping[ModelVersion, float] = {}
         self._models: dict[ModelVersion, Model] = {}

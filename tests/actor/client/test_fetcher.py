@@ -15,7 +15,7 @@ from safetensors.numpy import save
 
 from actor.client.assembly import MAX_MODEL_BYTES, ModelFile
 from actor.client.fetcher import ModelFetcher, PoolModels
-from actor.client.shared_models import find_shared_models
+from actor.client.shared_models import NeighbourModels
 from common.config.pool_config import MAX_POOL
 from common.data import NO_MODEL, Model, ModelVersion
 from common.errors import CheckpointError, LearnerUnreachableError
@@ -100,7 +100,7 @@ def test_a_learner_cannot_announce_so_many_models_or_such_weights_that_the_actor
 
 def test_the_workers_of_a_host_fetch_a_model_once_and_its_file_goes_when_it_left_the_pool(tmp_path: Path) -> None:
     workers = [
-        PoolModels(lambda version: find_shared_models(tmp_path, "run", threading.Event(), opponent=version))
+        PoolModels(lambda version: NeighbourModels(tmp_path, "run", threading.Event(), opponent=version))
         for _ in range(3)
     ]
     fetched = list[ModelVersion]()
@@ -117,7 +117,6 @@ def test_the_workers_of_a_host_fetch_a_model_once_and_its_file_goes_when_it_left
             assert worker.weights() == announced
     assert sorted(fetched) == [ONE, TWO, THREE]
     assert not [path.name for path in tmp_path.iterdir() if "-1-1" in path.name]
-    assert find_shared_models(None, "run", threading.Event(), opponent=ONE) is None
 
 
 @pytest.fixture
