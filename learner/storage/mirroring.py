@@ -127,7 +127,7 @@ class Mirroring:
                         at=now,
                         files=files,
                         layout=self._layout,
-                        watermark=json.loads(watermark.to_json()),
+                        watermark=watermark,
                         segments=self._segments,
                     )
                 )

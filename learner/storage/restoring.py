@@ -101,7 +101,7 @@ def _find_end(state: MirroredState) -> int:
 def _restore_rows(mirror: Mirror, state: MirroredState, to: Path) -> int:
     """Make the replay of a state; return how many rows count."""
     layout = Layout.of(state.layout, mirror.url)
-    segments, watermark = state.segments, state.read_watermark()
+    segments, watermark = state.segments, state.watermark
     began, steps = (
         (segments[0].start, segments[-1].steps_end - sum(segment.steps for segment in segments))
         if segments
