@@ -132,7 +132,7 @@ class IngestCore:
         self.config, self.run_id = config, boot.run_id
         self._actor_config_json = config.actor_part().to_json()
         overridden = config.agent_overrides.keys() | config.env_overrides.keys()
-        self._own_config_json = {i: config.part_of(i).to_json() for i in overridden}
+        self._own_config_json: dict[int | None, str] = {i: config.part_of(i).to_json() for i in overridden}
         self.schema = Schema.from_json(boot.columns)
         # 2. What the trainer and the mirror share with ingest.
         self.control = ControlBlock.open(directory)
@@ -204,8 +204,7 @@ class IngestCore:
 
     def config_json_of(self, actor_id: int | None) -> str:
         """The part of the configuration that this actor gets; None: the part of actors without own parameters."""
-        own = None if actor_id is None else self._own_config_json.get(actor_id)
-        return own or self._actor_config_json
+        return self._own_config_json.get(actor_id, self._actor_config_json)
 
     def evaluates(self, row: int) -> bool:
         """Whether the actor in this row of the actor table scores candidates and records no steps."""
