@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from common.data import ModelVersion
 from common.process.clocks import Bucket, Buckets
 from common.wire.address import peer_address
-from common.wire.tokens import UNNAMED
+from common.wire.tokens import WITHOUT_NAME
 from learner.ingest.gate import ACTOR_METHODS, CLIENT_METHODS, HEALTH_METHODS, Caller
 from learner.ingest.refusals import IngestCounts, OverLimitError
 
@@ -290,7 +290,7 @@ class Shares:
 
 def holder_of(row: int, name: str) -> Hashable:
     """Who has one share: all actors with tokens of a name together, and each actor without a name for itself."""
-    return name if name not in ("", UNNAMED) else row
+    return row if name in WITHOUT_NAME else name
 
 
 class ModelRepeats:
