@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from common.errors import PluginError, RunDirectoryError, TakenOverError
+from learner.replay.recovery import Watermark
 from learner.storage.mirror import INLINE_BYTES, Mirror, MirroredState, read_epoch
 from tests.conftest import free_port
 
@@ -20,7 +21,7 @@ RUN = "0123456789abcdef"
 def state_of(mirror: Mirror, at: float, run_id: str = RUN) -> MirroredState:
     """A state with one object, which holds ``at``."""
     name = mirror.put(io.BytesIO(str(at).encode()))
-    return MirroredState(run_id, mirror.epoch, at, {"file": name}, {}, {})
+    return MirroredState(run_id, mirror.epoch, at, {"file": name}, {}, Watermark(0, 0, 0, 0, []))
 
 
 def url_of(directory: Path) -> str:
