@@ -56,6 +56,7 @@ class ServerConfig(Settings):
 
     GONE: ClassVar = {
         "reflection": False,
+        "open_health": True,
         "max_rows": 65_536,
         "largest_value": 1e12,
         "limits": {
@@ -101,7 +102,6 @@ class ServerConfig(Settings):
         description="Whether the learner answers `learner-server status`, `ratio`, `cordon`, `drain` and `uncordon`. "
         "It always does if there are tokens of admins.",
     )
-    open_health: bool = Field(True, description="Whether health checks are answered without a token.")
     max_actors: Annotated[int, Field(ge=1, le=4096)] = Field(256, description="The most actors at one time.")
     max_address_actors: PositiveInt | None = Field(
         None,

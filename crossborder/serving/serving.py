@@ -149,7 +149,7 @@ def _make_websocket_door(service: ActingService, admission: Admission) -> WebSoc
 def _make_gate(config: ServingConfig) -> Gate:
     tokens = config.tokens()
     known = {Role.CLIENT: KnownTokens(tokens)} if tokens else {}
-    return Gate(known, open_health=True, is_open=config.insecure)
+    return Gate(known, is_open=config.insecure)
 
 
 def _serve_metrics(collector: ServingCollector, page: StatusPage, config: ServingConfig) -> MetricsServer:

@@ -169,14 +169,15 @@ def _read_leniently(path: Path) -> dict[bytes, str]:
 class Gate:
     """Knows callers by their tokens: actors may call ``LearnerService``, clients ``ActingService``, admins the rest.
 
+    Health checks need no token: probes of containers have none, and a port that answers says as much.
+
     Args:
         known: the tokens of each role that has any; empty: no call needs a token.
-        open_health: health checks need no token.
         is_open: without tokens, other users of this host may call too.
     """
 
-    def __init__(self, known: dict[Role, KnownTokens], *, open_health: bool, is_open: bool = False) -> None:
-        self._known, self._open_health, self._is_open = known, open_health, is_open
+    def __init__(self, known: dict[Role, KnownTokens], *, is_open: bool = False) -> None:
+        self._known, self._is_open = known, is_open
         self.port: int | None = None
         """Where this process listens; None until it does."""
         self._told = set[bytes]()
@@ -194,7 +195,7 @@ class Gate:
             Role.ADMIN: TokenSource.find(config.admin_token_file, ADMIN_VARIABLE),
         }
         known = {role: KnownTokens(source) for role, source in sources.items() if source}
-        gate = cls(known, open_health=config.open_health, is_open=config.insecure)
+        gate = cls(known, is_open=config.insecure)
         for digest in known[Role.ADMIN].digests() if Role.ADMIN in known else ():
             if problem := gate._find_problem(digest):
                 raise ConfigError(problem)
@@ -206,7 +207,7 @@ class Gate:
         Raises:
             UnauthenticatedError: the method takes a token, and the call has no valid one.
         """
-        if not self._known or (self._open_health and method.startswith(HEALTH_METHODS)):
+        if not self._known or method.startswith(HEALTH_METHODS):
             return Caller(method, peer)
         role = _role_for(method)
         digest = digest_of(bearer(metadata))
