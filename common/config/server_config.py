@@ -55,6 +55,7 @@ class ServerConfig(Settings):
     """The gRPC server on the learner host."""
 
     GONE: ClassVar = {
+        "admin": (False, True),
         "reflection": False,
         "open_health": True,
         "max_rows": 65_536,
@@ -93,14 +94,10 @@ class ServerConfig(Settings):
     )
     admin_token_file: HomePath | None = Field(
         None,
-        description="The file of the admins' tokens, in the same format. They open all services except the actors'. "
-        "null: the file that CROSSBORDER_ADMIN_TOKEN_FILE names, or the token in CROSSBORDER_ADMIN_TOKEN, if either "
-        "is set.",
-    )
-    admin: bool = Field(
-        False,
-        description="Whether the learner answers `learner-server status`, `ratio`, `cordon`, `drain` and `uncordon`. "
-        "It always does if there are tokens of admins.",
+        description="The file of the admins' tokens, in the same format. They open all services except the actors': "
+        "`learner-server status`, `ratio`, `cordon`, `drain` and `uncordon` need one. null: the file that "
+        "CROSSBORDER_ADMIN_TOKEN_FILE names, or the token in CROSSBORDER_ADMIN_TOKEN, if either is set. On loopback, a "
+        "learner without any tokens takes its own user and root for admins.",
     )
     max_actors: Annotated[int, Field(ge=1, le=4096)] = Field(256, description="The most actors at one time.")
     max_address_actors: PositiveInt | None = Field(
@@ -188,8 +185,14 @@ class ServerConfig(Settings):
 
     @property
     def answers_admins(self) -> bool:
-        """Whether ``AdminService`` is served."""
-        return self.admin or TokenSource.find(self.admin_token_file, ADMIN_VARIABLE) is not None
+        """Whether ``AdminService`` is served: to holders of admins' tokens, or without any tokens on loopback.
+
+        There the gate lets in this user and root only. With ``insecure`` it lets in others, so nobody is an admin.
+        """
+        if TokenSource.find(self.admin_token_file, ADMIN_VARIABLE) is not None:
+            return True
+        asks_for_tokens = TokenSource.find(self.actor_token_file, ACTOR_VARIABLE) is not None
+        return not (asks_for_tokens or self.insecure) and is_loopback(split_address(self.listen)[0])
 
     def check(self) -> None:
         """Check that nobody on another host is let in by mistake, and that certificates and tokens can be read.
@@ -209,8 +212,6 @@ class ServerConfig(Settings):
             raise ConfigError("server.insecure (--insecure): expected neither server.tls nor tokens beside it")
         if (actors or admins) and self.tls is None:
             raise ConfigError("server.tls: expected a certificate and key beside tokens, which are sent over TLS only")
-        if self.admin and actors and not admins:
-            raise ConfigError("server.admin_token_file: expected tokens of admins for server.admin, found none")
         if admins and not actors:
             raise ConfigError("server.actor_token_file: expected tokens of actors beside those of admins, found none")
         if not (is_loopback(host) or self.insecure or (self.tls and actors)):

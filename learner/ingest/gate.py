@@ -17,7 +17,7 @@ from common.config.server_config import ServerConfig
 from common.errors import ConfigError, CrossborderError
 from common.wire.address import peer_address, split_peer
 from common.wire.channel import path_of
-from common.wire.owners import is_strangers_peer
+from common.wire.owners import find_peer_owners, find_strangers
 from common.wire.pb import acting_pb2, crossborder_pb2
 from common.wire.rpc import NOT_AUTHENTICATED
 from common.wire.tokens import (
@@ -225,18 +225,22 @@ class Gate:
         """Check that no other user of this host joins or gives orders where no token keeps that user out.
 
         Linux takes a millisecond, and where it does not speak netlink far longer: a thread waits for it, and calls that
-        need an actor which has joined, or that only ask, are not looked up.
+        need an actor which has joined, or that only ask, are not looked up. Orders, which are those of admins, are
+        refused too if Linux does not tell whose call it is.
 
         Raises:
-            OtherUserError: another user of this host makes the call.
+            OtherUserError: another user of this host makes the call, or gives an order and may be another user.
         """
         if self._known or self._is_open or self.port is None or caller.method in _ASKING:
             return
         if caller.method.startswith(HEALTH_METHODS):
             return
-        if await asyncio.to_thread(is_strangers_peer, caller.peer, self.port):
+        owners = await asyncio.to_thread(find_peer_owners, caller.peer, self.port)
+        is_unknown = not owners and _role_for(caller.method) is Role.ADMIN
+        if is_unknown or find_strangers(owners):
+            found = "one whose user Linux does not tell" if is_unknown else "another user of this host"
             raise OtherUserError(
-                "expected a caller of this server's own user or of root, found another user of this host; a server "
+                f"expected a caller of this server's own user or of root, found {found}; a server "
                 "without tokens serves one user: give it TLS and tokens (crossborder-certs)"
             )
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from learner.ingest.gate import (
     Role,
     digest_of,
 )
-from learner.ingest.refusals import TokenReplacedError, UnauthenticatedError
+from learner.ingest.refusals import OtherUserError, TokenReplacedError, UnauthenticatedError
 from tests.common.process.test_clocks import Clock
 from tests.security.conftest import write
 
@@ -118,6 +119,14 @@ def gate(known: KnownTokens) -> Gate:
 
 def test_without_tokens_every_call_is_let_in() -> None:
     assert Gate({}).identify(STATUS, [], PEER) == Caller(STATUS, PEER)
+
+
+def test_without_tokens_an_order_is_refused_if_nothing_tells_whose_it_is() -> None:
+    gate = Gate({})
+    gate.port = 50051
+    asyncio.run(gate.require_own_user(Caller(JOIN, PEER)))
+    with pytest.raises(OtherUserError, match="found one whose user Linux does not tell"):
+        asyncio.run(gate.require_own_user(Caller(STATUS, PEER)))
 
 
 def test_a_caller_has_the_role_and_the_name_of_its_token(gate: Gate) -> None:
