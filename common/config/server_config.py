@@ -13,7 +13,9 @@ from common.wire.tls import read_authorities, read_pair
 from common.wire.tokens import ACTOR_VARIABLE, ADMIN_VARIABLE, TokenSource
 
 LEAST_MESSAGE_BYTES, MOST_MESSAGE_BYTES = 1024, 256 << 20
-"""The least and the largest value of ``max_message_bytes``."""
+"""The least and the largest limit that a server may have for one message."""
+MESSAGE_BYTES: Final = 16 << 20
+"""The most bytes of one message from an actor, unless ``push.n_buffer`` rows take more."""
 MAX_GRPC_SECONDS: Final = ((1 << 31) - 1) // 1000
 """The longest time in an option of gRPC, which counts milliseconds in 31 bits: 24 days."""
 CALLS_ON_CONNECTION: Final = 16
@@ -59,6 +61,7 @@ class ServerConfig(Settings):
         "reflection": False,
         "open_health": True,
         "max_rows": 65_536,
+        "max_message_bytes": 16 << 20,
         "largest_value": 1e12,
         "limits": {
             "max_connections": None,
@@ -119,9 +122,6 @@ class ServerConfig(Settings):
         "mean share of the other active actors. An actor with more is slowed down to replay.capacity rows a minute. "
         "null slows no actor down.",
     )
-    max_message_bytes: Annotated[int, Field(ge=LEAST_MESSAGE_BYTES, le=MOST_MESSAGE_BYTES)] = Field(
-        16 << 20, description="The most bytes of one message from an actor."
-    )
     clip_nonfinite: dict[str, PositiveFloat] = Field(
         default_factory=dict,
         description="Lets columns have values that are not finite or beyond 1e12: by column, the number that replaces "
@@ -175,13 +175,15 @@ class ServerConfig(Settings):
         """Seconds that a connection has for its handshakes, and a call for its first message."""
         return min(HANDSHAKE_SECONDS, self.lost_seconds / 3)
 
-    @property
-    def waiting_bytes(self) -> int:
+    def waiting_bytes(self, message_bytes: int) -> int:
         """The most bytes of unfinished messages, and of answers that are not read, over all connections.
 
         Two of the largest messages always fit, or an actor could never send one.
+
+        Args:
+            message_bytes: the most bytes of one message.
         """
-        return max(self.fleet * min(WAITING_BYTES, self.max_message_bytes), 2 * self.max_message_bytes)
+        return max(self.fleet * min(WAITING_BYTES, message_bytes), 2 * message_bytes)
 
     @property
     def answers_admins(self) -> bool:

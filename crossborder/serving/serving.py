@@ -126,11 +126,13 @@ def _open_grpc_door(service: ActingService, counts: IngestCounts) -> tuple[grpc.
         The server, who admits its callers, and HOST:PORT.
     """
     config, gate = service.config.as_server(), _make_gate(service.config)
-    waiting = WaitingBytes(config.waiting_bytes, "the sessions of this service")
+    message_bytes = service.config.max_message_bytes
+    waiting = WaitingBytes(config.waiting_bytes(message_bytes), "the sessions of this service")
     admission = Admission(
         gate, service.limits, counts, service.audit, handshake_seconds=service.handshake_seconds, waiting=waiting
     )
-    server = grpc.aio.server(interceptors=[admission], options=server_options(config, raise_descriptor_limit()))
+    options = server_options(config, message_bytes, raise_descriptor_limit())
+    server = grpc.aio.server(interceptors=[admission], options=options)
     acting_pb2_grpc.add_ActingServiceServicer_to_server(ActingServicer(service), server)
     address, gate.port = listen(server, [config.listen], config.tls)
     waiting.serve_on(gate.port)

@@ -37,6 +37,7 @@ from learner.evaluation.scoring import CANDIDATES, ActorScoring
 from learner.ingest.ingest_process import ComingIngest, IngestProcess
 from learner.loop.intake import Intake
 from learner.loop.learner import Learner
+from learner.loop.learner_parts import message_bytes
 from learner.loop.loop import train
 from learner.loop.opt_step import do_nothing
 from learner.loop.opt_traces import OptTraces
@@ -248,6 +249,7 @@ class LearnerServer(Opened):
             "directory": str(run.dir.shared),
             "run_id": run.dir.identity.run_id,
             "columns": run.parts.schema.to_json(),
+            "message_bytes": message_bytes(config, run.parts.schema),
             "model_bytes": self.publisher.blob_bytes,
             "addresses": config.ports_to_try("server.listen"),
             "metrics_ports": config.ports_to_try("metrics.ingest_port"),

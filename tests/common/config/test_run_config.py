@@ -20,7 +20,7 @@ from common.agents.td3 import TD3Config
 from common.config.actor_config import ActorConfig
 from common.config.replay_config import PrioritizedConfig
 from common.config.run_config import FREE_PORTS, MAX_SEED, ExplorationConfig, RunConfig, dump_config, load_config
-from common.config.server_config import MAX_GRPC_SECONDS, ServerConfig
+from common.config.server_config import MAX_GRPC_SECONDS, MESSAGE_BYTES, ServerConfig
 from common.errors import ConfigError, PluginError
 from common.plugins.part_config import PluginConfig
 from common.settings import Settings, validate
@@ -173,7 +173,11 @@ def test_a_setting_that_is_gone_may_be_named_with_its_former_default() -> None:
         "push": {"spool_seconds": None},
         "trainer": {"max_opts": 1, "opt_interval": 1, "keep_checkpoints": 3},
         "replay": {"staleness": None},
-        "server": {"limits": {"max_calls": None, "max_admin_calls": 16}, "max_rows": 65_536},
+        "server": {
+            "limits": {"max_calls": None, "max_admin_calls": 16},
+            "max_rows": 65_536,
+            "max_message_bytes": 16 << 20,
+        },
         "metrics": {"per_actor": None},
         "pool": {"power": 1.0},
     }
@@ -185,6 +189,7 @@ def test_a_setting_that_is_gone_may_be_named_with_its_former_default() -> None:
     [
         {"push": {"spool_seconds": 30.0}},
         {"server": {"limits": {"max_calls": 2}}},
+        {"server": {"max_message_bytes": 1 << 20}},
         {"trainer": {"max_opts": 1, "opt_interval": 4}},
         {"replay": {"prioritized": {"beta_final": 0.9}}},
         {"replay": {"staleness": {"half_age": 2000}}},
@@ -206,9 +211,9 @@ def test_actors_that_may_share_an_address_may_share_a_connection() -> None:
 
 
 def test_each_actor_may_let_a_message_wait_but_no_more_than_8_mib_and_two_messages_always_fit() -> None:
-    assert ServerConfig(max_actors=100).waiting_bytes == 100 << 23
-    assert ServerConfig(max_actors=1, max_message_bytes=1 << 16).waiting_bytes == 16 << 16
-    assert ServerConfig(max_actors=1, max_message_bytes=256 << 20).waiting_bytes == 512 << 20
+    assert ServerConfig(max_actors=100).waiting_bytes(MESSAGE_BYTES) == 100 << 23
+    assert ServerConfig(max_actors=1).waiting_bytes(1 << 16) == 16 << 16
+    assert ServerConfig(max_actors=1).waiting_bytes(256 << 20) == 512 << 20
 
 
 def test_a_seed_beyond_those_that_actors_take_is_refused() -> None:
