@@ -8,7 +8,6 @@ one is forked, and goes on with the run as ``--resume`` does, seconds earlier th
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 import math
 import os
@@ -16,11 +15,9 @@ import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
-from pathlib import Path
 from typing import Any, Final, Self
 
 from common.config.run_config import RunConfig
-from common.depth import parse_json
 from common.errors import ChildFailedError, ConfigError, CrossborderError, RunDirectoryError
 from common.plugins.shipped import OWN_PACKAGES
 from common.process.child import Child, may_restart_help
@@ -30,7 +27,6 @@ from common.process.log import setup_logging
 from common.process.signals import StopSignals
 from common.process.standard_streams import answers, own_streams
 from common.process.supervisor import Supervisor
-from common.wire.address import join_address
 from learner.commands.training_command import load_run, require_consistent
 from learner.ranks.place import RANKS, count_ranks
 from learner.storage.rundir import default_run_dir, find_work
@@ -45,8 +41,6 @@ IMPORTS: Final = (SERVER, "learner.records.progress")
 """The modules that ``learner-server`` imports when it trains, besides the parts of the configuration."""
 ENDS: Final = frozenset(code for code in range(256) if code == 0 or not may_restart_help(code))
 """Exit codes with which a learner has ended for good."""
-N_ENDPOINTS: Final = 3
-"""The entries of ``endpoints.json``: the address for actors, and the ports of both metrics."""
 LOOK_SECONDS: Final = 1.0
 """The time between two looks for the run that the first learner begins."""
 
@@ -65,7 +59,6 @@ class Keeper:
         if config.run_dir is None:
             self._words += ["--run-dir", str(self._run_dir)]
         self._resume = [] if arguments.resume else ["--resume"]
-        self._ports: list[str] = []
         self._is_first = True
         self._has_begun = False
         """Whether the run was seen in its directory."""
@@ -95,7 +88,7 @@ class Keeper:
         self._supervisor.child.end(1.0)
 
     def _start(self) -> Child:
-        """Start the learner: first as the user said, later with ``--resume`` and on the ports that it had.
+        """Start the learner: first as the user said, later with ``--resume``.
 
         Raises:
             RunDirectoryError: the run is no longer in its directory, where ``--resume`` would begin another one.
@@ -107,8 +100,7 @@ class Keeper:
                     f"{self._run_dir}: expected the run that the learner trained, found none: the directory was "
                     "renamed or removed, or its disk is no longer mounted; put it back, and go on with --resume"
                 )
-            self._ports = find_ports(self._config, self._run_dir) or self._ports
-            words = [*words, *self._resume, *self._ports]
+            words = [*words, *self._resume]
         self._is_first = False
         return self._learners.start_child("learner", CHILD, {"words": words, "output_fds": self._output_fds})
 
@@ -168,30 +160,6 @@ def _find_targets(value: Any) -> Iterator[str]:
     elif isinstance(value, list | tuple):
         for each in value:
             yield from _find_targets(each)
-
-
-def find_ports(config: RunConfig, run_dir: Path) -> list[str]:
-    """Options that name the ports of the former learner, which may have taken free ones.
-
-    Actors and Prometheus look for the learner at these ports. There are no options if it was killed before it listened,
-    or if its ``endpoints.json`` is damaged, of which the log warns.
-    """
-    path = run_dir / "endpoints.json"
-    try:
-        found = parse_json(path.read_text())
-        if not isinstance(found, dict) or len(found) != N_ENDPOINTS:
-            raise ValueError(f"expected an address and two ports, found {found!r:.80}")
-    except FileNotFoundError:
-        return []
-    except (OSError, ValueError) as error:
-        log.warning("%s: %s; the learner goes on at the ports that its configuration names", path, error)
-        return []
-    address, trainer, ingest = found.values()
-    had = {"server.listen": address}
-    if isinstance(trainer, int) and ingest == trainer + 1:  # Ports that are not in a row cannot be named again.
-        had["metrics.listen"] = join_address(config.metrics.host, trainer)
-    changed = {key: place for key, place in had.items() if place != config.ports_to_try(key)[0]}
-    return [word for key, place in changed.items() for word in ("--set", f"{key}={json.dumps(place)}")]
 
 
 def keep_running(parser: argparse.ArgumentParser, arguments: argparse.Namespace, words: Sequence[str]) -> int:

@@ -21,18 +21,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 
 from actor.manager import ACTOR, ActorManager, ActorWork
 from actor.stat import ActorStat
-from common.config.run_config import FREE_PORTS, RunConfig
+from common.config.run_config import RunConfig
 from common.config.server_config import ServerConfig
 from common.cores import divide_cores, write_cores
-from common.errors import AddressError, ConfigError, CrossborderError, DivergedError
-from common.wire.address import join_address, split_address
-from common.wire.endpoints import find_free_pair, listen_at_first, require_free_port
+from common.errors import ConfigError, CrossborderError, DivergedError
+from common.wire.endpoints import listen_at_first
 from common.wire.trust import ANY, Trust
 from learner.evaluation.scoring import CANDIDATES, ActorScoring
 from learner.ingest.ingest_process import ComingIngest, IngestProcess
@@ -42,6 +41,7 @@ from learner.loop.learner_parts import message_bytes
 from learner.loop.loop import train
 from learner.loop.opt_step import do_nothing
 from learner.loop.opt_traces import OptTraces
+from learner.loop.ports import Ports
 from learner.loop.run import Opened, Result, Run, actor_stats, open_rank
 from learner.loop.together import Together
 from learner.loop.trainer_metrics import TrainerCollector
@@ -112,7 +112,8 @@ class LearnerServer(Opened):
             self._coming_ingest = coming_ingest or stack.enter_context(ComingIngest([ACTOR] if local_actors else []))
             group = self._open_group(stack, when_met)
             directory, earlier, beginning = open_rank(config, stack, group, resume=resume, origin=origin)
-            self._require_free_ports()
+            self._ports = Ports(config, directory)
+            self._ports.require_free()
             self._mirror = self._open_mirror(directory, stack)
             # 2. The agent, the schema of its rows and the replay.
             self.run = run = stack.enter_context(Run(config, directory, earlier, origin=origin, place=self.place))
@@ -132,7 +133,7 @@ class LearnerServer(Opened):
             # 5. The first model, ingest, /metrics and endpoints.json. Parts end in the reverse order of these lines.
             self.learner.start()
             ending_local_actors = stack.enter_context(ExitStack())  # After ingest, which takes their last rows.
-            self._metrics_ports = self._find_metrics_ports()
+            self._metrics_ports = self._ports.find_metrics_ports()
             self.ingest = self._start_ingest()
             stack.push(self._end_ingest)
             self.intake = self._make_intake()
@@ -165,31 +166,6 @@ class LearnerServer(Opened):
         stack.enter_context(group)
         when_met()
         return group
-
-    def _require_free_ports(self) -> None:
-        """Check the ports that the configuration names before a run begins, which would be in the way of the next."""
-        for key, host, port in self.config.places_to_listen():
-            if len(self.config.ports_to_try(key)) == 1:
-                require_free_port(key, host, port)
-
-    def _find_metrics_ports(self) -> tuple[int | None, ...]:
-        """The ports that the trainer's /metrics tries; ingest tries the ports after them.
-
-        If the ports may be any, the first is one of a free pair. Should another program take one of the pair before we
-        listen there, 0 comes second.
-        """
-        (named, *others), config = self.config.ports_to_try("metrics.listen"), self.config.metrics
-        if named is None:
-            return (None,)
-        port = split_address(named)[1]
-        if port and others:
-            with suppress(AddressError):
-                for each in (port, port + 1):
-                    require_free_port("metrics.listen", config.host, each)
-                return (port, 0)
-        elif port:
-            return (port,)
-        return (find_free_pair(config.host), 0)
 
     def _require_core_left(self, local_actors: int) -> None:
         own = self.config.trainer.cores
@@ -272,7 +248,7 @@ class LearnerServer(Opened):
             "columns": run.parts.schema.to_json(),
             "message_bytes": message_bytes(config, run.parts.schema),
             "model_bytes": self.publisher.blob_bytes,
-            "addresses": config.ports_to_try("server.listen"),
+            "addresses": self._ports.addresses,
             "metrics_ports": [port and port + 1 for port in self._metrics_ports],
             "rank": self.place.rank,
             "n_ranks": self.place.n_ranks,
@@ -312,20 +288,8 @@ class LearnerServer(Opened):
         return {"ingest": self.ingest.restarts, "evaluator": evaluator, "actor": actors, "mirror": mirror}
 
     def _write_endpoints(self) -> None:
-        """Write ``endpoints.json`` once all its addresses answer, since other processes wait for the file."""
-        endpoints = {
-            "learner": self.ingest.address,
-            "trainer_metrics_port": self._metrics.port,
-            "ingest_metrics_port": self.ingest.metrics_port,
-        }
-        tried = [self.config.ports_to_try(key)[0] for key in FREE_PORTS if len(self.config.ports_to_try(key)) > 1]
-        found = (self.ingest.address, join_address(self.config.metrics.host, self._metrics.port or 0))
-        if taken := [address for address in tried if address not in found]:
-            log.warning("other programs have the usual ports (%s): free ones take their place", ", ".join(taken))
-        log.info(
-            "listening on %s, metrics on ports %s and %s; run directory %s", *endpoints.values(), self.run.dir.path
-        )
-        self.run.dir.write_json("endpoints.json", endpoints)
+        """Say where the learner listens once all its addresses answer, since other processes wait for the file."""
+        self._ports.write(self.ingest.address, self._metrics.port, self.ingest.metrics_port)
 
     def _write_endpoints_again(self) -> None:
         """Write ``endpoints.json`` with another port of ingest's metrics; if this fails, training goes on."""

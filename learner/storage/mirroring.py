@@ -24,13 +24,14 @@ from learner.replay.ring import compute_checksum
 from learner.shared.durable import READ_TRIES, read_whole, target_of
 from learner.shared.mirror_block import FILE, MirrorBlock
 from learner.storage.mirror import EPOCH_FILE, Mirror, MirrorAwayError, MirroredState, Segment
+from learner.storage.rundir import ENDPOINTS, FORMER_ENDPOINTS
 
 log = logging.getLogger(__name__)
 SEGMENT_BYTES: Final = 32 << 20
 """The most bytes of rows in one segment."""
 FANOUT: Final = 16
 """This many segments of one level are joined."""
-LEFT_OUT: Final = frozenset({"lock", "endpoints.json", EPOCH_FILE})
+LEFT_OUT: Final = frozenset({"lock", ENDPOINTS, FORMER_ENDPOINTS, EPOCH_FILE})
 """Files that belong to this host."""
 SHARED_LEFT_OUT: Final = frozenset({"replay", "models", "candidates", FILE})
 """Names in ``shared/`` that are mirrored as rows, or made anew by each life of the run."""

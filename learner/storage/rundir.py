@@ -27,6 +27,10 @@ from learner.shared.durable import clean_up, locate, naming_write_errors, old_of
 from learner.storage.run_lock import RunLock
 
 log = logging.getLogger(__name__)
+ENDPOINTS: Final = "endpoints.json"
+"""The file that says where the learner of a run listens, while it does."""
+FORMER_ENDPOINTS: Final = "endpoints-before.json"
+"""The same of the run's former life."""
 _SHARED: Final = (
     "replay",
     "sources",
@@ -121,7 +125,7 @@ class RunDir:
         if rows or states != ["0"] or _read_ranks(self.path) > 1:
             return False
         log.info("%s: the run that began here has stored no row: a new run takes its place", self.path)
-        for name in ("endpoints.json", "run.json"):
+        for name in (ENDPOINTS, FORMER_ENDPOINTS, "run.json"):
             (self.path / name).unlink(missing_ok=True)
         for path in (old_of(self.path / "final"), *(self.path / name for name in ("final", "checkpoints", POOL))):
             if path.exists():
@@ -149,7 +153,8 @@ class RunDir:
         self.identity = replace(before, incarnation=max(before.incarnation + 1, int(time.time())))
         self.n_ranks = _read_ranks(self.path)
         self.shared.mkdir(exist_ok=True)
-        (self.path / "endpoints.json").unlink(missing_ok=True)
+        with suppress(FileNotFoundError):
+            (self.path / ENDPOINTS).replace(self.path / FORMER_ENDPOINTS)
 
     @property
     def is_resumed(self) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import signal
 from collections.abc import Callable
@@ -10,11 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from common.config.run_config import MetricsConfig
-from common.config.server_config import ServerConfig
 from common.errors import ConfigError, PluginError, RunDirectoryError
 from learner.commands.learner_server import main
-from learner.commands.standby import IMPORTS, find_imports, find_ports
+from learner.commands.standby import IMPORTS, find_imports
 from learner.shared.actor_table import map_actor_table
 from tests.chaos.fleet import oldest_child
 from tests.conftest import Command, MakeConfig, children_of, descendants_of, endpoints, is_alive, kill, wait_for
@@ -166,28 +163,3 @@ def test_learners_are_forked_with_our_parts_of_the_configuration_and_none_of_the
     config = make_config(agent={"target": "common.agents.dqn:DQN"}, env={"target": "common.envs.atari:make"})
     assert find_imports(config) == [*IMPORTS, "common.agents.dqn", "common.envs.atari", *EVERY_RUN]
     assert find_imports(make_config()) == [*IMPORTS, *EVERY_RUN]
-
-
-def test_a_learner_that_goes_on_keeps_its_ports_if_the_configuration_names_none(
-    make_config: MakeConfig, tmp_path: Path
-) -> None:
-    config = make_config(metrics={"listen": "[::1]:0"})
-    assert find_ports(config, tmp_path) == [], "it was killed before it listened"
-    had = {"learner": "127.0.0.1:5", "trainer_metrics_port": 6, "ingest_metrics_port": 7}
-    (tmp_path / "endpoints.json").write_text(json.dumps(had))
-    options = ["--set", 'server.listen="127.0.0.1:5"', "--set"]
-    assert find_ports(config, tmp_path) == [*options, 'metrics.listen="[::1]:6"']
-    unnamed = config.model_copy(update={"server": ServerConfig(), "metrics": MetricsConfig()})
-    assert find_ports(unnamed, tmp_path) == [*options, 'metrics.listen="127.0.0.1:6"'], "it had taken free ports"
-    for ingest in (8, None):
-        (tmp_path / "endpoints.json").write_text(json.dumps(had | {"ingest_metrics_port": ingest}))
-        assert find_ports(config, tmp_path) == options[:2], "they are not in a row"
-
-
-@pytest.mark.parametrize("text", ["", "[1, 2, 3]", "{}", '{"learner": "a:1"}'])
-def test_a_learner_whose_list_of_ports_is_damaged_goes_on_at_those_of_its_configuration(
-    text: str, make_config: MakeConfig, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    (tmp_path / "endpoints.json").write_text(text)
-    assert find_ports(make_config(), tmp_path) == []
-    assert "endpoints.json" in caplog.text
