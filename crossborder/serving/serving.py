@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import grpc
 
-from common.config.run_config import MetricsConfig
 from common.errors import PluginError
 from common.wire.address import split_address
 from common.wire.pb import acting_pb2, acting_pb2_grpc
@@ -156,7 +155,7 @@ def _make_gate(config: ServingConfig) -> Gate:
 
 def _serve_metrics(collector: ServingCollector, page: StatusPage, config: ServingConfig) -> MetricsServer:
     host, port = split_address(config.metrics) if config.metrics is not None else ("127.0.0.1", None)
-    return MetricsServer(collector, MetricsConfig(host=host), port, {"/": page.show, HEALTH_PATH: page.tell_health})
+    return MetricsServer(collector, host, port, pages={"/": page.show, HEALTH_PATH: page.tell_health})
 
 
 @asynccontextmanager

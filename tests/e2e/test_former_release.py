@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from learner.commands.admin_client import AdminClient, AdminTrust
 from learner.ingest.cordons import Selection
@@ -81,6 +82,8 @@ def test_actors_of_two_releases_train_with_either_learner_while_the_fleet_is_upg
     old: dict[str, Any] = {"python_path": former, "cwd": former, "prefix": ("env",)}
     trainer = {**ENDLESS, "checkpoint_seconds": 0.1}
     config = write_config(**{**CALM, "trainer": trainer}, server={"listen": address})
+    values = yaml.safe_load(config.read_text()) | {"metrics": {"trainer_port": 0, "ingest_port": 0}}
+    config.write_text(yaml.safe_dump(values))  # In the words of the former release.
     server = start("learner-server", "--config", str(config), **old)
     leaving, staying = start("actor-worker", "--learner", address, **old), start("actor-worker", "--learner", address)
     pids = {leaving.process.pid, staying.process.pid}

@@ -13,6 +13,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from common.config.run_config import MetricsConfig
+from common.config.server_config import TlsConfig
 from common.errors import ConfigError
 from common.wire.tls import read_expiry
 from crossborder.certificates.authority import make_authority, make_files, sign
@@ -27,7 +28,7 @@ def certs(tmp_path: Path) -> Path:
 
 def serve(certs: Path, **tls: str) -> MetricsServer:
     given = {"certificate": f"{certs}/server.pem", "key": f"{certs}/server.key", **tls}
-    return MetricsServer(CollectorRegistry(), MetricsConfig.model_validate({"tls": given}), 0)
+    return MetricsServer(CollectorRegistry(), "127.0.0.1", 0, tls=TlsConfig.model_validate(given))
 
 
 @pytest.fixture

@@ -149,7 +149,7 @@ def test_values_at_the_limits_of_one_another_are_accepted() -> None:
         ("exploration", "rungs", 0),
         ("push", "flush_seconds", 0),
         ("server", "max_actors", 4097),
-        ("metrics", "trainer_port", 65536),
+        ("metrics", "listen", 9464),
         ("push", "flush_seconds", math.inf),
         ("evaluator", "seed", -1),
         ("server", "lost_seconds", 1.0),
@@ -159,6 +159,12 @@ def test_values_at_the_limits_of_one_another_are_accepted() -> None:
 def test_a_value_out_of_range_is_refused_with_its_place(section: str, key: str, value: float) -> None:
     with pytest.raises(ConfigError, match=rf"^{section}\.{key}: .*, found {value}$"):
         build(**{section: {**MINIMAL.get(section, {}), key: value}})
+
+
+@pytest.mark.parametrize("listen", ["127.0.0.1", "127.0.0.1:65535"])
+def test_metrics_need_an_address_and_a_next_port(listen: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^metrics\.listen: .*expected .*, found '{listen}'$"):
+        build(metrics={"listen": listen})
 
 
 def test_the_largest_limits_fit_the_options_of_grpc() -> None:
@@ -178,7 +184,7 @@ def test_a_setting_that_is_gone_may_be_named_with_its_former_default() -> None:
             "max_rows": 65_536,
             "max_message_bytes": 16 << 20,
         },
-        "metrics": {"per_actor": None},
+        "metrics": {"per_actor": None, "host": "127.0.0.1", "trainer_port": 0, "ingest_port": 9465},
         "pool": {"power": 1.0},
     }
     assert build(**gone) == build(trainer={"max_opts": 1})
@@ -194,6 +200,8 @@ def test_a_setting_that_is_gone_may_be_named_with_its_former_default() -> None:
         {"replay": {"prioritized": {"beta_final": 0.9}}},
         {"replay": {"staleness": {"half_age": 2000}}},
         {"pool": {"draw": "losses", "power": 2}},
+        {"metrics": {"host": "0.0.0.0"}},
+        {"metrics": {"trainer_port": None}},
     ],
     ids=str,
 )
@@ -317,7 +325,7 @@ def test_a_dumped_configuration_is_read_back_the_same(tmp_path: Path) -> None:
             "cores": "0,4-7",
         },
         exploration={"base": 0.4, "alpha": 7.0, "rungs": 8},
-        metrics={"trainer_port": None},
+        metrics={"listen": None},
         agent_overrides={1: {"explorer": {"final_step": 5}}},
     )
     path = tmp_path / "resolved.yaml"
@@ -328,10 +336,10 @@ def test_a_dumped_configuration_is_read_back_the_same(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "ports"),
     [
-        ({}, ("127.0.0.1:50051", "127.0.0.1:0", 9464, 0, 9465, 0)),
-        ({"server": {"listen": "127.0.0.1:50051"}}, ("127.0.0.1:50051", 9464, 0, 9465, 0)),
-        ({"metrics": {"trainer_port": 9464, "ingest_port": None}}, ("127.0.0.1:50051", "127.0.0.1:0", 9464, None)),
-        ({"metrics": {"host": "0.0.0.0"}}, ("127.0.0.1:50051", "127.0.0.1:0", 9464, 9465)),
+        ({}, ("127.0.0.1:50051", "127.0.0.1:0", "127.0.0.1:9464", "127.0.0.1:0")),
+        ({"server": {"listen": "127.0.0.1:50051"}}, ("127.0.0.1:50051", "127.0.0.1:9464", "127.0.0.1:0")),
+        ({"metrics": {"listen": None}}, ("127.0.0.1:50051", "127.0.0.1:0", None)),
+        ({"metrics": {"listen": "0.0.0.0:9464"}}, ("127.0.0.1:50051", "127.0.0.1:0", "0.0.0.0:9464")),
     ],
 )
 def test_only_a_port_that_nobody_has_named_gives_way_also_when_the_run_is_resumed(
