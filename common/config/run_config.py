@@ -65,6 +65,7 @@ class MetricsConfig(Settings):
         "host": "127.0.0.1",
         "trainer_port": (9464, 0),
         "ingest_port": (9465, 0),
+        "tls": None,
     }
 
     listen: str | None = Field(
@@ -72,10 +73,10 @@ class MetricsConfig(Settings):
         description="The address on which the trainer serves /metrics, HOST:PORT; ingest serves its own at the next "
         "port. Port 0 takes two free ports in a row; null: nothing is served.",
     )
-    tls: TlsConfig | None = Field(
-        None,
-        description="Certificates that encrypt /metrics. With client_ca, only clients with a certificate of these "
-        "authorities may scrape.",
+    encrypted: bool = Field(
+        False,
+        description="Whether /metrics is encrypted, by the certificate in server.tls. With its client_ca, only clients "
+        "with a certificate of these authorities may scrape.",
     )
 
     @field_validator("listen")
@@ -148,6 +149,8 @@ class RunConfig(ActorConfig):
                 f"trainer.warmup_period ({self.trainer.warmup_period}) is above replay.capacity "
                 f"({self.replay.capacity}): training would never start"
             )
+        if self.metrics.encrypted and self.server.tls is None:
+            raise ValueError("metrics.encrypted needs server.tls, the certificate and key that encrypt /metrics too")
         # Scores need an environment, here or at an actor.
         if self.trainer.target_score is not None and not self.trainer.eval_interval:
             raise ValueError("trainer.target_score needs trainer.eval_interval: nothing would ever be scored")
@@ -200,6 +203,11 @@ class RunConfig(ActorConfig):
         """Whether ``/metrics`` of ingest has series of each actor."""
         return self.server.max_actors <= MAX_ACTORS_SHOWN
 
+    @property
+    def metrics_tls(self) -> TlsConfig | None:
+        """The certificates of both endpoints of the metrics; None if they are not encrypted."""
+        return self.server.tls if self.metrics.encrypted else None
+
     def ports_to_try(self, key: str) -> tuple[Any, ...]:
         """The values of a setting in ``FREE_PORTS`` in the order in which the learner tries them.
 
@@ -248,8 +256,6 @@ class RunConfig(ActorConfig):
             callback.check(f"callbacks.{index}", frozenset(), optional=RECORDER_OPTIONAL | {"run_dir"})
         self.replay.check(self.agent)
         self.server.check()
-        if self.metrics.tls is not None:
-            self.metrics.tls.check()
 
     def _check_env(self) -> None:
         """Check the environment, unless the learner need not have it."""

@@ -98,10 +98,8 @@ async def serve(boot: IngestBoot) -> None:
     gate = Gate.of(config)
     admission = Admission(gate, limits, core.counts, audit, handshake_seconds=seconds, waiting=waiting)
     events = _TrainerEvents(core, bell, servicer)
-    where = boot.config.metrics
-    metrics = listen_at_first(
-        boot.metrics_ports, partial(MetricsServer, IngestCollector(core), where.host, tls=where.tls)
-    )
+    host, tls = boot.config.metrics.host, boot.config.metrics_tls
+    metrics = listen_at_first(boot.metrics_ports, partial(MetricsServer, IngestCollector(core), host, tls=tls))
     server = grpc.aio.server(interceptors=[admission], options=server_options(config, message_bytes, descriptors))
     address, port = await _start(server, boot, servicer, AdminServicer(core, audit), gate)
     waiting.serve_on(port)

@@ -299,8 +299,7 @@ class LearnerServer(Opened):
             restarts=self._count_restarts,
             mirror=self.mirrored,
         )
-        where = self.config.metrics
-        serve = partial(MetricsServer, collector, where.host, tls=where.tls)
+        serve = partial(MetricsServer, collector, self.config.metrics.host, tls=self.config.metrics_tls)
         metrics = listen_at_first(self._metrics_ports, serve)
         stack.callback(metrics.close)
         return metrics

@@ -50,7 +50,7 @@ def scrape(server: MetricsServer, certs: Path, certificate: str | None = "actor"
 
 
 def test_nobody_beyond_this_host_may_read_unless_told_otherwise() -> None:
-    assert MetricsConfig().host == "127.0.0.1"
+    assert (MetricsConfig().host, MetricsConfig().encrypted) == ("127.0.0.1", False)
 
 
 def test_an_encrypted_endpoint_is_read_with_the_authority_alone(certs: Path) -> None:

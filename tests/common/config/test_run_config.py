@@ -115,6 +115,7 @@ def test_a_missing_value_is_asked_for_by_name() -> None:
             {"trainer": {"max_opts": 1, "target_score": 9.0, "eval_interval": 0}},
             r"trainer\.target_score needs trainer\.eval_interval",
         ),
+        ({"metrics": {"encrypted": True}}, r"metrics\.encrypted needs server\.tls, the certificate and key"),
         ({"push": {"initial_priorities": True}}, r"push\.initial_priorities needs replay\.prioritized"),
         ({"replay": {"prioritized": {"alpha": 1.1}}}, r"replay\.prioritized\.alpha: .*less than or equal to 1, found"),
         ({"replay": {"prioritized": {"beta": 1}}}, r"replay\.prioritized\.beta: unknown key \(did you mean 'beta_0'"),
@@ -184,7 +185,7 @@ def test_a_setting_that_is_gone_may_be_named_with_its_former_default() -> None:
             "max_rows": 65_536,
             "max_message_bytes": 16 << 20,
         },
-        "metrics": {"per_actor": None, "host": "127.0.0.1", "trainer_port": 0, "ingest_port": 9465},
+        "metrics": {"per_actor": None, "host": "127.0.0.1", "trainer_port": 0, "ingest_port": 9465, "tls": None},
         "pool": {"power": 1.0},
     }
     assert build(**gone) == build(trainer={"max_opts": 1})
@@ -451,9 +452,11 @@ def test_the_check_of_a_run_includes_the_server() -> None:
         build(server={"listen": "0.0.0.0:1"}).check()
 
 
-def test_the_check_of_a_run_includes_the_certificates_of_metrics() -> None:
-    with pytest.raises(ConfigError, match=r"private key no\.key: cannot be read"):
-        build(metrics={"tls": {"certificate": "no.pem", "key": "no.key"}}).check()
+def test_metrics_are_encrypted_by_the_servers_certificate_and_only_where_it_is_asked_for() -> None:
+    tls = {"certificate": "server.pem", "key": "server.key", "client_ca": "ca.pem"}
+    assert build(server={"tls": tls}).metrics_tls is None
+    config = build(server={"tls": tls}, metrics={"encrypted": True})
+    assert config.metrics_tls == config.server.tls
 
 
 def test_a_negative_seed_is_refused() -> None:

@@ -38,7 +38,7 @@ def test_a_server_is_complete_when_it_is_constructed(make_config: MakeConfig) ->
 def test_a_server_that_cannot_be_constructed_ends_what_it_had_begun(make_config: MakeConfig, tmp_path: Path) -> None:
     missing = {"certificate": str(tmp_path / "missing.pem"), "key": str(tmp_path / "missing.key")}
     with pytest.raises(ConfigError, match=r"missing\.key: cannot be read"):
-        LearnerServer(make_config(metrics={"tls": missing}, server={"grace_seconds": 0.1}))
+        LearnerServer(make_config(metrics={"encrypted": True}, server={"tls": missing, "grace_seconds": 0.1}))
     require_free(tmp_path / "run")
     assert train_async(make_config(trainer={"max_opts": 10}), 1, resume=True).opt_steps == 10
 
