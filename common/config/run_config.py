@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, TypeVar
 
-from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, model_validator
 
 from common.config.actor_config import EVALUATOR_OPTIONAL, ActorConfig, EvaluatorArguments
 from common.config.nested import assign, overlay, read_yaml, to_yaml
@@ -38,20 +38,21 @@ FREE_PORTS: Final = {"server.listen": "127.0.0.1:0", "metrics.trainer_port": 0, 
 
 
 class ExplorationConfig(Settings):
-    """How much each actor explores: actor i has epsilon base ** (1 + alpha * i / (rungs - 1)) (arXiv:1803.00933)."""
+    """How much each actor explores."""
 
-    base: Unit = Field(0.05, description="The epsilon of actor 0, which explores most.")
-    alpha: Annotated[float, Field(ge=0)] = Field(
-        0.0, description="How fast epsilon falls from rung to rung; with 0, all rungs have the same epsilon."
-    )
-    rungs: PositiveInt = Field(
-        1, description="The number of rungs. The actor whose id is this number begins again at rung 0."
+    GONE: ClassVar = {"base": 0.05, "alpha": 0.0, "rungs": 1}
+    INSTEAD: ClassVar = dict.fromkeys(GONE, "write the epsilon of each actor as exploration.epsilons, a list")
+
+    epsilons: tuple[Unit, ...] = Field(
+        (0.05,),
+        min_length=1,
+        description="The share of random actions of each actor whose agent explores by epsilon: the first value is "
+        "that of actor 0. An actor whose id is the number of values or more begins again at the first value.",
     )
 
     def epsilon(self, actor_id: int) -> float:
-        """The epsilon of an actor; on a ladder with one rung it is ``base``."""
-        share = (actor_id % self.rungs) / (self.rungs - 1) if self.rungs > 1 else 0.0
-        return float(self.base ** (1 + self.alpha * share))
+        """The epsilon of an actor."""
+        return self.epsilons[actor_id % len(self.epsilons)]
 
 
 class MetricsConfig(Settings):

@@ -681,8 +681,8 @@ class JoinResponse(_message.Message):
     seed of each rank of a run is 1,000,000 higher than that of the rank before it.
     """
     epsilon: _builtins.float
-    """This actor's rung of the exploration ladder, in [0, 1] (Ape-X, arXiv:1803.00933, section 4.1). The actors of all ranks
-    stand on one ladder: actor i of rank r of n is its actor i * n + r.
+    """This actor's own epsilon, in [0, 1]: its value in `exploration.epsilons`. The actors of all ranks share the list: actor i
+    of rank r of n has place i * n + r.
     """
     config_json: _builtins.str
     """The actor's part of the learner's configuration, a JSON object: ActorConfig in common/config/actor_config.py, every field of which

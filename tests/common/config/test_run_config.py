@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, get_args
 
@@ -145,8 +145,6 @@ def test_values_at_the_limits_of_one_another_are_accepted() -> None:
         ("trainer", "eval_interval", -1),
         ("replay", "capacity", 0),
         ("replay", "samples_per_insert", 0),
-        ("exploration", "base", 1.5),
-        ("exploration", "rungs", 0),
         ("push", "flush_seconds", 0),
         ("server", "max_actors", 4097),
         ("metrics", "trainer_port", 65536),
@@ -176,6 +174,7 @@ def test_a_setting_that_is_gone_may_be_named_with_its_former_default() -> None:
         "server": {"limits": {"max_calls": None, "max_admin_calls": 16}, "max_rows": 65_536},
         "metrics": {"per_actor": None},
         "pool": {"power": 1.0},
+        "exploration": {"base": 0.05, "alpha": 0.0, "rungs": 1},
     }
     assert build(**gone) == build(trainer={"max_opts": 1})
 
@@ -194,6 +193,21 @@ def test_a_setting_that_is_gone_may_be_named_with_its_former_default() -> None:
 )
 def test_a_setting_that_is_gone_is_an_unknown_key_with_another_value(gone: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=r": unknown key \((did you mean|known: )"):
+        build(**gone)
+
+
+@pytest.mark.parametrize(
+    ("gone", "problem"),
+    [
+        (
+            {"exploration": {"base": 0.4, "alpha": 0.0, "rungs": 1}},
+            "exploration.base: unknown key (write the epsilon of each actor as exploration.epsilons, a list)",
+        ),
+    ],
+    ids=str,
+)
+def test_a_setting_that_is_gone_says_what_to_write_instead(gone: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{re.escape(problem)}$"):
         build(**gone)
 
 
@@ -256,7 +270,7 @@ def test_a_missing_file_is_refused_by_name(tmp_path: Path) -> None:
     ("assignment", "changed"),
     [
         ("replay.capacity=500", {"replay": {"capacity": 500}}),
-        ("exploration.base=0.5", {"exploration": {"base": 0.5}}),
+        ("exploration.epsilons=[0.5, 0.1]", {"exploration": {"epsilons": [0.5, 0.1]}}),
         ("trainer.sync_interval=null", {"trainer": {"max_opts": 10, "sync_interval": None}}),
         ("server.insecure=true", {"server": {"insecure": True}}),
         ("env.params.units=[8, 4]", {"env": {**MINIMAL["env"], "params": {"units": [8, 4]}}}),
@@ -311,7 +325,7 @@ def test_a_dumped_configuration_is_read_back_the_same(tmp_path: Path) -> None:
             "sync_interval": None,
             "cores": "0,4-7",
         },
-        exploration={"base": 0.4, "alpha": 7.0, "rungs": 8},
+        exploration={"epsilons": [0.4, 0.16, 0.00066]},
         metrics={"trainer_port": None},
         agent_overrides={1: {"explorer": {"final_step": 5}}},
     )
@@ -343,27 +357,23 @@ def test_only_a_port_that_nobody_has_named_gives_way_also_when_the_run_is_resume
 # Exploration.
 
 
-def test_the_ladder_is_that_of_ape_x() -> None:
-    ladder = ExplorationConfig(base=0.4, alpha=7.0, rungs=8)
-    expected = [0.4, 0.16, 0.064, 0.0256, 0.01024, 0.004096, 0.0016384, 0.00065536]
-    assert [ladder.epsilon(i) for i in range(8)] == pytest.approx(expected)
+def test_actors_beyond_the_last_epsilon_begin_again_at_the_first() -> None:
+    exploration = ExplorationConfig(epsilons=(0.4, 0.16, 0.064))
+    assert [exploration.epsilon(i) for i in range(7)] == [0.4, 0.16, 0.064, 0.4, 0.16, 0.064, 0.4]
+    assert ExplorationConfig().epsilon(5) == 0.05
 
 
-def test_the_ladder_falls_by_the_same_factor_from_rung_to_rung() -> None:
-    ladder = ExplorationConfig(base=0.5, alpha=3.0, rungs=5)
-    logs = [math.log(ladder.epsilon(i)) for i in range(5)]
-    assert [b - a for a, b in pairwise(logs)] == pytest.approx([3 / 4 * math.log(0.5)] * 4)
-    assert ladder.epsilon(4) == pytest.approx(0.5**4)
-
-
-def test_actors_beyond_the_ladder_start_again_at_its_top() -> None:
-    ladder = ExplorationConfig(base=0.4, alpha=7.0, rungs=3)
-    assert [ladder.epsilon(i) for i in (3, 4, 5)] == [ladder.epsilon(i) for i in (0, 1, 2)]
-
-
-@pytest.mark.parametrize("ladder", [{"rungs": 1, "alpha": 7.0}, {"rungs": 4, "alpha": 0.0}])
-def test_a_ladder_with_one_rung_or_without_a_slope_is_level(ladder: dict[str, Any]) -> None:
-    assert {ExplorationConfig(base=0.3, **ladder).epsilon(i) for i in range(6)} == {0.3}
+@pytest.mark.parametrize(
+    ("epsilons", "problem"),
+    [
+        ([], r"exploration\.epsilons: expected at least 1 item, found \[\]"),
+        ([0.1, 1.5], r"exploration\.epsilons\.1: expected a number less than or equal to 1, found 1\.5"),
+        (0.1, r"exploration\.epsilons: expected a list, found 0\.1"),
+    ],
+)
+def test_epsilons_are_shares_and_at_least_one(epsilons: object, problem: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{problem}$"):
+        build(exploration={"epsilons": epsilons})
 
 
 # Actors' part and the check of all parts.
