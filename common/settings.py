@@ -43,7 +43,12 @@ _UNKNOWN: Final = object()
 
 
 def _is_former(value: Any, default: Any) -> bool:
-    """Whether a value is the former default, or a mapping some keys of the former default."""
+    """Whether a value is the former default, or a mapping some keys of the former default.
+
+    A frozenset as ``default`` stands for several values.
+    """
+    if isinstance(default, frozenset):
+        return any(value == each for each in default)
     if isinstance(value, Mapping) and isinstance(default, Mapping):
         return value.items() <= default.items()
     return bool(value == default)

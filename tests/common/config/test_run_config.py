@@ -149,7 +149,6 @@ def test_values_at_the_limits_of_one_another_are_accepted() -> None:
         ("server", "max_actors", 4097),
         ("metrics", "trainer_port", 65536),
         ("push", "flush_seconds", math.inf),
-        ("evaluator", "seed", -1),
         ("server", "lost_seconds", 1.0),
         ("server", "lost_seconds", 3e6),
     ],
@@ -167,7 +166,7 @@ def test_the_largest_limits_fit_the_options_of_grpc() -> None:
 
 def test_a_setting_that_is_gone_may_be_named_with_its_former_default() -> None:
     gone = {
-        "evaluator": {"max_envs": 32, "finish_seconds": 60.0},
+        "evaluator": {"max_envs": 32, "finish_seconds": 60.0, "seed": 1000},
         "push": {"spool_seconds": None},
         "trainer": {"max_opts": 1, "opt_interval": 1, "keep_checkpoints": 3},
         "replay": {"staleness": None},
@@ -202,6 +201,10 @@ def test_a_setting_that_is_gone_is_an_unknown_key_with_another_value(gone: dict[
         (
             {"exploration": {"base": 0.4, "alpha": 0.0, "rungs": 1}},
             "exploration.base: unknown key (write the epsilon of each actor as exploration.epsilons, a list)",
+        ),
+        (
+            {"evaluator": {"seed": 7}},
+            "evaluator.seed: unknown key (remove it: evaluations begin with the seed 1000, and policy-eval has --seed)",
         ),
     ],
     ids=str,
