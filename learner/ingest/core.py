@@ -132,8 +132,7 @@ class IngestCore:
         # 1. What an actor is told when it joins.
         self.config, self.run_id = config, boot.run_id
         self._actor_config_json = config.actor_part().to_json()
-        overridden = config.agent_overrides.keys() | config.env_overrides.keys()
-        self._own_config_json = {i: config.part_of(i).to_json() for i in overridden}
+        self._own_config_json = {i: config.part_of(i).to_json() for i in config.overrides}
         self.schema = Schema.from_json(boot.columns)
         # 2. What the trainer and the mirror share with ingest.
         self.control = ControlBlock.open(directory)

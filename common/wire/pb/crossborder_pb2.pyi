@@ -617,7 +617,7 @@ class JoinRequest(_message.Message):
     """
     wanted_id: _builtins.int
     """The actor id that this actor must have, such as the number of a robot whose parameters the learner keeps
-    (`env_overrides`). An actor that is away gives it up at once. While another actor has it, the answer is
+    (`overrides`). An actor that is away gives it up at once. While another actor has it, the answer is
     too_many_actors. Absent: the smallest free id.
     """
     takes_elsewhere: _builtins.bool
@@ -690,7 +690,7 @@ class JoinResponse(_message.Message):
     while it has its default. Ignore fields that you do not know. Only the parameters of the parts themselves (`env.params`,
     `agent.params`, `step_processor.params`) are as the user wrote them: the defaults of a part, listed in
     docs/configuration.md for the agents that come with the learner, are not filled in. The overrides of the
-    configuration for this actor's id (`env_overrides`, `agent_overrides`) are already applied.
+    configuration for this actor's id (`overrides`) are already applied.
     """
     last_seq: _builtins.int
     """Highest seq of this incarnation that is stored; 0 for a new one. Resend from last_seq + 1."""

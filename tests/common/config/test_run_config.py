@@ -119,8 +119,8 @@ def test_a_missing_value_is_asked_for_by_name() -> None:
         ({"replay": {"prioritized": {"alpha": 1.1}}}, r"replay\.prioritized\.alpha: .*less than or equal to 1, found"),
         ({"replay": {"prioritized": {"beta": 1}}}, r"replay\.prioritized\.beta: unknown key \(did you mean 'beta_0'"),
         (
-            {"server": {"max_actors": 2}, "agent_overrides": {1: {}, 2: {}}},
-            r"agent_overrides: expected ids below server\.max_actors \(2\), found \[2\]",
+            {"server": {"max_actors": 2}, "overrides": {1: {}, 2: {}}},
+            r"overrides: expected ids below server\.max_actors \(2\), found \[2\]",
         ),
         (
             {"trainer": {"max_opts": 1, "warmup_period": 1}, "replay": {"capacity": 21}, "push": {"n_buffer": 11}},
@@ -174,6 +174,8 @@ def test_a_setting_that_is_gone_may_be_named_with_its_former_default() -> None:
         "metrics": {"per_actor": None},
         "pool": {"power": 1.0},
         "exploration": {"base": 0.05, "alpha": 0.0, "rungs": 1},
+        "agent_overrides": {},
+        "env_overrides": {},
     }
     assert build(**gone) == build(trainer={"max_opts": 1})
 
@@ -201,6 +203,10 @@ def test_a_setting_that_is_gone_is_an_unknown_key_with_another_value(gone: dict[
         (
             {"exploration": {"base": 0.4, "alpha": 0.0, "rungs": 1}},
             "exploration.base: unknown key (write the epsilon of each actor as exploration.epsilons, a list)",
+        ),
+        (
+            {"env_overrides": {1: {"address": "arm"}}},
+            "env_overrides: unknown key (write overrides: {ID: {env: {…}}})",
         ),
         (
             {"evaluator": {"seed": 7}},
@@ -330,7 +336,7 @@ def test_a_dumped_configuration_is_read_back_the_same(tmp_path: Path) -> None:
         },
         exploration={"epsilons": [0.4, 0.16, 0.00066]},
         metrics={"trainer_port": None},
-        agent_overrides={1: {"explorer": {"final_step": 5}}},
+        overrides={1: {"agent": {"explorer": {"final_step": 5}}}},
     )
     path = tmp_path / "resolved.yaml"
     path.write_text(dump_config(config))
@@ -400,7 +406,7 @@ def test_actors_get_their_part_and_nothing_else() -> None:
 
 def test_an_actors_own_parameters_replace_those_of_all_actors() -> None:
     agent = {"target": "common.agents.dqn:DQN", "params": {"lr": 0.1, "explorer": {"start": 0.9, "final_step": 100}}}
-    config = build(agent=agent, agent_overrides={1: {"explorer": {"final_step": 5}}, "3": {"lr": 0.2}})
+    config = build(agent=agent, overrides={1: {"agent": {"explorer": {"final_step": 5}}}, "3": {"agent": {"lr": 0.2}}})
     assert config.part_of(1).agent.params == {"lr": 0.1, "explorer": {"start": 0.9, "final_step": 5}}
     assert config.part_of(3).agent.params == {**agent["params"], "lr": 0.2}  # type: ignore[dict-item]
     assert config.part_of(0) == config.part_of(2) == config.actor_part()
@@ -408,24 +414,29 @@ def test_an_actors_own_parameters_replace_those_of_all_actors() -> None:
 
 
 def test_an_actors_own_parameters_are_shown_and_overridden_like_all_others(write: Write) -> None:
-    path = write(agent_overrides={1: {"lr": 0.1, "tau": 0.5}})
-    config = load_config(path, ["agent_overrides.1.lr=0.2", "agent_overrides.2.lr=0.3"])
-    assert config.agent_overrides == {1: {"lr": 0.2, "tau": 0.5}, 2: {"lr": 0.3}}
+    path = write(overrides={1: {"agent": {"lr": 0.1, "tau": 0.5}}})
+    config = load_config(path, ["overrides.1.agent.lr=0.2", "overrides.2.agent.lr=0.3"])
+    assert config.overrides == {1: {"agent": {"lr": 0.2, "tau": 0.5}}, 2: {"agent": {"lr": 0.3}}}
     assert "lr: 0.3" in dump_config(config)
 
 
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ({1: {"lr": 0.1}, 3: {"lr_": 1}}, r"^agent_overrides\.3\.lr_: unknown key \(did you mean 'lr'\?\)$"),
-        ({2: {"explorer": {"start": 7}}}, r"^agent_overrides\.2\.explorer\.start: .*, found 7$"),
-        ({-1: {}}, r"^agent_overrides\.-1.*: .*greater than or equal to 0, found -1$"),
-        ({"first": {}}, r"^agent_overrides\.first.*: expected an integer, found 'first'$"),
+        (
+            {1: {"agent": {"lr": 0.1}}, 3: {"agent": {"lr_": 1}}},
+            r"^overrides\.3\.agent\.lr_: unknown key \(did you mean 'lr'\?\)$",
+        ),
+        ({2: {"agent": {"explorer": {"start": 7}}}}, r"^overrides\.2\.agent\.explorer\.start: .*, found 7$"),
+        ({2: {"env": {"lenght": 7}}}, r"^overrides\.2\.env\.lenght: unknown parameter"),
+        ({2: {"lr": 0.1}}, r"^overrides\.2\.lr.*: expected 'agent' or 'env', found 'lr'\n"),
+        ({-1: {}}, r"^overrides\.-1.*: .*greater than or equal to 0, found -1$"),
+        ({"first": {}}, r"^overrides\.first.*: expected an integer, found 'first'$"),
     ],
 )
 def test_a_wrong_parameter_of_one_actor_is_refused_with_the_actors_id(overrides: dict[Any, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        build(agent_overrides=overrides).check()
+        build(overrides=overrides).check()
 
 
 PARTS = ("env", "agent", "step_processor", "evaluator")

@@ -47,7 +47,7 @@ def test_invariant_12_exploration_differs_per_actor_and_the_learner_decides_it(m
 
 def test_an_actor_with_parameters_of_its_own_gets_them_and_the_others_do_not(make_config: MakeConfig) -> None:
     agent = {"target": "common.agents.dqn:DQN", "params": {"lr": 0.5, "explorer": {"start": 0.9}}}
-    with LearnerServer(make_config(agent=agent, agent_overrides={1: {"explorer": {"final_step": 5}}})) as server:
+    with LearnerServer(make_config(agent=agent, overrides={1: {"agent": {"explorer": {"final_step": 5}}}})) as server:
         told = [json.loads(Client(server, incarnation).join().config_json) for incarnation in (1, 2, 3)]
     explorers = [config["agent"]["params"].pop("explorer") for config in told]
     assert explorers == [{"start": 0.9}, {"start": 0.9, "final_step": 5}, {"start": 0.9}]
@@ -57,7 +57,9 @@ def test_an_actor_with_parameters_of_its_own_gets_them_and_the_others_do_not(mak
 def test_an_actor_gets_what_its_environment_is_overridden_with(make_config: MakeConfig) -> None:
     env = {"target": "gymnasium:make", "params": {"id": "CartPole-v1", "render_mode": None}}
     agent = {"target": "common.agents.dqn:DQN", "params": {}}
-    with LearnerServer(make_config(env=env, agent=agent, env_overrides={1: {"sutton_barto_reward": True}})) as server:
+    with LearnerServer(
+        make_config(env=env, agent=agent, overrides={1: {"env": {"sutton_barto_reward": True}}})
+    ) as server:
         told = [json.loads(Client(server, incarnation).join().config_json) for incarnation in (1, 2)]
     assert [config["env"]["params"].get("sutton_barto_reward") for config in told] == [None, True]
 
@@ -126,7 +128,7 @@ def test_check_tells_a_host_what_it_needs_and_joins_nobody(client: Client) -> No
 
 def test_check_has_the_parameters_of_the_id_that_is_asked_for(make_config: MakeConfig) -> None:
     agent = {"target": "common.agents.dqn:DQN", "params": {"lr": 0.5}}
-    config = make_config(agent=agent, agent_overrides={1: {"lr": 0.25}}, server={"max_actors": 2})
+    config = make_config(agent=agent, overrides={1: {"agent": {"lr": 0.25}}}, server={"max_actors": 2})
     with LearnerServer(config) as server:
         stub = Client(server).stub
         questions = [pb.CheckRequest(wanted_id=actor_id) for actor_id in (None, 0, 1)]
