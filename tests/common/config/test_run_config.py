@@ -172,7 +172,7 @@ def test_a_setting_that_is_gone_may_be_named_with_its_former_default() -> None:
         "replay": {"staleness": None},
         "server": {"limits": {"max_calls": None, "max_admin_calls": 16}, "max_rows": 65_536},
         "metrics": {"per_actor": None},
-        "pool": {"power": 1.0},
+        "pool": {"power": 1.0, "window": 3},
         "exploration": {"base": 0.05, "alpha": 0.0, "rungs": 1},
         "agent_overrides": {},
         "env_overrides": {},
@@ -203,6 +203,10 @@ def test_a_setting_that_is_gone_is_an_unknown_key_with_another_value(gone: dict[
         (
             {"exploration": {"base": 0.4, "alpha": 0.0, "rungs": 1}},
             "exploration.base: unknown key (write the epsilon of each actor as exploration.epsilons, a list)",
+        ),
+        (
+            {"pool": {"window": 4}},
+            "pool.window: unknown key (write the number of newest models as pool.size, and pool.draw: uniform)",
         ),
         (
             {"env_overrides": {1: {"address": "arm"}}},
