@@ -234,7 +234,7 @@ def open_evaluator(
             stack.callback(close_env, env)
         else:
             env = stack.enter_context(film(env_config))
-        if policy is not None and _layout(found := spec_of(env, float64=env_config.float64)) != _layout(policy):
+        if policy is not None and _layout(found := spec_of(env)) != _layout(policy):
             raise ConfigError(f"env: expected spaces in which the policy can act, {policy}, found {found}")
         check_safe_stop(env_config, env.action_space, env)
         stack.enter_context(watch.stopping(partial(stop_safely, env)))
@@ -264,7 +264,7 @@ def build_eval_env(config: EnvConfig, training: EnvSpec | None) -> AnyEnv:
         ConfigError: its observation or action space differs from the space of training.
     """
     env = build_env(config.for_evaluation())
-    found = spec_of(env, float64=config.float64)
+    found = spec_of(env)
     if training is not None and found != training:
         close_env(env)
         raise ConfigError(f"env.eval_params: expected the spaces of training, {training}, found {found}")

@@ -174,6 +174,7 @@ def test_a_setting_that_is_gone_may_be_named_with_its_former_default() -> None:
         "metrics": {"per_actor": None},
         "pool": {"power": 1.0, "window": 3},
         "exploration": {"base": 0.05, "alpha": 0.0, "rungs": 1},
+        "env": {**MINIMAL["env"], "float64": False},
         "agent_overrides": {},
         "env_overrides": {},
     }
@@ -207,6 +208,10 @@ def test_a_setting_that_is_gone_is_an_unknown_key_with_another_value(gone: dict[
         (
             {"pool": {"window": 4}},
             "pool.window: unknown key (write the number of newest models as pool.size, and pool.draw: uniform)",
+        ),
+        (
+            {"env": {"target": "a:b", "float64": True}},
+            "env.float64: unknown key (remove it, and begin another run: float64 is recorded as float32)",
         ),
         (
             {"env_overrides": {1: {"address": "arm"}}},
