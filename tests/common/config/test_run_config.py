@@ -170,7 +170,7 @@ def test_a_setting_that_is_gone_may_be_named_with_its_former_default() -> None:
         "push": {"spool_seconds": None},
         "trainer": {"max_opts": 1, "opt_interval": 1, "keep_checkpoints": 3},
         "replay": {"staleness": None},
-        "server": {"limits": {"max_calls": None, "max_admin_calls": 16}, "max_rows": 65_536},
+        "server": {"limits": {"max_calls": None, "max_admin_calls": 16}, "max_rows": 65_536, "clip_nonfinite": {}},
         "metrics": {"per_actor": None},
         "pool": {"power": 1.0, "window": 3},
         "exploration": {"base": 0.05, "alpha": 0.0, "rungs": 1},
@@ -212,6 +212,14 @@ def test_a_setting_that_is_gone_is_an_unknown_key_with_another_value(gone: dict[
         (
             {"env": {"target": "a:b", "float64": True}},
             "env.float64: unknown key (remove it, and begin another run: float64 is recorded as float32)",
+        ),
+        (
+            {"server": {"clip_nonfinite": {"reward": 5.0}, "out_of_bounds": {}}},
+            "server.clip_nonfinite: unknown key (write its numbers as server.unusual_values)",
+        ),
+        (
+            {"server": {"clip_nonfinite": {}, "out_of_bounds": {"action": "count"}}},
+            "server.out_of_bounds: unknown key (write count or refuse as server.unusual_values)",
         ),
         (
             {"env_overrides": {1: {"address": "arm"}}},

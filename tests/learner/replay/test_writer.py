@@ -606,7 +606,7 @@ def test_a_full_disk_is_an_error_before_a_large_batch_counts_and_with_room_the_s
 
 
 def sink_of(memory: ReplayMemory) -> LocalSink:
-    return LocalSink(memory, ValueRules(memory.schema, {}, {}))
+    return LocalSink(memory, ValueRules(memory.schema, {}))
 
 
 def test_items_are_stored_in_order_and_a_later_sink_goes_on_after_them(tmp_path: Path) -> None:
@@ -669,5 +669,5 @@ def test_a_push_without_rows_stores_no_batch(tmp_path: Path) -> None:
 def test_lanes_of_another_incarnation_are_other_lanes(tmp_path: Path) -> None:
     memory = open_linked(tmp_path, create=True)
     sink_of(memory).push(linked_rows(0, 3))
-    LocalSink(memory, ValueRules(memory.schema, {}, {}), incarnation=2).push(linked_rows(3, 3))
+    LocalSink(memory, ValueRules(memory.schema, {}), incarnation=2).push(linked_rows(3, 3))
     assert memory.drawable == 0
