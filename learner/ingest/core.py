@@ -25,7 +25,7 @@ from learner.ingest.cordons import Cordons
 from learner.ingest.fleet_rates import FleetRates
 from learner.ingest.leading import Leading
 from learner.ingest.limits import AddressIds, ModelRepeats, Shares
-from learner.ingest.model_answers import ModelAnswer, ModelAnswers
+from learner.ingest.model_answers import KEPT_MODELS, ModelAnswer, ModelAnswers
 from learner.ingest.pool_answers import PoolAnswers
 from learner.ingest.refusals import IngestCounts
 from learner.ingest.registry import Registry
@@ -161,7 +161,7 @@ class IngestCore:
         self.turns = BatchShares(lambda row: registry.state(row) is ActorState.ONLINE, server.lost_seconds)
         # 6. The models that actors fetch.
         self.models = ModelSlots(directory / "models", boot.model_bytes, create=False)
-        self.answers = ModelAnswers(self.models, config.trainer.model_deltas)
+        self.answers = ModelAnswers(self.models, KEPT_MODELS if config.trainer.sends_deltas else 0)
         self.model_repeats = ModelRepeats()
         self.scoring = ScoringActors(boot, self.control) if config.is_scored_by_actors else None
         """The candidates for evaluating actors; None if actors do not score the trainer's candidates."""

@@ -168,7 +168,7 @@ def test_a_setting_that_is_gone_may_be_named_with_its_former_default() -> None:
     gone = {
         "evaluator": {"max_envs": 32, "finish_seconds": 60.0, "seed": 1000},
         "push": {"spool_seconds": None},
-        "trainer": {"max_opts": 1, "opt_interval": 1, "keep_checkpoints": 3},
+        "trainer": {"max_opts": 1, "opt_interval": 1, "keep_checkpoints": 3, "model_deltas": 0},
         "replay": {"staleness": None},
         "server": {"limits": {"max_calls": None, "max_admin_calls": 16}, "max_rows": 65_536, "clip_nonfinite": {}},
         "metrics": {"per_actor": None},
@@ -220,6 +220,10 @@ def test_a_setting_that_is_gone_is_an_unknown_key_with_another_value(gone: dict[
         (
             {"server": {"clip_nonfinite": {}, "out_of_bounds": {"action": "count"}}},
             "server.out_of_bounds: unknown key (write count or refuse as server.unusual_values)",
+        ),
+        (
+            {"trainer": {"max_opts": 1, "model_precision": "float32", "model_deltas": 8}},
+            "trainer.model_deltas: unknown key (write trainer.models: deltas, or bfloat16_deltas)",
         ),
         (
             {"env_overrides": {1: {"address": "arm"}}},
