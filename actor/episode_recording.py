@@ -23,6 +23,7 @@ MAX_WAITING_BYTES: Final = 256 << 20
 """The most bytes of rows that wait for the disk; rows that come then are dropped, and their episodes with them."""
 MAX_EPISODE_BYTES: Final = 1 << 30
 """The most bytes of one episode; a longer one is not recorded."""
+WAITS: Final = f"more than {MAX_WAITING_BYTES >> 20} MiB wait for the disk"
 LOOK_SECONDS: Final = 10.0
 LEAST_BLOCK_BYTES: Final = 4096
 """A block of rows that waits counts for at least this number of bytes."""
@@ -119,12 +120,17 @@ class EpisodeRecording:
                 with self._changed:
                     self._size -= block.size
         if self._has_gap:
-            self._lose_gap(self._lost_begins)
+            self._lose_gap(self._lost_begins, WAITS)
 
     def _take(self, block: _Block) -> None:
         if block.is_after_gap:
-            self._lose_gap(block.lost)
-        for lane, piece in _split(block.rows):
+            self._lose_gap(block.lost, WAITS)
+        try:
+            pieces = [*_split(block.rows)]
+        except MemoryError:  # The thread goes on with the next block.
+            self._lose_gap(int(np.count_nonzero(block.rows[FIRST.name])), "this process has no memory for their rows")
+            return
+        for lane, piece in pieces:
             if piece[FIRST.name][0]:
                 self._open[lane] = _Open([], 0)  # The episode before, if one is open, has not ended.
             if lane in self._open:
@@ -159,9 +165,9 @@ class EpisodeRecording:
         else:
             self.recorded += 1
 
-    def _lose_gap(self, begins: int) -> None:
+    def _lose_gap(self, begins: int, reason: str) -> None:
         """Count the episodes whose rows were dropped: the open ones, and those that began in dropped rows."""
-        self._lose(len(self._open) + begins, f"more than {MAX_WAITING_BYTES >> 20} MiB wait for the disk")
+        self._lose(len(self._open) + begins, reason)
         self._open.clear()
 
     def _lose(self, episodes: int, reason: str) -> None:

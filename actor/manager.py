@@ -99,14 +99,14 @@ class ActorWork:
 
 
 class ActorManager:
-    """Runs ``n_actors`` worker processes for one learner.
+    """Runs ``n_actors`` worker processes for one learner, or for one acting service.
 
     Args:
         address: HOST:PORT of the learner, or of the acting service.
         n_actors: number of worker processes.
         on_failure: called when a worker cannot be kept running.
         trust: how workers check the learner, and what they prove to it.
-        patience: seconds a worker waits for its learner.
+        patience: seconds a worker waits for its learner or acting service.
         work: of actors, or the settings of workers whose policy is an acting service.
         cores: which are divided among the workers; empty: the workers use any cores.
         server: starts the workers, and may have begun to import; its owner ends it. None: another one, which ends with

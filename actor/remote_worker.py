@@ -17,9 +17,10 @@ from typing import Any, Final
 
 from actor.child_main import run_child, run_worker
 from actor.client.acting_session import ActingSession, SessionEndedError
-from actor.client.remote_policy import RemotePolicy, RemoteSampler
+from actor.client.remote_policy import RemotePolicy, Telling
 from actor.fixed_rate import RemoteControl
 from actor.sampling.guard import guard_envs, watch_envs
+from actor.sampling.sampler import Sampler
 from actor.stat import CLIENT_FIGURES, ActorCounters, ActorStat
 from common.config.remote_config import RemoteConfig
 from common.errors import CrossborderError
@@ -28,6 +29,7 @@ from common.lanes.lanes import Busy, Lanes
 from common.lanes.pace import Pace
 from common.lanes.plain_lanes import PlainLanes
 from common.lanes.safe_stop import check_safe_stop, stop_safely
+from common.parts import Parts, row_schema
 from common.process.child import say_error
 from common.settings import validate
 from common.wire.acting_payloads import Description
@@ -158,20 +160,22 @@ class RemoteWorker:
         """Act in one session until told to stop; then make a safe stop."""
         config, counters = self._config.env, self._counters
         pace = None if config.rate_hz is None else Pace(config.rate_hz, self._stopped, counters.note_tick)
-        sampler = RemoteSampler(policy, lanes, counters, seed, pace)
+        rows, telling = row_schema(lanes.spec), Telling(policy)
+        parts = Parts(policy, rows, lanes.spec, lanes.spec, rows, lanes=lanes)
+        sampler = Sampler(parts, counters, seed, pace, records=telling)
         stop, ends = partial(stop_safely, lanes, config), self._stopped.is_set
         if policy.seconds is not None:
             assert isinstance(lanes, PlainLanes), "build_env refuses vector environments with a rate"
 
             def step() -> None:
-                sampler.step()
+                sampler.sample_and_push(policy, telling)
                 self._reports.send_if_due()
 
             RemoteControl(policy, step, lanes, stop, counters).run(ends)
             return
         try:
             while not ends():
-                sampler.act_for(LOOK_SECONDS)
+                sampler.act_for(LOOK_SECONDS, policy, telling)
                 self._reports.send_if_due()
         finally:
             stop()

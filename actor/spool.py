@@ -62,9 +62,6 @@ class Spool(Generic[MessageT]):
     Args:
         max_bytes: bytes that are kept at most, connected or not. One larger message is taken if it is the only one.
         window: messages that may be unacknowledged while connected.
-        grace: seconds. While all unacknowledged messages are younger than this, the producer may exceed ``window``
-            until the unsent messages fill two groups: so a quick producer need not wait for each acknowledgement. The
-            attribute may be changed at any time.
         group_rows: rows that a group of several messages has at most; 0 sends each message by itself. The attribute
             may be changed at any time.
         linger: seconds after a group in which messages with fewer rows than ``group_rows`` wait for more.
@@ -78,7 +75,6 @@ class Spool(Generic[MessageT]):
         max_bytes: int,
         window: int,
         *,
-        grace: float = 0.0,
         group_rows: int = 0,
         linger: float = 0.0,
         drop_oldest: bool = False,
@@ -86,7 +82,10 @@ class Spool(Generic[MessageT]):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._max_bytes, self._window = max_bytes, window
-        self.grace, self.group_rows, self._linger = grace, group_rows, linger
+        self.group_rows, self._linger = group_rows, linger
+        self.grace = 0.0
+        """Seconds; may be changed at any time. While all unacknowledged messages are younger, the producer may exceed
+        ``window`` until the unsent messages fill two groups: so a quick one need not wait for each acknowledgement."""
         self._drop_oldest, self._on_drop, self._clock = drop_oldest, on_drop, clock
         # Two conditions on one lock: an acknowledgement wakes the producer, which waits for room, and not the sender.
         self._lock = threading.Lock()
@@ -277,17 +276,14 @@ class Spool(Generic[MessageT]):
     def acknowledge(self, seq: int) -> None:
         """Forget every group up to number ``seq``."""
         with self._lock:
-            self._forget(seq)
-
-    def _forget(self, seq: int) -> None:
-        while self._groups and self._acked < seq:
-            group = self._groups.popleft()
-            self._bytes -= group.size
-            self._group_bytes -= group.size
-            self._grouped_messages -= len(group.messages)
-            self._acked += 1
-            self._n_sent_here = max(0, self._n_sent_here - 1)
-        self._room.notify_all()
+            while self._groups and self._acked < seq:
+                group = self._groups.popleft()
+                self._bytes -= group.size
+                self._group_bytes -= group.size
+                self._grouped_messages -= len(group.messages)
+                self._acked += 1
+                self._n_sent_here = max(0, self._n_sent_here - 1)
+            self._room.notify_all()
 
     def unacknowledged(self) -> list[MessageT]:
         """The messages that are not acknowledged, in the order of ``put``."""

@@ -16,11 +16,10 @@ import torch
 from actor.allowance import check_names
 from actor.child_main import run_child, run_worker
 from actor.client.connector import Connector, LearnerAwayError, new_incarnation
-from actor.client.fetcher import ModelFetcher
+from actor.client.fetcher import ModelFetcher, PoolModels
 from actor.client.join_answer import JoinAnswer
-from actor.client.pool_models import PoolModels
 from actor.client.pusher import Pusher, RunChangedError, SettingsChangedError
-from actor.client.shared_models import find_shared_models
+from actor.client.shared_models import NeighbourModels, find_shared_models
 from actor.episode_recording import EpisodeRecording
 from actor.evaluating import CandidateScorer
 from actor.fixed_rate import Control
@@ -206,7 +205,10 @@ class Actor:
         """The models against which this actor plays; None if it plays against none."""
         if not has_pool(config.env.params):
             return None
-        return PoolModels(lambda version: find_shared_models(self._models, run_id, self._stopped, opponent=version))
+        directory, stopped = self._models, self._stopped
+        if directory is None or not directory.is_dir():  # The trainer's file holds its newest models only.
+            return PoolModels(lambda _: None)
+        return PoolModels(lambda version: NeighbourModels(directory, run_id, stopped, opponent=version))
 
     def _build_and_work(
         self, joined: JoinAnswer, pusher: Pusher, fetcher: ModelFetcher, counters: ActorCounters, stack: ExitStack

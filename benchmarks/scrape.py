@@ -21,7 +21,7 @@ import prometheus_client
 
 from common.config import run_config
 from common.parts import build_parts
-from learner.ingest.fleet_rates import FIRST_RATE_SECONDS
+from learner.ingest.fleet_metrics import FIRST_RATE_SECONDS
 from learner.ingest.ingest_metrics import IngestCollector
 from learner.shared.actor_table import REPORTED, ActorState, map_actor_table
 from tests.conftest import counting_config
@@ -49,10 +49,12 @@ def measure(actors: int, per_actor: bool) -> str:
         lone = LoneCore(directory, config, parts.schema)
         fill(lone, directory, actors)
         lone.core.tick()
+        collector = IngestCollector(lone.core)
+        collector.tick()
         time.sleep(FIRST_RATE_SECONDS)  # Then there are rates too.
-        lone.core.tick()
+        collector.tick()
         registry = prometheus_client.CollectorRegistry()
-        registry.register(IngestCollector(lone.core))
+        registry.register(collector)
         seconds = []
         for _ in range(REPEATS):
             began = time.thread_time()

@@ -27,6 +27,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 
@@ -148,3 +150,18 @@ def by_exit_code(code: int, message: str) -> CrossborderError:
         if kind.exit_code == code != CrossborderError.exit_code:
             return kind(message)
     return CrossborderError(message)
+
+
+@contextmanager
+def naming_failed_part(what: str) -> Iterator[None]:
+    """A context that calls a part, which may raise anything.
+
+    Raises:
+        PluginError: in the place of an error that is no ``CrossborderError``; its message begins with ``what``.
+    """
+    try:
+        yield
+    except CrossborderError:
+        raise
+    except Exception as error:
+        raise PluginError(f"{what}: {type(error).__name__}: {error}") from error

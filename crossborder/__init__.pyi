@@ -27,7 +27,7 @@ from common.interfaces import Step as Step
 from common.interfaces import StepProcessor as StepProcessor
 from common.interfaces import TrainingState as TrainingState
 from common.interfaces import acting_for_lanes as acting_for_lanes
-from common.processors import SameColumns as SameColumns
+from common.parts import SameColumns as SameColumns
 from crossborder.people.device import Command as Command
 from crossborder.people.device import Device as Device
 

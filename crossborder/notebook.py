@@ -29,8 +29,8 @@ from common.settings import validate
 from learner.loop.in_turns import Trainer
 from learner.loop.run import Result
 from learner.loop.server import LearnerServer
+from learner.records.csv_recorder import read_complete_lines
 from learner.records.progress import Progress
-from learner.shared.metrics_file import read_complete_lines
 from learner.storage.checkpoint import load_policy
 
 if TYPE_CHECKING:

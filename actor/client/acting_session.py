@@ -297,6 +297,8 @@ class ActingSession:
         """Have ``answer`` look at ``stopped``; from any thread."""
         if (stream := self._stream) is not None:
             stream.wake()
+        if (opening := self._opening) is not None:
+            opening[0].wake()
 
     def close(self, last: pb.LaneSteps | None, seconds: float) -> bool:
         """End the session; from any thread, if no other one uses it any more.

@@ -61,7 +61,7 @@ class Connector:
         incarnation: random and not 0; see ``new_incarnation``.
         patience: seconds to keep trying.
         cancelled: set from outside to give up.
-        trust: how to check the learner and what to prove to it; the default suits only a learner on this host.
+        trust: how to check the learner and what to prove to it.
         evaluates: whether the actor scores the trainer's candidates and records no steps.
         actor_id: the id that the actor must have; None: the learner chooses it.
 
@@ -76,7 +76,7 @@ class Connector:
         incarnation: int,
         patience: float,
         cancelled: threading.Event,
-        trust: Trust | None = None,
+        trust: Trust,
         *,
         evaluates: bool = False,
         actor_id: int | None = None,
@@ -84,7 +84,7 @@ class Connector:
         self._addresses = split_addresses(addresses)
         self.incarnation, self._patience, self._cancelled = incarnation, patience, cancelled
         self._former, self._evaluates, self._wanted_id = 0, evaluates, actor_id
-        self._trust = trust or Trust()
+        self._trust = trust
         self._has_joined = False
         self._newest_life = ("", 0)
         """The run's id, and its highest epoch so far."""

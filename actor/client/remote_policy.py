@@ -11,14 +11,10 @@ from typing import Any
 import numpy as np
 
 from actor.client.acting_session import ActingSession, NoAnswerError
-from actor.sampling.sampler import Sampler
-from actor.stat import ActorCounters
 from common.data import Array, Items, Leaves
 from common.interfaces import FixedAgent
 from common.lanes.lanes import Lanes, Round
-from common.lanes.pace import Pace
 from common.leaves import empty_leaves, pick_lanes, put_leaves
-from common.parts import Parts, row_schema
 from common.wire.acting_payloads import Description
 from common.wire.pb import acting_pb2 as pb
 
@@ -155,23 +151,3 @@ class Telling:
 
     def push(self, items: Items) -> None:
         """Do nothing: there are no rows."""
-
-
-class RemoteSampler:
-    """Steps lanes by a remote policy, as an actor's sampler steps its own; the session says the first lane's seed."""
-
-    def __init__(
-        self, policy: RemotePolicy, lanes: Lanes, counters: ActorCounters, seed: int, pace: Pace | None = None
-    ) -> None:
-        rows = row_schema(lanes.spec)
-        parts = Parts(policy, rows, lanes.spec, lanes.spec, rows, lanes=lanes)
-        self._policy, self._telling = policy, Telling(policy)
-        self._sampler = Sampler(parts, counters, seed, pace, records=self._telling)
-
-    def step(self) -> None:
-        """See ``Sampler.sample_and_push``."""
-        self._sampler.sample_and_push(self._policy, self._telling)
-
-    def act_for(self, seconds: float) -> None:
-        """See ``Sampler.act_for``."""
-        self._sampler.act_for(seconds, self._policy, self._telling)

@@ -48,9 +48,6 @@ class SharedModels(Protocol):
             grpc.RpcError: ``fetch`` failed.
         """
 
-    def remove(self) -> None:
-        """Remove a model of the pool, which nobody needs any more."""
-
 
 class SlotReader:
     """Reads models from a file of slots, which may be replaced by a new file at any time.
@@ -115,9 +112,6 @@ class TrainerModels:
     def get(self, at_least: ModelVersion, max_bytes: int, fetch: Fetch) -> ModelFile | None:
         return self._reader.read(at_least, max_bytes) or fetch()
 
-    def remove(self) -> None:
-        """Do nothing: the trainer's file holds its newest models only."""
-
 
 class NeighbourModels:
     """Slots that the workers of an actor host share: the first worker that needs a newer model fetches it for all.
@@ -169,6 +163,7 @@ class NeighbourModels:
         return fetch()
 
     def remove(self) -> None:
+        """Remove the file, which nobody needs any more."""
         for path in (self._path, self._path.with_suffix(".lock")):
             with suppress(OSError):
                 path.unlink(missing_ok=True)
@@ -223,14 +218,10 @@ def find_shared_models(
     stopped: threading.Event,
     *,
     candidates: bool = False,
-    opponent: ModelVersion | None = None,
 ) -> SharedModels | None:
-    """The models at ``path``: a directory of the workers on this host, or the file of the trainer on this host.
-
-    None if there is no such path, or if it is the trainer's file, which holds no ``opponent``; see ``NeighbourModels``.
-    """
+    """The models at ``path``: a directory of the workers on this host, or the file of the trainer on this host."""
     if path is None:
         return None
     if path.is_dir():
-        return NeighbourModels(path, run_id, stopped, candidates=candidates, opponent=opponent)
-    return TrainerModels(path, run_id) if opponent is None else None
+        return NeighbourModels(path, run_id, stopped, candidates=candidates)
+    return TrainerModels(path, run_id)

@@ -21,9 +21,9 @@ from common.errors import (
     AuthenticationError,
     ConfigError,
     CrossborderError,
-    PluginError,
     ProtocolMismatchError,
     RefusedError,
+    naming_failed_part,
 )
 from common.process.command import Check, run_checks
 from common.wire.address import split_address
@@ -144,12 +144,8 @@ class LearnerVisit(Visit):
             config = config.model_copy(update={"env": config.env.for_actor(self._actor_id)})
         is_own = is_own_host(self._address) and not answer.relayed
         check_names(config, self._trust, is_own_host=is_own, evaluates=self._evaluates)
-        try:
+        with naming_failed_part("the parts cannot be built here"):
             self._build(config, answer.schema)
-        except CrossborderError:
-            raise
-        except Exception as error:
-            raise PluginError(f"the parts cannot be built here: {type(error).__name__}: {error}") from error
         return f"{config.env.target} and {config.agent.target} make {', '.join(map(str, answer.schema.columns))}"
 
     def _build(self, config: ActorConfig, schema: Schema) -> None:

@@ -12,7 +12,7 @@ from actor.client.acting_session import ANSWER_SECONDS, ActingSession, NoAnswerE
 from actor.client.remote_policy import RemotePolicy
 from actor.commands.doctor import QUESTIONS, Visit
 from common.config.remote_config import RemoteConfig
-from common.errors import CrossborderError, LearnerUnreachableError, PluginError
+from common.errors import LearnerUnreachableError, naming_failed_part
 from common.lanes.building import build_lanes
 from common.lanes.lanes import Lanes
 from common.process.command import Check, run_checks
@@ -57,18 +57,15 @@ class ServiceVisit(Visit):
         lanes, description = self._built[0]
         seed, began = self._session.open(lanes.n), time.perf_counter()
         try:
-            lanes.reset(seed)
-            began = time.perf_counter()
-            RemotePolicy(self._session, description, lanes, ANSWER_SECONDS).sample(lanes.observe())
+            with naming_failed_part("the environment cannot be reset"):
+                lanes.reset(seed)
+                began = time.perf_counter()
+                RemotePolicy(self._session, description, lanes, ANSWER_SECONDS).sample(lanes.observe())
         except NoAnswerError as error:
             raise LearnerUnreachableError(
                 f"expected an action within {ANSWER_SECONDS:g} s, found none: a service answers no step while its "
                 "learner is away or holds it back"
             ) from error
-        except CrossborderError:
-            raise
-        except Exception as error:  # A user's environment may raise anything.
-            raise PluginError(f"the environment cannot be reset: {type(error).__name__}: {error}") from error
         return f"came after {1e3 * (time.perf_counter() - began):.1f} ms"
 
     def round_trip(self) -> str:

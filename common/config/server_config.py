@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal, get_args
 
 from pydantic import BeforeValidator, Field, PositiveFloat, PositiveInt
@@ -51,6 +52,11 @@ class TlsConfig(Settings):
         description="The file of the authorities that must have issued each client's certificate, for mutual TLS "
         "(PEM). null: clients need no certificate.",
     )
+
+    @property
+    def files(self) -> list[Path]:
+        """The files that are named."""
+        return [self.certificate, self.key, *([self.client_ca] if self.client_ca else [])]
 
     def check(self) -> None:
         """Check that the files can be read, and that the key belongs to the certificate.

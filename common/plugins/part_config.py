@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import re
 from collections.abc import Mapping, Set
 from typing import Annotated, Any, ClassVar, Final, TypedDict
@@ -226,6 +227,8 @@ class EnvConfig(PluginConfig):
     @classmethod
     def _is_typed(cls, info: dict[str, str]) -> dict[str, str]:
         for key, text in info.items():
+            if not key:
+                raise ValueError("env.info: expected a key of info, found ''")
             parse_type(text, f"env.info.{key}")
         return info
 
@@ -259,6 +262,10 @@ class EnvConfig(PluginConfig):
             wrapper.check(f"{where}.wrappers.{index}", frozenset({"env"}))
 
 
+MAX_VALUES: Final = 1 << 20
+"""The most values that a column of ``env.info`` may have in a row."""
+
+
 def parse_type(text: str, where: str) -> tuple[np.dtype[Any], tuple[int, ...]]:
     """The dtype and the shape that a text such as ``float32[3]`` names.
 
@@ -268,4 +275,7 @@ def parse_type(text: str, where: str) -> tuple[np.dtype[Any], tuple[int, ...]]:
     found = re.fullmatch(r"(bool|u?int(?:8|16|32|64)|float(?:16|32|64))(?:\[(\d+(?:,\s*\d+)*)\])?", text)
     if found is None:
         raise ValueError(f"{where}: expected a type such as bool, float32 or float32[3], found '{text}'")
-    return np.dtype(found[1]), tuple(map(int, found[2].split(","))) if found[2] else ()
+    shape = tuple(map(int, found[2].split(","))) if found[2] else ()
+    if not 1 <= math.prod(shape) <= MAX_VALUES:
+        raise ValueError(f"{where}: expected a type of 1 to {MAX_VALUES} values, found '{text}'")
+    return np.dtype(found[1]), shape

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -72,6 +73,23 @@ class Bucket:
         taken = not self.is_empty()
         self._left -= taken
         return taken
+
+
+class Buckets:
+    """A bucket (see ``Bucket``) for each name, of ``most`` names: then the one that took longest ago is forgotten."""
+
+    def __init__(self, rate: float, size: float, most: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._rate, self._size, self._most, self._clock = rate, size, most, clock
+        self._buckets = OrderedDict[str, Bucket]()
+
+    def take(self, name: str) -> bool:
+        """Take a token of a name's bucket; False if there is none."""
+        if name not in self._buckets:
+            if len(self._buckets) >= self._most:
+                self._buckets.popitem(last=False)
+            self._buckets[name] = Bucket(self._rate, self._size, self._clock)
+        self._buckets.move_to_end(name)
+        return self._buckets[name].take()
 
 
 @dataclass

@@ -25,6 +25,8 @@ CLIENT_VARIABLE = "CROSSBORDER_CLIENT_TOKEN"
 """Of a client of an acting service."""
 UNNAMED = "unnamed"
 """The name of a token that stands alone on its line."""
+WITHOUT_NAME = ("", UNNAMED)
+"""The names of callers without a token, and with a token that has no name: they cannot be told from each other."""
 MAX_NAME = 32
 _SECRET = re.compile(r"[\x21-\x7e]{16,}")
 _NAME = re.compile(rf"(?!\d+(?:\.\d+){{3}}$)[A-Za-z0-9][A-Za-z0-9._-]{{0,{MAX_NAME - 1}}}")

@@ -15,7 +15,7 @@ from common.config.nested import flatten, parse_yaml
 from common.data import Array
 from common.errors import ConfigError
 from common.hints import nearest, nearest_path
-from learner.shared.metrics_file import Row, read_numbers, read_rows
+from learner.records.csv_recorder import Row, read_numbers, read_rows
 
 SCORE: Final = "eval_reward"
 AXES: Final[Mapping[str, str]] = {"opt-steps": "opt_steps", "env-steps": "samples_total", "seconds": "seconds"}

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from common.errors import ConfigError
+from common.errors import CheckpointError, ConfigError
 from common.process.command import Main, Parser, as_path, command_of
 from common.process.standard_streams import answers
 from learner.shared.durable import has_file, locate
@@ -54,6 +54,7 @@ def find_policy(run: Path, checkpoint: str | None) -> tuple[Path, str]:
 
     Raises:
         ConfigError: the user names two checkpoints.
+        CheckpointError: they name none, and the run has saved none yet.
         RunDirectoryError: there is no such directory.
     """
     require_run(run)
@@ -90,7 +91,12 @@ def _split(place: Path, asked: str | None) -> tuple[Path, str]:
 
 def _default_checkpoint(run: Path) -> str:
     """``best``, or ``final`` in a run that has only ``final/``: nothing was evaluated, or ``best/`` was removed."""
-    if locate(run / "best") is not None or locate(run / "final") is None:
+    if locate(run / "best") is not None:
         return "best"
+    if locate(run / "final") is None:
+        raise CheckpointError(
+            f"{run}: expected a policy in best/ or final/, found neither: best/ comes with the first evaluation, "
+            "final/ at the end of training"
+        )
     log.warning("%s has no best/, so the policy at the end of training, final/, is used", run)
     return "final"

@@ -11,7 +11,7 @@ from typing import NamedTuple, NoReturn, Protocol
 import numpy as np
 
 from common.data import Array, Leaves
-from common.errors import CrossborderError, PluginError
+from common.errors import naming_failed_part
 from common.interfaces import EnvSpec
 from common.lanes.lanes import Round
 from common.leaves import capacity_for, empty_leaves, pick_lanes, put_leaves
@@ -159,14 +159,10 @@ class Batcher:
         outcome = self._outcomes.note(steps)
         self._figures.episodes += len(outcome.returns)
         self._figures.return_sum += sum(outcome.returns)
-        try:
+        with naming_failed_part("the policy failed"):
             if self._sink is not None:
                 self._sink.note(steps, outcome)
             return self._sample(steps)
-        except CrossborderError:
-            raise
-        except Exception as error:  # A user's agent may raise anything.
-            raise PluginError(f"the policy failed: {type(error).__name__}: {error}") from error
 
     def _sample(self, steps: ClientSteps) -> Leaves:
         """Choose actions; lanes whose episode has ended get zeros."""

@@ -14,7 +14,7 @@ import numpy as np
 
 from actor.commands.doctor import examine_all
 from common.agents.device import require_device
-from common.errors import ConfigError, CrossborderError, PluginError
+from common.errors import ConfigError, CrossborderError, PluginError, naming_failed_part
 from common.leaves import empty_leaves
 from common.process.command import Check, run_checks
 from common.wire.acting_payloads import tell_leaves
@@ -86,16 +86,12 @@ class ServingHost:
 def _describe(policy: ServedPolicy) -> str:
     """What a policy takes and gives, after it has acted once."""
     obs, begins, lanes = empty_leaves(policy.player.spec.observation_space, 1), np.ones(1, bool), np.zeros(1, np.int64)
-    try:
+    with naming_failed_part("the policy cannot act"):
         policy.player.sample(obs, begins, lanes)
         began = time.perf_counter()
         actions = policy.player.sample(obs, ~begins, lanes)
         seconds = time.perf_counter() - began
         policy.description.write_actions(actions, [1])
-    except CrossborderError:
-        raise
-    except Exception as error:  # A user's agent may raise anything.
-        raise PluginError(f"the policy cannot act: {type(error).__name__}: {error}") from error
     taken, given = map(tell_leaves, policy.description.leaves())
     return (
         f"{policy.name or 'one'} from {policy.source}, opt step {policy.player.opt_steps}: "

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from common.wire.address import is_loopback, name_peer
 from common.wire.owners import is_strangers_peer
-from common.wire.tokens import UNNAMED
+from common.wire.tokens import WITHOUT_NAME
 from crossborder.serving.served_policy import ServedPolicy
 from crossborder.serving.session import Session
 from crossborder.serving.sessions import Sessions
@@ -153,7 +153,7 @@ def _session_row(session: Session, now: float) -> Sequence[object]:
     since = datetime.fromtimestamp(session.opened_at, UTC).strftime("%Y-%m-%d %H:%M:%S")
     silence = _span(now - session.silent_since)
     return (
-        *("" if session.owner in ("", UNNAMED) else session.owner, session.policy.name, session.door),
+        *("" if session.owner in WITHOUT_NAME else session.owner, session.policy.name, session.door),
         *(len(session.lanes), f"{session.last_seq:,}", since),
         f"open, silent for {silence}" if is_connected else f"none for {silence}",
     )

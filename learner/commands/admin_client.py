@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, TypeVar
 
 import grpc
 from google.protobuf.message import Message
@@ -22,6 +22,7 @@ from learner.commands.fleet_table import ActorView, FleetView
 from learner.ingest.cordons import Selection
 
 ANSWER_SECONDS: Final = 5.0
+AnswerT = TypeVar("AnswerT")
 
 
 class AdminTrust(Trust):
@@ -72,21 +73,19 @@ class AdminClient:
             RefusedError: the selection is not valid, or the learner answers no admins.
             CrossborderError: see ``fetch_status``.
         """
-        with self._translating_errors():
-            asked = pb.CordonRequest(actors=pb.ActorSelection(**actors.to_json()))
-            return self._stub.Cordon(asked, timeout=ANSWER_SECONDS).actors
+        return self._order(self._stub.Cordon, pb.CordonRequest, actors).actors
 
     def drain(self, actors: Selection) -> int:
         """Keep new actors out and have the selected actors leave; return how many were told to leave."""
-        with self._translating_errors():
-            asked = pb.DrainRequest(actors=pb.ActorSelection(**actors.to_json()))
-            return self._stub.Drain(asked, timeout=ANSWER_SECONDS).actors
+        return self._order(self._stub.Drain, pb.DrainRequest, actors).actors
 
     def uncordon(self, actors: Selection) -> None:
         """Let the selected actors join again."""
+        self._order(self._stub.Uncordon, pb.UncordonRequest, actors)
+
+    def _order(self, call: Callable[..., AnswerT], request: Callable[..., Message], actors: Selection) -> AnswerT:
         with self._translating_errors():
-            asked = pb.UncordonRequest(actors=pb.ActorSelection(**actors.to_json()))
-            self._stub.Uncordon(asked, timeout=ANSWER_SECONDS)
+            return call(request(actors=pb.ActorSelection(**actors.to_json())), timeout=ANSWER_SECONDS)
 
     @contextmanager
     def _translating_errors(self) -> Iterator[None]:

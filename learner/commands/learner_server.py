@@ -13,7 +13,7 @@ from actor.manager import ACTOR
 from common.config.run_config import RunConfig
 from common.process.command import Parser, at_least
 from common.process.signals import StopSignals
-from learner.commands import server_orders, server_set_best_aside, server_status
+from learner.commands import server_orders, server_status
 from learner.commands.standby import SERVER, keep_running
 from learner.commands.training_command import (
     add_origin,
@@ -39,8 +39,8 @@ COMMANDS: Final = {
     "uncordon": ("let actors join again from a host", server_orders.uncordon_parser, server_orders.uncordon),
     "set-best-aside": (
         "take back a wrong score, by which a policy became the best one",
-        server_set_best_aside.parser,
-        server_set_best_aside.main,
+        server_orders.aside_parser,
+        server_orders.set_aside,
     ),
 }
 """By name, what a command does, its options and its function."""

@@ -1,4 +1,7 @@
-"""``learner-server ratio``, ``cordon``, ``drain`` and ``uncordon``: an admin's orders to a learner that runs."""
+"""``learner-server ratio``, ``cordon``, ``drain``, ``uncordon`` and ``set-best-aside``: orders to a run from outside.
+
+An admin gives the first four to a learner that runs; the last one works on the run's directory.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,12 @@ import argparse
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from common.errors import ConfigError, CrossborderError
+from common.errors import CheckpointError, ConfigError, CrossborderError
 from common.process.clocks import Deadline
-from common.process.command import Parser, at_least, command_of, positive, service_of
+from common.process.command import Parser, as_path, at_least, command_of, positive, service_of
 from common.process.signals import StopSignals
 from common.process.standard_streams import answers
 from common.wire.endpoints import split_addresses
@@ -57,6 +61,13 @@ _UNCORDON_EXAMPLES: Final = """\
 
 Actors that wait join within seconds. Only `uncordon --all` ends a cordon of --all.
 """
+_ASIDE_EXAMPLES: Final = """\
+  learner-server set-best-aside --run runs/cartpole-20250101-120000-1a2b
+  learner-server set-best-aside --run runs/cartpole && learner-server --resume runs/cartpole    if the run has ended
+
+best/ becomes best-OPT_STEPS/, and the next score of the run is its best score. The run may go on meanwhile. If the
+score has ended it (trainer.target_score), --resume goes on. audit.jsonl of the run gets a line.
+"""
 
 
 def ratio_parser() -> Parser:
@@ -85,6 +96,15 @@ def drain_parser() -> Parser:
 def uncordon_parser() -> Parser:
     """The options of ``learner-server uncordon``."""
     return _make_parser("uncordon", "lets actors that were cordoned or drained join again", _UNCORDON_EXAMPLES)
+
+
+def aside_parser() -> Parser:
+    """The options of ``learner-server set-best-aside``."""
+    name = "learner-server set-best-aside"
+    purpose = "takes back a wrong score, by which a policy became the best one of its run"
+    made = Parser(name, f"{name}: {purpose}.", _ASIDE_EXAMPLES, level="WARNING")
+    made.add_value("--run", "DIR", "the run's directory, on this host", as_path, is_required=True)
+    return made
 
 
 def _make_parser(command: str, purpose: str, examples: str, *, selects: bool = True) -> Parser:
@@ -151,6 +171,22 @@ def _uncordon(arguments: argparse.Namespace) -> None:
     answers().write(f"uncordoned: {actors}; still cordoned: {left}\n")
 
 
+def _set_aside(arguments: argparse.Namespace) -> None:
+    from learner.ingest.audit import AuditLog
+    from learner.storage.checkpoint import read_best, set_best_aside
+
+    run: Path = arguments.run
+    best = read_best(run)
+    if best is None:
+        raise CheckpointError(f"{run}: expected a run with a policy in best/, found none that can be read")
+    kept = set_best_aside(run, best)
+    AuditLog(run / "audit.jsonl").note("best", "set aside", opt_steps=best.opt_steps, score=best.score, kept=kept.name)
+    answers().write(
+        f"best/ of opt step {best.opt_steps} with the score {best.score:g} is {kept.name}/ now; the next score is the "
+        "best one\n"
+    )
+
+
 def selection_of(arguments: argparse.Namespace) -> Selection:
     """The actors that the options name.
 
@@ -187,3 +223,4 @@ set_ratio = command_of(ratio_parser, _set_ratio)
 cordon = command_of(cordon_parser, _cordon)
 drain = service_of(drain_parser, _drain)
 uncordon = command_of(uncordon_parser, _uncordon)
+set_aside = command_of(aside_parser, _set_aside)

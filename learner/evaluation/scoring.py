@@ -23,6 +23,7 @@ from common.interfaces import Agent, Evaluation, Evaluator
 from common.lanes.lanes import Busy
 from common.lanes.watched_envs import EvaluationAbandoned
 from common.process.clocks import Deadline
+from common.process.log import LogThrottle
 from learner.shared.control import ControlBlock
 from learner.storage.checkpoint import Checkpoints
 from learner.storage.training_state import Moment
@@ -231,6 +232,7 @@ CANDIDATES: Final = "candidates"
 SCORE: Final = "score.json"
 """The newest score, as ingest writes it in the run's shared directory."""
 LISTEN_SECONDS: Final = 0.05
+UNREAD_LOGGED_EVERY: Final = 60.0
 
 
 class ActorScoring(CandidateScoring):
@@ -262,6 +264,7 @@ class ActorScoring(CandidateScoring):
         super().__init__(checkpoints)
         self._score, self._control, self._publish = shared / SCORE, control, publish
         self._incarnation, self._seen = incarnation, control.scores
+        self._unread_log = LogThrottle(UNREAD_LOGGED_EVERY)
 
     def _hand_over(self, moment: Moment) -> None:
         self._publish(moment.opt_steps)
@@ -280,9 +283,16 @@ class ActorScoring(CandidateScoring):
         written = self._control.scores
         if written == self._seen or self._running is None:
             return None
-        self._seen = written
-        score: dict[str, Any] = parse_json(self._score.read_text())
-        if (score["incarnation"], score["opt_steps"]) != (self._incarnation, self._running.opt_steps):
+        try:
+            score: dict[str, Any] = parse_json(self._score.read_text())
+            is_awaited = (score["incarnation"], score["opt_steps"]) == (self._incarnation, self._running.opt_steps)
+            finished = FinishedEvaluation(self._running, Evaluation(score["score"], score["record"]), score["seconds"])
+        except (OSError, ValueError, LookupError, TypeError) as error:  # Ingest keeps the score, and writes the next.
+            if (missed := self._unread_log.due()) is not None:
+                log.warning("%s cannot be read (%s; %d more); it is read again", self._score, error, missed)
             return None
-        moment, self._running = self._running, None
-        return FinishedEvaluation(moment, Evaluation(score["score"], score["record"]), score["seconds"])
+        self._seen = written
+        if not is_awaited:
+            return None
+        self._running = None
+        return finished

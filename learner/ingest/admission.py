@@ -167,8 +167,7 @@ class Admission(grpc.aio.ServerInterceptor):
         try:
             self.note_stranger(method, context.peer())
         except OverLimitError as error:
-            code, name = status_of(error)
-            await context.abort(code, str(error), ((ERROR_KEY, name),))
+            await refuse(context, error, is_logged=False)
         await context.abort(grpc.StatusCode.UNAUTHENTICATED, str(unauthenticated))
 
     def note_stranger(self, method: str, peer: str) -> None:
@@ -201,8 +200,7 @@ class Admission(grpc.aio.ServerInterceptor):
             await refuse(context, refused)
         except CordonedError as error:
             # The actor asks again every few seconds while the cordon is in force, so these refusals are not logged.
-            code, name = status_of(error)
-            await context.abort(code, str(error), ((ERROR_KEY, name),))
+            await refuse(context, error, is_logged=False)
         except CrossborderError as error:
             self.note_refusal(caller, error)
             await refuse(context, error)

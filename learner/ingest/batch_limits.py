@@ -16,6 +16,7 @@ from typing import Final
 from common.config.actor_config import MAX_BATCH_ROWS
 from common.config.run_config import RunConfig
 from common.depth import parse_json
+from common.errors import RunDirectoryError
 from common.wire.pb import crossborder_pb2 as pb
 from learner.shared.durable import replace_text
 
@@ -32,6 +33,10 @@ class BatchLimits:
         directory: of the run's shared files.
         present: the limits that actors are told from now on.
         capacity: of the replay. A run whose replay was lost may go on with a smaller one, which takes no larger batch.
+
+    Raises:
+        RunDirectoryError: the file cannot be read.
+        OSError: it cannot be written.
     """
 
     def __init__(self, directory: Path, present: pb.Limits, capacity: int) -> None:
@@ -66,6 +71,8 @@ def _read(path: Path) -> Mapping[str, int]:
     try:
         found = parse_json(path.read_text())
         return {name: int(found[name]) for name in _KEPT}
+    except OSError as error:
+        raise RunDirectoryError(f"{path}: cannot be read: {error.strerror}") from error
     except (ValueError, LookupError, TypeError) as error:
         log.warning(
             "%s is damaged (%s); actors that were told larger limits than the present limits may end", path, error

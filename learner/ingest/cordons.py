@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from common.depth import parse_json
-from common.errors import CrossborderError
+from common.errors import CrossborderError, RunDirectoryError
 from learner.shared.durable import naming_write_errors, replace_text
 
 log = logging.getLogger(__name__)
@@ -107,6 +107,8 @@ def _read(path: Path) -> tuple[Selection, Selection]:
     try:
         found = parse_json(path.read_text())
         return Selection.from_json(found["cordoned"]), Selection.from_json(found["drained"])
+    except OSError as error:
+        raise RunDirectoryError(f"{path}: cannot be read: {error.strerror}") from error
     except (ValueError, LookupError, TypeError) as error:
         log.error("%s is damaged (%s): no actor and no host is cordoned any more", path, error)
         return NOBODY, NOBODY

@@ -19,10 +19,8 @@ from common.settings import HomePath, Settings
 from common.shared.slots import ModelSlots
 from common.wire.rpc import NotJoinedError
 from learner.ingest.batch_limits import BatchLimits, present_limits
-from learner.ingest.batch_shares import BatchShares
-from learner.ingest.batch_traces import BatchTraces
 from learner.ingest.cordons import Cordons
-from learner.ingest.fleet_rates import FleetRates
+from learner.ingest.fair_turns import BatchShares
 from learner.ingest.leading import Leading
 from learner.ingest.limits import AddressIds, ModelRepeats, Shares
 from learner.ingest.model_answers import KEPT_MODELS, ModelAnswer, ModelAnswers
@@ -40,6 +38,7 @@ from learner.replay.writer import ReplayWriter
 from learner.shared.actor_table import ActorState, map_actor_table
 from learner.shared.bell import Bell
 from learner.shared.control import ControlBlock
+from learner.shared.followed_batch import BatchTraces
 from learner.shared.mirror_block import MirrorBlock
 
 log = logging.getLogger(__name__)
@@ -132,7 +131,7 @@ class IngestCore:
         # 1. What an actor is told when it joins.
         self.config, self.run_id = config, boot.run_id
         self._actor_config_json = config.actor_part().to_json()
-        self._own_config_json = {i: config.part_of(i).to_json() for i in config.overrides}
+        self._own_config_json: dict[int | None, str] = {i: config.part_of(i).to_json() for i in config.overrides}
         self.schema = Schema.from_json(boot.columns)
         # 2. What the trainer and the mirror share with ingest.
         self.control = ControlBlock.open(directory)
@@ -168,7 +167,7 @@ class IngestCore:
         self.pool = PoolAnswers.of(config, directory.parent)
         """The earlier models that play as opponents; None if nobody plays against them."""
         # 7. What metrics, the log and traces show.
-        self.counts, self.fleet_rates, self.traces = IngestCounts(), FleetRates(), BatchTraces(directory)
+        self.counts, self.traces = IngestCounts(), BatchTraces(directory)
         self.env_error_log = LogThrottle(ENV_ERRORS_LOGGED_EVERY)
         self.unfinished_log = LogThrottle(UNFINISHED_LOGGED_EVERY)
 
@@ -204,8 +203,7 @@ class IngestCore:
 
     def config_json_of(self, actor_id: int | None) -> str:
         """The part of the configuration that this actor gets; None: the part of actors without own parameters."""
-        own = None if actor_id is None else self._own_config_json.get(actor_id)
-        return own or self._actor_config_json
+        return self._own_config_json.get(actor_id, self._actor_config_json)
 
     def evaluates(self, row: int) -> bool:
         """Whether the actor in this row of the actor table scores candidates and records no steps."""
@@ -282,7 +280,6 @@ class IngestCore:
         for actor_id in self.registry.forget_idle():
             log.warning("actor %d has joined and opened no stream in time; its id is free again", actor_id)
         self.publish_totals()
-        self.fleet_rates.tick(self.registry.online_rows)
         self.answers.note_newest()
         if self.pool is not None:
             self.pool.tick()

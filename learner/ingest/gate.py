@@ -23,7 +23,7 @@ from common.wire.rpc import NOT_AUTHENTICATED
 from common.wire.tokens import (
     ACTOR_VARIABLE,
     ADMIN_VARIABLE,
-    UNNAMED,
+    WITHOUT_NAME,
     Token,
     TokenSource,
     bearer,
@@ -74,7 +74,7 @@ class Caller:
     @property
     def account(self) -> str:
         """The name under which limits count the call: the token's name; without a name, the address."""
-        return self.name if self.name not in ("", UNNAMED) else peer_address(self.peer)
+        return peer_address(self.peer) if self.name in WITHOUT_NAME else self.name
 
     def facts(self) -> dict[str, str]:
         """The facts about the call that the audit log records."""

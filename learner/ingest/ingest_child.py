@@ -96,7 +96,8 @@ async def serve(boot: IngestBoot) -> None:
     gate = Gate.of(config)
     admission = Admission(gate, limits, core.counts, audit, handshake_seconds=seconds, waiting=waiting)
     events = _TrainerEvents(core, bell, servicer)
-    metrics = listen_at_first(boot.metrics_ports, partial(MetricsServer, IngestCollector(core), boot.config.metrics))
+    collector = IngestCollector(core)
+    metrics = listen_at_first(boot.metrics_ports, partial(MetricsServer, collector, boot.config.metrics))
     # There is room for the largest batches that the run has ever allowed.
     roomy = config.model_copy(update={"max_message_bytes": core.batch_limits.largest.max_message_bytes})
     server = grpc.aio.server(interceptors=[admission], options=server_options(roomy, descriptors))
@@ -108,6 +109,7 @@ async def serve(boot: IngestBoot) -> None:
 
     def tick() -> None:
         core.tick()
+        collector.tick()
         admission.tick()
         watch.tick()
 

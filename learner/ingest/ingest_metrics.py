@@ -9,7 +9,7 @@ from prometheus_client.registry import Collector
 
 from common.data import Array
 from learner.ingest.core import IngestCore
-from learner.ingest.fleet_metrics import COUNTED, NAMES, figures_of, fleet_metrics
+from learner.ingest.fleet_metrics import COUNTED, NAMES, FleetRates, figures_of, fleet_metrics
 from learner.records.exposition import certificate_expiry, counter, counters, gauge, gauges, rank_info
 from learner.shared.actor_table import ActorState, plain_values
 
@@ -24,7 +24,11 @@ class IngestCollector(Collector):
     """
 
     def __init__(self, core: IngestCore) -> None:
-        self._core = core
+        self._core, self._rates = core, FleetRates()
+
+    def tick(self) -> None:
+        """Look how fast the figures of actors grow; called a few times a second."""
+        self._rates.tick(self._core.registry.online_rows)
 
     def collect(self) -> Iterable[Metric]:
         yield from self._items()
@@ -33,7 +37,7 @@ class IngestCollector(Collector):
         yield from self._fleet()
         yield self._certificates()
         rows = self._core.registry.present_rows()
-        yield from fleet_metrics(self._core, rows)
+        yield from fleet_metrics(self._core, rows, self._rates.rates)
         if self._core.config.shows_each_actor:
             yield from _by_actor(self._core, rows)
 

@@ -9,7 +9,7 @@ from common.errors import ProtocolMismatchError, RefusedError
 from common.wire.codec import schema_to_pb
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.rpc import PROTOCOL_VERSION, StoppingError, SupersededError, version_to_pb
-from common.wire.tokens import UNNAMED
+from common.wire.tokens import WITHOUT_NAME
 from learner.ingest.cordons import CordonedError
 from learner.ingest.core import IngestCore
 from learner.ingest.registry import TooManyActorsError
@@ -18,8 +18,6 @@ from learner.shared.actor_table import cut_host
 MAX_HOST, MAX_VERSION = 255, 32
 """The most characters, as the .proto says."""
 _MARKUP: Final = frozenset("<>&\"'")
-_WITHOUT_NAME: Final = ("", UNNAMED)
-"""The names of callers without a token, and with a token that has no name: they cannot be told from each other."""
 
 
 def require_open(core: IngestCore, request: pb.JoinRequest) -> None:
@@ -158,7 +156,7 @@ def _require_admissible(core: IngestCore, request: pb.JoinRequest, name: str, *,
             "evaluates: this learner asks no actor to score models (evaluator.process: actor, trainer.eval_interval)"
         )
     listed = core.config.server.evaluating_names
-    if request.evaluates and name not in (_WITHOUT_NAME if listed is None else listed):
+    if request.evaluates and name not in (WITHOUT_NAME if listed is None else listed):
         raise RefusedError(
             f"evaluates: expected a token of {' or '.join(listed or ()) or 'nobody'} (server.evaluating_names), "
             f"found one of '{name}'; a score decides which policy is the best, so the learner's configuration names "

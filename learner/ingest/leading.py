@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from common.errors import RunDirectoryError
+from common.wire.watched import stamp_of
 from learner.shared.actor_table import N_ROWS
 from learner.shared.rank_table import FILE, RankTable
 
@@ -45,8 +46,8 @@ class Leading:
         self._shared, self._clock = shared, clock
         self.rank, self.n_ranks = rank, n_ranks
         self._table: RankTable | None = None
-        self._read_at: tuple[int, int] | None = None
-        """The inode and the time of the file that was read."""
+        self._stamp: tuple[int, int, int] | None = None
+        """Of the file that was read."""
         self._recent = deque[tuple[float, int]](maxlen=N_ROWS)
         """When an actor came and to which rank it went, in the last ``SETTLE_SECONDS``."""
         self.led = 0
@@ -85,13 +86,13 @@ class Leading:
         if self.n_ranks == 1:
             return None
         try:
-            found = (self._shared / FILE).stat()
-            if (found.st_ino, found.st_mtime_ns) != self._read_at:
+            stamp = stamp_of(self._shared / FILE)
+            if stamp != self._stamp:
                 table = RankTable.open(self._shared)
                 fits = (table.rank, len(table.addresses)) == (self.rank, self.n_ranks)
                 self._table = table if fits else None
                 self._recent.clear()
-                self._read_at = found.st_ino, found.st_mtime_ns
+                self._stamp = stamp
         except (OSError, RunDirectoryError):  # The file is not there yet, or is being replaced at this moment.
             return None
         return self._table

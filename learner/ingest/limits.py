@@ -18,9 +18,9 @@ from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 
 from common.data import ModelVersion
-from common.process.clocks import Bucket
+from common.process.clocks import Bucket, Buckets
 from common.wire.address import peer_address
-from common.wire.tokens import UNNAMED
+from common.wire.tokens import WITHOUT_NAME
 from learner.ingest.gate import ACTOR_METHODS, CLIENT_METHODS, HEALTH_METHODS, Caller
 from learner.ingest.refusals import IngestCounts, OverLimitError
 
@@ -89,19 +89,20 @@ class CallLimits:
         may_share_address: bool,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._counts, self._clock = counts, clock
+        self._counts = counts
         self._max_calls, joins_at_once = CALLS_PER_ACTOR * fleet, 2 * fleet
         self._joins = Bucket(JOINS_PER_SECOND, joins_at_once, clock)
         if may_share_address:
             self._max_account_calls = self._max_calls
-            self._account_rate = JOINS_PER_SECOND, joins_at_once
+            account_rate: tuple[float, float] = JOINS_PER_SECOND, joins_at_once
         else:
             self._max_account_calls = ACCOUNT_CALLS_PER_ACTOR * fleet
-            self._account_rate = ACCOUNT_JOINS_PER_SECOND, fleet
+            account_rate = ACCOUNT_JOINS_PER_SECOND, fleet
         self._health_places, self._admin_places = YieldingPlaces(HEALTH_CALLS), YieldingPlaces(ADMIN_CALLS)
         self._open = Counter[str]()
         """By account, its open calls; without accounts that have none."""
-        self._account_joins, self._failures = OrderedDict[str, Bucket](), OrderedDict[str, Bucket]()
+        self._account_joins = Buckets(*account_rate, MAX_ACCOUNTS, clock)
+        self._failures = Buckets(FAILURES_PER_SECOND, FAILURES_AT_ONCE, MAX_ACCOUNTS, clock)
 
     @contextmanager
     def call(self, caller: Caller, end: Callable[[OverLimitError], None]) -> Iterator[None]:
@@ -143,8 +144,7 @@ class CallLimits:
         Raises:
             OverLimitError: there are too many joins, of this account or of all accounts.
         """
-        bucket = self._find_bucket(self._account_joins, caller.account, *self._account_rate)
-        self._require(bucket.take(), "address_joins")
+        self._require(self._account_joins.take(caller.account), "address_joins")
         self._require(self._joins.take(), "joins")
 
     def count_failure(self, peer: str) -> None:
@@ -153,8 +153,7 @@ class CallLimits:
         Raises:
             OverLimitError: there are too many such calls from the peer's address.
         """
-        bucket = self._find_bucket(self._failures, peer_address(peer), FAILURES_PER_SECOND, FAILURES_AT_ONCE)
-        self._require(bucket.take(), "address_failures")
+        self._require(self._failures.take(peer_address(peer)), "address_failures")
 
     def count_refusal(self, limit: str) -> OverLimitError:
         """Count a call that is refused for a limit of ``CALL_LIMITS``; return the error to raise."""
@@ -164,15 +163,6 @@ class CallLimits:
     def _require(self, within: bool, limit: str) -> None:
         if not within:
             raise self.count_refusal(limit)
-
-    def _find_bucket(self, known: OrderedDict[str, Bucket], account: str, rate: float, at_once: float) -> Bucket:
-        """Find or make the account's bucket; beyond ``MAX_ACCOUNTS``, forget the account that called longest ago."""
-        if account not in known:
-            if len(known) >= MAX_ACCOUNTS:
-                known.popitem(last=False)
-            known[account] = Bucket(rate, at_once, self._clock)
-        known.move_to_end(account)
-        return known[account]
 
 
 class AddressIds:
@@ -300,7 +290,7 @@ class Shares:
 
 def holder_of(row: int, name: str) -> Hashable:
     """Who has one share: all actors with tokens of a name together, and each actor without a name for itself."""
-    return name if name not in ("", UNNAMED) else row
+    return row if name in WITHOUT_NAME else name
 
 
 class ModelRepeats:

@@ -108,10 +108,11 @@ def message_of(error: CrossborderError) -> str:
     return text if left_out <= 0 else f"{text[:MOST_TOLD]} ({left_out} more characters)"
 
 
-async def refuse(context: Context, error: CrossborderError) -> NoReturn:
+async def refuse(context: Context, error: CrossborderError, *, is_logged: bool = True) -> NoReturn:
     """End a call with the status, the message and the name of an error."""
     (code, name), message = status_of(error), message_of(error)
-    log.warning("%s: %s", name, message)
+    if is_logged:
+        log.warning("%s: %s", name, message)
     await context.abort(code, message, ((ERROR_KEY, name),))
     raise AssertionError("abort returned")
 

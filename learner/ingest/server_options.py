@@ -125,7 +125,7 @@ def server_credentials(tls: TlsConfig) -> grpc.ServerCredentials:
     # gRPC calls ``changed`` on its own threads, before each handshake; the event loop never calls it. If two handshakes
     # begin while the files change, one may still get the former pair, which is still valid. While only one file has
     # been replaced, certificate and key do not fit each other: ``read`` refuses, and the former pair stays in use.
-    watched = Watched([tls.certificate, tls.key, *([tls.client_ca] if tls.client_ca else [])], read)
+    watched = Watched(tls.files, read)
     last = watched.get()
 
     def changed() -> Any:  # None means no change; the type stubs do not know that.

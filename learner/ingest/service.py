@@ -58,8 +58,6 @@ class ActorStream:
         """Whether the replay ratio holds the next acknowledgement back."""
         self.row: int | None = None
         """The actor's row of the actor table; None before its first request."""
-        self.evaluates = False
-        """Whether the actor scores candidates."""
         self._told_to_stop_at: float | None = None
         self._told_pool: pb.Pool | None = None
         self.awake = asyncio.Event()
@@ -76,7 +74,7 @@ class ActorStream:
             if stop and self._told_to_stop_at is None:
                 self._told_to_stop_at = time.monotonic()
             self._acked = max(self._acked, self._find_acknowledged(acked_seq or 0))
-            newest = self._core.newest(candidate=self.evaluates)
+            newest = self._core.newest(candidate=self.row is not None and self._core.evaluates(self.row))
             response = pb.PushItemsResponse(
                 acked_seq=self._acked,
                 newest=version_to_pb(newest),
@@ -216,7 +214,7 @@ class LearnerServicer(pb_grpc.LearnerServiceServicer):
                 if row is None:
                     row = stream.row = self._core.row_of(request.head.incarnation)
                     self._require_not_held(row, request)
-                    self._newest[row], stream.evaluates = stream, self._core.evaluates(row)
+                    self._newest[row] = stream
                     self._core.registry.set_state(row, ActorState.ONLINE)
                 elif self._newest.get(row) is not stream:
                     # An actor opens a stream after its earlier one is broken, and hears nothing of that one any more.

@@ -89,7 +89,7 @@ class Learner:
         scoring: Scoring,
         records: RunRecords,
         checkpoints: Checkpoints,
-        checkpointer: Checkpointer | None = None,
+        checkpointer: Checkpointer,
         publish: Publish = publish_to_nobody,
         life: Life,
     ) -> None:
@@ -216,8 +216,7 @@ class Learner:
         put_signals_back(time.monotonic())
         self._collect(wait=False)
         self._check_callbacks()
-        if self._checkpointer is not None:
-            self._checkpointer.tick(self._moment())
+        self._checkpointer.tick(self._moment())
         self._check_budget()
 
     def _check_callbacks(self) -> None:
@@ -265,9 +264,7 @@ class Learner:
             if not self.scoring.needs_actors:
                 self._score_last()
         finally:
-            is_kept = (
-                self._records.has_diverged or self._checkpointer is None or self._checkpointer.finish(self._moment())
-            )
+            is_kept = self._records.has_diverged or self._checkpointer.finish(self._moment())
         if not is_kept:
             raise CheckpointError(
                 f"opt step {self.opt_steps}: final/ is saved, but not the last checkpoint, as the log says; --resume "

@@ -5,13 +5,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from typing import Final
 
 from common.errors import CrossborderError, RankLostError, TakenOverError
 from learner.storage.training_state import Moment
-
-BIRTH: Final = Moment(0, 0, 0.0)
-"""The moment at which a new run with an empty replay begins."""
 
 
 class Life:
@@ -27,7 +23,7 @@ class Life:
 
     def __init__(
         self,
-        began: Moment = BIRTH,
+        began: Moment,
         best_score: float = -math.inf,
         *,
         elsewhere: Callable[[], int] | None = None,
@@ -35,7 +31,7 @@ class Life:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.began, self.best_score, self.clock = began, best_score, clock
-        self.elsewhere = elsewhere or int  # ``int()`` is 0.
+        self.elsewhere = elsewhere or (lambda: 0)
         self.failure: CrossborderError | None = None
         """Why a part of the system cannot go on; None while all parts can."""
         self.is_followed = False

@@ -31,8 +31,7 @@ class OfflineTrainer(Opened):
 
     Args:
         config: checked already.
-        dataset: ``minari:ID``, a Minari dataset's directory, or an earlier run's directory; None uses the replay of
-            ``origin``, or that of the run that is resumed.
+        dataset: see ``open_dataset``; None uses the replay of ``origin``, or that of the run that is resumed.
         console: shows the progress of loading if it is a terminal; None logs plain lines.
         resume: resume the run in ``run_dir``, if there is one; it has its rows already, unless they were lost.
         origin: where a new run begins from.

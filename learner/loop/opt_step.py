@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from typing import Final
 
 from common.data import Record
@@ -29,7 +29,7 @@ class OptStep:
         agent: learns.
         buffer: the agent draws from it.
         computing: a context in which each ``opt`` runs, such as a precision.
-        explain: when ``opt`` has raised, says which rows it had drawn; None says nothing.
+        explain: when ``opt`` has raised, says which rows it had drawn.
         after: called after each ``opt``, before the agent is scored, saved or published.
         clock: seconds, monotonic.
     """
@@ -39,13 +39,13 @@ class OptStep:
         agent: Agent,
         buffer: ReplayBuffer,
         *,
-        computing: AbstractContextManager[object] | None = None,
-        explain: Callable[[], str] | None = None,
+        computing: AbstractContextManager[object],
+        explain: Callable[[], str],
         after: Callable[[], None] = do_nothing,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.agent, self.buffer = agent, buffer
-        self._computing, self._explain, self._after, self._clock = computing or nullcontext(), explain, after, clock
+        self._computing, self._explain, self._after, self._clock = computing, explain, after, clock
         self.seconds = 0.0
         """Seconds that opt steps have taken in this life of the run."""
         self._ended_at: float | None = None
@@ -73,10 +73,9 @@ class OptStep:
         except RankLostError:  # The rows of the batch are not its cause.
             raise
         except Exception as error:
-            if self._explain is not None:
-                explanation = self._explain()
-                log.error("opt step %d failed (%s: %s): %s", number, type(error).__name__, error, explanation)
-                error.add_note(explanation)
+            explanation = self._explain()
+            log.error("opt step %d failed (%s: %s): %s", number, type(error).__name__, error, explanation)
+            error.add_note(explanation)
             raise
         if record is None:
             self._note_in_vain(reason)

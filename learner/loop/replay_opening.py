@@ -145,9 +145,10 @@ def build_view(schema: Schema, config: RunConfig, newest_model: Callable[[], int
     view = named.build(optional=given)
     if not isinstance(view, View):
         raise PluginError(f"replay.view.target: expected a crossborder.View, found {type(view).__name__}")
-    if view.crosses_episodes and view.steps > config.replay.capacity:
+    needed = view.steps if view.crosses_episodes else view.reach
+    if needed > config.replay.capacity:
         raise ConfigError(
-            f"replay.capacity: expected at least {view.steps} rows, for a draw of replay.view, found "
+            f"replay.capacity: expected at least {needed} rows, for a draw of replay.view, found "
             f"{config.replay.capacity}"
         )
     half_age = config.replay.half_age

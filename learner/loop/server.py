@@ -2,8 +2,8 @@
 
 Start-up (``LearnerServer.__init__``), each step after the one before:
     1. the run directory is made, or found to resume, and locked; the process that mirrors it is started
-    2. the agent is built and the schema of the rows found
-    3. shared memory is made or opened: replay, control block, model slots
+    2. the agent is built, the schema of the rows found, and the replay made or opened
+    3. the other memory that ingest shares is made or opened, such as the control block and the model slots
     4. the state of the run is restored, the resolved configuration written, the evaluator's process started; the mirror
        is claimed, and the run is mirrored from now on
     5. the first model is published; ingest is started and listens; /metrics is served; ``endpoints.json`` is written

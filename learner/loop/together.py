@@ -1,23 +1,26 @@
 """Training with several ranks: the same agent on all of them, and the loop in which they take each opt step together.
 
 Each rank is a complete learner host, with its own actors, ingest and shard of the replay. The ranks agree in each turn
-of the loop (``learner.ranks.turns``), and average their gradients in each opt step (``common.agents.averaging``).
+of the loop (``learner.ranks.turns``), and average their gradients in each opt step (``common.agents.averaging``). Each
+also tells its ingest where all ranks listen and how many actors each has, so that new actors go to ranks with fewer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import socket
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
 import torch
 
 from common.interfaces import Agent, ReplayBuffer
+from common.wire.address import join_address, split_address
 from learner.loop.intake import Intake
 from learner.loop.learner import Learner, Outcome
 from learner.loop.opt_traces import OptTraces
 from learner.models.publisher import ModelPublisher
-from learner.ranks.addresses import ActorCounts, share_addresses
 from learner.ranks.agent_state import compute_checksum, find_statistics, share_agent, share_statistics
 from learner.ranks.beginning import Beginning, begin_in_order
 from learner.ranks.group import Group
@@ -25,10 +28,13 @@ from learner.ranks.shard import ShardBuffer, share_updates
 from learner.ranks.turns import FAILED, GOES_ON, Measured, Turns
 from learner.replay.prioritized import PrioritizedReplay
 from learner.shared.control import ControlBlock
+from learner.shared.rank_table import RankTable
 from learner.storage.training_state import Moment
 
 OUTCOMES: Final = tuple(Outcome)
 """A rank sends an outcome to the others as its place in this tuple, counted from 1."""
+ADDRESS_BYTES: Final = 300
+SHARE_SECONDS: Final = 1.0
 
 
 class Together:
@@ -163,3 +169,38 @@ class Together:
             self._opt_steps = self._learner.opt_steps
             self._checksum = compute_checksum(self._learner.agent, self._opt_steps)
         return Measured(self._opt_steps, self._checksum, self._shard.inserted, self._control.actors_present)
+
+
+def share_addresses(group: Group, address: str, shared: Path) -> RankTable:
+    """Exchange the addresses of all ranks, and write them for ingest.
+
+    Raises:
+        RankLostError: a rank has ended.
+        RunDirectoryError: the table cannot be written.
+    """
+    host, port = split_address(address)
+    if host in ("0.0.0.0", "::"):  # noqa: S104 - compared, not bound
+        host = socket.gethostname()
+    own = join_address(host, port)
+    addresses = [data.decode() for data in group.gather(own.encode(), ADDRESS_BYTES)]
+    return RankTable.create(shared, group.place.rank, addresses)
+
+
+class ActorCounts:
+    """Tells ingest how many actors each rank has, about once a second.
+
+    Args:
+        table: shared with ingest.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(self, table: RankTable, clock: Callable[[], float] = time.monotonic) -> None:
+        self._table, self._clock = table, clock
+        self._next_at = clock()
+
+    def share(self, actors: Sequence[float]) -> None:
+        """Write the number of actors of each rank; no numbers before the first exchange."""
+        now = self._clock()
+        if now >= self._next_at and actors:
+            self._next_at = now + SHARE_SECONDS
+            self._table.actors[:] = actors

@@ -7,6 +7,7 @@ only reads it; in turns the trainer does both.
 
 from __future__ import annotations
 
+import logging
 import re
 import time
 from collections.abc import Callable
@@ -17,9 +18,13 @@ from typing import Final
 from common.config.pool_config import POOL, PoolConfig, has_pool
 from common.config.run_config import RunConfig
 from common.data import ModelVersion
+from common.errors import RunDirectoryError
+from common.process.log import LogThrottle
 from learner.models.games import Games, prefer_losses
 from learner.shared.durable import replace_bytes
 
+log = logging.getLogger(__name__)
+UNREAD_LOGGED_EVERY: Final = 60.0
 GAMES: Final = "games.json"
 """The name of the file in it that has the results of games."""
 _NAME: Final = re.compile(r"(0|[1-9][0-9]{0,18})-(0|[1-9][0-9]{0,18})\.safetensors")
@@ -46,6 +51,7 @@ class Pool:
         self._versions: list[ModelVersion] = []
         self._listed_at: int | None = None
         self._read_at: int | None = None
+        self._unread_log = LogThrottle(UNREAD_LOGGED_EVERY)
 
     @classmethod
     def of(cls, config: RunConfig, run_dir: Path) -> Pool | None:
@@ -126,10 +132,15 @@ class Pool:
             self.games.save()
 
     def record(self) -> dict[str, float]:
-        """The keys of records, from ``games.json`` if another process writes it."""
+        """The keys of records, from ``games.json`` if another process writes it and it can be read."""
         if not self.games.has_changed:
-            with suppress(FileNotFoundError):
+            try:
                 written_at = (self._directory / GAMES).stat().st_mtime_ns
                 if written_at != self._read_at:
                     self.games, self._read_at = Games(self._directory / GAMES), written_at
+            except FileNotFoundError:
+                pass  # No game has ended yet.
+            except (OSError, RunDirectoryError) as error:
+                if (missed := self._unread_log.due()) is not None:
+                    log.warning("%s (%d more); records have the results of games as they were", error, missed)
         return self.games.record()

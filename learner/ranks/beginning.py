@@ -15,7 +15,7 @@ from common.errors import RunDirectoryError
 from common.interfaces import RunIdentity
 from learner.ranks.group import Group
 from learner.storage.rundir import RunDir
-from learner.storage.training_state import Moment
+from learner.storage.training_state import BIRTH, Moment
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class Beginning:
     @classmethod
     def of(cls, directory: RunDir, moment: Moment | None) -> Beginning:
         """The beginning of this life of a run that rank 0 has opened; a resumed run begins at its checkpoint."""
-        at, identity = moment or Moment(0, 0, 0.0), directory.identity
+        at, identity = moment or BIRTH, directory.identity
         path = str(directory.path.absolute())
         return cls(
             path,

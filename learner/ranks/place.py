@@ -14,7 +14,7 @@ from typing import Any, Final, Self
 
 from common.config.run_config import RunConfig
 from common.errors import ConfigError
-from common.wire.address import split_address
+from common.wire.address import join_address, split_address
 
 SEEDS_APART: Final = 1_000_000
 """The seeds of two ranks differ by this: a rank has fewer environments, each of which takes the next seed."""
@@ -140,7 +140,7 @@ class Place:
 
     def _listen(self, config: RunConfig) -> str:
         host, port = split_address(config.server.listen)
-        return f"{f'[{host}]' if ':' in host else host}:{_move(port, self.local_rank)}"
+        return join_address(host, _move(port, self.local_rank))
 
 
 def count_ranks(environment: Mapping[str, str] = os.environ) -> int:

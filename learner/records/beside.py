@@ -13,6 +13,7 @@ from typing import Final, TypeAlias
 from common.errors import PluginError
 from common.interfaces import Recorder
 from common.process.clocks import Deadline
+from common.process.log import LogThrottle
 
 log = logging.getLogger(__name__)
 MOST_WAITING: Final = 1000
@@ -24,6 +25,7 @@ BEHIND_SECONDS: Final = 10.0
 CLOSE_SECONDS: Final = 20.0
 """The time that all recorders together have at the end of a run for the records that wait, and for ``close``. Compose
 kills a container after 60 s, and before that the learner also stores the last rows and saves."""
+FAILURES_LOGGED_EVERY: Final = 60.0
 _Entry: TypeAlias = tuple[int, Mapping[str, float]]
 
 
@@ -94,22 +96,25 @@ class BesideRecorder:
             built.set_exception(error)
             return
         built.set_result(None)
+        throttle = LogThrottle(FAILURES_LOGGED_EVERY)
         while (entry := self._waiting.get()) is not None:
             self._busy_since = time.monotonic()
-            self._do(f"training goes on without the record of opt step {entry[0]}", lambda: _write(recorder, entry))
+            missing = f"training goes on without the record of opt step {entry[0]}"
+            self._do(missing, lambda: _write(recorder, entry), throttle)
             self._busy_since = None
             if self._is_behind and self._waiting.empty():
                 log.info("%s has caught up; %d records are missing in it", self._name, self._left_out)
                 self._left_out, self._is_behind = 0, False
         self._do("the last records may be missing", recorder.close)
 
-    def _do(self, consequence: str, work: Callable[[], None]) -> None:
+    def _do(self, consequence: str, work: Callable[[], None], throttle: LogThrottle | None = None) -> None:
         try:
             work()
-        except OSError as error:
-            log.error("%s: %s: %s", self._name, consequence, error)
         except Exception as error:  # A tracker's client raises errors of every kind.
-            log.error("%s: %s: %r", self._name, consequence, error, exc_info=error)
+            if (missed := throttle.due() if throttle is not None else 0) is not None:
+                found, trace = (error, None) if isinstance(error, OSError) else (repr(error), error)
+                more = f" ({missed} more before it)" if missed else ""
+                log.error("%s: %s: %s%s", self._name, consequence, found, more, exc_info=trace)
 
 
 def close_all(recorders: Sequence[BesideRecorder]) -> None:

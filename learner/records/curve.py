@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from learner.shared.metrics_file import Row, read_numbers, read_rows
+from learner.records.csv_recorder import Row, read_numbers, read_rows
 
 _SCORE: Final = "eval_reward"
 _LEAST: Final = "eval_reward_min"

@@ -197,8 +197,7 @@ def watch_tls(tls: TlsConfig) -> Watched[ssl.SSLContext]:
     Raises:
         ConfigError: a file cannot be read.
     """
-    files = [tls.certificate, tls.key, *([tls.client_ca] if tls.client_ca else [])]
-    return Watched(files, lambda: _tls_context(tls))
+    return Watched(tls.files, lambda: _tls_context(tls))
 
 
 def _tls_context(tls: TlsConfig) -> ssl.SSLContext:

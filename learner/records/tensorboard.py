@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
+
+from common.process.clocks import Deadline
 
 try:
     from torch.utils.tensorboard.writer import SummaryWriter
 except ImportError as error:
     raise ImportError(f"{error}; pip install 'crossborder[tensorboard]'") from error
+
+
+REPLACE_SECONDS: Final = 60.0
+"""A writer that failed is replaced at most this often: each has a file, and TensorBoard shows them as one curve."""
 
 
 class TensorBoardRecorder:
@@ -19,14 +27,27 @@ class TensorBoardRecorder:
     """
 
     def __init__(self, run_dir: Path) -> None:
-        self._writer = SummaryWriter(str(run_dir / "tensorboard"))
+        self._directory = str(run_dir / "tensorboard")
+        self._writer, self._may_replace = SummaryWriter(self._directory), Deadline(0.0)
 
     def write(self, opt_steps: int, record: Mapping[str, float]) -> None:
-        for key, value in record.items():
-            self._writer.add_scalar(key, value, opt_steps)
+        with self._replacing_failed():
+            for key, value in record.items():
+                self._writer.add_scalar(key, value, opt_steps)
 
     def flush(self) -> None:
-        self._writer.flush()
+        with self._replacing_failed():
+            self._writer.flush()
+
+    @contextmanager
+    def _replacing_failed(self) -> Iterator[None]:
+        """A context for each use of the writer: one that could not write, as on a full disk, never writes again."""
+        try:
+            yield
+        except OSError:
+            if self._may_replace.passed():
+                self._writer, self._may_replace = SummaryWriter(self._directory), Deadline(REPLACE_SECONDS)
+            raise
 
     def close(self) -> None:
         self._writer.close()

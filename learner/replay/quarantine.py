@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -21,7 +21,7 @@ import numpy as np
 
 from common.data import Array, Items
 from common.depth import parse_json
-from common.process.clocks import Bucket
+from common.process.clocks import Buckets
 from learner.shared.durable import logging_write_errors
 
 log = logging.getLogger(__name__)
@@ -86,16 +86,12 @@ class Quarantine:
     def __init__(self, shared: Path, writer: Writer, clock: Callable[[], float] = time.monotonic) -> None:
         self._path, self._writer, self._clock = _path(shared, writer), writer, clock
         self._records = read_records(shared, writer)[-MAX_RECORDS:]
-        self._buckets, self._missed = OrderedDict[str, Bucket](), 0
+        self._buckets, self._missed = Buckets(RATE, MAX_RECORDS, MAX_SENDERS, clock), 0
         self._is_new, self._next_write = False, clock()
 
     def has_room(self, sender: str) -> bool:
         """Whether one more record of a sender may be added now; if not, that record is counted as missed."""
-        if sender not in self._buckets and len(self._buckets) >= MAX_SENDERS:
-            self._buckets.popitem(last=False)
-        bucket = self._buckets.setdefault(sender, Bucket(RATE, MAX_RECORDS, self._clock))
-        self._buckets.move_to_end(sender)
-        may_add = bucket.take()
+        may_add = self._buckets.take(sender)
         self._missed += not may_add
         return may_add
 

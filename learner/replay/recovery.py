@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Final
+from typing import Any, Final
 
 from common.depth import parse_json
 from common.errors import CheckpointError
@@ -105,7 +105,15 @@ class Watermark:
         Raises:
             ValueError, LookupError, TypeError: the text is not that of a watermark.
         """
-        values = parse_json(text)
+        return cls.from_values(parse_json(text))
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, Any]) -> Watermark:
+        """From the values of a text of JSON.
+
+        Raises:
+            ValueError, LookupError, TypeError: they are not those of a watermark.
+        """
         return cls(**{**values, "cursors": [_as_cursor(cursor) for cursor in values["cursors"]]})
 
 

@@ -322,13 +322,12 @@ class LocalSink:
     Args:
         memory: no other process writes to it.
         rules: decide which values may be stored.
-        incarnation: under which the rows are stored. Each incarnation has its own lanes.
     """
 
-    def __init__(self, memory: ReplayMemory, rules: ValueRules, incarnation: int = OWN) -> None:
-        self._schema, self._rules, self._incarnation = memory.schema, rules, incarnation
+    def __init__(self, memory: ReplayMemory, rules: ValueRules) -> None:
+        self._schema, self._rules = memory.schema, rules
         self._writer = ReplayWriter(memory)
-        self._seq = self._writer.last_seq(incarnation)
+        self._seq = self._writer.last_seq(OWN)
 
     def takes(self, rows: int) -> bool:  # noqa: ARG002 - as in ItemSink
         """Whether the sink wants a push of this many rows: always."""
@@ -345,7 +344,7 @@ class LocalSink:
         if rows:
             checked = self._rules.check(items, rows)
             self._seq += 1
-            self._writer.append(checked, rows, incarnation=self._incarnation, seq=self._seq)
+            self._writer.append(checked, rows, incarnation=OWN, seq=self._seq)
 
     def mark(self) -> dict[str, Any]:
         """See ``ReplayWriter.mark``."""
@@ -353,4 +352,4 @@ class LocalSink:
 
     def roll_back(self, mark: Mapping[str, Any]) -> bool:
         """See ``ReplayWriter.roll_back``."""
-        return self._writer.roll_back(mark, self._incarnation)
+        return self._writer.roll_back(mark, OWN)

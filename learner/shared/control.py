@@ -115,7 +115,10 @@ class ControlBlock(Words):
         self.trainer_beats += 1
 
     def start(self, incarnation: int, sampled: int) -> None:
-        """Set the trainer's words to their first values; an earlier trainer may have left other values."""
+        """Set the words of this life of the run to their first values; an earlier trainer and its ingest left others.
+
+        Ingest does not run yet, so the trainer sets some of ingest's words too.
+        """
         self.incarnation, self.sampled = incarnation, sampled
         self.stopping = self.trainer_waits_for = self.release_at = self.actors_online = self.actors_present = (
             self.trainer_beats

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
-from common.errors import CheckpointError, RunDirectoryError
+from common.errors import CheckpointError, ConfigError, RunDirectoryError
 from common.process.log import LogThrottle
 
 log = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ def logging_write_errors(consequence: str, throttle: LogThrottle | None = None) 
     """
     try:
         yield
-    except (OSError, CheckpointError) as error:
+    except (OSError, CheckpointError, ConfigError) as error:  # ConfigError: the file has become one of another kind.
         missed = throttle.due() if throttle is not None else 0
         if missed is not None:
             log.error("%s: %s%s", consequence, error, f" ({missed} more before it)" if missed else "")

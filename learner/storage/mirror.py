@@ -57,7 +57,7 @@ class MirrorAwayError(OSError):
 
 @dataclass(frozen=True)
 class Segment:
-    """Rows ``[start, end)`` of the replay in one object, see ``learner.storage.segments``."""
+    """Rows ``[start, end)`` of the replay in one object, see ``learner.replay.copying``."""
 
     start: int
     end: int
@@ -84,8 +84,8 @@ class MirroredState:
     """By path, ``inline:BASE64`` or the name of an object."""
     layout: Mapping[str, Any]
     """Of the replay, as in its ``layout.json``."""
-    watermark: Mapping[str, Any]
-    """See ``learner.replay.recovery``: how far the replay was, and the cursors of its actors."""
+    watermark: Watermark
+    """How far the replay was, and the cursors of its actors."""
     segments: list[Segment] = field(default_factory=list)
 
     @property
@@ -93,10 +93,6 @@ class MirroredState:
         """The names of all objects that the state needs."""
         files = {name for name in self.files.values() if not name.startswith(_INLINE)}
         return files | {segment.name for segment in self.segments}
-
-    def read_watermark(self) -> Watermark:
-        """How far the replay was."""
-        return Watermark.from_json(json.dumps(self.watermark))
 
     def to_bytes(self) -> bytes:
         """As a compressed object with a checksum."""
@@ -115,7 +111,8 @@ class MirroredState:
             raise ValueError(str(error)) from error
         if values.pop("format") != FORMAT:
             raise ValueError("another release wrote it")
-        return cls(**{**values, "segments": [Segment(**segment) for segment in values["segments"]]})
+        segments = [Segment(**segment) for segment in values["segments"]]
+        return cls(**{**values, "watermark": Watermark.from_values(values["watermark"]), "segments": segments})
 
 
 def _compressor() -> zstandard.ZstdCompressor:
@@ -127,6 +124,7 @@ class Mirror:
 
     Raises:
         PluginError: the driver of such places is not installed.
+        RunDirectoryError: the driver connects at once, and cannot.
     """
 
     def __init__(self, url: str) -> None:
@@ -146,6 +144,9 @@ class Mirror:
             self._fs, self._root = url_to_fs(url, **options)
         except (ImportError, ValueError) as error:
             raise PluginError(f"storage.mirror: {url}: {error}; pip install 'crossborder[mirror]'") from error
+        except Exception as error:  # Drivers raise errors of every kind.
+            reason = f"{type(error).__name__}: {error}"
+            raise RunDirectoryError(f"storage.mirror: {url}: cannot be reached: {reason}") from error
 
     @contextmanager
     def _reaching(self) -> Iterator[None]:

@@ -113,7 +113,7 @@ def serve(boot: MirrorBoot) -> None:
     orders = _Orders()
     mirror, newest = claim(boot)
     say({"epoch": mirror.epoch})
-    orders.wait_for(BEGIN, Deadline(math.inf), bool)
+    orders.wait_for(BEGIN, Deadline(math.inf), lambda: False)
     shared = boot.run / "shared"
     block, control = MirrorBlock.open(shared), ControlBlock.open(shared, writable=False)
     block.epoch = mirror.epoch

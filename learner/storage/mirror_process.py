@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Self
 
-from common.config.storage_config import StorageConfig
+from common.config.run_config import StorageConfig
 from common.errors import CrossborderError
 from common.process.child import Child
 from common.process.supervisor import Supervisor

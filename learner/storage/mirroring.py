@@ -17,14 +17,13 @@ from pathlib import Path
 from typing import Final
 
 from learner.replay.batch_log import Batch
-from learner.replay.copying import list_batches, read_rows
+from learner.replay.copying import count_steps, list_batches, pack, read_rows
 from learner.replay.memory import ReplayMemory
 from learner.replay.recovery import Watermark
 from learner.replay.ring import compute_checksum
 from learner.shared.durable import READ_TRIES, read_whole, target_of
 from learner.shared.mirror_block import FILE, MirrorBlock
 from learner.storage.mirror import EPOCH_FILE, Mirror, MirrorAwayError, MirroredState, Segment
-from learner.storage.segments import count_steps, pack
 
 log = logging.getLogger(__name__)
 SEGMENT_BYTES: Final = 32 << 20
@@ -128,7 +127,7 @@ class Mirroring:
                         at=now,
                         files=files,
                         layout=self._layout,
-                        watermark=json.loads(watermark.to_json()),
+                        watermark=watermark,
                         segments=self._segments,
                     )
                 )

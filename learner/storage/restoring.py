@@ -9,12 +9,11 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from common.errors import RunDirectoryError, SchemaMismatchError
-from learner.replay.copying import open_copy
+from learner.replay.copying import open_copy, unpack
 from learner.replay.memory import Layout, ReplayMemory
 from learner.replay.recovery import add_cursors
-from learner.shared.durable import READ_TRIES, sync
+from learner.shared.durable import READ_TRIES, removing_unfinished, sync
 from learner.storage.mirror import Mirror, MirroredState, keep_epoch
-from learner.storage.segments import unpack
 
 log = logging.getLogger(__name__)
 LEFT: Final = frozenset({"lock", "shared", "config.yaml"})
@@ -71,7 +70,7 @@ def restore(mirror: Mirror, to: Path) -> None:
 def _restore_state(mirror: Mirror, state: MirroredState, to: Path) -> None:
     began, draft = time.monotonic(), to.with_name(f".{to.name}.part")
     shutil.rmtree(draft, ignore_errors=True)
-    try:
+    with removing_unfinished(draft):
         for path, name in state.files.items():
             place = draft / _require_inside(path)
             place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -87,9 +86,6 @@ def _restore_state(mirror: Mirror, state: MirroredState, to: Path) -> None:
         shutil.rmtree(to, ignore_errors=True)  # It has no more than a start leaves that was killed.
         draft.rename(to)
         sync(to.parent)
-    except BaseException:
-        shutil.rmtree(draft, ignore_errors=True)
-        raise
     log.warning(
         "%s: restored from %s, as the run was %.1f s ago, in %.1f s: %d rows up to index %d. Rows that were stored "
         "later are lost; actors that had them acknowledged say how many",
@@ -105,7 +101,7 @@ def _find_end(state: MirroredState) -> int:
 def _restore_rows(mirror: Mirror, state: MirroredState, to: Path) -> int:
     """Make the replay of a state; return how many rows count."""
     layout = Layout.of(state.layout, mirror.url)
-    segments, watermark = state.segments, state.read_watermark()
+    segments, watermark = state.segments, state.watermark
     began, steps = (
         (segments[0].start, segments[-1].steps_end - sum(segment.steps for segment in segments))
         if segments

@@ -16,7 +16,7 @@ from common.config.run_config import RunConfig, load_config
 from common.data import Snapshot
 from common.errors import CheckpointError, ConfigError
 from common.interfaces import TrainingState
-from learner.replay.memory import ReplayMemory
+from learner.replay.memory import Layout
 from learner.replay.recovery import Watermark
 from learner.shared.durable import locate
 from learner.storage.checkpoint import describe_scoring, read_best, set_best_aside
@@ -83,7 +83,7 @@ class ResumePoint:
     def saved_capacity(self) -> int | None:
         """The number of rows for which the run's replay has room; None if the replay is missing."""
         replay = self.directory / "shared" / "replay"
-        return ReplayMemory.open_saved(replay).capacity if replay.exists() else None
+        return Layout.read(replay).capacity if replay.exists() else None  # The rows themselves may need repair.
 
     def require_same_agent(self, config: RunConfig) -> None:
         """Check that the run goes on with the agent that it began with.

@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, replace
+from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, Final
@@ -310,6 +311,6 @@ def _has_records(metrics: Path) -> bool:
     """Whether the file has a row below its heading."""
     try:
         with metrics.open("rb") as file:  # A damaged file may be no text.
-            return len([line for line, _ in zip(file, range(2), strict=False)]) == 2
+            return len([*islice(file, 2)]) == 2
     except FileNotFoundError:
         return False

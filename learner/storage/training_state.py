@@ -50,6 +50,8 @@ class Moment:
     """Steps that the other ranks have stored."""
 
 
+BIRTH: Final = Moment(0, 0, 0.0)
+"""The moment at which a new run with an empty replay begins."""
 FORMAT: Final = 1
 AGENT: Final = "agent."
 """The names of the agent's tensors begin with this."""

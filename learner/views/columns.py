@@ -26,6 +26,12 @@ class StepColumns:
         """Those of the extras that hold an agent's recurrent state."""
         return tuple(name for name in self.extras if name == "state" or name.startswith("state/"))
 
+    @property
+    def step(self) -> tuple[str, ...]:
+        """What a step has beside its observation and the recurrent state: ``version`` is the last of them."""
+        found = (*self.action, "reward", "terminated", "truncated", *self.extras)
+        return tuple(name for name in found if name not in self.state)
+
     @classmethod
     def of(cls, schema: Schema) -> StepColumns:
         """The columns of a schema of rows.

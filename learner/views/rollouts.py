@@ -41,9 +41,7 @@ class Rollouts(View):
             raise ConfigError(f"replay.view.params: expected length >= 1, found {length}")
         columns = StepColumns.of(schema)
         self._obs, self._stack, self._length = columns.obs, stack, length
-        self._state = columns.state
-        step = (*columns.action, "reward", "terminated", "truncated", *columns.extras)
-        self._step = tuple(name for name in step if name not in self._state)
+        self._state, self._step = columns.state, columns.step
         self._places = PlacesInRollouts(length + 1)
 
     @property

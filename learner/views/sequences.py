@@ -59,9 +59,7 @@ class Sequences(PathView):
             )
         columns = StepColumns.of(schema)
         self._obs, self._stack = columns.obs, stack
-        self._state = columns.state
-        step = (*columns.action, "reward", "terminated", "truncated", *columns.extras)
-        self._step = tuple(name for name in step if name not in self._state)
+        self._state, self._step = columns.state, columns.step
         self._length, self._burn_in, self._across = length, burn_in, across
         self._period, self._positions = period, Positions()
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -167,6 +168,26 @@ def test_an_episode_that_cannot_be_written_harms_no_other_episode(
         made.close(SECONDS)
     assert (made.recorded, made.lost) == (1, 1)
     assert "1 episodes could not be recorded" in caplog.messages[0]
+
+
+def test_episodes_whose_rows_cannot_be_split_for_lack_of_memory_are_lost_and_later_ones_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    split, rows = episode_recording._split, rows_of_whole_episodes(7, 60)
+    failing = iter([True])
+
+    def fail_once(block: Items) -> Iterator[tuple[int, Items]]:
+        if next(failing, False):
+            raise MemoryError
+        return split(block)
+
+    monkeypatch.setattr(episode_recording, "_split", fail_once)
+    made = EpisodeRecording(tmp_path, counting_schema())
+    for episode in rows[:3]:
+        made.add(episode)
+    made.close(SECONDS)
+    assert (made.recorded, made.lost) == (2, 1)
+    assert "this process has no memory for their rows" in caplog.text
 
 
 def test_rows_that_were_dropped_last_are_counted_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -459,7 +459,8 @@ def test_a_group_says_that_messages_were_dropped_before_it_and_says_so_again() -
 def quick(*, window: int, group_rows: int) -> tuple[Spool[str], Clock]:
     """A connected spool whose producer need not wait for messages that are younger than a second."""
     clock = Clock()
-    spool: Spool[str] = Spool(100, window, grace=1.0, group_rows=group_rows, clock=clock)
+    spool: Spool[str] = Spool(100, window, group_rows=group_rows, clock=clock)
+    spool.grace = 1.0
     spool.connect()
     return spool, clock
 

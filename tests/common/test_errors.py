@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from common import errors
-from common.errors import CrossborderError, by_exit_code
+from common.errors import ConfigError, CrossborderError, PluginError, by_exit_code, naming_failed_part
 from common.wire.rpc import NotJoinedError
 
 KINDS = CrossborderError.__subclasses__()
@@ -36,3 +36,13 @@ def test_the_table_of_the_module_lists_every_error_with_its_code(kind: type[Cros
     assert errors.__doc__ is not None
     lines = [line.split() for line in errors.__doc__.splitlines() if kind.__name__ in line]
     assert [line[2] for line in lines] == [str(kind.exit_code)]
+
+
+def test_a_part_that_raises_anything_is_named_and_an_error_of_ours_stays_as_it_is() -> None:
+    with (
+        pytest.raises(PluginError, match=r"^the arm cannot move: OSError: no arm$"),
+        naming_failed_part("the arm cannot move"),
+    ):
+        raise OSError("no arm")
+    with pytest.raises(ConfigError, match=r"^no arm$"), naming_failed_part("the arm cannot move"):
+        raise ConfigError("no arm")

@@ -35,7 +35,7 @@ def test_actors_of_this_and_of_other_hosts_go_on_when_tokens_and_certificates_ar
     port = endpoints(run_dir)["learner"].rpartition(":")[2]
     other = start(
         "actor-worker",
-        *("--learner", f"127.0.0.1:{port}", "--allow", "tests.parts", "common.processors"),
+        *("--learner", f"127.0.0.1:{port}", "--allow", "tests.parts"),
         *("--ca", f"{files}/ca.pem", "--certificate", f"{files}/actor.pem", "--key", f"{files}/actor.key"),
         *("--token-file", f"{files}/actor.token"),
     )

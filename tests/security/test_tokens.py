@@ -226,7 +226,7 @@ def test_a_worker_goes_on_with_the_token_that_replaces_its_own_and_ends_when_tha
     write(tokens, f"carol {OLD}")
     own = write(tmp_path / "carol.token", f"carol {OLD}")
     worker = start(
-        *("actor-worker", "--learner", secured.address, "--allow", "tests.parts", "common.processors"),
+        *("actor-worker", "--learner", secured.address, "--allow", "tests.parts"),
         *("--ca", secured.path("ca.pem"), "--token-file", str(own)),
     )
 

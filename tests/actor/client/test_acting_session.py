@@ -223,6 +223,31 @@ def test_whoever_is_woken_while_it_waits_is_told_to_stop() -> None:
         session.close(None, PATIENCE)
 
 
+def test_whoever_is_woken_while_a_session_opens_is_told_to_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(acting_session, "ANSWER_SECONDS", 1e6)
+    opens, ends, stopped = threading.Event(), threading.Event(), threading.Event()
+
+    def answers(requests: Iterator[pb.ActRequest]) -> Iterator[pb.ActResponse]:
+        next(requests)
+        opens.set()
+        ends.wait(PATIENCE)
+        yield from ()
+
+    with odd(answers) as address:
+        session = ActingSession(address, ServiceTrust(), PATIENCE, stopped)
+
+        def stop() -> None:
+            opens.wait(PATIENCE)
+            stopped.set()
+            session.wake()
+
+        threading.Thread(target=stop).start()
+        with pytest.raises(StoppingError, match="told to stop"):
+            session.open(1)
+        ends.set()
+        session.close(None, PATIENCE)
+
+
 def test_the_session_of_a_service_that_was_started_anew_has_ended_and_another_one_can_be_opened() -> None:
     with Service() as first:
         session = session_at(first.places.address)

@@ -57,7 +57,7 @@ def connect() -> Iterator[Connect]:
     def _connect(
         address: str, patience: float = PATIENCE, incarnation: int = 1, cancelled: threading.Event | None = None
     ) -> Connector:
-        made.append(Connector(address, incarnation, patience, cancelled or threading.Event()))
+        made.append(Connector(address, incarnation, patience, cancelled or threading.Event(), Trust()))
         return made[-1]
 
     yield _connect
@@ -160,7 +160,9 @@ def test_an_actor_gets_the_id_that_it_asks_for_and_an_impossible_id_is_refused(
     host: LearnerServer,
 ) -> None:
     def join(actor_id: int) -> int:
-        connector = Connector(host.ingest.address, new_incarnation(), PATIENCE, threading.Event(), actor_id=actor_id)
+        connector = Connector(
+            host.ingest.address, new_incarnation(), PATIENCE, threading.Event(), Trust(), actor_id=actor_id
+        )
         try:
             return connector.join().actor_id
         finally:
@@ -257,7 +259,7 @@ def test_only_an_incarnation_that_has_joined_and_could_go_elsewhere_hears_that_i
 def test_an_actor_joins_no_learner_of_another_user_in_the_clear(serve: Serve) -> None:
     with as_nobody():
         port = serve(ScriptedLearner(pb.JoinResponse(), []))
-    connector = Connector(f"127.0.0.1:{port}", 1, PATIENCE, threading.Event())
+    connector = Connector(f"127.0.0.1:{port}", 1, PATIENCE, threading.Event(), Trust())
     with pytest.raises(AuthenticationError, match="expected this user's or root's learner, found one of uid"):
         connector.join()
     connector.close()

@@ -29,6 +29,7 @@ from common.wire.codec import buffer, decode, encode, schema_to_pb
 from common.wire.compression import compress, decompress
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.rpc import ERROR_KEY
+from common.wire.trust import Trust
 from tests.actor.client.conftest import ScriptedLearner, Serve
 from tests.actor.client.test_connector import JOINED
 from tests.actor.client.test_connector import SCHEMA as JOINED_SCHEMA
@@ -165,7 +166,7 @@ def push(
 ) -> Outcome:
     """Push batches of ``rows`` rows, 0, 1, 2, …, and say goodbye."""
     stopped = threading.Event()
-    connector = Connector(f"127.0.0.1:{serve(learner)}", 5, PATIENCE, stopped)
+    connector = Connector(f"127.0.0.1:{serve(learner)}", 5, PATIENCE, stopped, Trust())
     joined = connector.join()
     fetcher = ModelFetcher(connector.get_model, stopped)
     pusher = Pusher(connector, joined, fetcher, ActorCounters(), stopped)
@@ -200,7 +201,7 @@ def test_all_rows_arrive_once_and_in_order_through_every_fault(serve: Serve, way
 
 def test_an_actor_that_has_been_told_to_stop_waits_between_its_tries_too(serve: Serve) -> None:
     learner, stopped = BreakingLearner(breaks=[(0, "lost")] * 10_000), threading.Event()
-    connector = Connector(f"127.0.0.1:{serve(learner)}", 5, PATIENCE, stopped)
+    connector = Connector(f"127.0.0.1:{serve(learner)}", 5, PATIENCE, stopped, Trust())
     joined = connector.join()
     fetcher = ModelFetcher(connector.get_model, stopped)
     pusher = Pusher(connector, joined, fetcher, ActorCounters(), stopped)

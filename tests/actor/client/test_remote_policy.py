@@ -10,13 +10,15 @@ import pytest
 from gymnasium.vector import AutoresetMode
 
 from actor.client.acting_session import ActingSession
-from actor.client.remote_policy import RemotePolicy, RemoteSampler
+from actor.client.remote_policy import RemotePolicy, Telling
+from actor.sampling.sampler import Sampler
 from actor.stat import ActorCounters
 from common.config.actor_config import ActorConfig
 from common.data import Array
 from common.envs.pettingzoo import SeatsEnv
 from common.lanes.building import lanes_of
 from common.lanes.lanes import Busy, EnvKeeper, Lanes
+from common.parts import Parts, row_schema
 from common.settings import validate
 from common.wire.acting_payloads import Description
 from common.wire.trust import ServiceTrust
@@ -44,9 +46,11 @@ def act_remotely(envs: Any, keeper: EnvKeeper | None, **env: Any) -> tuple[Kept,
         description = Description(lanes.spec)
         session.require_fit(description, lanes.n, lanes.name)
         policy = RemotePolicy(session, description, lanes, None)
-        sampler = RemoteSampler(policy, lanes, counters, session.open(lanes.n))
+        rows, telling = row_schema(lanes.spec), Telling(policy)
+        parts = Parts(policy, rows, lanes.spec, lanes.spec, rows, lanes=lanes)
+        sampler = Sampler(parts, counters, session.open(lanes.n), records=telling)
         for _ in range(ROUNDS):
-            sampler.step()
+            sampler.sample_and_push(policy, telling)
         assert session.close(policy.last_step(), PATIENCE)
     assert service.error is None
     run.player.flush()

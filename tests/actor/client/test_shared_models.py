@@ -192,5 +192,4 @@ def test_a_directory_is_shared_by_workers_and_a_file_is_the_trainers(tmp_path: P
     stopped = threading.Event()
     assert isinstance(find_shared_models(tmp_path, "run", stopped, candidates=False), NeighbourModels)
     assert isinstance(find_shared_models(tmp_path / "models", "run", stopped, candidates=False), TrainerModels)
-    assert find_shared_models(tmp_path / "models", "run", stopped, opponent=NEW) is None
     assert find_shared_models(None, "run", stopped) is None

@@ -24,8 +24,8 @@ from common.interfaces import Agent, EnvSpec, RowMap
 from common.lanes.building import Env
 from common.lanes.lanes import Busy
 from common.lanes.plain_lanes import PlainLanes
+from common.parts import SameColumns
 from common.process.child import RestartPolicy
-from common.processors import SameColumns
 from tests.actor.acting import (
     Acts,
     Kept,

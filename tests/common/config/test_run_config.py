@@ -11,6 +11,7 @@ from typing import Any, get_args
 import grpc
 import pytest
 import yaml
+from pydantic import ValidationError
 
 from actor.client import join_answer
 from common.agents.dqn import DQNConfig
@@ -19,7 +20,15 @@ from common.agents.sac import SACConfig
 from common.agents.td3 import TD3Config
 from common.config.actor_config import ActorConfig
 from common.config.replay_config import PrioritizedConfig
-from common.config.run_config import FREE_PORTS, MAX_SEED, ExplorationConfig, RunConfig, dump_config, load_config
+from common.config.run_config import (
+    FREE_PORTS,
+    MAX_SEED,
+    ExplorationConfig,
+    RunConfig,
+    StorageConfig,
+    dump_config,
+    load_config,
+)
 from common.config.server_config import MAX_GRPC_SECONDS, ServerConfig
 from common.errors import ConfigError, PluginError
 from common.plugins.part_config import PluginConfig
@@ -491,3 +500,15 @@ def test_the_check_of_a_run_includes_the_certificates_of_metrics() -> None:
 def test_a_negative_seed_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"^seed: .*greater than or equal to 0, found -1$"):
         build(seed=-1)
+
+
+def test_acknowledgements_can_wait_only_for_a_mirror_that_there_is() -> None:
+    with pytest.raises(ValidationError, match=r"acknowledge: mirrored needs storage.mirror"):
+        StorageConfig(acknowledge="mirrored")
+    assert StorageConfig(acknowledge="mirrored", mirror="s3://bucket/run").mirror_seconds == 5.0
+
+
+@pytest.mark.parametrize("place", ["/mnt/share", "s3:bucket", "bucket", ""])
+def test_a_mirror_is_named_by_a_url(place: str) -> None:
+    with pytest.raises(ValidationError, match="mirror"):
+        StorageConfig(mirror=place)

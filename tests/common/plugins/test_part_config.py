@@ -111,6 +111,17 @@ def test_a_wrapper_of_single_actors_is_built_by_them_alone_and_by_evaluations() 
     assert env.for_evaluation().wrappers == env.wrappers
 
 
+@pytest.mark.parametrize("kind", ["float32[0]", "float32[99999999999999999999]", "int8[1024, 1025]"])
+def test_a_column_of_info_has_at_least_one_value_and_not_too_many(kind: str) -> None:
+    with pytest.raises(ConfigError, match=r"env\.info\.x: expected a type of 1 to 1048576 values, found '"):
+        validate(EnvConfig, {"target": "CartPole-v1", "info": {"x": kind}})
+
+
+def test_a_column_of_info_has_a_name() -> None:
+    with pytest.raises(ConfigError, match=r"env\.info: expected a key of info, found ''"):
+        validate(EnvConfig, {"target": "CartPole-v1", "info": {"": "bool"}})
+
+
 def test_an_age_of_models_is_limited_only_at_a_rate() -> None:
     with pytest.raises(ConfigError, match=r"env\.max_model_age_seconds needs env\.rate_hz"):
         validate(EnvConfig, {"target": "tests.parts:CountingEnv", "max_model_age_seconds": 5})

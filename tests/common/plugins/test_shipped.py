@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import common.agents
-from common import processors
+from common import parts
 from common.agents import networks
 from common.interfaces import Agent
 from common.plugins import part_loading
@@ -51,7 +51,7 @@ def test_every_agent_is_listed() -> None:
 
 
 def test_every_step_processor_is_listed() -> None:
-    assert named([part for part in classes_in(processors) if is_step_processor(part)]) == {
+    assert named([part for part in classes_in(parts) if is_step_processor(part)]) == {
         *SHIPPED["step processor"].values()
     }
 

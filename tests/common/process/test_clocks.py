@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from common.process.clocks import Backoff, Bucket, Deadline, Stillness, is_due
+from common.process.clocks import Backoff, Bucket, Buckets, Deadline, Stillness, is_due
 
 
 class Clock:
@@ -53,6 +53,13 @@ def test_a_bucket_gives_its_size_at_once_and_then_its_rate() -> None:
     assert [bucket.take() for _ in range(3)] == [True, True, False]
     clock.now += 100.0
     assert sum(bucket.take() for _ in range(10)) == 3, "never more than its size"
+
+
+def test_each_name_has_a_bucket_until_more_than_so_many_others_have_taken_since() -> None:
+    buckets = Buckets(rate=1.0, size=1.0, most=2, clock=Clock())
+    assert [buckets.take(name) for name in "aabbab"] == [True, False, True, False, False, False]
+    assert buckets.take("c"), "a is forgotten: it took longest ago"
+    assert [buckets.take(name) for name in "ba"] == [False, True]
 
 
 def test_asking_whether_a_bucket_is_empty_takes_no_token() -> None:

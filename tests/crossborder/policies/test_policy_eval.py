@@ -255,5 +255,7 @@ def test_a_run_without_evaluations_gives_its_last_policy_with_a_warning(
 
 
 def test_a_run_without_that_checkpoint_is_a_clear_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert policy_eval.main(["--run", str(tmp_path)]) == 12
+    assert policy_eval.main(["--run", str(tmp_path), "--best"]) == 12
     assert "best: no readable checkpoint" in capsys.readouterr().err
+    assert policy_eval.main(["--run", str(tmp_path)]) == 12
+    assert "found neither: best/ comes with the first evaluation" in capsys.readouterr().err

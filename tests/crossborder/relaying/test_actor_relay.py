@@ -11,6 +11,7 @@ import pytest
 
 from actor.client.connector import Connector
 from common.errors import ConfigError
+from common.wire.trust import Trust
 from crossborder.relaying.actor_relay import main
 from learner.loop.server import LearnerServer
 from tests.conftest import PATIENCE, ROOT, python_of
@@ -23,7 +24,7 @@ def test_it_serves_until_it_is_asked_to_end(host: LearnerServer) -> None:
         assert process.stderr is not None
         found = re.search(r"listens on (\S+)", process.stderr.readline())
         assert found is not None
-        connector = Connector(found[1], 1, PATIENCE, threading.Event())
+        connector = Connector(found[1], 1, PATIENCE, threading.Event(), Trust())
         assert connector.join().run_id == host.run.dir.identity.run_id
         connector.close()
         process.send_signal(signal.SIGTERM)

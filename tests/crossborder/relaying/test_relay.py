@@ -59,7 +59,7 @@ def test_answers_of_a_learner_on_another_host_say_so(host: LearnerServer) -> Non
     _, _, port = host.ingest.address.rpartition(":")
     for learner, relayed in ((f"127.0.0.1:{port}", False), (f"0.0.0.0:{port}", True)):  # Linux takes 0.0.0.0 to itself.
         with relaying(learner, trust=Trust(insecure=True)) as address:
-            connector = Connector(address, 1, PATIENCE, threading.Event())
+            connector = Connector(address, 1, PATIENCE, threading.Event(), Trust())
             assert connector.join().is_own_host != relayed
             connector.close()
             probe = Probe(address, Trust())
@@ -112,7 +112,7 @@ def test_a_relay_without_tls_lends_no_other_user_its_access_to_the_learner(host:
 
 def test_a_learner_that_is_away_is_unavailable_to_callers() -> None:
     with relaying(f"127.0.0.1:{free_port()}") as address:
-        connector = Connector(address, 1, PATIENCE, threading.Event())
+        connector = Connector(address, 1, PATIENCE, threading.Event(), Trust())
         with pytest.raises(grpc.RpcError) as refused:
             connector.stub.Join(pb.JoinRequest(), timeout=PATIENCE)
         assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
@@ -147,7 +147,7 @@ def test_an_actor_waits_for_a_relay_that_does_not_trust_its_learner_and_each_is_
     make_files(other, ["gpu-host"], 1, renew=False)
     expected = f"the relay does not reach its learner at {secured.address}: the learner's certificate does not verify: "
     with secured.server, relaying(secured.address, trust=Trust(ca=other / "ca.pem")) as address:
-        connector = Connector(address, 1, 0.5, threading.Event())
+        connector = Connector(address, 1, 0.5, threading.Event(), Trust())
         with closing(connector), pytest.raises(LearnerUnreachableError, match=re.escape(expected)):
             connector.join()
     assert expected in caplog.text

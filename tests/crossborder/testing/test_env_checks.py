@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from common.processors import SameColumns
+from common.parts import SameColumns
 from crossborder.testing import check_env
 from examples.own_parts import Corridor
 from tests.common.agents.parts import Structured

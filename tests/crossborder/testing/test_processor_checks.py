@@ -10,7 +10,7 @@ import pytest
 
 from common.data import Column, Items, Schema
 from common.interfaces import EnvSpec, Step, StepProcessor
-from common.processors import SameColumns
+from common.parts import SameColumns
 from crossborder.testing import check_row_map, check_step_processor
 from examples.own_parts import Corridor
 from tests.crossborder.testing.parts import Broken, Walk, broken, fails_saying

@@ -1,21 +1,29 @@
-"""``learner-server ratio``, ``drain``, ``cordon`` and ``uncordon``, against a real learner and real actors."""
+"""``learner-server ratio``, ``drain``, ``cordon``, ``uncordon`` and ``set-best-aside``, against real learners."""
 
 from __future__ import annotations
 
+import json
 import socket
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
-from common.errors import ConfigError, LearnerUnreachableError, RefusedError
+from common.config.run_config import RunConfig
+from common.errors import CheckpointError, ConfigError, LearnerUnreachableError, RefusedError
+from common.settings import validate
 from learner.commands.learner_server import main
 from learner.commands.server_orders import cordon_parser, count_actors, open_admin_clients, selection_of
 from learner.ingest.cordons import Selection
+from learner.loop.in_turns import Trainer, train_in_turns
+from learner.loop.learner import Outcome
 from learner.loop.server import LearnerServer
+from learner.storage.checkpoint import read_best
 from tests.conftest import Command, MakeConfig, wait_for
 from tests.e2e.test_by_hand import CALM
 from tests.e2e.test_counting import train_in_thread
 from tests.learner.ingest.by_hand import Client, Talk
+from tests.learner.loop.test_in_turns import cartpole
 
 HOST = socket.gethostname()
 
@@ -107,3 +115,40 @@ def test_the_command_sets_the_replay_ratio_and_prints_the_former_one(
         command = start("learner-server", "ratio", "--learner", held.ingest.address, value)
         assert command.wait() == code
         assert answer in command.output()
+
+
+def ends_at_once(run_dir: Path) -> RunConfig:
+    """A run whose first score reaches its target."""
+    values = cartpole(run_dir, 3).model_dump(mode="json")
+    values["trainer"] |= {"max_opts": 1000, "eval_interval": 5, "target_score": 1.0}
+    return validate(RunConfig, values)
+
+
+def test_a_score_that_ended_the_run_is_taken_back_and_the_run_goes_on(
+    tmp_path: Path, start: Callable[..., Command]
+) -> None:
+    config = ends_at_once(tmp_path / "run")
+    assert train_in_turns(config).outcome is Outcome.TARGET
+    best = read_best(tmp_path / "run")
+    assert best is not None
+    with Trainer(config, resume=True) as trainer:
+        assert trainer.learner.outcome is Outcome.TARGET, "nothing was taken back yet"
+    command = start("learner-server", "set-best-aside", "--run", str(tmp_path / "run"))
+    assert command.wait() == 0
+    assert (
+        f"best/ of opt step 5 with the score {best.score:g} is best-5/ now; the next score is the" in command.output()
+    )
+    line = json.loads((tmp_path / "run" / "audit.jsonl").read_text())
+    assert {**line, "time": ""} == {
+        "time": "",
+        "event": "best",
+        "outcome": "set aside",
+        "opt_steps": 5,
+        "score": best.score,
+        "kept": "best-5",
+    }
+    with Trainer(config, resume=True) as trainer:
+        assert trainer.learner.outcome is None
+    again = start("learner-server", "set-best-aside", "--run", str(tmp_path / "run"))
+    assert again.wait() == CheckpointError.exit_code
+    assert "expected a run with a policy in best/, found none that can be read" in again.output()

@@ -148,6 +148,21 @@ def test_scores_of_other_models_and_of_earlier_lives_do_not_count(host: Host) ->
     assert host.scoring.poll() is not None
 
 
+def test_a_score_that_cannot_be_read_is_read_again_at_the_next_look(
+    host: Host, caplog: pytest.LogCaptureFixture
+) -> None:
+    host.scoring.begin(host.agent, FIRST)
+    (host.directory / SCORE).mkdir()
+    host.control.scores += 1
+    assert [host.scoring.poll() for _ in range(2)] == [None, None]
+    assert [each.partition(" (")[0] for each in caplog.messages] == [f"{host.directory / SCORE} cannot be read"]
+    (host.directory / SCORE).rmdir()
+    (host.directory / SCORE).write_text("[]")
+    assert host.scoring.poll() is None
+    host.report(10, 7.5)
+    assert host.scoring.poll() is not None
+
+
 def test_a_candidate_is_skipped_while_another_has_no_score_and_it_is_said_once(
     host: Host, caplog: pytest.LogCaptureFixture
 ) -> None:

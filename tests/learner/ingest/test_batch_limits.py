@@ -5,6 +5,7 @@ from pathlib import Path
 import grpc
 import pytest
 
+from common.errors import RunDirectoryError
 from common.wire.pb import crossborder_pb2 as pb
 from learner.ingest.batch_limits import BatchLimits
 from learner.loop.server import LearnerServer
@@ -56,3 +57,9 @@ def test_a_damaged_file_is_logged_and_written_again(tmp_path: Path, caplog: pyte
     assert BatchLimits(tmp_path, limits(5, 5), 1000).largest == limits(5, 5)
     assert "limits.json is damaged" in caplog.text
     assert BatchLimits(tmp_path, limits(4, 4), 1000).largest == limits(5, 5)
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "limits.json").mkdir()
+    with pytest.raises(RunDirectoryError, match=r"limits\.json: cannot be read: Is a directory"):
+        BatchLimits(tmp_path, limits(5, 5), 1000)

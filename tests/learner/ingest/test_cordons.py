@@ -62,3 +62,9 @@ def test_a_damaged_file_cordons_nobody_and_is_named_in_the_log(
     (tmp_path / "cordons.json").write_text(text)
     assert Cordons(tmp_path / "cordons.json").cordoned == NOBODY
     assert "cordons.json is damaged" in caplog.text
+
+
+def test_a_file_that_cannot_be_read_is_no_reason_to_let_everybody_in(tmp_path: Path) -> None:
+    (tmp_path / "cordons.json").mkdir()
+    with pytest.raises(RunDirectoryError, match=r"cordons\.json: cannot be read: Is a directory"):
+        Cordons(tmp_path / "cordons.json")

@@ -3,19 +3,78 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import prometheus_client
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from common.data import Array
 from common.parts import build_parts
 from learner.ingest.cordons import Selection
-from learner.ingest.fleet_metrics import MAX_RELEASES, QUANTILES
+from learner.ingest.fleet_metrics import FIRST_RATE_SECONDS, GROWING, MAX_RELEASES, QUANTILES, RATE_SECONDS, FleetRates
 from learner.ingest.ingest_metrics import IngestCollector
 from learner.shared.actor_table import ActorState
 from tests.conftest import counting_config
 from tests.learner.ingest.cores import LoneCore
 
 MANY = 1024
+
+
+class Looks:
+    """A clock, and the actors that are online."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.rows = rows({})
+
+    def clock(self) -> float:
+        return self.now
+
+    def online(self) -> Array:
+        return self.rows
+
+
+def rows(env_steps: dict[int, int]) -> Array:
+    """A row for each incarnation, with its steps."""
+    made = np.zeros(len(env_steps), [("incarnation", "<u8"), *((name, "<f8") for _, name in GROWING.values())])
+    made["incarnation"], made["env_steps"] = [*env_steps], [*env_steps.values()]
+    return made
+
+
+@pytest.fixture
+def looks() -> Looks:
+    return Looks()
+
+
+def test_rates_are_of_the_last_interval_and_of_actors_that_were_online_at_both_its_ends(looks: Looks) -> None:
+    rates = FleetRates(looks.clock)
+    looks.rows = rows({1: 10**6, 2: 500, 3: 7})
+    rates.tick(looks.online)
+    assert rates.rates == {}
+    looks.now += FIRST_RATE_SECONDS - 0.1
+    looks.rows = rows({2: 500, 1: 10**6})
+    rates.tick(looks.online)
+    assert rates.rates == {}, "not yet"
+    looks.now += 0.1
+    rates.tick(looks.online)
+    assert rates.rates["env_steps"].tolist() == [0, 0]
+    looks.now += RATE_SECONDS
+    looks.rows = rows({2: 700, 1: 10**6 + 40, 4: 9})
+    rates.tick(looks.online)
+    assert sorted(rates.rates["env_steps"]) == pytest.approx([40 / RATE_SECONDS, 200 / RATE_SECONDS])
+    assert rates.rates.keys() == {name for _, name in GROWING.values()}
+    looks.now += 2 * RATE_SECONDS
+    rates.tick(looks.online)
+    assert rates.rates["env_steps"].tolist() == [0, 0, 0]
+
+
+def test_figures_that_an_actor_takes_back_are_no_growth(looks: Looks) -> None:
+    rates = FleetRates(looks.clock)
+    looks.rows = rows({1: 50})
+    rates.tick(looks.online)
+    looks.now, looks.rows = looks.now + RATE_SECONDS, rows({1: 20})
+    rates.tick(looks.online)
+    assert rates.rates["env_steps"].tolist() == [0]
 
 
 @pytest.fixture
@@ -39,9 +98,9 @@ def enter(lone: LoneCore, count: int) -> None:
     registry._table["wait_seconds"][:count] = 0.5
 
 
-def exposed(lone: LoneCore) -> str:
+def exposed(lone: LoneCore, collector: IngestCollector | None = None) -> str:
     registry = prometheus_client.CollectorRegistry()
-    registry.register(IngestCollector(lone.core))
+    registry.register(collector or IngestCollector(lone.core))
     return prometheus_client.generate_latest(registry).decode()
 
 
@@ -80,6 +139,18 @@ def test_sums_go_on_when_actors_have_gone_and_quantiles_are_of_those_that_are_th
     text = exposed(lone)
     assert samples(text, "wait_seconds_total") == {(): 1.5}
     assert samples(text, "fleet_spool_bytes")[("1",)] == 1
+
+
+def test_rates_are_shown_from_the_second_look_on(lone: LoneCore, looks: Looks) -> None:
+    enter(lone, 2)
+    collector = IngestCollector(lone.core)
+    collector._rates = FleetRates(looks.clock)
+    collector.tick()
+    assert samples(exposed(lone, collector), "fleet_env_steps_per_second") == {}
+    lone.core.registry._table["env_steps"][:2] = 30
+    looks.now += FIRST_RATE_SECONDS
+    collector.tick()
+    assert samples(exposed(lone, collector), "fleet_env_steps_per_second")[("0.5",)] == 30
 
 
 def test_cordons_are_counted(lone: LoneCore) -> None:

@@ -154,7 +154,7 @@ def test_only_a_limited_number_of_accounts_is_remembered() -> None:
     limits = Limited()
     for host in range(MAX_ACCOUNTS + 10):
         limits.count_failure(peer(host))
-    assert len(limits._failures) == MAX_ACCOUNTS
+    assert len(limits._failures._buckets) == MAX_ACCOUNTS
 
 
 def test_failures_of_many_addresses_give_nobody_more_calls_or_joins() -> None:

@@ -20,12 +20,12 @@ from common.interfaces import Agent, Callback, Evaluation, ReplayBuffer
 from common.plugins.part_config import EnvConfig, PluginConfig
 from learner.evaluation.scoring import FinishedEvaluation, InlineScoring, Scoring
 from learner.loop.learner import Learner, Outcome, publish_to_nobody
-from learner.loop.life import BIRTH, Life
+from learner.loop.life import Life
 from learner.loop.opt_step import IN_VAIN, OptStep
 from learner.loop.run_records import Callbacks, RecordWindow, RunRecords
 from learner.storage.checkpoint import Checkpoints, load_params
 from learner.storage.checkpointer import Checkpointer
-from learner.storage.training_state import Moment
+from learner.storage.training_state import BIRTH, Moment
 
 
 class Diary(ReplayBuffer):
@@ -122,14 +122,24 @@ class LoggedCheckpoints(Checkpoints):
         return super().save(name, agent, **meta)
 
 
-class DiaryCheckpointer(Checkpointer):
+class NoCheckpointer(Checkpointer):
+    """Takes none, and says that it has."""
+
+    def __init__(self) -> None:
+        pass
+
+    def tick(self, moment: Moment) -> None:
+        """Take none."""
+
+    def finish(self, moment: Moment) -> bool:
+        return True
+
+
+class DiaryCheckpointer(NoCheckpointer):
     """Writes into the diary that the last checkpoint is taken."""
 
     def __init__(self, diary: Diary, *, writes: bool = True) -> None:
         self._diary, self._writes = diary, writes
-
-    def tick(self, moment: Moment) -> None:
-        """Take none."""
 
     def finish(self, moment: Moment) -> bool:
         self._diary.events.append("last checkpoint")
@@ -152,12 +162,18 @@ def make(
     object.__setattr__(checkpoints, "diary", diary)
     intervals = {"eval_interval": 0, "record_interval": 0, "sync_interval": 0, **settings}
     learner = Learner(
-        OptStep(diary.agent, diary, clock=diary.clock),
+        OptStep(
+            diary.agent,
+            diary,
+            computing=contextlib.nullcontext(),
+            explain=lambda: "it had drawn nothing",
+            clock=diary.clock,
+        ),
         TrainerConfig(**{"max_opts": 1000, **intervals}),
         scoring=scoring or InlineScoring(diary, checkpoints, threading.Event()),
         records=RunRecords([diary], RecordWindow(diary, diary.clock), callbacks),
         checkpoints=checkpoints,
-        checkpointer=checkpointer,
+        checkpointer=checkpointer or NoCheckpointer(),
         publish=diary.publish,
         life=Life(began, best_score, clock=diary.clock),
     )

@@ -6,7 +6,7 @@ import pytest
 
 from common.errors import AddressError, RankLostError
 from learner.loop.life import Life
-from learner.storage.training_state import Moment
+from learner.storage.training_state import BIRTH, Moment
 
 
 def test_the_seconds_of_a_run_go_on_from_its_earlier_lives_and_stop_at_the_end() -> None:
@@ -22,7 +22,7 @@ def test_the_seconds_of_a_run_go_on_from_its_earlier_lives_and_stop_at_the_end()
 
 
 def test_a_moment_has_the_steps_of_other_ranks_beside_its_own() -> None:
-    life = Life(elsewhere=lambda: 9, clock=lambda: 0.0)
+    life = Life(BIRTH, elsewhere=lambda: 9, clock=lambda: 0.0)
     assert life.moment(6, 7) == Moment(6, 7, 0.0, samples_elsewhere=9)
 
 
@@ -38,7 +38,7 @@ def test_a_moment_has_the_steps_of_other_ranks_beside_its_own() -> None:
 def test_a_life_is_followed_by_another_if_a_rank_was_lost_or_torchrun_starts_again(
     error: BaseException, *, is_restarted: bool, is_followed: bool
 ) -> None:
-    life = Life(is_restarted=is_restarted)
+    life = Life(BIRTH, is_restarted=is_restarted)
     assert not life.is_followed
     life.break_off(error)
     assert life.is_followed == is_followed

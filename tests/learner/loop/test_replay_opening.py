@@ -119,6 +119,13 @@ def test_rollouts_that_are_longer_than_the_replay_are_refused(make_config: MakeC
         build_view(SCHEMA, config)
 
 
+def test_steps_that_are_further_apart_than_the_replay_is_long_are_refused(make_config: MakeConfig) -> None:
+    agent = {"target": "common.agents.dqn:DQN"}
+    config = make_config(agent=agent, replay={"capacity": 50, "view": {"params": {"n": 51}}})
+    with pytest.raises(ConfigError, match=r"replay\.capacity: expected at least 51 rows, for a draw .* found 50"):
+        build_view(SCHEMA, config)
+
+
 def test_a_part_that_is_not_a_view_is_refused_by_name(make_config: MakeConfig) -> None:
     config = make_config(replay={"view": {"target": "tests.learner.loop.test_replay_opening:NoView"}})
     with pytest.raises(PluginError, match=r"replay\.view\.target: expected a crossborder\.View, found NoView"):

@@ -26,6 +26,7 @@ from learner.loop.learner import Outcome
 from learner.loop.offline import train_offline
 from learner.loop.run_records import MAX_KEYS, Callbacks, RecordWindow, RunRecords
 from learner.loop.server import train_async
+from learner.records.csv_recorder import CsvRecorder
 from learner.storage.training_state import Moment
 from tests.conftest import MakeConfig
 
@@ -87,6 +88,17 @@ def test_of_many_records_that_cannot_be_written_the_log_names_the_first(caplog: 
     for opt_steps in range(3):
         records.write(Moment(opt_steps, 0, 0.0), {"new": 1.0})
     assert caplog.messages == ["training goes on without this record: [Errno 28] No space left on device"]
+
+
+def test_training_goes_on_if_another_program_has_saved_the_csv_file_as_something_else(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    recorder = CsvRecorder(tmp_path / "metrics.csv")
+    (tmp_path / "metrics.csv").write_text("opt_steps,loss", encoding="utf-16")
+    RunRecords([recorder], RecordWindow(growing())).write(Moment(10, 100, 1.0), {"a_new_key": 1.0})
+    recorder.close()
+    assert "training goes on without this record" in caplog.text
+    assert "expected a CSV file" in caplog.text
 
 
 def test_keys_beyond_the_bound_are_left_out_with_one_warning_and_the_others_go_on(

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from common.config.pool_config import PoolConfig
+from common.config.pool_config import POOL, PoolConfig
 from common.data import ModelVersion
-from learner.models.model_pool import Pool
+from learner.models.model_pool import GAMES, Pool
 
 
 def make_pool(directory: Path, **settings: object) -> Pool:
@@ -93,3 +94,17 @@ def test_the_trainer_reads_what_another_process_has_written(tmp_path: Path) -> N
     ingest.note(3, 0, -1)
     ingest.save()
     assert trainer.record()["pool_win_rate"] == 0.75
+
+
+@pytest.mark.parametrize("damage", [lambda file: file.write_text("{"), lambda file: (file.unlink(), file.mkdir())])
+def test_records_keep_the_results_that_were_read_while_the_file_cannot_be_read(
+    tmp_path: Path, damage: Callable[[Path], object], caplog: pytest.LogCaptureFixture
+) -> None:
+    trainer, ingest = make_pool(tmp_path), make_pool(tmp_path)
+    offered(trainer, 0)
+    ingest.note(3, 0, 1)
+    ingest.save()
+    before = trainer.record()
+    damage(tmp_path / POOL / GAMES)
+    assert trainer.record() == before != {}
+    assert "records have the results of games as they were" in caplog.text

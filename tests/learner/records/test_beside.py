@@ -82,6 +82,17 @@ def test_an_error_of_a_recorder_costs_one_record(caplog: pytest.LogCaptureFixtur
     assert "without the record of opt step 1: ValueError('a name that the service does not like')" in caplog.text
 
 
+def test_of_many_errors_of_a_recorder_the_log_names_the_first(caplog: pytest.LogCaptureFixture) -> None:
+    recorder, tracker = begin()
+    tracker.answers.set()
+    for opt_steps in range(1, 5):
+        recorder.write(opt_steps, {"fails": 1.0})
+    recorder.close()
+    assert [record.getMessage().partition(": V")[0] for record in caplog.records if record.levelname == "ERROR"] == [
+        "mine:Tracker: training goes on without the record of opt step 1"
+    ]
+
+
 def test_the_end_of_a_run_does_not_wait_for_ever(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

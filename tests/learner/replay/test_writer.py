@@ -669,5 +669,5 @@ def test_a_push_without_rows_stores_no_batch(tmp_path: Path) -> None:
 def test_lanes_of_another_incarnation_are_other_lanes(tmp_path: Path) -> None:
     memory = open_linked(tmp_path, create=True)
     sink_of(memory).push(linked_rows(0, 3))
-    LocalSink(memory, ValueRules(memory.schema, {}), incarnation=2).push(linked_rows(3, 3))
+    ReplayWriter(memory).append(linked_rows(3, 3), 3, incarnation=2, seq=1)
     assert memory.drawable == 0

@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from common.errors import PluginError, RunDirectoryError, TakenOverError
+from learner.replay.recovery import Watermark
 from learner.storage.mirror import INLINE_BYTES, Mirror, MirroredState, read_epoch
+from tests.conftest import free_port
 
 RUN = "0123456789abcdef"
 
@@ -19,7 +21,7 @@ RUN = "0123456789abcdef"
 def state_of(mirror: Mirror, at: float, run_id: str = RUN) -> MirroredState:
     """A state with one object, which holds ``at``."""
     name = mirror.put(io.BytesIO(str(at).encode()))
-    return MirroredState(run_id, mirror.epoch, at, {"file": name}, {}, {})
+    return MirroredState(run_id, mirror.epoch, at, {"file": name}, {}, Watermark(0, 0, 0, 0, []))
 
 
 def url_of(directory: Path) -> str:
@@ -239,6 +241,12 @@ def test_wherever_two_learners_begin_at_once_one_of_them_stays(tmp_path: Path, n
 def test_a_place_of_an_unknown_kind_is_refused() -> None:
     with pytest.raises(PluginError, match=r"storage.mirror: nowhere://x: .*; pip install 'crossborder\[mirror\]'"):
         Mirror("nowhere://x")
+
+
+def test_a_place_whose_driver_cannot_connect_is_named() -> None:
+    address = f"ftp://127.0.0.1:{free_port()}/runs"
+    with pytest.raises(RunDirectoryError, match=rf"storage.mirror: {address}: cannot be reached: ConnectionRefused"):
+        Mirror(address)
 
 
 def test_a_store_in_memory_is_a_mirror_too() -> None:

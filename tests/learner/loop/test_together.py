@@ -1,10 +1,10 @@
-"""How the figures reach ingest; the exchange of addresses is tested with real ranks in ``tests/e2e/test_ranks.py``."""
+"""How the numbers of actors reach ingest; the loop of several ranks is tested in ``tests/e2e/test_ranks.py``."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from learner.ranks.addresses import SHARE_SECONDS, ActorCounts
+from learner.loop.together import SHARE_SECONDS, ActorCounts
 from learner.shared.rank_table import RankTable
 
 

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from learner.ingest.batch_traces import BatchTraces
-from learner.shared.followed_batch import FollowedBatch, TracedBatch
+from learner.shared.followed_batch import BatchTraces, FollowedBatch, TracedBatch
 from tests.collector import collecting
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
