@@ -187,7 +187,6 @@ def configure(name: str, way: Way, seed: int, run_dir: Path, more: Mapping[str, 
     ours = {f"trainer.{key}": value for key, value in trainer.items()} | {
         "envs_per_actor": max(1, plain.envs_per_actor // ACTORS.get(way, 1)),
         "evaluator.episodes": task.episodes,
-        "evaluator.seed": 1000,
         "server.listen": "127.0.0.1:0",
         "metrics.listen": "null",
         "seed": seed,

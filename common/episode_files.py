@@ -90,7 +90,7 @@ def write_episode(path: str | Path, columns: Mapping[str, ArrayLike], *, must_be
     Args:
         path: of the file, which ends in ``.npz``; its directory exists.
         columns: the arrays, see the module.
-        must_be_finite: whether to refuse NaN and infinity; False for a run that clips them (``server.clip_nonfinite``).
+        must_be_finite: whether to refuse NaN and infinity; False for a run that clips them (``server.unusual_values``).
 
     Raises:
         ConfigError: ``path`` is no path of such a file, or ``columns`` no mapping.

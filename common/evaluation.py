@@ -27,6 +27,9 @@ from common.lanes.watched_envs import Watch
 from common.plugins.part_config import EnvConfig
 from common.spaces import leaves_of
 
+EVALUATION_SEED: Final = 1000
+"""Episode i of an evaluation begins with ``reset(seed=EVALUATION_SEED + i)``. Evaluations must not play the episodes of
+training, whose environments have the seeds from the run's ``seed`` on, which is mostly 0 or little more."""
 MAX_ENVS: Final = 32
 """The most environments of one evaluation. More would share the cost of an inference no better, and need memory."""
 
@@ -36,6 +39,7 @@ def build_evaluator(
     config: EvaluatorConfig,
     env_config: EnvConfig | None = None,
     make_env: Callable[[], AnyEnv] | None = None,
+    seed: int = EVALUATION_SEED,
 ) -> Evaluator:
     """Build the evaluator that ``evaluator.target`` names.
 
@@ -44,11 +48,12 @@ def build_evaluator(
         config: names the evaluator.
         env_config: the configuration of ``env``.
         make_env: makes one more environment like ``env``, for evaluators that ask for it; None: only ``env`` exists.
+        seed: of the first episode, for evaluators that ask for it.
 
     Raises:
         PluginError: the evaluator cannot be loaded or built.
     """
-    optional = {"env_config": env_config, "make_env": make_env}
+    optional = {"env_config": env_config, "make_env": make_env, "seed": seed}
     evaluator: Evaluator = config.build(optional=optional, **EvaluatorArguments(env=env, config=config))
     return evaluator
 
@@ -78,14 +83,15 @@ class DefaultEvaluator:
 
     Of an environment with several agents, an episode is a game, and the mean is over all agents of all games.
 
-    Episode i begins with ``reset(seed=config.seed + i)``, so that all evaluations of a run see the same episodes. Up to
+    Episode i begins with ``reset(seed=seed + i)``, so that all evaluations of a run see the same episodes. Up to
     ``MAX_ENVS`` episodes are played at the same time, each in a separate environment.
 
     Args:
         env: a plain environment or a vector environment; no other code steps it.
-        config: episodes, seed, and the steps after which an episode is cut off.
+        config: episodes, and the steps after which an episode is cut off.
         env_config: how many frames the agent sees, and their dtypes; None: observations of the environment, unchanged.
         make_env: makes one more environment; None: all episodes are played in ``env``.
+        seed: of the first episode.
     """
 
     def __init__(
@@ -94,7 +100,9 @@ class DefaultEvaluator:
         config: EvaluatorConfig,
         env_config: EnvConfig | None = None,
         make_env: Callable[[], AnyEnv] | None = None,
+        seed: int = EVALUATION_SEED,
     ) -> None:
+        self._seed = seed
         self._env, self._config, self._env_config, self._make_env = env, config, env_config, make_env
         self._frames = env_config.frame_stack if env_config is not None else 1
         self._lanes: Lanes | None = None
@@ -142,7 +150,7 @@ class DefaultEvaluator:
         count = min(lanes.n, (self._config.episodes - first) * lanes.seats)
         totals, runs, has_acted = np.zeros(lanes.n), np.arange(lanes.n) < count, np.zeros(lanes.n, bool)
         stacker = Stacker(lanes.spec, lanes.n, self._frames)
-        lanes.reset(self._config.seed + first)
+        lanes.reset(self._seed + first)
         for _ in range(self._config.max_steps):
             obs = lanes.observe()
             if lanes.begins is not None:
@@ -198,6 +206,7 @@ def open_evaluator(
     film: Callable[[EnvConfig], AbstractContextManager[AnyEnv]] | None = None,
     *,
     policy: EnvSpec | None = None,
+    seed: int = EVALUATION_SEED,
 ) -> Evaluator:
     """Build the evaluator of a run and its first environment.
 
@@ -209,6 +218,7 @@ def open_evaluator(
         film: opens the one environment that is filmed while it plays all episodes; None: nothing is filmed.
         policy: the spaces of a saved policy, of which the environment may have others, but not of another layout; None:
             they are not compared.
+        seed: of the first episode.
 
     Raises:
         CrossborderError: the evaluator or its environment cannot be built, or this environment has other spaces than
@@ -224,7 +234,7 @@ def open_evaluator(
             stack.callback(close_env, env)
         else:
             env = stack.enter_context(film(env_config))
-        if policy is not None and _layout(found := spec_of(env, float64=env_config.float64)) != _layout(policy):
+        if policy is not None and _layout(found := spec_of(env)) != _layout(policy):
             raise ConfigError(f"env: expected spaces in which the policy can act, {policy}, found {found}")
         check_safe_stop(env_config, env.action_space, env)
         stack.enter_context(watch.stopping(partial(stop_safely, env)))
@@ -232,7 +242,7 @@ def open_evaluator(
         return watched if rate_hz is None else PacedEnv(watched, Pace(rate_hz, watch.abandoned))
 
     make_more = make_env if rate_hz is None and film is None else None  # A robot exists once.
-    return build_evaluator(make_env(), config.evaluator, env_config, make_more)
+    return build_evaluator(make_env(), config.evaluator, env_config, make_more, seed)
 
 
 def _layout(spec: EnvSpec) -> list[dict[str, object]]:
@@ -254,7 +264,7 @@ def build_eval_env(config: EnvConfig, training: EnvSpec | None) -> AnyEnv:
         ConfigError: its observation or action space differs from the space of training.
     """
     env = build_env(config.for_evaluation())
-    found = spec_of(env, float64=config.float64)
+    found = spec_of(env)
     if training is not None and found != training:
         close_env(env)
         raise ConfigError(f"env.eval_params: expected the spaces of training, {training}, found {found}")

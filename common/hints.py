@@ -10,7 +10,7 @@ from typing import Final
 IN_OTHER_LIBRARIES: Final = {
     "buffer_size": "replay.capacity",
     "eval_freq": "trainer.eval_interval",
-    "exploration_final_eps": "exploration.base",
+    "exploration_final_eps": "exploration.epsilons",
     "gamma": "agent.params.discount_factor",
     "gradient_steps": "replay.samples_per_insert",
     "learning_rate": "agent.params.lr",

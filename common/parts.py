@@ -59,7 +59,7 @@ def build_parts(config: ActorConfig, *, seed: int, epsilon: float = 0.0, device:
     Args:
         config: names the parts.
         seed: of the agent, and of environments that are built with a seed.
-        epsilon: the agent's epsilon on the exploration ladder; 0 if the agent does not explore.
+        epsilon: the agent's own epsilon; 0 if the agent does not explore.
         device: where the agent computes.
         n_envs: the number of plain environments to build; a vector environment decides its number of lanes itself.
             With 0 there are no lanes, and the spaces are those of ``env.spaces`` or of an environment that is closed at

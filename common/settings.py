@@ -59,6 +59,9 @@ class Settings(BaseModel):
     value is ignored, since it asks for nothing else: runs of the previous release name all keys, and its learners send
     them to actors."""
 
+    INSTEAD: ClassVar[Mapping[str, str]] = {}
+    """What a user writes in the place of settings that are gone, for the error that refuses another value of them."""
+
     LATER: ClassVar[frozenset[str]] = frozenset()
     """Fields of actors' settings that actors of the previous release do not know; see ``unknown_before``."""
 
@@ -155,6 +158,8 @@ def _locate(model: type[Settings], path: tuple[int | str, ...]) -> tuple[list[st
 def _explain_unknown(key: str, owner: type[Settings] | None) -> str:
     if owner is None:
         return "unknown key"
+    if key in owner.INSTEAD:
+        return f"unknown key ({owner.INSTEAD[key]})"
     return f"unknown key{nearest(key, owner.model_fields)}"
 
 

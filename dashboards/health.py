@@ -73,7 +73,7 @@ _FAULTS = Row(
         Graph(
             "NaN, infinity and far too large values",
             (
-                "Values in the last five minutes, by column. server.clip_nonfinite names columns that are "
+                "Values in the last five minutes, by column. server.unusual_values has numbers for columns that are "
                 "clipped; other batches are refused."
             ),
             "short",
@@ -82,7 +82,7 @@ _FAULTS = Row(
         Graph(
             "Values out of bounds",
             (
-                "Values in the last five minutes, by column. Columns that server.out_of_bounds counts are "
+                "Values in the last five minutes, by column. Columns that server.unusual_values counts are "
                 "stored; other batches are refused."
             ),
             "short",

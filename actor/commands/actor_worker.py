@@ -30,7 +30,7 @@ EXAMPLES = """\
   actor-worker --learner gpu-1:50051,gpu-2:50051 --ca ca.pem …              a run with several ranks: one of them
   actor-worker --learner gpu-host:50051 --evaluate        score candidates (evaluator.process: actor)
   actor-worker --learner gpu-host:50051 --record data/episodes             and keep every whole episode as a file
-  actor-worker --learner gpu-host:50051 --id 1            the actor of robot 1, with its env_overrides
+  actor-worker --learner gpu-host:50051 --id 1            the actor of robot 1, with its overrides
   actor-worker --learner gpu-host:50051 --allow my_parts …                  the learner may name your own parts
   actor-worker --learner gpu-host:50051 --ca ca.pem --token-file actor.token --check   would it work from here?
   actor-worker --policy gpu-host:50060 --ca ca.pem --token-file client.token --config run.yaml
@@ -81,7 +81,7 @@ def _add_run_options(made: Parser) -> None:
     made.add_value(
         "--id",
         "N",
-        "the actor id that this actor must have, so that a robot always gets its own env_overrides (default: the "
+        "the actor id that this actor must have, so that a robot always gets its own overrides (default: the "
         "smallest free one)",
         at_least(0),
     )

@@ -23,7 +23,7 @@ Random = np.random.Generator | RowRandom
 class EpsilonGreedy(Settings):
     """The best action, or with probability epsilon a random one.
 
-    Epsilon falls linearly from ``start`` to the actor's own rung of the ladder (``exploration`` in the run's config).
+    Epsilon falls linearly from ``start`` to the actor's own (``exploration.epsilons`` in the run's config).
     It counts the learner's opt steps, not the actor's own steps: a restarted actor goes on where the others are.
     """
 

@@ -339,7 +339,7 @@ class ConfiguredAgent(NetworkAgent):
 
     Args:
         seed: of the initial weights and of all random numbers.
-        epsilon: this actor's rung of the exploration ladder; only agents of action values use it.
+        epsilon: this actor's own epsilon; only agents of action values use it.
         device: where the networks live.
         params: see the agent's ``Config``.
 

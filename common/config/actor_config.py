@@ -6,7 +6,7 @@ import math
 import re
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, Self, TypedDict
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from common.depth import ANY_NUMBER, parse_json
 from common.errors import ConfigError
@@ -21,7 +21,8 @@ if TYPE_CHECKING:  # Ingest reads configurations, and never imports gymnasium.
 class EvaluatorConfig(PluginConfig):
     """Greedy episodes in environments that only evaluations step."""
 
-    GONE: ClassVar = {"max_envs": 32, "finish_seconds": 60.0}
+    GONE: ClassVar = {"max_envs": 32, "finish_seconds": 60.0, "seed": (0, 1000)}
+    INSTEAD: ClassVar = {"seed": "remove it: evaluations begin with the seed 1000, and policy-eval has --seed"}
 
     target: str = Field(
         "common.evaluation:DefaultEvaluator",
@@ -40,7 +41,6 @@ class EvaluatorConfig(PluginConfig):
     max_steps: PositiveInt = Field(
         100_000, description="The most steps of one episode; the evaluation cuts off a longer one."
     )
-    seed: NonNegativeInt = Field(0, description="The seed of evaluations: episode i begins with reset(seed=seed + i).")
 
 
 class EvaluatorArguments(TypedDict):
@@ -50,9 +50,9 @@ class EvaluatorArguments(TypedDict):
     config: EvaluatorConfig
 
 
-EVALUATOR_OPTIONAL: Final = frozenset({"env_config", "make_env"})
-"""Arguments for evaluators that have parameters of these names: the ``EnvConfig`` of evaluations, and a function that
-makes one more environment."""
+EVALUATOR_OPTIONAL: Final = frozenset({"env_config", "make_env", "seed"})
+"""Arguments for evaluators that have parameters of these names: the ``EnvConfig`` of evaluations, a function that makes
+one more environment, and the seed of the first episode."""
 
 
 _TEXT_OR_INFINITY: Final = re.compile(r'"(?:[^"\\]|\\.)*"|-?Infinity')

@@ -17,7 +17,8 @@ MAX_POOL: Final = 64
 class PoolConfig(Settings):
     """The earlier models that play on the seats of ``pool`` (``env.params.players``); unused without such seats."""
 
-    GONE: ClassVar = {"power": 1.0}
+    GONE: ClassVar = {"power": 1.0, "window": 3}
+    INSTEAD: ClassVar = {"window": "write the number of newest models as pool.size, and pool.draw: uniform"}
 
     every: PositiveInt = Field(
         10, description="Every how many published models (trainer.sync_interval) one joins the pool, from the first on."
@@ -25,13 +26,12 @@ class PoolConfig(Settings):
     size: Annotated[int, Field(ge=1, le=MAX_POOL)] = Field(
         10, description="The number of models in the pool; a new one replaces the oldest."
     )
-    draw: Literal["uniform", "window", "losses"] = Field(
+    draw: Literal["uniform", "losses"] = Field(
         "uniform",
-        description="How an actor draws the opponent of a game. uniform: each model is as likely; window: one of the "
-        "newest pool.window models; losses: in proportion to (1 - x)², where x is the share of recent games that the "
-        "learner won against the model (prioritised fictitious self-play).",
+        description="How an actor draws the opponent of a game. uniform: each model is as likely; losses: in "
+        "proportion to (1 - x)², where x is the share of recent games that the learner won against the model "
+        "(prioritised fictitious self-play).",
     )
-    window: PositiveInt = Field(3, description="The number of newest models that pool.draw: window draws from.")
 
 
 def has_pool(params: Mapping[str, Any]) -> bool:

@@ -19,6 +19,8 @@ from common.wire.address import split_address
 class RemoteConfig(WorkerConfig):
     """A worker that steps environments here, while an acting service chooses the actions."""
 
+    GONE, INSTEAD = RunConfig.GONE, RunConfig.INSTEAD
+
     policy: str = Field(
         description="The address at which the acting service listens, HOST:PORT; NAME=HOST:PORT, if the service has "
         "several policies."
@@ -68,10 +70,11 @@ def read_remote_config(path: Path | None, policy: str | None, overrides: Sequenc
         values["policy"] = policy
     for override in overrides:
         assign(values, override)
-    if values.get("env_overrides"):
+    own = values.get("overrides")
+    if isinstance(own, dict) and any(isinstance(each, dict) and each.get("env") for each in own.values()):
         raise ConfigError(
-            "env_overrides: expected none beside --policy, since only actors of a learner have ids; --set env.params.… "
-            "gives each worker its own, and --set env_overrides={} goes without them"
+            "overrides: expected none of env beside --policy, since only actors of a learner have ids; --set "
+            "env.params.… gives each worker its own, and --set overrides={} goes without them"
         )
     others = RunConfig.model_fields.keys() - RemoteConfig.model_fields.keys()
     config = validate(RemoteConfig, {key: value for key, value in values.items() if key not in others})

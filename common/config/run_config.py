@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar
 
-from pydantic import Field, NonNegativeInt, PositiveInt, field_validator, model_validator
+from pydantic import Field, NonNegativeInt, field_validator, model_validator
 
 from common.config.actor_config import EVALUATOR_OPTIONAL, ActorConfig, EvaluatorArguments
 from common.config.nested import assign, overlay, read_yaml, to_yaml
@@ -37,20 +37,21 @@ FREE_PORTS: Final = {"server.listen": "127.0.0.1:0", "metrics.listen": "127.0.0.
 
 
 class ExplorationConfig(Settings):
-    """How much each actor explores: actor i has epsilon base ** (1 + alpha * i / (rungs - 1)) (arXiv:1803.00933)."""
+    """How much each actor explores."""
 
-    base: Unit = Field(0.05, description="The epsilon of actor 0, which explores most.")
-    alpha: Annotated[float, Field(ge=0)] = Field(
-        0.0, description="How fast epsilon falls from rung to rung; with 0, all rungs have the same epsilon."
-    )
-    rungs: PositiveInt = Field(
-        1, description="The number of rungs. The actor whose id is this number begins again at rung 0."
+    GONE: ClassVar = {"base": 0.05, "alpha": 0.0, "rungs": 1}
+    INSTEAD: ClassVar = dict.fromkeys(GONE, "write the epsilon of each actor as exploration.epsilons, a list")
+
+    epsilons: tuple[Unit, ...] = Field(
+        (0.05,),
+        min_length=1,
+        description="The share of random actions of each actor whose agent explores by epsilon: the first value is "
+        "that of actor 0. An actor whose id is the number of values or more begins again at the first value.",
     )
 
     def epsilon(self, actor_id: int) -> float:
-        """The epsilon of an actor; on a ladder with one rung it is ``base``."""
-        share = (actor_id % self.rungs) / (self.rungs - 1) if self.rungs > 1 else 0.0
-        return float(self.base ** (1 + self.alpha * share))
+        """The epsilon of an actor."""
+        return self.epsilons[actor_id % len(self.epsilons)]
 
 
 class MetricsConfig(Settings):
@@ -65,6 +66,10 @@ class MetricsConfig(Settings):
         "trainer_port": (9464, 0),
         "ingest_port": (9465, 0),
         "tls": None,
+    }
+    INSTEAD: ClassVar = {
+        **dict.fromkeys(("host", "trainer_port", "ingest_port"), "write metrics.listen: HOST:PORT"),
+        "tls": "write metrics.encrypted: true, which takes the files of server.tls",
     }
 
     listen: str | None = Field(
@@ -125,6 +130,12 @@ class StorageConfig(Settings):
 class RunConfig(ActorConfig):
     """The settings of a whole run."""
 
+    GONE: ClassVar = {"agent_overrides": {}, "env_overrides": {}}
+    INSTEAD: ClassVar = {
+        "agent_overrides": "write overrides: {ID: {agent: {…}}}",
+        "env_overrides": "write overrides: {ID: {env: {…}}}",
+    }
+
     name: str = Field(
         "run", pattern=r"^[\w.-]+$", description="The name of the run, which is part of its directory's name."
     )
@@ -153,15 +164,11 @@ class RunConfig(ActorConfig):
     exploration: ExplorationConfig = Field(
         ExplorationConfig(), description="How exploration differs from actor to actor."
     )
-    agent_overrides: dict[NonNegativeInt, dict[str, Any]] = Field(
+    overrides: dict[NonNegativeInt, dict[Literal["agent", "env"], dict[str, Any]]] = Field(
         default_factory=dict,
-        description="Other agent.params for single actors: a mapping from the actor's id to the parameters that this "
-        "actor has instead. They must not change the model's tensors.",
-    )
-    env_overrides: dict[NonNegativeInt, dict[str, Any]] = Field(
-        default_factory=dict,
-        description="Other env.params for single actors, such as the address of each robot: a mapping from the "
-        "actor's id to the parameters that this actor has instead. They must not change the spaces.",
+        description="Other parameters for single actors, such as the address of each robot: by the actor's id, values "
+        "of agent.params under agent, and of env.params under env. They must change neither the model's tensors nor "
+        "the spaces.",
     )
     pool: PoolConfig = Field(PoolConfig(), description="The earlier models of the run that play as opponents.")
     server: ServerConfig = Field(ServerConfig(), description="The gRPC server.")
@@ -211,12 +218,11 @@ class RunConfig(ActorConfig):
                 f"push.n_buffer: expected at most {half}, half of replay.capacity ({self.replay.capacity}), found "
                 f"{self.push.n_buffer}"
             )
-        for name in ("agent_overrides", "env_overrides"):
-            beyond = [actor_id for actor_id in getattr(self, name) if actor_id >= self.server.max_actors]
-            if beyond:
-                raise ValueError(
-                    f"{name}: expected ids below server.max_actors ({self.server.max_actors}), found {beyond}"
-                )
+        beyond = [actor_id for actor_id in self.overrides if actor_id >= self.server.max_actors]
+        if beyond:
+            raise ValueError(
+                f"overrides: expected ids below server.max_actors ({self.server.max_actors}), found {beyond}"
+            )
         return self
 
     @property
@@ -257,11 +263,11 @@ class RunConfig(ActorConfig):
         return ActorConfig.model_validate(self.model_dump(include=set(ActorConfig.model_fields)))
 
     def part_of(self, actor_id: int) -> ActorConfig:
-        """The part that this actor gets, with its ``agent_overrides`` and ``env_overrides`` among the parameters."""
-        part = self.actor_part()
+        """The part that this actor gets, with its ``overrides`` among the parameters."""
+        part, own = self.actor_part(), self.overrides.get(actor_id, {})
         changes = {
-            "agent": _with_params(part.agent, self.agent_overrides.get(actor_id, {})),
-            "env": _with_params(part.env, self.env_overrides.get(actor_id, {})),
+            "agent": _with_params(part.agent, own.get("agent", {})),
+            "env": _with_params(part.env, own.get("env", {})),
         }
         return part.model_copy(update=changes)
 
@@ -289,16 +295,16 @@ class RunConfig(ActorConfig):
             return
         self.env.check("env", frozenset())
         self.env.for_evaluation().check("env for evaluation", frozenset())
-        for actor_id in self.env_overrides:
-            self.part_of(actor_id).env.check("env", frozenset(), f"env_overrides.{actor_id}")
+        for actor_id in self.overrides:
+            self.part_of(actor_id).env.check("env", frozenset(), f"overrides.{actor_id}.env")
 
     def _check_agents(self) -> None:
         """Check the agents of the learner and of all actors, which must have the same discount factor."""
         given = AgentArguments.__required_keys__
         self.agent.check("agent", given)
         wanted = discount_of(self.agent)
-        for actor_id in self.agent_overrides:
-            agent, place = self.part_of(actor_id).agent, f"agent_overrides.{actor_id}"
+        for actor_id in self.overrides:
+            agent, place = self.part_of(actor_id).agent, f"overrides.{actor_id}.agent"
             agent.check("agent", given, place)
             found = discount_of(agent)
             if found != wanted:

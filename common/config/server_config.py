@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
-from typing import Annotated, ClassVar, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal, get_args
 
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import BeforeValidator, Field, PositiveFloat, PositiveInt
 
 from common.errors import ConfigError
 from common.settings import HomePath, Settings
@@ -28,6 +29,17 @@ HANDSHAKE_SECONDS: Final = 10.0
 """A TLS handshake over a slow link takes one or two seconds; a longer time would serve attackers only."""
 
 OnOutOfBounds = Literal["count", "refuse"]
+
+
+def _require_treatment(value: Any) -> Any:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if value in get_args(OnOutOfBounds) or (is_number and 0 < value < math.inf):
+        return value
+    raise ValueError(f"expected count, refuse or a number greater than 0, found {value!r}")
+
+
+Treatment = Annotated[float | OnOutOfBounds, BeforeValidator(_require_treatment)]
+"""What happens to unusual values of a column: a number replaces those that are not finite or far too large."""
 
 
 class TlsConfig(Settings):
@@ -83,6 +95,14 @@ class ServerConfig(Settings):
             "address_failures_per_second": 10.0,
             "handshake_seconds": 10.0,
         },
+        "clip_nonfinite": {},
+        "out_of_bounds": {},
+    }
+    INSTEAD: ClassVar = {
+        "clip_nonfinite": "write its numbers as server.unusual_values",
+        "out_of_bounds": "write count or refuse as server.unusual_values",
+        "open_health": "remove it: health checks need no token",
+        "max_message_bytes": "remove it: messages have room for a batch of push.n_buffer rows",
     }
 
     listen: str = Field(
@@ -128,17 +148,13 @@ class ServerConfig(Settings):
         "mean share of the other active actors. An actor with more is slowed down to replay.capacity rows a minute. "
         "null slows no actor down.",
     )
-    clip_nonfinite: dict[str, PositiveFloat] = Field(
+    unusual_values: dict[str, Treatment] = Field(
         default_factory=dict,
-        description="Lets columns have values that are not finite or beyond 1e12: by column, the number that replaces "
-        "infinity and larger values; its negative replaces those below -1e12, and 0 replaces NaN. In all other "
-        "columns, a batch with one of these values is refused. Columns of info may have any finite value.",
-    )
-    out_of_bounds: dict[str, OnOutOfBounds] = Field(
-        default_factory=dict,
-        description="How the learner treats values outside the bounds of their space, by column. refuse: the batch "
-        "is refused; count: the values are stored, and counted in the metrics. For columns that are not named here: "
-        "count for obs and next_obs of floats, refuse for all others.",
+        description="How the learner treats unusual values, by column. A number replaces infinity and values beyond "
+        "1e12, its negative those below -1e12, and 0 replaces NaN; without a number, a batch with one of these values "
+        "is refused. count: values outside the bounds of their space are stored, and counted in the metrics; refuse: "
+        "their batch is refused. Columns without count or refuse count them if they are obs or next_obs of floats, "
+        "and refuse them otherwise. Columns of info may have any finite value.",
     )
     lost_seconds: Annotated[float, Field(ge=3, le=MAX_GRPC_SECONDS)] = Field(
         30.0,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import AliasChoices, Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import AliasChoices, Field, PositiveFloat, PositiveInt, model_validator
 
 from common.cores import Cores
 from common.settings import Settings
 
 Interval = Annotated[int | None, Field(ge=0)]
 Precision = Literal["float32", "bfloat16"]
+ModelForm = Literal["whole", "bfloat16", "deltas", "bfloat16_deltas"]
 ComputingPrecision = Literal["float32", "rounded_products", "bfloat16"]
 ProductChoice = Literal["measured", "torch", "onednn"]
 
@@ -18,7 +19,17 @@ ProductChoice = Literal["measured", "torch", "onednn"]
 class TrainerConfig(Settings):
     """The learner loop. Intervals count opt steps; 0 or null means never."""
 
-    GONE: ClassVar = {"keep_checkpoints": 3, "opt_interval": 1, "rank_seconds": 60.0}
+    GONE: ClassVar = {
+        "keep_checkpoints": 3,
+        "opt_interval": 1,
+        "rank_seconds": 60.0,
+        "model_precision": "float32",
+        "model_deltas": 0,
+    }
+    INSTEAD: ClassVar = {
+        "model_precision": "write trainer.models: bfloat16, or bfloat16_deltas",
+        "model_deltas": "write trainer.models: deltas, or bfloat16_deltas",
+    }
 
     max_opts: PositiveInt = Field(
         description="The number of opt steps after which training ends.",
@@ -73,16 +84,11 @@ class TrainerConfig(Settings):
         "multiplied in bfloat16 (torch.autocast). rounded_products: tensors stay float32, but a product of matrices "
         "rounds its inputs, to bfloat16 on a CPU and to TF32 on a GPU.",
     )
-    model_precision: Precision = Field(
-        "float32",
-        description="The precision of the models that actors fetch. bfloat16 halves their bytes; actors then act "
-        "with rounded parameters.",
-    )
-    model_deltas: NonNegativeInt = Field(
-        0,
-        description="For links that are too slow for whole models: the number of earlier models that ingest keeps. "
-        "An actor that has one of them fetches only the compressed difference to the newest model. 0: actors always "
-        "fetch whole models.",
+    models: ModelForm = Field(
+        "whole",
+        description="How models travel to the actors, for thin links. whole: as they are; bfloat16: in half the bytes, "
+        "and actors act with rounded parameters; deltas: an actor that has a recent model fetches only the compressed "
+        "difference to the newest model; bfloat16_deltas: both.",
     )
     torch_threads: Annotated[int, Field(ge=1, le=1024)] = Field(
         1, description="The number of CPU threads that torch uses in the trainer."
@@ -99,6 +105,16 @@ class TrainerConfig(Settings):
         "uses by itself, on x86 MKL; onednn: oneDNN, for all but small products; measured: for each shape the faster "
         "one, measured once on a host. Actors measure.",
     )
+
+    @property
+    def model_precision(self) -> Precision:
+        """The precision of the models that actors fetch."""
+        return "bfloat16" if self.models.startswith("bfloat16") else "float32"
+
+    @property
+    def sends_deltas(self) -> bool:
+        """Whether an actor that has a recent model fetches only the difference to the newest model."""
+        return self.models.endswith("deltas")
 
     @model_validator(mode="after")
     def _threads_have_cores(self) -> TrainerConfig:

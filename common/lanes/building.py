@@ -208,12 +208,11 @@ def lanes_of(envs: AnyEnv, config: EnvConfig | None = None) -> Lanes:
         ConfigError, PluginError: see ``build_lanes``.
     """
     picks = picks_of(config) if config else Picks()
-    float64 = config is not None and config.float64
     name = f"env {config.target} {config.params or ''}".rstrip() if config else "env"
     if not isinstance(envs, list):
-        spec = spec_of(envs, float64=float64)
+        spec = spec_of(envs)
         return VectorLanes(envs, spec, picks, name) if is_vector(envs) else PlainLanes([envs], spec, picks, name)
-    return PlainLanes(envs, spec_of(envs[0], float64=float64), picks, name)
+    return PlainLanes(envs, spec_of(envs[0]), picks, name)
 
 
 def picks_of(config: EnvConfig) -> Picks:
@@ -222,8 +221,8 @@ def picks_of(config: EnvConfig) -> Picks:
     return Picks(columns, config.intervention)
 
 
-def spec_of(env: AnyEnv, *, float64: bool = False) -> EnvSpec:
-    """The spaces of one lane as they are recorded: float64 as float32, unless ``float64`` keeps it.
+def spec_of(env: AnyEnv) -> EnvSpec:
+    """The spaces of one lane as they are recorded: float64 as float32.
 
     Raises:
         ConfigError: a space cannot be recorded.
@@ -232,13 +231,11 @@ def spec_of(env: AnyEnv, *, float64: bool = False) -> EnvSpec:
     spec = EnvSpec(*(getattr(env, f"{prefix}{name}") for name in ("observation_space", "action_space")))
     for space in (spec.observation_space, spec.action_space):
         spaces.leaves_of(space)  # Before anybody else looks at them: the error names spaces of another package.
-    return narrowed(spec, float64=float64)
+    return narrowed(spec)
 
 
-def narrowed(spec: EnvSpec, *, float64: bool = False) -> EnvSpec:
-    """The same spaces, with float64 observations as float32 unless ``float64`` keeps them."""
-    if float64:
-        return spec
+def narrowed(spec: EnvSpec) -> EnvSpec:
+    """The same spaces, with float64 as float32."""
     return EnvSpec(spaces.narrow(spec.observation_space), spaces.narrow(spec.action_space))
 
 
@@ -249,10 +246,10 @@ def read_spec(config: EnvConfig) -> EnvSpec:
         PluginError, ConfigError: see ``build_env`` and ``read_spaces``.
     """
     if config.spaces is not None:
-        return narrowed(read_spaces(config.spaces), float64=config.float64)
+        return narrowed(read_spaces(config.spaces))
     env = build_env(config)
     try:
-        return spec_of(env, float64=config.float64)
+        return spec_of(env)
     finally:
         close_env(env)
 

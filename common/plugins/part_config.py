@@ -6,7 +6,7 @@ import inspect
 import math
 import re
 from collections.abc import Mapping, Set
-from typing import Annotated, Any, Final, TypedDict
+from typing import Annotated, Any, ClassVar, Final, TypedDict
 
 import numpy as np
 from pydantic import Field, NonNegativeInt, PositiveFloat, field_validator, model_validator
@@ -157,6 +157,9 @@ class WrapperConfig(PluginConfig):
 class EnvConfig(PluginConfig):
     """An environment, what is recorded of it, and what actors do when it fails."""
 
+    GONE: ClassVar = {"float64": False}
+    INSTEAD: ClassVar = {"float64": "remove it, and begin another run: float64 is recorded as float32"}
+
     eval_params: dict[str, Any] = Field(
         default_factory=dict,
         description="Keyword arguments for the environment in evaluations only: they are added to params, or replace "
@@ -171,11 +174,6 @@ class EnvConfig(PluginConfig):
         1,
         description="The number of consecutive frames that the agent sees in one observation, the oldest first. "
         "Actors still send, and the replay stores, each frame once.",
-    )
-    float64: bool = Field(
-        False,
-        description="Whether float64 observations, actions and rewards are recorded as float64. false records them "
-        "as float32, in half the bytes.",
     )
     info: dict[str, str] = Field(
         default_factory=dict,

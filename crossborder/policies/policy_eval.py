@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from common.process.command import Parser, add_settings, as_path
+from common.process.command import Parser, add_settings, as_path, at_least
 from crossborder.policies.policy_command import make_policy_parser, policy_command_of
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def parser() -> Parser:
     """The command's options."""
     made = make_policy_parser("policy-eval", __doc__, EXAMPLES)
     made.add_value("--episodes", "N", "the number of episodes (default: that of the run's evaluator)", int)
-    made.add_value("--seed", "N", "episode i starts from seed + i (default: the run's)", int)
+    made.add_value("--seed", "N", "episode i starts from seed + i (default: 1000)", at_least(0))
     add_settings(
         made, "settings", "another value of a setting of env or evaluator, with which the policy was saved; repeatable"
     )
@@ -63,7 +63,7 @@ def _film(arguments: argparse.Namespace, config: EnvConfig) -> AbstractContextMa
 
 def _evaluate(arguments: argparse.Namespace) -> Mapping[str, object]:
     from common.errors import PluginError
-    from common.evaluation import open_evaluator, score_agent
+    from common.evaluation import EVALUATION_SEED, open_evaluator, score_agent
     from common.lanes.watched_envs import Watch
     from learner.storage.checkpoint import load_parts
 
@@ -71,10 +71,12 @@ def _evaluate(arguments: argparse.Namespace) -> Mapping[str, object]:
     parts = _change(saved, arguments)
     if arguments.against is not None:
         parts = _play_against(arguments.against, parts, arguments.allow)
+    seed = parts.evaluator.params.get("seed", EVALUATION_SEED) if arguments.seed is None else arguments.seed
     film = None if arguments.record_video is None else partial(_film, arguments)
     with ExitStack() as stack:
         try:
-            evaluator = open_evaluator(parts, None, Watch(threading.Event()), stack, film, policy=built.frames)
+            watch = Watch(threading.Event())
+            evaluator = open_evaluator(parts, None, watch, stack, film, policy=built.frames, seed=seed)
         except PluginError as error:
             if parts.env.spaces is None:
                 raise
@@ -83,7 +85,7 @@ def _evaluate(arguments: argparse.Namespace) -> Mapping[str, object]:
                 "let an actor score policies (evaluator.process: actor)"
             ) from error
         score, record, _ = score_agent(evaluator, built.agent)
-    asked = {"episodes": parts.evaluator.episodes, "seed": parts.evaluator.seed}
+    asked = {"episodes": parts.evaluator.episodes, "seed": seed}
     place = str(arguments.run / arguments.checkpoint)
     return {"checkpoint": place, "opt_steps": meta["opt_steps"], **asked, "score": score, **record}
 
@@ -111,14 +113,16 @@ def _change(saved: ActorConfig, arguments: argparse.Namespace) -> ActorConfig:
 
     values = saved.model_dump(mode="json")
     values["env"] = saved.env.for_evaluation().model_dump(mode="json")
-    for key in ("episodes", "seed"):
-        if (value := getattr(arguments, key)) is not None:
-            values["evaluator"][key] = value
+    if arguments.episodes is not None:
+        values["evaluator"]["episodes"] = arguments.episodes
     for setting in arguments.settings:
         if setting.partition(".")[0] not in ("env", "evaluator"):
             raise ConfigError(f"--set {setting}: expected a setting of env or evaluator: the agent is as it was saved")
         assign(values, setting)
-    return validate(type(saved), values)
+    changed = validate(type(saved), values)
+    if arguments.seed is not None:
+        changed.evaluator.params.pop("seed", None)
+    return changed
 
 
 main = policy_command_of(parser, _evaluate)

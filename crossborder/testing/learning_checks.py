@@ -65,7 +65,7 @@ def check_learning(
     agent = make_agent(make, spec, seed, epsilon)
     _require_redraws(agent)
     experience = _Experience(row_schema(spec, agent), view)
-    evaluator = DefaultEvaluator(env, validate(EvaluatorConfig, {"episodes": episodes, "seed": seed}))
+    evaluator = DefaultEvaluator(env, validate(EvaluatorConfig, {"episodes": episodes}), seed=seed)
     scores = [score_agent(evaluator, agent)[0]]
     for number in range(ROUNDS):
         experience.add(*_act(agent, env, max(1, opts * steps_per_opt // ROUNDS), seed + number))

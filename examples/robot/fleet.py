@@ -62,7 +62,7 @@ class Fleet:
         return self.start("learner", [str(BIN / "learner-server"), *where, *options])
 
     def start_robots(self, *numbers: int, port: int | None = None) -> list[subprocess.Popen[bytes]]:
-        """Start robots together, and wait until all have joined; a number decides which ``env_overrides`` apply.
+        """Start robots together, and wait until all have joined; a number decides which ``overrides`` apply.
 
         Raises:
             TimeoutError: a robot has not joined in time; its log says why.

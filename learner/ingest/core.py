@@ -23,7 +23,7 @@ from learner.ingest.cordons import Cordons
 from learner.ingest.fair_turns import BatchShares
 from learner.ingest.leading import Leading
 from learner.ingest.limits import AddressIds, ModelRepeats, Shares
-from learner.ingest.model_answers import ModelAnswer, ModelAnswers
+from learner.ingest.model_answers import KEPT_MODELS, ModelAnswer, ModelAnswers
 from learner.ingest.pool_answers import PoolAnswers
 from learner.ingest.refusals import IngestCounts
 from learner.ingest.registry import Registry
@@ -133,8 +133,7 @@ class IngestCore:
         # 1. What an actor is told when it joins.
         self.config, self.run_id = config, boot.run_id
         self._actor_config_json = config.actor_part().to_json()
-        overridden = config.agent_overrides.keys() | config.env_overrides.keys()
-        self._own_config_json: dict[int | None, str] = {i: config.part_of(i).to_json() for i in overridden}
+        self._own_config_json: dict[int | None, str] = {i: config.part_of(i).to_json() for i in config.overrides}
         self.schema = Schema.from_json(boot.columns)
         # 2. What the trainer and the mirror share with ingest.
         self.control = ControlBlock.open(directory)
@@ -163,7 +162,7 @@ class IngestCore:
         self.turns = BatchShares(lambda row: registry.state(row) is ActorState.ONLINE, server.lost_seconds)
         # 6. The models that actors fetch.
         self.models = ModelSlots(directory / "models", boot.model_bytes, create=False)
-        self.answers = ModelAnswers(self.models, config.trainer.model_deltas)
+        self.answers = ModelAnswers(self.models, KEPT_MODELS if config.trainer.sends_deltas else 0)
         self.model_repeats = ModelRepeats()
         self.scoring = ScoringActors(boot, self.control) if config.is_scored_by_actors else None
         """The candidates for evaluating actors; None if actors do not score the trainer's candidates."""

@@ -16,6 +16,9 @@ from common.wire.large_field import checksum, serialize_chunk
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.rpc import CHUNK_BYTES, UNARY_BYTES, version_to_pb
 
+KEPT_MODELS: Final = 8
+"""Earlier models that are kept for deltas. While an actor fetches a model over a thin link, some newer ones may be
+published; each takes the memory of a whole model."""
 MAX_KNOWN_MODELS: Final = 4096
 """Versions whose time of publication is remembered."""
 

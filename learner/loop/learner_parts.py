@@ -36,8 +36,7 @@ def build_learner_parts(config: RunConfig, *, epsilon: float = 0.0, n_envs: int 
     parts = build_parts(config, seed=config.seed, epsilon=epsilon, device=config.trainer.device, n_envs=n_envs)
     check_tensors(parts.agent)
     message_bytes(config, parts.schema)
-    _check_clipped_columns(config, parts.schema)
-    _check_bounded_columns(config, parts.schema)
+    _check_unusual_values(config, parts.schema)
     _check_intervened(config, parts.schema)
     return parts
 
@@ -74,22 +73,15 @@ def message_bytes(config: RunConfig, schema: Schema) -> int:
     return max(MESSAGE_BYTES, needed)
 
 
-def _check_clipped_columns(config: RunConfig, schema: Schema) -> None:
-    for name, bound in config.server.clip_nonfinite.items():
-        column = schema.float_columns.get(name)
-        if column is None:
-            hint = nearest(name, schema.float_columns)
-            raise ConfigError(f"server.clip_nonfinite: expected a column of floats, found '{name}'{hint}")
-        most = float(np.finfo(column.dtype).max)
-        if bound > most:
-            raise ConfigError(f"server.clip_nonfinite.{name}: expected at most {most:g}, found {bound:g}")
-
-
-def _check_bounded_columns(config: RunConfig, schema: Schema) -> None:
-    for name in config.server.out_of_bounds:
-        if name not in schema.bounded_columns:
-            hint = nearest(name, schema.bounded_columns)
-            raise ConfigError(f"server.out_of_bounds: expected a column with bounds, found '{name}'{hint}")
+def _check_unusual_values(config: RunConfig, schema: Schema) -> None:
+    for name, how in config.server.unusual_values.items():
+        is_number = not isinstance(how, str)
+        known = schema.float_columns if is_number else schema.bounded_columns
+        if name not in known:
+            kind = "of floats" if is_number else "with bounds"
+            raise ConfigError(f"server.unusual_values: expected a column {kind}, found '{name}'{nearest(name, known)}")
+        if not isinstance(how, str) and how > (most := float(np.finfo(known[name].dtype).max)):
+            raise ConfigError(f"server.unusual_values.{name}: expected at most {most:g}, found {how:g}")
 
 
 def _check_intervened(config: RunConfig, schema: Schema) -> None:

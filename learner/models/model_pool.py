@@ -116,12 +116,11 @@ class Pool:
 
     def weights(self) -> dict[ModelVersion, float]:
         """How likely each model is drawn; the weights need not add up to 1."""
-        config, versions = self._config, self.versions()
-        if config.draw == "losses":
+        versions = self.versions()
+        if self._config.draw == "losses":
             opponents = [version.opt_steps for version in versions]
             return dict(zip(versions, prefer_losses(self.games.recent(), opponents), strict=True))
-        newest = versions[-config.window :] if config.draw == "window" else versions
-        return dict.fromkeys(newest, 1.0)
+        return dict.fromkeys(versions, 1.0)
 
     def save(self) -> None:
         """Write ``games.json`` if games have come.

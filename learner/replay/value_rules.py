@@ -1,8 +1,8 @@
 """The values that actors, environments and datasets should not store: each is counted, clipped or refused.
 
-Extreme values, which are NaN, infinite or beyond ``LARGEST_VALUE``, are clipped if ``server.clip_nonfinite`` names
-the column, and refused otherwise: one of them can end a run, and again after each ``--resume``. Other values
-outside a column's domain are refused, or counted and kept if ``server.out_of_bounds`` says so.
+Extreme values, which are NaN, infinite or beyond ``LARGEST_VALUE``, are clipped if ``server.unusual_values`` has a
+number for the column, and refused otherwise: one of them can end a run, and again after each ``--resume``. Other values
+outside a column's domain are refused, or counted and kept if ``server.unusual_values`` says so.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from common.bad_values import (
     has_extreme,
     is_extreme,
 )
-from common.config.server_config import OnOutOfBounds, ServerConfig
+from common.config.server_config import ServerConfig, Treatment
 from common.data import Array, Column, Items, Schema
 from common.errors import BadValue, RefusedError
 
@@ -43,20 +43,20 @@ class ValueRules:
 
     Args:
         schema: of the rows.
-        clip: by column of floats, the number that replaces infinity and finite extreme values; NaN becomes 0.
-        out_of_bounds: by column, what happens to values outside its domain. Unless named here, a column refuses them,
-            but observations of floats are counted and kept.
+        unusual: by column, the number that replaces infinity and finite extreme values (NaN becomes 0), or what
+            happens to values outside its domain. Unless that is said here, a column refuses them, but observations of
+            floats are counted and kept.
     """
 
-    def __init__(self, schema: Schema, clip: Mapping[str, float], out_of_bounds: Mapping[str, OnOutOfBounds]) -> None:
-        self._clip = clip
+    def __init__(self, schema: Schema, unusual: Mapping[str, Treatment]) -> None:
+        self._clip = clip = {name: how for name, how in unusual.items() if not isinstance(how, str)}
         self._largest = {  # No agent learns from the columns of ``info``.
             name: ANY_FINITE if name.startswith(INFO) else _rounded(max(LARGEST_VALUE, clip.get(name, 0.0)), column)
             for name, column in schema.float_columns.items()
         }
         bounded = schema.bounded_columns
         self._on_outside = {
-            name: out_of_bounds.get(name, "count" if _is_counted(column) else "refuse")
+            name: how if isinstance(how := unusual.get(name), str) else "count" if _is_counted(column) else "refuse"
             for name, column in bounded.items()
         }
         self._checked = [column for column in schema.columns if _is_float(column) or column.domain is not None]
@@ -68,7 +68,7 @@ class ValueRules:
     @classmethod
     def of(cls, schema: Schema, config: ServerConfig) -> ValueRules:
         """The rules that a configuration sets."""
-        return cls(schema, config.clip_nonfinite, config.out_of_bounds)
+        return cls(schema, config.unusual_values)
 
     def largest_of(self, name: str) -> float:
         return self._largest[name]

@@ -203,7 +203,7 @@ def read_best(run: Path) -> Best | None:
 def describe_scoring(config: ActorConfig) -> dict[str, Any]:
     """The settings on which a score depends, beside the policy: scores of others cannot be compared with it.
 
-    The number and the seed of episodes are not among them: they change how exact a score is, but not what it measures.
+    The number of episodes is not among them: it changes how exact a score is, but not what it measures.
     """
     env = config.env.for_evaluation()
     return {

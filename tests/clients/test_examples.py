@@ -69,7 +69,7 @@ def learner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LearnerServer]
         "metrics.listen=127.0.0.1:0",
         f"run_dir={tmp_path_factory.mktemp('catch') / 'run'}",
     )
-    explores = "exploration.base=0.2"  # So that a policy that catches well misses now and then.
+    explores = "exploration.epsilons=[0.2]"  # So that a policy that catches well misses now and then.
     config = load_config(CLIENTS / "catch.yaml", (*free, explores, "trainer.max_opts=1000000"))
     with train_in_thread(config, local_actors=0) as (server, _):
         yield server

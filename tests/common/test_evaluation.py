@@ -75,14 +75,14 @@ class Idle(Agent):
 
 def test_invariant_10_episode_i_starts_from_seed_plus_i_every_time() -> None:
     env = SeedEnv()
-    evaluator = DefaultEvaluator(env, EvaluatorConfig(episodes=4, seed=10))
+    evaluator = DefaultEvaluator(env, EvaluatorConfig(episodes=4))
     first, second = evaluator.evaluate(Idle()), evaluator.evaluate(Idle())
-    assert env.seeds == [10, 11, 12, 13] * 2
+    assert env.seeds == [1000, 1001, 1002, 1003] * 2
     assert first == second
 
 
 def test_an_episode_that_does_not_end_is_cut_off() -> None:
-    evaluation = DefaultEvaluator(SeedEnv(), EvaluatorConfig(episodes=1, seed=5, max_steps=2)).evaluate(Idle())
+    evaluation = DefaultEvaluator(SeedEnv(), EvaluatorConfig(episodes=1, max_steps=2), seed=5).evaluate(Idle())
     assert evaluation.score == 10.0
 
 
@@ -100,7 +100,7 @@ def test_a_number_outside_its_space_with_which_an_agent_fails_is_the_environment
 
 
 def test_the_score_is_the_mean_undiscounted_return() -> None:
-    evaluation = DefaultEvaluator(SeedEnv(), EvaluatorConfig(episodes=3, seed=1)).evaluate(Idle())
+    evaluation = DefaultEvaluator(SeedEnv(), EvaluatorConfig(episodes=3), seed=1).evaluate(Idle())
     assert evaluation.score == 6.0
     assert evaluation.record == {
         "eval_reward": 6.0,
@@ -114,7 +114,7 @@ class Longest:
     """A user's evaluator: scores by the longest of so many episodes."""
 
     def __init__(self, env: SeedEnv, config: EvaluatorConfig, bonus: float) -> None:
-        self._inner, self._bonus = DefaultEvaluator(env, config), bonus
+        self._inner, self._bonus = DefaultEvaluator(env, config, seed=1), bonus
 
     def evaluate(self, agent: Agent) -> Evaluation:
         evaluation = self._inner.evaluate(agent)
@@ -122,7 +122,7 @@ class Longest:
 
 
 def test_an_own_evaluator_is_named_in_the_configuration() -> None:
-    config = EvaluatorConfig(target=f"{__name__}:Longest", params={"bonus": 0.5}, episodes=3, seed=1)
+    config = EvaluatorConfig(target=f"{__name__}:Longest", params={"bonus": 0.5}, episodes=3)
     assert build_evaluator(SeedEnv(), config).evaluate(Idle()).score == 9.5
 
 
@@ -166,9 +166,9 @@ def test_episodes_are_played_at_the_same_time_in_environments_of_their_own(monke
         made.append(SeedEnv())
         return made[-1]
 
-    env, agent, config = SeedEnv(), Noting(), EvaluatorConfig(episodes=5, seed=10)
-    evaluation = DefaultEvaluator(env, config, make_env=make).evaluate(agent)
-    alone = DefaultEvaluator(SeedEnv(), config).evaluate(Idle())
+    env, agent, config = SeedEnv(), Noting(), EvaluatorConfig(episodes=5)
+    evaluation = DefaultEvaluator(env, config, make_env=make, seed=10).evaluate(agent)
+    alone = DefaultEvaluator(SeedEnv(), config, seed=10).evaluate(Idle())
     assert evaluation == alone
     assert [env.seeds, *(each.seeds for each in made)] == [[10, 13], [11, 14], [12, 15]]
     assert set(agent.lanes) == {3}
@@ -213,8 +213,8 @@ def test_an_agent_of_stacked_frames_sees_stacks_that_begin_with_each_episode() -
 
 def test_a_vector_environment_plays_an_episode_in_each_of_its_lanes() -> None:
     vector = gymnasium.vector.SyncVectorEnv([SeedEnv for _ in range(2)])
-    config = EvaluatorConfig(episodes=3, seed=1)
-    assert DefaultEvaluator(vector, config).evaluate(Idle()).score == 6.0
+    config = EvaluatorConfig(episodes=3)
+    assert DefaultEvaluator(vector, config, seed=1).evaluate(Idle()).score == 6.0
 
 
 class WideEnv(CountingEnv):

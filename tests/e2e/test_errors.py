@@ -61,19 +61,19 @@ WRONG: dict[str, tuple[dict[str, Any], int, str]] = {
         r"trainer\.cores: expected some of the cores that this process may use \([\d,-]+\), found 9999",
     ),
     "a column to clip that is none": (
-        {"server": {"clip_nonfinite": {"rewards": 10.0}}},
+        {"server": {"unusual_values": {"rewards": 10.0}}},
         2,
-        r"server\.clip_nonfinite: expected a column of floats, found 'rewards' \(did you mean 'reward'\?\)",
+        r"server\.unusual_values: expected a column of floats, found 'rewards' \(did you mean 'reward'\?\)",
     ),
     "a column that cannot be clipped so": (
-        {"server": {"clip_nonfinite": {"reward": 1e39}}},
+        {"server": {"unusual_values": {"reward": 1e39}}},
         2,
-        r"server\.clip_nonfinite\.reward: expected at most 3\.40282e\+38, found 1e\+39",
+        r"server\.unusual_values\.reward: expected at most 3\.40282e\+38, found 1e\+39",
     ),
     "a column with bounds that is none": (
-        {"server": {"out_of_bounds": {"actions": "count"}}},
+        {"server": {"unusual_values": {"actions": "count"}}},
         2,
-        r"server\.out_of_bounds: expected a column with bounds, found 'actions' \(did you mean 'action'\?\)",
+        r"server\.unusual_values: expected a column with bounds, found 'actions' \(did you mean 'action'\?\)",
     ),
     "an agent for other actions": (
         {
@@ -230,7 +230,7 @@ def test_actors_whose_items_are_clipped_go_on_and_the_items_are_what_they_are_cl
     start: Start, write_config: WriteConfig
 ) -> None:
     config = write_config(
-        env={"target": "tests.parts:InfiniteEnv"}, server={"clip_nonfinite": {"reward": 5.0}}, trainer={"max_opts": 50}
+        env={"target": "tests.parts:InfiniteEnv"}, server={"unusual_values": {"reward": 5.0}}, trainer={"max_opts": 50}
     )
     server = start("learner-server", "--config", str(config), "--local-actors", "1")
     assert server.wait() == 0, server.output()  # The agent has checked each row that it drew.

@@ -30,7 +30,7 @@ FEW = 20
 CARTPOLE: dict[str, Any] = {
     "env": {"target": "gymnasium:make", "params": {"id": "CartPole-v1"}},
     "agent": {"target": "common.agents.dqn:DQN", "params": {"units": [16], "explorer": {"final_step": 150}}},
-    "exploration": {"base": 0.2},
+    "exploration": {"epsilons": [0.2]},
     "replay": {"capacity": 200, "samples_per_insert": 16},
     "trainer": {
         "warmup_period": 50,

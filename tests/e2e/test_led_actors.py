@@ -46,7 +46,7 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Shard]]:
     """Two ranks; the last test ends one of them."""
     tmp_path = tmp_path_factory.mktemp("ranks")
     with ExitStack() as stack:
-        exploration = {"base": 0.5, "alpha": 1.0, "rungs": 4}
+        exploration = {"epsilons": [0.5, 0.4, 0.3, 0.2]}
         made = [
             stack.enter_context(
                 Shard(
@@ -93,7 +93,7 @@ def fleet() -> Iterator[Fleet]:
     made.stop()
 
 
-def test_four_actors_that_know_one_rank_are_spread_over_both_and_stand_on_one_ladder(
+def test_four_actors_that_know_one_rank_are_spread_over_both_and_share_the_list_of_epsilons(
     shards: list[Shard], fleet: Fleet
 ) -> None:
     introduce(shards)

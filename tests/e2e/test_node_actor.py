@@ -192,7 +192,7 @@ def test_it_hands_over_its_rows_and_starts_over_where_its_settings_have_changed(
     kill(first.process.pid)
     first.wait()
     stored = replay_of(run_dir).steps
-    second = serve(address, "--resume", str(run_dir), "--set", "exploration.base=0.3")
+    second = serve(address, "--resume", str(run_dir), "--set", "exploration.epsilons=[0.3]")
     wait_for(partial(has_stored, run_dir, stored + 1000), "rows of the new settings")
     reported = end(second)
     said = summary(actor)

@@ -18,7 +18,7 @@ IN_STEP: dict[str, Any] = {
     "replay": {"target": "learner.replay.queue:QueueReplay", "samples_per_insert": 1.0},
     "push": {"n_buffer": 5, "window": 1},
 }
-"""Actors wait for the trainer, and actor 1 is slow if ``env_overrides`` say so."""
+"""Actors wait for the trainer, and actor 1 is slow if ``overrides`` say so."""
 
 
 def test_a_batch_of_more_steps_than_the_ratio_lets_wait_is_made_nevertheless(make_config: MakeConfig) -> None:
@@ -36,7 +36,7 @@ def test_a_batch_of_more_steps_than_the_ratio_lets_wait_is_made_nevertheless(mak
 
 def test_actors_of_different_speeds_give_equal_shares_of_each_batch(make_config: MakeConfig) -> None:
     trainer = {"max_opts": 10**9, "warmup_period": 1, "starvation_seconds": PATIENCE}
-    config = make_config(**IN_STEP, trainer=trainer, env_overrides={1: {"seconds": 0.003}})
+    config = make_config(**IN_STEP, trainer=trainer, overrides={1: {"env": {"seconds": 0.003}}})
     with train_in_thread(config, local_actors=2) as (server, _):
         items, learner = server.actor_table["items"], server.learner
 
@@ -55,7 +55,7 @@ def test_an_actor_that_is_killed_before_it_has_given_its_share_blocks_nobody(
     make_config: MakeConfig, start: Callable[..., Command]
 ) -> None:
     trainer = {"max_opts": 10**9, "warmup_period": 1, "starvation_seconds": PATIENCE}
-    config = make_config(**IN_STEP, trainer=trainer, env_overrides={1: {"seconds": 0.1}})
+    config = make_config(**IN_STEP, trainer=trainer, overrides={1: {"env": {"seconds": 0.1}}})
     with train_in_thread(config, local_actors=1) as (server, _):
         table = server.actor_table
         slow = start("actor-worker", "--learner", server.ingest.address, "--id", "1")

@@ -15,7 +15,7 @@ from common.settings import Settings
 from pages.configuration import AGENTS, page
 from tests.conftest import ROOT
 
-FREE = ("params", "eval_params", "agent_overrides", "env_overrides")
+FREE = ("params", "eval_params", "overrides")
 """Mappings in which a user chooses the keys."""
 
 

@@ -617,7 +617,7 @@ class JoinRequest(_message.Message):
     """
     wanted_id: _builtins.int
     """The actor id that this actor must have, such as the number of a robot whose parameters the learner keeps
-    (`env_overrides`). An actor that is away gives it up at once. While another actor has it, the answer is
+    (`overrides`). An actor that is away gives it up at once. While another actor has it, the answer is
     too_many_actors. Absent: the smallest free id.
     """
     takes_elsewhere: _builtins.bool
@@ -681,8 +681,8 @@ class JoinResponse(_message.Message):
     seed of each rank of a run is 1,000,000 higher than that of the rank before it.
     """
     epsilon: _builtins.float
-    """This actor's rung of the exploration ladder, in [0, 1] (Ape-X, arXiv:1803.00933, section 4.1). The actors of all ranks
-    stand on one ladder: actor i of rank r of n is its actor i * n + r.
+    """This actor's own epsilon, in [0, 1]: its value in `exploration.epsilons`. The actors of all ranks share the list: actor i
+    of rank r of n has place i * n + r.
     """
     config_json: _builtins.str
     """The actor's part of the learner's configuration, a JSON object: ActorConfig in common/config/actor_config.py, every field of which
@@ -690,7 +690,7 @@ class JoinResponse(_message.Message):
     while it has its default. Ignore fields that you do not know. Only the parameters of the parts themselves (`env.params`,
     `agent.params`, `step_processor.params`) are as the user wrote them: the defaults of a part, listed in
     docs/configuration.md for the agents that come with the learner, are not filled in. The overrides of the
-    configuration for this actor's id (`env_overrides`, `agent_overrides`) are already applied.
+    configuration for this actor's id (`overrides`) are already applied.
     """
     last_seq: _builtins.int
     """Highest seq of this incarnation that is stored; 0 for a new one. Resend from last_seq + 1."""

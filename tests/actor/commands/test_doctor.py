@@ -166,7 +166,7 @@ def test_a_device_that_is_missing_is_named_for_the_actor_that_would_need_it(
     make_config: MakeConfig, env: dict[str, Any], options: dict[str, Any], fails: bool
 ) -> None:
     env, evaluator = {**NO_DEVICE, **env}, {"process": "actor"}
-    config = make_config(env=env, env_overrides={1: {"device": "arm"}}, evaluator=evaluator)
+    config = make_config(env=env, overrides={1: {"env": {"device": "arm"}}}, evaluator=evaluator)
     with LearnerServer(config) as server:
         lines, error = lines_and_error(server.ingest.address, **options)
     assert lines[7].startswith("FAIL  schema" if fails else "pass  schema")

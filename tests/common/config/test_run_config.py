@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, get_args
 
@@ -129,8 +129,8 @@ def test_a_missing_value_is_asked_for_by_name() -> None:
         ({"replay": {"prioritized": {"alpha": 1.1}}}, r"replay\.prioritized\.alpha: .*less than or equal to 1, found"),
         ({"replay": {"prioritized": {"beta": 1}}}, r"replay\.prioritized\.beta: unknown key \(did you mean 'beta_0'"),
         (
-            {"server": {"max_actors": 2}, "agent_overrides": {1: {}, 2: {}}},
-            r"agent_overrides: expected ids below server\.max_actors \(2\), found \[2\]",
+            {"server": {"max_actors": 2}, "overrides": {1: {}, 2: {}}},
+            r"overrides: expected ids below server\.max_actors \(2\), found \[2\]",
         ),
         (
             {"trainer": {"max_opts": 1, "warmup_period": 1}, "replay": {"capacity": 21}, "push": {"n_buffer": 11}},
@@ -155,13 +155,10 @@ def test_values_at_the_limits_of_one_another_are_accepted() -> None:
         ("trainer", "eval_interval", -1),
         ("replay", "capacity", 0),
         ("replay", "samples_per_insert", 0),
-        ("exploration", "base", 1.5),
-        ("exploration", "rungs", 0),
         ("push", "flush_seconds", 0),
         ("server", "max_actors", 4097),
         ("metrics", "listen", 9464),
         ("push", "flush_seconds", math.inf),
-        ("evaluator", "seed", -1),
         ("server", "lost_seconds", 1.0),
         ("server", "lost_seconds", 3e6),
     ],
@@ -185,17 +182,22 @@ def test_the_largest_limits_fit_the_options_of_grpc() -> None:
 
 def test_a_setting_that_is_gone_may_be_named_with_its_former_default() -> None:
     gone = {
-        "evaluator": {"max_envs": 32, "finish_seconds": 60.0},
+        "evaluator": {"max_envs": 32, "finish_seconds": 60.0, "seed": 1000},
         "push": {"spool_seconds": None},
-        "trainer": {"max_opts": 1, "opt_interval": 1, "keep_checkpoints": 3},
+        "trainer": {"max_opts": 1, "opt_interval": 1, "keep_checkpoints": 3, "model_deltas": 0},
         "replay": {"staleness": None},
         "server": {
             "limits": {"max_calls": None, "max_admin_calls": 16},
             "max_rows": 65_536,
             "max_message_bytes": 16 << 20,
+            "clip_nonfinite": {},
         },
         "metrics": {"per_actor": None, "host": "127.0.0.1", "trainer_port": 0, "ingest_port": 9465, "tls": None},
-        "pool": {"power": 1.0},
+        "pool": {"power": 1.0, "window": 3},
+        "exploration": {"base": 0.05, "alpha": 0.0, "rungs": 1},
+        "env": {**MINIMAL["env"], "float64": False},
+        "agent_overrides": {},
+        "env_overrides": {},
     }
     assert build(**gone) == build(trainer={"max_opts": 1})
 
@@ -205,18 +207,68 @@ def test_a_setting_that_is_gone_may_be_named_with_its_former_default() -> None:
     [
         {"push": {"spool_seconds": 30.0}},
         {"server": {"limits": {"max_calls": 2}}},
-        {"server": {"max_message_bytes": 1 << 20}},
         {"trainer": {"max_opts": 1, "opt_interval": 4}},
         {"replay": {"prioritized": {"beta_final": 0.9}}},
         {"replay": {"staleness": {"half_age": 2000}}},
         {"pool": {"draw": "losses", "power": 2}},
-        {"metrics": {"host": "0.0.0.0"}},
-        {"metrics": {"trainer_port": None}},
     ],
     ids=str,
 )
 def test_a_setting_that_is_gone_is_an_unknown_key_with_another_value(gone: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=r": unknown key \((did you mean|known: )"):
+        build(**gone)
+
+
+@pytest.mark.parametrize(
+    ("gone", "problem"),
+    [
+        (
+            {"exploration": {"base": 0.4, "alpha": 0.0, "rungs": 1}},
+            "exploration.base: unknown key (write the epsilon of each actor as exploration.epsilons, a list)",
+        ),
+        (
+            {"server": {"max_message_bytes": 1 << 20}},
+            "server.max_message_bytes: unknown key (remove it: messages have room for a batch of push.n_buffer rows)",
+        ),
+        ({"metrics": {"host": "0.0.0.0"}}, "metrics.host: unknown key (write metrics.listen: HOST:PORT)"),
+        ({"metrics": {"trainer_port": None}}, "metrics.trainer_port: unknown key (write metrics.listen: HOST:PORT)"),
+        (
+            {"metrics": {"tls": {"certificate": "a", "key": "b"}}},
+            "metrics.tls: unknown key (write metrics.encrypted: true, which takes the files of server.tls)",
+        ),
+        (
+            {"pool": {"window": 4}},
+            "pool.window: unknown key (write the number of newest models as pool.size, and pool.draw: uniform)",
+        ),
+        (
+            {"env": {"target": "a:b", "float64": True}},
+            "env.float64: unknown key (remove it, and begin another run: float64 is recorded as float32)",
+        ),
+        (
+            {"server": {"clip_nonfinite": {"reward": 5.0}, "out_of_bounds": {}}},
+            "server.clip_nonfinite: unknown key (write its numbers as server.unusual_values)",
+        ),
+        (
+            {"server": {"clip_nonfinite": {}, "out_of_bounds": {"action": "count"}}},
+            "server.out_of_bounds: unknown key (write count or refuse as server.unusual_values)",
+        ),
+        (
+            {"trainer": {"max_opts": 1, "model_precision": "float32", "model_deltas": 8}},
+            "trainer.model_deltas: unknown key (write trainer.models: deltas, or bfloat16_deltas)",
+        ),
+        (
+            {"env_overrides": {1: {"address": "arm"}}},
+            "env_overrides: unknown key (write overrides: {ID: {env: {…}}})",
+        ),
+        (
+            {"evaluator": {"seed": 7}},
+            "evaluator.seed: unknown key (remove it: evaluations begin with the seed 1000, and policy-eval has --seed)",
+        ),
+    ],
+    ids=str,
+)
+def test_a_setting_that_is_gone_says_what_to_write_instead(gone: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{re.escape(problem)}$"):
         build(**gone)
 
 
@@ -279,7 +331,7 @@ def test_a_missing_file_is_refused_by_name(tmp_path: Path) -> None:
     ("assignment", "changed"),
     [
         ("replay.capacity=500", {"replay": {"capacity": 500}}),
-        ("exploration.base=0.5", {"exploration": {"base": 0.5}}),
+        ("exploration.epsilons=[0.5, 0.1]", {"exploration": {"epsilons": [0.5, 0.1]}}),
         ("trainer.sync_interval=null", {"trainer": {"max_opts": 10, "sync_interval": None}}),
         ("server.insecure=true", {"server": {"insecure": True}}),
         ("env.params.units=[8, 4]", {"env": {**MINIMAL["env"], "params": {"units": [8, 4]}}}),
@@ -334,9 +386,9 @@ def test_a_dumped_configuration_is_read_back_the_same(tmp_path: Path) -> None:
             "sync_interval": None,
             "cores": "0,4-7",
         },
-        exploration={"base": 0.4, "alpha": 7.0, "rungs": 8},
+        exploration={"epsilons": [0.4, 0.16, 0.00066]},
         metrics={"listen": None},
-        agent_overrides={1: {"explorer": {"final_step": 5}}},
+        overrides={1: {"agent": {"explorer": {"final_step": 5}}}},
     )
     path = tmp_path / "resolved.yaml"
     path.write_text(dump_config(config))
@@ -366,27 +418,23 @@ def test_only_a_port_that_nobody_has_named_gives_way_also_when_the_run_is_resume
 # Exploration.
 
 
-def test_the_ladder_is_that_of_ape_x() -> None:
-    ladder = ExplorationConfig(base=0.4, alpha=7.0, rungs=8)
-    expected = [0.4, 0.16, 0.064, 0.0256, 0.01024, 0.004096, 0.0016384, 0.00065536]
-    assert [ladder.epsilon(i) for i in range(8)] == pytest.approx(expected)
+def test_actors_beyond_the_last_epsilon_begin_again_at_the_first() -> None:
+    exploration = ExplorationConfig(epsilons=(0.4, 0.16, 0.064))
+    assert [exploration.epsilon(i) for i in range(7)] == [0.4, 0.16, 0.064, 0.4, 0.16, 0.064, 0.4]
+    assert ExplorationConfig().epsilon(5) == 0.05
 
 
-def test_the_ladder_falls_by_the_same_factor_from_rung_to_rung() -> None:
-    ladder = ExplorationConfig(base=0.5, alpha=3.0, rungs=5)
-    logs = [math.log(ladder.epsilon(i)) for i in range(5)]
-    assert [b - a for a, b in pairwise(logs)] == pytest.approx([3 / 4 * math.log(0.5)] * 4)
-    assert ladder.epsilon(4) == pytest.approx(0.5**4)
-
-
-def test_actors_beyond_the_ladder_start_again_at_its_top() -> None:
-    ladder = ExplorationConfig(base=0.4, alpha=7.0, rungs=3)
-    assert [ladder.epsilon(i) for i in (3, 4, 5)] == [ladder.epsilon(i) for i in (0, 1, 2)]
-
-
-@pytest.mark.parametrize("ladder", [{"rungs": 1, "alpha": 7.0}, {"rungs": 4, "alpha": 0.0}])
-def test_a_ladder_with_one_rung_or_without_a_slope_is_level(ladder: dict[str, Any]) -> None:
-    assert {ExplorationConfig(base=0.3, **ladder).epsilon(i) for i in range(6)} == {0.3}
+@pytest.mark.parametrize(
+    ("epsilons", "problem"),
+    [
+        ([], r"exploration\.epsilons: expected at least 1 item, found \[\]"),
+        ([0.1, 1.5], r"exploration\.epsilons\.1: expected a number less than or equal to 1, found 1\.5"),
+        (0.1, r"exploration\.epsilons: expected a list, found 0\.1"),
+    ],
+)
+def test_epsilons_are_shares_and_at_least_one(epsilons: object, problem: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{problem}$"):
+        build(exploration={"epsilons": epsilons})
 
 
 # Actors' part and the check of all parts.
@@ -410,7 +458,7 @@ def test_actors_get_their_part_and_nothing_else() -> None:
 
 def test_an_actors_own_parameters_replace_those_of_all_actors() -> None:
     agent = {"target": "common.agents.dqn:DQN", "params": {"lr": 0.1, "explorer": {"start": 0.9, "final_step": 100}}}
-    config = build(agent=agent, agent_overrides={1: {"explorer": {"final_step": 5}}, "3": {"lr": 0.2}})
+    config = build(agent=agent, overrides={1: {"agent": {"explorer": {"final_step": 5}}}, "3": {"agent": {"lr": 0.2}}})
     assert config.part_of(1).agent.params == {"lr": 0.1, "explorer": {"start": 0.9, "final_step": 5}}
     assert config.part_of(3).agent.params == {**agent["params"], "lr": 0.2}  # type: ignore[dict-item]
     assert config.part_of(0) == config.part_of(2) == config.actor_part()
@@ -418,24 +466,29 @@ def test_an_actors_own_parameters_replace_those_of_all_actors() -> None:
 
 
 def test_an_actors_own_parameters_are_shown_and_overridden_like_all_others(write: Write) -> None:
-    path = write(agent_overrides={1: {"lr": 0.1, "tau": 0.5}})
-    config = load_config(path, ["agent_overrides.1.lr=0.2", "agent_overrides.2.lr=0.3"])
-    assert config.agent_overrides == {1: {"lr": 0.2, "tau": 0.5}, 2: {"lr": 0.3}}
+    path = write(overrides={1: {"agent": {"lr": 0.1, "tau": 0.5}}})
+    config = load_config(path, ["overrides.1.agent.lr=0.2", "overrides.2.agent.lr=0.3"])
+    assert config.overrides == {1: {"agent": {"lr": 0.2, "tau": 0.5}}, 2: {"agent": {"lr": 0.3}}}
     assert "lr: 0.3" in dump_config(config)
 
 
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ({1: {"lr": 0.1}, 3: {"lr_": 1}}, r"^agent_overrides\.3\.lr_: unknown key \(did you mean 'lr'\?\)$"),
-        ({2: {"explorer": {"start": 7}}}, r"^agent_overrides\.2\.explorer\.start: .*, found 7$"),
-        ({-1: {}}, r"^agent_overrides\.-1.*: .*greater than or equal to 0, found -1$"),
-        ({"first": {}}, r"^agent_overrides\.first.*: expected an integer, found 'first'$"),
+        (
+            {1: {"agent": {"lr": 0.1}}, 3: {"agent": {"lr_": 1}}},
+            r"^overrides\.3\.agent\.lr_: unknown key \(did you mean 'lr'\?\)$",
+        ),
+        ({2: {"agent": {"explorer": {"start": 7}}}}, r"^overrides\.2\.agent\.explorer\.start: .*, found 7$"),
+        ({2: {"env": {"lenght": 7}}}, r"^overrides\.2\.env\.lenght: unknown parameter"),
+        ({2: {"lr": 0.1}}, r"^overrides\.2\.lr.*: expected 'agent' or 'env', found 'lr'\n"),
+        ({-1: {}}, r"^overrides\.-1.*: .*greater than or equal to 0, found -1$"),
+        ({"first": {}}, r"^overrides\.first.*: expected an integer, found 'first'$"),
     ],
 )
 def test_a_wrong_parameter_of_one_actor_is_refused_with_the_actors_id(overrides: dict[Any, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        build(agent_overrides=overrides).check()
+        build(overrides=overrides).check()
 
 
 PARTS = ("env", "agent", "step_processor", "evaluator")

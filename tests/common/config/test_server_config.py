@@ -85,3 +85,12 @@ def test_a_certificate_with_the_key_of_another_is_refused(secured: dict[str, Any
     secured["tls"]["key"] = tmp_path / "actor.key"
     with pytest.raises(ConfigError, match=r"server\.pem: expected PEM with its unencrypted key in .*actor\.key"):
         check(**secured)
+
+
+@pytest.mark.parametrize("value", [0, -1.0, True, "keep", None, float("inf"), []])
+def test_a_column_has_a_number_or_a_word_for_its_unusual_values(value: object) -> None:
+    with pytest.raises(
+        ConfigError, match=r"^unusual_values\.reward: expected count, refuse or a number greater than 0"
+    ):
+        check(unusual_values={"reward": value})
+    check(unusual_values={"reward": 10, "obs": "refuse", "action": "count"})

@@ -156,7 +156,7 @@ def test_the_score_is_the_mean_return_of_all_agents_of_all_games(groups: int) ->
     assert len(expected) < 5 * 4, "in some games an agent never comes"
     env = Watch(threading.Event()).over(SeatsEnv([Payer() for _ in range(groups)]))
     agent = Acts(lanes_of(env).spec, lambda obs: np.zeros(len(obs), np.int64))
-    found = DefaultEvaluator(env, EvaluatorConfig(episodes=5, seed=18)).evaluate(agent)
+    found = DefaultEvaluator(env, EvaluatorConfig(episodes=5), seed=18).evaluate(agent)
     assert found.score == pytest.approx(np.mean(expected))
     assert found.record["eval_reward_max"] == max(expected)
 

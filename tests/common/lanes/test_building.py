@@ -110,23 +110,20 @@ def test_parameters_that_a_wrapper_does_not_take_are_found_when_the_configuratio
 
 
 def test_an_evaluation_has_the_same_wrappers_and_frames_with_its_own_parameters() -> None:
-    config = named(params={"id": "CartPole-v1"}, eval_params={"max_episode_steps": 9}, frame_stack=2, float64=True)
+    config = named(params={"id": "CartPole-v1"}, eval_params={"max_episode_steps": 9}, frame_stack=2)
     found = config.for_evaluation()
-    assert found == named(params={"id": "CartPole-v1", "max_episode_steps": 9}, frame_stack=2, float64=True)
+    assert found == named(params={"id": "CartPole-v1", "max_episode_steps": 9}, frame_stack=2)
 
 
 # Spaces.
 
 
-def test_float64_becomes_float32_unless_it_is_wanted() -> None:
-    narrow, wide = (spec_of(Goals(), float64=float64).observation_space for float64 in (False, True))
-    assert {space.dtype for space in narrow.spaces.values()} == {np.dtype(np.float32)}  # type: ignore[attr-defined]
-    assert wide is Goals.observation_space
-    for float64, dtype in ((False, np.float32), (True, np.float64)):
-        lanes = build_lanes(named("tests.parts:Goals", float64=float64))
-        observed = lanes.observe()
-        assert isinstance(observed, dict)
-        assert {leaf.dtype for leaf in observed.values()} == {np.dtype(dtype)}
+def test_float64_becomes_float32() -> None:
+    space = spec_of(Goals()).observation_space
+    assert {leaf.dtype for leaf in space.spaces.values()} == {np.dtype(np.float32)}  # type: ignore[attr-defined]
+    observed = build_lanes(named("tests.parts:Goals")).observe()
+    assert isinstance(observed, dict)
+    assert {leaf.dtype for leaf in observed.values()} == {np.dtype(np.float32)}
 
 
 def test_all_other_spaces_stay_as_they_are() -> None:

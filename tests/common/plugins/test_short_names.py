@@ -27,7 +27,7 @@ SHORT: dict[str, Any] = {
         ],
     },
     "agent": {"target": "DQN", "params": {"network": {"target": "NatureCnn"}}},
-    "agent_overrides": {0: {"network": {"target": "ImpalaCnn"}}},
+    "overrides": {0: {"agent": {"network": {"target": "ImpalaCnn"}}}},
     "evaluator": {"target": "DefaultEvaluator"},
     "replay": {"target": "QueueReplay", "view": {"target": "Sequences", "params": {"length": 2}}},
     "recorders": [{"target": "TensorBoardRecorder"}],
@@ -55,7 +55,7 @@ def in_full() -> dict[str, Any]:
     }.items():
         assert text.count(f'"{short}"') == 1
         text = text.replace(f'"{short}"', f'"{target}"')
-    return {**json.loads(text), "agent_overrides": {0: json.loads(text)["agent_overrides"]["0"]}}
+    return {**json.loads(text), "overrides": {0: json.loads(text)["overrides"]["0"]}}
 
 
 def test_what_a_run_records_and_what_actors_get_names_parts_in_full() -> None:

@@ -192,17 +192,17 @@ def test_a_robot_plays_alone_and_is_stopped_at_the_end(tmp_path: Path, films: bo
 class LongestEpisodes:
     """A user's evaluator: the score is a number that says how it was built."""
 
-    def __init__(self, env: Env, config: EvaluatorConfig, bonus: float) -> None:
-        self._config, self._bonus = config, bonus
+    def __init__(self, env: Env, config: EvaluatorConfig, bonus: float, seed: int) -> None:
+        self._config, self._bonus, self._seed = config, bonus, seed
 
     def evaluate(self, agent: Agent) -> Evaluation:
-        score = 100 * self._config.episodes + self._config.seed + self._bonus
+        score = 100 * self._config.episodes + self._seed + self._bonus
         return Evaluation(score, {"own_key": self._bonus})
 
 
 def test_a_policy_is_scored_by_the_evaluator_of_its_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target = "tests.crossborder.policies.test_policy_eval:LongestEpisodes"
-    evaluator = EvaluatorConfig(target=target, params={"bonus": 0.5}, episodes=3, seed=40)
+    evaluator = EvaluatorConfig(target=target, params={"bonus": 0.5}, episodes=3)
     Checkpoints(tmp_path, CONFIG.model_copy(update={"evaluator": evaluator}), "run").save(
         "best", dqn(seed=1), opt_steps=12
     )
@@ -213,12 +213,17 @@ def test_a_policy_is_scored_by_the_evaluator_of_its_run(tmp_path: Path, capsys: 
         "checkpoint": str(tmp_path / "best"),
         "opt_steps": 12,
         "episodes": 3,
-        "seed": 40,
-        "score": 340.5,
+        "seed": 1000,
+        "score": 1300.5,
         "own_key": 0.5,
     }
     assert policy_eval.main([*words, "--episodes", "7", "--seed", "1"]) == 0
     assert json.loads(capsys.readouterr().out)["score"] == 701.5
+    own = [*words, "--set", "evaluator.params.seed=50"]
+    assert (policy_eval.main(own), json.loads(capsys.readouterr().out)["seed"]) == (0, 50)
+    assert policy_eval.main([*own, "--seed", "2"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["seed"], found["score"]) == (2, 302.5)
 
 
 def test_zero_episodes_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -238,7 +243,7 @@ def test_an_environment_that_draws_no_pictures_cannot_be_filmed(
 def test_a_run_without_evaluations_gives_its_last_policy_with_a_warning(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    evaluator = EvaluatorConfig(episodes=2, seed=40)
+    evaluator = EvaluatorConfig(episodes=2)
     Checkpoints(tmp_path, CONFIG.model_copy(update={"evaluator": evaluator}), "run").save(
         "final", dqn(seed=1), opt_steps=12
     )

@@ -24,7 +24,7 @@ def test_a_value_outside_of_its_bounds_is_named_with_its_file_and_step(tmp_path:
     memory = ReplayMemory(tmp_path / "replay", parts.schema, 50, create=True)
     message = r"column 'action': expected -1 to 1, found -2 in step 3 of .*demos/1.npz"
     with open_dataset(str(tmp_path / "demos")) as dataset, pytest.raises(DatasetError, match=message):
-        load_dataset(dataset, parts, memory, ValueRules(parts.schema, {}, {}))
+        load_dataset(dataset, parts, memory, ValueRules(parts.schema, {}))
 
 
 @pytest.mark.parametrize("shape", [(3,), (3, 1)], ids=["a number", "an array of one number"])

@@ -54,7 +54,7 @@ def memory(tmp_path: Path) -> ReplayMemory:
 
 def load(dataset: Chunks, memory: ReplayMemory, *, whole: bool = False, kept: bool = False) -> list[int]:
     """The numbers of the items in the replay afterwards, oldest first."""
-    rules = ValueRules(SCHEMA, {}, {"x": "count"} if kept else {"x": "refuse"})
+    rules = ValueRules(SCHEMA, {"x": "count"} if kept else {"x": "refuse"})
     load_dataset(dataset, parts_of(SCHEMA), memory, rules, whole=whole)
     return [int(n) for n in read_ring(memory.columns["n"], memory.first(), memory.committed)]
 
@@ -96,7 +96,7 @@ def test_values_that_are_kept_outside_their_bounds_are_counted_in_a_warning(
 
 
 COUNTING = counting_schema()
-RULES = ValueRules(COUNTING, {}, {})
+RULES = ValueRules(COUNTING, {})
 
 
 @pytest.fixture

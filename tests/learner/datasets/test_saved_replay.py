@@ -67,7 +67,7 @@ def loaded(run: Path, to: Path) -> tuple[ReplayMemory, Items]:
     """The earlier replay in another one."""
     dataset = SavedReplay(run)
     memory = ReplayMemory(to, COUNTING, len(dataset), create=True)
-    load_dataset(dataset, parts_of(COUNTING), memory, ValueRules(COUNTING, {}, {}), whole=True)
+    load_dataset(dataset, parts_of(COUNTING), memory, ValueRules(COUNTING, {}), whole=True)
     return memory, {name: column[: memory.committed] for name, column in memory.columns.items()}
 
 

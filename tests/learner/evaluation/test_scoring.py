@@ -44,7 +44,7 @@ class Abandoning(Idle):
 
 
 def inline(directory: Path, env: SeedEnv, abandoned: threading.Event) -> InlineScoring:
-    evaluator = DefaultEvaluator(Watch(abandoned).over(env), EvaluatorConfig(episodes=2, seed=1))
+    evaluator = DefaultEvaluator(Watch(abandoned).over(env), EvaluatorConfig(episodes=2), seed=1)
     return InlineScoring(evaluator, Checkpoints(directory, CONFIG, "run"), abandoned)
 
 

@@ -40,14 +40,14 @@ def test_join_tells_everything_an_actor_needs(client: Client) -> None:
 
 
 def test_invariant_12_exploration_differs_per_actor_and_the_learner_decides_it(make_config: MakeConfig) -> None:
-    with LearnerServer(make_config(exploration={"base": 0.4, "alpha": 7.0, "rungs": 3})) as server:
+    with LearnerServer(make_config(exploration={"epsilons": [0.4, 0.1, 0.02]})) as server:
         epsilons = [Client(server, incarnation).join().epsilon for incarnation in (1, 2, 3, 4)]
-    assert epsilons == pytest.approx([0.4, 0.4**4.5, 0.4**8, 0.4])
+    assert epsilons == pytest.approx([0.4, 0.1, 0.02, 0.4])
 
 
 def test_an_actor_with_parameters_of_its_own_gets_them_and_the_others_do_not(make_config: MakeConfig) -> None:
     agent = {"target": "common.agents.dqn:DQN", "params": {"lr": 0.5, "explorer": {"start": 0.9}}}
-    with LearnerServer(make_config(agent=agent, agent_overrides={1: {"explorer": {"final_step": 5}}})) as server:
+    with LearnerServer(make_config(agent=agent, overrides={1: {"agent": {"explorer": {"final_step": 5}}}})) as server:
         told = [json.loads(Client(server, incarnation).join().config_json) for incarnation in (1, 2, 3)]
     explorers = [config["agent"]["params"].pop("explorer") for config in told]
     assert explorers == [{"start": 0.9}, {"start": 0.9, "final_step": 5}, {"start": 0.9}]
@@ -57,7 +57,9 @@ def test_an_actor_with_parameters_of_its_own_gets_them_and_the_others_do_not(mak
 def test_an_actor_gets_what_its_environment_is_overridden_with(make_config: MakeConfig) -> None:
     env = {"target": "gymnasium:make", "params": {"id": "CartPole-v1", "render_mode": None}}
     agent = {"target": "common.agents.dqn:DQN", "params": {}}
-    with LearnerServer(make_config(env=env, agent=agent, env_overrides={1: {"sutton_barto_reward": True}})) as server:
+    with LearnerServer(
+        make_config(env=env, agent=agent, overrides={1: {"env": {"sutton_barto_reward": True}}})
+    ) as server:
         told = [json.loads(Client(server, incarnation).join().config_json) for incarnation in (1, 2)]
     assert [config["env"]["params"].get("sutton_barto_reward") for config in told] == [None, True]
 
@@ -73,8 +75,8 @@ def test_every_actor_process_has_its_own_seeds_even_when_it_takes_over_an_id(mak
 
 
 def test_the_id_and_epsilon_of_a_lost_actor_pass_on_but_its_seed_does_not(make_config: MakeConfig) -> None:
-    ladder = {"base": 0.4, "alpha": 7.0, "rungs": 2}
-    with LearnerServer(make_config(exploration=ladder, server={"max_actors": 2, "lost_seconds": 3.0})) as server:
+    exploration = {"epsilons": [0.4, 0.1]}
+    with LearnerServer(make_config(exploration=exploration, server={"max_actors": 2, "lost_seconds": 3.0})) as server:
         staying, lost, late = (Client(server, incarnation) for incarnation in (1, 2, 3))
         staying.join()
         before = lost.join()
@@ -93,7 +95,7 @@ def test_the_id_and_epsilon_of_a_lost_actor_pass_on_but_its_seed_does_not(make_c
 
         wait_for(joins, "the lost one is given up")
     assert (after[0].actor_id, after[0].epsilon) == (before.actor_id, before.epsilon)
-    assert before.epsilon == pytest.approx(0.4**8)
+    assert before.epsilon == pytest.approx(0.1)
     assert (before.seed, after[0].seed) == (1, 2), "it would replay the episodes of the lost one"
 
 
@@ -126,7 +128,7 @@ def test_check_tells_a_host_what_it_needs_and_joins_nobody(client: Client) -> No
 
 def test_check_has_the_parameters_of_the_id_that_is_asked_for(make_config: MakeConfig) -> None:
     agent = {"target": "common.agents.dqn:DQN", "params": {"lr": 0.5}}
-    config = make_config(agent=agent, agent_overrides={1: {"lr": 0.25}}, server={"max_actors": 2})
+    config = make_config(agent=agent, overrides={1: {"agent": {"lr": 0.25}}}, server={"max_actors": 2})
     with LearnerServer(config) as server:
         stub = Client(server).stub
         questions = [pb.CheckRequest(wanted_id=actor_id) for actor_id in (None, 0, 1)]
@@ -185,10 +187,10 @@ def test_an_actor_that_belongs_here_or_does_not_take_it_is_not_led(ranked: LoneC
     assert join(ranked.core, asks(1)).elsewhere == "", "it is known here"
 
 
-def test_actors_of_all_ranks_stand_on_one_ladder(ranked: LoneCore, make_config: MakeConfig) -> None:
-    ranked.core.config = make_config(exploration={"base": 0.4, "alpha": 7.0, "rungs": 4})
+def test_actors_of_all_ranks_share_the_list_of_epsilons(ranked: LoneCore, make_config: MakeConfig) -> None:
+    ranked.core.config = make_config(exploration={"epsilons": [0.4, 0.3, 0.2, 0.1]})
     told = [join(ranked.core, asks(i, takes_elsewhere=False)).epsilon for i in (1, 2)]
-    assert told == pytest.approx([ranked.core.config.exploration.epsilon(place) for place in (1, 3)])
+    assert told == pytest.approx([0.3, 0.1])
 
 
 @pytest.fixture

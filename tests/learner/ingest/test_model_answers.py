@@ -18,7 +18,7 @@ from common.wire.channel import get_model
 from common.wire.large_field import checksum
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.rpc import CHUNK_BYTES, UNARY_BYTES, version_from_pb, version_to_pb
-from learner.ingest.model_answers import ModelAnswer, ModelAnswers
+from learner.ingest.model_answers import KEPT_MODELS, ModelAnswer, ModelAnswers
 from learner.loop.server import LearnerServer
 from learner.models.publisher import ModelPublisher
 from tests.conftest import PATIENCE, MakeConfig, wait_for
@@ -153,9 +153,9 @@ def ask(client: Client, have: ModelVersion | None = None, *, takes_delta: bool =
     return list(get_model(client.channel)(request, timeout=SECONDS))
 
 
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_an_actor_follows_many_versions_bit_for_bit_at_less_than_half_their_bytes(serve: Host, precision: str) -> None:
-    server, stopped = serve(model_deltas=1, model_precision=precision), threading.Event()
+@pytest.mark.parametrize("models", ["deltas", "bfloat16_deltas"])
+def test_an_actor_follows_many_versions_bit_for_bit_at_less_than_half_their_bytes(serve: Host, models: str) -> None:
+    server, stopped = serve(models=models), threading.Event()
     client = Client(server)
     fetcher = ModelFetcher(get_model(client.channel), stopped)
     fetcher.announce(ModelVersion(1, 0))
@@ -176,13 +176,14 @@ def test_an_actor_follows_many_versions_bit_for_bit_at_less_than_half_their_byte
 
 
 def test_an_actor_gets_a_delta_only_if_it_asks_and_has_a_recent_model(serve: Host) -> None:
-    server = serve(model_deltas=2)
+    server = serve(models="deltas")
     client, had = Client(server), list[ModelFile]()
-    for opt_steps in (10, 20, 30):
+    for opt_steps in range(1, KEPT_MODELS + 2):
         publish(server, opt_steps)
         had += filter(None, [assemble(ask(client))])
     file = publish(server, 40)
     gone, *kept = had
+    assert len(kept) == KEPT_MODELS
     for base in kept:
         answer = ask(client, base.model.version)
         assert pb.GetModelResponse.FromString(answer[0]).base == version_to_pb(base.model.version)
@@ -200,7 +201,7 @@ def test_an_actor_gets_a_delta_only_if_it_asks_and_has_a_recent_model(serve: Hos
         assert found.data.tobytes() == file
 
 
-def test_without_model_deltas_the_model_comes_whole_even_if_the_actor_asks_for_a_delta(serve: Host) -> None:
+def test_without_deltas_the_model_comes_whole_even_if_the_actor_asks_for_a_delta(serve: Host) -> None:
     server = serve()
     client = Client(server)
     ask(client)

@@ -265,7 +265,7 @@ def config_of(name: str, **env: Any) -> RunConfig:
         ({"obs": [0.0, float("nan")]}, "column 'obs': expected finite values, found nan"),
         (
             {"obs": [0.0, 1e20]},
-            r"expected values of at most 1e\+12 \(server\.clip_nonfinite clips larger ones\), found",
+            r"expected values of at most 1e\+12 \(server\.unusual_values clips larger ones\), found",
         ),
         ({"reward": [1.0]}, "reward: expected a number"),
         ({"reward": 1e30}, "column 'reward': expected values of at most"),

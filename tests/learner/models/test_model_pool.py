@@ -72,7 +72,7 @@ def test_a_smaller_pool_than_before_keeps_the_newest(tmp_path: Path) -> None:
     ("settings", "expected"),
     [
         ({"draw": "uniform"}, {0: 1.0, 10: 1.0, 20: 1.0}),
-        ({"draw": "window", "window": 2}, {10: 1.0, 20: 1.0}),
+        ({"draw": "uniform", "size": 2}, {10: 1.0, 20: 1.0}),
         ({"draw": "losses"}, {0: 1 / 36, 10: 25 / 36, 20: 1 / 4}),
     ],
     ids=str,

@@ -45,7 +45,7 @@ def filled(directory: Path, rows: int) -> ReplayMemory:
 
 
 def rules() -> ValueRules:
-    return ValueRules(SCHEMA, {}, {})
+    return ValueRules(SCHEMA, {})
 
 
 def test_a_good_replay_stays_as_it_is(tmp_path: Path) -> None:

@@ -606,7 +606,7 @@ def test_a_full_disk_is_an_error_before_a_large_batch_counts_and_with_room_the_s
 
 
 def sink_of(memory: ReplayMemory) -> LocalSink:
-    return LocalSink(memory, ValueRules(memory.schema, {}, {}))
+    return LocalSink(memory, ValueRules(memory.schema, {}))
 
 
 def test_items_are_stored_in_order_and_a_later_sink_goes_on_after_them(tmp_path: Path) -> None:
