@@ -15,11 +15,7 @@ import torch
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 from torch import nn
 
-from common.agents.actions import ActionScale, GreedyActor
-from common.agents.machinery.batches import Batch, count_at_once, draw_transitions, split_batches
-from common.agents.machinery.optimization import build_optimizer
-from common.agents.machinery.update import Results, Update
-from common.agents.network_agent import (
+from common.agents.agent_settings import (
     ActorKeys,
     BatchItems,
     CriticCount,
@@ -28,14 +24,16 @@ from common.agents.network_agent import (
     EncoderFeatures,
     GradNormLimit,
     LossOfCritics,
-    NetworkConfig,
     NormalizeRewards,
-    OffPolicyAgent,
-    OffPolicyConfig,
     RewardScale,
     ShiftPixels,
 )
+from common.agents.configured_agent import NetworkConfig, OffPolicyAgent, OffPolicyConfig
+from common.agents.machinery.gradient_step import Batch, count_at_once, draw_transitions, split_batches
+from common.agents.machinery.optimizers import build_optimizer
+from common.agents.machinery.update import Results, Update
 from common.agents.networks.blocks import LayersConfig, keep_unit
+from common.agents.networks.box_actions import ActionScale, GreedyActor
 from common.agents.networks.critics import Critics
 from common.agents.networks.encoders import LeafSpaces, build_encoder, is_own_network, select_leaves
 from common.agents.networks.frozen import FrozenEncoderConfig, load_frozen_networks

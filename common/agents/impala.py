@@ -11,11 +11,10 @@ from typing import Any, Literal
 import torch
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
+from common.agents.agent_settings import BatchSequences, GradNormLimit, LearningRate
 from common.agents.losses.sequence_losses import masked_loss, masked_mean, vtrace
-from common.agents.machinery.batches import Batch, draw
-from common.agents.machinery.optimization import descend
+from common.agents.machinery.gradient_step import Batch, descend, draw
 from common.agents.machinery.update import Results, Update
-from common.agents.network_agent import BatchSequences, GradNormLimit, LearningRate
 from common.agents.networks.layers import flatten_time
 from common.agents.policy_gradient import LOG_PROB, PolicyGradientAgent, PolicyGradientConfig
 from common.data import Record

@@ -11,19 +11,12 @@ import torch
 from pydantic import Field, NonNegativeFloat, PositiveFloat
 from torch import nn
 
-from common.agents.machinery.batches import Batch
-from common.agents.machinery.optimization import build_optimizer
-from common.agents.network_agent import (
-    ConfiguredAgent,
-    DiscountFactor,
-    LearningRate,
-    NormalizeRewards,
-    OneNetworkConfig,
-    PictureFeatures,
-    RewardScale,
-)
+from common.agents.agent_settings import DiscountFactor, LearningRate, NormalizeRewards, PictureFeatures, RewardScale
+from common.agents.configured_agent import ConfiguredAgent, OneNetworkConfig
+from common.agents.machinery.gradient_step import Batch
+from common.agents.machinery.optimizers import build_optimizer
 from common.agents.networks.action_distributions import Categoricals, make_distribution
-from common.agents.networks.allowed import AllowedActions
+from common.agents.networks.discrete_actions import AllowedActions
 from common.agents.networks.encoders import LeafSpaces
 from common.agents.networks.layers import Observed
 from common.agents.networks.policies import GaussianConfig, LikeliestAction, PolicyAndBaseline

@@ -18,15 +18,15 @@ import torch
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 from torch import nn
 
+from common.agents.agent_settings import ActorKeys, CriticKeys, GradNormLimit, LearningRate
 from common.agents.averaging import average, total
 from common.agents.losses.sequence_losses import generalized_advantages, masked_loss, masked_mean
-from common.agents.machinery.batches import Batch, draw
-from common.agents.machinery.optimization import ScheduleConfig, descend
+from common.agents.machinery.gradient_step import Batch, descend, draw
+from common.agents.machinery.optimizers import ScheduleConfig
 from common.agents.machinery.update import Results, Update
-from common.agents.network_agent import ActorKeys, CriticKeys, GradNormLimit, LearningRate
 from common.agents.networks.encoders import LeafSpaces, select_leaves
-from common.agents.networks.layers import Activation, flatten_time, make_orthogonal
-from common.agents.networks.policies import PolicyAndBaseline, PolicyBesideBaseline
+from common.agents.networks.layers import Activation, flatten_time
+from common.agents.networks.policies import PolicyAndBaseline, PolicyBesideBaseline, make_orthogonal
 from common.agents.policy_gradient import CHOICE, LOG_PROB, PolicyGradientAgent, PolicyGradientConfig
 from common.config.replay_config import Unit
 from common.data import Record

@@ -19,6 +19,7 @@ from pydantic import Field, PositiveInt, model_validator
 from torch import nn
 from torch.nn import functional
 
+from common.agents.agent_settings import BatchSequences, Dueling, LossOfCritics
 from common.agents.dqn import DuelingNetwork, QAgent, QAgentConfig, QLoss
 from common.agents.losses.sequence_losses import (
     masked_loss,
@@ -28,9 +29,8 @@ from common.agents.losses.sequence_losses import (
     sequence_priority,
     undo_rescaling,
 )
-from common.agents.machinery.batches import Batch, draw, name_td_error
+from common.agents.machinery.gradient_step import Batch, draw, name_td_error
 from common.agents.machinery.update import Inference, Results
-from common.agents.network_agent import BatchSequences, Dueling, LossOfCritics
 from common.agents.networks.encoders import LeafSpaces, build_encoder
 from common.agents.networks.layers import Mlp
 from common.agents.recurrent_agent import (

@@ -19,13 +19,13 @@ from pydantic import Field, PositiveInt, model_validator
 from torch import nn
 from torch.nn import functional
 
-from common.agents.machinery.batches import Batch
+from common.agents.agent_settings import EncoderFeatures
+from common.agents.machinery.gradient_step import Batch
 from common.agents.machinery.update import Results
-from common.agents.network_agent import EncoderFeatures
-from common.agents.networks.allowed import AllowedActions
+from common.agents.networks.discrete_actions import AllowedActions
 from common.agents.networks.encoders import LeafSpaces, build_encoder
-from common.agents.networks.layers import Mlp, Observed, flatten_time, make_orthogonal
-from common.agents.networks.policies import PolicyAndBaseline, PolicyBesideBaseline
+from common.agents.networks.layers import Mlp, Observed, flatten_time
+from common.agents.networks.policies import PolicyAndBaseline, PolicyBesideBaseline, make_orthogonal
 from common.agents.ppo import PPO, PPOConfig
 from common.agents.recurrent_agent import LaneMemory, MemoryConfig, RecurrentAgent, RecurrentEncoder, add_time
 from common.data import Array, Leaves

@@ -16,24 +16,22 @@ import torch
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 from torch import nn
 
-from common.agents.actions import ActionScale
-from common.agents.entropy import EntCoefConfig, EntropyCoef, ent_coef_loss, soft_value, squashed_gaussian
-from common.agents.losses.sequence_losses import masked_loss, masked_mean, n_step_target, sequence_priority
-from common.agents.machinery.batches import Batch, draw, name_td_error
-from common.agents.machinery.optimization import build_optimizer, descend, track
-from common.agents.machinery.update import Results, Update
-from common.agents.network_agent import (
+from common.agents.agent_settings import (
     BatchSequences,
     CriticCount,
     DiscountFactor,
     EncoderFeatures,
     GradNormLimit,
-    NetworkConfig,
-    OffPolicyAgent,
-    OffPolicyConfig,
     RewardScale,
     TauOfCritics,
 )
+from common.agents.configured_agent import NetworkConfig, OffPolicyAgent, OffPolicyConfig
+from common.agents.entropy import EntCoefConfig, EntropyCoef, ent_coef_loss, soft_value, squashed_gaussian
+from common.agents.losses.sequence_losses import masked_loss, masked_mean, n_step_target, sequence_priority
+from common.agents.machinery.gradient_step import Batch, descend, draw, name_td_error, track
+from common.agents.machinery.optimizers import build_optimizer
+from common.agents.machinery.update import Results, Update
+from common.agents.networks.box_actions import ActionScale
 from common.agents.networks.critics import Critics
 from common.agents.networks.encoders import LeafSpaces, build_encoder, select_leaves
 from common.agents.networks.layers import Mlp, Observed

@@ -18,12 +18,13 @@ from common.agents.entropy import (
     squash_lstd,
     squashed_gaussian,
 )
-from common.agents.losses.values import conservative_loss
-from common.agents.machinery.batches import Batch
-from common.agents.machinery.optimization import build_optimizer, descend, track
+from common.agents.losses.offline_losses import conservative_loss
+from common.agents.machinery.gradient_step import Batch, descend, track
+from common.agents.machinery.optimizers import build_optimizer
 from common.agents.machinery.update import Results
+from common.agents.networks.batch_renorm import frozen_statistics
 from common.agents.networks.critics import Returns
-from common.agents.networks.layers import Observed, frozen_statistics, repeat
+from common.agents.networks.layers import Observed, repeat
 from common.agents.noise import ActionNoise, LaneNoise, StateDependentActor, StateDependentNoise
 from common.data import Array
 from common.interfaces import EnvSpec

@@ -11,7 +11,7 @@ import gymnasium
 import numpy as np
 
 from common.action_masks import MASK, find_masks
-from common.agents.machinery.batches import n_rows
+from common.agents.machinery.gradient_step import n_rows
 from common.data import Array, Items, Leaves
 from common.interfaces import Agent, EnvSpec, TrainingState, acting_for_lanes
 from common.leaves import by_path, copy_leaves, pick_lanes, stack_lanes

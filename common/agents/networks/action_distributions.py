@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from common.agents.actions import ActionScale
 from common.agents.machinery.lane_states import RowRandom
+from common.agents.networks.box_actions import ActionScale
 from common.agents.networks.layers import Observed
 from common.data import Array
 from common.domain import Domain
