@@ -9,7 +9,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Sequence
 from copy import deepcopy
-from typing import Annotated, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 
 import torch
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
@@ -27,6 +27,7 @@ from common.agents.agent_settings import (
     NormalizeRewards,
     RewardScale,
     ShiftPixels,
+    Tau,
 )
 from common.agents.configured_agent import NetworkConfig, OffPolicyAgent, OffPolicyConfig
 from common.agents.machinery.gradient_step import Batch, count_at_once, draw_transitions, split_batches
@@ -83,11 +84,7 @@ class ActorCriticConfig(LayersConfig, NetworkConfig, OffPolicyConfig):
     discount_factor: DiscountFactor = 0.99
     n_critics: CriticCount = 2
     critic_loss: LossOfCritics = "mse"
-    tau: Annotated[float, Field(gt=0, le=1)] = Field(
-        0.005,
-        description="How far the target networks move towards the online networks in an update of the targets; 1 "
-        "copies the online networks.",
-    )
+    tau: Tau = 0.005
     reward_scale: RewardScale = 1.0
     max_grad_norm: GradNormLimit = None
 

@@ -8,6 +8,7 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from common.agents.losses.values import CriticLoss
 from common.config.replay_config import Unit
+from common.plugins.part_config import PluginConfig
 
 LearningRate = Annotated[PositiveFloat, Field(description="The learning rate.")]
 BatchItems = Annotated[PositiveInt, Field(description="The number of items in the batch of one update.")]
@@ -45,12 +46,28 @@ CriticCount = Annotated[
 LossOfCritics = Annotated[
     CriticLoss, Field(description="The loss of the critics' errors: smooth_l1 (Huber) or mse (mean squared error).")
 ]
-TauOfCritics = Annotated[
+Tau = Annotated[
     float,
     Field(
         gt=0,
         le=1,
-        description="How far the targets move towards the critics in an update of the targets; 1 copies the critics.",
+        description="How far the target networks move towards the online networks in an update of the targets; 1 "
+        "copies the online networks.",
+    ),
+]
+RandomOpts = Annotated[
+    NonNegativeInt,
+    Field(
+        description="The number of opt steps during which exploring actors take uniformly random actions. 1: until "
+        "the learner begins to learn, after trainer.warmup_period steps; 0: never."
+    ),
+]
+NetworkBelowMemory = Annotated[
+    PluginConfig | None,
+    Field(
+        description="Your own network for observations, below each memory; it is called with in_shape, "
+        "out_dim=feature_dim and params. null: a picture has convolutions, other observations are flattened; in a Dict "
+        "or Tuple, each part is encoded."
     ),
 ]
 ShiftPixels = Annotated[

@@ -58,9 +58,12 @@ class NetworkConfig(AgentConfig):
 class OneNetworkConfig(NetworkConfig):
     """The settings of agents whose network is either made of ``units`` or the user's own, but not both."""
 
+    units_above_network: ClassVar[bool] = False
+    """True: both may be given, since the network is below a memory, and the layers of ``units`` are above it."""
+
     @model_validator(mode="after")
     def _one_network(self) -> OneNetworkConfig:
-        if self.network is not None and "units" in self.model_fields_set:
+        if self.network is not None and not self.units_above_network and "units" in self.model_fields_set:
             raise ValueError("give units or network, not both: a network takes its widths as network.params")
         return self
 

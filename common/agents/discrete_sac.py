@@ -24,7 +24,7 @@ from common.agents.agent_settings import (
     NormalizeRewards,
     PictureFeatures,
     ShiftPixels,
-    TauOfCritics,
+    Tau,
 )
 from common.agents.configured_agent import OffPolicyAgent, OffPolicyConfig, OneNetworkConfig
 from common.agents.entropy import (
@@ -84,7 +84,7 @@ class DiscreteSACConfig(EntCoefConfig, OneNetworkConfig, OffPolicyConfig):
     discount_factor: DiscountFactor = 0.99
     n_critics: CriticCount = 2
     critic_loss: LossOfCritics = "mse"
-    tau: TauOfCritics = 0.005
+    tau: Tau = 0.005
     max_grad_norm: GradNormLimit = None
     target_entropy: Unit = Field(
         0.98,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, ClassVar, Final, NamedTuple, TypeVar
+from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -28,6 +28,7 @@ from common.agents.agent_settings import (
     NormalizeRewards,
     PictureFeatures,
     ShiftPixels,
+    Tau,
 )
 from common.agents.configured_agent import OffPolicyAgent, OffPolicyConfig, OneNetworkConfig
 from common.agents.exploring import EpsilonGreedy, EvaluationEpsilon, Explorer
@@ -117,11 +118,7 @@ class QAgentConfig(OneNetworkConfig, OffPolicyConfig):
         description="Noisy networks: linear layers have noise whose size is learned, and begins at this value (0.5 "
         "in the paper). Actors then explore by this noise, usually with the explorer greedy. null: no noise.",
     )
-    tau: Annotated[float, Field(gt=0, le=1)] = Field(
-        1.0,
-        description="How far the target network moves towards the online network in an update of the target; 1 "
-        "copies the online network.",
-    )
+    tau: Tau = 1.0
     soft_update_interval: PositiveInt = Field(
         250, description="The number of opt steps between two updates of the target network."
     )

@@ -13,7 +13,7 @@ from copy import deepcopy
 from typing import Any, ClassVar, Final
 
 import torch
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, PositiveFloat, PositiveInt
 from torch import nn
 
 from common.agents.agent_settings import (
@@ -22,8 +22,10 @@ from common.agents.agent_settings import (
     DiscountFactor,
     EncoderFeatures,
     GradNormLimit,
+    NetworkBelowMemory,
+    RandomOpts,
     RewardScale,
-    TauOfCritics,
+    Tau,
 )
 from common.agents.configured_agent import NetworkConfig, OffPolicyAgent, OffPolicyConfig
 from common.agents.entropy import EntCoefConfig, EntropyCoef, ent_coef_loss, soft_value, squashed_gaussian
@@ -48,7 +50,6 @@ from common.agents.recurrent_agent import (
 )
 from common.data import Array, Leaves
 from common.interfaces import EnvSpec, ReplayBuffer
-from common.plugins.part_config import PluginConfig
 from common.spaces import from_columns, to_columns
 
 
@@ -91,25 +92,17 @@ class RecurrentSACConfig(EntCoefConfig, NetworkConfig, OffPolicyConfig):
         MemoryConfig(), description="The recurrent memories, LSTM or GRU: the actor has one, and the critics have one."
     )
     units: tuple[PositiveInt, ...] = Field((256, 256), description="The width of each hidden layer above the memories.")
-    network: PluginConfig | None = Field(
-        None,
-        description="Your own network for observations, below the memories; it is called with in_shape, "
-        "out_dim=feature_dim and params. null: a picture has convolutions, other observations are flattened; in a Dict "
-        "or Tuple, each part is encoded.",
-    )
+    network: NetworkBelowMemory = None
     feature_dim: EncoderFeatures = 50
     lr: PositiveFloat = Field(3e-4, description="The learning rate of actor, critics and entropy coefficient.")
     batch_size: BatchSequences = 32
     discount_factor: DiscountFactor = 0.99
     n_steps: TargetSteps = 1
     n_critics: CriticCount = 2
-    tau: TauOfCritics = 0.005
+    tau: Tau = 0.005
     reward_scale: RewardScale = 1.0
     max_grad_norm: GradNormLimit = None
-    random_opts: NonNegativeInt = Field(
-        1,
-        description="The number of opt steps during which exploring actors take uniformly random actions.",
-    )
+    random_opts: RandomOpts = 1
     max_share: MaxShare = 0.9
 
 

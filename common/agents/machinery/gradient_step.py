@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from common.agents.averaging import average_gradients
-from common.data import Items, Leaves
+from common.data import Items
 from common.errors import ConfigError
 from common.interfaces import EnvSpec, ReplayBuffer
 from common.spaces import leaves_of
@@ -38,11 +38,6 @@ def to_tensors(items: Items, device: torch.device) -> dict[str, torch.Tensor]:
     if device.type != "cuda":
         return {name: tensor.to(device) for name, tensor in tensors.items()}
     return {name: tensor.pin_memory().to(device, non_blocking=True) for name, tensor in tensors.items()}
-
-
-def n_rows(obs: Leaves) -> int:
-    """The number of observations."""
-    return len(next(iter(obs.values()))) if isinstance(obs, dict) else len(obs)
 
 
 def draw(buffer: ReplayBuffer, size: int, device: torch.device) -> dict[str, torch.Tensor]:

@@ -288,6 +288,13 @@ def _follow_schedule(optimizer: torch.optim.Optimizer, lr: float, schedule: Sche
     optimizer.register_step_pre_hook(set_rate)
 
 
+def undecayed(values: torch.Tensor) -> nn.Parameter:
+    """A parameter that weight decay leaves alone, such as the size of exploration noise."""
+    parameter = nn.Parameter(values)
+    parameter.decays = False  # type: ignore[attr-defined] # AdamW asks for it.
+    return parameter
+
+
 def _decay_weights(optimizer: torch.optim.Optimizer, weight_decay: float) -> None:
     """Let every step of the optimiser begin by shrinking the weights, after a schedule has set the learning rate."""
 

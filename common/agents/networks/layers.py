@@ -38,13 +38,6 @@ def repeat(obs: Observed, times: int) -> Observed:
     return torch.cat([obs] * times)
 
 
-def undecayed(values: torch.Tensor) -> nn.Parameter:
-    """A parameter that weight decay leaves alone, such as the size of exploration noise."""
-    parameter = nn.Parameter(values)
-    parameter.decays = False  # type: ignore[attr-defined] # AdamW asks for it.
-    return parameter
-
-
 class Linear(nn.Linear):
     """torch's linear layer, computed by the library that is faster on this host; see ``trainer.products``."""
 

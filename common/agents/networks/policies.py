@@ -14,14 +14,14 @@ import torch
 from pydantic import Field, model_validator
 from torch import nn
 
-from common.agents.networks.action_distributions import ActionDistribution, sample_softmax
+from common.agents.networks.action_distributions import ActionDistribution, gaussian_log_prob, sample_softmax
 from common.agents.networks.discrete_actions import AllowedActions
 from common.agents.networks.layers import Observed
 from common.settings import Settings
 
 
 class GaussianConfig(Settings):
-    """Limits of a Gaussian policy's standard deviation, which is the same for all observations."""
+    """Limits of a Gaussian policy's standard deviation."""
 
     min_lstd: float = Field(
         -5.0, description="The least logarithm of the policy's standard deviation, for Box actions."
@@ -72,9 +72,7 @@ class GaussianPolicy(nn.Module):
 
     def log_prob(self, obs: Observed, action: torch.Tensor) -> torch.Tensor:
         """Logarithm of the density of actions ``[B, A]``, ``[B]``."""
-        lstd = self._lstd()
-        z = (action - self.greedy(obs)) / lstd.exp()
-        return (-0.5 * z.square() - lstd - 0.5 * math.log(2 * math.pi)).sum(dim=1)
+        return gaussian_log_prob(action, self.greedy(obs), self._lstd())
 
     def _lstd(self) -> torch.Tensor:
         return self.lstd.clamp(*self._limits)

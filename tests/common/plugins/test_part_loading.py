@@ -74,7 +74,7 @@ def test_in_a_removed_directory_parts_are_found_and_a_missing_one_is_named(
     (tmp_path / "removed").mkdir()
     os.chdir("removed")
     (tmp_path / "removed").rmdir()
-    assert load_part("common.wire.rpc:typed_error")
+    assert load_part("common.wire.rpc:typed_error").__name__ == "typed_error"
     for target in ("my_missing_part:make", "common.missing:make"):
         with pytest.raises(PluginError, match=f"'{target}': cannot import module .*No module named"):
             load_part(target)

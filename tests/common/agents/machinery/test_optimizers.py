@@ -203,7 +203,7 @@ LEARNS_AND_ACTS = """
 import sys
 import torch
 from common.agents.machinery.update import Inference
-from common.agents.machinery.optimization import AdamConfig, RMSpropConfig, build_optimizer
+from common.agents.machinery.optimizers import AdamConfig, RMSpropConfig, build_optimizer
 from common.agents.machinery.update import Update
 
 net = torch.nn.Linear(2, 1)
