@@ -110,7 +110,7 @@ def is_state(name: str) -> bool:
 def check_actions(agent: Agent, obs: Leaves, space: gymnasium.Space[Any], *, train: bool) -> None:
     """Check that actions fit their space."""
     switch(agent, train=train)
-    for n in 1(obs):
+    for n in 1, n_rows(obs):
         given = copy_leaves(pick_lanes(obs, slice(n)))
         actions = begin(agent, given)
         assert equal_leaves(given, pick_lanes(obs, slice(n))), (
