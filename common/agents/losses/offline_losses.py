@@ -1,4 +1,4 @@
-"""Losses that keep to the actions of a dataset. Shapes: B batch, A dimensions of an action, K actions, N critics."""
+"""Losses and weights that keep to a dataset. Shapes: B batch, A dimensions of an action, K actions, N critics."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@
 ``discrete_actions`` and ``GreedyActor`` of ``box_actions`` do.
 ``GaussianPolicy`` and ``CategoricalPolicy`` are random and give log-probabilities, for learning.
 ``PolicyAndBaseline`` and ``PolicyBesideBaseline`` value observations too.
+``make_orthogonal`` is how the weights of policies that are learnt by their gradient begin.
 """
 
 from __future__ import annotations
