@@ -13,8 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from actor.remote_config import RemoteConfig
 from actor.stat import ActorStat
-from common.config.remote_config import RemoteConfig
 from common.cores import divide_cores
 from common.errors import CrossborderError
 from common.process.child import Child

@@ -19,10 +19,10 @@ from actor.child_main import run_child, run_worker
 from actor.client.acting_session import ActingSession, SessionEndedError
 from actor.client.remote_policy import RemotePolicy, Telling
 from actor.fixed_rate import RemoteControl
+from actor.remote_config import RemoteConfig
 from actor.sampling.guard import guard_envs, watch_envs
 from actor.sampling.sampler import Sampler
 from actor.stat import CLIENT_FIGURES, ActorCounters, ActorStat
-from common.config.remote_config import RemoteConfig
 from common.errors import CrossborderError
 from common.lanes.building import build_lanes
 from common.lanes.lanes import Busy, Lanes

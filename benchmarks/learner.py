@@ -26,7 +26,7 @@ from benchmarks.client import ROWS, Client
 from benchmarks.report import report
 from benchmarks.serving import serve_learner
 from common.agents.dqn import DQN
-from common.agents.machinery.batches import to_tensors
+from common.agents.machinery.gradient_step import to_tensors
 from common.data import Items
 from learner.loop.server import LearnerServer, local_trust
 

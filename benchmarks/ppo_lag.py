@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 
 from benchmarks.variants import Variant, main, runs_of, spread
-from common.agents.machinery.batches import Batch
+from common.agents.machinery.gradient_step import Batch
 from common.agents.machinery.update import Results
 from common.agents.policy_gradient import LOG_PROB
 from common.agents.ppo import PPO

@@ -35,7 +35,7 @@ def closest(name: str, known: Iterable[str]) -> str:
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """A hint such as `` (did you mean 'capacity'?)``, or the list of all known names."""
-    names = sorted(known)
+    names = sorted(each for each in known if each)  # The path of observations without parts is "".
     ours = IN_OTHER_LIBRARIES.get(name, "")
     if (last := ours.rpartition(".")[2]) in names:
         return f" (did you mean '{last}'?)"

@@ -143,3 +143,8 @@ def as_shape(value: Any, shape: tuple[int, ...], name: str) -> Array:
     if found.shape != shape and not (found.ndim == 0 and not found):
         raise PluginError(f"env: {name}: expected the shape {list(shape)}, found {list(found.shape)}")
     return np.broadcast_to(found, shape) if found.shape != shape else found
+
+
+def n_rows(obs: Leaves) -> int:
+    """The number of observations."""
+    return len(next(iter(obs.values()))) if isinstance(obs, dict) else len(obs)

@@ -12,8 +12,10 @@ GENERATED = Path("common/wire/pb")
 # Modules without a test file of their name, and where their behaviour is tested instead.
 TESTED_ELSEWHERE: dict[str, str] = {
     "actor/child_main.py": "actor/test_worker.py",
-    "common/config/remote_config.py": "actor/test_remote_worker.py",
+    "actor/remote_config.py": "actor/test_remote_worker.py",
+    "common/agents/agent_settings.py": "common/agents/test_network_agent.py",
     "common/agents/averaging.py": "learner/ranks/test_averaging.py",
+    "common/agents/configured_agent.py": "common/agents/test_network_agent.py",
     "crossborder/testing/acting_checks.py": "crossborder/testing/test_agent_checks.py",
     "crossborder/serving/connection.py": "crossborder/serving/test_acting_service.py",
     "crossborder/serving/figures.py": "crossborder/serving/test_serving_metrics.py",
@@ -35,6 +37,7 @@ TESTED_ELSEWHERE: dict[str, str] = {
 ACROSS_MODULES: dict[str, str] = {
     "actor/sampling/test_seats.py": "rows of environments with several agents",
     "actor/client/test_hostile_learner.py": "what a learner may send that an actor must survive",
+    "common/agents/networks/test_allowed.py": "what holds for all agents where actions are not allowed",
     "common/agents/test_recurrent_example.py": "the agent with a memory among the examples",
     "common/agents/test_q_agent.py": "what holds for all agents of action values",
     "common/agents/test_shared_encoders.py": "what holds for SAC and TD3 with shared and with frozen encoders",

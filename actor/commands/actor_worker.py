@@ -19,7 +19,7 @@ from common.wire.endpoints import split_addresses
 from common.wire.trust import ServiceTrust, Trust, add_learner_options, read_trust
 
 if TYPE_CHECKING:
-    from common.config.remote_config import RemoteConfig
+    from actor.remote_config import RemoteConfig
 
 log = logging.getLogger(__name__)
 EXAMPLES = """\
@@ -187,7 +187,7 @@ def _prepare_recording(arguments: argparse.Namespace) -> None:
 
 def _read_remote(arguments: argparse.Namespace) -> RemoteConfig:
     """The settings of a worker whose policy is an acting service."""
-    from common.config.remote_config import read_remote_config
+    from actor.remote_config import read_remote_config
 
     unset = parser().get_default
     if given := [f"--{name}" for name in _ACTOR_OPTIONS if getattr(arguments, name) != unset(name)]:

@@ -11,7 +11,7 @@ from typing import Final, TextIO
 from actor.client.acting_session import ANSWER_SECONDS, ActingSession, NoAnswerError
 from actor.client.remote_policy import RemotePolicy
 from actor.commands.doctor import QUESTIONS, Visit
-from common.config.remote_config import RemoteConfig
+from actor.remote_config import RemoteConfig
 from common.errors import LearnerUnreachableError, naming_failed_part
 from common.lanes.building import build_lanes
 from common.lanes.lanes import Lanes

@@ -17,7 +17,7 @@ import yaml
 from benchmarks.gpu_host.part import give, read_arguments, tell
 from benchmarks.gpu_host.solving import ACTORS, CONFIGS
 from common.plugins.part_config import PluginConfig
-from common.plugins.short_names import write_out
+from common.plugins.shipped import write_out
 from common.settings import validate
 
 LEAST_SECONDS: Final = 0.5

@@ -9,17 +9,13 @@ from __future__ import annotations
 import abc
 from collections.abc import Sequence
 from copy import deepcopy
-from typing import Annotated, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 
 import torch
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 from torch import nn
 
-from common.agents.actions import ActionScale, GreedyActor
-from common.agents.machinery.batches import Batch, count_at_once, draw_transitions, split_batches
-from common.agents.machinery.optimization import build_optimizer
-from common.agents.machinery.update import Results, Update
-from common.agents.network_agent import (
+from common.agents.agent_settings import (
     ActorKeys,
     BatchItems,
     CriticCount,
@@ -28,14 +24,17 @@ from common.agents.network_agent import (
     EncoderFeatures,
     GradNormLimit,
     LossOfCritics,
-    NetworkConfig,
     NormalizeRewards,
-    OffPolicyAgent,
-    OffPolicyConfig,
     RewardScale,
     ShiftPixels,
+    Tau,
 )
+from common.agents.configured_agent import NetworkConfig, OffPolicyAgent, OffPolicyConfig
+from common.agents.machinery.gradient_step import Batch, count_at_once, draw_transitions, split_batches
+from common.agents.machinery.optimizers import build_optimizer
+from common.agents.machinery.update import Results, Update
 from common.agents.networks.blocks import LayersConfig, keep_unit
+from common.agents.networks.box_actions import ActionScale, GreedyActor
 from common.agents.networks.critics import Critics
 from common.agents.networks.encoders import LeafSpaces, build_encoder, is_own_network, select_leaves
 from common.agents.networks.frozen import FrozenEncoderConfig, load_frozen_networks
@@ -85,11 +84,7 @@ class ActorCriticConfig(LayersConfig, NetworkConfig, OffPolicyConfig):
     discount_factor: DiscountFactor = 0.99
     n_critics: CriticCount = 2
     critic_loss: LossOfCritics = "mse"
-    tau: Annotated[float, Field(gt=0, le=1)] = Field(
-        0.005,
-        description="How far the target networks move towards the online networks in an update of the targets; 1 "
-        "copies the online networks.",
-    )
+    tau: Tau = 0.005
     reward_scale: RewardScale = 1.0
     max_grad_norm: GradNormLimit = None
 

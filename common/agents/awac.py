@@ -11,11 +11,12 @@ import torch
 from pydantic import Field, PositiveFloat, model_validator
 
 from common.agents.actor_critic import ActorCritic, ActorCriticConfig
-from common.agents.losses.values import critic_loss, exp_weight, least_value, softmax_weight, td_target, weighted_mean
-from common.agents.machinery.batches import Batch, discount_of, measure_td_error
-from common.agents.machinery.optimization import descend, track
+from common.agents.losses.offline_losses import exp_weight, softmax_weight
+from common.agents.losses.values import critic_loss, least_value, td_target, weighted_mean
+from common.agents.machinery.gradient_step import Batch, descend, discount_of, measure_td_error, track
 from common.agents.machinery.update import Results
-from common.agents.networks.layers import Observed, frozen_statistics
+from common.agents.networks.batch_renorm import frozen_statistics
+from common.agents.networks.layers import Observed
 from common.agents.networks.policies import GaussianConfig, GaussianPolicy
 from common.spaces import from_columns
 

@@ -10,20 +10,14 @@ import torch
 from pydantic import Field, PositiveInt
 from torch import nn
 
-from common.agents.actions import ActionIndex, ActionScale, GreedyActor, GreedyQ
+from common.agents.agent_settings import BatchItems, GradNormLimit, LearningRate, PictureFeatures
+from common.agents.configured_agent import AgentConfig, ConfiguredAgent
 from common.agents.losses.values import weighted_mean
-from common.agents.machinery.batches import Batch, draw_transitions
-from common.agents.machinery.optimization import build_optimizer, descend
+from common.agents.machinery.gradient_step import Batch, descend, draw_transitions
+from common.agents.machinery.optimizers import build_optimizer
 from common.agents.machinery.update import Results, Update
-from common.agents.network_agent import (
-    AgentConfig,
-    BatchItems,
-    ConfiguredAgent,
-    GradNormLimit,
-    LearningRate,
-    PictureFeatures,
-)
-from common.agents.networks.allowed import AllowedActions
+from common.agents.networks.box_actions import ActionScale, GreedyActor
+from common.agents.networks.discrete_actions import ActionIndex, AllowedActions, GreedyQ
 from common.agents.networks.encoders import build_mlp
 from common.agents.networks.layers import Observed
 from common.agents.networks.policies import CategoricalPolicy, GaussianConfig, GaussianPolicy

@@ -11,29 +11,29 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 import torch
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from common.agents.actor_critic import FEATURES, ActorCritic, ActorCriticConfig
-from common.agents.losses.values import imitation_loss, mean_squared_distance, td_target
-from common.agents.machinery.batches import Batch, discount_of, measure_td_error, n_rows
-from common.agents.machinery.optimization import descend
+from common.agents.agent_settings import RandomOpts
+from common.agents.losses.offline_losses import imitation_loss, mean_squared_distance
+from common.agents.losses.values import td_target
+from common.agents.machinery.gradient_step import Batch, descend, discount_of, measure_td_error
 from common.agents.machinery.update import Results
-from common.agents.networks.critics import CriticReturn, Critics, Returns, ScalarReturn
-from common.agents.networks.layers import Observed, frozen_statistics
+from common.agents.networks.batch_renorm import frozen_statistics
+from common.agents.networks.critics import Critics, Returns, ScalarReturn
+from common.agents.networks.distributional_critics import CriticReturn
+from common.agents.networks.layers import Observed
 from common.data import Array, Leaves
 from common.errors import ConfigError
 from common.interfaces import EnvSpec, ReplayBuffer
+from common.leaves import n_rows
 from common.spaces import from_columns
 
 
 class BootstrappingConfig(ActorCriticConfig):
     """The settings that SAC and TD3 share."""
 
-    random_opts: NonNegativeInt = Field(
-        1,
-        description="The number of opt steps during which exploring actors take uniformly random actions. 1: until "
-        "the learner begins to learn, after trainer.warmup_period steps; 0: never.",
-    )
+    random_opts: RandomOpts = 1
     critic: CriticReturn = Field(
         ScalarReturn(),
         description="The form in which critics predict the return, by kind: scalar (its mean), categorical or "

@@ -9,7 +9,7 @@ from torch import nn
 from common.agents.dqn import QAgent, QAgentConfig, QLoss, join_dueling
 from common.agents.losses.distributions import categorical_loss, project
 from common.agents.losses.values import td_target, weighted_mean
-from common.agents.machinery.batches import Batch, discount_of
+from common.agents.machinery.gradient_step import Batch, discount_of
 from common.agents.networks.encoders import LeafSpaces
 from common.agents.networks.layers import Observed
 from common.spaces import from_columns

@@ -15,7 +15,18 @@ import torch
 from pydantic import Field, PositiveFloat, PositiveInt
 from torch import nn
 
-from common.agents.actions import ActionIndex, GreedyQ
+from common.agents.agent_settings import (
+    BatchItems,
+    CriticCount,
+    DiscountFactor,
+    GradNormLimit,
+    LossOfCritics,
+    NormalizeRewards,
+    PictureFeatures,
+    ShiftPixels,
+    Tau,
+)
+from common.agents.configured_agent import OffPolicyAgent, OffPolicyConfig, OneNetworkConfig
 from common.agents.entropy import (
     EntCoefConfig,
     EntropyCoef,
@@ -24,24 +35,10 @@ from common.agents.entropy import (
     ent_coef_loss,
 )
 from common.agents.losses.values import critic_loss, td_target
-from common.agents.machinery.batches import Batch, discount_of, draw_transitions, measure_td_error
-from common.agents.machinery.optimization import build_optimizer, descend, track
+from common.agents.machinery.gradient_step import Batch, descend, discount_of, draw_transitions, measure_td_error, track
+from common.agents.machinery.optimizers import build_optimizer
 from common.agents.machinery.update import Results, Update
-from common.agents.network_agent import (
-    BatchItems,
-    CriticCount,
-    DiscountFactor,
-    GradNormLimit,
-    LossOfCritics,
-    NormalizeRewards,
-    OffPolicyAgent,
-    OffPolicyConfig,
-    OneNetworkConfig,
-    PictureFeatures,
-    ShiftPixels,
-    TauOfCritics,
-)
-from common.agents.networks.allowed import AllowedActions
+from common.agents.networks.discrete_actions import ActionIndex, AllowedActions, GreedyQ
 from common.agents.networks.layers import Observed
 from common.agents.networks.picture_networks import RandomShift
 from common.agents.networks.policies import CategoricalPolicy
@@ -87,7 +84,7 @@ class DiscreteSACConfig(EntCoefConfig, OneNetworkConfig, OffPolicyConfig):
     discount_factor: DiscountFactor = 0.99
     n_critics: CriticCount = 2
     critic_loss: LossOfCritics = "mse"
-    tau: TauOfCritics = 0.005
+    tau: Tau = 0.005
     max_grad_norm: GradNormLimit = None
     target_entropy: Unit = Field(
         0.98,

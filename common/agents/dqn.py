@@ -11,35 +11,14 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, ClassVar, Final, NamedTuple, TypeVar
+from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
 from torch import nn
 
-from common.agents.actions import ActionIndex, GreedyQ
-from common.agents.exploring import EpsilonGreedy, EvaluationEpsilon, Explorer
-from common.agents.losses.values import (
-    critic_loss,
-    double_q_value,
-    greedy_value,
-    munchausen_bonus,
-    soft_value,
-    td_target,
-)
-from common.agents.machinery.batches import (
-    Batch,
-    count_at_once,
-    discount_of,
-    draw_transitions,
-    measure_td_error,
-    split_batches,
-    to_tensors,
-)
-from common.agents.machinery.optimization import build_optimizer, descend, track
-from common.agents.machinery.update import Inference, Results, Update
-from common.agents.network_agent import (
+from common.agents.agent_settings import (
     BatchItems,
     DiscountFactor,
     Dueling,
@@ -47,13 +26,28 @@ from common.agents.network_agent import (
     LearningRate,
     LossOfCritics,
     NormalizeRewards,
-    OffPolicyAgent,
-    OffPolicyConfig,
-    OneNetworkConfig,
     PictureFeatures,
     ShiftPixels,
+    Tau,
 )
-from common.agents.networks.allowed import AllowedActions
+from common.agents.configured_agent import OffPolicyAgent, OffPolicyConfig, OneNetworkConfig
+from common.agents.exploring import EpsilonGreedy, EvaluationEpsilon, Explorer
+from common.agents.losses.munchausen import Munchausen
+from common.agents.losses.values import critic_loss, double_q_value, greedy_value, td_target
+from common.agents.machinery.gradient_step import (
+    Batch,
+    count_at_once,
+    descend,
+    discount_of,
+    draw_transitions,
+    measure_td_error,
+    split_batches,
+    to_tensors,
+    track,
+)
+from common.agents.machinery.optimizers import build_optimizer
+from common.agents.machinery.update import Inference, Results, Update
+from common.agents.networks.discrete_actions import ActionIndex, AllowedActions, GreedyQ
 from common.agents.networks.encoders import LeafSpaces
 from common.agents.networks.layers import Observed
 from common.agents.networks.noisy import add_noise, noise_in, noisy_layers
@@ -62,7 +56,6 @@ from common.config.replay_config import Unit
 from common.data import Array, Items, Leaves, Record
 from common.interfaces import EnvSpec, ReplayBuffer
 from common.plugins.part_config import PluginConfig
-from common.settings import Settings
 from common.spaces import from_columns
 
 
@@ -125,11 +118,7 @@ class QAgentConfig(OneNetworkConfig, OffPolicyConfig):
         description="Noisy networks: linear layers have noise whose size is learned, and begins at this value (0.5 "
         "in the paper). Actors then explore by this noise, usually with the explorer greedy. null: no noise.",
     )
-    tau: Annotated[float, Field(gt=0, le=1)] = Field(
-        1.0,
-        description="How far the target network moves towards the online network in an update of the target; 1 "
-        "copies the online network.",
-    )
+    tau: Tau = 1.0
     soft_update_interval: PositiveInt = Field(
         250, description="The number of opt steps between two updates of the target network."
     )
@@ -297,24 +286,6 @@ NEXT_VALUES: Final = "next_values"
 """The column of a batch for the target network's values ``[B, A]`` of the next observations, if they are known."""
 
 
-class Munchausen(Settings):
-    """Rewards with the log-probability of the action, and targets with the policy's entropy (arXiv:2007.14430)."""
-
-    alpha: Unit = Field(
-        0.9, description="The share of the log-probability of the action that is added to the reward; 0: soft DQN."
-    )
-    temperature: PositiveFloat = Field(
-        0.03, description="The temperature of the policy, which is the softmax of action values."
-    )
-    least: Annotated[float, Field(lt=0)] = Field(
-        -1.0, description="The lowest value of the log-probability times the temperature; lower ones are clipped to it."
-    )
-
-    def bonus(self, q: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
-        """The term added to rewards, for the target network's values ``[B, A]`` and actions ``[B]``: ``[B]``."""
-        return munchausen_bonus(q, action, alpha=self.alpha, temperature=self.temperature, least=self.least)
-
-
 class MunchausenConfig(QAgentConfig):
     """The settings that DQN and IQN share."""
 
@@ -390,7 +361,7 @@ class DQN(QAgent):
         if self.config.munchausen is not None:
             obs = from_columns("obs", batch)
             reward = reward + self.config.munchausen.bonus(self.allowed(target_net(obs), obs), action)
-            value = soft_value(q_next, q_next, self.config.munchausen.temperature)
+            value = self.config.munchausen.value(q_next, q_next)
         elif self.config.double_dqn:
             value = double_q_value(self.allowed(self.qnet(next_obs), next_obs), q_next)
         else:

@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import Field, NonNegativeInt, PositiveFloat
 
 from common.agents.machinery.lane_states import LaneRandom, RowRandom
-from common.agents.networks.allowed import NOT_ALLOWED
+from common.agents.networks.discrete_actions import NOT_ALLOWED
 from common.config.replay_config import Unit
 from common.data import Array
 from common.settings import Settings

@@ -11,11 +11,10 @@ from typing import Any, Literal
 import torch
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
+from common.agents.agent_settings import BatchSequences, GradNormLimit, LearningRate
 from common.agents.losses.sequence_losses import masked_loss, masked_mean, vtrace
-from common.agents.machinery.batches import Batch, draw
-from common.agents.machinery.optimization import descend
+from common.agents.machinery.gradient_step import Batch, draw
 from common.agents.machinery.update import Results, Update
-from common.agents.network_agent import BatchSequences, GradNormLimit, LearningRate
 from common.agents.networks.layers import flatten_time
 from common.agents.policy_gradient import LOG_PROB, PolicyGradientAgent, PolicyGradientConfig
 from common.data import Record
@@ -108,13 +107,5 @@ class IMPALA(PolicyGradientAgent):
         )
         policy_loss = -masked_loss(targets.advantages * log_prob, mask, weight)
         value_loss = 0.5 * masked_loss((targets.values - value[:, :-1]).square(), mask, weight)
-        loss = policy_loss + config.baseline_cost * value_loss - config.entropy_cost * entropy
-        grad_norm = descend(loss, self._optimizer, config.max_grad_norm)
-        results = {
-            "loss_policy": policy_loss.detach(),
-            "loss_baseline": value_loss.detach(),
-            "entropy": entropy.detach(),
-            "value_mean": masked_mean(value[:, :-1].detach(), mask),
-            "ratio_mean": masked_mean(log_ratio.exp().clamp(max=config.rho_bar), mask),
-        }
-        return results if grad_norm is None else results | {"grad_norm": grad_norm}
+        results = self._descend(policy_loss, value_loss, entropy, value[:, :-1], mask)
+        return results | {"ratio_mean": masked_mean(log_ratio.exp().clamp(max=config.rho_bar), mask)}

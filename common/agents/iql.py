@@ -8,9 +8,9 @@ import torch
 from pydantic import Field
 
 from common.agents.awac import AdvantageWeighted, AdvantageWeightedConfig
-from common.agents.losses.values import expectile_loss, least_value
-from common.agents.machinery.batches import Batch
-from common.agents.machinery.optimization import descend
+from common.agents.losses.offline_losses import expectile_loss
+from common.agents.losses.values import least_value
+from common.agents.machinery.gradient_step import Batch, descend
 from common.agents.machinery.update import Results
 from common.agents.networks.layers import Observed
 from common.interfaces import EnvSpec

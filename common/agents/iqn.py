@@ -11,8 +11,8 @@ from torch import nn
 
 from common.agents.dqn import MunchausenConfig, QAgent, QLoss, join_dueling
 from common.agents.losses.distributions import quantile_huber_loss
-from common.agents.losses.values import soft_value, td_target, weighted_mean
-from common.agents.machinery.batches import Batch, discount_of
+from common.agents.losses.values import td_target, weighted_mean
+from common.agents.machinery.gradient_step import Batch, discount_of
 from common.agents.networks.encoders import LeafSpaces
 from common.agents.networks.layers import Head, Linear, Observed
 from common.interfaces import EnvSpec
@@ -129,7 +129,7 @@ class IQN(QAgent):
         if munchausen is not None:
             obs = from_columns("obs", batch)
             reward = reward + munchausen.bonus(self.allowed(target_net(obs), obs), action)
-            returns = soft_value(quantiles, self.allowed(quantiles.mean(dim=0), next_obs), munchausen.temperature)
+            returns = munchausen.value(quantiles, self.allowed(quantiles.mean(dim=0), next_obs))
         else:
             returns = _select(quantiles, self._choose_next(batch, target_net))  # [N', B]
         discount = discount_of(batch, self.config.discount_factor)

@@ -17,7 +17,8 @@ from pydantic import BeforeValidator, Field, NonNegativeFloat, PositiveFloat, Po
 from torch import nn
 
 from common.agents.machinery.lane_states import LaneRandom, LaneState
-from common.agents.networks.layers import Head, Observed, undecayed
+from common.agents.machinery.optimizers import undecayed
+from common.agents.networks.layers import Head, Observed
 from common.data import Array
 from common.errors import ConfigError
 from common.leaves import capacity_for

@@ -11,19 +11,21 @@ import torch
 from pydantic import Field, NonNegativeFloat, PositiveFloat
 from torch import nn
 
-from common.agents.machinery.batches import Batch
-from common.agents.machinery.optimization import build_optimizer
-from common.agents.network_agent import (
-    ConfiguredAgent,
+from common.agents.agent_settings import (
     DiscountFactor,
+    GradNormLimit,
     LearningRate,
     NormalizeRewards,
-    OneNetworkConfig,
     PictureFeatures,
     RewardScale,
 )
+from common.agents.configured_agent import ConfiguredAgent, OneNetworkConfig
+from common.agents.losses.sequence_losses import masked_mean
+from common.agents.machinery.gradient_step import Batch, descend
+from common.agents.machinery.optimizers import build_optimizer
+from common.agents.machinery.update import Results
 from common.agents.networks.action_distributions import Categoricals, make_distribution
-from common.agents.networks.allowed import AllowedActions
+from common.agents.networks.discrete_actions import AllowedActions
 from common.agents.networks.encoders import LeafSpaces
 from common.agents.networks.layers import Observed
 from common.agents.networks.policies import GaussianConfig, LikeliestAction, PolicyAndBaseline
@@ -49,6 +51,7 @@ class PolicyGradientConfig(OneNetworkConfig, GaussianConfig):
         0.5, description="The weight of the baseline's loss; the policy's loss has the weight 1."
     )
     entropy_cost: NonNegativeFloat = Field(0.01, description="The weight of the policy's entropy, which is rewarded.")
+    max_grad_norm: GradNormLimit
 
 
 class PolicyGradientAgent(ConfiguredAgent):
@@ -132,6 +135,25 @@ class PolicyGradientAgent(ConfiguredAgent):
             return self.actions.from_env(batch["action"].flatten(0, 1), is_there)
         choice = batch[CHOICE].flatten(0, 1)
         return choice if is_there is None else choice.masked_fill(~is_there[:, None], 0)
+
+    def _descend(
+        self,
+        policy_loss: torch.Tensor,
+        value_loss: torch.Tensor,
+        entropy: torch.Tensor,
+        value: torch.Tensor,
+        counts: torch.Tensor,
+    ) -> Results:
+        """Take a gradient step down the losses, scalars; the results have the mean of the values that count."""
+        loss = policy_loss + self.config.baseline_cost * value_loss - self.config.entropy_cost * entropy
+        grad_norm = descend(loss, self._optimizer, self.config.max_grad_norm)
+        results = {
+            "loss_policy": policy_loss.detach(),
+            "loss_baseline": value_loss.detach(),
+            "entropy": entropy.detach(),
+            "value_mean": masked_mean(value.detach(), counts),
+        }
+        return results if grad_norm is None else results | {"grad_norm": grad_norm}
 
     def policy(self) -> nn.Module:
         return nn.Sequential(self.normalizer, LikeliestAction(self.policy_net, self.actions))

@@ -18,15 +18,15 @@ import torch
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 from torch import nn
 
+from common.agents.agent_settings import ActorKeys, CriticKeys, GradNormLimit, LearningRate
 from common.agents.averaging import average, total
 from common.agents.losses.sequence_losses import generalized_advantages, masked_loss, masked_mean
-from common.agents.machinery.batches import Batch, draw
-from common.agents.machinery.optimization import ScheduleConfig, descend
+from common.agents.machinery.gradient_step import Batch, draw
+from common.agents.machinery.optimizers import ScheduleConfig
 from common.agents.machinery.update import Results, Update
-from common.agents.network_agent import ActorKeys, CriticKeys, GradNormLimit, LearningRate
 from common.agents.networks.encoders import LeafSpaces, select_leaves
-from common.agents.networks.layers import Activation, flatten_time, make_orthogonal
-from common.agents.networks.policies import PolicyAndBaseline, PolicyBesideBaseline
+from common.agents.networks.layers import Activation, flatten_time
+from common.agents.networks.policies import PolicyAndBaseline, PolicyBesideBaseline, make_orthogonal
 from common.agents.policy_gradient import CHOICE, LOG_PROB, PolicyGradientAgent, PolicyGradientConfig
 from common.config.replay_config import Unit
 from common.data import Record
@@ -105,7 +105,7 @@ class PPOConfig(PolicyGradientConfig):
 
     @model_validator(mode="after")
     def _activation_fits(self) -> PPOConfig:
-        if self.network is not None:
+        if self.network is not None and not self.units_above_network:
             self.refuse_beside("network", "activation", reason="a network has its own activations")
         return self
 
@@ -276,18 +276,10 @@ class PPO(PolicyGradientAgent):
         value_loss = 0.5 * masked_loss(error, used)
         entropy = masked_loss(self.actions.entropy(outputs).view(used.shape), used)
         # 3. Both, and a reward for entropy.
-        loss = policy_loss + config.baseline_cost * value_loss - config.entropy_cost * entropy
-        grad_norm = descend(loss, self._optimizer, config.max_grad_norm)
+        results = self._descend(policy_loss, value_loss, entropy, value, used)
         with torch.no_grad():
-            results = {
-                "loss_policy": policy_loss.detach(),
-                "loss_baseline": value_loss.detach(),
-                "entropy": entropy.detach(),
-                "value_mean": masked_mean(value.detach(), used),
-                "kl": masked_mean(ratio - 1 - log_ratio, used),
-                "clipped_share": masked_mean(((ratio - 1).abs() > clip).float(), used),
-            }
-        return results if grad_norm is None else results | {"grad_norm": grad_norm}
+            kl, is_clipped = masked_mean(ratio - 1 - log_ratio, used), ((ratio - 1).abs() > clip).float()
+            return results | {"kl": kl, "clipped_share": masked_mean(is_clipped, used)}
 
 
 def _normalize(advantage: torch.Tensor, used: torch.Tensor) -> torch.Tensor:

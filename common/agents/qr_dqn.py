@@ -10,7 +10,7 @@ from common.agents.c51 import ReturnNetwork
 from common.agents.dqn import QAgent, QAgentConfig, QLoss
 from common.agents.losses.distributions import quantile_huber_loss
 from common.agents.losses.values import td_target, weighted_mean
-from common.agents.machinery.batches import Batch, discount_of
+from common.agents.machinery.gradient_step import Batch, discount_of
 from common.agents.networks.encoders import LeafSpaces
 from common.agents.networks.layers import Observed
 from common.spaces import from_columns

@@ -12,13 +12,14 @@ not know it while it acts. And gradients pass through the burn-in, so that warmi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 from torch import nn
 from torch.nn import functional
 
+from common.agents.agent_settings import BatchSequences, Dueling, EncoderFeatures, LossOfCritics, NetworkBelowMemory
 from common.agents.dqn import DuelingNetwork, QAgent, QAgentConfig, QLoss
 from common.agents.losses.sequence_losses import (
     masked_loss,
@@ -28,9 +29,8 @@ from common.agents.losses.sequence_losses import (
     sequence_priority,
     undo_rescaling,
 )
-from common.agents.machinery.batches import Batch, draw, name_td_error
+from common.agents.machinery.gradient_step import Batch, draw, name_td_error
 from common.agents.machinery.update import Inference, Results
-from common.agents.network_agent import BatchSequences, Dueling, LossOfCritics
 from common.agents.networks.encoders import LeafSpaces, build_encoder
 from common.agents.networks.layers import Mlp
 from common.agents.recurrent_agent import (
@@ -52,10 +52,15 @@ from common.spaces import from_columns, to_columns
 class R2D2Config(QAgentConfig):
     """``agent.params`` of ``R2D2``."""
 
+    units_above_network: ClassVar = True
+
     memory: MemoryConfig = Field(
         MemoryConfig(), description="The recurrent memory, an LSTM or GRU, between the network and the layers of units."
     )
     units: tuple[PositiveInt, ...] = Field((128,), description="The width of each hidden layer above the memory.")
+    network: NetworkBelowMemory = None
+    feature_dim: EncoderFeatures = 256
+    random_shift: NonNegativeInt = Field(0, description="Must be 0: R2D2 does not shift the pictures of sequences.")
     dueling: Dueling = True
     batch_size: BatchSequences = 32
     n_steps: TargetSteps = 5
@@ -66,11 +71,6 @@ class R2D2Config(QAgentConfig):
     )
     max_share: MaxShare = 0.9
     critic_loss: LossOfCritics = "smooth_l1"
-
-    @model_validator(mode="after")
-    def _one_network(self) -> R2D2Config:
-        """Allow a network and units together: here the network is below the memory, and the units are above it."""
-        return self
 
     @model_validator(mode="after")
     def _no_shifts(self) -> R2D2Config:

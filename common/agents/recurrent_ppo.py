@@ -19,18 +19,17 @@ from pydantic import Field, PositiveInt, model_validator
 from torch import nn
 from torch.nn import functional
 
-from common.agents.machinery.batches import Batch
+from common.agents.agent_settings import EncoderFeatures, NetworkBelowMemory
+from common.agents.machinery.gradient_step import Batch
 from common.agents.machinery.update import Results
-from common.agents.network_agent import EncoderFeatures
-from common.agents.networks.allowed import AllowedActions
+from common.agents.networks.discrete_actions import AllowedActions
 from common.agents.networks.encoders import LeafSpaces, build_encoder
-from common.agents.networks.layers import Mlp, Observed, flatten_time, make_orthogonal
-from common.agents.networks.policies import PolicyAndBaseline, PolicyBesideBaseline
+from common.agents.networks.layers import Mlp, Observed, flatten_time
+from common.agents.networks.policies import PolicyAndBaseline, PolicyBesideBaseline, make_orthogonal
 from common.agents.ppo import PPO, PPOConfig
 from common.agents.recurrent_agent import LaneMemory, MemoryConfig, RecurrentAgent, RecurrentEncoder, add_time
 from common.data import Array, Leaves
 from common.interfaces import EnvSpec
-from common.plugins.part_config import PluginConfig
 from common.spaces import from_columns, to_columns
 
 
@@ -69,18 +68,15 @@ class RecurrentPolicy(nn.Module):
 class RecurrentPPOConfig(PPOConfig):
     """``agent.params`` of ``RecurrentPPO``."""
 
+    units_above_network: ClassVar = True
+
     memory: MemoryConfig = Field(
         MemoryConfig(), description="The recurrent memory, an LSTM or GRU, that policy and baseline share."
     )
     units: tuple[PositiveInt, ...] = Field(
         (64,), description="The width of each hidden layer of the policy and of the baseline, above the memory."
     )
-    network: PluginConfig | None = Field(
-        None,
-        description="Your own network for observations, below the memory; it is called with in_shape, "
-        "out_dim=feature_dim and params. null: a picture has convolutions, other observations are flattened; in a Dict "
-        "or Tuple, each part is encoded.",
-    )
+    network: NetworkBelowMemory = None
     feature_dim: EncoderFeatures = 50
     share_layers: bool = Field(
         False,
@@ -91,18 +87,8 @@ class RecurrentPPOConfig(PPOConfig):
     )
 
     @model_validator(mode="after")
-    def _one_network(self) -> RecurrentPPOConfig:
-        """Allow a network and units together: here the network is below the memory, and the units are above it."""
-        return self
-
-    @model_validator(mode="after")
     def _keys_fit(self) -> RecurrentPPOConfig:
         self.refuse_beside("memory", "actor_keys", "critic_keys", reason="policy and baseline share the memory")
-        return self
-
-    @model_validator(mode="after")
-    def _activation_fits(self) -> RecurrentPPOConfig:
-        """Allow a network and an activation together: it is that of the units."""
         return self
 
 

@@ -13,27 +13,27 @@ from copy import deepcopy
 from typing import Any, ClassVar, Final
 
 import torch
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, PositiveFloat, PositiveInt
 from torch import nn
 
-from common.agents.actions import ActionScale
-from common.agents.entropy import EntCoefConfig, EntropyCoef, ent_coef_loss, soft_value, squashed_gaussian
-from common.agents.losses.sequence_losses import masked_loss, masked_mean, n_step_target, sequence_priority
-from common.agents.machinery.batches import Batch, draw, name_td_error
-from common.agents.machinery.optimization import build_optimizer, descend, track
-from common.agents.machinery.update import Results, Update
-from common.agents.network_agent import (
+from common.agents.agent_settings import (
     BatchSequences,
     CriticCount,
     DiscountFactor,
     EncoderFeatures,
     GradNormLimit,
-    NetworkConfig,
-    OffPolicyAgent,
-    OffPolicyConfig,
+    NetworkBelowMemory,
+    RandomOpts,
     RewardScale,
-    TauOfCritics,
+    Tau,
 )
+from common.agents.configured_agent import NetworkConfig, OffPolicyAgent, OffPolicyConfig
+from common.agents.entropy import EntCoefConfig, EntropyCoef, ent_coef_loss, soft_value, squashed_gaussian
+from common.agents.losses.sequence_losses import masked_loss, masked_mean, n_step_target, sequence_priority
+from common.agents.machinery.gradient_step import Batch, descend, draw, name_td_error, track
+from common.agents.machinery.optimizers import build_optimizer
+from common.agents.machinery.update import Results, Update
+from common.agents.networks.box_actions import ActionScale
 from common.agents.networks.critics import Critics
 from common.agents.networks.encoders import LeafSpaces, build_encoder, select_leaves
 from common.agents.networks.layers import Mlp, Observed
@@ -50,7 +50,6 @@ from common.agents.recurrent_agent import (
 )
 from common.data import Array, Leaves
 from common.interfaces import EnvSpec, ReplayBuffer
-from common.plugins.part_config import PluginConfig
 from common.spaces import from_columns, to_columns
 
 
@@ -93,25 +92,17 @@ class RecurrentSACConfig(EntCoefConfig, NetworkConfig, OffPolicyConfig):
         MemoryConfig(), description="The recurrent memories, LSTM or GRU: the actor has one, and the critics have one."
     )
     units: tuple[PositiveInt, ...] = Field((256, 256), description="The width of each hidden layer above the memories.")
-    network: PluginConfig | None = Field(
-        None,
-        description="Your own network for observations, below the memories; it is called with in_shape, "
-        "out_dim=feature_dim and params. null: a picture has convolutions, other observations are flattened; in a Dict "
-        "or Tuple, each part is encoded.",
-    )
+    network: NetworkBelowMemory = None
     feature_dim: EncoderFeatures = 50
     lr: PositiveFloat = Field(3e-4, description="The learning rate of actor, critics and entropy coefficient.")
     batch_size: BatchSequences = 32
     discount_factor: DiscountFactor = 0.99
     n_steps: TargetSteps = 1
     n_critics: CriticCount = 2
-    tau: TauOfCritics = 0.005
+    tau: Tau = 0.005
     reward_scale: RewardScale = 1.0
     max_grad_norm: GradNormLimit = None
-    random_opts: NonNegativeInt = Field(
-        1,
-        description="The number of opt steps during which exploring actors take uniformly random actions.",
-    )
+    random_opts: RandomOpts = 1
     max_share: MaxShare = 0.9
 
 

@@ -18,12 +18,14 @@ from common.agents.entropy import (
     squash_lstd,
     squashed_gaussian,
 )
-from common.agents.losses.values import conservative_loss
-from common.agents.machinery.batches import Batch
-from common.agents.machinery.optimization import build_optimizer, descend, track
+from common.agents.losses.offline_losses import conservative_loss
+from common.agents.machinery.gradient_step import Batch, descend, track
+from common.agents.machinery.optimizers import build_optimizer
 from common.agents.machinery.update import Results
+from common.agents.networks.batch_renorm import frozen_statistics
 from common.agents.networks.critics import Returns
-from common.agents.networks.layers import Observed, frozen_statistics, repeat
+from common.agents.networks.layers import Observed, repeat
+from common.agents.networks.policies import GaussianConfig
 from common.agents.noise import ActionNoise, LaneNoise, StateDependentActor, StateDependentNoise
 from common.data import Array
 from common.interfaces import EnvSpec
@@ -32,14 +34,13 @@ SAMPLES: Final = 10
 """How many actions of each kind conservative Q-learning values for an item, as its authors' code does."""
 
 
-class SACConfig(EntCoefConfig, BootstrappingConfig):
+class SACConfig(EntCoefConfig, GaussianConfig, BootstrappingConfig):
     """``agent.params`` of ``SAC``."""
 
     ent_coef_lr: PositiveFloat | None = Field(
         None, description="The learning rate of the entropy coefficient; null takes lr."
     )
     min_lstd: float = Field(-20.0, description="The least logarithm of the policy's standard deviation.")
-    max_lstd: float = Field(2.0, description="The greatest logarithm of the policy's standard deviation.")
     lstd_limits: Literal["clamp", "tanh"] = Field(
         "clamp",
         description="How the logarithm of the standard deviation is kept between min_lstd and max_lstd: clamp cuts "
@@ -53,27 +54,19 @@ class SACConfig(EntCoefConfig, BootstrappingConfig):
     exploration_noise: ActionNoise | None = Field(
         None,
         description="The noise with which actors sample the policy, by kind: gaussian, ou, pink or repeated; with std: "
-        "1 it is "
-        "as large as the policy says. null: independent noise in each step.",
+        "1 it is as large as the policy says. null: independent noise in each step.",
     )
     state_dependent_noise: StateDependentNoise | None = Field(
         None,
         description="Noise of the policy that is a function of the observation (gSDE); null: independent noise in "
         "each step.",
     )
-
     conservatism: PositiveFloat | None = Field(
         None,
         description="Lets the critics value actions lower that are not in a dataset: the weight of CQL's loss beside "
         "the loss of the values; its authors take 5 or 10. An update takes several times as long, since 30 actions of "
         "each item are valued. null: none.",
     )
-
-    @model_validator(mode="after")
-    def _limits_in_order(self) -> SACConfig:
-        if self.min_lstd > self.max_lstd:
-            raise ValueError(f"min_lstd ({self.min_lstd}) is above max_lstd ({self.max_lstd})")
-        return self
 
     @model_validator(mode="after")
     def _one_target(self) -> SACConfig:

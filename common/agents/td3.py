@@ -11,8 +11,7 @@ from torch import nn
 
 from common.agents.bootstrapping import Bootstrapping, BootstrappingConfig
 from common.agents.losses.values import policy_loss, smooth_action
-from common.agents.machinery.batches import Batch
-from common.agents.machinery.optimization import descend, track
+from common.agents.machinery.gradient_step import Batch, descend, track
 from common.agents.machinery.update import Results
 from common.agents.networks.layers import Observed
 from common.agents.noise import ActionNoise, LaneNoise, WhiteNoise

@@ -11,7 +11,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 from common.depth import ANY_NUMBER, parse_json
 from common.errors import ConfigError
 from common.plugins.part_config import EnvConfig, PluginConfig
-from common.plugins.short_names import write_out
+from common.plugins.shipped import write_out
 from common.settings import Settings, unknown_before, validate
 
 if TYPE_CHECKING:  # Ingest reads configurations, and never imports gymnasium.

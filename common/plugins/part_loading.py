@@ -95,9 +95,9 @@ def load_module(name: str) -> ModuleType:
     Raises:
         PluginError: the module cannot be imported.
     """
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.append(here)
+    here = _directory()
+    if here is not None and str(here) not in sys.path:
+        sys.path.append(str(here))
     try:
         with keeping_globals(f"the import of {name}"), naming_missing_home(f"the import of {name}"):
             return importlib.import_module(name)
@@ -132,8 +132,11 @@ def load_part(target: str) -> Callable[..., Any]:
 def _clash_hint(name: str) -> str:
     """A hint for a user's package in the current directory that is not found because one of ours has the same name."""
     package = name.partition(".")[0]
-    theirs, ours = Path.cwd() / package, Path(__file__).resolve().parents[2] / package
+    here, ours = _directory(), Path(__file__).resolve().parents[2] / package
+    if here is None or package not in OWN_PACKAGES:
+        return ""
+    theirs = here / package
     is_there = theirs.is_dir() or theirs.with_suffix(".py").is_file()
-    if package not in OWN_PACKAGES or not is_there or theirs == ours:
+    if not is_there or theirs == ours:
         return ""
     return f"; '{package}' is also a package of crossborder, which hides {theirs}: rename your package"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from common.errors import ConfigError
 from common.plugins.part_config import EnvConfig
-from common.plugins.short_names import write_out
+from common.plugins.shipped import write_out
 from common.process.command import Parser, add_settings, as_path, at_least, service_of
 from common.process.signals import StopSignals
 from common.process.standard_streams import answers

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from safetensors.torch import save
 
-from common.agents.machinery.optimization import AdamWConfig, build_optimizer
+from common.agents.machinery.optimizers import AdamWConfig, build_optimizer
 from common.agents.networks.picture_networks import shift, size_of
 from common.data import Array
 from common.errors import CheckpointError, DatasetError

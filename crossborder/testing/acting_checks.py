@@ -11,10 +11,9 @@ import gymnasium
 import numpy as np
 
 from common.action_masks import MASK, find_masks
-from common.agents.machinery.batches import n_rows
 from common.data import Array, Items, Leaves
 from common.interfaces import Agent, EnvSpec, TrainingState, acting_for_lanes
-from common.leaves import by_path, copy_leaves, pick_lanes, stack_lanes
+from common.leaves import by_path, copy_leaves, n_rows, pick_lanes, stack_lanes
 from common.spaces import leaves_of, to_columns
 from crossborder.testing.play import explaining
 
@@ -111,7 +110,7 @@ def is_state(name: str) -> bool:
 def check_actions(agent: Agent, obs: Leaves, space: gymnasium.Space[Any], *, train: bool) -> None:
     """Check that actions fit their space."""
     switch(agent, train=train)
-    for n in (1, n_rows(obs)):
+    for n in 1, n_rows(obs):
         given = copy_leaves(pick_lanes(obs, slice(n)))
         actions = begin(agent, given)
         assert equal_leaves(given, pick_lanes(obs, slice(n))), (

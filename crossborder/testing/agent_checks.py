@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,7 +11,7 @@ import numpy as np
 import torch
 
 from common.agents.network_agent import NetworkAgent, find_objects
-from common.data import EVAL_KEYS, RUN_KEYS, Items, Leaves, Model, ModelVersion, Record, Schema
+from common.data import EVAL_KEYS, RUN_KEYS, Items, Leaves, Model, ModelVersion, Record
 from common.interfaces import Agent, EnvSpec, ReplayBuffer, Step, StepProcessor, TrainingState
 from common.lanes.building import Env, spec_of
 from common.leaves import by_path, stack_lanes
@@ -26,7 +25,7 @@ from crossborder.testing.acting_checks import (
     switch,
 )
 from crossborder.testing.play import ItemMemory, Policy, check_record, explaining, items_of, play
-from crossborder.testing.row_memory import RowMemory, rows_of, transitions_of
+from crossborder.testing.row_memory import RowMemory, make_view, rows_of, transitions_of
 from learner.loop.learner_parts import check_tensors
 from learner.replay.view import View
 
@@ -109,17 +108,10 @@ def _play_for(
     rows = rows_of(schema, episodes, [list(_record(agent, episode)) for episode in episodes])
     transitions = transitions_of(schema, rows)
     if view is not None:
-        made = make_view(view, schema, agent)
+        made = make_view(view, schema, discount_factor=getattr(agent, "discount_factor", 0.99))
         return Played(lambda: RowMemory(schema, rows, made), transitions)
     items = items_of(processor, episodes) if processor else transitions
     return Played(lambda: ItemMemory(items), items)
-
-
-def make_view(view: MakeView, schema: Schema, agent: Agent) -> View:
-    """Build a view of rows, with those arguments that it names."""
-    named = inspect.signature(view).parameters
-    given = {"schema": schema, "stack": 1, "discount_factor": getattr(agent, "discount_factor", 0.99)}
-    return view(**{name: value for name, value in given.items() if name in named})
 
 
 def _record(agent: Agent, episode: Sequence[Step]) -> Iterator[Items]:

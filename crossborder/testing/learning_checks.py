@@ -17,9 +17,9 @@ from common.lanes.building import Env, spec_of
 from common.leaves import pick_lanes, stack_lanes
 from common.parts import row_schema
 from common.settings import validate
-from crossborder.testing.agent_checks import MakeAgent, MakeView, make_agent, make_view
+from crossborder.testing.agent_checks import MakeAgent, MakeView, make_agent
 from crossborder.testing.play import ItemMemory, check_record, play
-from crossborder.testing.row_memory import RowMemory, rows_of, transitions_of
+from crossborder.testing.row_memory import RowMemory, make_view, rows_of, transitions_of
 
 ROUNDS = 10
 """The agent acts, learns and is scored so often."""
@@ -119,7 +119,8 @@ class _Experience:
         rows = rows_of(self._schema, self._played, self._extras)
         if self._view is None:
             return ItemMemory(transitions_of(self._schema, rows), seed)
-        return RowMemory(self._schema, rows, make_view(self._view, self._schema, agent), seed)
+        view = make_view(self._view, self._schema, discount_factor=getattr(agent, "discount_factor", 0.99))
+        return RowMemory(self._schema, rows, view, seed)
 
 
 class _Beginnings(gymnasium.Wrapper[Any, Any, Any, Any]):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -59,6 +62,20 @@ def transitions(env: Env, steps: int, *, seed: int = 0, policy: Policy | None = 
     """Play for ``steps`` steps and return the one-step transitions; see ``play``."""
     schema = row_schema(spec_of(env))
     return transitions_of(schema, rows_of(schema, play(env, steps, seed=seed, policy=policy)))
+
+
+def make_view(view: Callable[..., View], schema: Schema, **given: Any) -> View:
+    """Make a view as the learner does, with those of the learner's arguments that it names.
+
+    Args:
+        view: the class, or ``functools.partial`` of it with parameters, which stay as they are.
+        schema: of the rows.
+        given: further arguments of the learner; without them, there are no stacks, and ``discount_factor`` is 0.99.
+    """
+    bound = view.keywords if isinstance(view, partial) else {}
+    named = inspect.signature(view).parameters.keys() - bound.keys()
+    given = {"schema": schema, "stack": 1, "discount_factor": 0.99, **given}
+    return view(**{name: value for name, value in given.items() if name in named})
 
 
 class RowMemory(ReplayBuffer):

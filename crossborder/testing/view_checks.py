@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
-from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -13,6 +10,7 @@ from common.data import Array, Items, Schema
 from common.lanes.building import spec_of
 from common.lanes.lanes import AnyEnv
 from common.parts import row_schema
+from crossborder.testing import row_memory
 from crossborder.testing.play import explaining
 from learner.replay.view import Plan, View
 
@@ -113,7 +111,11 @@ def check_view(make_view: Callable[..., View], env: AnyEnv | Schema) -> None:
         env: an environment of whose rows the view makes batches; or the columns of rows or of self-contained items.
     """
     schema = env if isinstance(env, Schema) else row_schema(spec_of(env))
-    view = _make(make_view, schema, env)
+    assert callable(make_view), (
+        f"check_view() takes the class of a view, or functools.partial of it with parameters; found an instance of "
+        f"{type(make_view).__name__}"
+    )
+    view = row_memory.make_view(make_view, schema, make_env=lambda: env)
     assert view.steps >= 1, f"steps is {view.steps}: a draw has at least one step"
     assert view.reach >= 0, f"reach is {view.reach}: a draw needs no or some later rows"
     rows = RecordedRows(schema)
@@ -127,18 +129,6 @@ def check_view(make_view: Callable[..., View], env: AnyEnv | Schema) -> None:
         index = first + np.flatnonzero(_find_able(view, rows))
         _check_plan(view, rows, index)
         _check_choice(view, rows, index)
-
-
-def _make(make_view: Callable[..., View], schema: Schema, env: AnyEnv | Schema) -> View:
-    """Make a view with those of the learner's arguments that it names."""
-    assert callable(make_view), (
-        f"check_view() takes the class of a view, or functools.partial of it with parameters; found an instance of "
-        f"{type(make_view).__name__}"
-    )
-    given: dict[str, Any] = {"schema": schema, "stack": 1, "discount_factor": 0.99, "make_env": lambda: env}
-    bound = make_view.keywords if isinstance(make_view, partial) else {}
-    named = inspect.signature(make_view).parameters.keys() - bound.keys()
-    return make_view(**{name: value for name, value in given.items() if name in named})
 
 
 def _find_able(view: View, rows: RecordedRows) -> Array:

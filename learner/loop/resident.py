@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 import torch
 
-from common.agents.machinery.batches import to_tensors
+from common.agents.machinery.gradient_step import to_tensors
 from common.data import Array, Items
 from common.errors import ConfigError
 from common.shared.mapped import fence

@@ -17,6 +17,8 @@ from tests.conftest import ROOT
         ("policy_kwargs", {"policy_delay"}, " (here it is agent.params.units or agent.params.network)"),
         ("zzz", {"b", "a"}, " (known: a, b)"),
         ("zzz", set(), " (known: none)"),
+        ("camera", {""}, " (known: none)"),
+        ("camra", {"", "camera"}, " (did you mean 'camera'?)"),
     ],
 )
 def test_a_wrong_name_is_answered_with_the_nearest_or_all_names(name: str, known: set[str], hint: str) -> None:

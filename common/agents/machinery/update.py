@@ -15,9 +15,9 @@ from pydantic import Field, field_validator
 from torch import nn
 
 from common.agents.averaging import can_be_captured
-from common.agents.machinery.batches import Batch
 from common.agents.machinery.capturing import Traced, trace
-from common.agents.machinery.optimization import AdamConfig, OptimizerConfig
+from common.agents.machinery.gradient_step import Batch
+from common.agents.machinery.optimizers import AdamConfig, OptimizerConfig
 from common.data import Array, Leaves
 from common.errors import PluginError, RankLostError
 from common.settings import Settings

@@ -3,7 +3,7 @@
 A configuration names the networks of this list as ``common.agents.networks:NatureCnn``.
 """
 
-from common.agents.networks.allowed import AllowedActions
+from common.agents.networks.discrete_actions import AllowedActions
 from common.agents.networks.layers import Head, Linear, Mlp, Observed
 from common.agents.networks.picture_networks import ConvNet, ImpalaCnn, NatureCnn
 

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from common.agents.actions import ActionScale
 from common.agents.machinery.lane_states import RowRandom
+from common.agents.networks.box_actions import ActionScale
 from common.agents.networks.layers import Observed
 from common.data import Array
 from common.domain import Domain
@@ -141,6 +141,12 @@ class Categoricals(ActionDistribution):
         return torch.split(outputs, self.sizes, dim=1)
 
 
+def gaussian_log_prob(action: torch.Tensor, mean: torch.Tensor, lstd: torch.Tensor) -> torch.Tensor:
+    """Logarithms of the densities of actions ``[n, D]`` around means ``[n, D]``, for ``lstd`` ``[D]``: ``[n]``."""
+    z = (action - mean) / lstd.exp()
+    return (-0.5 * z.square() - lstd - 0.5 * math.log(2 * math.pi)).sum(dim=1)
+
+
 class Gaussians(ActionDistribution):
     """An independent Gaussian for each dimension of a Box action; its deviation is the same for all observations.
 
@@ -173,9 +179,7 @@ class Gaussians(ActionDistribution):
         return outputs
 
     def log_prob(self, outputs: torch.Tensor, choice: torch.Tensor) -> torch.Tensor:
-        lstd = self._lstd()
-        z = (choice - outputs) / lstd.exp()
-        return (-0.5 * z.square() - lstd - 0.5 * math.log(2 * math.pi)).sum(dim=1)
+        return gaussian_log_prob(choice, outputs, self._lstd())
 
     def entropy(self, outputs: torch.Tensor) -> torch.Tensor:
         return (self._lstd() + 0.5 * math.log(2 * math.pi * math.e)).sum().expand(outputs.shape[0])

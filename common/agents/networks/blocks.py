@@ -11,7 +11,8 @@ from pydantic import Field, model_validator
 from torch import nn
 from torch.nn import functional
 
-from common.agents.networks.layers import ACTIVATIONS, NEVER, Activation, BatchRenorm, Head, Linear, Mlp, Normalization
+from common.agents.networks.batch_renorm import NEVER, BatchRenorm
+from common.agents.networks.layers import ACTIVATIONS, Activation, Head, Linear, Mlp, Normalization
 from common.settings import Settings
 
 

@@ -11,7 +11,7 @@ from torch import nn
 from torch.func import functional_call
 from torch.nn import functional
 
-from common.agents.networks.layers import undecayed
+from common.agents.machinery.optimizers import undecayed
 
 
 class NoisyLinear(nn.Module):

@@ -17,10 +17,11 @@ from torch import nn
 from torch.nn import functional
 
 from common.agents.averaging import average, learns_alone, total
-from common.agents.machinery.batches import Batch
+from common.agents.machinery.gradient_step import Batch
 from common.agents.machinery.update import Results, Update
+from common.agents.networks.batch_renorm import mean_and_variance
 from common.agents.networks.encoders import LeafSpaces
-from common.agents.networks.layers import Observed, mean_and_variance
+from common.agents.networks.layers import Observed
 from common.errors import ConfigError
 from common.spaces import from_columns, name_of
 

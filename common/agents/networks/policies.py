@@ -1,8 +1,10 @@
 """Policies as modules. Shapes: n or B observations, A actions or their dimensions.
 
-``GreedyQ``, ``GreedyActor`` and ``LikeliestAction`` give actions as the environment takes them, for acting and export.
+``LikeliestAction`` gives actions as the environment takes them, for acting and export, as ``GreedyQ`` of
+``discrete_actions`` and ``GreedyActor`` of ``box_actions`` do.
 ``GaussianPolicy`` and ``CategoricalPolicy`` are random and give log-probabilities, for learning.
 ``PolicyAndBaseline`` and ``PolicyBesideBaseline`` value observations too.
+``make_orthogonal`` is how the weights of policies that are learnt by their gradient begin.
 """
 
 from __future__ import annotations
@@ -13,14 +15,14 @@ import torch
 from pydantic import Field, model_validator
 from torch import nn
 
-from common.agents.networks.action_distributions import ActionDistribution, sample_softmax
-from common.agents.networks.allowed import AllowedActions
+from common.agents.networks.action_distributions import ActionDistribution, gaussian_log_prob, sample_softmax
+from common.agents.networks.discrete_actions import AllowedActions
 from common.agents.networks.layers import Observed
 from common.settings import Settings
 
 
 class GaussianConfig(Settings):
-    """Limits of a Gaussian policy's standard deviation, which is the same for all observations."""
+    """Limits of a Gaussian policy's standard deviation."""
 
     min_lstd: float = Field(
         -5.0, description="The least logarithm of the policy's standard deviation, for Box actions."
@@ -71,9 +73,7 @@ class GaussianPolicy(nn.Module):
 
     def log_prob(self, obs: Observed, action: torch.Tensor) -> torch.Tensor:
         """Logarithm of the density of actions ``[B, A]``, ``[B]``."""
-        lstd = self._lstd()
-        z = (action - self.greedy(obs)) / lstd.exp()
-        return (-0.5 * z.square() - lstd - 0.5 * math.log(2 * math.pi)).sum(dim=1)
+        return gaussian_log_prob(action, self.greedy(obs), self._lstd())
 
     def _lstd(self) -> torch.Tensor:
         return self.lstd.clamp(*self._limits)
@@ -172,3 +172,24 @@ class LikeliestAction(nn.Module):
     def forward(self, obs: Observed) -> Observed:
         """Observations of n rows to actions ``[n, *action_shape]``, of a Dict or Tuple space a dict by path."""
         return self.actions.to_env(self.actions.likeliest(self.policy(obs, valued=False)[0]))
+
+
+def make_orthogonal(net: nn.Module, *gains: float) -> None:
+    """Give the layers of a network orthogonal weights (arXiv:1312.6120) of gain ``sqrt(2)``, and biases of 0.
+
+    A policy that is learnt by its gradient begins so (arXiv:2005.12729, section 3): by a small gain of its last layer,
+    all actions are about as likely.
+
+    Args:
+        net: changed in place.
+        gains: one for all outputs of the last layer, or a second one for the last output.
+    """
+    layers = [layer for layer in net.modules() if isinstance(layer, nn.Linear | nn.Conv2d)]
+    for layer in layers:
+        nn.init.orthogonal_(layer.weight, math.sqrt(2))
+        if layer.bias is not None:
+            nn.init.zeros_(layer.bias)
+    outputs = layers[-1].weight
+    sizes = [len(outputs)] if len(gains) == 1 else [len(outputs) - 1, 1]
+    for rows, gain in zip(torch.split(outputs.detach(), sizes), gains, strict=True):
+        nn.init.orthogonal_(rows, gain)

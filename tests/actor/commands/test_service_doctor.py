@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from actor.commands.service_doctor import CHECKS, examine_service
-from common.config.remote_config import RemoteConfig
+from actor.remote_config import RemoteConfig
 from common.errors import LearnerUnreachableError
 from common.interfaces import EnvSpec
 from common.wire.trust import ServiceTrust

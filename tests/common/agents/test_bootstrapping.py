@@ -12,7 +12,7 @@ import torch
 from gymnasium import spaces
 
 from common.agents.bootstrapping import Bootstrapping
-from common.agents.networks.layers import BatchRenorm
+from common.agents.networks.batch_renorm import BatchRenorm
 from common.agents.sac import SAC, SACConfig
 from common.agents.td3 import TD3, TD3Config
 from common.config.run_config import RunConfig

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.agents.entropy import (
+    EntropyCoef,
     discrete_soft_policy_loss,
     discrete_soft_value,
     ent_coef_loss,
@@ -94,3 +95,11 @@ def test_the_soft_value_of_discrete_actions_is_the_expectation_over_all_of_them(
     ent_coef = torch.tensor(0.3)
     assert discrete_soft_value(q, log_prob, ent_coef).tolist() == pytest.approx(slow, rel=1e-5)
     assert discrete_soft_policy_loss(q, log_prob, ent_coef).item() == pytest.approx(-sum(slow) / 5, rel=1e-5)
+
+
+@pytest.mark.parametrize("learned", [True, False])
+def test_the_entropy_coefficient_begins_at_its_first_value_and_is_learned_if_it_may(learned: bool) -> None:
+    coefficient = EntropyCoef(0.2, learned=learned)
+    assert coefficient().item() == pytest.approx(0.2)
+    assert coefficient().requires_grad == learned
+    assert set(coefficient.state_dict()) == {"log"}

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from common.agents.dqn import QAgentConfig
 from common.agents.exploring import EpsilonGreedy, EvaluationEpsilon, Explorer, Greedy, Softmax, choose_mostly_best
 from common.agents.machinery.lane_states import LaneRandom
-from common.agents.networks.allowed import NOT_ALLOWED
+from common.agents.networks.discrete_actions import NOT_ALLOWED
 from common.data import Array
 from tests.conftest import ROOT
 

@@ -24,7 +24,8 @@ from common.agents.dqn import DQN
 from common.agents.impala import IMPALAConfig
 from common.agents.iql import IQL, IQLConfig
 from common.agents.iqn import IQN
-from common.agents.machinery.optimization import adam, descend
+from common.agents.machinery.gradient_step import descend
+from common.agents.machinery.optimizers import adam
 from common.agents.machinery.update import Update
 from common.agents.network_agent import (
     NetworkAgent,

@@ -11,7 +11,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from common.agents.machinery.batches import Batch, to_tensors
+from common.agents.machinery.gradient_step import Batch, to_tensors
 from common.agents.r2d2 import R2D2
 from common.interfaces import EnvSpec
 from common.lanes.building import spec_of

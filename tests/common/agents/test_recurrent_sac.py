@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from common.agents.entropy import squashed_gaussian
-from common.agents.machinery.batches import Batch, to_tensors
+from common.agents.machinery.gradient_step import Batch, to_tensors
 from common.agents.recurrent_sac import RecurrentSAC
 from common.data import Items, Model, ModelVersion
 from common.lanes.building import spec_of

@@ -66,6 +66,20 @@ def test_a_module_in_the_current_directory_is_found(tmp_path: Path, monkeypatch:
     assert load_part("my_own_part:make")() == 42
 
 
+def test_in_a_removed_directory_parts_are_found_and_a_missing_one_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a notebook whose directory was deleted."""
+    monkeypatch.chdir(tmp_path)  # The test ends where it began.
+    (tmp_path / "removed").mkdir()
+    os.chdir("removed")
+    (tmp_path / "removed").rmdir()
+    assert load_part("common.wire.rpc:typed_error").__name__ == "typed_error"
+    for target in ("my_missing_part:make", "common.missing:make"):
+        with pytest.raises(PluginError, match=f"'{target}': cannot import module .*No module named"):
+            load_part(target)
+
+
 def test_a_relative_module_is_refused() -> None:
     with pytest.raises(PluginError, match="expected module:attr"):
         load_part(".foo:bar")

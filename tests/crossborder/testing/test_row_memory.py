@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -9,7 +12,7 @@ from common.data import Items, Schema
 from common.lanes.building import spec_of
 from common.parts import row_schema
 from crossborder.testing.play import play
-from crossborder.testing.row_memory import RowMemory, rows_of, transitions, transitions_of
+from crossborder.testing.row_memory import RowMemory, make_view, rows_of, transitions, transitions_of
 from examples.own_parts import Corridor
 from learner.views.transitions import Transitions
 
@@ -59,3 +62,16 @@ def test_a_memory_draws_whole_transitions_and_never_final_rows() -> None:
 def test_nothing_can_be_drawn_from_an_empty_memory() -> None:
     with pytest.raises(IndexError, match="nothing to draw from"):
         memory(0).batch(1)
+
+
+def test_a_view_is_made_by_its_own_parameters_before_those_of_the_learner() -> None:
+    given: dict[str, Any] = {}
+
+    def view(schema: Schema, stack: int, discount_factor: float) -> Transitions:
+        given.update(stack=stack, discount_factor=discount_factor)
+        return Transitions(schema)
+
+    make_view(view, SCHEMA, discount_factor=0.5, make_env=lambda: None)
+    assert given == {"stack": 1, "discount_factor": 0.5}
+    make_view(partial(view, discount_factor=0.9), SCHEMA, discount_factor=0.5)
+    assert given == {"stack": 1, "discount_factor": 0.9}

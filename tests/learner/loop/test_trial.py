@@ -13,8 +13,8 @@ import pytest
 import torch
 from torch import nn
 
-from common.agents.machinery.batches import draw
-from common.agents.machinery.optimization import adam, descend
+from common.agents.machinery.gradient_step import descend, draw
+from common.agents.machinery.optimizers import adam
 from common.agents.network_agent import NetworkAgent
 from common.config.run_config import RunConfig, load_config
 from common.data import Array, Record, Schema

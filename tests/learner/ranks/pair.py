@@ -16,8 +16,8 @@ from gymnasium import spaces
 from common.agents.averaging import average
 from common.agents.dqn import DQN
 from common.agents.losses.sequence_losses import masked_loss
-from common.agents.machinery.optimization import descend
-from common.agents.networks.layers import BatchRenorm
+from common.agents.machinery.gradient_step import descend
+from common.agents.networks.batch_renorm import BatchRenorm
 from common.config.replay_config import PrioritizedConfig
 from common.data import Array, Column, Items, Schema
 from common.errors import CrossborderError

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from common.agents.averaging import average, learns_alone, total
-from common.agents.machinery.optimization import descend
+from common.agents.machinery.gradient_step import descend
 from tests.learner.ranks.pair import descend_masked, learn
 
 Pair = Sequence[dict[str, Any]]

@@ -10,8 +10,9 @@ from torch import nn
 from torch.nn import functional
 
 from common.agents.iql import IQL
+from common.agents.networks.batch_renorm import BatchRenorm
 from common.agents.networks.blocks import Flash, FlashBlock, LayersConfig, ResidualBlock, Simba, scale_to_unit
-from common.agents.networks.layers import BatchRenorm, Linear, Mlp
+from common.agents.networks.layers import Linear, Mlp
 from common.agents.sac import SAC
 from common.data import Array
 from common.errors import ConfigError

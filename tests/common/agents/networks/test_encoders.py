@@ -10,7 +10,7 @@ import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Text, Tuple
 from torch import nn
 
-from common.agents.networks.allowed import AllowedActions
+from common.agents.networks.discrete_actions import AllowedActions
 from common.agents.networks.encoders import (
     EMBEDDING_DIM,
     Embedding,

@@ -1,4 +1,7 @@
-"""Keeps actions that are not allowed from being chosen; see ``common.action_masks``. Shapes: A outputs of a network."""
+"""Discrete actions as networks see them: which are allowed, see ``common.action_masks``, and their numbers.
+
+Shapes: A outputs of a network.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,15 @@ import math
 from typing import Any, Final
 
 import gymnasium
+import numpy as np
 import torch
 from torch import nn
 
 from common.action_masks import component_sizes, discrete_leaves, find_masks
 from common.agents.networks.encoders import LeafSpaces, select_leaves
 from common.agents.networks.layers import Observed
+from common.data import Array
+from common.errors import ConfigError
 from common.interfaces import EnvSpec
 from common.spaces import leaves_of
 
@@ -105,3 +111,78 @@ class Obeying(nn.Module):
     def forward(self, obs: Observed) -> torch.Tensor:
         """Observations of B rows to ``[B, A]``."""
         return self.allowed(self.net(obs), obs)  # type: ignore[no-any-return]
+
+
+MAX_JOINT_ACTIONS = 4096
+"""The greatest number of joint actions; a value network has an output for each."""
+
+
+class ActionIndex:
+    """The map between discrete actions and their numbers ``0 … n - 1``, both ways.
+
+    Items hold actions as the environment takes them; networks have one output for each number. The actions of a
+    MultiDiscrete space are numbered jointly, as ``np.ravel_multi_index`` does: the last component runs fastest.
+
+    Raises:
+        ConfigError: the space has another type, or is MultiDiscrete and has more than ``MAX_JOINT_ACTIONS`` actions.
+    """
+
+    def __init__(self, agent: str, space: gymnasium.Space[Any], device: torch.device) -> None:
+        if isinstance(space, gymnasium.spaces.Discrete):
+            sizes, starts = [int(space.n)], np.array(space.start)
+        elif isinstance(space, gymnasium.spaces.MultiDiscrete):
+            sizes, starts = [int(n) for n in space.nvec.flat], space.start
+            if math.prod(sizes) > MAX_JOINT_ACTIONS:
+                raise ConfigError(
+                    f"{agent}: expected at most {MAX_JOINT_ACTIONS} joint actions, found {math.prod(sizes)} in {space}"
+                )
+        else:
+            raise ConfigError(
+                f"{agent}: expected a Discrete or MultiDiscrete action space, found {space}{advise_on(space)}"
+            )
+        self.size = math.prod(sizes)
+        components = np.stack(np.unravel_index(np.arange(self.size), sizes), axis=1)  # [n, k]
+        self.components = torch.from_numpy(components)
+        """The value of each component in each action, counted from 0, ``[n, k]``."""
+        self.table: Array = (components.reshape(self.size, *starts.shape) + starts).astype(space.dtype)
+        strides = [math.prod(sizes[i + 1 :]) for i in range(len(sizes))]
+        self._are_numbers = len(sizes) == 1 and not starts.any()
+        self._starts = torch.from_numpy(starts.reshape(-1)).to(device)  # [k]
+        self._strides = torch.tensor(strides, device=device)  # [k]
+
+    def to_env(self, index: Array) -> Array:
+        """The actions of numbers ``[n]`` as the environment takes them: ``[n, *action_shape]``."""
+        actions: Array = self.table[index]
+        return actions
+
+    def from_env(self, actions: torch.Tensor) -> torch.Tensor:
+        """The numbers ``[B]``, int64, of the environment's actions ``[B, *action_shape]``."""
+        if self._are_numbers:
+            return actions.reshape(-1).long()
+        return ((actions.reshape(len(actions), -1).long() - self._starts) * self._strides).sum(dim=1)
+
+
+class GreedyQ(nn.Module):
+    """Takes the action of the highest value.
+
+    Args:
+        qnet: n observations to values ``[n, A]``.
+        actions: the environment's action for each value, ``[A, *action_shape]``.
+    """
+
+    actions: torch.Tensor
+
+    def __init__(self, qnet: nn.Module, actions: torch.Tensor) -> None:
+        super().__init__()
+        self.qnet = qnet
+        self.register_buffer("actions", actions)
+
+    def forward(self, obs: Observed) -> torch.Tensor:
+        """Observations of n rows to actions ``[n, *action_shape]``."""
+        return self.actions[self.qnet(obs).argmax(dim=1)]
+
+
+def advise_on(space: gymnasium.Space[Any]) -> str:
+    """What to do about a structured space of actions, for messages."""
+    is_structured = isinstance(space, gymnasium.spaces.Dict | gymnasium.spaces.Tuple)
+    return "; PPO, RecurrentPPO and IMPALA act in Dict and Tuple spaces" if is_structured else ""

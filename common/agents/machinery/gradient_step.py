@@ -1,4 +1,4 @@
-"""Batches as tensors, and the TD errors for a prioritised buffer."""
+"""A gradient step: its batch as tensors, the steps of optimiser and target network, and TD errors for the buffer."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from typing import Final
 
 import numpy as np
 import torch
+from torch import nn
 
-from common.data import Items, Leaves
+from common.agents.averaging import average_gradients
+from common.data import Items
 from common.errors import ConfigError
 from common.interfaces import EnvSpec, ReplayBuffer
 from common.spaces import leaves_of
@@ -36,11 +38,6 @@ def to_tensors(items: Items, device: torch.device) -> dict[str, torch.Tensor]:
     if device.type != "cuda":
         return {name: tensor.to(device) for name, tensor in tensors.items()}
     return {name: tensor.pin_memory().to(device, non_blocking=True) for name, tensor in tensors.items()}
-
-
-def n_rows(obs: Leaves) -> int:
-    """The number of observations."""
-    return len(next(iter(obs.values()))) if isinstance(obs, dict) else len(obs)
 
 
 def draw(buffer: ReplayBuffer, size: int, device: torch.device) -> dict[str, torch.Tensor]:
@@ -114,3 +111,35 @@ def report_td_error(buffer: ReplayBuffer, batch: Batch, results: dict[str, torch
     """Take the TD errors out of the results of an update, if there are any, and report them to the buffer."""
     if TD_ERROR in results:
         buffer.update_priority(batch["index"].cpu().numpy(), results.pop(TD_ERROR).cpu().numpy())
+
+
+def descend(
+    loss: torch.Tensor, optimizer: torch.optim.Optimizer, max_grad_norm: float | None = None
+) -> torch.Tensor | None:
+    """Take one step down ``loss``, a scalar, in the parameters of ``optimizer`` alone.
+
+    Other networks that the loss went through get no gradients. With several ranks the loss is that of this rank's share
+    of the batch, and all ranks take the same step, down the mean of their losses.
+
+    Returns:
+        The norm of the gradients before they were clipped to ``max_grad_norm``; None without a ``max_grad_norm``.
+    """
+    # A user's network may have layers that are not trained.
+    parameters = [each for group in optimizer.param_groups for each in group["params"] if each.requires_grad]
+    optimizer.zero_grad(set_to_none=True)
+    loss.backward(inputs=parameters)  # type: ignore[no-untyped-call]
+    average_gradients(parameters)
+    norm = None if max_grad_norm is None else nn.utils.clip_grad_norm_(parameters, max_grad_norm)
+    optimizer.step()
+    return norm
+
+
+@torch.no_grad()
+def track(target: nn.Module, online: nn.Module, tau: float) -> None:
+    """Move ``target`` by the share ``tau`` towards ``online`` (Polyak averaging); 1 copies.
+
+    Buffers, such as the statistics of batch normalisation, are copied: they are averages already.
+    """
+    torch._foreach_lerp_(list(target.parameters()), list(online.parameters()), tau)
+    for buffer_of_target, buffer in zip(target.buffers(), online.buffers(), strict=True):
+        buffer_of_target.copy_(buffer)

@@ -1,4 +1,4 @@
-"""Optimisers and their settings, and the steps of optimisers and of target networks."""
+"""Optimisers and their settings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 from torch import nn
 from torch.optim import Optimizer
 
-from common.agents.averaging import average_gradients
 from common.settings import Settings
 
 
@@ -289,6 +288,13 @@ def _follow_schedule(optimizer: torch.optim.Optimizer, lr: float, schedule: Sche
     optimizer.register_step_pre_hook(set_rate)
 
 
+def undecayed(values: torch.Tensor) -> nn.Parameter:
+    """A parameter that weight decay leaves alone, such as the size of exploration noise."""
+    parameter = nn.Parameter(values)
+    parameter.decays = False  # type: ignore[attr-defined] # AdamW asks for it.
+    return parameter
+
+
 def _decay_weights(optimizer: torch.optim.Optimizer, weight_decay: float) -> None:
     """Let every step of the optimiser begin by shrinking the weights, after a schedule has set the learning rate."""
 
@@ -301,35 +307,3 @@ def _decay_weights(optimizer: torch.optim.Optimizer, weight_decay: float) -> Non
             torch._foreach_mul_(weights, 1 - weight_decay * group["lr"])
 
     optimizer.register_step_pre_hook(shrink)
-
-
-def descend(
-    loss: torch.Tensor, optimizer: torch.optim.Optimizer, max_grad_norm: float | None = None
-) -> torch.Tensor | None:
-    """Take one step down ``loss``, a scalar, in the parameters of ``optimizer`` alone.
-
-    Other networks that the loss went through get no gradients. With several ranks the loss is that of this rank's share
-    of the batch, and all ranks take the same step, down the mean of their losses.
-
-    Returns:
-        The norm of the gradients before they were clipped to ``max_grad_norm``; None without a ``max_grad_norm``.
-    """
-    # A user's network may have layers that are not trained.
-    parameters = [each for group in optimizer.param_groups for each in group["params"] if each.requires_grad]
-    optimizer.zero_grad(set_to_none=True)
-    loss.backward(inputs=parameters)  # type: ignore[no-untyped-call]
-    average_gradients(parameters)
-    norm = None if max_grad_norm is None else nn.utils.clip_grad_norm_(parameters, max_grad_norm)
-    optimizer.step()
-    return norm
-
-
-@torch.no_grad()
-def track(target: nn.Module, online: nn.Module, tau: float) -> None:
-    """Move ``target`` by the share ``tau`` towards ``online`` (Polyak averaging); 1 copies.
-
-    Buffers, such as the statistics of batch normalisation, are copied: they are averages already.
-    """
-    torch._foreach_lerp_(list(target.parameters()), list(online.parameters()), tau)
-    for buffer_of_target, buffer in zip(target.buffers(), online.buffers(), strict=True):
-        buffer_of_target.copy_(buffer)
