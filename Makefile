@@ -27,7 +27,7 @@ $(READY): pyproject.toml | $(BIN)/python
 
 demo: $(READY)
 	$(BIN)/learner-server --config configs/cartpole.yaml --local-actors 2 --listen 127.0.0.1:0 \
-		--set metrics.trainer_port=0 --set metrics.ingest_port=0
+		--set metrics.listen=127.0.0.1:0
 
 # Tests wait for processes more than they compute: five at a time on two cores. Those of a file stay together, and the
 # longest come first. A process of tests that ended is not replaced: it would begin again with the test that ended it.

@@ -115,8 +115,7 @@ def configure(case: Case, seed: int, directory: Path) -> RunConfig:
         "trainer.eval_interval": 0,
         "trainer.save_interval": interval,
         "server.listen": "127.0.0.1:0",
-        "metrics.trainer_port": "null",
-        "metrics.ingest_port": "null",
+        "metrics.listen": "null",
         "seed": seed,
         "run_dir": directory / "run",
     }

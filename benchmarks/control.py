@@ -106,7 +106,7 @@ def run_config(rate_hz: float, directory: str) -> RunConfig:
             "replay": {"capacity": 2000},
             "trainer": {"max_opts": 10**9, "eval_interval": 0, "warmup_period": 1},
             "server": {"listen": "127.0.0.1:0"},
-            "metrics": {"trainer_port": None, "ingest_port": None},
+            "metrics": {"listen": None},
         },
     )
 

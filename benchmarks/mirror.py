@@ -68,7 +68,7 @@ def part_of(directory: Path, storage: Mapping[str, Any]) -> dict[str, Any]:
         "env": {"target": "benchmarks.recorded:Recorded", "params": params, "frame_stack": 4, "rate_hz": HZ},
         "replay": {"capacity": 50_000},
         "trainer": {"max_opts": 10**9, "eval_interval": 0, "warmup_period": 1000, "checkpoint_seconds": 10},
-        "metrics": {"trainer_port": 0, "ingest_port": 0},
+        "metrics": {"listen": "127.0.0.1:0"},
         "storage": dict(storage),
     }
 

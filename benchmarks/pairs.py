@@ -68,7 +68,7 @@ def configuration(run_dir: Path, part: Mapping[str, Any]) -> dict[str, Any]:
         "agent": {"target": "benchmarks.idle:Idle"},
         "trainer": {"max_opts": 1, "eval_interval": None, "checkpoint_seconds": None},
         "server": {"listen": "127.0.0.1:0"},
-        "metrics": {"trainer_port": None, "ingest_port": 0},
+        "metrics": {"listen": "127.0.0.1:0"},
         "run_dir": str(run_dir),
         **part,
     }

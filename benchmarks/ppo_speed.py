@@ -84,8 +84,7 @@ def rate_actors(task: str, seed: int) -> tuple[float, float]:
     def make_words(steps: int) -> Sequence[str]:
         changes: dict[str, Any] = {
             "envs_per_actor": plain.envs_per_actor // 2,
-            "metrics.ingest_port": "null",
-            "metrics.trainer_port": "null",
+            "metrics.listen": "null",
             "run_dir": f"run-{steps}",
             "seed": seed,
             "trainer.eval_interval": "null",

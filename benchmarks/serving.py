@@ -11,7 +11,7 @@ from common.config.run_config import load_config
 from crossborder.certificates.authority import make_files
 from learner.loop.server import LearnerServer
 
-FREE = ("server.listen=127.0.0.1:0", "metrics.trainer_port=null", "metrics.ingest_port=null")
+FREE = ("server.listen=127.0.0.1:0", "metrics.listen=null")
 KINDS: dict[str, tuple[str, ...]] = {
     "cartpole": (),
     "atari": (

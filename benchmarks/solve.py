@@ -95,8 +95,7 @@ def solve_ours(name: str, seed: int) -> dict[str, float]:
         settings = {
             "seed": seed,
             "server.listen": "127.0.0.1:0",
-            "metrics.trainer_port": 0,
-            "metrics.ingest_port": 0,
+            "metrics.listen": "127.0.0.1:0",
             "run_dir": f"{directory}/run",
         }
         words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]

@@ -68,8 +68,7 @@ def start_ours(directory: str) -> dict[str, float]:
         "trainer.eval_interval": 0,
         "trainer.target_score": "null",
         "server.listen": "127.0.0.1:0",
-        "metrics.trainer_port": "null",
-        "metrics.ingest_port": "null",
+        "metrics.listen": "null",
         "run_dir": f"{directory}/run",
     }
     words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]

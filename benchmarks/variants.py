@@ -48,8 +48,7 @@ def train(config: Path, variant: Variant, seed: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as directory:
         settings = {
             "server.listen": "127.0.0.1:0",
-            "metrics.trainer_port": "null",
-            "metrics.ingest_port": "null",
+            "metrics.listen": "null",
             "seed": seed,
             "run_dir": Path(directory) / "run",
             **variant.settings,

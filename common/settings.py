@@ -43,12 +43,9 @@ _UNKNOWN: Final = object()
 
 
 def _is_former(value: Any, default: Any) -> bool:
-    """Whether a value is the former default, or a mapping some keys of the former default.
-
-    A frozenset as ``default`` stands for several values.
-    """
-    if isinstance(default, frozenset):
-        return any(value == each for each in default)
+    """Whether a value is the former default, one of a tuple of them, or a mapping with some keys of it."""
+    if isinstance(default, tuple):
+        return any(_is_former(value, each) for each in default)
     if isinstance(value, Mapping) and isinstance(default, Mapping):
         return value.items() <= default.items()
     return bool(value == default)
@@ -58,8 +55,9 @@ class Settings(BaseModel):
     """Base of all settings: immutable, refuses unknown keys. Every field has a sentence as its description."""
 
     GONE: ClassVar[Mapping[str, Any]] = {}
-    """Settings that are constants now, with their former defaults. A key with this value is ignored, since it asks for
-    nothing else: runs of the previous release name all keys, and its learners send them to actors."""
+    """Settings that are constants or derived now, with their former defaults, or a tuple of values. A key with such a
+    value is ignored, since it asks for nothing else: runs of the previous release name all keys, and its learners send
+    them to actors."""
 
     INSTEAD: ClassVar[Mapping[str, str]] = {}
     """What a user writes in the place of settings that are gone, for the error that refuses another value of them."""

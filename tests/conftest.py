@@ -62,7 +62,7 @@ def counting_values(run_dir: Path) -> dict[str, Any]:
         "trainer": {"max_opts": 500, "eval_interval": 0, "record_interval": 100, "sync_interval": 10},
         "replay": {"capacity": 1_000_000},
         "server": {"listen": "127.0.0.1:0"},
-        "metrics": {"trainer_port": 0, "ingest_port": 0},
+        "metrics": {"listen": "127.0.0.1:0"},
     }
 
 

@@ -79,8 +79,7 @@ class Run:
         settings = {
             "run_dir": str(run_dir),
             "server.listen": "127.0.0.1:0",
-            "metrics.trainer_port": 0,
-            "metrics.ingest_port": 0,
+            "metrics.listen": "127.0.0.1:0",
             "trainer.device": budget.device,
             "trainer.cores": write_cores(own),
             **(shrink_settings(task, budget) if budget.share > 1 else {}),

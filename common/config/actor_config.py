@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # Ingest reads configurations, and never imports gymnasium.
 class EvaluatorConfig(PluginConfig):
     """Greedy episodes in environments that only evaluations step."""
 
-    GONE: ClassVar = {"max_envs": 32, "finish_seconds": 60.0, "seed": frozenset({0, 1000})}
+    GONE: ClassVar = {"max_envs": 32, "finish_seconds": 60.0, "seed": (0, 1000)}
     INSTEAD: ClassVar = {"seed": "remove it: evaluations begin with the seed 1000, and policy-eval has --seed"}
 
     target: str = Field(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar
 
-from pydantic import Field, NonNegativeInt, model_validator
+from pydantic import Field, NonNegativeInt, field_validator, model_validator
 
 from common.config.actor_config import EVALUATOR_OPTIONAL, ActorConfig, EvaluatorArguments
 from common.config.nested import assign, overlay, read_yaml, to_yaml
@@ -18,7 +18,7 @@ from common.config.trainer_config import TrainerConfig
 from common.errors import ConfigError
 from common.plugins.part_config import AgentArguments, PluginConfig
 from common.settings import HomePath, Settings, validate
-from common.wire.address import is_loopback, split_address
+from common.wire.address import MOST_PORT, split_address
 
 RECORDER_OPTIONAL: Final = frozenset({"identity", "config"})
 """Arguments for recorders that have parameters of these names."""
@@ -32,7 +32,7 @@ MAX_SEED: Final = 1 << 61
 """Half of the largest seed that an actor takes: the seeds of later actors and ranks are higher than the run's."""
 
 
-FREE_PORTS: Final = {"server.listen": "127.0.0.1:0", "metrics.trainer_port": 0, "metrics.ingest_port": 0}
+FREE_PORTS: Final = {"server.listen": "127.0.0.1:0", "metrics.listen": "127.0.0.1:0"}
 """The settings of a learner's ports by their dotted keys, with the values that take free ports."""
 
 
@@ -55,25 +55,45 @@ class ExplorationConfig(Settings):
 
 
 class MetricsConfig(Settings):
-    """The Prometheus endpoints of the learner host. Port 0 takes a free port; null opens none.
+    """The Prometheus endpoints of the learner host: the trainer's, and ingest's at the next port.
 
-    On loopback, a port that nobody has named gives way to a free one if another program has it.
+    On loopback, ports that nobody has named give way to free ones if another program has one of them.
     """
 
-    GONE: ClassVar = {"per_actor": None}
+    GONE: ClassVar = {
+        "per_actor": None,
+        "host": "127.0.0.1",
+        "trainer_port": (9464, 0),
+        "ingest_port": (9465, 0),
+        "tls": None,
+    }
 
-    host: str = Field("127.0.0.1", description="The address on which /metrics is served.")
-    trainer_port: Annotated[int | None, Field(ge=0, le=65535)] = Field(
-        9464, description="The port of the trainer's /metrics."
+    listen: str | None = Field(
+        "127.0.0.1:9464",
+        description="The address on which the trainer serves /metrics, HOST:PORT; ingest serves its own at the next "
+        "port. Port 0 takes two free ports in a row; null: nothing is served.",
     )
-    ingest_port: Annotated[int | None, Field(ge=0, le=65535)] = Field(
-        9465, description="The port of ingest's /metrics."
+    encrypted: bool = Field(
+        False,
+        description="Whether /metrics is encrypted, by the certificate in server.tls. With its client_ca, only clients "
+        "with a certificate of these authorities may scrape.",
     )
-    tls: TlsConfig | None = Field(
-        None,
-        description="Certificates that encrypt /metrics. With client_ca, only clients with a certificate of these "
-        "authorities may scrape.",
-    )
+
+    @field_validator("listen")
+    @classmethod
+    def _has_a_next_port(cls, listen: str | None) -> str | None:
+        try:
+            is_last = listen is not None and split_address(listen)[1] == MOST_PORT
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
+        if is_last:
+            raise ValueError(f"expected a port below {MOST_PORT}, since ingest takes the next one, found '{listen}'")
+        return listen
+
+    @property
+    def host(self) -> str:
+        """The host of ``listen``; loopback if nothing is served."""
+        return "127.0.0.1" if self.listen is None else split_address(self.listen)[0]
 
 
 class StorageConfig(Settings):
@@ -158,6 +178,8 @@ class RunConfig(ActorConfig):
                 f"trainer.warmup_period ({self.trainer.warmup_period}) is above replay.capacity "
                 f"({self.replay.capacity}): training would never start"
             )
+        if self.metrics.encrypted and self.server.tls is None:
+            raise ValueError("metrics.encrypted needs server.tls, the certificate and key that encrypt /metrics too")
         # Scores need an environment, here or at an actor.
         if self.trainer.target_score is not None and not self.trainer.eval_interval:
             raise ValueError("trainer.target_score needs trainer.eval_interval: nothing would ever be scored")
@@ -209,23 +231,27 @@ class RunConfig(ActorConfig):
         """Whether ``/metrics`` of ingest has series of each actor."""
         return self.server.max_actors <= MAX_ACTORS_SHOWN
 
+    @property
+    def metrics_tls(self) -> TlsConfig | None:
+        """The certificates of both endpoints of the metrics; None if they are not encrypted."""
+        return self.server.tls if self.metrics.encrypted else None
+
     def ports_to_try(self, key: str) -> tuple[Any, ...]:
         """The values of a setting in ``FREE_PORTS`` in the order in which the learner tries them.
 
-        A free port comes second if nobody has named the port, unless other hosts look for the metrics there.
+        A free port comes second if nobody has named the port.
         """
         section, _, name = key.partition(".")
         settings = getattr(self, section)
         value = getattr(settings, name)
-        is_named = name in settings.model_fields_set or not is_loopback(getattr(settings, "host", "localhost"))
-        return (value,) if is_named else (value, FREE_PORTS[key])
+        return (value,) if name in settings.model_fields_set else (value, FREE_PORTS[key])
 
-    def places_to_listen(self) -> dict[str, tuple[str, int]]:
-        """Host and port of each setting in ``FREE_PORTS``, without metrics that are served nowhere."""
-        metrics, found = self.metrics, {"server.listen": split_address(self.server.listen)}
-        for key, port in (("trainer_port", metrics.trainer_port), ("ingest_port", metrics.ingest_port)):
-            if port is not None:
-                found[f"metrics.{key}"] = (metrics.host, port)
+    def places_to_listen(self) -> list[tuple[str, str, int]]:
+        """Setting, host and port of each place at which the learner listens; both metrics have one setting."""
+        found = [("server.listen", *split_address(self.server.listen))]
+        if self.metrics.listen is not None:
+            host, port = split_address(self.metrics.listen)
+            found += [("metrics.listen", host, each) for each in ((port, port + 1) if port else (0,))]
         return found
 
     def actor_part(self) -> ActorConfig:
@@ -258,8 +284,6 @@ class RunConfig(ActorConfig):
             callback.check(f"callbacks.{index}", frozenset(), optional=RECORDER_OPTIONAL | {"run_dir"})
         self.replay.check(self.agent)
         self.server.check()
-        if self.metrics.tls is not None:
-            self.metrics.tls.check()
 
     def _check_env(self) -> None:
         """Check the environment, unless the learner need not have it."""

@@ -15,7 +15,9 @@ from common.wire.tls import read_authorities, read_pair
 from common.wire.tokens import ACTOR_VARIABLE, ADMIN_VARIABLE, TokenSource
 
 LEAST_MESSAGE_BYTES, MOST_MESSAGE_BYTES = 1024, 256 << 20
-"""The least and the largest value of ``max_message_bytes``."""
+"""The least and the largest limit that a server may have for one message."""
+MESSAGE_BYTES: Final = 16 << 20
+"""The most bytes of one message from an actor, unless ``push.n_buffer`` rows take more."""
 MAX_GRPC_SECONDS: Final = ((1 << 31) - 1) // 1000
 """The longest time in an option of gRPC, which counts milliseconds in 31 bits: 24 days."""
 CALLS_ON_CONNECTION: Final = 16
@@ -73,8 +75,11 @@ class ServerConfig(Settings):
     """The gRPC server on the learner host."""
 
     GONE: ClassVar = {
+        "admin": (False, True),
         "reflection": False,
+        "open_health": True,
         "max_rows": 65_536,
+        "max_message_bytes": 16 << 20,
         "largest_value": 1e12,
         "limits": {
             "max_connections": None,
@@ -116,16 +121,11 @@ class ServerConfig(Settings):
     )
     admin_token_file: HomePath | None = Field(
         None,
-        description="The file of the admins' tokens, in the same format. They open all services except the actors'. "
-        "null: the file that CROSSBORDER_ADMIN_TOKEN_FILE names, or the token in CROSSBORDER_ADMIN_TOKEN, if either "
-        "is set.",
+        description="The file of the admins' tokens, in the same format. They open all services except the actors': "
+        "`learner-server status`, `ratio`, `cordon`, `drain` and `uncordon` need one. null: the file that "
+        "CROSSBORDER_ADMIN_TOKEN_FILE names, or the token in CROSSBORDER_ADMIN_TOKEN, if either is set. On loopback, a "
+        "learner without any tokens takes its own user and root for admins.",
     )
-    admin: bool = Field(
-        False,
-        description="Whether the learner answers `learner-server status`, `ratio`, `cordon`, `drain` and `uncordon`. "
-        "It always does if there are tokens of admins.",
-    )
-    open_health: bool = Field(True, description="Whether health checks are answered without a token.")
     max_actors: Annotated[int, Field(ge=1, le=4096)] = Field(256, description="The most actors at one time.")
     max_address_actors: PositiveInt | None = Field(
         None,
@@ -145,9 +145,6 @@ class ServerConfig(Settings):
         description="Keeps one fast actor from filling the replay: its share of the rows may be this many times the "
         "mean share of the other active actors. An actor with more is slowed down to replay.capacity rows a minute. "
         "null slows no actor down.",
-    )
-    max_message_bytes: Annotated[int, Field(ge=LEAST_MESSAGE_BYTES, le=MOST_MESSAGE_BYTES)] = Field(
-        16 << 20, description="The most bytes of one message from an actor."
     )
     unusual_values: dict[str, Treatment] = Field(
         default_factory=dict,
@@ -198,18 +195,26 @@ class ServerConfig(Settings):
         """Seconds that a connection has for its handshakes, and a call for its first message."""
         return min(HANDSHAKE_SECONDS, self.lost_seconds / 3)
 
-    @property
-    def waiting_bytes(self) -> int:
+    def waiting_bytes(self, message_bytes: int) -> int:
         """The most bytes of unfinished messages, and of answers that are not read, over all connections.
 
         Two of the largest messages always fit, or an actor could never send one.
+
+        Args:
+            message_bytes: the most bytes of one message.
         """
-        return max(self.fleet * min(WAITING_BYTES, self.max_message_bytes), 2 * self.max_message_bytes)
+        return max(self.fleet * min(WAITING_BYTES, message_bytes), 2 * message_bytes)
 
     @property
     def answers_admins(self) -> bool:
-        """Whether ``AdminService`` is served."""
-        return self.admin or TokenSource.find(self.admin_token_file, ADMIN_VARIABLE) is not None
+        """Whether ``AdminService`` is served: to holders of admins' tokens, or without any tokens on loopback.
+
+        There the gate lets in this user and root only. With ``insecure`` it lets in others, so nobody is an admin.
+        """
+        if TokenSource.find(self.admin_token_file, ADMIN_VARIABLE) is not None:
+            return True
+        asks_for_tokens = TokenSource.find(self.actor_token_file, ACTOR_VARIABLE) is not None
+        return not (asks_for_tokens or self.insecure) and is_loopback(split_address(self.listen)[0])
 
     def check(self) -> None:
         """Check that nobody on another host is let in by mistake, and that certificates and tokens can be read.
@@ -229,8 +234,6 @@ class ServerConfig(Settings):
             raise ConfigError("server.insecure (--insecure): expected neither server.tls nor tokens beside it")
         if (actors or admins) and self.tls is None:
             raise ConfigError("server.tls: expected a certificate and key beside tokens, which are sent over TLS only")
-        if self.admin and actors and not admins:
-            raise ConfigError("server.admin_token_file: expected tokens of admins for server.admin, found none")
         if admins and not actors:
             raise ConfigError("server.actor_token_file: expected tokens of actors beside those of admins, found none")
         if not (is_loopback(host) or self.insecure or (self.tls and actors)):

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from typing import Final
 from urllib.parse import unquote
 
 from common.errors import ConfigError
+
+MOST_PORT: Final = 65_535
+"""The highest port of TCP."""
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -16,7 +20,7 @@ def split_address(address: str) -> tuple[str, int]:
         ConfigError: ``address`` is no HOST:PORT.
     """
     found = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+)\]|([^:\[\]\s]+)):([0-9]{1,5})", address)
-    if found is None or int(found[3]) > 65535 or not (found[1] or _is_name(found[2])):
+    if found is None or int(found[3]) > MOST_PORT or not (found[1] or _is_name(found[2])):
         raise ConfigError(f"address: expected HOST:PORT or [IPv6]:PORT, found '{address}'")
     return found[1] or found[2], int(found[3])
 

@@ -81,11 +81,19 @@ def find_strangers(uids: frozenset[int]) -> frozenset[int]:
 
 def is_strangers_peer(peer: str, port: int) -> bool:
     """Whether another user of this host, not root, has opened a connection to this process."""
+    return bool(find_strangers(find_peer_owners(peer, port)))
+
+
+def find_peer_owners(peer: str, port: int) -> frozenset[int]:
+    """The uids of this host's sockets at the other end of a connection to this process; empty if Linux shows none.
+
+    A caller on this host may give its connection any address of this host, also one that is not loopback.
+    """
     host, peer_port = split_peer(peer)
-    if not host or not _unmap(ipaddress.ip_address(host)).is_loopback:
-        return False
+    if not host:
+        return frozenset()
     here = _unmap(ipaddress.ip_address(host))
-    return bool(find_strangers(frozenset(found.uid for found in _find_sockets(peer_port, port) if found.host == here)))
+    return frozenset(found.uid for found in _find_sockets(peer_port, port) if found.host == here)
 
 
 def _find_sockets(port: int, remote_port: int = 0) -> list[_Socket]:

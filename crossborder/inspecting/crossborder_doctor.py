@@ -148,14 +148,14 @@ class Host:
 
     def ports(self) -> str:
         found = []
-        for key, (host, port) in self._config.places_to_listen().items():
+        for key, host, port in self._config.places_to_listen():
             try:
                 require_free_port(key, host, port)
                 found.append(f"{key} {port} is free" if port else f"{key} takes any")
             except AddressError:
                 if len(self._config.ports_to_try(key)) == 1:
                     raise
-                found.append(f"{key} {port} is taken: the learner takes a free port")
+                found.append(f"{key} {port} is taken: the learner takes free ports")
         return ", ".join(found)
 
     def certificate(self) -> str:

@@ -23,7 +23,6 @@ SERVICE: Final = ""
 """The whole server. A learner and an acting service have different gRPC services, and both tell this health."""
 EXAMPLES = """\
   crossborder-health --learner localhost:50051 --ca certs/ca.pem
-  crossborder-health --learner gpu-host:50051 --ca ca.pem --token-file admin.token    where server.open_health is off
   crossborder-health --learner gpu-host:50051 --ca ca.pem --patience 120    as soon as it serves, or after two minutes
 """
 

@@ -42,7 +42,7 @@ class LearnerHostConfig(HostConfig):
     health_arguments: tuple[str, ...] | None = Field(
         None,
         description="The arguments with which crossborder-health trusts the learner on its own host; null: ca and "
-        "insecure of trust. With server.open_health: false, they need --token-file with an admin's token.",
+        "insecure of trust.",
     )
 
     @property

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import grpc
 
-from common.config.run_config import MetricsConfig
 from common.errors import PluginError
 from common.wire.address import split_address
 from common.wire.pb import acting_pb2, acting_pb2_grpc
@@ -126,11 +125,13 @@ def _open_grpc_door(service: ActingService, counts: IngestCounts) -> tuple[grpc.
         The server, who admits its callers, and HOST:PORT.
     """
     config, gate = service.config.as_server(), _make_gate(service.config)
-    waiting = WaitingBytes(config.waiting_bytes, "the sessions of this service")
+    message_bytes = service.config.max_message_bytes
+    waiting = WaitingBytes(config.waiting_bytes(message_bytes), "the sessions of this service")
     admission = Admission(
         gate, service.limits, counts, service.audit, handshake_seconds=service.handshake_seconds, waiting=waiting
     )
-    server = grpc.aio.server(interceptors=[admission], options=server_options(config, raise_descriptor_limit()))
+    options = server_options(config, message_bytes, raise_descriptor_limit())
+    server = grpc.aio.server(interceptors=[admission], options=options)
     acting_pb2_grpc.add_ActingServiceServicer_to_server(ActingServicer(service), server)
     address, gate.port = listen(server, [config.listen], config.tls)
     waiting.serve_on(gate.port)
@@ -149,12 +150,12 @@ def _make_websocket_door(service: ActingService, admission: Admission) -> WebSoc
 def _make_gate(config: ServingConfig) -> Gate:
     tokens = config.tokens()
     known = {Role.CLIENT: KnownTokens(tokens)} if tokens else {}
-    return Gate(known, open_health=True, is_open=config.insecure)
+    return Gate(known, is_open=config.insecure)
 
 
 def _serve_metrics(collector: ServingCollector, page: StatusPage, config: ServingConfig) -> MetricsServer:
     host, port = split_address(config.metrics) if config.metrics is not None else ("127.0.0.1", None)
-    return MetricsServer(collector, MetricsConfig(host=host), port, {"/": page.show, HEALTH_PATH: page.tell_health})
+    return MetricsServer(collector, host, port, pages={"/": page.show, HEALTH_PATH: page.tell_health})
 
 
 @asynccontextmanager

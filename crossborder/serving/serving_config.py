@@ -118,6 +118,5 @@ class ServingConfig(Settings):
             listen=self.listen,
             tls=self.tls,
             max_actors=self.max_sessions,
-            max_message_bytes=self.max_message_bytes,
             max_address_actors=self.max_sessions,  # A program may have all of its sessions on one connection.
         )

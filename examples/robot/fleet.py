@@ -56,7 +56,7 @@ class Fleet:
 
     def start_learner(self) -> subprocess.Popen[bytes]:
         """Start the learner."""
-        settings = {"metrics.trainer_port": "null", "metrics.ingest_port": "null", **self._settings}
+        settings = {"metrics.listen": "null", **self._settings}
         options = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
         where = ["--config", str(CONFIG), "--run-dir", str(self.run_dir), "--listen", f"{HOST}:{self.port}"]
         return self.start("learner", [str(BIN / "learner-server"), *where, *options])

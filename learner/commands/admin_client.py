@@ -95,8 +95,8 @@ class AdminClient:
         except grpc.RpcError as error:
             if error.code() is grpc.StatusCode.UNIMPLEMENTED:
                 raise RefusedError(
-                    f"{self._address}: the learner answers no admins; "
-                    "start it with --set server.admin=true, or with server.admin_token_file"
+                    f"{self._address}: the learner answers no admins; start it with tokens of admins "
+                    "(server.admin_token_file), or on loopback without tokens and without --insecure"
                 ) from error
             if error.code() is grpc.StatusCode.UNAUTHENTICATED:
                 raise AuthenticationError(

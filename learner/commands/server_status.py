@@ -36,8 +36,8 @@ EXAMPLES = """\
   learner-server status --learner gpu-host:50051 … --sort rate --rows 20           the twenty slowest of a large fleet
   learner-server status --learner gpu-host:50051 … --state lost left --host rack7  actors that went, of some hosts
 
-The learner answers if it has admin tokens (server.admin_token_file), or by --set server.admin=true. The token may come
-from the environment too: CROSSBORDER_ADMIN_TOKEN_FILE or CROSSBORDER_ADMIN_TOKEN.
+The learner answers an admin's token (server.admin_token_file), which may come from the environment too:
+CROSSBORDER_ADMIN_TOKEN_FILE or CROSSBORDER_ADMIN_TOKEN. On loopback without tokens, it answers its own user and root.
 """
 
 

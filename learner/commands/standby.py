@@ -19,7 +19,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Final, Self
 
-from common.config.run_config import FREE_PORTS, RunConfig
+from common.config.run_config import RunConfig
 from common.depth import parse_json
 from common.errors import ChildFailedError, ConfigError, CrossborderError, RunDirectoryError
 from common.plugins.shipped import OWN_PACKAGES
@@ -30,6 +30,7 @@ from common.process.log import setup_logging
 from common.process.signals import StopSignals
 from common.process.standard_streams import answers, own_streams
 from common.process.supervisor import Supervisor
+from common.wire.address import join_address
 from learner.commands.training_command import load_run, require_consistent
 from learner.ranks.place import RANKS, count_ranks
 from learner.storage.rundir import default_run_dir, find_work
@@ -44,6 +45,8 @@ IMPORTS: Final = (SERVER, "learner.records.progress")
 """The modules that ``learner-server`` imports when it trains, besides the parts of the configuration."""
 ENDS: Final = frozenset(code for code in range(256) if code == 0 or not may_restart_help(code))
 """Exit codes with which a learner has ended for good."""
+N_ENDPOINTS: Final = 3
+"""The entries of ``endpoints.json``: the address for actors, and the ports of both metrics."""
 LOOK_SECONDS: Final = 1.0
 """The time between two looks for the run that the first learner begins."""
 
@@ -176,18 +179,19 @@ def find_ports(config: RunConfig, run_dir: Path) -> list[str]:
     path = run_dir / "endpoints.json"
     try:
         found = parse_json(path.read_text())
-        if not isinstance(found, dict) or len(found) != len(FREE_PORTS):
+        if not isinstance(found, dict) or len(found) != N_ENDPOINTS:
             raise ValueError(f"expected an address and two ports, found {found!r:.80}")
     except FileNotFoundError:
         return []
     except (OSError, ValueError) as error:
         log.warning("%s: %s; the learner goes on at the ports that its configuration names", path, error)
         return []
-    options = []
-    for key, port in zip(FREE_PORTS, found.values(), strict=True):
-        if port != config.ports_to_try(key)[0]:
-            options += ["--set", f"{key}={json.dumps(port)}"]
-    return options
+    address, trainer, ingest = found.values()
+    had = {"server.listen": address}
+    if isinstance(trainer, int) and ingest == trainer + 1:  # Ports that are not in a row cannot be named again.
+        had["metrics.listen"] = join_address(config.metrics.host, trainer)
+    changed = {key: place for key, place in had.items() if place != config.ports_to_try(key)[0]}
+    return [word for key, place in changed.items() for word in ("--set", f"{key}={json.dumps(place)}")]
 
 
 def keep_running(parser: argparse.ArgumentParser, arguments: argparse.Namespace, words: Sequence[str]) -> int:

@@ -54,12 +54,17 @@ class BatchLimits:
         self.largest.max_rows = min(self.largest.max_rows, capacity)
 
 
-def present_limits(config: RunConfig) -> pb.Limits:
-    """The limits of a configuration: at most a small part of the replay, but room for ``push.n_buffer`` rows."""
+def present_limits(config: RunConfig, message_bytes: int) -> pb.Limits:
+    """The limits of a configuration: at most a small part of the replay, but room for ``push.n_buffer`` rows.
+
+    Args:
+        config: of the run.
+        message_bytes: the most bytes of one message, with room for a batch of ``push.n_buffer`` rows.
+    """
     part = max(config.push.n_buffer, config.replay.capacity // BATCHES_PER_REPLAY)
     return pb.Limits(
         max_rows=min(MAX_BATCH_ROWS, config.replay.capacity, part),
-        max_message_bytes=config.server.max_message_bytes,
+        max_message_bytes=message_bytes,
         silence_seconds=config.server.lost_seconds,
         compressions=[pb.COMPRESSION_ZSTD],
     )

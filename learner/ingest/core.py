@@ -97,6 +97,8 @@ class IngestBoot(Settings):
     directory: HomePath
     run_id: str
     columns: list[dict[str, Any]]
+    message_bytes: int
+    """The most bytes of one message from an actor."""
     model_bytes: int
     addresses: tuple[str, ...]
     """Ingest listens at the first HOST:PORT that is free, and so with the ports of the metrics."""
@@ -154,7 +156,7 @@ class IngestCore:
         self.quarantine = Quarantine(directory, "ingest")
         self._ages = RowAges(config.replay.capacity, self.memory.committed, time.monotonic())
         # 5. How much actors may send, and when they wait: the limits of a batch, each actor's share, the replay ratio.
-        self.batch_limits = BatchLimits(directory, present_limits(config), self.memory.capacity)
+        self.batch_limits = BatchLimits(directory, present_limits(config, boot.message_bytes), self.memory.capacity)
         self.shares = Shares(config.replay.capacity, server.replay_share)
         self.ratio = LiveRatio(self.control, RatioLimiter.of(config, self.memory.steps_began))
         self.turns = BatchShares(lambda row: registry.state(row) is ActorState.ONLINE, server.lost_seconds)

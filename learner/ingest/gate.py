@@ -17,7 +17,7 @@ from common.config.server_config import ServerConfig
 from common.errors import ConfigError, CrossborderError
 from common.wire.address import peer_address, split_peer
 from common.wire.channel import path_of
-from common.wire.owners import is_strangers_peer
+from common.wire.owners import find_peer_owners, find_strangers
 from common.wire.pb import acting_pb2, crossborder_pb2
 from common.wire.rpc import NOT_AUTHENTICATED
 from common.wire.tokens import (
@@ -169,14 +169,15 @@ def _read_leniently(path: Path) -> dict[bytes, str]:
 class Gate:
     """Knows callers by their tokens: actors may call ``LearnerService``, clients ``ActingService``, admins the rest.
 
+    Health checks need no token: probes of containers have none, and a port that answers says as much.
+
     Args:
         known: the tokens of each role that has any; empty: no call needs a token.
-        open_health: health checks need no token.
         is_open: without tokens, other users of this host may call too.
     """
 
-    def __init__(self, known: dict[Role, KnownTokens], *, open_health: bool, is_open: bool = False) -> None:
-        self._known, self._open_health, self._is_open = known, open_health, is_open
+    def __init__(self, known: dict[Role, KnownTokens], *, is_open: bool = False) -> None:
+        self._known, self._is_open = known, is_open
         self.port: int | None = None
         """Where this process listens; None until it does."""
         self._told = set[bytes]()
@@ -194,7 +195,7 @@ class Gate:
             Role.ADMIN: TokenSource.find(config.admin_token_file, ADMIN_VARIABLE),
         }
         known = {role: KnownTokens(source) for role, source in sources.items() if source}
-        gate = cls(known, open_health=config.open_health, is_open=config.insecure)
+        gate = cls(known, is_open=config.insecure)
         for digest in known[Role.ADMIN].digests() if Role.ADMIN in known else ():
             if problem := gate._find_problem(digest):
                 raise ConfigError(problem)
@@ -206,7 +207,7 @@ class Gate:
         Raises:
             UnauthenticatedError: the method takes a token, and the call has no valid one.
         """
-        if not self._known or (self._open_health and method.startswith(HEALTH_METHODS)):
+        if not self._known or method.startswith(HEALTH_METHODS):
             return Caller(method, peer)
         role = _role_for(method)
         digest = digest_of(bearer(metadata))
@@ -224,18 +225,22 @@ class Gate:
         """Check that no other user of this host joins or gives orders where no token keeps that user out.
 
         Linux takes a millisecond, and where it does not speak netlink far longer: a thread waits for it, and calls that
-        need an actor which has joined, or that only ask, are not looked up.
+        need an actor which has joined, or that only ask, are not looked up. Orders, which are those of admins, are
+        refused too if Linux does not tell whose call it is.
 
         Raises:
-            OtherUserError: another user of this host makes the call.
+            OtherUserError: another user of this host makes the call, or gives an order and may be another user.
         """
         if self._known or self._is_open or self.port is None or caller.method in _ASKING:
             return
         if caller.method.startswith(HEALTH_METHODS):
             return
-        if await asyncio.to_thread(is_strangers_peer, caller.peer, self.port):
+        owners = await asyncio.to_thread(find_peer_owners, caller.peer, self.port)
+        is_unknown = not owners and _role_for(caller.method) is Role.ADMIN
+        if is_unknown or find_strangers(owners):
+            found = "one whose user Linux does not tell" if is_unknown else "another user of this host"
             raise OtherUserError(
-                "expected a caller of this server's own user or of root, found another user of this host; a server "
+                f"expected a caller of this server's own user or of root, found {found}; a server "
                 "without tokens serves one user: give it TLS and tokens (crossborder-certs)"
             )
 

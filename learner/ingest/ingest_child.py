@@ -91,16 +91,16 @@ async def serve(boot: IngestBoot) -> None:
     limits = CallLimits(config.fleet, core.counts, may_share_address=config.may_share_address)
     bell = Bell(boot.bell_fds[1], -1)
     servicer = LearnerServicer(core, bell, limits, audit)
-    waiting = WaitingBytes(config.waiting_bytes, "the actors of this learner")
+    # There is room for the largest batches that the run has ever allowed.
+    message_bytes = core.batch_limits.largest.max_message_bytes
+    waiting = WaitingBytes(config.waiting_bytes(message_bytes), "the actors of this learner")
     seconds = config.handshake_seconds
     gate = Gate.of(config)
     admission = Admission(gate, limits, core.counts, audit, handshake_seconds=seconds, waiting=waiting)
     events = _TrainerEvents(core, bell, servicer)
-    collector = IngestCollector(core)
-    metrics = listen_at_first(boot.metrics_ports, partial(MetricsServer, collector, boot.config.metrics))
-    # There is room for the largest batches that the run has ever allowed.
-    roomy = config.model_copy(update={"max_message_bytes": core.batch_limits.largest.max_message_bytes})
-    server = grpc.aio.server(interceptors=[admission], options=server_options(roomy, descriptors))
+    collector, host, tls = IngestCollector(core), boot.config.metrics.host, boot.config.metrics_tls
+    metrics = listen_at_first(boot.metrics_ports, partial(MetricsServer, collector, host, tls=tls))
+    server = grpc.aio.server(interceptors=[admission], options=server_options(config, message_bytes, descriptors))
     address, port = await _start(server, boot, servicer, AdminServicer(core, audit), gate)
     waiting.serve_on(port)
     audit.note("start", "ok", address=address, run_id=boot.run_id)

@@ -76,7 +76,7 @@ class IngestCollector(Collector):
 
     def _certificates(self) -> Metric:
         config = self._core.config
-        return certificate_expiry({"grpc": config.server.tls, "metrics": config.metrics.tls})
+        return certificate_expiry({"grpc": config.server.tls, "metrics": config.metrics_tls})
 
     def _models(self) -> Iterable[Metric]:
         control, counts = self._core.control, self._core.counts

@@ -15,7 +15,7 @@ from typing import Any, Final
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from common.config.server_config import ServerConfig, TlsConfig
+from common.config.server_config import MESSAGE_BYTES, ServerConfig, TlsConfig
 from common.errors import AddressError
 from common.wire.address import join_address, split_address
 from common.wire.endpoints import listen_at_first, require_free_port
@@ -51,14 +51,16 @@ SERVER_OPTIONS: Final = (
 """Options of every server of ours: ping limits match ``CLIENT_OPTIONS``, and a port that is taken is an error."""
 
 
-def server_options(config: ServerConfig, descriptors: int = MAX_LIMIT) -> list[tuple[str, int]]:
-    """Options of a server with these settings, in a process that can open this many descriptors.
+def server_options(
+    config: ServerConfig, message_bytes: int = MESSAGE_BYTES, descriptors: int = MAX_LIMIT
+) -> list[tuple[str, int]]:
+    """Options of a server with these settings and messages, in a process that can open this many descriptors.
 
     Connections beyond the descriptors are closed; without the limit gRPC would leave them waiting.
     """
     return [
         *SERVER_OPTIONS,
-        ("grpc.max_receive_message_length", config.max_message_bytes),
+        ("grpc.max_receive_message_length", message_bytes),
         # An actor keeps one connection, and opens another before it lets go of one that has failed.
         (MAX_CONNECTIONS_OPTION, _connections_within(2 * config.fleet, descriptors)),
         ("grpc.max_concurrent_streams", config.connection_calls),

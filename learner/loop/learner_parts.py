@@ -11,6 +11,7 @@ import torch
 
 from common.agents.device import require_device
 from common.config.run_config import RunConfig
+from common.config.server_config import MESSAGE_BYTES, MOST_MESSAGE_BYTES
 from common.config.trainer_config import ComputingPrecision
 from common.data import ENVELOPE_BYTES, INTERVENED, Schema, to_json
 from common.errors import ConfigError, PluginError
@@ -34,7 +35,7 @@ def build_learner_parts(config: RunConfig, *, epsilon: float = 0.0, n_envs: int 
     require_device(config.trainer.device)
     parts = build_parts(config, seed=config.seed, epsilon=epsilon, device=config.trainer.device, n_envs=n_envs)
     check_tensors(parts.agent)
-    _check_message_size(config, parts.schema)
+    message_bytes(config, parts.schema)
     _check_unusual_values(config, parts.schema)
     _check_intervened(config, parts.schema)
     return parts
@@ -57,13 +58,19 @@ def check_tensors(agent: Agent) -> None:
                 raise PluginError(f"agent.{method}: expected dense torch tensors by their names, found {found!r:.80}")
 
 
-def _check_message_size(config: RunConfig, schema: Schema) -> None:
+def message_bytes(config: RunConfig, schema: Schema) -> int:
+    """The most bytes of one message from an actor: a batch of ``push.n_buffer`` rows fits.
+
+    Raises:
+        ConfigError: such a batch takes more bytes than a message may have.
+    """
     needed = config.push.n_buffer * schema.row_bytes + ENVELOPE_BYTES
-    if needed > config.server.max_message_bytes:
+    if needed > MOST_MESSAGE_BYTES:
         raise ConfigError(
             f"push.n_buffer: {config.push.n_buffer} rows of {schema.row_bytes} bytes take messages of up to "
-            f"{needed} bytes, above server.max_message_bytes ({config.server.max_message_bytes})"
+            f"{needed} bytes, expected at most {MOST_MESSAGE_BYTES}"
         )
+    return max(MESSAGE_BYTES, needed)
 
 
 def _check_unusual_values(config: RunConfig, schema: Schema) -> None:

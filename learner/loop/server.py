@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -30,13 +30,15 @@ from actor.stat import ActorStat
 from common.config.run_config import FREE_PORTS, RunConfig
 from common.config.server_config import ServerConfig
 from common.cores import divide_cores, write_cores
-from common.errors import ConfigError, CrossborderError, DivergedError
-from common.wire.endpoints import listen_at_first, require_free_port
+from common.errors import AddressError, ConfigError, CrossborderError, DivergedError
+from common.wire.address import join_address, split_address
+from common.wire.endpoints import find_free_pair, listen_at_first, require_free_port
 from common.wire.trust import ANY, Trust
 from learner.evaluation.scoring import CANDIDATES, ActorScoring
 from learner.ingest.ingest_process import ComingIngest, IngestProcess
 from learner.loop.intake import Intake
 from learner.loop.learner import Learner
+from learner.loop.learner_parts import message_bytes
 from learner.loop.loop import train
 from learner.loop.opt_step import do_nothing
 from learner.loop.opt_traces import OptTraces
@@ -130,6 +132,7 @@ class LearnerServer(Opened):
             # 5. The first model, ingest, /metrics and endpoints.json. Parts end in the reverse order of these lines.
             self.learner.start()
             ending_local_actors = stack.enter_context(ExitStack())  # After ingest, which takes their last rows.
+            self._metrics_ports = self._find_metrics_ports()
             self.ingest = self._start_ingest()
             stack.push(self._end_ingest)
             self.intake = self._make_intake()
@@ -165,9 +168,28 @@ class LearnerServer(Opened):
 
     def _require_free_ports(self) -> None:
         """Check the ports that the configuration names before a run begins, which would be in the way of the next."""
-        for key, place in self.config.places_to_listen().items():
+        for key, host, port in self.config.places_to_listen():
             if len(self.config.ports_to_try(key)) == 1:
-                require_free_port(key, *place)
+                require_free_port(key, host, port)
+
+    def _find_metrics_ports(self) -> tuple[int | None, ...]:
+        """The ports that the trainer's /metrics tries; ingest tries the ports after them.
+
+        If the ports may be any, the first is one of a free pair. Should another program take one of the pair before we
+        listen there, 0 comes second.
+        """
+        (named, *others), config = self.config.ports_to_try("metrics.listen"), self.config.metrics
+        if named is None:
+            return (None,)
+        port = split_address(named)[1]
+        if port and others:
+            with suppress(AddressError):
+                for each in (port, port + 1):
+                    require_free_port("metrics.listen", config.host, each)
+                return (port, 0)
+        elif port:
+            return (port,)
+        return (find_free_pair(config.host), 0)
 
     def _require_core_left(self, local_actors: int) -> None:
         own = self.config.trainer.cores
@@ -248,9 +270,10 @@ class LearnerServer(Opened):
             "directory": str(run.dir.shared),
             "run_id": run.dir.identity.run_id,
             "columns": run.parts.schema.to_json(),
+            "message_bytes": message_bytes(config, run.parts.schema),
             "model_bytes": self.publisher.blob_bytes,
             "addresses": config.ports_to_try("server.listen"),
-            "metrics_ports": config.ports_to_try("metrics.ingest_port"),
+            "metrics_ports": [port and port + 1 for port in self._metrics_ports],
             "rank": self.place.rank,
             "n_ranks": self.place.n_ranks,
         }
@@ -276,8 +299,8 @@ class LearnerServer(Opened):
             restarts=self._count_restarts,
             mirror=self.mirrored,
         )
-        serve = partial(MetricsServer, collector, self.config.metrics)
-        metrics = listen_at_first(self.config.ports_to_try("metrics.trainer_port"), serve)
+        serve = partial(MetricsServer, collector, self.config.metrics.host, tls=self.config.metrics_tls)
+        metrics = listen_at_first(self._metrics_ports, serve)
         stack.callback(metrics.close)
         return metrics
 
@@ -295,10 +318,9 @@ class LearnerServer(Opened):
             "trainer_metrics_port": self._metrics.port,
             "ingest_metrics_port": self.ingest.metrics_port,
         }
-        tried = map(self.config.ports_to_try, FREE_PORTS)
-        pairs = zip(tried, endpoints.values(), strict=True)
-        taken = [str(ports[0]) for ports, found in pairs if len(ports) > 1 and found != ports[0]]
-        if taken:
+        tried = [self.config.ports_to_try(key)[0] for key in FREE_PORTS if len(self.config.ports_to_try(key)) > 1]
+        found = (self.ingest.address, join_address(self.config.metrics.host, self._metrics.port or 0))
+        if taken := [address for address in tried if address not in found]:
             log.warning("other programs have the usual ports (%s): free ones take their place", ", ".join(taken))
         log.info(
             "listening on %s, metrics on ports %s and %s; run directory %s", *endpoints.values(), self.run.dir.path

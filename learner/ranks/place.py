@@ -14,14 +14,13 @@ from typing import Any, Final, Self
 
 from common.config.run_config import RunConfig
 from common.errors import ConfigError
-from common.wire.address import join_address, split_address
+from common.wire.address import MOST_PORT, join_address, split_address
 
 SEEDS_APART: Final = 1_000_000
 """The seeds of two ranks differ by this: a rank has fewer environments, each of which takes the next seed."""
 
 METRICS_APART: Final = 2
-"""The metrics ports of two ranks on a host differ by this: by default, that of ingest follows that of the trainer."""
-MOST_PORT: Final = 65535
+"""The metrics ports of two ranks on a host differ by this: that of ingest follows that of the trainer."""
 RANKS: Final = "WORLD_SIZE"
 """The variable of torchrun that tells how many ranks there are."""
 
@@ -97,14 +96,11 @@ class Place:
             return config
         _require_ranks_fit(config, self)
         # Ranks of one host must not share ports.
+        listen, metrics = config.server.listen, config.metrics.listen
         changes: dict[str, Any] = {
-            "server": config.server.model_copy(update={"listen": self._listen(config)}),
+            "server": config.server.model_copy(update={"listen": _move_address(listen, self.local_rank)}),
             "metrics": config.metrics.model_copy(
-                update={
-                    key: _move(port, METRICS_APART * self.local_rank)
-                    for key in ("trainer_port", "ingest_port")
-                    if (port := getattr(config.metrics, key)) is not None
-                }
+                update={"listen": metrics and _move_address(metrics, METRICS_APART * self.local_rank)}
             ),
         }
         if self.leads:
@@ -138,10 +134,6 @@ class Place:
             }
         )
 
-    def _listen(self, config: RunConfig) -> str:
-        host, port = split_address(config.server.listen)
-        return join_address(host, _move(port, self.local_rank))
-
 
 def count_ranks(environment: Mapping[str, str] = os.environ) -> int:
     """The number of ranks that torchrun's variable tells; without it, 1.
@@ -161,20 +153,20 @@ def _require_ranks_fit(config: RunConfig, place: Place) -> None:
             "replay.prioritized: expected no replay.sources beside it with several ranks, since the weights of draws "
             "are compared over the actors' rows of all ranks only"
         )
-    _, port = split_address(config.server.listen)
-    metrics = config.metrics
-    first = ((port, 1), (metrics.trainer_port, METRICS_APART), (metrics.ingest_port, METRICS_APART))
-    taken = [_move(port, apart * i) for port, apart in first if port for i in range(place.n_local)]
+    apart = {"server.listen": 1, "metrics.listen": METRICS_APART}
+    places = config.places_to_listen()
+    taken = [port + apart[key] * i for key, _, port in places if port for i in range(place.n_local)]
     if len(set(taken)) < len(taken) or max(taken, default=0) > MOST_PORT:
         raise ConfigError(
-            f"server.listen, metrics.trainer_port, metrics.ingest_port: expected room for the ports of {place.n_local} "
-            f"ranks on this host, found {', '.join(map(str, taken))}; name other ports, or port 0"
+            f"server.listen, metrics.listen: expected room for the ports of {place.n_local} ranks on this host, found "
+            f"{', '.join(map(str, taken))}; name other ports, or port 0"
         )
 
 
-def _move(port: int, by: int) -> int:
-    """The port of a rank, counted from that of the first rank on its host; 0, a free port, stays."""
-    return port + by if port else 0
+def _move_address(address: str, by: int) -> str:
+    """The address of a rank, counted from that of the first rank on its host; port 0, a free one, stays."""
+    host, port = split_address(address)
+    return join_address(host, port + by if port else 0)
 
 
 def _read(environment: Mapping[str, str], name: str, default: int | None = None) -> int:

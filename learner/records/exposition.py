@@ -26,10 +26,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import ThreadingWSGIServer
 from prometheus_client.registry import Collector
 
-from common.config.run_config import MetricsConfig
 from common.config.server_config import TlsConfig
 from common.errors import AddressError
 from common.process.log import LogThrottle
+from common.wire.address import join_address
 from common.wire.tls import read_authorities, read_expiry, read_pair
 from common.wire.watched import Watched
 
@@ -124,9 +124,9 @@ class MetricsServer:
 
     Args:
         collector: of the metrics; those of the process itself (CPU, memory, descriptors) are added.
-        config: the address to listen on, and the certificates for TLS; changed files are used from the next connection
-            on.
+        host: to listen on.
         port: 0 takes a free port, None serves nothing.
+        tls: certificates; changed files are used from the next connection on.
         pages: further answers by path; all other paths have the metrics.
 
     Raises:
@@ -135,17 +135,23 @@ class MetricsServer:
     """
 
     def __init__(
-        self, collector: Collector, config: MetricsConfig, port: int | None, pages: Mapping[str, App] | None = None
+        self,
+        collector: Collector,
+        host: str,
+        port: int | None,
+        *,
+        tls: TlsConfig | None = None,
+        pages: Mapping[str, App] | None = None,
     ) -> None:
         self.port: int | None = None
         self._scrapes = Scrapes()
         if port is None:
             return
-        context = watch_tls(config.tls) if config.tls else None
+        context = watch_tls(tls) if tls else None
         try:
-            self._server = _Server(config.host, port, context)
+            self._server = _Server(host, port, context)
         except OSError as error:
-            raise AddressError(f"metrics: cannot listen on {config.host}:{port}: {error.strerror}") from error
+            raise AddressError(f"metrics: cannot listen on {join_address(host, port)}: {error.strerror}") from error
         self._server.set_app(_make_app(collector, self._scrapes, pages or {}))
         self.port = int(self._server.server_port)
         self._thread = threading.Thread(

@@ -127,8 +127,7 @@ def _compare(directory: Path, ratio: float | None, rounds: int, seconds: float) 
     """Medians of turns without and with a greedy actor."""
     settings = (
         "server.listen=127.0.0.1:0",
-        "metrics.trainer_port=null",
-        "metrics.ingest_port=null",
+        "metrics.listen=null",
         f"replay.samples_per_insert={'null' if ratio is None else ratio}",
         "trainer.warmup_period=1000",
         f"run_dir={directory}",

@@ -29,7 +29,7 @@ CHANGES: Final[dict[str, Any]] = {
     "trainer": {"checkpoint_seconds": 1.0},
     "push": {"n_buffer": ROWS, "flush_seconds": 3600.0},
     "replay": {"capacity": 1_000_000},
-    "metrics": {"trainer_port": 0, "ingest_port": 0},
+    "metrics": {"listen": "127.0.0.1:0"},
 }
 
 

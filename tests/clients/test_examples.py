@@ -66,8 +66,7 @@ def learner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LearnerServer]
     """Trains the game: the first client teaches it, and each of the others finds a policy that catches well."""
     free = (
         "server.listen=127.0.0.1:0",
-        "metrics.trainer_port=0",
-        "metrics.ingest_port=0",
+        "metrics.listen=127.0.0.1:0",
         f"run_dir={tmp_path_factory.mktemp('catch') / 'run'}",
     )
     explores = "exploration.epsilons=[0.2]"  # So that a policy that catches well misses now and then.

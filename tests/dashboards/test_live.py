@@ -103,8 +103,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
         "trainer.save_interval": 25,
         "trainer.record_interval": 25,
         "evaluator.episodes": 1,
-        "metrics.trainer_port": 0,
-        "metrics.ingest_port": 0,
+        "metrics.listen": "127.0.0.1:0",
         "storage.mirror": f"file://{folder}/mirror",
     }
     options = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]

@@ -95,7 +95,7 @@ def write_yaml(path: Path, text: str, *changes: Settings) -> None:
 
 def write_files(place: Path, changes: Settings, port: int) -> None:
     """The files that the pages' commands name: those of the repository and of the pages, with small budgets."""
-    ports = {"server": {"listen": f"127.0.0.1:{port}"}, "metrics": {"trainer_port": 0, "ingest_port": 0}}
+    ports = {"server": {"listen": f"127.0.0.1:{port}"}, "metrics": {"listen": "127.0.0.1:0"}}
     shipped = ("acrobot", "cartpole", "pendulum", "pendulum_offline", "ppo_pettingzoo", "mappo_pettingzoo")
     for name in (*shipped, "ppo_connect_four"):
         config = Path("configs", f"{name}.yaml")

@@ -44,11 +44,6 @@ WRONG: dict[str, tuple[dict[str, Any], int, str]] = {
     ),
     "an unencrypted public address": ({"server": {"listen": "0.0.0.0:0"}}, 2, r"--insecure"),
     "a port that is none": ({"server": {"listen": "localhost"}}, 2, r"expected HOST:PORT or .*, found 'localhost'"),
-    "batches larger than a message": (
-        {"push": {"n_buffer": 5000}, "server": {"max_message_bytes": 100_000}},
-        2,
-        r"push\.n_buffer: 5000 rows of 34 bytes take messages of up to \d+ bytes, above server\.max_message_bytes",
-    ),
     "a key that is gone": (
         {"server": {"limits": {"max_calls": 2}}},
         2,

@@ -80,7 +80,7 @@ def test_actors_of_two_releases_train_with_either_learner_while_the_fleet_is_upg
     # With ``prefix`` a Python of its own: other commands are forks of a process that has imported the present code.
     old: dict[str, Any] = {"python_path": former, "cwd": former, "prefix": ("env",)}
     trainer = {**ENDLESS, "checkpoint_seconds": 0.1}
-    config = write_config(**{**CALM, "trainer": trainer}, server={"listen": address, "admin": True})
+    config = write_config(**{**CALM, "trainer": trainer}, server={"listen": address})
     server = start("learner-server", "--config", str(config), **old)
     leaving, staying = start("actor-worker", "--learner", address, **old), start("actor-worker", "--learner", address)
     pids = {leaving.process.pid, staying.process.pid}

@@ -35,7 +35,7 @@ Start = Callable[..., "subprocess.Popen[str]"]
 
 
 def cartpole(run_dir: Path, *overrides: str) -> RunConfig:
-    free = "server.listen=127.0.0.1:0", "metrics.trainer_port=0", "metrics.ingest_port=0", f"run_dir={run_dir}"
+    free = "server.listen=127.0.0.1:0", "metrics.listen=127.0.0.1:0", f"run_dir={run_dir}"
     few = "agent.params.units=[32, 32]", "agent.params.explorer={start: 1.0, final_step: 500}"
     return load_config(ROOT / "configs" / "cartpole.yaml", (*free, *few, *overrides))
 
@@ -142,8 +142,7 @@ def serve(start: Callable[..., Command]) -> Callable[..., Command]:
 
     def _serve(address: str, *words: str) -> Command:
         free = (
-            "metrics.trainer_port=0",
-            "metrics.ingest_port=0",
+            "metrics.listen=127.0.0.1:0",
             "trainer.target_score=null",
             "trainer.max_opts=1000000",
         )

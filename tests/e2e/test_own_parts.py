@@ -24,7 +24,7 @@ LONGEST_S = 800
 """Seconds an example may train: 20 alone, ten times that beside other tests, twice on a slow machine, and twice for an
 unlucky start."""
 LONG = pytest.mark.timeout(LONGEST_S + 40)
-FREE_PORTS = ("--listen", "127.0.0.1:0", "--set", "metrics.trainer_port=0", "--set", "metrics.ingest_port=0")
+FREE_PORTS = ("--listen", "127.0.0.1:0", "--set", "metrics.listen=127.0.0.1:0")
 
 
 @LONG

@@ -179,8 +179,6 @@ def test_settings_changed_on_resume_reach_the_actors_that_live_on_after_they_hav
         str(run_dir),
         "--set",
         "env.rebuilds_per_minute=3",
-        "--set",
-        "server.max_message_bytes=60_000",
     )
     wait_for(lambda: lives(run_dir) == [2, 2, 2], "each process begins a second life")
     grows(run_dir, pids)

@@ -22,7 +22,7 @@ STEP = re.compile(
 """A file to save, or a command to run; packages are installed already."""
 FREE_PORTS = """
 server: {listen: "127.0.0.1:0"}
-metrics: {trainer_port: 0, ingest_port: 0}
+metrics: {listen: '127.0.0.1:0'}
 """
 """Added to the configuration, since other tests use the usual ports at the same time."""
 FORKED = ("learner-server --resume", "learner-server --config docking.yaml --run-dir", "sync-train", "policy-")

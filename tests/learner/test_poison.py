@@ -34,7 +34,7 @@ def cartpole(run_dir: Path, **trainer: Any) -> RunConfig:
             "trainer": {"max_opts": 30, "eval_interval": 0, "warmup_period": 100, **trainer},
             "replay": {"capacity": 20_000},
             "server": {"listen": "127.0.0.1:0", "grace_seconds": 0.5},
-            "metrics": {"trainer_port": 0, "ingest_port": 0},
+            "metrics": {"listen": "127.0.0.1:0"},
         },
     )
 

@@ -61,7 +61,7 @@ def test_every_parameter_of_an_agent_is_there_with_its_sentence(model: type[Sett
         "| `trainer.max_opts` | int > 0 | required | The number of opt steps after which training ends. Also "
         "`max_train_steps`.",
         '| `trainer.precision` | `float32` or `rounded_products` or `bfloat16` | `"float32"` |',
-        "| `metrics.trainer_port` | int ≥ 0, ≤ 65535 or null | `9464` |",
+        '| `metrics.listen` | string or null | `"127.0.0.1:9464"` |',
         "| `step_processor.target` | string | required |",
         "| `replay.sources.NAME.dataset` | string or null | `null` |",
         "| `replay.view.params.length` | int | required | The number of steps L, at least 1.",

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 
 import grpc
 import pytest
@@ -22,6 +21,7 @@ from common.wire.pb import crossborder_pb2 as pb
 from common.wire.pb import crossborder_pb2_grpc as pb_grpc
 from common.wire.rpc import typed_error
 from crossborder.inspecting.crossborder_health import check_health
+from learner.loop import learner_parts
 from tests.conftest import ROOT, most_memory, wait_for
 from tests.learner.scrapes import scrape_ingest
 from tests.security.conftest import Secured, join
@@ -49,8 +49,9 @@ ACTORS = 8
 @pytest.fixture(scope="module")
 def besieged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     """Gives callers little time, so that tests need not wait long; for a handshake a busy machine may need a second."""
-    small: dict[str, Any] = {"max_actors": ACTORS, "max_message_bytes": 1 << 20, "lost_seconds": 9.0}
-    made = Secured(tmp_path_factory.mktemp("besieged"), **small)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(learner_parts, "MESSAGE_BYTES", 1 << 20)
+        made = Secured(tmp_path_factory.mktemp("besieged"), max_actors=ACTORS, lost_seconds=9.0)
     with made.server:
         yield made
 
@@ -151,8 +152,11 @@ def test_a_message_that_grpc_itself_has_compressed_is_refused(hostile: Hostile) 
 
 
 @pytest.mark.parametrize("path", [f"{SERVICE}/PushItems", "/grpc.health.v1.Health/Check"])
-def test_connections_that_make_ingest_keep_too_many_unfinished_messages_are_ended(tmp_path: Path, path: str) -> None:
-    bounded = Secured(tmp_path, max_actors=1, max_message_bytes=1 << 16, lost_seconds=SECONDS)  # 1 MiB may wait.
+def test_connections_that_make_ingest_keep_too_many_unfinished_messages_are_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    monkeypatch.setattr(learner_parts, "MESSAGE_BYTES", 1 << 16)  # So 1 MiB may wait.
+    bounded = Secured(tmp_path, max_actors=1, lost_seconds=SECONDS)
     with bounded.server, ExitStack() as stack:
         hostile = Hostile(bounded.address, bounded.certs)
         stack.callback(hostile.close)

@@ -13,6 +13,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from common.config.run_config import MetricsConfig
+from common.config.server_config import TlsConfig
 from common.errors import ConfigError
 from common.wire.tls import read_expiry
 from crossborder.certificates.authority import make_authority, make_files, sign
@@ -27,7 +28,7 @@ def certs(tmp_path: Path) -> Path:
 
 def serve(certs: Path, **tls: str) -> MetricsServer:
     given = {"certificate": f"{certs}/server.pem", "key": f"{certs}/server.key", **tls}
-    return MetricsServer(CollectorRegistry(), MetricsConfig.model_validate({"tls": given}), 0)
+    return MetricsServer(CollectorRegistry(), "127.0.0.1", 0, tls=TlsConfig.model_validate(given))
 
 
 @pytest.fixture
@@ -49,7 +50,7 @@ def scrape(server: MetricsServer, certs: Path, certificate: str | None = "actor"
 
 
 def test_nobody_beyond_this_host_may_read_unless_told_otherwise() -> None:
-    assert MetricsConfig().host == "127.0.0.1"
+    assert (MetricsConfig().host, MetricsConfig().encrypted) == ("127.0.0.1", False)
 
 
 def test_an_encrypted_endpoint_is_read_with_the_authority_alone(certs: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from common.errors import AuthenticationError, ConfigError
+from common.errors import AuthenticationError
 from common.wire.trust import Trust
 from crossborder.certificates.authority import make_authority
 from learner.commands.admin_client import AdminClient, AdminTrust
@@ -15,7 +15,6 @@ from learner.commands.fleet_table import FleetView
 from learner.ingest.cordons import Selection
 from learner.loop.server import LearnerServer
 from tests.actor.commands.test_doctor import lines_and_error
-from tests.conftest import MakeConfig
 from tests.security.conftest import Secured, write
 
 
@@ -97,13 +96,10 @@ def test_an_admin_is_no_actor(secured: Secured) -> None:
     assert "token       the learner refused the token" in failed(secured, token_file=secured.path("admin.token"))
 
 
-def test_status_where_actors_have_tokens_and_admins_have_none_is_refused(
-    secured: Secured, make_config: MakeConfig
-) -> None:
-    tls = {"certificate": secured.path("server.pem"), "key": secured.path("server.key")}
-    server = {"tls": tls, "actor_token_file": secured.path("actor.token"), "admin": True}
-    with pytest.raises(ConfigError, match=r"server\.admin_token_file: expected tokens of admins"):
-        make_config(server=server).check()
+def test_where_actors_have_tokens_and_admins_have_none_nobody_is_an_admin(tmp_path: Path) -> None:
+    made = Secured(tmp_path, admin_token_file=None)
+    with made.server, pytest.raises(AuthenticationError, match=r"admins need a token of server\.admin_token_file"):
+        look(made, "actor.token")
 
 
 def test_plaintext_to_a_learner_that_speaks_tls_gets_no_answer(secured: Secured) -> None:

@@ -125,8 +125,8 @@ def add_LearnerServiceServicer_to_server(servicer, server):
 
 
 class AdminServiceStub(object):
-    """For the people who run a learner; actors never call it. It is served if `server.admin` or an admin token is configured;
-    if the learner asks for tokens, a call needs an admin's token.
+    """For the people who run a learner; actors never call it. It is served if the learner has admins' tokens, of which a call
+    needs one; and on loopback without any tokens, to the learner's own user and root.
     """
 
     def __init__(self, channel):
@@ -163,8 +163,8 @@ class AdminServiceStub(object):
 
 
 class AdminServiceServicer(object):
-    """For the people who run a learner; actors never call it. It is served if `server.admin` or an admin token is configured;
-    if the learner asks for tokens, a call needs an admin's token.
+    """For the people who run a learner; actors never call it. It is served if the learner has admins' tokens, of which a call
+    needs one; and on loopback without any tokens, to the learner's own user and root.
     """
 
     def Status(self, request, context):

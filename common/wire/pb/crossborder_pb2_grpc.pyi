@@ -161,8 +161,8 @@ class LearnerServiceServicer(metaclass=_abc_1.ABCMeta):
 def add_LearnerServiceServicer_to_server(servicer: LearnerServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 
 class AdminServiceStub:
-    """For the people who run a learner; actors never call it. It is served if `server.admin` or an admin token is configured;
-    if the learner asks for tokens, a call needs an admin's token.
+    """For the people who run a learner; actors never call it. It is served if the learner has admins' tokens, of which a call
+    needs one; and on loopback without any tokens, to the learner's own user and root.
     """
 
     @_typing.overload
@@ -186,8 +186,8 @@ class AdminServiceStub:
 
 @_typing.type_check_only
 class AdminServiceAsyncStub(AdminServiceStub):
-    """For the people who run a learner; actors never call it. It is served if `server.admin` or an admin token is configured;
-    if the learner asks for tokens, a call needs an admin's token.
+    """For the people who run a learner; actors never call it. It is served if the learner has admins' tokens, of which a call
+    needs one; and on loopback without any tokens, to the learner's own user and root.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -207,8 +207,8 @@ class AdminServiceAsyncStub(AdminServiceStub):
     """Ends cordons and drains of these ids and hosts; `all` ends every one."""
 
 class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
-    """For the people who run a learner; actors never call it. It is served if `server.admin` or an admin token is configured;
-    if the learner asks for tokens, a call needs an admin's token.
+    """For the people who run a learner; actors never call it. It is served if the learner has admins' tokens, of which a call
+    needs one; and on loopback without any tokens, to the learner's own user and root.
     """
 
     @_abc_1.abstractmethod

@@ -53,7 +53,7 @@ def serve() -> Iterator[Serve]:
     servers: list[grpc.Server] = []
 
     def _serve(learner: ScriptedLearner, port: int = 0) -> int:
-        server = grpc.server(ThreadPoolExecutor(2), options=server_options(ServerConfig(max_message_bytes=1 << 20)))
+        server = grpc.server(ThreadPoolExecutor(2), options=server_options(ServerConfig(), 1 << 20))
         pb_grpc.add_LearnerServiceServicer_to_server(learner, server)
         taken = server.add_insecure_port(f"127.0.0.1:{port}")
         server.start()

@@ -223,7 +223,7 @@ def throwing(run_dir: Path, **settings: Any) -> RunConfig:
         },
         "trainer": {"max_opts": 400, "target_score": THROWN_WELL, "eval_interval": 20, "sync_interval": 1},
         "evaluator": {"episodes": 10},
-        "metrics": {"trainer_port": None, "ingest_port": None},
+        "metrics": {"listen": None},
         "server": {"listen": "127.0.0.1:0"},
     }
     return validate(RunConfig, merged(found, settings))

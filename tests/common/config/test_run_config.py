@@ -29,7 +29,7 @@ from common.config.run_config import (
     dump_config,
     load_config,
 )
-from common.config.server_config import MAX_GRPC_SECONDS, ServerConfig
+from common.config.server_config import MAX_GRPC_SECONDS, MESSAGE_BYTES, ServerConfig
 from common.errors import ConfigError, PluginError
 from common.plugins.part_config import PluginConfig
 from common.settings import Settings, validate
@@ -124,6 +124,7 @@ def test_a_missing_value_is_asked_for_by_name() -> None:
             {"trainer": {"max_opts": 1, "target_score": 9.0, "eval_interval": 0}},
             r"trainer\.target_score needs trainer\.eval_interval",
         ),
+        ({"metrics": {"encrypted": True}}, r"metrics\.encrypted needs server\.tls, the certificate and key"),
         ({"push": {"initial_priorities": True}}, r"push\.initial_priorities needs replay\.prioritized"),
         ({"replay": {"prioritized": {"alpha": 1.1}}}, r"replay\.prioritized\.alpha: .*less than or equal to 1, found"),
         ({"replay": {"prioritized": {"beta": 1}}}, r"replay\.prioritized\.beta: unknown key \(did you mean 'beta_0'"),
@@ -156,7 +157,7 @@ def test_values_at_the_limits_of_one_another_are_accepted() -> None:
         ("replay", "samples_per_insert", 0),
         ("push", "flush_seconds", 0),
         ("server", "max_actors", 4097),
-        ("metrics", "trainer_port", 65536),
+        ("metrics", "listen", 9464),
         ("push", "flush_seconds", math.inf),
         ("server", "lost_seconds", 1.0),
         ("server", "lost_seconds", 3e6),
@@ -165,6 +166,12 @@ def test_values_at_the_limits_of_one_another_are_accepted() -> None:
 def test_a_value_out_of_range_is_refused_with_its_place(section: str, key: str, value: float) -> None:
     with pytest.raises(ConfigError, match=rf"^{section}\.{key}: .*, found {value}$"):
         build(**{section: {**MINIMAL.get(section, {}), key: value}})
+
+
+@pytest.mark.parametrize("listen", ["127.0.0.1", "127.0.0.1:65535"])
+def test_metrics_need_an_address_and_a_next_port(listen: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^metrics\.listen: .*expected .*, found '{listen}'$"):
+        build(metrics={"listen": listen})
 
 
 def test_the_largest_limits_fit_the_options_of_grpc() -> None:
@@ -179,8 +186,13 @@ def test_a_setting_that_is_gone_may_be_named_with_its_former_default() -> None:
         "push": {"spool_seconds": None},
         "trainer": {"max_opts": 1, "opt_interval": 1, "keep_checkpoints": 3, "model_deltas": 0},
         "replay": {"staleness": None},
-        "server": {"limits": {"max_calls": None, "max_admin_calls": 16}, "max_rows": 65_536, "clip_nonfinite": {}},
-        "metrics": {"per_actor": None},
+        "server": {
+            "limits": {"max_calls": None, "max_admin_calls": 16},
+            "max_rows": 65_536,
+            "max_message_bytes": 16 << 20,
+            "clip_nonfinite": {},
+        },
+        "metrics": {"per_actor": None, "host": "127.0.0.1", "trainer_port": 0, "ingest_port": 9465, "tls": None},
         "pool": {"power": 1.0, "window": 3},
         "exploration": {"base": 0.05, "alpha": 0.0, "rungs": 1},
         "env": {**MINIMAL["env"], "float64": False},
@@ -195,10 +207,13 @@ def test_a_setting_that_is_gone_may_be_named_with_its_former_default() -> None:
     [
         {"push": {"spool_seconds": 30.0}},
         {"server": {"limits": {"max_calls": 2}}},
+        {"server": {"max_message_bytes": 1 << 20}},
         {"trainer": {"max_opts": 1, "opt_interval": 4}},
         {"replay": {"prioritized": {"beta_final": 0.9}}},
         {"replay": {"staleness": {"half_age": 2000}}},
         {"pool": {"draw": "losses", "power": 2}},
+        {"metrics": {"host": "0.0.0.0"}},
+        {"metrics": {"trainer_port": None}},
     ],
     ids=str,
 )
@@ -259,9 +274,9 @@ def test_actors_that_may_share_an_address_may_share_a_connection() -> None:
 
 
 def test_each_actor_may_let_a_message_wait_but_no_more_than_8_mib_and_two_messages_always_fit() -> None:
-    assert ServerConfig(max_actors=100).waiting_bytes == 100 << 23
-    assert ServerConfig(max_actors=1, max_message_bytes=1 << 16).waiting_bytes == 16 << 16
-    assert ServerConfig(max_actors=1, max_message_bytes=256 << 20).waiting_bytes == 512 << 20
+    assert ServerConfig(max_actors=100).waiting_bytes(MESSAGE_BYTES) == 100 << 23
+    assert ServerConfig(max_actors=1).waiting_bytes(1 << 16) == 16 << 16
+    assert ServerConfig(max_actors=1).waiting_bytes(256 << 20) == 512 << 20
 
 
 def test_a_seed_beyond_those_that_actors_take_is_refused() -> None:
@@ -365,7 +380,7 @@ def test_a_dumped_configuration_is_read_back_the_same(tmp_path: Path) -> None:
             "cores": "0,4-7",
         },
         exploration={"epsilons": [0.4, 0.16, 0.00066]},
-        metrics={"trainer_port": None},
+        metrics={"listen": None},
         overrides={1: {"agent": {"explorer": {"final_step": 5}}}},
     )
     path = tmp_path / "resolved.yaml"
@@ -376,10 +391,10 @@ def test_a_dumped_configuration_is_read_back_the_same(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "ports"),
     [
-        ({}, ("127.0.0.1:50051", "127.0.0.1:0", 9464, 0, 9465, 0)),
-        ({"server": {"listen": "127.0.0.1:50051"}}, ("127.0.0.1:50051", 9464, 0, 9465, 0)),
-        ({"metrics": {"trainer_port": 9464, "ingest_port": None}}, ("127.0.0.1:50051", "127.0.0.1:0", 9464, None)),
-        ({"metrics": {"host": "0.0.0.0"}}, ("127.0.0.1:50051", "127.0.0.1:0", 9464, 9465)),
+        ({}, ("127.0.0.1:50051", "127.0.0.1:0", "127.0.0.1:9464", "127.0.0.1:0")),
+        ({"server": {"listen": "127.0.0.1:50051"}}, ("127.0.0.1:50051", "127.0.0.1:9464", "127.0.0.1:0")),
+        ({"metrics": {"listen": None}}, ("127.0.0.1:50051", "127.0.0.1:0", None)),
+        ({"metrics": {"listen": "0.0.0.0:9464"}}, ("127.0.0.1:50051", "127.0.0.1:0", "0.0.0.0:9464")),
     ],
 )
 def test_only_a_port_that_nobody_has_named_gives_way_also_when_the_run_is_resumed(
@@ -492,9 +507,11 @@ def test_the_check_of_a_run_includes_the_server() -> None:
         build(server={"listen": "0.0.0.0:1"}).check()
 
 
-def test_the_check_of_a_run_includes_the_certificates_of_metrics() -> None:
-    with pytest.raises(ConfigError, match=r"private key no\.key: cannot be read"):
-        build(metrics={"tls": {"certificate": "no.pem", "key": "no.key"}}).check()
+def test_metrics_are_encrypted_by_the_servers_certificate_and_only_where_it_is_asked_for() -> None:
+    tls = {"certificate": "server.pem", "key": "server.key", "client_ca": "ca.pem"}
+    assert build(server={"tls": tls}).metrics_tls is None
+    config = build(server={"tls": tls}, metrics={"encrypted": True})
+    assert config.metrics_tls == config.server.tls
 
 
 def test_a_negative_seed_is_refused() -> None:

@@ -62,6 +62,19 @@ def test_settings_that_would_let_in_somebody_by_mistake_are_refused(
         check(**{**secured, **changes})
 
 
+def test_admins_are_answered_by_their_tokens_or_without_any_tokens_on_loopback(secured: dict[str, Any]) -> None:
+    token = secured["actor_token_file"]
+    assert ServerConfig(**secured, admin_token_file=token).answers_admins
+    assert ServerConfig().answers_admins
+    refused: list[dict[str, Any]] = [secured, {"actor_token_file": token}, {"insecure": True}, {"listen": "0.0.0.0:0"}]
+    assert not any(ServerConfig(**settings).answers_admins for settings in refused)
+
+
+@pytest.mark.parametrize("admin", [False, True])
+def test_a_run_that_says_whether_admins_are_answered_is_read(admin: bool) -> None:
+    assert ServerConfig.model_validate({"admin": admin}) == ServerConfig()
+
+
 def test_admins_tokens_alone_would_lock_actors_out(secured: dict[str, Any]) -> None:
     swapped = {**secured, "admin_token_file": secured["actor_token_file"], "actor_token_file": None}
     with pytest.raises(ConfigError, match=r"server\.actor_token_file: expected tokens of actors beside"):

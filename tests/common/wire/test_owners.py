@@ -90,6 +90,22 @@ def test_a_connection_is_known_by_the_user_who_opened_it(listens: str, connects:
         assert not is_strangers_peer(peer_of(foreign), port + 1), "its connection leads to another port"
 
 
+@needs_root
+def test_a_stranger_is_known_too_if_its_connection_has_an_address_of_this_host_that_is_not_loopback() -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        try:
+            asking.connect(("192.0.2.1", 9))  # Nothing is sent: it shows the address towards other hosts.
+        except OSError:
+            pytest.skip("this host has no address but loopback")
+        here = asking.getsockname()[0]
+    with listening() as port:
+        with as_nobody():
+            foreign = socket.create_connection(("127.0.0.1", port), source_address=(here, 0))
+        with closing(foreign):
+            assert peer_of(foreign).startswith(f"ipv4:{here}:")
+            assert is_strangers_peer(peer_of(foreign), port)
+
+
 def test_a_peer_of_another_host_is_no_user_of_this_one() -> None:
     assert not is_strangers_peer("ipv4:10.0.0.5:50123", 50051)
 

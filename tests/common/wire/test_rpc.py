@@ -41,9 +41,7 @@ class Refusing(pb_grpc.LearnerServiceServicer):
 
 
 def serve(address: str, max_message_bytes: int = 1 << 20) -> tuple[grpc.Server, int]:
-    server = grpc.server(
-        ThreadPoolExecutor(1), options=server_options(ServerConfig(max_message_bytes=max_message_bytes))
-    )
+    server = grpc.server(ThreadPoolExecutor(1), options=server_options(ServerConfig(), max_message_bytes))
     pb_grpc.add_LearnerServiceServicer_to_server(Refusing(), server)  # type: ignore[abstract]
     port = server.add_insecure_port(address)
     server.start()

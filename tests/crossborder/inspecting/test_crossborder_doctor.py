@@ -59,9 +59,9 @@ def test_cores_of_the_trainer_are_counted_and_cores_that_this_host_lacks_are_fou
 def test_a_port_that_is_taken_is_named_and_the_checks_go_on(examine: Callable[..., tuple[int, list[str]]]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        code, lines = examine(f"metrics.trainer_port={port}")
+        code, lines = examine(f"metrics.listen=127.0.0.1:{port}")
     assert (code, failed(lines)) == (5, ["ports"])
-    assert any(f"metrics.trainer_port: 127.0.0.1:{port}: cannot listen there" in line for line in lines)
+    assert any(f"metrics.listen: 127.0.0.1:{port}: cannot listen there" in line for line in lines)
     assert lines[-1].startswith("pass  clock")
 
 

@@ -81,7 +81,7 @@ def test_a_drained_service_hands_over_its_rows_and_a_cordoned_one_may_not_join(
     make_config: MakeConfig, start: Start
 ) -> None:
     port, trainer, push = free_port(), {"max_opts": 10**9}, {"n_buffer": 10_000, "flush_seconds": None}
-    config = make_config(agent=AGENT, trainer=trainer, push=push, server={"admin": True})
+    config = make_config(agent=AGENT, trainer=trainer, push=push)
     with train_in_thread(config, local_actors=0) as (server, _):
         service = serve(start, server.ingest.address, port)
         client = play(start, port, 1)

@@ -12,7 +12,7 @@ from tests.conftest import MakeConfig
 
 def test_the_status_of_a_run_without_actors_is_of_that_run(make_config: MakeConfig) -> None:
     with (
-        LearnerServer(make_config(server={"admin": True}, replay={"samples_per_insert": 2.0})) as server,
+        LearnerServer(make_config(replay={"samples_per_insert": 2.0})) as server,
         closing(AdminClient(server.ingest.address, AdminTrust())) as client,
     ):
         view = client.fetch_status()
@@ -22,7 +22,7 @@ def test_the_status_of_a_run_without_actors_is_of_that_run(make_config: MakeConf
 
 def test_the_replay_ratio_is_set_and_removed_and_the_former_one_returned(make_config: MakeConfig) -> None:
     with (
-        LearnerServer(make_config(server={"admin": True}, replay={"samples_per_insert": 2.0})) as server,
+        LearnerServer(make_config(replay={"samples_per_insert": 2.0})) as server,
         closing(AdminClient(server.ingest.address, AdminTrust())) as client,
     ):
         assert client.set_replay_ratio(None) == 2.0
@@ -38,9 +38,10 @@ def test_a_learner_that_does_not_answer_is_named_by_its_address() -> None:
         client.fetch_status()
 
 
-def test_a_learner_answers_no_admins_unless_it_is_told_to(host: LearnerServer) -> None:
+def test_a_learner_that_serves_all_users_of_its_host_without_tokens_answers_no_admins(make_config: MakeConfig) -> None:
     with (
-        closing(AdminClient(host.ingest.address, AdminTrust())) as client,
-        pytest.raises(RefusedError, match=r"answers no admins; start it with --set server\.admin=true"),
+        LearnerServer(make_config(server={"insecure": True})) as server,
+        closing(AdminClient(server.ingest.address, AdminTrust())) as client,
+        pytest.raises(RefusedError, match=r"answers no admins; start it with tokens of admins"),
     ):
         client.fetch_status()

@@ -31,7 +31,7 @@ HOST = socket.gethostname()
 def test_the_actors_of_a_drained_host_leave_for_good_and_others_come_back_after_uncordon(
     start: Callable[..., Command], make_config: MakeConfig, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with train_in_thread(make_config(**CALM, server={"admin": True}), 0) as (server, _):
+    with train_in_thread(make_config(**CALM), 0) as (server, _):
         address = server.ingest.address
 
         def order(name: str, *words: str) -> str:
@@ -57,7 +57,7 @@ def test_the_actors_of_a_drained_host_leave_for_good_and_others_come_back_after_
 def test_actors_that_do_not_leave_in_time_are_named(
     make_config: MakeConfig, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with LearnerServer(make_config(server={"admin": True, "grace_seconds": 0.1})) as server:
+    with LearnerServer(make_config(server={"grace_seconds": 0.1})) as server:
         client = Client(server)
         client.join()
         talk = Talk(client.stub)
@@ -100,7 +100,7 @@ def test_one_actor_is_counted_as_one() -> None:
 @pytest.fixture
 def held(make_config: MakeConfig) -> Iterator[LearnerServer]:
     """Holds a replay ratio of 2 and answers admins; nobody trains."""
-    with LearnerServer(make_config(server={"admin": True}, replay={"samples_per_insert": 2.0})) as server:
+    with LearnerServer(make_config(replay={"samples_per_insert": 2.0})) as server:
         yield server
 
 

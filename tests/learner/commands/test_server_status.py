@@ -22,7 +22,7 @@ Start = Callable[..., Command]
 @pytest.fixture
 def watched(make_config: MakeConfig) -> Iterator[LearnerServer]:
     """Answers admins."""
-    with LearnerServer(make_config(server={"admin": True, "grace_seconds": 0.1})) as server:
+    with LearnerServer(make_config(server={"grace_seconds": 0.1})) as server:
         yield server
 
 

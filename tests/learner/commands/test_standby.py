@@ -171,14 +171,17 @@ def test_learners_are_forked_with_our_parts_of_the_configuration_and_none_of_the
 def test_a_learner_that_goes_on_keeps_its_ports_if_the_configuration_names_none(
     make_config: MakeConfig, tmp_path: Path
 ) -> None:
-    config = make_config(metrics={"ingest_port": 7})
+    config = make_config(metrics={"listen": "[::1]:0"})
     assert find_ports(config, tmp_path) == [], "it was killed before it listened"
     had = {"learner": "127.0.0.1:5", "trainer_metrics_port": 6, "ingest_metrics_port": 7}
     (tmp_path / "endpoints.json").write_text(json.dumps(had))
-    options = ["--set", 'server.listen="127.0.0.1:5"', "--set", "metrics.trainer_port=6"]
-    assert find_ports(config, tmp_path) == options
-    unnamed = config.model_copy(update={"server": ServerConfig(), "metrics": MetricsConfig(ingest_port=7)})
-    assert find_ports(unnamed, tmp_path) == options, "it had taken free ports"
+    options = ["--set", 'server.listen="127.0.0.1:5"', "--set"]
+    assert find_ports(config, tmp_path) == [*options, 'metrics.listen="[::1]:6"']
+    unnamed = config.model_copy(update={"server": ServerConfig(), "metrics": MetricsConfig()})
+    assert find_ports(unnamed, tmp_path) == [*options, 'metrics.listen="127.0.0.1:6"'], "it had taken free ports"
+    for ingest in (8, None):
+        (tmp_path / "endpoints.json").write_text(json.dumps(had | {"ingest_metrics_port": ingest}))
+        assert find_ports(config, tmp_path) == options[:2], "they are not in a row"
 
 
 @pytest.mark.parametrize("text", ["", "[1, 2, 3]", "{}", '{"learner": "a:1"}'])

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from common.config.run_config import RunConfig
+from common.config.server_config import MESSAGE_BYTES
 from common.data import Schema
 from learner.ingest.core import IngestBoot, IngestCore
 from learner.models.publisher import ModelPublisher
@@ -43,6 +44,7 @@ class LoneCore:
             directory=directory,
             run_id="lone",
             columns=schema.to_json(),
+            message_bytes=MESSAGE_BYTES,
             model_bytes=self.publisher.blob_bytes,
             addresses=("127.0.0.1:0",),
             metrics_ports=(None,),

@@ -21,7 +21,7 @@ from tests.learner.ingest.by_hand import SECONDS, Client, Talk, refusal
 @pytest.fixture
 def client(make_config: MakeConfig) -> Iterator[Client]:
     """Of a learner that answers admins."""
-    with LearnerServer(make_config(server={"admin": True, "grace_seconds": 0.1})) as server:
+    with LearnerServer(make_config(server={"grace_seconds": 0.1})) as server:
         made = Client(server)
         yield made
         made.channel.close()
@@ -33,7 +33,7 @@ def status(client: Client) -> pb.StatusResponse:
 
 def test_status_says_which_actor_evaluates(make_config: MakeConfig) -> None:
     scored = {"evaluator": {"process": "actor"}, "trainer": {"max_opts": 10, "eval_interval": 5}}
-    with LearnerServer(make_config(server={"admin": True}, **scored)) as server:
+    with LearnerServer(make_config(**scored)) as server:
         scores, records = Client(server), Client(server, 78)
         scores.join(evaluates=True)
         records.join()
@@ -159,7 +159,7 @@ def test_a_drained_actor_hears_stop_hands_over_and_leaves_and_none_comes_after_i
 
 
 def test_acknowledgements_of_a_drained_actor_are_not_held_back(make_config: MakeConfig) -> None:
-    server = {"admin": True, "grace_seconds": SECONDS}
+    server = {"grace_seconds": SECONDS}
     with LearnerServer(make_config(server=server, replay={"samples_per_insert": 1.0})) as learner:
         learner.control.sampled = 1  # From its first draw on, the trainer holds actors back; it draws no more.
         client = Client(learner)

@@ -26,7 +26,7 @@ async def health_channel(directory: Path) -> AsyncIterator[grpc.aio.Channel]:
     """A channel to a server on this host that asks for no token."""
     counts = IngestCounts()
     limits, audit = CallLimits(16, counts, may_share_address=False), AuditLog(directory / "audit.jsonl")
-    gate, waiting = Gate({}, open_health=True), WaitingBytes(1 << 30, "the test's bound")
+    gate, waiting = Gate({}), WaitingBytes(1 << 30, "the test's bound")
     admission = Admission(gate, limits, counts, audit, handshake_seconds=SECONDS, waiting=waiting)
     server = grpc.aio.server(interceptors=[admission])
     health_pb2_grpc.add_HealthServicer_to_server(health.aio.HealthServicer(), server)

@@ -8,13 +8,14 @@ import pytest
 from common.errors import RunDirectoryError
 from common.wire.pb import crossborder_pb2 as pb
 from learner.ingest.batch_limits import BatchLimits
+from learner.loop import learner_parts
 from learner.loop.server import LearnerServer
 from tests.conftest import MakeConfig
 from tests.learner.ingest.by_hand import Client, Talk, refusal
 
 
 def test_batches_within_the_former_limits_are_taken_after_a_resume_with_lower_limits(
-    make_config: MakeConfig,
+    make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replay, server_config = {"capacity": 10_000}, {"grace_seconds": 0.1}
     with LearnerServer(make_config(replay=replay, push={"n_buffer": 3000}, server=server_config)) as server:
@@ -23,8 +24,8 @@ def test_batches_within_the_former_limits_are_taken_after_a_resume_with_lower_li
         talk = Talk(client.stub)
         talk.say(client.batch(1))
         talk.cancel()
-    lower = {"grace_seconds": 0.1, "max_message_bytes": 60_000}
-    with LearnerServer(make_config(replay=replay, server=lower), resume=True) as server:
+    monkeypatch.setattr(learner_parts, "MESSAGE_BYTES", 60_000)
+    with LearnerServer(make_config(replay=replay, server=server_config), resume=True) as server:
         client, newcomer = Client(server), Client(server, incarnation=78)
         joined = client.join()
         assert (joined.last_seq, joined.limits.max_rows, joined.limits.max_message_bytes) == (1, 625, 60_000)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from learner.ingest.gate import (
     Role,
     digest_of,
 )
-from learner.ingest.refusals import TokenReplacedError, UnauthenticatedError
+from learner.ingest.refusals import OtherUserError, TokenReplacedError, UnauthenticatedError
 from tests.common.process.test_clocks import Clock
 from tests.security.conftest import write
 
@@ -113,11 +114,19 @@ JOIN, CHECK, STATUS = f"{ACTOR_METHODS}Join", f"{HEALTH_METHODS}Check", "/crossb
 @pytest.fixture
 def gate(known: KnownTokens) -> Gate:
     """Lets in actors with the tokens of the file, and health checks of anyone."""
-    return Gate({Role.ACTOR: known}, open_health=True)
+    return Gate({Role.ACTOR: known})
 
 
 def test_without_tokens_every_call_is_let_in() -> None:
-    assert Gate({}, open_health=False).identify(STATUS, [], PEER) == Caller(STATUS, PEER)
+    assert Gate({}).identify(STATUS, [], PEER) == Caller(STATUS, PEER)
+
+
+def test_without_tokens_an_order_is_refused_if_nothing_tells_whose_it_is() -> None:
+    gate = Gate({})
+    gate.port = 50051
+    asyncio.run(gate.require_own_user(Caller(JOIN, PEER)))
+    with pytest.raises(OtherUserError, match="found one whose user Linux does not tell"):
+        asyncio.run(gate.require_own_user(Caller(STATUS, PEER)))
 
 
 def test_a_caller_has_the_role_and_the_name_of_its_token(gate: Gate) -> None:
@@ -133,7 +142,7 @@ def test_a_call_without_a_token_of_the_right_role_is_refused(gate: Gate, method:
 
 
 def test_a_client_of_an_acting_service_is_no_actor_and_an_actor_is_no_client(gate: Gate, known: KnownTokens) -> None:
-    clients = Gate({Role.CLIENT: known}, open_health=True)
+    clients = Gate({Role.CLIENT: known})
     act = f"{CLIENT_METHODS}Act"
     assert clients.identify(act, [authorization(ALICES)], PEER).role is Role.CLIENT
     for asked, method in ((clients, JOIN), (clients, STATUS), (gate, act)):
@@ -141,10 +150,8 @@ def test_a_client_of_an_acting_service_is_no_actor_and_an_actor_is_no_client(gat
             asked.identify(method, [authorization(ALICES)], PEER)
 
 
-def test_health_checks_need_no_token_where_health_is_open(gate: Gate, known: KnownTokens) -> None:
+def test_health_checks_need_no_token(gate: Gate) -> None:
     assert gate.identify(CHECK, [], PEER).role is Role.ANYONE
-    with pytest.raises(UnauthenticatedError):
-        Gate({Role.ACTOR: known}, open_health=False).identify(CHECK, [], PEER)
 
 
 def test_an_open_call_must_end_when_its_token_is_taken_out_and_come_back_when_it_is_replaced(

@@ -7,7 +7,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from common.config.server_config import ServerConfig, TlsConfig
+from common.config.server_config import MESSAGE_BYTES, ServerConfig, TlsConfig
 from common.errors import ConfigError
 from common.wire.rpc import CLIENT_OPTIONS
 from crossborder.certificates.authority import make_files
@@ -45,8 +45,9 @@ def test_connections_are_twice_the_fleet() -> None:
 
 
 def test_times_and_sizes_are_those_of_the_configuration() -> None:
-    found = options(max_message_bytes=1 << 20, lost_seconds=4.5)
-    assert found["grpc.max_receive_message_length"] == 1 << 20
+    found = options(lost_seconds=4.5)
+    assert found["grpc.max_receive_message_length"] == MESSAGE_BYTES
+    assert dict(server_options(ServerConfig(), 1 << 20))["grpc.max_receive_message_length"] == 1 << 20
     assert found["grpc.max_connection_idle_ms"] == 4_500
     assert found["grpc.server_handshake_timeout_ms"] == 1500
 
@@ -83,9 +84,9 @@ def test_open_descriptors_are_counted(tmp_path: Path) -> None:
 
 def test_connections_leave_descriptors_for_files_and_scrapers(caplog: pytest.LogCaptureFixture) -> None:
     taken, config = count_descriptors() + RESERVED, ServerConfig(max_actors=50)
-    assert dict(server_options(config, taken + 100))[MAX_CONNECTIONS_OPTION] == 100
+    assert dict(server_options(config, descriptors=taken + 100))[MAX_CONNECTIONS_OPTION] == 100
     assert caplog.text == ""
-    assert dict(server_options(config, taken + 40))[MAX_CONNECTIONS_OPTION] == 40
+    assert dict(server_options(config, descriptors=taken + 40))[MAX_CONNECTIONS_OPTION] == 40
     assert "only 40 of 100 connections fit" in caplog.text
 
 

@@ -8,6 +8,7 @@ import grpc
 import pytest
 
 from common.wire.pb import crossborder_pb2 as pb
+from common.wire.pb import crossborder_pb2_grpc as pb_grpc
 from learner.loop.server import LearnerServer
 from learner.shared.actor_table import ActorState
 from tests.conftest import MORE_STEPS, MakeConfig, counting_config, most_memory, wait_for
@@ -134,6 +135,19 @@ def test_another_user_of_the_host_cannot_join_a_learner_without_tokens(client: C
     assert (code, name) == (grpc.StatusCode.PERMISSION_DENIED, "other_user")
     assert "expected a caller of this server's own user or of root, found another user of this host" in message
     assert not client.server.control.joins
+
+
+@needs_root
+def test_another_user_of_the_host_gives_no_orders_to_a_learner_without_tokens(client: Client) -> None:
+    admins = pb_grpc.AdminServiceStub(client.channel)
+    with as_nobody():
+        for ask in (
+            lambda: admins.Status(pb.StatusRequest(), timeout=SECONDS),
+            lambda: admins.Drain(pb.DrainRequest(actors=pb.ActorSelection(all=True)), timeout=SECONDS),
+        ):
+            with pytest.raises(grpc.RpcError) as error:
+                ask()
+            assert refusal(error)[:2] == (grpc.StatusCode.PERMISSION_DENIED, "other_user")
 
 
 def test_a_join_without_a_stream_gives_its_id_back_within_seconds(make_config: MakeConfig) -> None:

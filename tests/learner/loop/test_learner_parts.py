@@ -16,13 +16,14 @@ from common.agents.iql import IQL
 from common.agents.iqn import IQN
 from common.agents.sac import SAC
 from common.agents.td3 import TD3
+from common.config.server_config import MESSAGE_BYTES, MOST_MESSAGE_BYTES
 from common.config.trainer_config import ComputingPrecision
-from common.data import Record
+from common.data import ENVELOPE_BYTES, Column, Record, Schema
 from common.errors import ConfigError, PluginError
 from common.interfaces import Agent, EnvSpec, ReplayBuffer, TrainingState
 from crossborder.testing import ItemMemory
 from learner.loop.in_turns import train_in_turns
-from learner.loop.learner_parts import build_learner_parts, computing_in
+from learner.loop.learner_parts import build_learner_parts, computing_in, message_bytes
 from tests.conftest import MakeConfig
 from tests.parts import CheckingAgent
 
@@ -168,3 +169,19 @@ def test_training_values_that_json_cannot_hold_are_found_before_training(make_co
     agent = {"target": f"{__name__}:Unsavable", "params": {"method": "training_state", "given": given}}
     with pytest.raises(PluginError, match=r"^agent\.training_state: values: expected values that JSON can hold: .*set"):
         build_learner_parts(make_config(agent=agent))
+
+
+@pytest.mark.parametrize(
+    ("row_bytes", "expected"), [(1, MESSAGE_BYTES), (1 << 20, (20 << 20) + ENVELOPE_BYTES), (13 << 20, None)]
+)
+def test_a_message_has_room_for_a_batch_unless_it_would_be_too_large(
+    make_config: MakeConfig, row_bytes: int, expected: int | None
+) -> None:
+    config, schema = make_config(push={"n_buffer": 20}), Schema((Column("picture", "|u1", (row_bytes,)),))
+    if expected is not None:
+        assert message_bytes(config, schema) == expected
+        return
+    found = 20 * row_bytes + ENVELOPE_BYTES
+    problem = f"push.n_buffer: 20 rows of {row_bytes} bytes take messages of up to {found} bytes"
+    with pytest.raises(ConfigError, match=rf"^{problem}, expected at most {MOST_MESSAGE_BYTES}$"):
+        message_bytes(config, schema)

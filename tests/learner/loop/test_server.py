@@ -38,7 +38,7 @@ def test_a_server_is_complete_when_it_is_constructed(make_config: MakeConfig) ->
 def test_a_server_that_cannot_be_constructed_ends_what_it_had_begun(make_config: MakeConfig, tmp_path: Path) -> None:
     missing = {"certificate": str(tmp_path / "missing.pem"), "key": str(tmp_path / "missing.key")}
     with pytest.raises(ConfigError, match=r"missing\.key: cannot be read"):
-        LearnerServer(make_config(metrics={"tls": missing}, server={"grace_seconds": 0.1}))
+        LearnerServer(make_config(metrics={"encrypted": True}, server={"tls": missing, "grace_seconds": 0.1}))
     require_free(tmp_path / "run")
     assert train_async(make_config(trainer={"max_opts": 10}), 1, resume=True).opt_steps == 10
 
@@ -50,9 +50,8 @@ def test_a_port_that_is_taken_is_named_before_a_run_begins_in_the_directory(
     section, name = key.split(".")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        value = address if name == "listen" else taken.getsockname()[1]
         with pytest.raises(AddressError, match=f"^{key}: {address}: cannot listen there: Address already in use; name"):
-            LearnerServer(make_config(**{section: {name: value}}))
+            LearnerServer(make_config(**{section: {name: address}}))
     assert not find_work(tmp_path / "run")
     with LearnerServer(make_config(server={"grace_seconds": 0.1})) as server:
         assert not server.run.dir.is_resumed
@@ -72,7 +71,8 @@ def test_a_learner_takes_free_ports_where_others_have_the_usual_ones(
             told = endpoints(server.run.dir.path)
             assert server.ingest.address == told["learner"] != "127.0.0.1:50051"
             assert not {told["trainer_metrics_port"], told["ingest_metrics_port"]} & {0, 9464, 9465}
-            assert "other programs have the usual ports (127.0.0.1:50051, 9464, 9465)" in caplog.text
+            assert told["ingest_metrics_port"] == told["trainer_metrics_port"] + 1
+            assert "other programs have the usual ports (127.0.0.1:50051, 127.0.0.1:9464)" in caplog.text
             assert f"listening on {told['learner']}, metrics on ports" in caplog.text
             assert "ERROR" not in caplog.text
             assert server.train().opt_steps == 10

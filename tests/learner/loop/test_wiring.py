@@ -118,7 +118,7 @@ def test_a_resume_that_fails_leaves_the_settings_of_the_run_and_one_that_begins_
     file = tmp_path / "run" / "config.yaml"
     before = file.read_text()
     missing = {"certificate": str(tmp_path / "missing.pem"), "key": str(tmp_path / "missing.key")}
-    fails: dict[str, Any] = {"metrics": {"tls": missing}} if start is LearnerServer else {}
+    fails: dict[str, Any] = {"server": {"tls": missing}} if start is LearnerServer else {}
     fails = fails or {"recorders": [recorder(ToldRecorder, credentials="wrong")]}
     with pytest.raises((AssertionError, ConfigError)):
         start(make(name="second", **fails), resume=True)

@@ -50,13 +50,13 @@ def test_variables_that_torchrun_would_not_set_are_refused(changes: dict[str, st
 
 
 def test_a_rank_has_a_directory_ports_and_seeds_of_its_own_and_neither_scores_nor_records() -> None:
-    metrics = {"trainer_port": 9464, "ingest_port": 9465}
+    metrics = {"listen": "0.0.0.0:9464"}
     recorder = {"target": "learner.records.tensorboard:TensorBoardRecorder"}
     config = config_of(server={"listen": "[::1]:50051"}, metrics=metrics, seed=5, recorders=[recorder])
     found = FOURTH.adapt(config)
     assert found.run_dir == Path("runs/one/rank-3")
     assert found.server.listen == "[::1]:50052"
-    assert (found.metrics.trainer_port, found.metrics.ingest_port) == (9466, 9467)
+    assert found.metrics.listen == "0.0.0.0:9466"
     assert found.seed == 3_000_005
     assert not found.trainer.eval_interval
     assert found.trainer.record_interval == config.trainer.record_interval, "its rates are shown too"
@@ -69,9 +69,10 @@ def test_rank_0_keeps_the_configuration_of_the_run() -> None:
 
 
 def test_port_0_stays_and_a_port_that_serves_nothing_too() -> None:
-    found = FOURTH.adapt(config_of(metrics={"trainer_port": None, "ingest_port": 0}))
+    found = FOURTH.adapt(config_of(metrics={"listen": "127.0.0.1:0"}))
     assert found.server.listen == "127.0.0.1:0"
-    assert (found.metrics.trainer_port, found.metrics.ingest_port) == (None, 0)
+    assert found.metrics.listen == "127.0.0.1:0"
+    assert FOURTH.adapt(config_of(metrics={"listen": None})).metrics.listen is None
 
 
 @pytest.mark.parametrize(
@@ -79,12 +80,12 @@ def test_port_0_stays_and_a_port_that_serves_nothing_too() -> None:
     [
         ({"agent": {"params": {"batch_size": 30}}}, "agent.params.batch_size: expected a multiple of .* found 30"),
         (
-            {"server": {"listen": "127.0.0.1:9463"}, "metrics": {"trainer_port": 9464, "ingest_port": 9465}},
-            "expected room for the ports of 2 ranks on this host, found 9463, 9464, 9464",
+            {"server": {"listen": "127.0.0.1:9463"}, "metrics": {"listen": "127.0.0.1:9464"}},
+            "expected room for the ports of 2 ranks on this host, found 9463, 9464, 9464, 9466, 9465, 9467",
         ),
         (
-            {"metrics": {"trainer_port": 9464, "ingest_port": 9464}},
-            "expected room for the ports of 2 ranks on this host, found 9464, 9466, 9464, 9466",
+            {"metrics": {"listen": "127.0.0.1:65533"}},
+            "expected room for the ports of 2 ranks on this host, found 65533, 65535, 65534, 65536",
         ),
         (
             {"replay": {"prioritized": {}, "sources": {"demos": {"dataset": "demos", "share": 0.5}}}},

@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 from prometheus_client.registry import Collector
 
-from common.config.run_config import MetricsConfig
 from common.data import Record
 from common.errors import AddressError
 from learner.loop.server import LearnerServer
@@ -35,7 +34,7 @@ class Two(Collector):
 
 @pytest.fixture
 def server() -> Iterator[MetricsServer]:
-    made = MetricsServer(Two(), MetricsConfig(), 0)
+    made = MetricsServer(Two(), "127.0.0.1", 0)
     yield made
     made.close()
 
@@ -103,7 +102,7 @@ def test_hundreds_of_idle_connections_take_a_few_descriptors_and_threads_and_kee
 
 def test_a_scraper_that_says_nothing_is_closed_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exposition, "SECONDS", 0.1)
-    made = MetricsServer(Two(), MetricsConfig(), 0)
+    made = MetricsServer(Two(), "127.0.0.1", 0)
     with connect(made) as wire:
         assert wire.recv(1) == b""
     made.close()
@@ -116,7 +115,7 @@ class Broken(Collector):
 
 def test_a_scrape_that_fails_is_told_in_the_log_and_the_next_one_is_answered(caplog: pytest.LogCaptureFixture) -> None:
     registered = Two()
-    made = MetricsServer(registered, MetricsConfig(), 0)
+    made = MetricsServer(registered, "127.0.0.1", 0)
     registered.collect = Broken().collect  # type: ignore[method-assign]
     assert say(made, b"GET / HTTP/1.1\r\n\r\n").startswith(b"HTTP/1.0 500")
     del registered.collect
@@ -127,17 +126,17 @@ def test_a_scrape_that_fails_is_told_in_the_log_and_the_next_one_is_answered(cap
 
 
 def test_a_metrics_port_that_is_taken_is_named_and_free_again_after_close() -> None:
-    first = MetricsServer(Two(), MetricsConfig(), 0)
+    first = MetricsServer(Two(), "127.0.0.1", 0)
     with pytest.raises(AddressError, match=f"cannot listen on 127.0.0.1:{first.port}"):
-        MetricsServer(Two(), MetricsConfig(), first.port)
+        MetricsServer(Two(), "127.0.0.1", first.port)
     first.close()
-    again = MetricsServer(Two(), MetricsConfig(), first.port)
+    again = MetricsServer(Two(), "127.0.0.1", first.port)
     assert again.port == first.port
     again.close()
 
 
 def test_no_port_serves_nothing() -> None:
-    server = MetricsServer(Two(), MetricsConfig(), None)
+    server = MetricsServer(Two(), "127.0.0.1", None)
     assert server.port is None
     server.close()
 

@@ -18,7 +18,7 @@ from tests.conftest import MORE_STEPS, MakeConfig, kill, wait_for
 from tests.learner.ingest.by_hand import Client, Talk
 from tests.learner.scrapes import scrape_trainer
 
-ADMIN = {"admin": True, "grace_seconds": 0.1}
+QUICK = {"grace_seconds": 0.1}
 RATIO = {"capacity": 1000, "samples_per_insert": 2.0, "error_buffer": 10.0}
 
 
@@ -71,7 +71,7 @@ def test_before_the_first_draw_of_a_life_the_draws_of_the_one_before_count(tmp_p
 @pytest.fixture
 def server(make_config: MakeConfig) -> Iterator[LearnerServer]:
     """Keeps a ratio and answers admins; nobody trains."""
-    with LearnerServer(make_config(server=ADMIN, replay=RATIO)) as server:
+    with LearnerServer(make_config(server=QUICK, replay=RATIO)) as server:
         yield server
 
 
@@ -118,12 +118,12 @@ def test_a_ratio_that_no_configuration_may_have_is_refused_with_the_reason(
 
 
 def test_it_outlives_ingest_and_a_resumed_run_keeps_it(make_config: MakeConfig) -> None:
-    with LearnerServer(make_config(server=ADMIN, replay=RATIO)) as server:
+    with LearnerServer(make_config(server=QUICK, replay=RATIO)) as server:
         with closing(AdminClient(server.ingest.address, AdminTrust())) as admin:
             admin.set_replay_ratio(8.0)
         kill(server.ingest.pid)
         wait_for(lambda: server.ingest.restarts == 1, "the restart")
         with closing(AdminClient(server.ingest.address, AdminTrust())) as admin:
             assert admin.fetch_status().samples_per_insert == 8.0
-    with LearnerServer(make_config(server=ADMIN, replay=RATIO), resume=True) as server:
+    with LearnerServer(make_config(server=QUICK, replay=RATIO), resume=True) as server:
         assert server.status().samples_per_insert == 8.0

@@ -51,7 +51,7 @@ def opened(way: str, config: RunConfig, origin: Origin) -> LearnerServer | Train
 
 
 def begun(run_dir: Path, seed: int = 9, **changes: Any) -> RunConfig:
-    metrics = {"trainer_port": None, "ingest_port": None}
+    metrics = {"listen": None}
     return changed(cartpole(run_dir, seed=seed), metrics=metrics, **changes)
 
 
@@ -286,7 +286,7 @@ def test_a_run_from_a_saved_agent_acts_by_its_policy_and_so_does_a_later_start(
 
 def test_actors_are_told_to_act_by_the_policy(tmp_path: Path) -> None:
     train_in_turns(pendulum(tmp_path / "earlier"))
-    metrics = {"trainer_port": None, "ingest_port": None}
+    metrics = {"listen": None}
     server = {"listen": "127.0.0.1:0", "grace_seconds": 0.5}
     config = changed(pendulum(tmp_path / "run"), metrics=metrics, server=server)
     with LearnerServer(config, origin=Origin.at(tmp_path / "earlier")) as learner:

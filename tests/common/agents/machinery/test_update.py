@@ -363,7 +363,7 @@ def run_config(run_dir: Path, **more: Any) -> RunConfig:
         "trainer": {"max_opts": 60, "warmup_period": 50, "eval_interval": 30, "record_interval": 20},
         "evaluator": {"episodes": 1},
         "server": {"listen": "127.0.0.1:0", "grace_seconds": 0.5},
-        "metrics": {"trainer_port": 0, "ingest_port": 0},
+        "metrics": {"listen": "127.0.0.1:0"},
     }
     return validate(RunConfig, values | more)
 
