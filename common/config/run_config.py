@@ -75,7 +75,7 @@ class MetricsConfig(Settings):
     listen: str | None = Field(
         "127.0.0.1:9464",
         description="The address on which the trainer serves /metrics, HOST:PORT; ingest serves its own at the next "
-        "port. Port 0 takes two free ports in a row; null: nothing is served.",
+        "port. With port 0 each takes a free port; null: nothing is served.",
     )
     encrypted: bool = Field(
         False,

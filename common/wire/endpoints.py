@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from common.errors import AddressError, ConfigError
-from common.wire.address import MOST_PORT, join_address, split_address
-
-PAIR_TRIES: Final = 100
-"""Of so many free ports, one has a free port after it, unless nearly all ports are taken."""
+from common.wire.address import join_address, split_address
 
 _Place = TypeVar("_Place")
 _Listener = TypeVar("_Listener")
@@ -116,30 +113,6 @@ def require_free_port(key: str, host: str, port: int) -> None:
             f"{key}: {join_address(host, port)}: cannot listen there: {error.strerror}; "
             "name another port, or port 0 for a free one"
         ) from error
-
-
-def find_free_pair(host: str) -> int:
-    """A port that is free now, as is the next one; 0 if none was found, for which each takes any.
-
-    Raises:
-        AddressError: this process cannot listen at ``host``.
-    """
-    for _ in range(PAIR_TRIES):
-        with closing(_listen_anywhere(host)) as first:
-            port: int = first.getsockname()[1]
-            if port < MOST_PORT:
-                with suppress(AddressError):
-                    require_free_port("listen", host, port + 1)
-                    return port
-    return 0
-
-
-def _listen_anywhere(host: str) -> socket.socket:
-    try:
-        family, *_, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
-        return socket.create_server(address[:2], family=family)
-    except OSError as error:
-        raise AddressError(f"{join_address(host, 0)}: cannot listen there: {error.strerror}") from error
 
 
 def _bind(family: int, address: Any) -> None:

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import logging
-from contextlib import suppress
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Final
 
-from common.config.run_config import FREE_PORTS, RunConfig
+from common.config.run_config import RunConfig
 from common.depth import parse_json
-from common.errors import AddressError, ConfigError
+from common.errors import ConfigError
 from common.wire.address import join_address, split_address
-from common.wire.endpoints import find_free_pair, require_free_port
+from common.wire.endpoints import require_free_port
 from learner.storage.rundir import ENDPOINTS, FORMER_ENDPOINTS, RunDir
 
 log = logging.getLogger(__name__)
+ADDRESS: Final = "learner"
+TRAINER: Final = "trainer_metrics_port"
+INGEST: Final = "ingest_metrics_port"
+"""The keys of ``endpoints.json``: the address for actors, and the ports of both /metrics."""
 
 
 class Ports:
-    """Chooses the ports of one life of a learner.
+    """The ports that one life of a learner tries.
 
     A run that goes on first tries the ports of its former life, where actors and Prometheus look for it, unless its
     configuration names others.
@@ -29,8 +34,7 @@ class Ports:
 
     def __init__(self, config: RunConfig, directory: RunDir) -> None:
         self._config, self._directory = config, directory
-        former = _read_ports(directory.path / FORMER_ENDPOINTS) if directory.is_resumed else (0, 0)
-        self._former = dict(zip(FREE_PORTS, former, strict=True))
+        self._former = _read_ports(directory.path / FORMER_ENDPOINTS) if directory.is_resumed else {}
 
     def require_free(self) -> None:
         """Check the ports that the configuration names before a run begins, which would be in the way of the next.
@@ -45,53 +49,51 @@ class Ports:
     @property
     def addresses(self) -> tuple[str, ...]:
         """The addresses for actors, in the order in which they are tried."""
-        return self._find("server.listen")
+        places = [split_address(place) for place in self._config.ports_to_try("server.listen")]
+        host = places[0][0]
+        return tuple(join_address(host, port) for port in self._after_former(ADDRESS, [port for _, port in places]))
 
-    def find_metrics_ports(self) -> tuple[int | None, ...]:
-        """The ports that the trainer's /metrics tries; ingest tries the ports after them. None: nothing is served.
+    @property
+    def trainer_metrics(self) -> tuple[int | None, ...]:
+        """The ports that the trainer's /metrics tries, in this order; None: nothing is served."""
+        return self._find_metrics(TRAINER, 0)
 
-        If the ports may be any, the first is one of a free pair. Should another program take one of the pair before we
-        listen there, 0 comes second.
-        """
-        host = self._config.metrics.host
+    @property
+    def ingest_metrics(self) -> tuple[int | None, ...]:
+        """The same of ingest's /metrics, whose port is the next one."""
+        return self._find_metrics(INGEST, 1)
+
+    def _find_metrics(self, key: str, offset: int) -> tuple[int | None, ...]:
         if self._config.metrics.listen is None:
             return (None,)
-        ports = [split_address(address)[1] for address in self._find("metrics.listen")]
-        if ports[-1]:  # The configuration names the port.
-            return tuple(ports)
-        for port in filter(None, ports):
-            with suppress(AddressError):
-                for each in (port, port + 1):
-                    require_free_port("metrics.listen", host, each)
-                return (port, 0)
-        return (find_free_pair(host), 0)
+        ports = [split_address(place)[1] for place in self._config.ports_to_try("metrics.listen")]
+        return self._after_former(key, [port and port + offset for port in ports])
+
+    def _after_former(self, key: str, ports: list[int]) -> tuple[int, ...]:
+        """The ports that the configuration allows, after the one of the former life if the last of them may be any."""
+        former = self._former.get(key, 0)
+        return (former, *ports) if former and not ports[-1] else tuple(ports)
 
     def write(self, address: str, trainer: int | None, ingest: int | None) -> None:
-        """Write ``endpoints.json``: the address for actors, and the ports of the trainer's and of ingest's /metrics."""
-        found = (address, join_address(self._config.metrics.host, trainer or 0))
-        tried = [places[0] for key in FREE_PORTS if len(places := self._find(key)) > 1]
-        if taken := [place for place in tried if place not in found]:
+        """Write ``endpoints.json``: the address for actors, and the ports of both /metrics."""
+        found = (split_address(address)[1], trainer, ingest)
+        usual = (split_address(self.addresses[0])[1], self.trainer_metrics[0], self.ingest_metrics[0])
+        taken = [str(port) for port, now in zip(usual, found, strict=True) if port and port != now]
+        if taken:
             log.warning("other programs have the usual ports (%s): free ones take their place", ", ".join(taken))
         run_dir = self._directory.path
         log.info("listening on %s, metrics on ports %s and %s; run directory %s", address, trainer, ingest, run_dir)
-        endpoints = {"learner": address, "trainer_metrics_port": trainer, "ingest_metrics_port": ingest}
-        self._directory.write_json(ENDPOINTS, endpoints)
-
-    def _find(self, key: str) -> tuple[str, ...]:
-        """The addresses that a setting allows, in the order in which they are tried; none if nothing is served."""
-        places = tuple(place for place in self._config.ports_to_try(key) if place is not None)
-        if not places or split_address(places[-1])[1] or not self._former[key]:
-            return places
-        return (join_address(split_address(places[0])[0], self._former[key]), *places)
+        self._directory.write_json(ENDPOINTS, {ADDRESS: address, TRAINER: trainer, INGEST: ingest})
 
 
-def _read_ports(path: Path) -> tuple[int, int]:
-    """The ports for actors and of the trainer's /metrics in such a file; 0 where it names none."""
+def _read_ports(path: Path) -> Mapping[str, int]:
+    """The ports that such a file names, by key."""
     try:
         found = parse_json(path.read_text())
-        return split_address(found["learner"])[1], int(found["trainer_metrics_port"] or 0)
+        port = split_address(found[ADDRESS])[1]
+        return {ADDRESS: port, **{key: int(found[key]) for key in (TRAINER, INGEST) if found[key] is not None}}
     except FileNotFoundError:
         pass  # The former life was killed before it listened.
     except (OSError, ValueError, LookupError, TypeError, AttributeError, ConfigError) as error:
         log.warning("%s: %s; the learner listens where its configuration says", path, error)
-    return 0, 0
+    return {}

@@ -133,7 +133,6 @@ class LearnerServer(Opened):
             # 5. The first model, ingest, /metrics and endpoints.json. Parts end in the reverse order of these lines.
             self.learner.start()
             ending_local_actors = stack.enter_context(ExitStack())  # After ingest, which takes their last rows.
-            self._metrics_ports = self._ports.find_metrics_ports()
             self.ingest = self._start_ingest()
             stack.push(self._end_ingest)
             self.intake = self._make_intake()
@@ -249,7 +248,7 @@ class LearnerServer(Opened):
             "message_bytes": message_bytes(config, run.parts.schema),
             "model_bytes": self.publisher.blob_bytes,
             "addresses": self._ports.addresses,
-            "metrics_ports": [port and port + 1 for port in self._metrics_ports],
+            "metrics_ports": self._ports.ingest_metrics,
             "rank": self.place.rank,
             "n_ranks": self.place.n_ranks,
         }
@@ -276,7 +275,7 @@ class LearnerServer(Opened):
             mirror=self.mirrored,
         )
         serve = partial(MetricsServer, collector, self.config.metrics.host, tls=self.config.metrics_tls)
-        metrics = listen_at_first(self._metrics_ports, serve)
+        metrics = listen_at_first(self._ports.trainer_metrics, serve)
         stack.callback(metrics.close)
         return metrics
 

@@ -15,10 +15,9 @@ from pathlib import Path
 import pytest
 
 from common.errors import AuthenticationError, DivergedError
-from common.wire.endpoints import find_free_pair
 from common.wire.pb import crossborder_pb2 as pb
 from learner.loop.server import LearnerServer
-from tests.conftest import Command, MakeConfig, endpoints, kill, merged, wait_for
+from tests.conftest import Command, MakeConfig, endpoints, free_port, kill, merged, wait_for
 from tests.dashboards.stack import needs, on_call
 from tests.dashboards.test_alerts import NAMES, reach
 from tests.disks import mounted
@@ -142,7 +141,7 @@ def test_a_run_that_diverges_and_is_started_again(start: Start, write_config: Wr
     run_dir, ill = tmp_path / "run", tmp_path / "ill"
     agent = {"target": "tests.parts:DivergingAgent", "params": {"ill": str(ill)}}
     trainer = {"checkpoint_seconds": 0.1, "record_interval": 10}
-    metrics = {"listen": f"127.0.0.1:{find_free_pair('127.0.0.1')}"}
+    metrics = {"listen": f"127.0.0.1:{free_port(2)}"}
     config = write_config(**merged(CALM, {"agent": agent, "trainer": trainer, "metrics": metrics}))
     server = start("learner-server", "--config", str(config), "--local-actors", "1")
     wait_for((run_dir / "endpoints.json").exists, "the learner is up")

@@ -7,8 +7,8 @@ from typing import Any
 import grpc
 import pytest
 
-from common.errors import AddressError, ConfigError
-from common.wire.endpoints import Endpoint, find_endpoints, find_free_pair, hold_port, split_addresses
+from common.errors import ConfigError
+from common.wire.endpoints import Endpoint, find_endpoints, hold_port, split_addresses
 from tests.conftest import PATIENCE
 
 HOSTS = {"ranks": ["10.0.0.1", "10.0.0.2"], "one": ["10.0.0.3", "fd00::3"], "sixes": ["fd00::1", "fd00::2"]}
@@ -87,15 +87,3 @@ def test_a_server_listens_on_a_port_that_is_held_and_nobody_gets_it_while_it_is_
 def test_a_port_on_which_another_program_listens_cannot_be_held() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other, pytest.raises(OSError, match="Address already in use"):
         hold_port(other.getsockname()[1])
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost"])
-def test_a_free_pair_is_two_ports_in_a_row(host: str) -> None:
-    port = find_free_pair(host)
-    for each in (port, port + 1):
-        socket.create_server((host, each), family=socket.getaddrinfo(host, each)[0][0]).close()
-
-
-def test_a_free_pair_needs_an_address_of_this_host() -> None:
-    with pytest.raises(AddressError, match=r"192\.0\.2\.77:0: cannot listen there"):
-        find_free_pair("192.0.2.77")

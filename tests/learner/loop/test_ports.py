@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 import logging
-import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from common.config.run_config import MetricsConfig, RunConfig, load_config
+from common.config.run_config import MetricsConfig, load_config
 from common.config.server_config import ServerConfig
 from learner.loop.ports import Ports
 from learner.loop.server import LearnerServer
 from learner.storage.rundir import FORMER_ENDPOINTS, RunDir
-from tests.conftest import MakeConfig, free_port
+from tests.conftest import MakeConfig
 from tests.learner.storage.test_rundir import begin
 
 
@@ -29,21 +28,18 @@ def resumed(path: Path, former: str | dict[str, Any] | None) -> RunDir:
     return RunDir(path, resume=True)
 
 
-def had(learner: int, trainer: int | None) -> dict[str, Any]:
-    return {"learner": f"10.0.0.1:{learner}", "trainer_metrics_port": trainer, "ingest_metrics_port": None}
-
-
-def with_settings(config: RunConfig, **sections: Any) -> RunConfig:
-    return config.model_copy(update=sections)
+def had(learner: int, trainer: int | None, ingest: int | None) -> dict[str, Any]:
+    return {"learner": f"10.0.0.1:{learner}", "trainer_metrics_port": trainer, "ingest_metrics_port": ingest}
 
 
 def test_a_run_that_goes_on_first_tries_the_ports_that_it_had(make_config: MakeConfig, tmp_path: Path) -> None:
-    port = free_port(2)
-    config, directory = make_config(), resumed(tmp_path / "run", had(port, port))
-    assert Ports(config, directory).addresses == (f"127.0.0.1:{port}", "127.0.0.1:0")
-    assert Ports(config, directory).find_metrics_ports() == (port, 0)
-    usual = with_settings(config, server=ServerConfig(), metrics=MetricsConfig())
-    assert Ports(usual, directory).addresses == (f"127.0.0.1:{port}", "127.0.0.1:50051", "127.0.0.1:0")
+    config, directory = make_config(), resumed(tmp_path / "run", had(5, 6, 8))
+    ports = Ports(config, directory)
+    assert ports.addresses == ("127.0.0.1:5", "127.0.0.1:0")
+    assert (ports.trainer_metrics, ports.ingest_metrics) == ((6, 0), (8, 0))
+    usual = Ports(config.model_copy(update={"server": ServerConfig(), "metrics": MetricsConfig()}), directory)
+    assert usual.addresses == ("127.0.0.1:5", "127.0.0.1:50051", "127.0.0.1:0")
+    assert (usual.trainer_metrics, usual.ingest_metrics) == ((6, 9464, 0), (8, 9465, 0))
     directory.close()
 
 
@@ -51,31 +47,21 @@ def test_ports_that_the_configuration_names_come_before_those_that_the_run_had(
     make_config: MakeConfig, tmp_path: Path
 ) -> None:
     named = {"listen": "127.0.0.1:7"}
-    config = make_config(server=named, metrics=named)
-    directory = resumed(tmp_path / "run", had(5, 5))
-    ports = Ports(config, directory)
-    assert (ports.addresses, ports.find_metrics_ports()) == (("127.0.0.1:7",), (7,))
-    directory.close()
-
-
-def test_metrics_move_if_another_program_has_one_of_their_former_ports(make_config: MakeConfig, tmp_path: Path) -> None:
-    port = free_port(2)
-    directory = resumed(tmp_path / "run", had(5, port))
-    with socket.create_server(("127.0.0.1", port + 1)):
-        first, second = Ports(make_config(), directory).find_metrics_ports()
-    assert (first != port, second) == (True, 0)
-    nowhere = with_settings(make_config(), metrics=MetricsConfig(listen=None))
-    assert Ports(nowhere, directory).find_metrics_ports() == (None,)
+    directory = resumed(tmp_path / "run", had(5, 5, 5))
+    ports = Ports(make_config(server=named, metrics=named), directory)
+    assert (ports.addresses, ports.trainer_metrics, ports.ingest_metrics) == (("127.0.0.1:7",), (7,), (8,))
+    nowhere = Ports(make_config(metrics={"listen": None}), directory)
+    assert (nowhere.trainer_metrics, nowhere.ingest_metrics) == ((None,), (None,))
     directory.close()
 
 
 def test_the_log_names_former_ports_that_another_program_has(
     make_config: MakeConfig, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    directory = resumed(tmp_path / "run", had(5, 6))
-    Ports(make_config(), directory).write("127.0.0.1:8", 6, 7)
-    assert "other programs have the usual ports (127.0.0.1:5): free ones take their place" in caplog.text
-    assert json.loads((tmp_path / "run" / "endpoints.json").read_text())["learner"] == "127.0.0.1:8"
+    directory = resumed(tmp_path / "run", had(5, 6, 7))
+    Ports(make_config(), directory).write("127.0.0.1:9", 6, 8)
+    assert "other programs have the usual ports (5, 7): free ones take their place" in caplog.text
+    assert json.loads((tmp_path / "run" / "endpoints.json").read_text()) == {**had(5, 6, 8), "learner": "127.0.0.1:9"}
     directory.close()
 
 
@@ -93,7 +79,7 @@ def test_a_life_that_was_killed_before_it_listened_leaves_the_ports_of_the_life_
     make_config: MakeConfig, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
-    resumed(tmp_path / "run", had(5, 6)).close()
+    resumed(tmp_path / "run", had(5, None, None)).close()
     again = RunDir(tmp_path / "run", resume=True)
     assert Ports(make_config(), again).addresses == ("127.0.0.1:5", "127.0.0.1:0")
     again.close()

@@ -71,8 +71,7 @@ def test_a_learner_takes_free_ports_where_others_have_the_usual_ones(
             told = endpoints(server.run.dir.path)
             assert server.ingest.address == told["learner"] != "127.0.0.1:50051"
             assert not {told["trainer_metrics_port"], told["ingest_metrics_port"]} & {0, 9464, 9465}
-            assert told["ingest_metrics_port"] == told["trainer_metrics_port"] + 1
-            assert "other programs have the usual ports (127.0.0.1:50051, 127.0.0.1:9464)" in caplog.text
+            assert "other programs have the usual ports (50051, 9464, 9465): free ones take their place" in caplog.text
             assert f"listening on {told['learner']}, metrics on ports" in caplog.text
             assert "ERROR" not in caplog.text
             assert server.train().opt_steps == 10
