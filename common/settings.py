@@ -11,6 +11,7 @@ from pydantic import (
     AfterValidator,
     BaseModel,
     ConfigDict,
+    Field,
     ModelWrapValidatorHandler,
     ValidationError,
     model_validator,
@@ -21,6 +22,7 @@ from common.hints import nearest
 from common.home import expand_home
 
 _WORDS: Final = {
+    "Input is not a valid path for <class 'pathlib.Path'>": "expected a path",
     "a valid tuple": "a list",
     "a valid list": "a list",
     "a valid dictionary": "keys and values",
@@ -35,6 +37,9 @@ _WORDS: Final = {
 SettingsT = TypeVar("SettingsT", bound="Settings")
 HomePath = Annotated[Path, AfterValidator(expand_home)]
 """A path of a configuration, in which ``~`` is the home of the user whose process reads it."""
+MAX_SECONDS: Final = 100_000_000
+"""Three years: Python's timers take no number of seconds, however large."""
+Seconds = Annotated[float, Field(gt=0, le=MAX_SECONDS)]
 PathElsewhere = Annotated[Path, "``~`` is kept"]
 """A path on another host, whose command replaces ``~`` when it gets the path as an option."""
 

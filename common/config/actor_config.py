@@ -6,13 +6,13 @@ import math
 import re
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, Self, TypedDict
 
-from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, PositiveInt, model_validator
 
 from common.depth import ANY_NUMBER, parse_json
 from common.errors import ConfigError
 from common.plugins.part_config import EnvConfig, PluginConfig
 from common.plugins.shipped import write_out
-from common.settings import Settings, unknown_before, validate
+from common.settings import Seconds, Settings, unknown_before, validate
 
 if TYPE_CHECKING:  # Ingest reads configurations, and never imports gymnasium.
     from common.lanes.building import Env
@@ -75,7 +75,7 @@ class PushConfig(Settings):
     n_buffer: Annotated[int, Field(ge=1, le=MAX_BATCH_ROWS)] = Field(
         100, description="The number of rows in one batch (n_buffer in border)."
     )
-    flush_seconds: PositiveFloat | None = Field(
+    flush_seconds: Seconds | None = Field(
         0.5,
         description="Seconds after which a batch that is not full is sent, with the next row. null sends only full "
         "batches.",

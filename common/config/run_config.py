@@ -13,11 +13,11 @@ from common.config.actor_config import EVALUATOR_OPTIONAL, ActorConfig, Evaluato
 from common.config.nested import assign, overlay, read_yaml, to_yaml
 from common.config.pool_config import PoolConfig, has_pool
 from common.config.replay_config import DISCOUNT, ReplayConfig, Unit, discount_of
-from common.config.server_config import ServerConfig, TlsConfig
+from common.config.server_config import HostPort, ServerConfig, TlsConfig
 from common.config.trainer_config import TrainerConfig
 from common.errors import ConfigError
 from common.plugins.part_config import AgentArguments, PluginConfig
-from common.settings import HomePath, Settings, validate
+from common.settings import HomePath, Seconds, Settings, validate
 from common.wire.address import MOST_PORT, split_address
 
 RECORDER_OPTIONAL: Final = frozenset({"identity", "config"})
@@ -72,7 +72,7 @@ class MetricsConfig(Settings):
         "tls": "write metrics.encrypted: true, which takes the files of server.tls",
     }
 
-    listen: str | None = Field(
+    listen: HostPort | None = Field(
         "127.0.0.1:9464",
         description="The address on which the trainer serves /metrics, HOST:PORT; ingest serves its own at the next "
         "port. With port 0 each takes a free port; null: nothing is served.",
@@ -86,11 +86,7 @@ class MetricsConfig(Settings):
     @field_validator("listen")
     @classmethod
     def _has_a_next_port(cls, listen: str | None) -> str | None:
-        try:
-            is_last = listen is not None and split_address(listen)[1] == MOST_PORT
-        except ConfigError as error:
-            raise ValueError(str(error)) from None
-        if is_last:
+        if listen is not None and split_address(listen)[1] == MOST_PORT:
             raise ValueError(f"expected a port below {MOST_PORT}, since ingest takes the next one, found '{listen}'")
         return listen
 
@@ -105,11 +101,10 @@ class StorageConfig(Settings):
 
     mirror: str | None = Field(
         None,
-        pattern=r"^[a-z][a-z0-9+.-]*://.+",
         description="The place to which `learner-server` copies the run while it trains, such as s3://bucket/run, "
         "gs://bucket/run or file:///mnt/share/run; one place for each run. null: nothing leaves the host.",
     )
-    mirror_seconds: Annotated[float, Field(ge=0.1)] = Field(
+    mirror_seconds: Annotated[Seconds, Field(ge=0.1)] = Field(
         5.0,
         description="Seconds between two states of the mirror. If the host vanishes, about as many seconds of rows are "
         "lost.",
@@ -119,6 +114,13 @@ class StorageConfig(Settings):
         description="When actors may forget their rows. disk: when the rows are in the replay on the learner's host; "
         "mirrored: when they are in the mirror too, so that a host that vanishes loses no acknowledged row.",
     )
+
+    @field_validator("mirror")
+    @classmethod
+    def _is_url(cls, mirror: str | None) -> str | None:
+        if mirror is not None and not re.match(r"[a-z][a-z0-9+.-]*://.", mirror):
+            raise ValueError(f"expected a URL, such as s3://bucket/run or file:///mnt/share/run, found '{mirror}'")
+        return mirror
 
     @model_validator(mode="after")
     def _has_mirror(self) -> StorageConfig:

@@ -6,10 +6,10 @@ import math
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal, get_args
 
-from pydantic import BeforeValidator, Field, PositiveFloat, PositiveInt
+from pydantic import AfterValidator, BeforeValidator, Field, PositiveInt
 
 from common.errors import ConfigError
-from common.settings import HomePath, Settings
+from common.settings import HomePath, Seconds, Settings
 from common.wire.address import is_loopback, split_address
 from common.wire.tls import read_authorities, read_pair
 from common.wire.tokens import ACTOR_VARIABLE, ADMIN_VARIABLE, TokenSource
@@ -71,6 +71,17 @@ class TlsConfig(Settings):
             read_authorities(self.client_ca)
 
 
+def _require_address(text: str) -> str:
+    try:
+        split_address(text)
+    except ConfigError as error:
+        raise ValueError(str(error).removeprefix("address: ")) from None
+    return text
+
+
+HostPort = Annotated[str, AfterValidator(_require_address)]
+
+
 class ServerConfig(Settings):
     """The gRPC server on the learner host."""
 
@@ -105,7 +116,7 @@ class ServerConfig(Settings):
         "max_message_bytes": "remove it: messages have room for a batch of push.n_buffer rows",
     }
 
-    listen: str = Field(
+    listen: HostPort = Field(
         "127.0.0.1:50051",
         description="The address on which the learner listens for actors, HOST:PORT; port 0 takes a free port. If "
         "nobody has named an address, and another program has the default one, the learner takes a free port.",
@@ -161,14 +172,14 @@ class ServerConfig(Settings):
         description="Seconds of silence after which the learner closes an actor's stream, and seconds of absence "
         "after which the actor counts as lost; the actor's id is then free again.",
     )
-    hung_seconds: Annotated[float, Field(ge=1)] | None = Field(
+    hung_seconds: Annotated[Seconds, Field(ge=1)] | None = Field(
         60.0,
         description="Seconds without a sign of life after which the learner kills and restarts its ingest or "
         "evaluator process, and after which training fails if one of several ranks does not answer the others. If the "
         "trainer hangs for this time, ingest logs it. It must be more than the longest opt step, checkpoint or step of "
         "an evaluation takes. null: the learner watches no process, and ranks wait for a day.",
     )
-    grace_seconds: PositiveFloat = Field(
+    grace_seconds: Seconds = Field(
         5.0, description="Seconds that actors have at the end of the run to hand over their last items."
     )
 

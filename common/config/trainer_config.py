@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import AliasChoices, Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import AliasChoices, Field, PositiveInt, model_validator
 
 from common.cores import Cores
-from common.settings import Settings
+from common.settings import Seconds, Settings
 
 Interval = Annotated[int | None, Field(ge=0)]
 Precision = Literal["float32", "bfloat16"]
@@ -35,7 +35,7 @@ class TrainerConfig(Settings):
         description="The number of opt steps after which training ends.",
         validation_alias=AliasChoices("max_opts", "max_train_steps"),
     )
-    max_seconds: PositiveFloat | None = Field(
+    max_seconds: Seconds | None = Field(
         None, description="The seconds after which training ends at the latest; null: no limit."
     )
     max_env_steps: PositiveInt | None = Field(
@@ -60,7 +60,7 @@ class TrainerConfig(Settings):
         description="The number of opt steps after which the agent is saved again, each time to a new directory "
         "{opt_steps}/.",
     )
-    checkpoint_seconds: PositiveFloat | None = Field(
+    checkpoint_seconds: Seconds | None = Field(
         60.0,
         description="Seconds between two checkpoints, from which --resume goes on. null writes a checkpoint only "
         "when training ends.",
@@ -68,7 +68,7 @@ class TrainerConfig(Settings):
     sync_interval: Interval = Field(
         100, description="The number of opt steps after which the newest model is published to the actors."
     )
-    starvation_seconds: PositiveFloat | None = Field(
+    starvation_seconds: Seconds | None = Field(
         None,
         description="Seconds that the trainer waits for rows from actors. If none arrives in this time, training "
         "fails; null waits without limit.",

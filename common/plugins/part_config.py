@@ -9,7 +9,7 @@ from collections.abc import Mapping, Set
 from typing import Annotated, Any, ClassVar, Final, TypedDict
 
 import numpy as np
-from pydantic import Field, NonNegativeInt, PositiveFloat, field_validator, model_validator
+from pydantic import Field, NonNegativeInt, field_validator, model_validator
 
 from common.errors import ConfigError, PluginError
 from common.hints import nearest
@@ -17,7 +17,7 @@ from common.home import naming_missing_home
 from common.interfaces import EnvSpec
 from common.plugins import part_loading
 from common.plugins.part_loading import keeping_globals
-from common.settings import Settings, validate
+from common.settings import Seconds, Settings, validate
 
 MAX_STACK: Final = 16
 """The most frames in one observation."""
@@ -200,7 +200,7 @@ class EnvConfig(PluginConfig):
         "action, the name of a method of the environment, or a function as module:attr, which is called with the "
         "environment.",
     )
-    max_model_age_seconds: PositiveFloat | None = Field(
+    max_model_age_seconds: Seconds | None = Field(
         None,
         description="Seconds that an actor acts on while the learner does not confirm that its model is current. "
         "Afterwards it makes a safe stop and waits. It needs rate_hz. null: the actor goes on with the model that it "
@@ -217,7 +217,7 @@ class EnvConfig(PluginConfig):
         description="The number of times per minute that an actor builds its environment again after it has raised "
         "an exception. At the next exception, the actor ends with it.",
     )
-    timeout_seconds: PositiveFloat | None = Field(
+    timeout_seconds: Seconds | None = Field(
         60.0,
         description="Seconds that one step or reset of the environment may take. An actor whose environment hangs "
         "for longer ends and is started again; null sets no limit.",

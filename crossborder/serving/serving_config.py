@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import Field, PositiveInt
 
-from common.config.server_config import LEAST_MESSAGE_BYTES, MOST_MESSAGE_BYTES, ServerConfig, TlsConfig
+from common.config.server_config import LEAST_MESSAGE_BYTES, MOST_MESSAGE_BYTES, HostPort, ServerConfig, TlsConfig
 from common.errors import ConfigError
-from common.settings import HomePath, Settings
+from common.settings import HomePath, Seconds, Settings
 from common.wire.address import is_loopback, split_address
 from common.wire.tokens import CLIENT_VARIABLE, TokenSource
 
@@ -16,11 +16,11 @@ from common.wire.tokens import CLIENT_VARIABLE, TokenSource
 class ServingConfig(Settings):
     """An acting service."""
 
-    listen: str = Field(
+    listen: HostPort = Field(
         "127.0.0.1:50060",
         description="The address on which the service listens for clients, HOST:PORT; port 0 takes a free port.",
     )
-    websocket: str | None = Field(
+    websocket: HostPort | None = Field(
         None,
         description="The address on which the service listens for clients that speak WebSocket, HOST:PORT. null: "
         "nowhere.",
@@ -41,7 +41,7 @@ class ServingConfig(Settings):
         description="The file of the clients' tokens: on each line `NAME TOKEN`, or a token alone. null: the file "
         "that CROSSBORDER_CLIENT_TOKEN_FILE names, or the token in CROSSBORDER_CLIENT_TOKEN, if either is set.",
     )
-    metrics: str | None = Field(
+    metrics: HostPort | None = Field(
         None,
         description="The address on which the service offers /metrics to Prometheus, /healthz to load balancers, and "
         "at / a page for people on its host, HOST:PORT. null: nowhere.",
@@ -78,9 +78,7 @@ class ServingConfig(Settings):
     resume_seconds: Annotated[float, Field(ge=0, le=86400)] = Field(
         60.0, description="Seconds for which the service keeps the session of a broken connection."
     )
-    silence_seconds: PositiveFloat = Field(
-        600.0, description="Seconds of silence after which the service ends a session."
-    )
+    silence_seconds: Seconds = Field(600.0, description="Seconds of silence after which the service ends a session.")
 
     def check(self) -> None:
         """Check that nobody on another host is let in by mistake, and that certificates and tokens can be read.
@@ -89,8 +87,6 @@ class ServingConfig(Settings):
             ConfigError: settings contradict each other, or a file cannot be read.
         """
         doors = {"listen": self.listen, **({"websocket": self.websocket} if self.websocket is not None else {})}
-        if self.metrics is not None:
-            split_address(self.metrics)
         tokens = self.tokens()
         if tokens is not None:
             tokens.read()

@@ -43,7 +43,11 @@ WRONG: dict[str, tuple[dict[str, Any], int, str]] = {
         r"CartPoll",
     ),
     "an unencrypted public address": ({"server": {"listen": "0.0.0.0:0"}}, 2, r"--insecure"),
-    "a port that is none": ({"server": {"listen": "localhost"}}, 2, r"expected HOST:PORT or .*, found 'localhost'"),
+    "a port that is none": (
+        {"server": {"listen": "localhost"}},
+        2,
+        r"server\.listen: expected HOST:PORT .*'localhost'",
+    ),
     "a key that is gone": (
         {"server": {"limits": {"max_calls": 2}}},
         2,

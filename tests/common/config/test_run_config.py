@@ -220,6 +220,23 @@ def test_a_setting_that_is_gone_is_an_unknown_key_with_another_value(gone: dict[
 
 
 @pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"metrics": {"listen": "here"}}, "metrics.listen: expected HOST:PORT or [IPv6]:PORT, found 'here'"),
+        ({"storage": {"mirror": "/mnt/x"}}, "storage.mirror: expected a URL, such as s3://bucket/run or file:///"),
+        ({"run_dir": 3}, "run_dir: expected a path, found 3"),
+        (
+            {"env": {"target": "a:b", "timeout_seconds": 1e11}},
+            "env.timeout_seconds: expected a number less than or equal to 100000000, found 100000000000.0",
+        ),
+    ],
+)
+def test_a_value_of_a_wrong_form_is_named_in_plain_words(changes: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConfigError, match="^" + re.escape(problem)):
+        build(**changes)
+
+
+@pytest.mark.parametrize(
     ("gone", "problem"),
     [
         (
