@@ -28,12 +28,14 @@ _HEADER: Final = struct.Struct("=IHHII")
 """nlmsghdr: size, kind, flags, number, port."""
 _REQUEST: Final = struct.Struct("=BBBBI2s2s44x")
 """inet_diag_req_v2: family, protocol, extensions, padding, states, and the ports; their addresses are left out."""
-_FOUND: Final = struct.Struct("=B3x2s2s16s16x12x12xI4x")
-"""inet_diag_msg: family, the ports and the source address, and the uid."""
+_FOUND: Final = struct.Struct("=B3x2s2s16s16x12x12xII")
+"""inet_diag_msg: family, the ports and the source address, the uid and the inode."""
 _LISTENS: Final = 10
 """TCP_LISTEN."""
 _LOOPBACK: Final = ("127.0.0.1", "::1")
 _ROOT: Final = 0
+_CLOSED: Final = -1
+"""The uid of a socket that its process has closed: Linux shows it as root's. Whoever waits for an answer has not."""
 
 
 class _Socket(NamedTuple):
@@ -136,8 +138,9 @@ def _receive(netlink: socket.socket) -> Iterator[bytes]:
 
 
 def _parse_found(body: bytes) -> _Socket:
-    family, _, _, source, uid = _FOUND.unpack_from(body)
-    return _Socket(_unmap(ipaddress.ip_address(source if family == socket.AF_INET6 else source[:4])), uid)
+    family, _, _, source, uid, inode = _FOUND.unpack_from(body)
+    host = _unmap(ipaddress.ip_address(source if family == socket.AF_INET6 else source[:4]))
+    return _Socket(host, uid if inode else _CLOSED)
 
 
 def _read_tables(port: int, remote_port: int) -> Iterator[_Socket]:
@@ -148,10 +151,10 @@ def _read_tables(port: int, remote_port: int) -> Iterator[_Socket]:
         except OSError:  # A kernel without IPv6, or not Linux: nothing is known of such sockets.
             continue
         for line in lines:
-            _, local, remote, _, _, _, _, uid, *_ = line.split()
+            _, local, remote, _, _, _, _, uid, _, inode, *_ = line.split()
             host, _, its_port = local.partition(":")
             if int(its_port, 16) == port and int(remote.partition(":")[2], 16) == remote_port:
-                yield _Socket(_parse_host(host), int(uid))
+                yield _Socket(_parse_host(host), int(uid) if int(inode) else _CLOSED)
 
 
 def _parse_host(text: str) -> Address:

@@ -7,7 +7,8 @@ from contextlib import closing, contextmanager
 import pytest
 
 from common.wire import owners
-from common.wire.owners import find_listeners, is_own_host, is_strangers_peer
+from common.wire.owners import find_listeners, find_peer_owners, is_own_host, is_strangers_peer
+from tests.conftest import wait_for
 from tests.users import NOBODY, as_nobody, needs_root
 
 
@@ -104,6 +105,23 @@ def test_a_stranger_is_known_too_if_its_connection_has_an_address_of_this_host_t
         with closing(foreign):
             assert peer_of(foreign).startswith(f"ipv4:{here}:")
             assert is_strangers_peer(peer_of(foreign), port)
+
+
+@needs_root
+def test_a_stranger_that_has_closed_its_connection_does_not_pass_for_root() -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as server:
+        port = server.getsockname()[1]
+        with as_nobody():
+            foreign = socket.create_connection(("127.0.0.1", port))
+        accepted, _ = server.accept()
+        peer = peer_of(foreign)
+        foreign.sendall(b"an order")
+        foreign.close()
+        with closing(accepted):
+            while accepted.recv(1024):
+                pass
+            wait_for(lambda: find_peer_owners(peer, port) != {NOBODY}, "Linux has given up the closed socket's user")
+            assert is_strangers_peer(peer, port)
 
 
 def test_a_peer_of_another_host_is_no_user_of_this_one() -> None:

@@ -51,5 +51,6 @@ def test_without_onnx_it_names_what_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, "onnx", None)
     monkeypatch.delitem(sys.modules, "crossborder.policies.export", raising=False)
+    save_own_parts(tmp_path)
     assert policy_export.main(["--run", str(tmp_path), "--output", str(tmp_path / "policy.onnx")]) == 3
     assert "pip install 'crossborder[export]'" in capsys.readouterr().err
