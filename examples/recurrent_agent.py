@@ -39,7 +39,7 @@ class LstmDqn(cb.NetworkAgent):
     ) -> None:
         torch.manual_seed(seed)
         (n_inputs,), n_actions = self.require_box(spec).shape, int(spec.action_space.n)  # type: ignore[attr-defined]
-        self.device, self.rung = torch.device(device), epsilon
+        self.device, self.epsilon = torch.device(device), epsilon
         self.rng, self.lane_random = np.random.default_rng(seed), cb.LaneRandom(seed)
         self.gamma = discount_factor
         self.qnet, self.qnet_tgt = (QLstm(n_inputs, n_actions).to(device) for _ in range(2))
@@ -60,7 +60,7 @@ class LstmDqn(cb.NetworkAgent):
         self.memory.write(after, lanes, is_train=self.is_train)
         values = outputs[:, 0].numpy(force=True)  # [n, A]
         rng = self.rng if lanes is None else self.lane_random.of(lanes)
-        return self.explorer.choose(values, self.opt_steps, self.rung, rng) if self.is_train else values.argmax(1)
+        return self.explorer.choose(values, self.opt_steps, self.epsilon, rng) if self.is_train else values.argmax(1)
 
     def extra_columns(self) -> Sequence[cb.Column]:
         return [cb.Column.of("state", np.float32, (2, WIDTH))]

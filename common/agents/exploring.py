@@ -35,15 +35,15 @@ class EpsilonGreedy(Settings):
         10_000, description="The number of opt steps in which epsilon falls from start to the actor's own epsilon."
     )
 
-    def at(self, opt_steps: int, rung: float) -> float:
-        """Epsilon after ``opt_steps`` for an actor on ``rung``."""
+    def at(self, opt_steps: int, own: float) -> float:
+        """Epsilon after ``opt_steps`` for an actor whose own epsilon is ``own``."""
         if opt_steps >= self.final_step:
-            return rung
-        return self.start + (rung - self.start) * opt_steps / self.final_step
+            return own
+        return self.start + (own - self.start) * opt_steps / self.final_step
 
-    def choose(self, values: Array, opt_steps: int, rung: float, rng: Random) -> Array:
+    def choose(self, values: Array, opt_steps: int, own: float, rng: Random) -> Array:
         """Actions ``[n]`` for values ``[n, A]``."""
-        return choose_mostly_best(values, self.at(opt_steps, rung), rng)
+        return choose_mostly_best(values, self.at(opt_steps, own), rng)
 
 
 class Softmax(Settings):
@@ -62,7 +62,7 @@ class Softmax(Settings):
         self,
         values: Array,
         opt_steps: int,  # noqa: ARG002 - there is no schedule
-        rung: float,  # noqa: ARG002 - and no ladder
+        own: float,  # noqa: ARG002 - nor an epsilon
         rng: Random,
     ) -> Array:
         """Actions ``[n]`` for values ``[n, A]``, drawn as the maximum of values and Gumbel noise."""
@@ -82,7 +82,7 @@ class Greedy(Settings):
         self,
         values: Array,
         opt_steps: int,  # noqa: ARG002 - there is no schedule
-        rung: float,  # noqa: ARG002 - and no ladder
+        own: float,  # noqa: ARG002 - nor an epsilon
         rng: Random,  # noqa: ARG002 - and no chance
     ) -> Array:
         """Actions ``[n]`` for values ``[n, A]``."""

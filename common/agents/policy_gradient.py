@@ -51,7 +51,7 @@ class PolicyGradientConfig(OneNetworkConfig, GaussianConfig):
         0.5, description="The weight of the baseline's loss; the policy's loss has the weight 1."
     )
     entropy_cost: NonNegativeFloat = Field(0.01, description="The weight of the policy's entropy, which is rewarded.")
-    max_grad_norm: GradNormLimit
+    max_grad_norm: GradNormLimit = None
 
 
 class PolicyGradientAgent(ConfiguredAgent):

@@ -184,6 +184,12 @@ class RunConfig(ActorConfig):
                 f"trainer.warmup_period ({self.trainer.warmup_period}) is above replay.capacity "
                 f"({self.replay.capacity}): training would never start"
             )
+        named = [place for key, *place in self.places_to_listen() if place[1] and len(self.ports_to_try(key)) == 1]
+        if any(named.count(place) > 1 for place in named):
+            raise ValueError(
+                "metrics.listen: expected two ports in a row without that of server.listen, found "
+                f"{self.metrics.listen} beside {self.server.listen}"
+            )
         if self.metrics.encrypted and self.server.tls is None:
             raise ValueError("metrics.encrypted needs server.tls, the certificate and key that encrypt /metrics too")
         # Scores need an environment, here or at an actor.
@@ -242,14 +248,16 @@ class RunConfig(ActorConfig):
         """The certificates of both endpoints of the metrics; None if they are not encrypted."""
         return self.server.tls if self.metrics.encrypted else None
 
-    def ports_to_try(self, key: str) -> tuple[Any, ...]:
-        """The values of a setting in ``FREE_PORTS`` in the order in which the learner tries them.
+    def ports_to_try(self, key: str) -> tuple[str, ...]:
+        """The addresses of a setting in ``FREE_PORTS`` in the order in which the learner tries them; none for null.
 
         A free port comes second if nobody has named the port.
         """
         section, _, name = key.partition(".")
         settings = getattr(self, section)
         value = getattr(settings, name)
+        if value is None:
+            return ()
         return (value,) if name in settings.model_fields_set else (value, FREE_PORTS[key])
 
     def places_to_listen(self) -> list[tuple[str, str, int]]:

@@ -35,7 +35,7 @@ def build_learner_parts(config: RunConfig, *, epsilon: float = 0.0, n_envs: int 
     require_device(config.trainer.device)
     parts = build_parts(config, seed=config.seed, epsilon=epsilon, device=config.trainer.device, n_envs=n_envs)
     check_tensors(parts.agent)
-    message_bytes(config, parts.schema)
+    message_bytes(config, parts.schema)  # It refuses rows that are too large.
     _check_unusual_values(config, parts.schema)
     _check_intervened(config, parts.schema)
     return parts

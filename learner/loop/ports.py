@@ -10,7 +10,7 @@ from typing import Final
 from common.config.run_config import RunConfig
 from common.depth import parse_json
 from common.errors import ConfigError
-from common.wire.address import join_address, split_address
+from common.wire.address import MOST_PORT, join_address, split_address
 from common.wire.endpoints import require_free_port
 from learner.storage.rundir import ENDPOINTS, FORMER_ENDPOINTS, RunDir
 
@@ -30,20 +30,16 @@ class Ports:
     Args:
         config: of the run.
         directory: of the run.
+
+    Raises:
+        AddressError: another program has a port that the configuration names.
     """
 
     def __init__(self, config: RunConfig, directory: RunDir) -> None:
         self._config, self._directory = config, directory
         self._former = _read_ports(directory.path / FORMER_ENDPOINTS) if directory.is_resumed else {}
-
-    def require_free(self) -> None:
-        """Check the ports that the configuration names before a run begins, which would be in the way of the next.
-
-        Raises:
-            AddressError: another program has one of them.
-        """
-        for key, host, port in self._config.places_to_listen():
-            if len(self._config.ports_to_try(key)) == 1:
+        for key, host, port in config.places_to_listen():  # A run that begins would be in the way of the next start.
+            if len(config.ports_to_try(key)) == 1:
                 require_free_port(key, host, port)
 
     @property
@@ -64,15 +60,15 @@ class Ports:
         return self._find_metrics(INGEST, 1)
 
     def _find_metrics(self, key: str, offset: int) -> tuple[int | None, ...]:
-        if self._config.metrics.listen is None:
-            return (None,)
         ports = [split_address(place)[1] for place in self._config.ports_to_try("metrics.listen")]
+        if not ports:
+            return (None,)
         return self._after_former(key, [port and port + offset for port in ports])
 
     def _after_former(self, key: str, ports: list[int]) -> tuple[int, ...]:
         """The ports that the configuration allows, after the one of the former life if the last of them may be any."""
         former = self._former.get(key, 0)
-        return (former, *ports) if former and not ports[-1] else tuple(ports)
+        return tuple(dict.fromkeys([former, *ports] if former and not ports[-1] else ports))
 
     def write(self, address: str, trainer: int | None, ingest: int | None) -> None:
         """Write ``endpoints.json``: the address for actors, and the ports of both /metrics."""
@@ -90,8 +86,10 @@ def _read_ports(path: Path) -> Mapping[str, int]:
     """The ports that such a file names, by key."""
     try:
         found = parse_json(path.read_text())
-        port = split_address(found[ADDRESS])[1]
-        return {ADDRESS: port, **{key: int(found[key]) for key in (TRAINER, INGEST) if found[key] is not None}}
+        ports = {ADDRESS: split_address(found[ADDRESS])[1], TRAINER: found[TRAINER], INGEST: found[INGEST]}
+        if any(port not in range(MOST_PORT + 1) for port in ports.values() if port is not None):
+            raise ValueError(f"expected ports, found {found!r:.80}")
+        return {key: port for key, port in ports.items() if port is not None}
     except FileNotFoundError:
         pass  # The former life was killed before it listened.
     except (OSError, ValueError, LookupError, TypeError, AttributeError, ConfigError) as error:

@@ -113,7 +113,6 @@ class LearnerServer(Opened):
             group = self._open_group(stack, when_met)
             directory, earlier, beginning = open_rank(config, stack, group, resume=resume, origin=origin)
             self._ports = Ports(config, directory)
-            self._ports.require_free()
             self._mirror = self._open_mirror(directory, stack)
             # 2. The agent, the schema of its rows and the replay.
             self.run = run = stack.enter_context(Run(config, directory, earlier, origin=origin, place=self.place))

@@ -28,7 +28,7 @@ from learner.storage.run_lock import RunLock
 
 log = logging.getLogger(__name__)
 ENDPOINTS: Final = "endpoints.json"
-"""The file that says where the learner of a run listens, while it does."""
+"""The file that says where the newest life of a run listens, or listened."""
 FORMER_ENDPOINTS: Final = "endpoints-before.json"
 """The same of the run's former life."""
 _SHARED: Final = (

@@ -19,11 +19,11 @@ VALUES = np.array([[1.0, 3.0, 2.0, -50.0]], np.float32)
 
 
 def shares(
-    explorer: EpsilonGreedy | Softmax | Greedy, values: Array = VALUES, rung: float = 0.0, opt_steps: int = 0
+    explorer: EpsilonGreedy | Softmax | Greedy, values: Array = VALUES, own: float = 0.0, opt_steps: int = 0
 ) -> Array:
     """How often each of the actions is chosen."""
     n = 20_000
-    actions = explorer.choose(values.repeat(n, axis=0), opt_steps, rung, np.random.default_rng(0))
+    actions = explorer.choose(values.repeat(n, axis=0), opt_steps, own, np.random.default_rng(0))
     return np.bincount(actions, minlength=values.shape[1]) / n
 
 
@@ -45,12 +45,12 @@ STEPS = [(0, 1.0), (25, 0.8), (50, 0.6), (99, 0.208), (100, 0.2), (999, 0.2)]
 
 
 @pytest.mark.parametrize(("opt_steps", "epsilon"), STEPS)
-def test_epsilon_falls_linearly_to_the_actors_own_rung_and_stays(opt_steps: int, epsilon: float) -> None:
-    assert EpsilonGreedy(start=1.0, final_step=100).at(opt_steps, rung=0.2) == pytest.approx(epsilon)
+def test_epsilon_falls_linearly_to_the_actors_own_value_and_stays(opt_steps: int, epsilon: float) -> None:
+    assert EpsilonGreedy(start=1.0, final_step=100).at(opt_steps, own=0.2) == pytest.approx(epsilon)
 
 
-def test_without_a_schedule_an_actor_begins_on_its_rung() -> None:
-    assert EpsilonGreedy(start=1.0, final_step=0).at(0, rung=0.2) == 0.2
+def test_without_a_schedule_an_actor_begins_at_its_own_epsilon() -> None:
+    assert EpsilonGreedy(start=1.0, final_step=0).at(0, own=0.2) == 0.2
 
 
 @given(UNIT, UNIT, st.integers(0, 50), st.integers(0, 60))
@@ -67,11 +67,11 @@ def test_epsilon_always_lies_between_both_ends_and_moves_one_way(
 @pytest.mark.parametrize("epsilon", [0.0, 0.4, 1.0])
 def test_the_best_action_is_taken_but_with_probability_epsilon_a_random_one(epsilon: float) -> None:
     expected = np.full(4, epsilon / 4) + np.array([0, 1 - epsilon, 0, 0])
-    np.testing.assert_allclose(shares(EpsilonGreedy(final_step=0), rung=epsilon), expected, atol=0.015)
+    np.testing.assert_allclose(shares(EpsilonGreedy(final_step=0), own=epsilon), expected, atol=0.015)
 
 
 def test_epsilon_is_that_of_the_opt_steps() -> None:
-    found = shares(EpsilonGreedy(start=1.0, final_step=10), opt_steps=5, rung=0.0)
+    found = shares(EpsilonGreedy(start=1.0, final_step=10), opt_steps=5, own=0.0)
     np.testing.assert_allclose(found, [0.125, 0.625, 0.125, 0.125], atol=0.015)
 
 
@@ -113,7 +113,7 @@ def test_an_explorer_by_itself_draws_the_number_that_it_draws_among_others() -> 
 def test_some_lanes_explore_with_the_same_shares(explorer: EpsilonGreedy | Softmax | Greedy) -> None:
     lanes = np.arange(20_000)
     actions = explorer.choose(VALUES.repeat(len(lanes), axis=0), 0, 0.4, LaneRandom(0).of(lanes))
-    expected = shares(explorer, rung=0.4)
+    expected = shares(explorer, own=0.4)
     np.testing.assert_allclose(np.bincount(actions, minlength=4) / len(lanes), expected, atol=0.015)
 
 
@@ -129,8 +129,8 @@ def test_a_lane_explores_the_same_alone_and_beside_others(explorer: EpsilonGreed
 # Greedy, and evaluations.
 
 
-def test_the_greedy_explorer_takes_the_best_action_on_every_rung() -> None:
-    assert shares(Greedy(), rung=1.0).tolist() == [0, 1, 0, 0]
+def test_the_greedy_explorer_takes_the_best_action_at_every_epsilon() -> None:
+    assert shares(Greedy(), own=1.0).tolist() == [0, 1, 0, 0]
 
 
 def test_an_evaluation_takes_random_actions_with_probability_epsilon() -> None:

@@ -130,7 +130,7 @@ def test_exploration_has_the_noise_asked_for_around_the_policy(std: float) -> No
     assert actions.std() == pytest.approx(std, rel=0.03)
 
 
-def test_the_rung_of_the_ladder_changes_nothing() -> None:
+def test_the_actors_epsilon_changes_nothing() -> None:
     agents = [TD3(SPEC, seed=0, epsilon=epsilon) for epsilon in (0.0, 1.0)]
     for agent in agents:
         agent.train()

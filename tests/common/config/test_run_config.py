@@ -417,7 +417,7 @@ def test_a_dumped_configuration_is_read_back_the_same(tmp_path: Path) -> None:
     [
         ({}, ("127.0.0.1:50051", "127.0.0.1:0", "127.0.0.1:9464", "127.0.0.1:0")),
         ({"server": {"listen": "127.0.0.1:50051"}}, ("127.0.0.1:50051", "127.0.0.1:9464", "127.0.0.1:0")),
-        ({"metrics": {"listen": None}}, ("127.0.0.1:50051", "127.0.0.1:0", None)),
+        ({"metrics": {"listen": None}}, ("127.0.0.1:50051", "127.0.0.1:0")),
         ({"metrics": {"listen": "0.0.0.0:9464"}}, ("127.0.0.1:50051", "127.0.0.1:0", "0.0.0.0:9464")),
     ],
 )
@@ -553,3 +553,10 @@ def test_acknowledgements_can_wait_only_for_a_mirror_that_there_is() -> None:
 def test_a_mirror_is_named_by_a_url(place: str) -> None:
     with pytest.raises(ValidationError, match="mirror"):
         StorageConfig(mirror=place)
+
+
+def test_the_port_for_actors_is_none_of_the_two_of_the_metrics() -> None:
+    for port in (6, 7):
+        with pytest.raises(ConfigError, match=r"metrics\.listen: expected two ports in a row without that of server"):
+            build(server={"listen": f"127.0.0.1:{port}"}, metrics={"listen": "127.0.0.1:6"})
+    build(server={"listen": "127.0.0.1:0"}, metrics={"listen": "127.0.0.1:0"})

@@ -14,7 +14,7 @@ from common.config.server_config import ServerConfig
 from learner.loop.ports import Ports
 from learner.loop.server import LearnerServer
 from learner.storage.rundir import FORMER_ENDPOINTS, RunDir
-from tests.conftest import MakeConfig
+from tests.conftest import MakeConfig, free_port
 from tests.learner.storage.test_rundir import begin
 
 
@@ -46,10 +46,11 @@ def test_a_run_that_goes_on_first_tries_the_ports_that_it_had(make_config: MakeC
 def test_ports_that_the_configuration_names_come_before_those_that_the_run_had(
     make_config: MakeConfig, tmp_path: Path
 ) -> None:
-    named = {"listen": "127.0.0.1:7"}
+    port = free_port(3)
+    address, metrics = f"127.0.0.1:{port}", f"127.0.0.1:{port + 1}"
     directory = resumed(tmp_path / "run", had(5, 5, 5))
-    ports = Ports(make_config(server=named, metrics=named), directory)
-    assert (ports.addresses, ports.trainer_metrics, ports.ingest_metrics) == (("127.0.0.1:7",), (7,), (8,))
+    ports = Ports(make_config(server={"listen": address}, metrics={"listen": metrics}), directory)
+    assert (ports.addresses, ports.trainer_metrics, ports.ingest_metrics) == ((address,), (port + 1,), (port + 2,))
     nowhere = Ports(make_config(metrics={"listen": None}), directory)
     assert (nowhere.trainer_metrics, nowhere.ingest_metrics) == ((None,), (None,))
     directory.close()
@@ -65,7 +66,17 @@ def test_the_log_names_former_ports_that_another_program_has(
     directory.close()
 
 
-@pytest.mark.parametrize("text", ["", "[1, 2, 3]", "{}", '{"learner": "a", "trainer_metrics_port": 1}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[1, 2, 3]",
+        "{}",
+        '{"learner": "a", "trainer_metrics_port": 1, "ingest_metrics_port": 2}',
+        '{"learner": "a:1", "trainer_metrics_port": 99999, "ingest_metrics_port": 2}',
+        '{"learner": "a:1", "trainer_metrics_port": -3, "ingest_metrics_port": Infinity}',
+    ],
+)
 def test_a_run_whose_list_of_ports_is_damaged_goes_on_at_those_of_its_configuration(
     text: str, make_config: MakeConfig, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
