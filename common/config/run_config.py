@@ -184,7 +184,7 @@ class RunConfig(ActorConfig):
                 f"trainer.warmup_period ({self.trainer.warmup_period}) is above replay.capacity "
                 f"({self.replay.capacity}): training would never start"
             )
-        named = [place for key, *place in self.places_to_listen() if place[1] and len(self.ports_to_try(key)) == 1]
+        named = [place for key, *place in self.places_to_listen() if place[1] and self.is_named(key)]
         if any(named.count(place) > 1 for place in named):
             raise ValueError(
                 "metrics.listen: expected two ports in a row without that of server.listen, found "
@@ -254,11 +254,15 @@ class RunConfig(ActorConfig):
         A free port comes second if nobody has named the port.
         """
         section, _, name = key.partition(".")
-        settings = getattr(self, section)
-        value = getattr(settings, name)
+        value = getattr(getattr(self, section), name)
         if value is None:
             return ()
-        return (value,) if name in settings.model_fields_set else (value, FREE_PORTS[key])
+        return (value,) if self.is_named(key) else (value, FREE_PORTS[key])
+
+    def is_named(self, key: str) -> bool:
+        """Whether somebody has given this setting of ``FREE_PORTS`` a value."""
+        section, _, name = key.partition(".")
+        return name in getattr(self, section).model_fields_set
 
     def places_to_listen(self) -> list[tuple[str, str, int]]:
         """Setting, host and port of each place at which the learner listens; both metrics have one setting."""

@@ -153,7 +153,7 @@ class Host:
                 require_free_port(key, host, port)
                 found.append(f"{key} {port} is free" if port else f"{key} takes any")
             except AddressError:
-                if len(self._config.ports_to_try(key)) == 1:
+                if self._config.is_named(key):
                     raise
                 found.append(f"{key} {port} is taken: the learner takes free ports")
         return ", ".join(found)

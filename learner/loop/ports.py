@@ -39,7 +39,7 @@ class Ports:
         self._config, self._directory = config, directory
         self._former = _read_ports(directory.path / FORMER_ENDPOINTS) if directory.is_resumed else {}
         for key, host, port in config.places_to_listen():  # A run that begins would be in the way of the next start.
-            if len(config.ports_to_try(key)) == 1:
+            if config.is_named(key):
                 require_free_port(key, host, port)
 
     @property

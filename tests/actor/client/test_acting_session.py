@@ -196,6 +196,17 @@ def test_steps_without_an_answer_are_sent_again_and_count_once() -> None:
         session.close(None, PATIENCE)
 
 
+def stop_later(when: threading.Event, stopped: threading.Event, session: ActingSession) -> None:
+    """Tell a session to stop from another thread, once ``when`` is set."""
+
+    def stop() -> None:
+        when.wait(PATIENCE)
+        stopped.set()
+        session.wake()
+
+    threading.Thread(target=stop).start()
+
+
 def test_whoever_is_woken_while_it_waits_is_told_to_stop() -> None:
     waits = threading.Event()
 
@@ -212,18 +223,13 @@ def test_whoever_is_woken_while_it_waits_is_told_to_stop() -> None:
         session.open(1)
         session.ask(step())
 
-        def stop() -> None:
-            waits.wait(PATIENCE)
-            stopped.set()
-            session.wake()
-
-        threading.Thread(target=stop).start()
+        stop_later(waits, stopped, session)
         with pytest.raises(StoppingError, match="told to stop while waiting for an action"):
             session.answer()
         session.close(None, PATIENCE)
 
 
-def test_whoever_is_woken_while_a_session_opens_is_told_to_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_session_that_opens_ends_at_once_when_it_is_told_to_stop(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(acting_session, "ANSWER_SECONDS", 1e6)
     opens, ends, stopped = threading.Event(), threading.Event(), threading.Event()
 
@@ -235,13 +241,7 @@ def test_whoever_is_woken_while_a_session_opens_is_told_to_stop(monkeypatch: pyt
 
     with odd(answers) as address:
         session = ActingSession(address, ServiceTrust(), PATIENCE, stopped)
-
-        def stop() -> None:
-            opens.wait(PATIENCE)
-            stopped.set()
-            session.wake()
-
-        threading.Thread(target=stop).start()
+        stop_later(opens, stopped, session)
         with pytest.raises(StoppingError, match="told to stop"):
             session.open(1)
         ends.set()
