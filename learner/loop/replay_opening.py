@@ -82,13 +82,13 @@ def build_buffer(
     own = _build_own(memory, config, newest_model)
     if not config.replay.sources or datasets is None:
         return own
-    sources, n = [], len(config.replay.sources)
+    sources, n = dict[str, Source](), len(config.replay.sources)
     for i, (name, source) in enumerate(config.replay.sources.items(), config.seed + 1):
         dataset = _build_shipped(datasets[name], config, i) if source.dataset is not None else None
         of_people = None
         if source.interventions:
             of_people = _build_shipped(memory, config, i + n, newest_model, interventions=True)
-        sources.append(Source(source.share, dataset, of_people))
+        sources[name] = Source(source.share, dataset, of_people)
     return MixedReplay(own, sources, config.seed)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -36,16 +36,17 @@ class Source:
     interventions: SharedReplay | None = None
 
     @property
-    def replays(self) -> tuple[SharedReplay, ...]:
+    def replays(self) -> dict[str, SharedReplay]:
         """Its replays: that of the dataset, and that of the interventions."""
-        return tuple(replay for replay in (self.dataset, self.interventions) if replay is not None)
+        named = {"dataset": self.dataset, "interventions": self.interventions}
+        return {name: replay for name, replay in named.items() if replay is not None}
 
     def split(self, size: int, rng: np.random.Generator) -> list[int]:
         """How many of ``size`` draws come from each of its replays, in proportion to their rows.
 
         Their sum is ``size``, or 0 if no replay has any rows.
         """
-        rows = np.array([len(replay) for replay in self.replays])
+        rows = np.array([len(replay) for replay in self.replays.values()])
         if np.count_nonzero(rows) < 2:
             return [size if n else 0 for n in rows]
         edges = np.floor(np.cumsum(rows[:-1]) * (size / rows.sum()) + rng.random()).astype(np.int64)
@@ -61,19 +62,22 @@ class MixedReplay(ReplayBuffer):
 
     Args:
         own: draws from the rows of the actors.
-        sources: all other replays; they draw the same columns.
+        sources: all other replays, by name; they draw the same columns.
         seed: of the rounding.
     """
 
-    def __init__(self, own: SharedReplay, sources: Sequence[Source], seed: int) -> None:
-        self.parts = (own, *(replay for source in sources for replay in source.replays))
+    def __init__(self, own: SharedReplay, sources: Mapping[str, Source], seed: int) -> None:
+        self._sources = tuple(sources.values())
+        others = {f"{name}.{kind}": part for name, each in sources.items() for kind, part in each.replays.items()}
+        self._names = ["actors", *others]
+        self.parts = (own, *others.values())
         """All replays, in the order in which a batch has their draws."""
-        self.numbers = np.array([0, *(i for i, source in enumerate(sources, 1) for _ in source.replays)], np.uint8)
+        numbers = [i for i, source in enumerate(self._sources, 1) for _ in source.replays]
+        self.numbers = np.array([0, *numbers], np.uint8)
         """The source of each of the replays."""
-        interventions = {id(source.interventions) for source in sources}
+        interventions = {id(source.interventions) for source in self._sources}
         self._of_actors = [i for i, part in enumerate(self.parts) if i == 0 or id(part) in interventions]
-        self._sources = sources
-        self._edges = 1.0 - np.cumsum([0.0, *(source.share for source in sources[::-1])])[:0:-1]
+        self._edges = 1.0 - np.cumsum([0.0, *(source.share for source in self._sources[::-1])])[:0:-1]
         self._rng = np.random.default_rng(seed)
         self._counts = [0] * len(self.parts)
 
@@ -175,7 +179,7 @@ class MixedReplay(ReplayBuffer):
         """The state on which later draws depend, except the rows."""
         states = [part.state() for part in self.parts]
         arrays = {f"{i}:{name}": array for i, state in enumerate(states) for name, array in state.arrays.items()}
-        values = [dict(state.values) for state in states]
+        values = {name: dict(state.values) for name, state in zip(self._names, states, strict=True)}
         return Snapshot({"sources": values, "rng": self._rng.bit_generator.state}, arrays)
 
     def restore(self, state: Snapshot) -> None:
@@ -184,14 +188,14 @@ class MixedReplay(ReplayBuffer):
         Raises:
             CheckpointError: it is the state of another kind of buffer, or of a buffer with other sources.
         """
-        values = state.values.get("sources", [state.values])  # Without sources, it is the state of a single replay.
-        if len(values) != len(self.parts):
+        values = state.values.get("sources", {"actors": state.values})  # Else it is the state of a single replay.
+        if list(values) != self._names:
             raise CheckpointError(
-                f"replay.sources: expected the states of {len(self.parts) - 1} replays, found {len(values) - 1}; a "
-                "resumed run keeps its sources"
+                f"replay.sources: expected the states of {self._names}, found those of {list(values)}; a resumed run "
+                "keeps its sources and their order"
             )
         self._rng.bit_generator.state = state.values["rng"]
-        for i, part in enumerate(self.parts):
+        for i, (name, part) in enumerate(zip(self._names, self.parts, strict=True)):
             begin = f"{i}:"
-            arrays = {name.removeprefix(begin): a for name, a in state.arrays.items() if name.startswith(begin)}
-            part.restore(Snapshot(values[i], arrays))
+            arrays = {each.removeprefix(begin): a for each, a in state.arrays.items() if each.startswith(begin)}
+            part.restore(Snapshot(values[name], arrays))

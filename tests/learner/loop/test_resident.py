@@ -81,7 +81,7 @@ def test_a_mixed_replay_on_a_device_gives_the_batches_of_a_plain_mixed_replay(tm
 
     def build() -> MixedReplay:
         parts = [PrioritizedReplay(memory, Transitions(SCHEMA), PrioritizedConfig(), 0, 1000) for memory in memories]
-        return MixedReplay(parts[0], [Source(0.3, parts[1])], seed=0)
+        return MixedReplay(parts[0], {"other": Source(0.3, parts[1])}, seed=0)
 
     plain, resident = build(), ResidentReplay(build(), torch.device(device))
     for _ in range(10):
@@ -100,7 +100,7 @@ def test_interventions_are_drawn_from_the_copy_of_the_actors_rows(tmp_path: Path
     def build() -> MixedReplay:
         kinds = (PrioritizedReplay, PrioritizedInterventions)
         parts = [kind(own.memory, view, PrioritizedConfig(), seed, 1000) for seed, kind in enumerate(kinds)]
-        return MixedReplay(parts[0], [Source(0.3, interventions=parts[1])], seed=0)
+        return MixedReplay(parts[0], {"other": Source(0.3, interventions=parts[1])}, seed=0)
 
     plain, resident = build(), ResidentReplay(build(), CPU)
     for _ in range(10):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -38,7 +39,7 @@ def three(directory: Path) -> list[Lanes]:
 
 def test_each_source_gives_its_share_and_draws_know_their_source(tmp_path: Path) -> None:
     own, first, second = map(uniform, three(tmp_path))
-    mixed = MixedReplay(own, [Source(0.25, first), Source(0.125, second)], seed=0)
+    mixed = MixedReplay(own, {"first": Source(0.25, first), "second": Source(0.125, second)}, seed=0)
     batch = mixed.batch(64)
     assert batch["source"].dtype == np.uint8
     assert np.bincount(batch["source"]).tolist() == [40, 16, 8]
@@ -51,14 +52,14 @@ def test_each_source_gives_its_share_and_draws_know_their_source(tmp_path: Path)
 
 def test_shares_that_are_no_whole_number_are_right_on_average(tmp_path: Path) -> None:
     own, first, second = map(uniform, three(tmp_path))
-    mixed = MixedReplay(own, [Source(0.3, first), Source(0.05, second)], seed=0)
+    mixed = MixedReplay(own, {"first": Source(0.3, first), "second": Source(0.05, second)}, seed=0)
     counts = sum(np.bincount(mixed.batch(4)["source"], minlength=3) for _ in range(2000))
     np.testing.assert_allclose(counts / 8000, [0.65, 0.3, 0.05], atol=0.01)
 
 
 def test_priorities_reach_the_replay_that_the_draw_came_from(tmp_path: Path) -> None:
     own, first, second = map(prioritized, three(tmp_path))
-    mixed = MixedReplay(own, [Source(0.5, first)], seed=0)
+    mixed = MixedReplay(own, {"other": Source(0.5, first)}, seed=0)
     batch = mixed.batch(64)
     np.testing.assert_array_equal(batch["index"] >> SHIFT, batch["source"])
     np.testing.assert_array_equal(batch["index"] & (2**SHIFT - 1), batch["obs/at"])
@@ -78,7 +79,9 @@ def test_a_resumed_replay_draws_what_the_one_before_would_have_drawn(
     lanes = three(tmp_path)
 
     def build() -> MixedReplay:
-        return MixedReplay(kind(lanes[0]), [Source(0.3, kind(lanes[1])), Source(0.2, kind(lanes[2]))], seed=0)
+        return MixedReplay(
+            kind(lanes[0]), {"first": Source(0.3, kind(lanes[1])), "second": Source(0.2, kind(lanes[2]))}, seed=0
+        )
 
     before, after = build(), build()
     for _ in range(5):
@@ -95,24 +98,32 @@ def test_a_resumed_replay_draws_what_the_one_before_would_have_drawn(
 def test_where_one_replay_is_empty_there_is_nothing_to_draw_from(tmp_path: Path) -> None:
     lanes = three(tmp_path)
     with pytest.raises(NothingToDrawError):
-        MixedReplay(uniform(Lanes(tmp_path / "empty")), [Source(0.5, uniform(lanes[1]))], seed=0).batch(4)
+        MixedReplay(uniform(Lanes(tmp_path / "empty")), {"other": Source(0.5, uniform(lanes[1]))}, seed=0).batch(4)
 
 
-def test_the_state_of_other_sources_is_refused(tmp_path: Path) -> None:
+def test_the_state_of_other_sources_or_of_another_order_is_refused(tmp_path: Path) -> None:
     own, first, second = map(uniform, three(tmp_path))
-    state = MixedReplay(own, [Source(0.25, first)], seed=0).state()
-    with pytest.raises(CheckpointError, match=r"replay\.sources: expected the states of 2 replays, found 1; a resumed"):
-        MixedReplay(own, [Source(0.25, first), Source(0.125, second)], seed=0).restore(state)
-    with pytest.raises(CheckpointError, match=r"replay\.sources: expected the states of 1 replays, found 0; a resumed"):
-        MixedReplay(own, [Source(0.25, first)], seed=0).restore(own.state())
-    with pytest.raises(CheckpointError, match=r"expected the state of a replay without sources, found .* 2 replays; a"):
+    state = MixedReplay(own, {"other": Source(0.25, first)}, seed=0).state()
+    both = {"first": Source(0.25, first), "second": Source(0.125, second)}
+    refused = re.escape(
+        "of ['actors', 'first.dataset', 'second.dataset'], found those of ['actors', 'other.dataset']; a"
+    )
+    with pytest.raises(CheckpointError, match=rf"replay\.sources: expected the states {refused} resumed run keeps"):
+        MixedReplay(own, both, seed=0).restore(state)
+    with pytest.raises(CheckpointError, match=r"found those of \['actors', 'second.dataset', 'first.dataset'\]"):
+        MixedReplay(own, both, seed=0).restore(MixedReplay(own, dict(reversed(both.items())), seed=0).state())
+    with pytest.raises(CheckpointError, match=r"'other\.dataset'\], found those of \['actors'\]; a resumed run keeps"):
+        MixedReplay(own, {"other": Source(0.25, first)}, seed=0).restore(own.state())
+    with pytest.raises(
+        CheckpointError, match=r"without sources, found those of \['actors', 'other\.dataset'\]; a resum"
+    ):
         own.restore(state)
 
 
 def test_sources_that_draw_other_columns_are_refused(tmp_path: Path) -> None:
     own, first, _ = three(tmp_path)
     with pytest.raises(PluginError, match=r"replay\.sources: expected the columns .*'index', .*, found \['action'"):
-        MixedReplay(prioritized(own), [Source(0.5, uniform(first))], seed=0).batch(4)
+        MixedReplay(prioritized(own), {"other": Source(0.5, uniform(first))}, seed=0).batch(4)
 
 
 # Sources with interventions.
@@ -136,7 +147,7 @@ def actors_and_demos(directory: Path) -> tuple[Lanes, Lanes]:
 
 def test_a_source_of_interventions_draws_them_from_the_rows_of_the_actors(tmp_path: Path) -> None:
     own, _ = actors_and_demos(tmp_path)
-    mixed = MixedReplay(uniform(own), [Source(0.5, interventions=intervened(own))], seed=0)
+    mixed = MixedReplay(uniform(own), {"other": Source(0.5, interventions=intervened(own))}, seed=0)
     batch = mixed.batch(64)
     assert batch["source"].tolist() == [0] * 32 + [1] * 32
     assert set(batch["obs/at"][32:] % 10) == {3}
@@ -146,7 +157,7 @@ def test_a_source_of_interventions_draws_them_from_the_rows_of_the_actors(tmp_pa
 def test_a_dataset_and_interventions_share_a_source_by_their_numbers_of_rows(tmp_path: Path) -> None:
     own, demos = actors_and_demos(tmp_path)
     others = Source(0.5, UniformReplay(demos.memory, Transitions(WITH_INTERVENTIONS), 2), intervened(own))
-    mixed = MixedReplay(uniform(own), [others], seed=0)
+    mixed = MixedReplay(uniform(own), {"both": others}, seed=0)
     batches = [mixed.batch(8) for _ in range(500)]
     assert all(batch["source"].tolist() == [0] * 4 + [1] * 4 for batch in batches)
     counts = np.array([part.sampled for part in mixed.parts]) / 4000
@@ -160,7 +171,7 @@ def test_until_somebody_intervenes_the_share_comes_from_the_rows_of_the_actors(
 ) -> None:
     own = Lanes(tmp_path, schema=WITH_INTERVENTIONS)
     plain = prioritized if kind is intervened_by_priority else uniform
-    mixed = MixedReplay(plain(own), [Source(0.5, interventions=kind(own))], seed=0)
+    mixed = MixedReplay(plain(own), {"other": Source(0.5, interventions=kind(own))}, seed=0)
     own.play(3, ends=False)
     assert mixed.batch(8)["source"].tolist() == [0] * 8
     own.write([Lanes.row(3, 9)])  # Row 3 is intervened, and its next row is not there yet.
@@ -175,13 +186,13 @@ def test_without_interventions_the_whole_share_comes_from_the_dataset(tmp_path: 
     own, demos = (Lanes(tmp_path / name, schema=WITH_INTERVENTIONS) for name in ("own", "demos"))
     own.play(2)
     demos.play(30)
-    mixed = MixedReplay(uniform(own), [Source(0.25, uniform(demos), intervened(own))], seed=0)
+    mixed = MixedReplay(uniform(own), {"other": Source(0.25, uniform(demos), intervened(own))}, seed=0)
     assert np.bincount(mixed.batch(8)["source"]).tolist() == [6, 2]
 
 
 def test_priorities_of_interventions_are_their_own(tmp_path: Path) -> None:
     own, _ = actors_and_demos(tmp_path)
-    mixed = MixedReplay(prioritized(own), [Source(0.5, interventions=intervened_by_priority(own))], seed=0)
+    mixed = MixedReplay(prioritized(own), {"other": Source(0.5, interventions=intervened_by_priority(own))}, seed=0)
     batch = mixed.batch(64)
     errors = np.where((batch["source"] == 1) & (batch["obs/at"] == 13), 1e6, 1e-3).astype(np.float32)
     mixed.update_priority(batch["index"], errors)
@@ -197,7 +208,7 @@ def test_a_resumed_replay_draws_the_same_interventions(tmp_path: Path, kind: Cal
     plain = prioritized if kind is intervened_by_priority else uniform
 
     def build() -> MixedReplay:
-        return MixedReplay(plain(own), [Source(0.4, interventions=kind(own))], seed=0)
+        return MixedReplay(plain(own), {"other": Source(0.4, interventions=kind(own))}, seed=0)
 
     before, after = build(), build()
     for _ in range(9):
