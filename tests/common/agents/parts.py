@@ -30,6 +30,11 @@ CRITICS: dict[str, dict[str, Any]] = {
     "LayerNorm, SiLU, AdamW": {"normalization": "layer", "activation": "silu", "optimizer": {"kind": "adamw"}},
 }
 """Settings of SAC and TD3 by what they make of the critics."""
+CHECKED_CRITICS = (
+    *("categorical", "quantiles (TQC)", "no targets (CrossQ)"),
+    "batch-normalised blocks, unit weights (FlashSAC)",
+)
+"""Those whose outputs, networks or statistics are of a kind of their own: ``check_agent`` tries them."""
 
 
 def items_of(rows: Sequence[Row], action_dtype: type = np.int64, **more: Array) -> Items:

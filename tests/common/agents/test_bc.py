@@ -138,7 +138,7 @@ def test_observations_in_odd_units_are_learnt_from_as_well_once_they_are_normali
 @pytest.mark.parametrize("spec", [CHOICES, LEVERS])
 def test_the_statistics_travel_with_the_model_and_only_the_learner_changes_them(spec: EnvSpec) -> None:
     memory = shown(np.zeros(256, np.int64) + 5 if spec is CHOICES else np.zeros((256, 2), np.float32))
-    learner, actor = (make(spec, seed=seed, normalize_observations=True) for seed in range(2))
+    learner, actor = (make(spec, seed=seed, normalize_observations=True, update="eager") for seed in range(2))
     for _ in range(3):
         learner.opt(memory)
     params = {name: tensor.numpy().copy() for name, tensor in learner.model_info().items()}

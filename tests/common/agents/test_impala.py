@@ -36,7 +36,8 @@ VIEW = partial(Sequences, length=5, period=5)
 
 
 def make(spec: EnvSpec = CHOICES, *, seed: int = 0, **params: Any) -> IMPALA:
-    return IMPALA(spec, seed=seed, **(SMALL | params))
+    """Eager if nothing else is asked for: capturing an update takes as long as a hundred of them."""
+    return IMPALA(spec, seed=seed, **(SMALL | {"update": "eager"} | params))
 
 
 def played(agent: IMPALA, rounds: int = 12, length: int = 5, reward: Any = None) -> Items:
@@ -99,22 +100,22 @@ def test_the_weight_of_a_sequence_multiplies_its_losses() -> None:
         assert float(halves[name]) == pytest.approx(0.5 * float(whole[name]), rel=1e-5)
 
 
-@pytest.mark.parametrize("spec", [CHOICES, LEVERS, SWITCHES], ids=["Discrete", "Box", "MultiDiscrete"])
+@pytest.mark.parametrize("spec", [LEVERS, SWITCHES], ids=["Box", "MultiDiscrete"])
 def test_it_fits_and_its_captured_updates_are_the_eager_ones(spec: EnvSpec) -> None:
-    check_agent(partial(IMPALA, **SMALL), Structured(spec.observation_space, spec.action_space), view=VIEW)
-    assert make(spec).is_captured
+    """With Discrete actions: test_conformance.py."""
+    check_agent(partial(IMPALA, **SMALL), Structured(spec.observation_space, spec.action_space), view=VIEW, steps=150)
+    assert IMPALA(spec, seed=0, **SMALL).is_captured
 
 
 def test_it_learns_from_structured_observations_and_normalises_them() -> None:
     space = gymnasium.spaces.Dict({"state": OBS, "gear": Discrete(4, start=2)})
     make_agent = partial(IMPALA, **SMALL, normalize_observations=True)
-    check_agent(make_agent, Structured(space, Discrete(2)), view=VIEW)
+    check_agent(make_agent, Structured(space, Discrete(2)), view=VIEW, steps=150)
 
 
-def test_it_learns_across_episodes_and_from_rows_after_the_end_of_one() -> None:
+def test_it_learns_across_episodes() -> None:
     env = Structured(OBS, Discrete(3, start=5))
-    check_agent(partial(IMPALA, **SMALL), env, view=partial(Sequences, length=9, period=9))
-    check_agent(partial(IMPALA, **SMALL), env, view=partial(Sequences, length=9, across=True))
+    check_agent(partial(IMPALA, **SMALL), env, view=partial(Sequences, length=9, across=True), steps=150)
 
 
 @pytest.mark.parametrize("spec", [CHOICES, LEVERS, SWITCHES, BOTH], ids=["Discrete", "Box", "MultiDiscrete", "Dict"])
@@ -136,7 +137,7 @@ def test_a_recorded_log_probability_is_that_of_the_action(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("correction", ["vtrace", "none"])
 def test_it_learns_which_action_is_rewarded(correction: str) -> None:
-    agent = make(units=(32,), lr=0.01, correction=correction, discount_factor=0.0)
+    agent = make(units=(32,), lr=0.01, correction=correction, discount_factor=0.0, update="captured")
     for _ in range(150):
         agent.opt(InOrder(played(agent, reward=lambda action: action == 6)))
     agent.eval()
@@ -144,7 +145,7 @@ def test_it_learns_which_action_is_rewarded(correction: str) -> None:
 
 
 def test_it_learns_which_continuous_action_is_rewarded() -> None:
-    agent = make(LEVERS, units=(32,), lr=0.01, discount_factor=0.0)
+    agent = make(LEVERS, units=(32,), lr=0.01, discount_factor=0.0, update="captured")
     target = np.array([1.0, 3.0], np.float32)
     for _ in range(400):
         agent.opt(InOrder(played(agent, reward=lambda action: -np.square((action - target) / [2, 5]).sum(axis=2))))
@@ -174,7 +175,7 @@ def test_actions_of_an_older_policy_are_corrected_for() -> None:
 def test_entropy_is_rewarded() -> None:
     entropies = []
     for cost in (0.0, 1.0):
-        agent = make(lr=0.01, entropy_cost=cost)
+        agent = make(lr=0.01, entropy_cost=cost, update="captured")
         for _ in range(60):
             record = agent.opt(InOrder(played(agent, reward=lambda action: action == 6)))
         assert record is not None
@@ -185,12 +186,12 @@ def test_entropy_is_rewarded() -> None:
 
 def test_a_resumed_agent_learns_and_acts_as_one_that_was_never_interrupted(tmp_path: Path) -> None:
     for spec in (CHOICES, LEVERS):
-        agent = make(spec, normalize_observations=True)
+        agent = make(spec, normalize_observations=True, update="captured")
         memory = InOrder(played(agent))
         for _ in range(3):
             agent.opt(memory)
         state = through_a_file(agent.training_state(), tmp_path / "state")
-        resumed = make(spec, seed=9, normalize_observations=True)
+        resumed = make(spec, seed=9, normalize_observations=True, update="captured")
         resumed.load_training_state(state)
         resumed.train()
         for each in (agent, resumed):

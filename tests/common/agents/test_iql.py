@@ -68,7 +68,7 @@ def test_a_discount_column_takes_the_place_of_the_discount_factor() -> None:
 
 def test_the_critics_never_ask_the_policy() -> None:
     """Whatever the policy would do, values and critics learn the same from the same data."""
-    agents = [make(), make()]
+    agents = [make(update="eager"), make(update="eager")]
     fix_outputs(agents[1].actor.mean, 3.0)
     for agent in agents:
         for _ in range(5):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 from typing import Any
 
 import gymnasium
@@ -17,7 +16,6 @@ from common.agents.networks.picture_networks import NatureCnn
 from common.data import Array
 from common.errors import CheckpointError, ConfigError
 from common.interfaces import EnvSpec
-from crossborder.testing import check_agent
 from tests.common.agents.parts import Row, WeightedMemory, copies, holding, items_of, same
 
 FIRST, SECOND = np.eye(2, dtype=np.float32)
@@ -73,9 +71,8 @@ def test_an_actor_computes_td_errors_by_the_only_network_it_has() -> None:
     np.testing.assert_allclose(agent.td_error(items_of(rows)), [2 + 0.5 * 4 - 1, 2 - 4])
 
 
-@pytest.mark.parametrize("double_dqn", [True, False])
-def test_it_learns_the_values_of_two_states(double_dqn: bool) -> None:
-    agent = make(lr=5e-3, batch_size=16, discount_factor=0.9, soft_update_interval=10, double_dqn=double_dqn)
+def test_it_learns_the_values_of_two_states() -> None:
+    agent = make(lr=5e-3, batch_size=16, discount_factor=0.9, soft_update_interval=10, double_dqn=False)
     memory = holding(CHAIN)
     for _ in range(500):
         agent.opt(memory)
@@ -150,7 +147,7 @@ def test_a_discount_column_takes_the_place_of_the_discount_factor() -> None:
 
 
 def test_the_seed_decides_on_the_levels_that_are_drawn() -> None:
-    agents = [make(), make()]
+    agents = [make(update="eager"), make(update="eager")]
     for agent in agents:
         for _ in range(3):
             agent.opt(holding(CHAIN))
@@ -190,10 +187,6 @@ def test_an_actions_value_is_the_mean_of_its_quantiles_at_even_levels() -> None:
 
 
 # The rest.
-
-
-def test_it_acts_learns_publishes_and_is_saved_as_the_system_expects() -> None:
-    check_agent(partial(IQN, **SMALL), gymnasium.make("CartPole-v1"), steps=200)
 
 
 def test_a_users_own_network_makes_the_features() -> None:

@@ -1,8 +1,7 @@
-"""The agent with a memory among the examples fits, and needs its memory."""
+"""The agent with a memory among the examples; that it fits is shown in test_conformance.py."""
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 import gymnasium
@@ -11,9 +10,7 @@ import numpy as np
 from common.data import Array
 from common.envs.memory_tasks import KeepElements
 from common.lanes.building import spec_of
-from crossborder.testing import check_agent
 from examples.recurrent_agent import LstmDqn
-from learner.views.sequences import Sequences
 
 
 def positions() -> gymnasium.Env[Array, int]:
@@ -22,10 +19,6 @@ def positions() -> gymnasium.Env[Array, int]:
 
 def agent() -> LstmDqn:
     return LstmDqn(spec_of(positions()), seed=0, epsilon=0.0, device="cpu")
-
-
-def test_it_passes_the_check_of_agents() -> None:
-    check_agent(LstmDqn, positions(), view=partial(Sequences, length=8, burn_in=2), steps=200)
 
 
 def test_its_recorded_state_is_the_one_before_the_action() -> None:

@@ -389,11 +389,11 @@ def spec() -> EnvSpec:
 
 def test_a_network_that_is_frozen_by_capturing_is_found() -> None:
     with pytest.raises(AssertionError, match=r"with update: captured the agent learns another 'qnet.*update: eager"):
-        check_agent(annealed(update="captured"), cartpole())
+        check_agent(annealed(update="captured"), cartpole(), steps=100)
 
 
 def test_an_agent_that_can_be_captured_passes() -> None:
-    check_agent(partial(DQN, units=(8,), batch_size=8), cartpole())
+    check_agent(partial(DQN, units=(8,), batch_size=8), cartpole(), steps=100)
 
 
 @pytest.mark.parametrize(
@@ -406,12 +406,12 @@ def test_an_agent_that_can_be_captured_passes() -> None:
 )
 def test_an_agent_of_networks_is_refused_that_is(agent: type[Agent], message: str) -> None:
     with pytest.raises(AssertionError, match=message):
-        check_agent(agent, cartpole())
+        check_agent(agent, cartpole(), steps=100)
 
 
 def test_an_agent_without_a_state_of_training_is_warned_of_its_optimisers() -> None:
     with pytest.warns(UserWarning, match=r"the optimiser 'optimizers\.[01]', so it begins again at --resume"):
-        check_agent(Linear, cartpole())
+        check_agent(Linear, cartpole(), steps=100)
 
 
 def test_optimisers_in_a_list_are_kept_by_a_network_agent() -> None:
@@ -504,14 +504,14 @@ BROKEN_MEMORIES: dict[str, Broken] = {
 
 
 def test_an_agent_with_a_memory_passes() -> None:
-    check_agent(Recurrent, cartpole())
+    check_agent(Recurrent, cartpole(), steps=100)
 
 
 @pytest.mark.parametrize("what", BROKEN_MEMORIES)
 def test_an_agent_with_a_memory_is_refused_that_has(what: str) -> None:
     attributes, message = BROKEN_MEMORIES[what]
     with fails_saying(message):
-        check_agent(broken(Recurrent, attributes), cartpole())
+        check_agent(broken(Recurrent, attributes), cartpole(), steps=100)
 
 
 # Of agents that act for some of their lanes.
@@ -572,14 +572,14 @@ BROKEN_FOR_LANES: dict[str, Broken] = {
 
 
 def test_an_agent_that_acts_for_some_of_its_lanes_passes() -> None:
-    check_agent(OfLanes, cartpole())
+    check_agent(OfLanes, cartpole(), steps=100)
 
 
 @pytest.mark.parametrize("what", BROKEN_FOR_LANES)
 def test_an_agent_that_acts_for_some_of_its_lanes_is_refused_that_has(what: str) -> None:
     attributes, message = BROKEN_FOR_LANES[what]
     with fails_saying(message):
-        check_agent(broken(OfLanes, attributes), cartpole())
+        check_agent(broken(OfLanes, attributes), cartpole(), steps=100)
 
 
 # Of structured spaces.

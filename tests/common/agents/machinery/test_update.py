@@ -39,7 +39,7 @@ from crossborder.testing.agent_checks import MakeAgent
 from learner.loop.in_turns import train_in_turns
 from learner.loop.learner_parts import computing_in
 from learner.loop.server import train_async
-from tests.common.agents.parts import CRITICS, CROSSQ
+from tests.common.agents.parts import CHECKED_CRITICS, CRITICS, CROSSQ
 
 OBS = gymnasium.spaces.Box(-1, 1, (4,), np.float32)
 PICTURES = gymnasium.spaces.Box(0, 255, (4, 36, 36), np.uint8)
@@ -89,11 +89,14 @@ KINDS: dict[str, Kind] = {
 
 CHECKED = {
     *("dueling DQN, squared loss, no clipping", "QR-DQN", "SAC", "TD3", "AWAC", "IQL", "BC", "discrete SAC"),
-    *("SAC with state-dependent noise", "TD3 without targets", *(f"SAC: {name}" for name in CRITICS)),
+    *("SAC with state-dependent noise", "TD3 without targets", *(f"SAC: {name}" for name in CHECKED_CRITICS)),
 }
-"""Those that ``check_agent`` compares with eager ones elsewhere, in test_conformance.py and test_noise.py."""
-ACTING = [name for name in KINDS if name not in CHECKED - {"SAC", "TD3", "BC", "discrete SAC"}]
-ACTING += ["SAC with state-dependent noise", "SAC: no targets (CrossQ)"]
+"""Those that ``check_agent`` compares with eager ones elsewhere, in test_conformance, test_noise and test_q_agent."""
+ACTING = [
+    *("DQN", "DQN of pictures", "IQN", "noisy, dueling Munchausen IQN", "noisy, dueling C51"),
+    *("Munchausen DQN with spectral norms", "SAC", "TD3", "BC", "discrete SAC", "SAC with state-dependent noise"),
+    *("SAC of normalised observations", "SAC: no targets (CrossQ)"),
+]
 """Those that act differently: critics, losses and optimisers do not act."""
 
 
