@@ -81,9 +81,8 @@ def test_weights_scale_the_loss() -> None:
     assert losses[1] == pytest.approx(losses[0] / 2)
 
 
-@pytest.mark.parametrize("double_dqn", [True, False])
-def test_it_learns_the_values_of_two_states(double_dqn: bool) -> None:
-    agent = make(lr=0.01, batch_size=16, discount_factor=0.9, soft_update_interval=10, double_dqn=double_dqn)
+def test_it_learns_the_values_of_two_states() -> None:
+    agent = make(lr=0.01, batch_size=16, discount_factor=0.9, soft_update_interval=10)
     memory = holding(CHAIN)
     for _ in range(400):
         agent.opt(memory)

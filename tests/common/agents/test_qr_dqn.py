@@ -64,9 +64,8 @@ def test_an_update_is_that_of_the_slow_formula(terminated: bool, double_dqn: boo
     assert memory.told[0][1] == pytest.approx([abs(sum(target) / 2 - 2.0)])
 
 
-@pytest.mark.parametrize("double_dqn", [True, False])
-def test_it_learns_the_values_of_two_states(double_dqn: bool) -> None:
-    agent = make(lr=0.01, batch_size=16, discount_factor=0.9, soft_update_interval=10, double_dqn=double_dqn)
+def test_it_learns_the_values_of_two_states() -> None:
+    agent = make(lr=0.01, batch_size=16, discount_factor=0.9, soft_update_interval=10, double_dqn=False)
     memory = holding(CHAIN)
     for _ in range(500):
         agent.opt(memory)
