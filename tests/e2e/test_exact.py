@@ -45,19 +45,26 @@ PENDULUM: dict[str, Any] = {
     "agent": {"target": "common.agents.sac:SAC", "params": {"units": [16], "batch_size": 32}},
     "replay": {"capacity": 200, "samples_per_insert": 32},
 }
+PASSES: dict[str, Any] = {"batch_size": 3, "minibatches": 3, "epochs": 2, "update": "eager"}
 ROLLOUTS: dict[str, Any] = {
     "target": "learner.replay.queue:QueueReplay",
     "samples_per_insert": 1,
     "view": {"target": "learner.views.rollouts:Rollouts", "params": {"length": 6}},
 }
+EAGER: dict[str, Any] = {"params": CARTPOLE["agent"]["params"] | {"update": "eager"}}
+"""Each start of a captured agent traces its updates anew, which takes as long as the rest of its training here."""
 RUNS: dict[str, dict[str, Any]] = {
-    "three environments and n-step": {"replay": {"view": {"params": {"n": 3}}}, "envs_per_actor": 3},
+    "three environments, n-step and priorities": {
+        "agent": EAGER,
+        "replay": {"view": {"params": {"n": 3}}, "prioritized": {"beta_0": 1.0}},
+        "push": {"initial_priorities": True},
+        "envs_per_actor": 3,
+    },
     "sac": PENDULUM,
-    "prioritized": {"replay": {"prioritized": {"beta_0": 1.0}}, "push": {"initial_priorities": True}},
     "ppo": {
         "agent": {
             "target": "common.agents.ppo:PPO",
-            "params": {"units": [16], "batch_size": 3, "epochs": 2, "minibatches": 3, "normalize_observations": True},
+            "params": {"units": [16], "normalize_observations": True, **PASSES},
         },
         "replay": ROLLOUTS,
         "trainer": {"warmup_period": 1, "eval_interval": 8, "record_interval": 5},
@@ -66,14 +73,15 @@ RUNS: dict[str, dict[str, Any]] = {
     "ppo with a memory": {
         "agent": {
             "target": "common.agents.recurrent_ppo:RecurrentPPO",
-            "params": {"units": [8], "memory": {"width": 8}, "batch_size": 3, "minibatches": 3, "epochs": 2},
+            "params": {"units": [8], "memory": {"width": 8}, **PASSES},
         },
         "replay": ROLLOUTS,
         "trainer": {"warmup_period": 1, "eval_interval": 8, "record_interval": 5},
         "envs_per_actor": 3,
     },
-    "without a ratio": {"replay": {"samples_per_insert": None}, "envs_per_actor": 2},
+    "without a ratio": {"agent": EAGER, "replay": {"samples_per_insert": None}, "envs_per_actor": 2},
 }
+KILLED_TWICE = {"three environments, n-step and priorities", "ppo with a memory"}
 
 
 def configured(run_dir: Path, changes: dict[str, Any], max_opts: int) -> RunConfig:
@@ -156,14 +164,15 @@ def test_sync_train_killed_and_resumed_is_the_run_that_was_left_alone(
     assert_same(alone, killed)
 
 
-@pytest.mark.parametrize("changes", RUNS.values(), ids=RUNS)
-def test_so_it_is_when_killed_twice_whatever_is_trained_and_drawn(
-    start: Callable[..., Command], changes: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("name", RUNS)
+def test_so_it_is_whatever_is_trained_and_drawn_and_also_when_killed_twice(
+    start: Callable[..., Command], name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    changes = RUNS[name]
     alone, killed, config = tmp_path / "alone", tmp_path / "killed", tmp_path / "config.yaml"
     config.write_text(dump_config(configured(killed, changes, ENDLESS)))
     most, further = (FEW, FEW) if changes.get("replay") == ROLLOUTS else (MOST, FURTHER)
-    for _ in range(2):
+    for _ in range(2 if name in KILLED_TWICE else 1):
         train_until_killed(start, config, killed, most)
     # A killed process may have scored its best policy long after its last checkpoint, and ``best/`` stays.
     max_opts = max(kept(killed), best_opt_steps(killed)) + further
