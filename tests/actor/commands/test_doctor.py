@@ -34,7 +34,7 @@ from common.wire.trust import Trust
 from crossborder.certificates import authority
 from learner.loop.server import LearnerServer
 from learner.shared.actor_table import ActorState
-from tests.conftest import ROOT, Command, MakeConfig, wait_for
+from tests.conftest import ROOT, Command, MakeConfig, counting_config, wait_for
 from tests.parts import CheckingAgent, CountingEnv
 from tests.security.conftest import Secured
 
@@ -55,6 +55,13 @@ class SaysHello(socketserver.BaseRequestHandler):
         self.request.sendall(b"220 mail.example.org\r\n")
         while self.request.recv(1024):
             pass
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LearnerServer]:
+    """One for all tests of this file: the checks leave nothing behind, as one of them shows."""
+    with LearnerServer(counting_config(tmp_path_factory.mktemp("host") / "run", server={"grace_seconds": 0.1})) as made:
+        yield made
 
 
 NO_DEVICE = {"target": f"{__name__}:NoDevice", "spaces": "tests.parts:CountingEnv"}
@@ -152,38 +159,40 @@ def test_a_clock_that_is_wrong_fails_with_how_far_it_is_off(host: LearnerServer,
     assert re.search(rf"FAIL  clock       expected the same time within 5 s, .* s {word}", "\n".join(lines))
 
 
+def schema_check(address: str, trust: Trust | None = None, **options: Any) -> str:
+    """What is written of the schema; a failure ends the command."""
+    lines, error = lines_and_error(address, trust, **options)
+    assert isinstance(error, PluginError) == lines[7].startswith("FAIL")
+    return lines[7]
+
+
 @pytest.mark.parametrize(
-    ("env", "options", "fails"),
+    ("env", "passes", "fails"),
     [
-        ({"params": {"device": "arm"}}, {}, True),
-        ({"eval_params": {"device": "arm"}}, {}, False),
-        ({"eval_params": {"device": "arm"}}, {"evaluates": True}, True),
-        ({}, {"actor_id": 0}, False),
-        ({}, {"actor_id": 1}, True),
+        ({"params": {"device": "arm"}}, None, {}),
+        ({"eval_params": {"device": "arm"}}, {}, {"evaluates": True}),
+        ({}, {"actor_id": 0}, {"actor_id": 1}),
     ],
 )
 def test_a_device_that_is_missing_is_named_for_the_actor_that_would_need_it(
-    make_config: MakeConfig, env: dict[str, Any], options: dict[str, Any], fails: bool
+    make_config: MakeConfig, env: dict[str, Any], passes: dict[str, Any] | None, fails: dict[str, Any]
 ) -> None:
     env, evaluator = {**NO_DEVICE, **env}, {"process": "actor"}
     config = make_config(env=env, overrides={1: {"env": {"device": "arm"}}}, evaluator=evaluator)
     with LearnerServer(config) as server:
-        lines, error = lines_and_error(server.ingest.address, **options)
-    assert lines[7].startswith("FAIL  schema" if fails else "pass  schema")
-    assert isinstance(error, PluginError) == fails
-    if fails:
-        assert lines[7].endswith("the parts cannot be built here: OSError: no arm")
+        if passes is not None:
+            assert schema_check(server.ingest.address, **passes).startswith("pass  schema")
+        failed = schema_check(server.ingest.address, **fails)
+    assert failed.startswith("FAIL  schema")
+    assert failed.endswith("the parts cannot be built here: OSError: no arm")
 
 
-@pytest.mark.parametrize(("actor_id", "fails"), [(0, False), (1, True)])
-def test_a_wrapper_must_be_allowed_only_on_the_hosts_of_actors_that_have_it(
-    make_config: MakeConfig, actor_id: int, fails: bool
-) -> None:
+def test_a_wrapper_must_be_allowed_only_on_the_hosts_of_actors_that_have_it(make_config: MakeConfig) -> None:
     wrapper = {"target": "gymnasium.wrappers:OrderEnforcing", "actors": [1]}
+    trust = Trust(allow=("tests.parts",))
     with LearnerServer(make_config(env={"wrappers": [wrapper]})) as server:
-        lines, error = lines_and_error(server.ingest.address, Trust(allow=("tests.parts",)), actor_id=actor_id)
-    assert lines[7].startswith("FAIL  schema" if fails else "pass  schema")
-    assert isinstance(error, PluginError) == fails
+        assert schema_check(server.ingest.address, trust, actor_id=0).startswith("pass  schema")
+        assert schema_check(server.ingest.address, trust, actor_id=1).startswith("FAIL  schema")
 
 
 def test_an_id_that_no_actor_can_have_fails_the_room_check(host: LearnerServer) -> None:

@@ -31,7 +31,7 @@ from learner.loop.server import LearnerServer
 from tests.actor.client.conftest import ScriptedLearner, Serve
 from tests.conftest import PATIENCE, free_port, wait_for
 from tests.crossborder.relaying.relays import relaying
-from tests.security.conftest import Secured
+from tests.security.conftest import Secured, join
 from tests.security.hostile import DATA, SERVICE, Hostile, frame, message
 from tests.users import as_nobody, needs_root
 
@@ -153,10 +153,12 @@ def test_an_actor_waits_for_a_relay_that_does_not_trust_its_learner_and_each_is_
     assert expected in caplog.text
 
 
-@pytest.fixture
-def besieged(tmp_path: Path) -> Iterator[tuple[Secured, Callable[[], AbstractContextManager[str]]]]:
-    """A learner, and a function that starts a relay for it."""
-    secured = Secured(tmp_path)
+@pytest.fixture(scope="module")
+def besieged(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[tuple[Secured, Callable[[], AbstractContextManager[str]]]]:
+    """A learner for all sieges, which none reaches, and a function that starts a relay for it."""
+    secured = Secured(tmp_path_factory.mktemp("besieged"))
     files: dict[str, Any] = {"certificate": Path(secured.path("server.pem")), "key": Path(secured.path("server.key"))}
     upstream = Trust.model_validate({"ca": secured.path("ca.pem")})
     with secured.server:
@@ -230,14 +232,6 @@ def test_a_connection_without_a_call_is_ended_by_a_relay(
     with relays() as address, closing(Hostile(address, secured.certs)) as hostile:
         for _ in hostile.http2().frames():
             """It ends them."""
-
-
-def join(address: str, trust: Trust) -> str:
-    connector = Connector(address, 1, PATIENCE, threading.Event(), trust)
-    try:
-        return connector.join().run_id
-    finally:
-        connector.close()
 
 
 FILE = Path("file.pem")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -108,13 +109,13 @@ def test_a_change_reaches_trainer_and_ingest_and_frees_whom_the_ratio_before_hel
     talk.end()
 
 
-@pytest.mark.parametrize("ratio", [0.0, -1.0, 1e-320, 9e-7, 1e7, float("inf"), float("nan")])
 def test_a_ratio_that_no_configuration_may_have_is_refused_with_the_reason(
-    server: LearnerServer, admin: AdminClient, ratio: float
+    server: LearnerServer, admin: AdminClient
 ) -> None:
-    with pytest.raises(RefusedError, match=rf"replay\.samples_per_insert: .*, found {ratio}"):
-        admin.set_replay_ratio(ratio)
-    assert server.status().samples_per_insert == 2.0
+    for ratio in (0.0, -1.0, 1e-320, 9e-7, 1e7, math.inf, math.nan):
+        with pytest.raises(RefusedError, match=rf"replay\.samples_per_insert: .*, found {ratio}"):
+            admin.set_replay_ratio(ratio)
+        assert server.status().samples_per_insert == 2.0, ratio
 
 
 def test_it_outlives_ingest_and_a_resumed_run_keeps_it(make_config: MakeConfig) -> None:
