@@ -31,12 +31,6 @@ def test_a_saved_policy_becomes_a_file_that_says_where_it_comes_from(
     assert json.loads(capsys.readouterr().out) == {"output": str(file), **tensors, **metadata}
 
 
-def test_a_run_without_evaluations_exports_its_last_policy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    Checkpoints(tmp_path, CONFIG, "run-id").save("final", dqn(seed=5), opt_steps=12)
-    assert policy_export.main(["--run", str(tmp_path), "--output", str(tmp_path / "policy.onnx"), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["checkpoint"] == "final"
-
-
 def test_an_agent_that_offers_no_policy_is_refused_with_what_to_do(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
