@@ -262,7 +262,7 @@ def test_while_another_process_overwrites_indices_name_their_items_and_late_erro
         gone, before = replay.batch(256)["index"], memory.committed
         wait_for(lambda: memory.committed > before + 2 * CAPACITY, "all of them are overwritten")
         draws, deadline = 0, Deadline(PATIENCE)
-        while draws < 1000 or memory.committed < before + 100 * CAPACITY:
+        while draws < 400 or memory.committed < before + 100 * CAPACITY:
             assert not deadline.passed(), f"{draws} draws, {memory.committed - before} rows"
             draws += 1
             batch = replay.batch(256)
