@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tomllib
@@ -28,15 +29,14 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     """A command as it is installed, with a search path before the rest, and as if some packages were not installed."""
     module, _, attr = SCRIPTS[name].partition(":")
-    hide = f"import sys; sys.modules.update(dict.fromkeys({[*without]}))"
     call = f"sys.platform = '{system}'; sys.exit({attr}(['--help']))"
+    return python(f"from {module} import {attr}; {call}", *path, cwd=cwd, without=without)
+
+
+def python(code: str, *path: Path, cwd: Path, without: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    hide = f"import sys; sys.modules.update(dict.fromkeys({[*without]}))"
     return subprocess.run(
-        [
-            sys.executable,
-            "-P",
-            "-c",
-            f"{hide}; from {module} import {attr}; {call}",
-        ],
+        [sys.executable, "-P", "-c", f"{hide}; {code}"],
         env={"PYTHONPATH": ":".join(map(str, path))},
         cwd=cwd,
         capture_output=True,
@@ -45,13 +45,14 @@ def run(
     )
 
 
-@pytest.mark.parametrize("name", sorted(SCRIPTS))
-def test_each_command_calls_the_function_of_its_name(name: str) -> None:
-    assert SCRIPTS[name] == f"crossborder.commands:{name.replace('-', '_')}"
+def test_each_command_calls_the_function_of_its_name() -> None:
+    assert {name: f"crossborder.commands:{name.replace('-', '_')}" for name in SCRIPTS} == SCRIPTS
 
 
-@pytest.mark.parametrize("package", commands.PACKAGES)
-@pytest.mark.parametrize("name", ["learner-server", "actor-worker"])
+@pytest.mark.parametrize(
+    ("name", "package"),
+    [*(("learner-server", package) for package in commands.PACKAGES), ("actor-worker", commands.PACKAGES[0])],
+)
 def test_the_error_names_a_package_of_our_name_that_is_found_first_and_the_remedy(
     name: str, package: str, tmp_path: Path
 ) -> None:
@@ -76,12 +77,18 @@ def test_a_package_of_our_name_that_is_not_found_first_does_no_harm(tmp_path: Pa
     assert run("learner-server", ROOT, cwd=tmp_path).returncode == 0
 
 
-@pytest.mark.parametrize("name", sorted({*SCRIPTS} - NEED_NO_LEARNER))
-def test_a_learners_command_on_an_actor_host_names_the_extra_to_install(name: str, tmp_path: Path) -> None:
-    told = run(name, ROOT, cwd=tmp_path, without=["rich", "shtab"])
-    assert (told.returncode, told.stdout) == (3, "")
-    assert f"{name}: expected the packages that a learner needs, found no rich, shtab\n{name}: pip" in told.stderr
-    assert "crossborder[learner]" in told.stderr
+def test_a_learners_command_on_an_actor_host_names_the_extra_to_install(tmp_path: Path) -> None:
+    names = sorted({*SCRIPTS} - NEED_NO_LEARNER)
+    calls = (
+        f"[(print(name, file=sys.stderr), print(getattr(commands, name.replace('-', '_'))([]))) for name in {names}]"
+    )
+    told = python(f"from crossborder import commands; {calls}", ROOT, cwd=tmp_path, without=["rich", "shtab"])
+    assert (told.returncode, told.stdout) == (0, "3\n" * len(names))
+    for name, error in zip(names, re.split(r"^\S+\n", told.stderr, flags=re.MULTILINE)[1:], strict=True):
+        assert error.startswith(
+            f"{name}: expected the packages that a learner needs, found no rich, shtab\n{name}: pip"
+        )
+        assert "crossborder[learner]" in error
 
 
 @pytest.mark.parametrize("name", sorted(NEED_NO_LEARNER))
