@@ -9,7 +9,6 @@ import gymnasium
 import numpy as np
 import pytest
 
-from common.agents.discrete_sac import DiscreteSAC
 from common.agents.dqn import DQN
 from common.agents.ppo import PPO
 from common.agents.recurrent_ppo import RecurrentPPO
@@ -114,7 +113,7 @@ def test_a_frozen_policy_sees_the_state_too() -> None:
     assert all(observation == state for observation, state in player.seen)
 
 
-@pytest.mark.parametrize("kind", [DQN, PPO, DiscreteSAC, RecurrentPPO])
+@pytest.mark.parametrize("kind", [DQN, RecurrentPPO])
 @pytest.mark.parametrize("params", [{**CROWD, "has_masks": True}, {"id": "classic/connect_four-v3"}], ids=str)
 def test_no_agent_takes_an_action_that_is_not_allowed(kind: Any, params: dict[str, Any]) -> None:
     """Both environments raise at such an action, or warn of it, which is an error here."""
