@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,11 +11,20 @@ import numpy as np
 import torch
 from torch import nn
 
-from common.data import Array, Items
+from common.data import Array, Items, Model, ModelVersion, Record
+from common.interfaces import Agent
 from crossborder.testing import ItemMemory
 
 Row = tuple[Array, Any, float, Array, bool, bool]
 """obs, action, reward, next_obs, terminated, truncated."""
+FIRST, SECOND = np.eye(2, dtype=np.float32)
+CHAIN: list[Row] = [
+    (FIRST, 0, 0.0, SECOND, False, True),  # Cut off, but the better way goes on from there.
+    (FIRST, 1, 0.3, SECOND, True, False),
+    (SECOND, 0, 1.0, FIRST, True, False),
+    (SECOND, 1, 0.0, FIRST, True, False),
+]
+"""Two states with two actions; with a discount factor of 0.9 these are worth 0.9 and 0.3, and 1 and 0."""
 CATEGORICAL: dict[str, Any] = {"critic": {"kind": "categorical", "v_min": -8, "v_max": 2, "n_atoms": 41}}
 CROSSQ: dict[str, Any] = {"normalization": "batch", "targets": False, "optimizer": {"betas": (0.5, 0.999)}}
 CRITICS: dict[str, dict[str, Any]] = {
@@ -51,6 +61,14 @@ def holding(rows: Sequence[Row], action_dtype: type = np.int64, **more: Array) -
     return ItemMemory(items_of(rows, action_dtype, **more))
 
 
+class Whole(ItemMemory):
+    """A memory that gives all of its items in each batch."""
+
+    def batch(self, size: int) -> Items:
+        self.sampled += size
+        return self._items
+
+
 class WeightedMemory(ItemMemory):
     """A prioritised buffer that gives all of its items, numbered from 70, with these weights; keeps what it is told."""
 
@@ -75,6 +93,25 @@ def copies(net: nn.Module) -> list[torch.Tensor]:
 
 def same(a: list[torch.Tensor], b: list[torch.Tensor]) -> bool:
     return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+def floats(record: Record | None) -> dict[str, float]:
+    """The record of an opt step that learnt."""
+    assert record is not None
+    return {name: float(value) for name, value in record.items()}
+
+
+def model_of(agent: Agent, opt_steps: int = 5) -> Model:
+    """What a learner would publish."""
+    return Model(ModelVersion(1, opt_steps), {name: value.numpy().copy() for name, value in agent.model_info().items()})
+
+
+def assert_same_state(one: Agent, other: Agent) -> None:
+    """All that their checkpoints would hold is equal, bit for bit."""
+    expected, found = one.training_state(), other.training_state()
+    assert expected.tensors.keys() == found.tensors.keys()
+    assert [name for name, tensor in expected.tensors.items() if not torch.equal(tensor, found.tensors[name])] == []
+    assert json.dumps(expected.values) == json.dumps(found.values)
 
 
 @torch.no_grad()

@@ -16,11 +16,21 @@ from common.agents.iql import IQL
 from common.agents.networks.picture_networks import NatureCnn
 from common.agents.sac import SAC
 from common.agents.td3 import TD3
-from common.data import Array, Model, ModelVersion, Record
+from common.data import Array
 from common.errors import CheckpointError, ConfigError
 from common.interfaces import EnvSpec
 from crossborder.testing import ItemMemory
-from tests.common.agents.parts import Row, WeightedMemory, copies, fix_outputs, holding, items_of, same
+from tests.common.agents.parts import (
+    Row,
+    WeightedMemory,
+    copies,
+    fix_outputs,
+    floats,
+    holding,
+    items_of,
+    model_of,
+    same,
+)
 
 OBS = Box(-1, 1, (2,), np.float32)
 ACTIONS = Box(np.array([-2, 0], np.float32), np.array([2, 10], np.float32))
@@ -52,15 +62,6 @@ def memory(*rows: Row) -> ItemMemory:
 
 def observations(n: int = 50) -> Array:
     return np.random.default_rng(1).uniform(-1, 1, (n, 2)).astype(np.float32)
-
-
-def floats(record: Record | None) -> dict[str, float]:
-    assert record is not None
-    return {key: float(value) for key, value in record.items()}
-
-
-def model_of(agent: ActorCritic) -> Model:
-    return Model(ModelVersion(1, 5), {name: value.numpy().copy() for name, value in agent.model_info().items()})
 
 
 # Learning.

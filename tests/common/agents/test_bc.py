@@ -9,11 +9,11 @@ import torch
 from gymnasium.spaces import Box, Discrete, MultiBinary, Text
 
 from common.agents.bc import BC
-from common.data import Array, Model, ModelVersion
+from common.data import Array
 from common.errors import CheckpointError, ConfigError
 from common.interfaces import EnvSpec
 from crossborder.testing import ItemMemory
-from tests.common.agents.parts import WeightedMemory, copies, holding, items_of, same
+from tests.common.agents.parts import WeightedMemory, copies, holding, items_of, model_of, same
 
 OBS = Box(-1, 1, (2,), np.float32)
 CHOICES = EnvSpec(OBS, Discrete(3, start=5))
@@ -141,8 +141,8 @@ def test_the_statistics_travel_with_the_model_and_only_the_learner_changes_them(
     learner, actor = (make(spec, seed=seed, normalize_observations=True, update="eager") for seed in range(2))
     for _ in range(3):
         learner.opt(memory)
-    params = {name: tensor.numpy().copy() for name, tensor in learner.model_info().items()}
-    actor.sync_model(Model(ModelVersion(1, 3), params))
+    model = model_of(learner, 3)
+    actor.sync_model(model)
     obs = 100 * observations()
     for is_train in (True, False):
         (actor.train if is_train else actor.eval)()
@@ -151,7 +151,7 @@ def test_the_statistics_travel_with_the_model_and_only_the_learner_changes_them(
     np.testing.assert_array_equal(actor.policy()(torch.from_numpy(obs)).detach(), learner.sample(obs))
     kept = {name: tensor.numpy() for name, tensor in actor.model_info().items()}
     assert kept["normalizer.count"] == 3 * 64
-    for name, value in params.items():
+    for name, value in model.params.items():
         np.testing.assert_array_equal(kept[name], value)
 
 

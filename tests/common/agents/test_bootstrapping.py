@@ -16,7 +16,7 @@ from common.agents.networks.batch_renorm import BatchRenorm
 from common.agents.sac import SAC, SACConfig
 from common.agents.td3 import TD3, TD3Config
 from common.config.run_config import RunConfig
-from common.data import Array, Model, ModelVersion, Record
+from common.data import Array
 from common.errors import ConfigError
 from common.interfaces import EnvSpec
 from common.settings import validate
@@ -29,8 +29,10 @@ from tests.common.agents.parts import (
     WeightedMemory,
     copies,
     fix_outputs,
+    floats,
     holding,
     items_of,
+    model_of,
     same,
 )
 
@@ -50,11 +52,6 @@ def make(kind: Kind = SAC, **params: Any) -> Bootstrapping:
 
 def memory(reward: float = 1.0, *, terminated: bool = False) -> ItemMemory:
     return holding([(ZERO, (0.5,), reward, ZERO, terminated, False)], np.float32)
-
-
-def floats(record: Record | None) -> dict[str, float]:
-    assert record is not None
-    return {key: float(value) for key, value in record.items()}
 
 
 def norms(net: torch.nn.Module) -> list[BatchRenorm]:
@@ -365,8 +362,7 @@ def test_from_the_first_opt_step_on_the_policy_explores(kind: type[Bootstrapping
 def test_an_actor_goes_by_the_opt_steps_of_its_model() -> None:
     actor = TD3(TWO_ACTIONS, seed=0, random_opts=100)
     for opt_steps, is_random in ((0, True), (99, True), (100, False)):
-        params = {name: value.numpy() for name, value in actor.model_info().items()}
-        actor.sync_model(Model(ModelVersion(1, opt_steps), params))
+        actor.sync_model(model_of(actor, opt_steps))
         assert bool(actions(actor).std() > 0.25) == is_random
 
 

@@ -15,15 +15,8 @@ from common.data import Array
 from common.errors import ConfigError
 from common.interfaces import EnvSpec
 from common.settings import validate
-from tests.common.agents.parts import Row, WeightedMemory, holding, items_of
+from tests.common.agents.parts import CHAIN, FIRST, SECOND, Row, WeightedMemory, holding, items_of
 
-FIRST, SECOND = np.eye(2, dtype=np.float32)
-CHAIN: list[Row] = [
-    (FIRST, 0, 0.0, SECOND, False, True),  # Cut off, but the better way goes on from there.
-    (FIRST, 1, 0.3, SECOND, True, False),
-    (SECOND, 0, 1.0, FIRST, True, False),
-    (SECOND, 1, 0.0, FIRST, True, False),
-]
 SPEC = EnvSpec(gymnasium.spaces.Box(-1, 1, (2,), np.float32), gymnasium.spaces.Discrete(2))
 SMALL: dict[str, Any] = {"units": (16,), "v_min": -1.0, "v_max": 2.0, "n_atoms": 31}
 

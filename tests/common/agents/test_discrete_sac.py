@@ -9,10 +9,9 @@ import torch
 from gymnasium import spaces
 
 from common.agents.discrete_sac import DiscreteSAC
-from common.data import Record
 from common.errors import ConfigError
 from common.interfaces import EnvSpec
-from tests.common.agents.parts import Row, WeightedMemory, copies, fix_outputs, holding, items_of, same
+from tests.common.agents.parts import Row, WeightedMemory, copies, fix_outputs, floats, holding, items_of, same
 
 OBS = spaces.Box(-1, 1, (2,), np.float32)
 SPEC = EnvSpec(OBS, spaces.Discrete(3))
@@ -26,11 +25,6 @@ def make(spec: EnvSpec = SPEC, **params: Any) -> DiscreteSAC:
 
 def row(reward: float = 1.0, *, terminated: bool = False, truncated: bool = False, action: int = 0) -> Row:
     return ZERO, action, reward, ZERO, terminated, truncated
-
-
-def floats(record: Record | None) -> dict[str, float]:
-    assert record is not None
-    return {key: float(value) for key, value in record.items()}
 
 
 def test_it_learns_the_best_action_of_a_bandit() -> None:

@@ -17,15 +17,9 @@ from common.interfaces import EnvSpec
 from common.settings import validate
 from crossborder.testing import ItemMemory
 from examples import own_network
-from tests.common.agents.parts import Row, WeightedMemory, copies, holding, items_of, same
+from tests.common.agents.parts import CHAIN, FIRST, SECOND, WeightedMemory, copies, holding, items_of, model_of, same
 
-FIRST, SECOND, END = np.eye(2, dtype=np.float32)[0], np.eye(2, dtype=np.float32)[1], np.zeros(2, np.float32)
-TOY: list[Row] = [
-    (FIRST, 0, 0.0, SECOND, False, True),  # Cut off, but the better way goes on from there.
-    (FIRST, 1, 0.3, SECOND, True, False),
-    (SECOND, 0, 1.0, FIRST, True, False),
-    (SECOND, 1, 0.0, FIRST, True, False),
-]
+END = np.zeros(2, np.float32)
 
 
 def spec(n_actions: int = 2, start: int = 0) -> EnvSpec:
@@ -58,11 +52,6 @@ def observations(n: int) -> Array:
     return np.random.default_rng(1).uniform(-10, 10, (n, 2)).astype(np.float32)
 
 
-def model_of(agent: DQN, opt_steps: int) -> Model:
-    params = {name: value.numpy().copy() for name, value in agent.model_info().items()}
-    return Model(ModelVersion(1, opt_steps), params)
-
-
 # Learning.
 
 
@@ -78,7 +67,7 @@ def test_it_learns_the_values_of_two_states(double_dqn: bool, critic_loss: str) 
         critic_loss=critic_loss,
         update="captured",
     )
-    memory = holding(TOY)
+    memory = holding(CHAIN)
     for _ in range(400):
         agent.opt(memory)
     learned = values(agent.qnet, np.stack([FIRST, SECOND]))
@@ -133,7 +122,7 @@ def test_an_empty_memory_changes_nothing_and_counts_for_nothing() -> None:
 
 
 def test_an_opt_step_draws_one_batch_for_each_of_its_updates() -> None:
-    memory = holding(TOY)
+    memory = holding(CHAIN)
     make(batch_size=5, n_updates_per_opt=3).opt(memory)
     assert memory.sampled == 15
 
@@ -155,7 +144,7 @@ class Counted(ItemMemory):
 def test_batches_that_are_drawn_at_once_teach_the_same_as_one_after_another(settings: dict[str, Any]) -> None:
     learnt = []
     for is_uniform, sizes in ((True, [30] * 4), (False, [5] * 24)):  # Six is the largest divisor of 12 up to eight.
-        memory = Counted(items_of(TOY), is_uniform=is_uniform)
+        memory = Counted(items_of(CHAIN), is_uniform=is_uniform)
         agent = make(batch_size=5, n_updates_per_opt=12, soft_update_interval=1, tau=0.5, **settings)
         for _ in range(2):
             agent.opt(memory)
@@ -165,7 +154,7 @@ def test_batches_that_are_drawn_at_once_teach_the_same_as_one_after_another(sett
 
 
 def test_noisy_networks_and_large_observations_draw_one_batch_after_another() -> None:
-    memory = Counted(items_of(TOY), is_uniform=True)
+    memory = Counted(items_of(CHAIN), is_uniform=True)
     make(batch_size=5, n_updates_per_opt=4, noisy=0.5).opt(memory)
     make(batch_size=40_000, n_updates_per_opt=2).opt(memory)
     assert memory.sizes == [5] * 4 + [40_000] * 2
@@ -185,7 +174,7 @@ def test_gradients_are_clipped_to_the_norm_asked_for() -> None:
 
 
 def test_the_target_is_an_exact_copy_at_each_interval_and_stays_between() -> None:
-    agent, memory = make(soft_update_interval=3), holding(TOY)
+    agent, memory = make(soft_update_interval=3), holding(CHAIN)
     kept = copies(agent.qnet)
     for step in range(1, 8):
         agent.opt(memory)
@@ -197,7 +186,7 @@ def test_the_target_is_an_exact_copy_at_each_interval_and_stays_between() -> Non
 
 @pytest.mark.parametrize("tau", [0.25, 0.005])
 def test_tau_is_the_share_that_moves_into_the_target(tau: float) -> None:
-    agent, memory = make(soft_update_interval=1, tau=tau, lr=0.1), holding(TOY)
+    agent, memory = make(soft_update_interval=1, tau=tau, lr=0.1), holding(CHAIN)
     for _ in range(3):
         before = copies(agent.qnet_tgt)
         agent.opt(memory)
@@ -228,13 +217,13 @@ def test_weights_scale_the_loss_of_each_item_and_errors_are_reported(double_dqn:
 
 
 def test_no_errors_are_reported_to_a_uniform_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
-    memory = holding(TOY)
+    memory = holding(CHAIN)
     monkeypatch.delattr(type(memory), "update_priority")
     assert make().opt(memory) is not None
 
 
 def test_each_update_reports_the_errors_of_its_own_batch() -> None:
-    memory = WeightedMemory(items_of(TOY), [1.0] * 4)
+    memory = WeightedMemory(items_of(CHAIN), [1.0] * 4)
     make(n_updates_per_opt=3, lr=0.1).opt(memory)
     assert [index for index, _ in memory.told] == [[70, 71, 72, 73]] * 3
     assert memory.told[0] != memory.told[1] != memory.told[2]
@@ -349,7 +338,7 @@ def test_a_synced_model_is_adopted_and_drives_exploration() -> None:
     agent, obs = make(4, seed=2, epsilon=0.2, explorer={"start": 1.0, "final_step": 100}), observations(6000)
     source = make(4, seed=1)
     for opt_steps, epsilon in ((0, 1.0), (50, 0.6), (100, 0.2)):
-        source.opt(holding(TOY))
+        source.opt(holding(CHAIN))
         agent.sync_model(model_of(source, opt_steps))
         assert same(copies(agent.qnet), copies(source.qnet))
         agent.eval()
@@ -362,7 +351,7 @@ def test_an_adopted_model_is_not_changed_when_its_source_goes_on() -> None:
     source, agent = make(seed=1), make(seed=2)
     agent.sync_model(Model(ModelVersion(1, 0), {name: value.numpy() for name, value in source.model_info().items()}))
     adopted = copies(agent.qnet)
-    source.opt(holding(TOY))
+    source.opt(holding(CHAIN))
     assert same(copies(agent.qnet), adopted)
     assert not same(copies(source.qnet), adopted)
 
@@ -374,7 +363,7 @@ def test_what_it_publishes_are_always_the_same_live_tensors() -> None:
         return {name: (value.data_ptr(), value.shape) for name, value in agent.model_info().items()}
 
     before, live = places(), agent.model_info()
-    agent.opt(holding(TOY))
+    agent.opt(holding(CHAIN))
     agent.load_params(make(seed=5).save_params())
     assert places() == before
     assert same(list(live.values()), copies(agent.qnet))
@@ -383,7 +372,7 @@ def test_what_it_publishes_are_always_the_same_live_tensors() -> None:
 def test_saved_parameters_are_restored_with_both_networks() -> None:
     trained, fresh = make(seed=1, soft_update_interval=100), make(seed=2)
     for _ in range(3):
-        trained.opt(holding(TOY))
+        trained.opt(holding(CHAIN))
     fresh.load_params(trained.save_params())
     assert same(copies(fresh.qnet), copies(trained.qnet))
     assert same(copies(fresh.qnet_tgt), copies(trained.qnet_tgt))
@@ -427,7 +416,7 @@ def test_a_users_own_network_takes_the_place_of_both_networks_and_learns() -> No
     assert isinstance(agent.qnet_tgt, own_network.Dueling)
     assert agent.qnet.value.in_features == 8
     for _ in range(400):
-        agent.opt(holding(TOY))
+        agent.opt(holding(CHAIN))
     learned = values(agent.qnet, np.stack([FIRST, SECOND]))
     np.testing.assert_allclose(learned, [[0.9, 0.3], [1.0, 0.0]], atol=0.05)
 
@@ -463,7 +452,7 @@ def test_dueling_asks_either_network_for_one_output_more_and_learns(network: str
         assert net.net(torch.zeros(1, 2)).shape == (1, 3)
         assert net(torch.zeros(1, 2)).shape == (1, 2)
     for _ in range(400):
-        agent.opt(holding(TOY))
+        agent.opt(holding(CHAIN))
     learned = values(agent.qnet, np.stack([FIRST, SECOND]))
     np.testing.assert_allclose(learned, [[0.9, 0.3], [1.0, 0.0]], atol=0.05)
 
@@ -510,7 +499,7 @@ def test_the_target_of_munchausen_is_that_of_the_slow_formula_and_of_the_target_
 def test_a_munchausen_agent_learns_which_actions_are_best() -> None:
     learning: dict[str, Any] = {"lr": 0.01, "batch_size": 16, "discount_factor": 0.9, "soft_update_interval": 10}
     agent = make(units=(16,), munchausen={"alpha": 0.5}, update="captured", **learning)
-    memory = holding(TOY)
+    memory = holding(CHAIN)
     for _ in range(400):
         agent.opt(memory)
     assert agent.sample(np.stack([FIRST, SECOND])).tolist() == [0, 0]
@@ -526,7 +515,7 @@ def test_without_alpha_and_temperature_it_is_dqn() -> None:
         munchausen={"alpha": 0.0, "temperature": 1e-3},
         update="captured",
     )
-    memory = holding(TOY)
+    memory = holding(CHAIN)
     for _ in range(400):
         agent.opt(memory)
     np.testing.assert_allclose(values(agent.qnet, np.stack([FIRST, SECOND])), [[0.9, 0.3], [1.0, 0.0]], atol=0.05)

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import math
 from functools import partial
 from pathlib import Path
@@ -14,17 +13,14 @@ import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
 
 from common.agents.impala import IMPALA
-from common.data import Array, Items, Model, ModelVersion
+from common.data import Items
 from common.errors import ConfigError
 from common.interfaces import EnvSpec
-from common.parts import row_schema
-from common.plugins.part_config import EnvConfig
 from common.settings import validate
 from common.spaces import to_columns
 from crossborder.testing import ItemMemory, check_agent
 from learner.views.sequences import Sequences
-from tests.common.agents.parts import Structured, copies, same
-from tests.common.agents.test_network_agent import through_a_file
+from tests.common.agents.parts import Structured, Whole, model_of
 
 OBS = Box(-1, 1, (2,), np.float32)
 CHOICES = EnvSpec(OBS, Discrete(3, start=5))
@@ -63,14 +59,6 @@ def played(agent: IMPALA, rounds: int = 12, length: int = 5, reward: Any = None)
     }
 
 
-class InOrder(ItemMemory):
-    """A memory that gives all of its items in each batch."""
-
-    def batch(self, size: int) -> Items:
-        self.sampled += size
-        return self._items
-
-
 def test_the_losses_are_those_of_the_paper() -> None:
     """arXiv:1802.01561, section 4.2, for sequences without corrections, ends or entropy."""
     agent = make(batch_size=3)
@@ -83,7 +71,7 @@ def test_the_losses_are_those_of_the_paper() -> None:
     for t in range(4, -1, -1):
         target[:, t] = items["reward"][:, t] + agent.config.discount_factor * target[:, t + 1]
     taken = np.take_along_axis(log_prob[:, :5], items["action"][:, :, None] - 5, axis=2)[:, :, 0]
-    record = agent.opt(InOrder(items))
+    record = agent.opt(Whole(items))
     assert record is not None
     assert float(record["loss_policy"]) == pytest.approx(-np.mean((target - value)[:, :5] * taken), rel=1e-3)
     assert float(record["loss_baseline"]) == pytest.approx(np.mean((target - value)[:, :5] ** 2) / 2, rel=1e-3)
@@ -92,8 +80,8 @@ def test_the_losses_are_those_of_the_paper() -> None:
 def test_the_weight_of_a_sequence_multiplies_its_losses() -> None:
     agent = make(batch_size=2)
     items = played(agent, rounds=2)
-    halves = copy.deepcopy(agent).opt(InOrder({**items, "weight": np.array([0.5, 0.5], np.float32)}))
-    whole = agent.opt(InOrder(items))
+    halves = copy.deepcopy(agent).opt(Whole({**items, "weight": np.array([0.5, 0.5], np.float32)}))
+    whole = agent.opt(Whole(items))
     assert whole is not None
     assert halves is not None
     for name in ("loss_policy", "loss_baseline"):
@@ -122,7 +110,7 @@ def test_it_learns_across_episodes() -> None:
 def test_the_learner_finds_the_log_probability_that_the_actor_recorded(spec: EnvSpec) -> None:
     """So without a change of the policy every ratio is 1."""
     agent = make(spec)
-    record = agent.opt(InOrder(played(agent)))
+    record = agent.opt(Whole(played(agent)))
     assert record is not None
     assert float(record["ratio_mean"]) == pytest.approx(1.0, abs=1e-5)
 
@@ -139,7 +127,7 @@ def test_a_recorded_log_probability_is_that_of_the_action(tmp_path: Path) -> Non
 def test_it_learns_which_action_is_rewarded(correction: str) -> None:
     agent = make(units=(32,), lr=0.01, correction=correction, discount_factor=0.0, update="captured")
     for _ in range(150):
-        agent.opt(InOrder(played(agent, reward=lambda action: action == 6)))
+        agent.opt(Whole(played(agent, reward=lambda action: action == 6)))
     agent.eval()
     assert (agent.sample(np.random.default_rng(1).uniform(-1, 1, (50, 2)).astype(np.float32)) == 6).all()
 
@@ -148,7 +136,7 @@ def test_it_learns_which_continuous_action_is_rewarded() -> None:
     agent = make(LEVERS, units=(32,), lr=0.01, discount_factor=0.0, update="captured")
     target = np.array([1.0, 3.0], np.float32)
     for _ in range(400):
-        agent.opt(InOrder(played(agent, reward=lambda action: -np.square((action - target) / [2, 5]).sum(axis=2))))
+        agent.opt(Whole(played(agent, reward=lambda action: -np.square((action - target) / [2, 5]).sum(axis=2))))
     agent.eval()
     found = agent.sample(np.random.default_rng(1).uniform(-1, 1, (50, 2)).astype(np.float32))
     np.testing.assert_allclose(found.mean(axis=0), target, atol=0.4)
@@ -159,14 +147,14 @@ def test_actions_of_an_older_policy_are_corrected_for() -> None:
     agent = make(lr=1e-9, entropy_cost=0.0)
     items = played(agent)
     unlikely = items | {"log_prob": np.full_like(items["log_prob"], 50.0)}
-    results = [agent.opt(InOrder(each)) for each in (items, unlikely)]
+    results = [agent.opt(Whole(each)) for each in (items, unlikely)]
     assert results[0] is not None
     assert results[1] is not None
     assert float(results[1]["ratio_mean"]) == pytest.approx(0.0, abs=1e-6)
     assert float(results[1]["loss_policy"]) == pytest.approx(0.0, abs=1e-6)
     assert float(results[0]["loss_policy"]) != pytest.approx(0.0, abs=1e-3)
     uncorrected = make(lr=1e-9, entropy_cost=0.0, correction="none")
-    one, other = (uncorrected.opt(InOrder(each)) for each in (items, unlikely))
+    one, other = (uncorrected.opt(Whole(each)) for each in (items, unlikely))
     assert one is not None
     assert other is not None
     assert float(one["loss_policy"]) == pytest.approx(float(other["loss_policy"]))
@@ -177,42 +165,19 @@ def test_entropy_is_rewarded() -> None:
     for cost in (0.0, 1.0):
         agent = make(lr=0.01, entropy_cost=cost, update="captured")
         for _ in range(60):
-            record = agent.opt(InOrder(played(agent, reward=lambda action: action == 6)))
+            record = agent.opt(Whole(played(agent, reward=lambda action: action == 6)))
         assert record is not None
         entropies.append(float(record["entropy"]))
     assert entropies[0] < 0.5
     assert 0.8 < entropies[1] < math.log(3)
 
 
-def test_a_resumed_agent_learns_and_acts_as_one_that_was_never_interrupted(tmp_path: Path) -> None:
-    for spec in (CHOICES, LEVERS):
-        agent = make(spec, normalize_observations=True, update="captured")
-        memory = InOrder(played(agent))
-        for _ in range(3):
-            agent.opt(memory)
-        state = through_a_file(agent.training_state(), tmp_path / "state")
-        resumed = make(spec, seed=9, normalize_observations=True, update="captured")
-        resumed.load_training_state(state)
-        resumed.train()
-        for each in (agent, resumed):
-            for _ in range(3):
-                each.opt(memory)
-        expected, found = agent.training_state(), resumed.training_state()
-        assert expected.tensors.keys() == found.tensors.keys()
-        for name, tensor in expected.tensors.items():
-            assert torch.equal(tensor, found.tensors[name]), name
-        assert json.dumps(expected.values) == json.dumps(found.values)
-        obs = played(copy.deepcopy(agent))["obs"][:, 0]
-        np.testing.assert_array_equal(agent.sample(obs), resumed.sample(obs))
-
-
 def test_the_age_of_the_versions_that_acted_is_recorded() -> None:
     agent = make()
     items = played(agent)
     items["version"][:] = 3
-    params = {name: tensor.numpy().copy() for name, tensor in agent.model_info().items()}
-    agent.sync_model(Model(ModelVersion(1, 10), params))
-    record = agent.opt(InOrder(items))
+    agent.sync_model(model_of(agent, 10))
+    record = agent.opt(Whole(items))
     assert record is not None
     assert float(record["version_age"]) == 7.0
 
@@ -228,27 +193,3 @@ def test_units_beside_a_network_are_refused() -> None:
     network = {"target": "common.agents.networks:NatureCnn"}
     with pytest.raises(ConfigError, match="give units or network, not both"):
         validate(IMPALA.Config, {"network": network, "units": (8,)}, "agent.params")
-
-
-def test_an_empty_memory_changes_nothing() -> None:
-    agent = make()
-    before = copies(agent.policy_net)
-    empty: Array = np.empty(0, np.float32)
-    assert agent.opt(ItemMemory({"obs": empty})) is None
-    assert same(copies(agent.policy_net), before)
-
-
-def test_the_exported_policy_takes_the_likeliest_action() -> None:
-    agent = make(SWITCHES, normalize_observations=True)
-    agent.opt(InOrder(played(agent)))
-    obs = np.random.default_rng(1).uniform(-1, 1, (20, 2)).astype(np.float32)
-    agent.eval()
-    np.testing.assert_array_equal(agent.policy()(torch.from_numpy(obs)).numpy(), agent.sample(obs))
-
-
-def test_its_rows_have_a_log_probability_and_for_continuous_actions_the_choice_before_it_was_clipped() -> None:
-    names = {c.name for c in row_schema(CHOICES, make(), EnvConfig(target="x:y")).columns}
-    assert "log_prob" in names
-    assert "choice" not in names
-    columns = row_schema(LEVERS, make(LEVERS), EnvConfig(target="x:y")).by_name
-    assert columns["choice"].shape == (2,)

@@ -14,7 +14,7 @@ from common.errors import ConfigError
 from common.interfaces import EnvSpec
 from common.settings import validate
 from crossborder.testing import ItemMemory
-from tests.common.agents.parts import copies, fix_outputs, holding, same
+from tests.common.agents.parts import copies, fix_outputs, floats, holding, same
 
 SPEC = EnvSpec(Box(-1, 1, (2,), np.float32), Box(-1, 1, (1,), np.float32))
 ZERO = np.zeros(2, np.float32)
@@ -27,12 +27,6 @@ def make(**params: Any) -> IQL:
 
 def memory(terminated: bool = False, **more: Array) -> ItemMemory:
     return holding([(ZERO, (0.5,), 1.0, ZERO, terminated, False)], np.float32, **more)
-
-
-def floats(agent: IQL, items: ItemMemory) -> dict[str, float]:
-    record = agent.opt(items)
-    assert record is not None
-    return {key: float(value) for key, value in record.items()}
 
 
 @pytest.mark.parametrize(("tau", "value"), [(0.5, 0.0), (0.9, 0.8)])
@@ -54,7 +48,7 @@ def test_the_critics_bootstrap_from_the_value_network(terminated: bool, target: 
     fix_outputs(agent.value, 4.0)
     for net in agent.critics.nets:
         fix_outputs(net, 1.0)
-    assert floats(agent, memory(terminated))["loss_critic"] == pytest.approx((1 - target) ** 2, rel=1e-5)
+    assert floats(agent.opt(memory(terminated)))["loss_critic"] == pytest.approx((1 - target) ** 2, rel=1e-5)
 
 
 def test_a_discount_column_takes_the_place_of_the_discount_factor() -> None:
@@ -62,7 +56,7 @@ def test_a_discount_column_takes_the_place_of_the_discount_factor() -> None:
     fix_outputs(agent.value, 4.0)
     for net in agent.critics.nets:
         fix_outputs(net, 1.0)
-    record = floats(agent, memory(discount=np.array([0.25], np.float32)))
+    record = floats(agent.opt(memory(discount=np.array([0.25], np.float32))))
     assert record["loss_critic"] == pytest.approx((1 - 2) ** 2, rel=1e-5)
 
 
@@ -97,7 +91,7 @@ def test_the_values_loss_changes_no_critic() -> None:
 
 
 def test_it_records_what_the_page_describes() -> None:
-    record = floats(make(), memory())
+    record = floats(make().opt(memory()))
     assert set(record) == {"loss_value", "loss_critic", "q_mean", "loss_actor", "adv_mean", "log_prob"}
     assert all(math.isfinite(value) for value in record.values())
 

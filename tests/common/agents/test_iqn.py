@@ -16,15 +16,8 @@ from common.agents.networks.picture_networks import NatureCnn
 from common.data import Array
 from common.errors import CheckpointError, ConfigError
 from common.interfaces import EnvSpec
-from tests.common.agents.parts import Row, WeightedMemory, copies, holding, items_of, same
+from tests.common.agents.parts import CHAIN, FIRST, SECOND, Row, WeightedMemory, copies, holding, items_of, same
 
-FIRST, SECOND = np.eye(2, dtype=np.float32)
-CHAIN: list[Row] = [
-    (FIRST, 0, 0.0, SECOND, False, True),  # Cut off, but the better way goes on from there.
-    (FIRST, 1, 0.3, SECOND, True, False),
-    (SECOND, 0, 1.0, FIRST, True, False),
-    (SECOND, 1, 0.0, FIRST, True, False),
-]
 SMALL: dict[str, Any] = {"units": (16,), "feature_dim": 16, "embed_dim": 16}
 
 

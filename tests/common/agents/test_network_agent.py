@@ -47,7 +47,7 @@ from crossborder.testing import ItemMemory, check_agent
 from crossborder.testing.agent_checks import MakeAgent
 from crossborder.testing.row_memory import transitions
 from tests.common.agents import parts
-from tests.common.agents.parts import copies, same
+from tests.common.agents.parts import assert_same_state, copies, same
 
 SMALL: dict[str, Any] = {"units": (8,), "batch_size": 8}
 WITH_STATE = (
@@ -101,11 +101,7 @@ def test_a_resumed_agent_learns_and_explores_as_one_that_was_never_interrupted(n
     resumed.train()
     learn(uninterrupted, memory, 11)
     learn(resumed, later, 11)
-    expected, found = uninterrupted.training_state(), resumed.training_state()
-    assert expected.tensors.keys() == found.tensors.keys()
-    for key, tensor in expected.tensors.items():
-        assert torch.equal(tensor, found.tensors[key]), key
-    assert expected.values == found.values
+    assert_same_state(uninterrupted, resumed)
     obs = items["obs"][:50]
     np.testing.assert_array_equal(uninterrupted.sample(obs), resumed.sample(obs))
     assert live == {name: tensor.data_ptr() for name, tensor in resumed.model_info().items()}

@@ -1,9 +1,7 @@
 from __future__ import annotations
 
 import copy
-import json
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,18 +12,15 @@ from torch.nn import functional
 
 from common.agents.ppo import PPO
 from common.agents.recurrent_ppo import RecurrentPPO
-from common.data import Array, Items, Model, ModelVersion
+from common.data import Array, Items
 from common.errors import ConfigError
 from common.interfaces import EnvSpec
-from common.parts import row_schema
-from common.plugins.part_config import EnvConfig
 from common.settings import validate
 from common.spaces import to_columns
 from crossborder.testing import ItemMemory, check_agent
 from learner.replay.reader import NothingToDrawError
 from learner.views.rollouts import Rollouts
-from tests.common.agents.parts import Structured, copies, same
-from tests.common.agents.test_network_agent import through_a_file
+from tests.common.agents.parts import Structured, Whole, copies, floats, model_of, same
 
 OBS = Box(-1, 1, (2,), np.float32)
 CHOICES = EnvSpec(OBS, Discrete(3, start=5))
@@ -69,18 +64,8 @@ def played(agent: PPO, n: int = 4, length: int = 8, reward: Any = None, seed: in
     }
 
 
-class Whole(ItemMemory):
-    """A memory that gives all of its items in each batch."""
-
-    def batch(self, size: int) -> Items:
-        self.sampled += size
-        return self._items
-
-
 def optimised(agent: PPO, items: Items) -> dict[str, float]:
-    record = agent.opt(Whole(items))
-    assert record is not None
-    return {name: float(value) for name, value in record.items()}
+    return floats(agent.opt(Whole(items)))
 
 
 def values_of(agent: PPO, obs: Array) -> Array:
@@ -240,8 +225,7 @@ def test_the_policy_is_clipped_against_the_one_that_acted() -> None:
 
 def test_steps_that_are_too_old_are_left_out_and_counted() -> None:
     agent = make(max_lag=2, epochs=1, minibatches=1, lr=1e-9)
-    params = {name: tensor.numpy().copy() for name, tensor in agent.model_info().items()}
-    agent.sync_model(Model(ModelVersion(1, 10), params))
+    agent.sync_model(model_of(agent, 10))
     items = played(agent)
     items["version"][:] = 8
     items["version"][3] = 7
@@ -269,8 +253,7 @@ class OneAfterAnother(ItemMemory):
 
 def test_batches_of_which_every_step_is_too_old_are_passed_over() -> None:
     agent = make(max_lag=2)
-    params = {name: tensor.numpy().copy() for name, tensor in agent.model_info().items()}
-    agent.sync_model(Model(ModelVersion(1, 10), params))
+    agent.sync_model(model_of(agent, 10))
     old = played(agent)
     new = old | {"version": np.full_like(old["version"], 9)}
     memory = OneAfterAnother(old, old, new, old)
@@ -315,29 +298,6 @@ def test_entropy_is_rewarded() -> None:
         entropies.append(record["entropy"])
     assert entropies[0] < 0.5
     assert 0.8 < entropies[1] <= np.log(3) + 1e-6
-
-
-def test_a_resumed_agent_learns_and_acts_as_one_that_was_never_interrupted(tmp_path: Path) -> None:
-    settings: dict[str, Any] = {"normalize_observations": True, "clip_schedule": {"steps": 50}, "update": "captured"}
-    for spec in (CHOICES, LEVERS):
-        agent = make(spec, **settings)
-        memory = Whole(played(agent))
-        for _ in range(3):
-            agent.opt(memory)
-        state = through_a_file(agent.training_state(), tmp_path / "state")
-        resumed = make(spec, seed=9, **settings)
-        resumed.load_training_state(state)
-        resumed.train()
-        for each in (agent, resumed):
-            for _ in range(3):
-                each.opt(memory)
-        expected, found = agent.training_state(), resumed.training_state()
-        assert expected.tensors.keys() == found.tensors.keys()
-        for name, tensor in expected.tensors.items():
-            assert torch.equal(tensor, found.tensors[name]), name
-        assert json.dumps(expected.values) == json.dumps(found.values)
-        obs = played(copy.deepcopy(agent))["obs"][:, 0]
-        np.testing.assert_array_equal(agent.sample(obs), resumed.sample(obs))
 
 
 @pytest.mark.parametrize("change", ["transitions", "sequences"])
@@ -444,14 +404,6 @@ def test_a_key_that_is_no_leaf_is_refused() -> None:
         PPO(HIDDEN, seed=0, **SMALL, critic_keys=["hole"])
 
 
-def test_an_empty_memory_changes_nothing() -> None:
-    agent = make()
-    before = copies(agent.policy_net)
-    empty: Array = np.empty(0, np.float32)
-    assert agent.opt(ItemMemory({"obs": empty})) is None
-    assert same(copies(agent.policy_net), before)
-
-
 @pytest.mark.parametrize("share_layers", [False, True])
 def test_it_begins_with_actions_that_are_about_as_likely_and_values_of_size_1(share_layers: bool) -> None:
     agent = make(units=(64, 64), share_layers=share_layers)
@@ -481,20 +433,3 @@ class OwnNetwork(torch.nn.Linear):
 
     def forward(self, obs: torch.Tensor) -> torch.Tensor:
         return super().forward(obs.float().flatten(1))
-
-
-def test_the_exported_policy_takes_the_likeliest_action() -> None:
-    for share_layers in (False, True):
-        agent = make(SWITCHES, normalize_observations=True, share_layers=share_layers)
-        agent.opt(Whole(played(agent)))
-        obs = np.random.default_rng(1).uniform(-1, 1, (20, 2)).astype(np.float32)
-        agent.eval()
-        np.testing.assert_array_equal(agent.policy()(torch.from_numpy(obs)).numpy(), agent.sample(obs))
-
-
-def test_its_rows_have_a_log_probability_and_for_continuous_actions_the_choice_before_it_was_clipped() -> None:
-    names = {c.name for c in row_schema(CHOICES, make(), EnvConfig(target="x:y")).columns}
-    assert "log_prob" in names
-    assert "choice" not in names
-    columns = row_schema(LEVERS, make(LEVERS), EnvConfig(target="x:y")).by_name
-    assert columns["choice"].shape == (2,)

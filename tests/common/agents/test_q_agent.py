@@ -20,15 +20,8 @@ from common.errors import ConfigError
 from common.interfaces import EnvSpec
 from crossborder.testing import ItemMemory, check_agent
 from crossborder.testing.agent_checks import MakeAgent
-from tests.common.agents.parts import Row, holding
+from tests.common.agents.parts import CHAIN, FIRST, SECOND, holding
 
-FIRST, SECOND = np.eye(2, dtype=np.float32)
-CHAIN: list[Row] = [
-    (FIRST, 0, 0.0, SECOND, False, True),  # Cut off, but the better way goes on from there.
-    (FIRST, 1, 0.3, SECOND, True, False),
-    (SECOND, 0, 1.0, FIRST, True, False),
-    (SECOND, 1, 0.0, FIRST, True, False),
-]
 SPEC = EnvSpec(gymnasium.spaces.Box(-1, 1, (2,), np.float32), gymnasium.spaces.Discrete(2))
 SMALL: dict[str, Any] = {"units": (16,), "lr": 5e-3, "batch_size": 16, "discount_factor": 0.9}
 KINDS: dict[str, MakeAgent] = {

@@ -12,15 +12,8 @@ from torch import nn
 
 from common.agents.qr_dqn import QRDQN, QuantileReturns
 from common.interfaces import EnvSpec
-from tests.common.agents.parts import Row, WeightedMemory, holding, items_of
+from tests.common.agents.parts import CHAIN, FIRST, SECOND, WeightedMemory, holding, items_of
 
-FIRST, SECOND = np.eye(2, dtype=np.float32)
-CHAIN: list[Row] = [
-    (FIRST, 0, 0.0, SECOND, False, True),  # Cut off, but the better way goes on from there.
-    (FIRST, 1, 0.3, SECOND, True, False),
-    (SECOND, 0, 1.0, FIRST, True, False),
-    (SECOND, 1, 0.0, FIRST, True, False),
-]
 SPEC = EnvSpec(gymnasium.spaces.Box(-1, 1, (2,), np.float32), gymnasium.spaces.Discrete(2))
 SMALL: dict[str, Any] = {"units": (16,), "n_quantiles": 8}
 

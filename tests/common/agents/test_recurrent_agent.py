@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-import safetensors.torch
 import torch
 from torch import nn
 
@@ -32,7 +30,7 @@ from common.config.trainer_config import Precision
 from common.data import Array
 from common.envs.memory_tasks import Cue
 from common.errors import ConfigError, PluginError
-from common.interfaces import Agent, TrainingState
+from common.interfaces import Agent
 from common.lanes.building import spec_of
 from common.parts import row_schema
 from crossborder.testing import ItemMemory, RowMemory, play, rows_of
@@ -41,7 +39,9 @@ from learner.loop.in_turns import train_in_turns
 from learner.loop.learner_parts import computing_in
 from learner.storage.checkpoint import load_params
 from learner.views.sequences import Sequences
+from tests.common.agents.parts import assert_same_state
 from tests.common.agents.sequences import Prioritized, played_by
+from tests.common.agents.test_network_agent import through_a_file
 from tests.conftest import ROOT
 
 SMALL: dict[str, Any] = {"units": (8,), "batch_size": 4, "memory": {"width": 3}}
@@ -171,20 +171,14 @@ def test_a_resumed_agent_goes_on_in_the_middle_of_an_episode_as_if_it_had_never_
     uninterrupted.sample(obs)
     for _ in range(5):
         uninterrupted.opt(ItemMemory(items))
-    state, path = uninterrupted.training_state(), tmp_path / "state"
-    safetensors.torch.save_file({k: v.detach().clone().contiguous() for k, v in state.tensors.items()}, path)
-    values = json.loads(json.dumps(state.values))
-    resumed.load_training_state(TrainingState(safetensors.torch.load_file(path), values))
+    resumed.load_training_state(through_a_file(uninterrupted.training_state(), tmp_path / "state"))
     for _ in range(3):
         for agent in (uninterrupted, resumed):
             agent.opt(ItemMemory(items))
             agent.begin(np.array([False, True, False]))
         np.testing.assert_array_equal(uninterrupted.sample(obs), resumed.sample(obs))
         np.testing.assert_array_equal(uninterrupted.extras()["state"], resumed.extras()["state"])
-    expected, found = uninterrupted.training_state(), resumed.training_state()
-    assert expected.tensors.keys() == found.tensors.keys()
-    assert all(torch.equal(tensor, found.tensors[key]) for key, tensor in expected.tensors.items())
-    assert expected.values == found.values
+    assert_same_state(uninterrupted, resumed)
 
 
 # What they learn.

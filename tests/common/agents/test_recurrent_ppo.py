@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,9 +17,9 @@ from common.errors import ConfigError
 from common.lanes.building import spec_of
 from crossborder.testing import check_agent
 from learner.views.rollouts import Rollouts
-from tests.common.agents.parts import Structured
+from tests.common.agents.parts import Structured, Whole, assert_same_state, floats
 from tests.common.agents.test_network_agent import through_a_file
-from tests.common.agents.test_ppo import GAMMA, LAMBDA, Whole
+from tests.common.agents.test_ppo import GAMMA, LAMBDA
 
 SMALL: dict[str, Any] = {"units": (8,), "batch_size": 4, "minibatches": 2, "epochs": 2, "memory": {"width": 6}}
 LENGTH = 14
@@ -79,9 +78,7 @@ def player(env_id: str, n: int = 4, **params: Any) -> tuple[RecurrentPPO, Player
 
 
 def optimised(agent: RecurrentPPO, items: Items) -> dict[str, float]:
-    record = agent.opt(Whole(items))
-    assert record is not None
-    return {name: float(value) for name, value in record.items()}
+    return floats(agent.opt(Whole(items)))
 
 
 @pytest.mark.parametrize(
@@ -196,10 +193,7 @@ def test_a_resumed_agent_goes_on_in_the_middle_of_an_episode_as_if_it_had_never_
             each.begin(np.array([False, True, False, False]))
         np.testing.assert_array_equal(agent.sample(items["obs"][:, 0]), resumed.sample(items["obs"][:, 0]))
         np.testing.assert_array_equal(agent.extras()["state"], resumed.extras()["state"])
-    expected, found = agent.training_state(), resumed.training_state()
-    assert expected.tensors.keys() == found.tensors.keys()
-    assert all(torch.equal(tensor, found.tensors[name]) for name, tensor in expected.tensors.items())
-    assert json.dumps(expected.values) == json.dumps(found.values)
+    assert_same_state(agent, resumed)
 
 
 def test_it_remembers_a_cue() -> None:

@@ -12,11 +12,11 @@ import torch
 from common.agents.entropy import squashed_gaussian
 from common.agents.machinery.gradient_step import Batch, to_tensors
 from common.agents.recurrent_sac import RecurrentSAC
-from common.data import Items, Model, ModelVersion
+from common.data import Items
 from common.lanes.building import spec_of
 from crossborder.testing import check_agent
 from learner.views.sequences import Sequences
-from tests.common.agents.parts import Structured
+from tests.common.agents.parts import Structured, model_of
 from tests.common.agents.sequences import Prioritized, played_by
 
 ENV_ID, GAMMA, ENT_COEF = "Pendulum-v1", 0.9, 0.3
@@ -111,8 +111,7 @@ def test_actions_are_random_until_the_learner_has_begun_and_the_memory_goes_on_m
     agent.sample(obs)
     np.testing.assert_allclose(agent.extras()["state"][:, -1], actions[:, 0] / 2, rtol=1e-5)
     assert agent.extras()["state"][:, :-1].any()
-    params = {name: value.numpy() for name, value in agent.model_info().items()}
-    agent.sync_model(Model(ModelVersion(1, 1), params))
+    agent.sync_model(model_of(agent, 1))
     agent.begin(np.ones(500, np.bool_))
     assert agent.sample(obs).std() != pytest.approx(float(actions.std()), rel=1e-6)
 

@@ -15,13 +15,13 @@ from gymnasium.spaces import Box, Dict
 from common.agents.bootstrapping import Bootstrapping
 from common.agents.sac import SAC
 from common.agents.td3 import TD3
-from common.data import Array, Items, Model, ModelVersion
+from common.data import Array, Items
 from common.errors import CheckpointError, ConfigError
 from common.interfaces import EnvSpec
 from common.spaces import to_columns
 from crossborder.testing import ItemMemory, check_agent
 from tests.common.agents.networks.test_frozen import write_weights
-from tests.common.agents.parts import Structured, copies, same
+from tests.common.agents.parts import Structured, copies, model_of, same
 
 CAMERA = Box(0, 255, (3, 12, 12), np.uint8)
 ROBOT = Dict({"front": CAMERA, "joints": Box(-1, 1, (3,), np.float32), "wrist": CAMERA})
@@ -66,10 +66,6 @@ def memory(n: int = 64) -> ItemMemory:
         "truncated": np.zeros(n, np.bool_),
     }
     return ItemMemory(items)
-
-
-def model_of(agent: Bootstrapping) -> Model:
-    return Model(ModelVersion(1, 5), {name: value.numpy().copy() for name, value in agent.model_info().items()})
 
 
 def encoder_of(agent: Bootstrapping) -> torch.nn.Module:

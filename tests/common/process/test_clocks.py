@@ -5,13 +5,7 @@ import random
 import pytest
 
 from common.process.clocks import Backoff, Bucket, Buckets, Deadline, Stillness, is_due
-
-
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.clocks import Clock
 
 
 def test_a_deadline_counts_down_and_has_passed_at_its_point_in_time() -> None:

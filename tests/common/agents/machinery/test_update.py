@@ -30,7 +30,7 @@ from common.agents.sac import SAC
 from common.agents.td3 import TD3
 from common.config.run_config import RunConfig
 from common.config.trainer_config import ComputingPrecision
-from common.data import Array, Items, Model, ModelVersion
+from common.data import Array, Items
 from common.errors import ConfigError, PluginError, RankLostError
 from common.interfaces import Agent, EnvSpec, acting_for_lanes
 from common.settings import validate
@@ -39,7 +39,7 @@ from crossborder.testing.agent_checks import MakeAgent
 from learner.loop.in_turns import train_in_turns
 from learner.loop.learner_parts import computing_in
 from learner.loop.server import train_async
-from tests.common.agents.parts import CHECKED_CRITICS, CRITICS, CROSSQ
+from tests.common.agents.parts import CHECKED_CRITICS, CRITICS, CROSSQ, model_of
 
 OBS = gymnasium.spaces.Box(-1, 1, (4,), np.float32)
 PICTURES = gymnasium.spaces.Box(0, 255, (4, 36, 36), np.uint8)
@@ -411,7 +411,7 @@ def test_replayed_actions_are_the_eager_ones_bit_for_bit_also_after_another_mode
     replayed, eager = (make(spec=spec, seed=0, epsilon=0.5, update=update) for update in ("captured", "eager"))
     other = make(spec=spec, seed=1)
     space.seed(0)
-    model = Model(ModelVersion(1, 5), {name: value.numpy().copy() for name, value in other.model_info().items()})
+    model = model_of(other)
     for _ in range(2):
         for n in (1, 8, 1, 8):
             obs = np.stack([space.sample() for _ in range(n)])
