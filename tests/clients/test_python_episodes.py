@@ -15,8 +15,7 @@ from crossborder_client import Session, _WebSocket
 
 from common.data import Array, Leaves
 from common.interfaces import EnvSpec
-from crossborder.certificates.authority import make_files
-from tests.crossborder.serving.services import SPEC, Counting, Service
+from tests.crossborder.serving.services import SPEC, Counting, Service, with_certificate
 
 
 class Modern:
@@ -140,9 +139,8 @@ def test_a_call_that_ctrl_c_ends_is_not_answered_in_the_place_of_the_next_one(mo
 
 @pytest.mark.parametrize("with_tls", [False, True])
 def test_the_wrong_kind_of_address_is_told_what_to_look_at(tmp_path: Path, *, with_tls: bool) -> None:
-    make_files(tmp_path, ["localhost"], 1, renew=False)
-    tls = {"certificate": tmp_path / "server.pem", "key": tmp_path / "server.key"} if with_tls else None
-    with Service(websocket="127.0.0.1:0", tls=tls) as service:
+    secured = with_certificate(tmp_path)
+    with Service(websocket="127.0.0.1:0", **(secured if with_tls else {})) as service:
         address = f"{'ws' if with_tls else 'wss'}://{service.places.websocket}"
         trust = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
         hint = r"is this the address of --websocket, wss:// if the service has a certificate\?"

@@ -7,6 +7,7 @@ import queue
 import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -20,6 +21,7 @@ from common.wire.acting_payloads import Description
 from common.wire.pb import acting_pb2 as pb
 from common.wire.pb import acting_pb2_grpc as pb_grpc
 from common.wire.rpc import ERROR_KEY
+from crossborder.certificates.authority import make_files
 from crossborder.serving.client_steps import ClientSteps
 from crossborder.serving.recording_player import RecordingPlayer
 from crossborder.serving.served_policy import ServedPolicy
@@ -58,6 +60,16 @@ def steps_of(lanes: Array, **given: Any) -> ClientSteps:
     usual = {"begins": no, "obs": np.zeros((k, 2), np.float32), "reward": np.zeros(k), "executed": None}
     usual |= {"lanes": lanes, "terminated": no, "truncated": no, "intervened": no, "ends": no}
     return ClientSteps(**{**usual, **given})
+
+
+def with_certificate(directory: Path, *tokens: str) -> dict[str, Any]:
+    """Settings of a service with a new certificate in this directory and, if they are given, ``clients.tokens``."""
+    make_files(directory, ["gpu-host"], 1, renew=False)
+    settings: dict[str, Any] = {"tls": {"certificate": directory / "server.pem", "key": directory / "server.key"}}
+    if tokens:
+        settings["token_file"] = directory / "clients.tokens"
+        settings["token_file"].write_text("".join(f"{token}\n" for token in tokens))
+    return settings
 
 
 class Service:

@@ -15,10 +15,9 @@ from common.errors import AddressError, PluginError
 from common.wire.channel import open_channel, watch_credentials
 from common.wire.pb import acting_pb2 as pb
 from common.wire.trust import Trust
-from crossborder.certificates.authority import make_files
 from crossborder.inspecting.crossborder_health import check_health
 from tests.conftest import PATIENCE, free_port, wait_for
-from tests.crossborder.serving.services import Caller, Counting, Service, refusal
+from tests.crossborder.serving.services import Caller, Counting, Service, refusal, with_certificate
 from tests.users import as_nobody, needs_root
 
 GOOD, OTHER = "unity-host " + "a" * 20, "godot-host " + "b" * 20
@@ -26,16 +25,12 @@ GOOD, OTHER = "unity-host " + "a" * 20, "godot-host " + "b" * 20
 
 @pytest.fixture
 def certs(tmp_path: Path) -> Path:
-    made = tmp_path / "certs"
-    make_files(made, ["gpu-host"], 1, renew=False)
-    (made / "clients.tokens").write_text(f"{GOOD}\n{OTHER}\n")
-    return made
+    return tmp_path / "certs"
 
 
 @pytest.fixture
 def secured(certs: Path) -> Iterator[Service]:
-    tls = {"certificate": certs / "server.pem", "key": certs / "server.key"}
-    with Service(tls=tls, token_file=certs / "clients.tokens", audit_file=certs / "audit.jsonl") as made:
+    with Service(**with_certificate(certs, GOOD, OTHER), audit_file=certs / "audit.jsonl") as made:
         yield made
 
 

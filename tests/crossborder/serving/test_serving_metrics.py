@@ -9,9 +9,8 @@ import pytest
 
 from common.wire.pb import acting_pb2 as pb
 from common.wire.tls import read_expiry
-from crossborder.certificates.authority import make_files
 from tests.conftest import PATIENCE, ROOT, wait_for
-from tests.crossborder.serving.services import Caller, Counting, Service
+from tests.crossborder.serving.services import Caller, Counting, Service, with_certificate
 
 
 def scrape(service: Service, prefix: str = "crossborder_serving_") -> dict[str, float]:
@@ -57,10 +56,7 @@ def test_each_policy_has_its_own_figures() -> None:
 
 
 def test_the_certificates_expiry_is_told_under_the_name_that_the_alert_watches(tmp_path: Path) -> None:
-    make_files(tmp_path, ["gpu-host"], 10, renew=False)
-    tls = {"certificate": tmp_path / "server.pem", "key": tmp_path / "server.key"}
-    (tmp_path / "clients.tokens").write_text(f"game {'a' * 20}\n")
-    with Service(metrics="127.0.0.1:0", tls=tls, token_file=tmp_path / "clients.tokens") as service:
+    with Service(metrics="127.0.0.1:0", **with_certificate(tmp_path, f"game {'a' * 20}")) as service:
         told = scrape(service, "crossborder_certificate_")
     assert told == {'expiry_timestamp_seconds{port="serving"}': read_expiry(tmp_path / "server.pem")}
 

@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 from websockets.sync.client import connect
 
-from crossborder.certificates.authority import make_files
 from crossborder.serving import status_page
 from crossborder.serving.figures import Figures
 from crossborder.serving.served_policy import ServedPolicy
 from crossborder.serving.serving_config import ServingConfig
 from crossborder.serving.sessions import Sessions
 from crossborder.serving.status_page import HUNG_SECONDS, StatusPage
+from tests.clocks import Clock
 from tests.conftest import PATIENCE, wait_for
-from tests.crossborder.serving.services import SOURCE, Caller, Counting, Service
+from tests.crossborder.serving.services import SOURCE, Caller, Counting, Service, with_certificate
 from tests.crossborder.serving.test_serving import GOOD, OTHER, call
 from tests.users import as_nobody, needs_root
 
@@ -80,11 +80,8 @@ def test_the_page_runs_no_text_of_others_and_asks_for_nothing_from_elsewhere() -
 
 
 def test_clients_stand_on_the_page_under_the_names_of_their_tokens(tmp_path: Path) -> None:
-    make_files(tmp_path, ["gpu-host"], 1, renew=False)
-    (tmp_path / "clients.tokens").write_text(f"{GOOD}\n{OTHER}\n")
-    tls = {"certificate": tmp_path / "server.pem", "key": tmp_path / "server.key"}
     with (
-        Service(tls=tls, token_file=tmp_path / "clients.tokens", metrics="127.0.0.1:0") as service,
+        Service(metrics="127.0.0.1:0", **with_certificate(tmp_path, GOOD, OTHER)) as service,
         call(service, tmp_path, OTHER) as caller,
     ):
         caller.open()
@@ -114,13 +111,6 @@ def test_another_user_of_the_host_gets_nothing() -> None:
         text = answer.read().decode()
     assert answer.status == HTTPStatus.FORBIDDEN
     assert "for the service's own user, on its own host: ssh -L" in text
-
-
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def make_page(clock: Clock) -> tuple[StatusPage, Sessions]:

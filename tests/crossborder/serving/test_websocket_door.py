@@ -27,13 +27,12 @@ from common.data import Array, Leaves
 from common.interfaces import EnvSpec
 from common.spaces import convert
 from common.wire.address import split_address
-from crossborder.certificates.authority import make_files
 from crossborder.serving import websocket_door, websocket_messages
 from crossborder.serving.strangers import MAX_STRANGERS
 from crossborder.serving.websocket_door import MOST_OPENING
 from crossborder.serving.websocket_messages import MOST_BYTES, MOST_NUMBER_BYTES
 from tests.conftest import PATIENCE
-from tests.crossborder.serving.services import Caller, Counting, Service
+from tests.crossborder.serving.services import Caller, Counting, Service, with_certificate
 from tests.crossborder.serving.test_serving_metrics import scrape
 
 Values = dict[str, Any]
@@ -281,9 +280,7 @@ def test_a_connection_that_never_finishes_the_handshake_of_tls_ends(
 ) -> None:
     monkeypatch.setattr("asyncio.constants.SSL_HANDSHAKE_TIMEOUT", 10 * PATIENCE)
     monkeypatch.setattr("common.config.server_config.HANDSHAKE_SECONDS", 0.5)
-    make_files(tmp_path, ["gpu-host"], 1, renew=False)
-    tls = {"certificate": tmp_path / "server.pem", "key": tmp_path / "server.key"}
-    with Service(websocket="127.0.0.1:0", tls=tls) as service:
+    with Service(websocket="127.0.0.1:0", **with_certificate(tmp_path)) as service:
         assert service.places.websocket is not None
         with socket.create_connection(split_address(service.places.websocket), PATIENCE) as silent:
             assert silent.recv(1) == b""
@@ -393,12 +390,9 @@ def test_a_token_comes_in_the_first_message_over_tls_and_ends_its_connections_wh
     talk_to: TalkTo,
     tmp_path: Path,
 ) -> None:
-    make_files(tmp_path, ["gpu-host"], 1, renew=False)
-    tokens = tmp_path / "clients.tokens"
-    tokens.write_text(f"web-client {SECRET}\n")
-    tls = {"certificate": tmp_path / "server.pem", "key": tmp_path / "server.key"}
+    settings = with_certificate(tmp_path, f"web-client {SECRET}")
     trust = ssl.create_default_context(cafile=tmp_path / "ca.pem")
-    with Service(websocket="127.0.0.1:0", tls=tls, token_file=tokens) as service:
+    with Service(websocket="127.0.0.1:0", **settings) as service:
         for token in ({}, {"token": "b" * 20}, {"token": 7}, {"token": "ö" * 20}):
             name, _, code = talk_to(service, ssl=trust).refused(open={"lanes": 1}, **token)
             assert (name, code) == ("unauthenticated", 1008)
@@ -408,27 +402,22 @@ def test_a_token_comes_in_the_first_message_over_tls_and_ends_its_connections_wh
         assert isinstance(tls_socket, ssl.SSLSocket)
         assert tls_socket.session is not None
         assert not tls_socket.session.has_ticket  # Tickets upset clients with two threads.
-        tokens.write_text(f"another-client {'c' * 20}\n")
+        settings["token_file"].write_text(f"another-client {'c' * 20}\n")
         assert talk.read()["error"]["name"] == "unauthenticated"
 
 
 def test_refusals_are_audited_counted_and_logged_as_those_by_grpc(
     talk_to: TalkTo, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    make_files(tmp_path, ["gpu-host"], 1, renew=False)
-    tokens, audit = tmp_path / "clients.tokens", tmp_path / "audit.jsonl"
-    tokens.write_text(f"web-client {SECRET}\n")
-    tls = {"certificate": tmp_path / "server.pem", "key": tmp_path / "server.key"}
+    settings, audit = with_certificate(tmp_path, f"web-client {SECRET}"), tmp_path / "audit.jsonl"
     trust = ssl.create_default_context(cafile=tmp_path / "ca.pem")
-    with Service(
-        websocket="127.0.0.1:0", metrics="127.0.0.1:0", tls=tls, token_file=tokens, audit_file=audit
-    ) as service:
+    with Service(websocket="127.0.0.1:0", metrics="127.0.0.1:0", audit_file=audit, **settings) as service:
         for _ in range(3):
             talk_to(service, ssl=trust).refused(open={"lanes": 1}, token="b" * 20)
         talk_to(service, ssl=trust).refused(resume={"secret": "nobody has this"}, token=SECRET)
         talk = talk_to(service, ssl=trust)
         talk.ask(open={"lanes": 1}, token=SECRET)
-        tokens.write_text(f"another-client {'c' * 20}\n")
+        settings["token_file"].write_text(f"another-client {'c' * 20}\n")
         assert talk.read()["error"]["name"] == "unauthenticated"
         counted = scrape(service)
     noted = [line for line in map(json.loads, audit.read_text().splitlines()) if line["event"] == "refused"]
