@@ -14,6 +14,7 @@ from common.data import NO_MODEL, Array, BufferedItems, Column, Items, ModelVers
 from common.errors import SchemaMismatchError
 from common.lanes.building import Env
 from tests.actor.acting import counting, make_parts
+from tests.clocks import Clock
 from tests.parts import CountingEnv, counting_schema, expected_rows
 
 SCHEMA = Schema((Column("n", "<i8"), Column("pair", "<f4", (2,))))
@@ -39,15 +40,8 @@ class Batches:
         return [batch.items(SCHEMA)["n"].tolist() for batch in self.batches]
 
 
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def make(n_buffer: int, flush_seconds: float | None = 60.0) -> tuple[ReplayBufferProxy, Batches, Clock]:
-    sink, clock = Batches(), Clock()
+    sink, clock = Batches(), Clock(0.0)
     config = PushConfig(n_buffer=n_buffer, flush_seconds=flush_seconds)
     return ReplayBufferProxy(SCHEMA, config, sink, clock), sink, clock
 
@@ -137,7 +131,7 @@ def test_a_sampler_that_acts_for_a_time_hands_over_batches_of_n_buffer_rows(n_en
 
 
 def test_a_step_that_outlasts_flush_seconds_goes_with_its_own_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = Clock()
+    clock = Clock(0.0)
 
     class Late(CountingEnv):
         def step(self, action: int) -> tuple[Array, float, bool, bool, dict[str, Any]]:

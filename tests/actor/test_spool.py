@@ -22,6 +22,7 @@ from hypothesis.stateful import (
 )
 
 from actor.spool import MessageGroup, Spool
+from tests.clocks import Clock
 from tests.conftest import PATIENCE, wait_for
 
 InThread = Callable[..., Future[Any]]
@@ -218,13 +219,6 @@ def in_thread() -> Iterator[InThread]:
         yield _in_thread
 
 
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def take(spool: Spool[str], epoch: int, seconds: float) -> tuple[int, list[str]] | None:
     """The next group's number and messages."""
     unsent = spool.next_unsent(epoch, seconds)
@@ -345,7 +339,7 @@ def test_a_message_that_was_sent_is_never_dropped_since_the_learner_may_have_it(
 
 def grouping(*, group_rows: int, window: int = 100) -> tuple[Spool[str], int, Clock]:
     """A connected spool that has just sent "a", its epoch and its clock."""
-    clock = Clock()
+    clock = Clock(0.0)
     spool: Spool[str] = Spool(100, window, group_rows=group_rows, linger=0.5, clock=clock)
     epoch = spool.connect()
     assert spool.put("a", 1, 1, 0)
@@ -447,7 +441,7 @@ def test_a_group_says_that_messages_were_dropped_before_it_and_says_so_again() -
 
 def quick(*, window: int, group_rows: int) -> tuple[Spool[str], Clock]:
     """A connected spool whose producer need not wait for messages that are younger than a second."""
-    clock = Clock()
+    clock = Clock(0.0)
     spool: Spool[str] = Spool(100, window, group_rows=group_rows, clock=clock)
     spool.grace = 1.0
     spool.connect()
@@ -496,7 +490,7 @@ def test_a_producer_may_ask_for_room_before_it_has_a_message() -> None:
 
 
 def test_a_producer_may_wait_until_old_messages_are_acknowledged() -> None:
-    clock = Clock()
+    clock = Clock(0.0)
     spool: Spool[str] = Spool(100, 100, clock=clock)
     spool.put("a", 1, 1, 0)
     clock.now = 5.0

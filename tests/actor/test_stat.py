@@ -8,13 +8,7 @@ from common.data import MAX_ENV_ERROR, MAX_EPISODES
 from common.lanes.lanes import Round
 from learner.ingest.registry import MAX_RETURN
 from learner.shared.actor_table import REPORTED
-
-
-class Clock:
-    now = 50.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.clocks import Clock
 
 
 def test_the_figures_that_an_actor_reports_are_those_that_the_learner_keeps() -> None:

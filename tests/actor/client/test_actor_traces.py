@@ -6,8 +6,8 @@ import pytest
 
 from actor.client.actor_traces import EVERY_SECONDS, PATIENCE, ActorTraces
 from common.data import NO_MODEL, ModelVersion
+from tests.clocks import Clock
 from tests.collector import collecting
-from tests.common.process.test_clocks import Clock
 
 FIRST, SECOND = ModelVersion(1, 10), ModelVersion(1, 20)
 

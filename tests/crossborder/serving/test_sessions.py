@@ -11,19 +11,13 @@ from crossborder.serving.figures import Figures
 from crossborder.serving.served_policy import ServedPolicy
 from crossborder.serving.serving_config import ServingConfig
 from crossborder.serving.sessions import Sessions
+from tests.clocks import Clock
 from tests.crossborder.serving.services import Counting
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def make_sessions(clock: Clock | None = None, **settings: float) -> Sessions:
     config = ServingConfig(**settings)
-    return Sessions([ServedPolicy(Counting(), config)], config, Figures(), clock=clock or Clock())
+    return Sessions([ServedPolicy(Counting(), config)], config, Figures(), clock=clock or Clock(0.0))
 
 
 def test_a_lane_goes_to_another_session_only_when_no_batch_holds_it() -> None:
@@ -53,7 +47,7 @@ def test_a_session_is_found_by_the_holder_of_the_token_that_opened_it_only() -> 
 
 @pytest.mark.parametrize(("is_connected", "limit"), [(True, 30.0), (False, 10.0)])
 def test_a_silent_session_and_one_without_a_connection_end_in_time(is_connected: bool, limit: float) -> None:
-    clock = Clock()
+    clock = Clock(0.0)
     sessions = make_sessions(clock, silence_seconds=30, resume_seconds=10)
     secret, session = sessions.open(2, "")
     ended = list[bool]()
@@ -79,7 +73,7 @@ def test_a_silent_session_and_one_without_a_connection_end_in_time(is_connected:
 
 def test_a_session_that_waits_for_the_service_is_not_silent() -> None:
     async def act() -> None:
-        clock = Clock()
+        clock = Clock(0.0)
         sessions = make_sessions(clock, silence_seconds=30)
         secret, session = sessions.open(1, "")
         sessions.connect(session, lambda: None)

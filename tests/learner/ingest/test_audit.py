@@ -17,7 +17,7 @@ from learner.ingest.audit import (
     STRANGERS_LINES_PER_SECOND,
     AuditLog,
 )
-from tests.common.process.test_clocks import Clock
+from tests.clocks import Clock
 from tests.disks import Disk
 
 

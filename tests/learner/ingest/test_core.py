@@ -19,6 +19,7 @@ from learner.ingest.pushing import push
 from learner.ingest.refusals import Context
 from learner.shared.actor_table import ActorState
 from learner.shared.control import ControlBlock
+from tests.clocks import Clock
 from tests.conftest import counting_config
 from tests.learner.ingest.cores import LoneCore
 from tests.parts import counting_schema, expected_rows
@@ -250,13 +251,6 @@ def test_of_an_actor_that_sends_on_while_the_mirror_is_away_no_more_is_kept_than
         lone.mirror.mirrored = end
         assert stream._find_acknowledged(0) == acked
     lone.close()
-
-
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture

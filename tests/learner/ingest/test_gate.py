@@ -21,7 +21,7 @@ from learner.ingest.gate import (
     digest_of,
 )
 from learner.ingest.refusals import OtherUserError, TokenReplacedError, UnauthenticatedError
-from tests.common.process.test_clocks import Clock
+from tests.clocks import Clock
 from tests.security.conftest import write
 
 ALICES, BOBS = "alices-secret-of-all", "bobs-secret-of-all-time"

@@ -9,16 +9,9 @@ import pytest
 from learner.ingest.leading import SETTLE_SECONDS, Leading, choose
 from learner.shared.actor_table import N_ROWS
 from learner.shared.rank_table import FILE, RankTable
+from tests.clocks import Clock
 
 ADDRESSES = ["a:1", "b:1", "c:1", "d:1"]
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Ranks:

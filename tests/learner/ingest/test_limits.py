@@ -22,7 +22,7 @@ from learner.ingest.limits import (
     Shares,
 )
 from learner.ingest.refusals import IngestCounts, OverLimitError
-from tests.common.process.test_clocks import Clock
+from tests.clocks import Clock
 
 JOIN, HEALTH = "/crossborder.v1.LearnerService/Join", "/grpc.health.v1.Health/Check"
 

@@ -11,15 +11,9 @@ from common.wire.pb import crossborder_pb2 as pb
 from learner.ingest.pool_answers import LOOK_SECONDS, SAVE_SECONDS, PoolAnswers, check_games
 from learner.models.games import Games
 from learner.models.model_pool import GAMES, Pool
+from tests.clocks import Clock
 
 FIRST, SECOND = ModelVersion(1, 0), ModelVersion(1, 10)
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def test_actors_are_told_again_when_the_pool_has_changed_and_get_its_models(tmp_path: Path) -> None:

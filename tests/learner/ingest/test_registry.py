@@ -14,13 +14,7 @@ from learner.ingest.registry import (
     TooManyActorsError,
 )
 from learner.shared.actor_table import REPORTED, ActorState, map_actor_table
-
-
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.clocks import Clock
 
 
 def enter(registry: Registry, incarnation: int) -> None:

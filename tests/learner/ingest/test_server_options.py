@@ -22,7 +22,7 @@ from learner.ingest.server_options import (
     server_credentials,
     server_options,
 )
-from tests.common.process.test_clocks import Clock
+from tests.clocks import Clock
 
 
 def options(**server: object) -> dict[str, int]:

@@ -15,13 +15,7 @@ from learner.replay.quarantine import (
     read_records,
     summarize_row,
 )
-
-
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.clocks import Clock
 
 
 def add(quarantine: Quarantine, message: str, sender: str = "") -> bool:
