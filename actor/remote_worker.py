@@ -153,6 +153,9 @@ class RemoteWorker:
                 except SessionEndedError as lost:
                     self._policy = None
                     log.warning("the session has ended, and all lanes begin episodes in another one: %s", lost)
+                    # Another policy's service may have come up at the address.
+                    self._session.describe()
+                    self._session.require_fit(description, lanes.n, lanes.name)
         finally:
             self._close()
 

@@ -72,6 +72,7 @@ class ActingSession:
         self._has_stopped = False
         """Whether the service has said that it shuts down, and no other one has answered since."""
         self._secret = ""
+        """Of the session; empty while there is none."""
         self._n_lanes = 0
         self._last_seq = 0
         self._described = pb.DescribeResponse()
@@ -119,7 +120,7 @@ class ActingSession:
 
     def open(self, n_lanes: int) -> int:
         """Open a session, the first one or in the place of one that was lost; return the seed of its first lane."""
-        self._secret, self._n_lanes, self._last_seq = "", n_lanes, 0
+        self._n_lanes, self._last_seq = n_lanes, 0
         self._unanswered.clear()
         opened = self._connect(None)
         self._secret = opened.secret
@@ -284,6 +285,7 @@ class ActingSession:
             reason += hint_at_server(self._address, reason)
             raise LearnerUnreachableError(f"{self._address}: no acting service for {self._patience:g} s: {reason}")
         if self._secret and isinstance(typed, SessionLostError | StoppingError):
+            self._secret = ""
             raise SessionEndedError(str(typed))
 
     def _wait(self, deadline: Deadline | None) -> None:

@@ -381,6 +381,18 @@ def test_a_worker_whose_run_has_ended_ends_in_order_and_at_once(tmp_path: Path, 
     assert "the run for which this service acts has reached its end" in worker.output()
 
 
+def test_a_service_that_comes_back_with_other_actions_is_refused_by_name(tmp_path: Path, start: Start) -> None:
+    listen, other = f"127.0.0.1:{free_port()}", CountingPlayer()
+    other.spec = EnvSpec(CountingEnv.observation_space, FourActions.action_space)
+    with Service(CountingPlayer(), listen=listen) as service:
+        worker = work(start, listen, write(tmp_path, env=COUNTING))
+        acts(service)
+    with Service(other, listen=listen):
+        assert worker.wait() == 8, worker.output()
+    assert "action: the acting service expects <i8 [] from 0 to 3, env tests.parts" in worker.output()
+    assert not other.actions
+
+
 @pytest.mark.parametrize(
     ("values", "words", "expected"),
     [
