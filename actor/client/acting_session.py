@@ -22,13 +22,10 @@ from common.wire.acting_payloads import VERSION, Description
 from common.wire.channel import hint_at_server, open_channel, watch_credentials
 from common.wire.pb import acting_pb2 as pb
 from common.wire.pb import acting_pb2_grpc as pb_grpc
-from common.wire.rpc import SessionLostError, StoppingError, describe, typed_error
+from common.wire.rpc import QUESTION_SECONDS, SessionLostError, StoppingError, describe, typed_error
 from common.wire.trust import ServiceTrust
 
 log = logging.getLogger(__name__)
-ANSWER_SECONDS: Final = 5.0
-"""The time in which a service must describe itself, and open or resume a session. It may answer steps much later, while
-its learner holds it back; the channel's pings notice a broken connection meanwhile."""
 SPARE: Final = 6
 """Messages of a stream beside one for each lane: the first one, a report, ``close``, and marks of ends."""
 ResultT = TypeVar("ResultT")
@@ -96,7 +93,7 @@ class ActingSession:
             CrossborderError: see ``answer``.
         """
         request = pb.DescribeRequest(policy=self._policy)
-        self._described = self._try(lambda: self._stub.Describe(request, timeout=ANSWER_SECONDS), None)
+        self._described = self._try(lambda: self._stub.Describe(request, timeout=QUESTION_SECONDS), None)
         if (found := self._described.protocol_version) != VERSION:
             raise ProtocolMismatchError(f"{self._address}: expected version {VERSION} of acting.proto, found {found}")
         return self._described
@@ -215,7 +212,7 @@ class ActingSession:
                 first = pb.ActRequest(resume=pb.ResumeSession(secret=self._secret))
             else:
                 first = pb.ActRequest(open=pb.OpenSession(lanes=self._n_lanes, policy=self._policy))
-            self._opening = _Stream(self._stub, first, self._n_lanes), Deadline(ANSWER_SECONDS)
+            self._opening = _Stream(self._stub, first, self._n_lanes), Deadline(QUESTION_SECONDS)
         stream, end = self._opening
         heard = stream.hear(end if deadline is None or end.remaining() < deadline.remaining() else deadline)
         if heard is None and not end.passed():
