@@ -78,7 +78,7 @@ CASES: dict[str, tuple[object, dict[str, Any], int, str]] = {
     "environment of no simulator": (
         {"target": "tests.actor.commands.test_service_doctor:Unreached"},
         {},
-        12,
+        3,
         "the environment cannot be built: ConnectionRefusedError: no simulator",
     ),
     "environment of few lanes": (
