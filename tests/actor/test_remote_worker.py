@@ -8,6 +8,7 @@ import re
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,16 @@ import numpy as np
 import pytest
 import yaml
 
+from actor.client.acting_session import ActingSession
+from actor.remote_config import RemoteConfig
+from actor.remote_worker import RemoteWorker
 from common.agents.dqn import DQN
 from common.agents.r2d2 import R2D2
 from common.agents.sac import SAC
 from common.data import Array, Items
+from common.errors import CrossborderError
 from common.interfaces import EnvSpec
+from common.wire.trust import ServiceTrust
 from crossborder.certificates.authority import make_files
 from learner.loop.server import LearnerServer
 from tests.actor.acting import assert_same
@@ -292,6 +298,26 @@ def test_an_environment_that_hangs_ends_the_worker_and_its_session(
     assert sessions_of(service) == 0
 
 
+def test_the_time_of_a_worker_ends_with_its_last_step(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = RemoteConfig.model_validate({"policy": service.places.address, "env": COUNTING})
+    worker, noted, close = RemoteWorker(config, PATIENCE, ServiceTrust(), no_end), list[float](), ActingSession.close
+
+    def note_and_close(session: ActingSession, last: Any, seconds: float) -> bool:
+        noted.append(worker._counters.seconds)
+        return close(session, last, seconds)
+
+    monkeypatch.setattr(ActingSession, "close", note_and_close)
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(worker.run)
+        acts(service)
+        worker.stop()
+        assert running.result(PATIENCE).duration == noted[0] > 0
+
+
+def no_end(error: CrossborderError) -> int:
+    raise AssertionError(f"the process would end: {error}")
+
+
 def test_a_worker_ends_in_order_though_its_environment_does_not_close(
     tmp_path: Path, start: Start, service: Service
 ) -> None:
@@ -379,6 +405,18 @@ def test_a_worker_whose_run_has_ended_ends_in_order_and_at_once(tmp_path: Path, 
         service.is_run_over = True
     assert worker.wait() == 0, worker.output()
     assert "the run for which this service acts has reached its end" in worker.output()
+
+
+def test_a_service_that_comes_back_with_other_actions_is_refused_by_name(tmp_path: Path, start: Start) -> None:
+    listen, other = f"127.0.0.1:{free_port()}", CountingPlayer()
+    other.spec = EnvSpec(CountingEnv.observation_space, FourActions.action_space)
+    with Service(CountingPlayer(), listen=listen) as service:
+        worker = work(start, listen, write(tmp_path, env=COUNTING))
+        acts(service)
+    with Service(other, listen=listen):
+        assert worker.wait() == 8, worker.output()
+    assert "action: the acting service expects <i8 [] from 0 to 3, env tests.parts" in worker.output()
+    assert not other.actions
 
 
 @pytest.mark.parametrize(

@@ -65,8 +65,21 @@ def test_a_service_that_works_passes_every_check_and_keeps_no_session(start: Sta
             assert caller.open(2).opened.seed == 2, "the lanes of the check's session are free"
 
 
+class Unreached(CountingEnv):
+    """Cannot be built."""
+
+    def __init__(self) -> None:
+        raise ConnectionRefusedError("no simulator")
+
+
 CASES: dict[str, tuple[object, dict[str, Any], int, str]] = {
     "environment": (CARTPOLE, {}, 8, "service expects <f4 [3]"),
+    "environment of no simulator": (
+        {"target": "tests.actor.commands.test_service_doctor:Unreached"},
+        {},
+        3,
+        "the environment cannot be built: ConnectionRefusedError: no simulator",
+    ),
     "environment of few lanes": (
         COUNTING,
         {"max_lanes": 1},
