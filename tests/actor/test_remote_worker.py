@@ -440,7 +440,7 @@ def test_a_service_that_comes_back_with_other_actions_is_refused_by_name(tmp_pat
             [],
             (2, "overrides: expected none of env beside"),
         ),
-        ({"env": {"target": "tests.parts:NanEnv"}}, [], (9, "reward: expected finite numbers of 32 bits, found nan")),
+        ({"env": {"target": "tests.parts:NanEnv"}}, [], (9, "reward: expected numbers of at most 1e+12, found nan")),
         ({"env": COUNTING}, ["--learner", "127.0.0.1:1"], (2, "expected one of --learner and --policy")),
         ({"env": COUNTING}, ["--policy", "=127.0.0.1:1"], (2, "policy: expected a name before the =")),
         ({"env": COUNTING}, ["--id", "3", "--record", "/proc/x"], (2, "beside it, found --id, --record")),
