@@ -208,7 +208,7 @@ def test_episodes_go_on_when_the_connection_breaks_and_every_step_is_stored(
                 aim = server.buffer.inserted + 100
                 wait_for(lambda aim=aim: server.buffer.inserted > aim, "rows come")  # type: ignore[misc]
                 cable.pull()
-                wait_for(lambda pulls=pulls: cable.connections > pulls, "it is back")  # type: ignore[misc]
+                wait_for(lambda pulls=pulls: worker.output().count("connected to") == pulls, "it is back")  # type: ignore[misc]
             steps = end(worker)
         wait_for(lambda: server.buffer.inserted == steps, "all steps are stored")
     assert "has ended" not in worker.output(), "the session was not lost"
