@@ -23,6 +23,9 @@ MAX_WAITING_BYTES: Final = 256 << 20
 """The most bytes of rows that wait for the disk; rows that come then are dropped, and their episodes with them."""
 MAX_EPISODE_BYTES: Final = 1 << 30
 """The most bytes of one episode; a longer one is not recorded."""
+MAX_OPEN_BYTES: Final = 4 << 30
+"""The most bytes of all episodes that have begun. Beyond it, those are given up that have had no rows for longest: the
+programs of clients that broke them off may be gone."""
 WAITS: Final = f"more than {MAX_WAITING_BYTES >> 20} MiB wait for the disk"
 LOOK_SECONDS: Final = 10.0
 LEAST_BLOCK_BYTES: Final = 4096
@@ -67,7 +70,9 @@ class EpisodeRecording:
         self._size = 0
         self._lost_begins = 0
         self._has_gap = self._is_closed = False
-        self._open: dict[int, _Open] = {}  # By lane; only the writing thread uses it, and writes the counts.
+        # By lane, the one that got rows last at the end; only the writing thread uses it, and writes the counts.
+        self._open: dict[int, _Open] = {}
+        self._open_bytes = 0
         self.recorded = 0
         """Episodes that were written so far."""
         self.lost = 0
@@ -132,23 +137,33 @@ class EpisodeRecording:
             return
         for lane, piece in pieces:
             if piece[FIRST.name][0]:
-                self._open[lane] = _Open([], 0)  # The episode before, if one is open, has not ended.
+                self._pop(lane)  # The episode before, if one is open, has not ended.
+                self._open[lane] = _Open([], 0)
             if lane in self._open:
                 self._extend(lane, piece)
 
     def _extend(self, lane: int, piece: Items) -> None:
         """Add rows to the open episode of a lane; write the episode if they end it."""
-        pieces, size = self._open[lane]
+        pieces, size = self._pop(lane)
         size += sum(column.nbytes for column in piece.values())
         if size > MAX_EPISODE_BYTES:
             self._lose(1, f"an episode has more than {MAX_EPISODE_BYTES >> 30} GiB")
-            del self._open[lane]
             return
         pieces.append(piece)
-        self._open[lane] = _Open(pieces, size)
         if piece[FINAL.name][-1]:
-            del self._open[lane]
             self._write(pieces)
+            return
+        self._open[lane] = _Open(pieces, size)
+        self._open_bytes += size
+        while self._open_bytes > MAX_OPEN_BYTES:
+            self._pop(next(iter(self._open)))
+            self._lose(1, f"unfinished episodes have more than {MAX_OPEN_BYTES >> 30} GiB")
+
+    def _pop(self, lane: int) -> _Open:
+        """Take the open episode of a lane away; an empty one if there is none."""
+        found = self._open.pop(lane, _Open([], 0))
+        self._open_bytes -= found.size
+        return found
 
     def _write(self, pieces: list[Items]) -> None:
         """Write an episode; the last row is its final row."""
@@ -169,6 +184,7 @@ class EpisodeRecording:
         """Count the episodes whose rows were dropped: the open ones, and those that began in dropped rows."""
         self._lose(len(self._open) + begins, reason)
         self._open.clear()
+        self._open_bytes = 0
 
     def _lose(self, episodes: int, reason: str) -> None:
         """Count episodes that are not recorded; warn of the first, and whenever there are twice as many."""

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import logging
 import math
-import time
-import traceback
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 
 from actor.client.requests import CandidateScore
+from actor.sampling.guard import Guard
 from actor.stat import ActorCounters
 from common.config.actor_config import ActorConfig
 from common.data import NO_MODEL, Model, ModelVersion
@@ -49,8 +48,8 @@ class CandidateScorer:
         report: Callable[[CandidateScore], None],
     ) -> None:
         self._config, self._parts, self._agent = config, parts, parts.agent
-        self._counters, self._watch, self._report = counters, watch, report
-        self._allowance = RestartPolicy(config.env.rebuilds_per_minute, 60.0)
+        self._watch, self._report = watch, report
+        self._guard = Guard(self._open, RestartPolicy(config.env.rebuilds_per_minute, 60.0), counters, watch.busy)
         self._open()
 
     def _open(self) -> None:
@@ -100,25 +99,10 @@ class CandidateScorer:
             try:
                 return score_agent(self._evaluator, self._agent)
             except Exception as error:  # noqa: BLE001 - it is logged, and raised if evaluations raise too often
-                self._rebuild(error)
-
-    def _rebuild(self, error: Exception) -> None:
-        """Rebuild the evaluator and its environments.
-
-        Raises:
-            Exception: ``error``, if evaluations raised more often than they may.
-        """
-        self._counters.note_env_error("".join(traceback.format_exception(error)))
-        if not self._allowance.allows():
-            raise error
-        log.warning("an evaluation raised; its environments are rebuilt", exc_info=error)
-        self._counters.env_rebuilds += 1
-        self._watch.busy.since = time.monotonic()
-        try:
-            self.close()
-            self._open()
-        finally:
-            self._watch.busy.since = math.inf
+                try:
+                    self._guard.rebuild(error, self.close)
+                finally:
+                    self._watch.busy.since = math.inf
 
     def close(self) -> None:
         """Close all environments."""

@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 FINISH_SECONDS: Final = 10.0
 LOOK_SECONDS: Final = 0.1
 """A worker looks this often for its end."""
-LATE_SECONDS: Final = 0.5
+ACTION_SECONDS: Final = 0.5
 """With ``env.rate_hz``, a robot waits this long for its next action, and for two periods at least."""
 REPORT_SECONDS: Final = 5.0
 
@@ -121,7 +121,6 @@ class RemoteWorker:
                 raise
         finally:
             self._session.close(None, FINISH_SECONDS)
-        self._counters.tick()
         return ActorStat(self._number, self._counters.env_steps, self._counters.seconds)
 
     def _build_and_act(self) -> None:
@@ -142,7 +141,7 @@ class RemoteWorker:
     def _act_in_sessions(self, lanes: Lanes, description: Description) -> None:
         """Act until told to stop. If a session is lost, all lanes begin episodes in another one."""
         rate = self._config.env.rate_hz
-        seconds = None if rate is None else self._config.env.max_model_age_seconds or max(LATE_SECONDS, 2 / rate)
+        seconds = None if rate is None else self._config.env.max_model_age_seconds or max(ACTION_SECONDS, 2 / rate)
         try:
             while not self._stopped.is_set():
                 seed = self._session.open(lanes.n)
@@ -153,6 +152,9 @@ class RemoteWorker:
                 except SessionEndedError as lost:
                     self._policy = None
                     log.warning("the session has ended, and all lanes begin episodes in another one: %s", lost)
+                    # Another policy's service may have come up at the address.
+                    self._session.describe()
+                    self._session.require_fit(description, lanes.n, lanes.name)
         finally:
             self._close()
 
@@ -182,6 +184,7 @@ class RemoteWorker:
 
     def _close(self) -> None:
         """End the session, after the outcome of the last steps was told."""
+        self._counters.tick()  # The farewell does not count.
         self._reports.send(is_last=True)
         last = None if self._policy is None else self._policy.last_step()
         if not self._session.close(last, FINISH_SECONDS):

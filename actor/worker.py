@@ -26,12 +26,12 @@ from actor.fixed_rate import Control
 from actor.proxy import ReplayBufferProxy
 from actor.sampling.guard import guard_envs, watch_envs
 from actor.sampling.opponents import Opponents
-from actor.sampling.sampler import Sampler, lanes_of
+from actor.sampling.sampler import Sampler, require_lanes
 from actor.stat import ActorCounters, ActorStat
 from common.config.actor_config import ActorConfig
 from common.config.pool_config import has_pool
 from common.data import Schema
-from common.errors import ConfigError, CrossborderError, PluginError
+from common.errors import ConfigError, CrossborderError, LearnerUnreachableError, PluginError
 from common.lanes.lanes import Busy
 from common.lanes.pace import Pace
 from common.lanes.plain_lanes import PlainLanes
@@ -44,6 +44,7 @@ from common.wire.trust import Trust
 
 log = logging.getLogger(__name__)
 FIRST_MODEL_SECONDS = 60.0
+"""The least time for which an actor that has joined waits until a model begins to come."""
 FINISH_SECONDS = 10.0
 LOOK_SECONDS = 0.005
 """An actor looks this often for a newer model and for its end: one look takes a tenth of the time of a fast step."""
@@ -66,16 +67,9 @@ class ActLoop(Protocol):
         recording: EpisodeRecording | None,
         ends: Callable[[], bool],
     ) -> None:
-        """Act with the newest model, and push the rows, until ``ends()`` is true. The first model has come already.
+        """Act with the newest model, and push the rows, until ``ends()`` is true.
 
-        Args:
-            parts: without lanes.
-            joined: the learner's settings.
-            models: fetches models.
-            pusher: takes batches of rows.
-            counters: count steps and episodes.
-            recording: takes the rows too; None: they are not recorded.
-            ends: whether the actor has to stop or to start anew.
+        Then the actor has to stop or to start anew. The first model has come already, and ``parts`` have no lanes.
 
         Raises:
             CrossborderError: it cannot go on.
@@ -115,7 +109,7 @@ class Actor:
         models: Path | None = None,
         act: ActLoop | None = None,
     ) -> None:
-        self._record, self._models, self._act_elsewhere = record, models, act
+        self._patience, self._record, self._models, self._act_elsewhere = patience, record, models, act
         self._recording: EpisodeRecording | None = None
         self._pool: PoolModels | None = None
         self._trust, self._tell, self._evaluates = trust, tell, evaluates
@@ -135,8 +129,9 @@ class Actor:
         """Act until the learner says stop or ``stop`` is called.
 
         The actor joins as a new actor if another run answers at the address, if the run was resumed with other
-        settings, or if its learner stays away and the run has another learner. It then drops the rows that were not
-        acknowledged, since the former learner may have stored them. The reports of the new actor count these rows.
+        settings, or if its learner stays away and the run has another learner. In the first and the last case it drops
+        the rows that were not acknowledged, since the former learner may have stored them. The reports of the new actor
+        count these rows.
 
         Raises:
             CrossborderError: the learner cannot be reached or refuses, or a part cannot be built.
@@ -190,14 +185,18 @@ class Actor:
                 unacknowledged = pusher.finish(FINISH_SECONDS)
                 fetcher.end(1.0)
         failure = pusher.failure or fetcher.failure
-        if isinstance(failure, LearnerAwayError):
+        has_to_end = self._asked_to_stop or pusher.told_to_stop
+        if has_to_end and isinstance(failure, LearnerUnreachableError | RunChangedError):
+            log.info("%s", failure)  # It has looked for its learner only to hand over its last rows.
+            failure = None
+        if isinstance(failure, LearnerAwayError | RunChangedError):
             self._dropped_rows = pusher.lost_rows
             log.warning("%d rows that were not acknowledged are dropped: they may be stored there", self._dropped_rows)
         if failure is not None:
             raise failure
         if unacknowledged:
             log.warning("%d batches were not acknowledged before the end", unacknowledged)
-        if pusher.changes and not (self._asked_to_stop or pusher.told_to_stop):
+        if pusher.changes and not has_to_end:
             raise SettingsChangedError(", ".join(pusher.changes))
         return ActorStat(joined.actor_id, counters.env_steps, counters.seconds)
 
@@ -251,7 +250,7 @@ class Actor:
             if scorer is not None:
                 scorer.run(fetcher.wait_newer, lambda: bool(pusher.changes))
             else:
-                fetcher.first(FIRST_MODEL_SECONDS)
+                fetcher.first(max(FIRST_MODEL_SECONDS, self._patience))
                 act = self._choose_loop(pusher, has_rate=config.env.rate_hz is not None)
                 act(parts, joined, fetcher, pusher, counters)
         if pusher.changes:
@@ -301,14 +300,14 @@ class Actor:
                     proxy.version, sampler.version = model.version, model.version.opt_steps
                 sampler.act_for(LOOK_SECONDS, agent, proxy, proxy.limits)
         finally:
-            stop_safely(lanes_of(parts), config.env)
+            stop_safely(require_lanes(parts), config.env)
         sampler.flush(agent, proxy)
 
     def _act_at_rate(
         self, parts: Parts, joined: JoinAnswer, models: ModelFetcher, pusher: Pusher, counters: ActorCounters
     ) -> None:
         """Act at ``env.rate_hz`` with the newest model until the actor has to stop or to start anew."""
-        config, lanes = joined.config, lanes_of(parts)
+        config, lanes = joined.config, require_lanes(parts)
         assert config.env.rate_hz is not None
         assert isinstance(lanes, PlainLanes), "build_env refuses vector environments with a rate"
         pace = Pace(config.env.rate_hz, self._stopped, counters.note_tick)

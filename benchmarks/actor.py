@@ -27,7 +27,7 @@ from torch import nn
 
 from actor.proxy import ReplayBufferProxy
 from actor.sampling.guard import guard_envs
-from actor.sampling.sampler import Sampler, lanes_of
+from actor.sampling.sampler import Sampler, require_lanes
 from actor.worker import build_agreed_parts
 from benchmarks.cleanrl import make_network
 from benchmarks.client import Client
@@ -146,7 +146,7 @@ def actor(kind: str, n_envs: int, *more: str) -> Iterator[tuple[Round, LearnerSe
         agent = parts.agent
         assert isinstance(agent, DQN)
         agent.train()
-        guard_envs(lanes_of(parts), config.env, client.counters, Busy())
+        guard_envs(require_lanes(parts), config.env, client.counters, Busy())
         yield acting(server, client, agent, Sampler(parts, client.counters, seed=0)), server
 
 

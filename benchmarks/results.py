@@ -112,7 +112,7 @@ def plot(tasks: Sequence[str], picture: Path) -> None:
     panels = figure.subplots(1, len(tasks), squeeze=False)[0]
     for panel, task in zip(panels, tasks, strict=True):
         for name, colour, way in DRAWN:
-            if runs := runs_of(task, way):  # There are no runs of Acrobot's and Pendulum's PPO with actors.
+            if runs := runs_of(task, way):  # A task may have no run of a way.
                 draw_band(panel, bring_together([_curve(run) for run in runs]), name, colour)
         panel.set_title(task)
         panel.set_xlabel("environment steps")

@@ -35,12 +35,15 @@ def has_extreme(values: Array, largest: float) -> bool:
     return not (float(greatest) <= largest and float(least) >= -largest)
 
 
-def first_extreme(name: str, values: Array, rows: int, largest: float = ANY_FINITE) -> BadValue:
-    """The first of the flat ``values`` of ``rows`` rows that is extreme; there must be one."""
+def first_extreme(name: str, values: Array, rows: int, largest: float = ANY_FINITE, advice: str = "") -> BadValue:
+    """The first of the flat ``values`` of ``rows`` rows that is extreme; there must be one.
+
+    ``advice`` is for people whose value is finite.
+    """
     bad = int(np.flatnonzero(is_extreme(values, largest))[0])
     expected = "finite values"
     if largest < ANY_FINITE and np.isfinite(values[bad]):
-        expected = f"values of at most {largest:g} (server.unusual_values clips larger ones)"
+        expected = f"values of at most {largest:g}{advice}"
     return BadValue(name, expected, str(values[bad]), bad * rows // len(values))
 
 
@@ -73,13 +76,16 @@ class Rules(Protocol):
 
 
 class RefuseAll:
-    """The ``Rules`` that refuse every value that a column may not hold; every finite value is allowed."""
+    """The ``Rules`` that refuse every value that a column may not hold, and floats further from 0 than ``largest``."""
+
+    def __init__(self, largest: float = ANY_FINITE) -> None:
+        self._largest = largest
 
     def largest_of(self, name: str) -> float:  # noqa: ARG002 - as in Rules
-        return ANY_FINITE
+        return self._largest
 
     def handle_extreme(self, name: str, values: Array, rows: int) -> NoReturn:
-        bad = first_extreme(name, values, rows)
+        bad = first_extreme(name, values, rows, self._largest)
         raise RefusedError(str(bad), "values", bad)
 
     def handle_outside(self, column: Column, values: Array, rows: int) -> NoReturn:

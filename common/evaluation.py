@@ -19,7 +19,7 @@ from common.errors import ConfigError, PluginError
 from common.interfaces import Agent, EnvSpec, Evaluation, Evaluator
 from common.lanes.building import build_env, lanes_of, spec_of
 from common.lanes.lanes import AnyEnv, Lanes, close_env
-from common.lanes.pace import Pace, PacedEnv
+from common.lanes.pace import Pace
 from common.lanes.safe_stop import build_safe_stop, check_safe_stop
 from common.lanes.stacking import Stacker
 from common.lanes.vector_lanes import is_vector
@@ -238,8 +238,7 @@ def open_evaluator(
             raise ConfigError(f"env: expected spaces in which the policy can act, {policy}, found {found}")
         check_safe_stop(env_config, env.action_space, env)
         stack.enter_context(watch.stopping(partial(stop_safely, env)))
-        watched = watch.over(env)
-        return watched if rate_hz is None else PacedEnv(watched, Pace(rate_hz, watch.abandoned))
+        return watch.over(env, None if rate_hz is None else Pace(rate_hz, watch.abandoned))
 
     make_more = make_env if rate_hz is None and film is None else None  # A robot exists once.
     return build_evaluator(make_env(), config.evaluator, env_config, make_more, seed)

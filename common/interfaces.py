@@ -319,7 +319,7 @@ def acting_for_lanes(agent: Agent) -> LaneAgent:
         if "lanes" not in list(inspect.signature(getattr(agent, method)).parameters)[1:]:  # First, it would be a mask.
             raise PluginError(
                 f"{type(agent).__name__}.{method} acts for all lanes at once: expected a parameter 'lanes', [k] int64, "
-                'by which the agent acts for some lanes; the page "Agents of your own" says how'
+                'by which the agent acts for some lanes; the page "Your own agents" says how'
             )
     return cast("LaneAgent", agent)
 

@@ -37,6 +37,7 @@ TESTED_ELSEWHERE: dict[str, str] = {
 ACROSS_MODULES: dict[str, str] = {
     "actor/sampling/test_seats.py": "rows of environments with several agents",
     "actor/client/test_hostile_learner.py": "what a learner may send that an actor must survive",
+    "actor/client/test_other_learners.py": "an actor whose run is replaced by another, or whose first model comes late",
     "common/agents/networks/test_allowed.py": "what holds for all agents where actions are not allowed",
     "common/agents/test_recurrent_example.py": "the agent with a memory among the examples",
     "common/agents/test_q_agent.py": "what holds for all agents of action values",

@@ -22,13 +22,10 @@ from common.wire.acting_payloads import VERSION, Description
 from common.wire.channel import hint_at_server, open_channel, watch_credentials
 from common.wire.pb import acting_pb2 as pb
 from common.wire.pb import acting_pb2_grpc as pb_grpc
-from common.wire.rpc import SessionLostError, StoppingError, describe, typed_error
+from common.wire.rpc import QUESTION_SECONDS, SessionLostError, StoppingError, describe, typed_error
 from common.wire.trust import ServiceTrust
 
 log = logging.getLogger(__name__)
-ANSWER_SECONDS: Final = 5.0
-"""The time in which a service must describe itself, and open or resume a session. It may answer steps much later, while
-its learner holds it back; the channel's pings notice a broken connection meanwhile."""
 SPARE: Final = 6
 """Messages of a stream beside one for each lane: the first one, a report, ``close``, and marks of ends."""
 ResultT = TypeVar("ResultT")
@@ -72,6 +69,7 @@ class ActingSession:
         self._has_stopped = False
         """Whether the service has said that it shuts down, and no other one has answered since."""
         self._secret = ""
+        """Of the session; empty while there is none."""
         self._n_lanes = 0
         self._last_seq = 0
         self._described = pb.DescribeResponse()
@@ -95,7 +93,7 @@ class ActingSession:
             CrossborderError: see ``answer``.
         """
         request = pb.DescribeRequest(policy=self._policy)
-        self._described = self._try(lambda: self._stub.Describe(request, timeout=ANSWER_SECONDS), None)
+        self._described = self._try(lambda: self._stub.Describe(request, timeout=QUESTION_SECONDS), None)
         if (found := self._described.protocol_version) != VERSION:
             raise ProtocolMismatchError(f"{self._address}: expected version {VERSION} of acting.proto, found {found}")
         return self._described
@@ -119,7 +117,7 @@ class ActingSession:
 
     def open(self, n_lanes: int) -> int:
         """Open a session, the first one or in the place of one that was lost; return the seed of its first lane."""
-        self._secret, self._n_lanes, self._last_seq = "", n_lanes, 0
+        self._n_lanes, self._last_seq = n_lanes, 0
         self._unanswered.clear()
         opened = self._connect(None)
         self._secret = opened.secret
@@ -214,7 +212,7 @@ class ActingSession:
                 first = pb.ActRequest(resume=pb.ResumeSession(secret=self._secret))
             else:
                 first = pb.ActRequest(open=pb.OpenSession(lanes=self._n_lanes, policy=self._policy))
-            self._opening = _Stream(self._stub, first, self._n_lanes), Deadline(ANSWER_SECONDS)
+            self._opening = _Stream(self._stub, first, self._n_lanes), Deadline(QUESTION_SECONDS)
         stream, end = self._opening
         heard = stream.hear(end if deadline is None or end.remaining() < deadline.remaining() else deadline)
         if heard is None and not end.passed():
@@ -284,6 +282,7 @@ class ActingSession:
             reason += hint_at_server(self._address, reason)
             raise LearnerUnreachableError(f"{self._address}: no acting service for {self._patience:g} s: {reason}")
         if self._secret and isinstance(typed, SessionLostError | StoppingError):
+            self._secret = ""
             raise SessionEndedError(str(typed))
 
     def _wait(self, deadline: Deadline | None) -> None:

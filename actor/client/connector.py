@@ -126,8 +126,11 @@ class Connector:
         self._has_joined = keeps_place
         self.incarnation = new_incarnation()
 
-    def join(self) -> JoinAnswer:
+    def join(self, cancelled: threading.Event | None = None) -> JoinAnswer:
         """Join, trying for ``patience`` seconds.
+
+        Args:
+            cancelled: set from outside to give up; None: that of the constructor.
 
         Raises:
             LearnerAwayError: the learner that this incarnation has joined did not answer; there are others.
@@ -137,7 +140,7 @@ class Connector:
             CrossborderError: the learner refused for good, or its answer is not valid.
         """
         deadline, refused, unreached = Deadline(self._patience), Backoff(), Backoff(highest=UNREACHED_SECONDS)
-        is_logged = False
+        cancelled, is_logged = cancelled or self._cancelled, False
         while True:
             # 1. Try each endpoint once.
             is_unreached, reason = True, ""
@@ -151,12 +154,12 @@ class Connector:
                     self._require_retry(error)
                     reason = describe(error)
                     is_unreached &= error.code() is grpc.StatusCode.UNAVAILABLE
-                if self._cancelled.is_set():
+                if cancelled.is_set():
                     break
             # 2. Wait before the next round; longer for a learner that refuses, which is busy enough.
             place = self.endpoint.address if self._has_joined else ",".join(self._addresses)
             backoff = unreached if is_unreached else refused
-            if self._cancelled.wait(min(backoff.next_delay(), deadline.remaining())):
+            if cancelled.wait(min(backoff.next_delay(), deadline.remaining())):
                 raise StoppingError(f"{place}: told to stop while looking for the learner")
             if deadline.passed():
                 kind = LearnerAwayError if self._has_joined and self._has_choice() else LearnerUnreachableError

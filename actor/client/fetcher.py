@@ -7,7 +7,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import grpc
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     import torch
 
 log = logging.getLogger(__name__)
+MOST_WEIGHT: Final = 1e100
+"""The sum of all weights of a pool must be finite."""
 LOOK_SECONDS = 0.5
 """A thread that waits for the first model looks this often whether the actor has to end: no signal would wake it."""
 
@@ -49,10 +51,11 @@ class PoolModels:
     def announce(self, weights: Mapping[ModelVersion, float]) -> None:
         """Say which models the pool has now, and how likely each is drawn; of more than ``MAX_POOL``, the newest count.
 
-        A weight that is no number from 0 counts as 0: a learner that is not trusted must not end the actor.
+        A weight that is no number from 0 to ``MOST_WEIGHT`` counts as 0: a learner that is not trusted must not end the
+        actor.
         """
         newest = sorted(weights)[-MAX_POOL:]
-        self._announced = {v: weights[v] if 0 <= weights[v] < math.inf else 0.0 for v in newest}
+        self._announced = {v: weights[v] if 0 <= weights[v] <= MOST_WEIGHT else 0.0 for v in newest}
         self._gone = set()
 
     def missing(self) -> ModelVersion | None:
@@ -310,7 +313,8 @@ class ModelFetcher:
         return self.failure is not None
 
     def _fail(self, error: AuthenticationError | CheckpointError) -> None:
-        """End fetching, and the actor with it."""
+        """End fetching, and the actor with it; if fetching has ended already, the actor may have begun another life."""
         self.failure = error
-        self._stopped.set()
+        if not self._has_ended:
+            self._stopped.set()
         self.wake()

@@ -23,10 +23,9 @@ from common.errors import AuthenticationError, LearnerUnreachableError, Protocol
 from common.wire.channel import get_model, hint_at_server, open_channel, watch_credentials
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.pb import crossborder_pb2_grpc as pb_grpc
-from common.wire.rpc import PROTOCOL_VERSION, describe, transfer_seconds, typed_error
+from common.wire.rpc import PROTOCOL_VERSION, QUESTION_SECONDS, describe, transfer_seconds, typed_error
 from common.wire.trust import Trust
 
-ANSWER_SECONDS: Final = 5.0
 PAYLOADS: Final = 8
 PAYLOAD_BYTES: Final = 1 << 20
 TRANSFER_SECONDS: Final = transfer_seconds(PAYLOADS * PAYLOAD_BYTES)
@@ -49,7 +48,7 @@ class CheckAnswer:
     config_json: str
     max_message_bytes: int
     relayed: bool
-    """See ``JoinAnswer``."""
+    """Whether a relay has passed the answer on."""
 
     @property
     def round_trip(self) -> float:
@@ -91,7 +90,7 @@ class Probe:
             LearnerUnreachableError: it did not answer.
         """
         asked_at = self._clock()
-        found = self._call(lambda: self._stub.Check(self._question, timeout=ANSWER_SECONDS))
+        found = self._call(lambda: self._stub.Check(self._question, timeout=QUESTION_SECONDS))
         answered_at = self._clock()
         if found.protocol_version != PROTOCOL_VERSION:
             raise ProtocolMismatchError(

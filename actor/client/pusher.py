@@ -39,70 +39,6 @@ log = logging.getLogger(__name__)
 HEARTBEAT_SECONDS: Final = 1.0
 SILENCE_SECONDS: Final = 15.0
 """A learner that is silent for longer is gone: it answers every heartbeat, even while it holds actors back."""
-
-
-class PushStream:
-    """Connects a spool and opens a stream that sends its batches, until it breaks or the spool is closed and empty.
-
-    Two threads work on it. The thread that calls ``run`` hears responses, and a gRPC thread pulls requests out of a
-    generator. The threads share ``has_left`` and the time of the last response; each of the two has one writer.
-    """
-
-    def __init__(
-        self,
-        push_items: PushItems,
-        incarnation: int,
-        spool: Spool[WaitingBatch],
-        requests: Requests,
-    ) -> None:
-        self._incarnation, self._spool, self._requests = incarnation, spool, requests
-        self._epoch = spool.connect()
-        self._heard_at = time.monotonic()
-        self.has_left = False
-        """Whether the actor has said goodbye."""
-        self._call: Any = push_items(self._messages())
-
-    def run(self, hear: Callable[[pb.PushItemsResponse], None]) -> str | None:
-        """Pass responses to ``hear`` until the stream ends. Return why it broke; None if the learner ended it in order.
-
-        Raises:
-            CrossborderError: the learner refused for good.
-        """
-        try:
-            for response in self._call:
-                self._heard_at = time.monotonic()
-                hear(response)
-        except grpc.RpcError as error:
-            typed = typed_error(error)
-            if typed is not None and not isinstance(typed, NotJoinedError):
-                raise typed from error
-            return describe(error)
-        return None
-
-    def cancel(self) -> None:
-        """End the stream; from any thread."""
-        self._call.cancel()
-
-    def _messages(self) -> Iterator[Request]:
-        yield self._requests.make_heartbeat(self._incarnation)
-        while True:
-            if time.monotonic() - self._heard_at > SILENCE_SECONDS:
-                log.warning("the learner has been silent for %g s", SILENCE_SECONDS)
-                self.cancel()
-                return
-            unsent = self._spool.next_unsent(self._epoch, HEARTBEAT_SECONDS)
-            if unsent is not None:
-                yield self._requests.make_message(self._incarnation, *unsent)
-            elif not self._spool.is_current(self._epoch):
-                return
-            elif self._spool.drained:
-                self.has_left = True
-                yield self._requests.make_heartbeat(self._incarnation, leaving=True)
-                return
-            else:
-                yield self._requests.make_heartbeat(self._incarnation)
-
-
 LINGER_SECONDS: Final = 0.05
 """After a message, batches wait this long for more batches: each message costs both sides about 0.5 ms."""
 GRACE_SECONDS: Final = 2 * LINGER_SECONDS
@@ -120,6 +56,77 @@ STEADY_SECONDS: Final = 1.0
 once hears of an actor less and less often."""
 LAST_PUT_SECONDS: Final = 5.0
 """The time for putting batches once the actor has to end: a step in many environments may fill several batches."""
+
+
+class PushStream:
+    """Connects a spool and opens a stream that sends its batches, until it breaks or the spool is closed and empty.
+
+    Three threads work on it. The thread that calls ``run`` hears responses, a gRPC thread pulls requests out of a
+    generator, and one looks whether the learner is silent, also while gRPC waits until it may send. The threads share
+    ``has_left`` and the time of the last response; each of the two has one writer.
+    """
+
+    def __init__(
+        self,
+        push_items: PushItems,
+        incarnation: int,
+        spool: Spool[WaitingBatch],
+        requests: Requests,
+    ) -> None:
+        self._incarnation, self._spool, self._requests = incarnation, spool, requests
+        self._epoch = spool.connect()
+        self._heard_at = time.monotonic()
+        self.has_left = False
+        """Whether the actor has said goodbye."""
+        self._has_ended = threading.Event()
+        self._call: Any = push_items(self._messages())
+
+    def run(self, hear: Callable[[pb.PushItemsResponse], None]) -> str | None:
+        """Pass responses to ``hear`` until the stream ends. Return why it broke; None if the learner ended it in order.
+
+        Raises:
+            CrossborderError: the learner refused for good.
+        """
+        threading.Thread(target=self._watch, name="silence", daemon=True).start()
+        try:
+            for response in self._call:
+                self._heard_at = time.monotonic()
+                hear(response)
+        except grpc.RpcError as error:
+            typed = typed_error(error)
+            if typed is not None and not isinstance(typed, NotJoinedError):
+                raise typed from error
+            return describe(error)
+        finally:
+            self._has_ended.set()
+        return None
+
+    def _watch(self) -> None:
+        """End the stream once the learner has been silent for too long."""
+        while not self._has_ended.wait(HEARTBEAT_SECONDS):
+            if time.monotonic() - self._heard_at > SILENCE_SECONDS:
+                log.warning("the learner has been silent for %g s", SILENCE_SECONDS)
+                self.cancel()
+                return
+
+    def cancel(self) -> None:
+        """End the stream; from any thread."""
+        self._call.cancel()
+
+    def _messages(self) -> Iterator[Request]:
+        yield self._requests.make_heartbeat(self._incarnation)
+        while True:
+            unsent = self._spool.next_unsent(self._epoch, HEARTBEAT_SECONDS)
+            if unsent is not None:
+                yield self._requests.make_message(self._incarnation, *unsent)
+            elif not self._spool.is_current(self._epoch):
+                return
+            elif self._spool.drained:
+                self.has_left = True
+                yield self._requests.make_heartbeat(self._incarnation, leaving=True)
+                return
+            else:
+                yield self._requests.make_heartbeat(self._incarnation)
 
 
 class RunChangedError(CrossborderError):
@@ -173,10 +180,12 @@ class Pusher:
         """Whether the learner has said that it ends."""
         self.is_run_over = False
         """Whether the learner has said that the run has reached its end."""
-        # How it ends: ``send`` gives up at the last chance, and the thread once ``_given_up`` is set.
+        # How it ends: ``send`` gives up at the last chance, and the thread once ``_has_given_up``.
         self._lost_rows = 0
         self._last_chance: Deadline | None = None
-        self._given_up = threading.Event()
+        self._has_given_up = False
+        self._waits_no_more = threading.Event()
+        """Ends the waits between tries to reach a learner that is away, once the actor has been asked to end."""
         self.changes: Sequence[str] = ()
         """Why the actor must hand over its rows and start anew, such as settings of its parts that have changed."""
         self.failure: Exception | None = None
@@ -223,7 +232,7 @@ class Pusher:
     def _count_dropped(self, batch: WaitingBatch) -> None:
         self._counters.dropped_items += batch.rows
         if self._drop_log.due() is not None:
-            log.warning("rows dropped so far: %d; they were too old, or the spool full", self._counters.dropped_items)
+            log.warning("rows dropped so far: %d: the spool was full (push.spool_bytes)", self._counters.dropped_items)
 
     def ready(self) -> None:
         """Tell the learner from now on that this actor has built its parts and acts."""
@@ -248,16 +257,28 @@ class Pusher:
     def finish(self, seconds: float) -> int:
         """Send the remaining batches, say goodbye, end the stream; the number of batches that were not acknowledged."""
         self._spool.close()
+        self._end_vain_waits()
         self._thread.join(seconds)
         if self._thread.is_alive():
-            # The pusher's thread may open a stream at this moment. It looks at ``_given_up`` after it has named the
+            # The pusher's thread may open a stream at this moment. It looks at ``_has_given_up`` after it has named the
             # stream, and we look at the stream after we have given up: one of the two cancels it.
-            self._given_up.set()
-            self._stopped.set()  # It may be trying to join again.
+            self._has_given_up = True
+            self._stopped.set()
+            self._waits_no_more.set()  # It may be trying to join again.
             if self._stream is not None:
                 self._stream.cancel()
             self._thread.join(1.0)
         return self.unacknowledged
+
+    def _end_vain_waits(self) -> None:
+        """Wait no longer for a learner that is away, if the actor has to end and there is nothing to hand over.
+
+        The pusher's thread looks after it has disconnected, and ``finish`` after it has closed the spool: one of them
+        sees both.
+        """
+        is_empty = self._spool.drained and not self.unacknowledged
+        if self._stopped.is_set() and is_empty and not self._spool.connected:
+            self._waits_no_more.set()
 
     def _run(self) -> None:
         try:
@@ -277,22 +298,24 @@ class Pusher:
             connector, opened_at = self._connector, time.monotonic()
             stream = PushStream(connector.push_items, connector.incarnation, self._spool, self._requests)
             self._stream = stream
-            if self._given_up.is_set():
+            if self._has_given_up:
                 stream.cancel()
             is_clone = False
             try:
                 broken = stream.run(self._hear)
             except SharedIncarnationError as error:
                 is_clone, broken = True, str(error)
-            if self._given_up.is_set() or self.told_to_stop or (stream.has_left and broken is None):
-                return
-            log.warning("connection to the learner lost, %d batches kept: %s", self.unacknowledged, broken or "closed")
             self._spool.disconnect()
+            has_told_all = (stream.has_left and broken is None) or (self.told_to_stop and not self.unacknowledged)
+            if self._has_given_up or has_told_all:
+                return
+            self._end_vain_waits()
+            log.warning("connection to the learner lost, %d batches kept: %s", self.unacknowledged, broken or "closed")
             lost_at = time.monotonic()
             if lost_at - opened_at >= STEADY_SECONDS:
                 backoff.reset()
             # A request to stop ends the present wait, but not those after it, while the last rows are handed over.
-            (self._given_up if self._stopped.is_set() else self._stopped).wait(backoff.next_delay())
+            (self._waits_no_more if self._stopped.is_set() else self._stopped).wait(backoff.next_delay())
             if is_clone:
                 self._part_from_clone()
             joined = self._join_again()
@@ -319,7 +342,7 @@ class Pusher:
         """Join as the same actor."""
         self._connector.refresh()
         self._fetcher.get_model = self._connector.get_model
-        answer = self._connector.join()
+        answer = self._connector.join(self._waits_no_more)
         if answer.run_id != self._joined.run_id:
             raise RunChangedError(f"run {self._joined.run_id} has become run {answer.run_id}")
         self._joined.schema.require_equal(answer.schema, "this actor", "the learner")
@@ -327,7 +350,7 @@ class Pusher:
             answer = self._join_as_new_incarnation(answer.last_seq)
         elif answer.last_seq > self._spool.numbered:
             self._part_from_clone()
-            answer = self._connector.join()
+            answer = self._connector.join(self._waits_no_more)
         self._fetcher.announce(answer.newest)
         self._spool.group_rows = choose_group_rows(answer)
         changes = self._joined.changes(answer)
@@ -372,4 +395,4 @@ class Pusher:
         )
         self._connector.renew(keeps_place=True)
         self._spool.renumber()
-        return self._connector.join()
+        return self._connector.join(self._waits_no_more)

@@ -124,30 +124,29 @@ class RemotePolicy(FixedAgent):
 
 
 class Telling:
-    """Tells a remote policy the rounds of a sampler: its recorder, and its sink. No rows are made in this process."""
+    """Tells a remote policy the rounds of a sampler: its recorder, and its sink.
+
+    No rows are made in this process, so most methods do nothing.
+    """
 
     version = rows = 0
 
     def __init__(self, policy: RemotePolicy) -> None:
         self._policy = policy
 
-    def begin(self, obs: Leaves, begins: Array | None, actions: Leaves, extras: Mapping[str, Array] | None) -> None:
-        """Do nothing: the policy has seen it."""
+    def begin(
+        self, obs: Leaves, begins: Array | None, actions: Leaves, extras: Mapping[str, Array] | None
+    ) -> None: ...  # The policy has seen it.
 
     def end(self, outcome: Round) -> None:
-        """See ``Records``."""
         self._policy.tell(outcome)
 
     def items(self) -> Items:
-        """No rows."""
         return {}
 
-    def clear(self) -> None:
-        """Do nothing: there are no rows."""
+    def clear(self) -> None: ...
 
     def takes(self, rows: int) -> bool:  # noqa: ARG002 - as in ItemSink
-        """No: there are no rows."""
         return False
 
-    def push(self, items: Items) -> None:
-        """Do nothing: there are no rows."""
+    def push(self, items: Items) -> None: ...

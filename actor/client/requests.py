@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from actor.client.actor_traces import ActorTraces
@@ -40,7 +40,7 @@ class WaitingBatch:
     """Episodes that ended since the batch before."""
     trace_parent: str
     """Empty if the batch is not traced."""
-    games: Counter[tuple[int, int, int]] = field(default_factory=Counter)
+    games: Counter[tuple[int, int, int]]
     """Games against the pool that ended since the batch before, see ``ActorCounters.take_games``."""
 
     @property

@@ -157,6 +157,8 @@ class NeighbourModels:
                     self._waits = True
                     return self._reader.read(at_least, max_bytes) or self._fetch_for_all(fetch)
             if deadline.passed():
+                if self._waits:
+                    log.warning("another process of this host keeps the lock on models: this one fetches for itself")
                 self._waits = False
                 break
             self._stopped.wait(LOOK_SECONDS)

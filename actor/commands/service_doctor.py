@@ -8,7 +8,7 @@ import time
 from contextlib import ExitStack
 from typing import Final, TextIO
 
-from actor.client.acting_session import ANSWER_SECONDS, ActingSession, NoAnswerError
+from actor.client.acting_session import ActingSession, NoAnswerError
 from actor.client.remote_policy import RemotePolicy
 from actor.commands.doctor import QUESTIONS, Visit
 from actor.remote_config import RemoteConfig
@@ -21,6 +21,8 @@ from common.wire.trust import ServiceTrust
 
 PATIENCE: Final = 1.0
 """Seconds in which a service that listens must answer."""
+ACTION_SECONDS: Final = 5.0
+"""Seconds in which it must choose an action."""
 CLOSE_SECONDS: Final = 5.0
 
 
@@ -46,7 +48,8 @@ class ServiceVisit(Visit):
 
     def environment(self) -> str:
         config = self._config
-        lanes = build_lanes(config.env, config.envs_per_actor, 0)
+        with naming_failed_part("the environment cannot be built"):
+            lanes = build_lanes(config.env, config.envs_per_actor, 0)
         self._stack.callback(lanes.close)
         description = Description(lanes.spec)
         self._session.require_fit(description, lanes.n, lanes.name)
@@ -60,10 +63,10 @@ class ServiceVisit(Visit):
             with naming_failed_part("the environment cannot be reset"):
                 lanes.reset(seed)
                 began = time.perf_counter()
-                RemotePolicy(self._session, description, lanes, ANSWER_SECONDS).sample(lanes.observe())
+                RemotePolicy(self._session, description, lanes, ACTION_SECONDS).sample(lanes.observe())
         except NoAnswerError as error:
             raise LearnerUnreachableError(
-                f"expected an action within {ANSWER_SECONDS:g} s, found none: a service answers no step while its "
+                f"expected an action within {ACTION_SECONDS:g} s, found none: a service answers no step while its "
                 "learner is away or holds it back"
             ) from error
         return f"came after {1e3 * (time.perf_counter() - began):.1f} ms"

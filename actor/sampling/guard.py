@@ -35,7 +35,7 @@ class Guard:
     """Rebuilds an environment when it raises: the ``EnvKeeper`` of an actor's lanes.
 
     Args:
-        build: makes the next environment.
+        build: makes the next environment, or several.
         allowance: how often environments may be rebuilt.
         counters: counts rebuilds and keeps the traceback for the learner.
         busy: read by the watchdog.
@@ -57,18 +57,36 @@ class Guard:
         """A new environment in the place of one that raised ``error``.
 
         Raises:
-            Exception: ``error``, if environments raised more often than they may.
+            Exception: ``error``, if environments raised more often than they may, or that of the new environment.
         """
-        failure = EnvExitError(error) if isinstance(error, SystemExit) else error
-        self._counters.note_env_error("".join(traceback.format_exception(failure)))
+
+        def close() -> None:
+            self._stop_safely(env)
+            close_env(env)
+
+        return self.rebuild(EnvExitError(error) if isinstance(error, SystemExit) else error, close)
+
+    def rebuild(self, error: Exception, close: Callable[[], object]) -> AnyEnv:
+        """Close what raised ``error``, and build anew. The learner hears of ``error``, and why nothing could be built.
+
+        Raises:
+            Exception: see ``replace``.
+        """
+        self._note(error)
         if not self._allowance.allows():
-            raise failure
-        log.warning("an environment raised and is rebuilt", exc_info=failure)
+            raise error
+        log.warning("an environment raised and is rebuilt", exc_info=error)
         self._counters.env_rebuilds += 1
         self.busy.since = time.monotonic()
-        self._stop_safely(env)
-        close_env(env)
-        return self._build()
+        close()
+        try:
+            return self._build()
+        except (Exception, SystemExit) as failure:
+            self._note(failure)
+            raise
+
+    def _note(self, error: BaseException) -> None:
+        self._counters.note_env_error("".join(traceback.format_exception(error)))
 
 
 def guard_envs(lanes: Lanes, config: EnvConfig, counters: ActorCounters, busy: Busy) -> None:

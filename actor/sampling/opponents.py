@@ -20,9 +20,6 @@ class Opponents:
     that it has drawn, also if its model leaves the pool meanwhile, so no opponent changes within a game.
 
     Args:
-        config: names the agent.
-        parts: of the actor.
-        seed: of the agents.
         weights: how likely each model of the pool is drawn, in proportion to the others; at least one.
         load: gives one of these models.
     """

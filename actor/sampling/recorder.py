@@ -129,9 +129,10 @@ class RowRecorder:
 
     def extend(self, obs: Sequence[bytes], actions: Sequence[bytes], rewards: Sequence[float]) -> None:
         """Record steps of the only lane, all at once: the bytes of each observation and action, and the rewards."""
+        needed = self._end + len(rewards)
+        if needed > len(self._reward):
+            self._allocate(2 * needed)  # It closes gaps, so the steps may begin at an earlier row now.
         at = slice(self._end, self._end + len(rewards))
-        if at.stop > len(self._reward):
-            self._allocate(2 * at.stop)
         for column, found in ((self._obs, obs), (self._action, actions)):
             column[at] = np.frombuffer(b"".join(found), column.dtype).reshape(-1, *column.shape[1:])
         self._reward[at] = rewards

@@ -112,7 +112,7 @@ class ResumableSampler(Sampler):
 
     def __init__(self, parts: Parts, counters: ActorCounters, seed: int, pace: Pace | None = None) -> None:
         self._tapes: list[TapedEnv] = []
-        if parts.lanes is not None and not parts.lanes.is_vector:
+        if isinstance(parts.lanes, PlainLanes):
             parts.lanes.wrap(self._tape)
         super().__init__(parts, counters, seed, pace)
 

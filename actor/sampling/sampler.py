@@ -13,7 +13,7 @@ from actor.sampling.item_maker import ItemMaker, next_of
 from actor.sampling.recorder import NEXT, SEEN, RowRecorder, add_priority, add_priority_to_rows, noted_columns
 from actor.stat import ActorCounters
 from common.data import PRIORITY, Array, Items, Leaves, Schema
-from common.errors import PluginError
+from common.errors import CrossborderError, PluginError
 from common.interfaces import Agent
 from common.lanes.lanes import Lanes, Round
 from common.lanes.pace import Pace
@@ -118,7 +118,7 @@ class Sampler:
         *,
         records: Records | None = None,
     ) -> None:
-        self._parts, self._counters, self._lanes, self._pace = parts, counters, lanes_of(parts), pace
+        self._parts, self._counters, self._lanes, self._pace = parts, counters, require_lanes(parts), pace
         self._stacker, self._has_stacks = Stacker(parts.frames, self._lanes.n, parts.frame_stack), parts.frame_stack > 1
         self._records: Records = self._make_recorder() if records is None else records
         self._outbox = Outbox(parts, self._records, recording)
@@ -131,7 +131,7 @@ class Sampler:
         self._alone = lanes if isinstance(lanes, PlainLanes) else None  # Takes many rounds in one call.
         self._unbegun: Array | None = np.ones(self._lanes.n, bool)  # Where the agent begins at the first round.
         self._ended: float | None = None  # When the last round ended; None: it was pushed, or there was none.
-        self._lanes.reset(spread(seed) if self._lanes.is_vector else seed)
+        self._lanes.reset(seed if isinstance(self._lanes, PlainLanes) else spread(seed))
 
     def _make_recorder(self) -> RowRecorder | ItemMaker:
         parts = self._parts
@@ -195,6 +195,8 @@ class Sampler:
         seen = self._stacker.add(obs, begins) if self._has_stacks else obs  # The call takes 0.1 of 2.5 µs.
         try:
             actions = agent.sample(seen) if chosen is None else chosen
+        except CrossborderError:  # It says what is wrong, and need not lie in the observation.
+            raise
         except Exception:
             lanes.require_indices(obs)
             raise
@@ -246,7 +248,7 @@ class Sampler:
         self._outbox.push(agent, sink)
 
 
-def lanes_of(parts: Parts) -> Lanes:
+def require_lanes(parts: Parts) -> Lanes:
     """The lanes in which to act."""
     assert parts.lanes is not None, "these parts were built without lanes"
     return parts.lanes

@@ -252,8 +252,7 @@ class QAgent(OffPolicyAgent):
         """One gradient step on a batch."""
         loss, prediction, target = self._loss(batch, self.qnet_tgt)
         results = {"loss": loss.detach(), **self._compare(batch, prediction.detach(), target)}
-        grad_norm = descend(loss, self._optimizer, self.config.max_grad_norm)
-        return results if grad_norm is None else results | {"grad_norm": grad_norm}
+        return results | descend(loss, self._optimizer, self.config.max_grad_norm)
 
     def _compare(self, batch: Batch, prediction: torch.Tensor, target: torch.Tensor) -> Results:
         """The means of predictions and targets, and the TD errors."""

@@ -58,13 +58,7 @@ class Softmax(Settings):
         "equally often.",
     )
 
-    def choose(
-        self,
-        values: Array,
-        opt_steps: int,  # noqa: ARG002 - there is no schedule
-        own: float,  # noqa: ARG002 - nor an epsilon
-        rng: Random,
-    ) -> Array:
+    def choose(self, values: Array, opt_steps: int, own: float, rng: Random) -> Array:  # noqa: ARG002 - no schedule, no epsilon
         """Actions ``[n]`` for values ``[n, A]``, drawn as the maximum of values and Gumbel noise."""
         noise = rng.gumbel(values.shape[1]) if isinstance(rng, RowRandom) else rng.gumbel(size=values.shape)
         actions: Array = (values / self.temperature + noise).argmax(axis=1)
@@ -78,13 +72,7 @@ class Greedy(Settings):
         "greedy", description="Takes the best action always; noisy networks explore by their own noise."
     )
 
-    def choose(
-        self,
-        values: Array,
-        opt_steps: int,  # noqa: ARG002 - there is no schedule
-        own: float,  # noqa: ARG002 - nor an epsilon
-        rng: Random,  # noqa: ARG002 - and no chance
-    ) -> Array:
+    def choose(self, values: Array, opt_steps: int, own: float, rng: Random) -> Array:  # noqa: ARG002 - no chance either
         """Actions ``[n]`` for values ``[n, A]``."""
         actions: Array = values.argmax(axis=1)
         return actions
@@ -126,18 +114,11 @@ def choose_mostly_best(values: Array, epsilon: float, rng: Random) -> Array:
         chance, place = rng.random(2).T
         return np.where(chance < epsilon, _pick_allowed(values, place), actions)
     explorers = (rng.random(n) < epsilon).nonzero()[0]
-    if len(explorers) == 1:  # numpy draws one number in a quarter of the time of an array of one.
-        row = explorers[0]
-        actions[row] = drawn = rng.integers(n_actions)
-        is_refused = values[row, drawn] == NOT_ALLOWED
-    elif len(explorers):
+    if len(explorers):
         actions[explorers] = drawn = rng.integers(n_actions, size=len(explorers))
-        is_refused = (values[explorers, drawn] == NOT_ALLOWED).any()
-    else:
-        return actions
-    if is_refused:  # Drawn again among the allowed actions, which leaves all of them equally likely.
-        again = explorers[values[explorers, actions[explorers]] == NOT_ALLOWED]
-        actions[again] = _pick_allowed(values[again], rng.random(len(again)))
+        refused = explorers[values[explorers, drawn] == NOT_ALLOWED]
+        if len(refused):  # Drawn again among the allowed actions, which leaves all of them equally likely.
+            actions[refused] = _pick_allowed(values[refused], rng.random(len(refused)))
     return actions
 
 

@@ -189,7 +189,7 @@ def load_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, torch
     Learning rates are no tensors: they stay as they are configured now.
 
     Raises:
-        ValueError: a tensor has another shape than the parameter it belongs to.
+        ValueError: a tensor has another shape than the parameter it belongs to, or they are those of another optimiser.
     """
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     state: dict[int, dict[str, torch.Tensor]] = {}
@@ -200,4 +200,10 @@ def load_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, torch
             if value.dim() and value.shape != shape:
                 raise ValueError(f"{name}: expected {list(shape)}, found {list(value.shape)}")
             state.setdefault(int(index), {})[key] = value.clone()
+    kept, found = getattr(optimizer, "kept", None), {key for entries in state.values() for key in entries}
+    if kept and found and found != kept:
+        raise ValueError(
+            f"{prefix.removesuffix('.')}: expected {', '.join(sorted(kept))}, found {', '.join(sorted(found))}, which "
+            "another agent.params.optimizer keeps"
+        )
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})

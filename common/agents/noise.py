@@ -110,7 +110,8 @@ class RepeatedNoise(_Noise):
 
     def durations(self) -> list[float]:
         weights = [k**-self.exponent for k in range(1, self.longest + 1)]
-        return [weight / sum(weights) for weight in weights]
+        total = sum(weights)
+        return [weight / total for weight in weights]
 
 
 def _white_without_a_kind(noise: object) -> object:

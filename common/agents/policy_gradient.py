@@ -146,14 +146,12 @@ class PolicyGradientAgent(ConfiguredAgent):
     ) -> Results:
         """Take a gradient step down the losses, scalars; the results have the mean of the values that count."""
         loss = policy_loss + self.config.baseline_cost * value_loss - self.config.entropy_cost * entropy
-        grad_norm = descend(loss, self._optimizer, self.config.max_grad_norm)
-        results = {
+        return descend(loss, self._optimizer, self.config.max_grad_norm) | {
             "loss_policy": policy_loss.detach(),
             "loss_baseline": value_loss.detach(),
             "entropy": entropy.detach(),
             "value_mean": masked_mean(value.detach(), counts),
         }
-        return results if grad_norm is None else results | {"grad_norm": grad_norm}
 
     def policy(self) -> nn.Module:
         return nn.Sequential(self.normalizer, LikeliestAction(self.policy_net, self.actions))

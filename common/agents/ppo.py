@@ -142,7 +142,13 @@ class PPO(PolicyGradientAgent):
         """Those of the leaves that a setting names."""
         keys: tuple[str, ...] | None = getattr(self.config, setting)
         named = select_leaves(self._spec.observation_space, keys, f"agent.params.{setting}")
-        return {path: leaf for path, leaf in leaves.items() if path in named}
+        found = {path: leaf for path, leaf in leaves.items() if path in named}
+        if not found:
+            raise ConfigError(
+                f"agent.params.{setting}: expected parts beside the mask of actions, which networks do not see, found "
+                f"{list(keys or ())}"
+            )
+        return found
 
     def _build_net(self, leaves: LeafSpaces, out_dim: int, *gains: float) -> nn.Module:
         """Make a network from observations to ``[B, out_dim]``; its last layer has these gains if it is no user's."""
@@ -189,6 +195,10 @@ class PPO(PolicyGradientAgent):
             raise ConfigError(
                 f"replay: {agent} needs the columns {', '.join(sorted(missing))}, which its actors record beside each "
                 f"action; it cannot learn from rows of another agent; found the columns {names}"
+            )
+        if "weight" in batch:
+            raise ConfigError(
+                f"replay.half_age: {agent} does not weigh steps: remove it; agent.params.max_lag leaves old ones out"
             )
         n, minibatches = len(self._part(batch["reward"])), self.config.minibatches
         if n % minibatches:

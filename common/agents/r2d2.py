@@ -12,10 +12,10 @@ not know it while it acts. And gradients pass through the burn-in, so that warmi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
-from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
+from pydantic import Field, PositiveInt
 from torch import nn
 from torch.nn import functional
 
@@ -60,7 +60,7 @@ class R2D2Config(QAgentConfig):
     units: tuple[PositiveInt, ...] = Field((128,), description="The width of each hidden layer above the memory.")
     network: NetworkBelowMemory = None
     feature_dim: EncoderFeatures = 256
-    random_shift: NonNegativeInt = Field(0, description="Must be 0: R2D2 does not shift the pictures of sequences.")
+    random_shift: Literal[0] = Field(0, description="Must be 0: R2D2 does not shift the pictures of sequences.")
     dueling: Dueling = True
     batch_size: BatchSequences = 32
     n_steps: TargetSteps = 5
@@ -71,12 +71,6 @@ class R2D2Config(QAgentConfig):
     )
     max_share: MaxShare = 0.9
     critic_loss: LossOfCritics = "smooth_l1"
-
-    @model_validator(mode="after")
-    def _no_shifts(self) -> R2D2Config:
-        if self.random_shift:
-            raise ValueError("random_shift: R2D2 does not shift the pictures of sequences; remove it")
-        return self
 
 
 class R2D2(RecurrentAgent, QAgent):

@@ -88,7 +88,9 @@ class RecurrentPPOConfig(PPOConfig):
 
     @model_validator(mode="after")
     def _keys_fit(self) -> RecurrentPPOConfig:
-        self.refuse_beside("memory", "actor_keys", "critic_keys", reason="policy and baseline share the memory")
+        for key in ("actor_keys", "critic_keys"):
+            if getattr(self, key) is not None:
+                raise ValueError(f"{key}: remove it: policy and baseline share a memory, which sees all parts")
         return self
 
 

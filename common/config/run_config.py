@@ -308,7 +308,7 @@ class RunConfig(ActorConfig):
         if self.env.spaces is not None:
             return
         self.env.check("env", frozenset())
-        self.env.for_evaluation().check("env for evaluation", frozenset())
+        self.env.for_evaluation().check("env", frozenset(), "env.eval_params")
         for actor_id in self.overrides:
             self.part_of(actor_id).env.check("env", frozenset(), f"overrides.{actor_id}.env")
 

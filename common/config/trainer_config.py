@@ -87,7 +87,7 @@ class TrainerConfig(Settings):
     models: ModelForm = Field(
         "whole",
         description="How models travel to the actors, for thin links. whole: as they are; bfloat16: in half the bytes, "
-        "and actors act with rounded parameters; deltas: an actor that has a recent model fetches only the compressed "
+        "and actors act with rounded weights; deltas: an actor that has a recent model fetches only the compressed "
         "difference to the newest model; bfloat16_deltas: both.",
     )
     torch_threads: Annotated[int, Field(ge=1, le=1024)] = Field(

@@ -51,8 +51,6 @@ OPPONENT: Final = "opponent"
 """The key of ``info`` that names the earlier model of the run which plays, by its opt steps."""
 DISCARDED: Final = "discarded"
 """The key of ``info`` that says whether a person ended the episode as not worth keeping."""
-
-
 SEEDS: Final = 1 << 32
 """Environments get seeds below this number: many draw from generators that take no more than 32 bits."""
 
@@ -91,7 +89,7 @@ class EnvKeeper(Protocol):
         """Return a new environment to replace ``env``, which raised ``error``.
 
         Raises:
-            Exception: ``error``, if environments raise too often.
+            Exception: ``error``, if environments raise too often, or that of the new environment.
         """
 
 
@@ -207,7 +205,6 @@ class Lanes(abc.ABC):
         ConfigError: observations have an action mask that does not fit the actions.
     """
 
-    is_vector = False
     seats = 1
     """The lanes of one environment, one after another: more than 1 if it has several agents."""
     pool: Any = None

@@ -6,12 +6,8 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
-import gymnasium
-
-from common.lanes.lanes import AnyEnv
-from common.lanes.watched_envs import EvaluationAbandoned
 from common.process.log import LogThrottle
 
 log = logging.getLogger(__name__)
@@ -92,29 +88,3 @@ class Pace:
                 "ticks; if there was time enough, another process took the core",
                 *(self._late, self._missed, lateness * 1e3, busy * 1e3, self._period * 1e3),
             )
-
-
-class PacedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """An environment whose steps keep a pace, for evaluators, which step their environment themselves.
-
-    The event of the pace also ends an evaluation from within: ``step`` raises ``EvaluationAbandoned``.
-    """
-
-    def __init__(self, env: AnyEnv, pace: Pace) -> None:
-        super().__init__(env)
-        self._pace = pace
-
-    def __getattr__(self, name: str) -> Any:
-        """Give an evaluator the attributes that its environment has beyond gymnasium's interface."""
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return getattr(self.env, name)
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        self._pace.begin()
-        return self.env.reset(seed=seed, options=options)
-
-    def step(self, action: Any) -> Any:
-        if not self._pace.wait():
-            raise EvaluationAbandoned
-        return self.env.step(action)

@@ -41,8 +41,7 @@ class Policy:
 
     def explore(self) -> None:
         """Explore from now on, as the run's actor with the least exploration did with this model."""
-        params = {name: tensor.numpy(force=True).copy() for name, tensor in self.agent.model_info().items()}
-        self.agent.sync_model(Model(ModelVersion(1, self.opt_steps), params))  # Schedules go by its opt steps.
+        set_opt_steps(self.agent, self.opt_steps)
         self.agent.train()
 
     def begin(self, lanes: Sequence[int] | None = None) -> None:
@@ -136,6 +135,19 @@ class Policy:
     def _lane_agent(self) -> LaneAgent:
         """The agent that acts for some lanes; looking at its methods takes as long as a small network."""
         return acting_for_lanes(self.agent)
+
+
+def set_opt_steps(agent: Agent, opt_steps: int) -> None:
+    """Let an agent's schedules and ages go by this number of opt steps: it adopts its own model as that of this number.
+
+    Its tensors keep their values.
+    """
+    params = {}
+    for name, tensor in agent.model_info().items():
+        # Actors get bfloat16, which numpy does not know, as float32.
+        is_half = tensor.is_floating_point() and tensor.dtype.itemsize == 2
+        params[name] = (tensor.float() if is_half else tensor).numpy(force=True).copy()
+    agent.sync_model(Model(ModelVersion(1, opt_steps), params))
 
 
 def _read_lanes(lanes: Sequence[int]) -> list[int]:

@@ -45,8 +45,6 @@ class VectorLanes(Lanes):
         PluginError: it has more lanes than a row can name, or steps only some of its lanes at once.
     """
 
-    is_vector = True
-
     def __init__(self, env: AnyEnv, spec: EnvSpec, picks: Picks, name: str = "env") -> None:
         super().__init__(spec, int(env.num_envs), picks, name)
         if not 1 <= self.n <= MAX_LANES:

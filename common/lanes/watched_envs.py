@@ -13,6 +13,7 @@ import gymnasium
 
 from common.lanes.building import EnvExitError
 from common.lanes.lanes import AnyEnv, Busy
+from common.lanes.pace import Pace
 from common.lanes.vector_lanes import is_vector
 from common.process.signals import put_signals_back
 
@@ -45,9 +46,14 @@ class Watch:
         self.abandoned, self.busy, self._show_life = abandoned, busy or Busy(), show_life
         self._stops: list[Callable[[], None]] = []
 
-    def over(self, env: AnyEnv) -> AnyEnv:
-        """An environment, plain or vector, whose steps and resets are watched."""
-        return _WatchedVectorEnv(env, self) if is_vector(env) else _WatchedEnv(env, self)
+    def over(self, env: AnyEnv, pace: Pace | None = None) -> AnyEnv:
+        """An environment, plain or vector, whose steps and resets are watched.
+
+        Args:
+            env: the environment.
+            pace: that the steps of a plain environment keep; None: each step begins at once.
+        """
+        return _WatchedVectorEnv(env, self) if is_vector(env) else _WatchedEnv(env, self, pace)
 
     @contextmanager
     def stopping(self, stop: Callable[[], None]) -> Iterator[None]:
@@ -83,9 +89,9 @@ class Watch:
 
 
 class _WatchedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
-    def __init__(self, env: AnyEnv, watch: Watch) -> None:
+    def __init__(self, env: AnyEnv, watch: Watch, pace: Pace | None) -> None:
         super().__init__(env)
-        self._watch = watch
+        self._watch, self._pace = watch, pace
 
     def __getattr__(self, name: str) -> Any:
         """Give an evaluator the attributes that its environment has beyond gymnasium's interface."""
@@ -94,10 +100,14 @@ class _WatchedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         return getattr(self.env, name)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        if self._pace is not None:
+            self._pace.begin()
         with self._watch.watching():
             return self.env.reset(seed=seed, options=options)
 
     def step(self, action: Any) -> Any:
+        if self._pace is not None and not self._pace.wait():
+            raise EvaluationAbandoned
         with self._watch.watching():
             return self.env.step(action)
 

@@ -68,6 +68,8 @@ _MARK = "crossborder-event"
 READ_SECONDS: Final = 5.0
 """The time in which all that a child has written is read after its end, also on a busy host. A process that the child
 has started may hold the pipes for longer."""
+KILL_SECONDS: Final = 10.0
+"""The time in which the kernel ends a process that was killed."""
 
 
 def read_boot() -> dict[str, Any]:
@@ -309,9 +311,18 @@ class Child:
         if self.wait(seconds) is None:
             log.warning("%s has not ended in time and is killed", self.name)
         if self._process.returncode is None:  # This is the first call of ``end``: the group still has its id.
+            self.kill()  # A process that was forked just now has no group of its own yet.
             with contextlib.suppress(ProcessLookupError):  # If SIGCHLD is ignored, no id outlives its process.
                 os.killpg(self.pid, signal.SIGKILL)  # The child, and processes that it has started: a simulator, say.
-        code = self._process.wait(timeout=10)
+        try:
+            code = self._process.wait(timeout=KILL_SECONDS)
+        except subprocess.TimeoutExpired:
+            log.error(
+                "%s (process %d) was killed and has not ended: is it in a call to a disk or a device that hangs?",
+                self.name,
+                self.pid,
+            )
+            return -signal.SIGKILL
         for thread in self._threads:
             thread.join(READ_SECONDS)
         return code

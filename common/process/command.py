@@ -135,12 +135,13 @@ def add_settings(parser: argparse.ArgumentParser, name: str, text: str) -> None:
     parser.add_argument("--set", action="append", default=[], dest=name, metavar="KEY.KEY=VALUE", help=text)
 
 
-def at_least(least: int) -> Callable[[str], int]:
-    """The type of an option that takes an integer of ``least`` or more."""
+def at_least(least: int, most: int | None = None) -> Callable[[str], int]:
+    """The type of an option that takes an integer of ``least`` or more, and not above ``most``."""
+    expected = f"{least} or more" if most is None else f"{least} to {most}"
 
     def number(text: str) -> int:
-        if not text.isdecimal() or int(text) < least:
-            raise argparse.ArgumentTypeError(f"expected {least} or more, found '{text}'")
+        if not text.isdecimal() or int(text) < least or (most is not None and int(text) > most):
+            raise argparse.ArgumentTypeError(f"expected {expected}, found '{text}'")
         return int(text)
 
     return number

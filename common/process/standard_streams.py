@@ -45,8 +45,9 @@ def answers() -> TextIO:
 def own_streams() -> Iterator[None]:
     """A context in which a command runs: only its answers go to stdout; what users' code prints goes to stderr.
 
-    Writing never fails because a reader has left. The text is lost, and the command goes on. Writing to stderr never
-    waits for a reader; writing answers does, until a signal asks the process to end (see ``hurry``).
+    Writing never fails because a reader has left, and writing to stderr not because its disk is full. The text is lost,
+    and the command goes on. Writing to stderr never waits for a reader; writing answers does, until a signal asks the
+    process to end (see ``hurry``).
     """
     global _answers  # noqa: PLW0603 - a process has one standard output
     _open_closed()
@@ -143,12 +144,15 @@ def _open(fd: int, like: TextIO, file: type[_MaybeUnread]) -> TextIO:
 class _MaybeUnread(io.FileIO):
     """A file that drops what nobody can read any more: ``head`` has ended, or the terminal was closed."""
 
+    _lost: tuple[int, ...] = (errno.EPIPE,)
+    """Errors after which a text is dropped."""
+
     def write(self, data: ReadableBuffer, /) -> int:
         try:
             return super().write(data)
         except OSError as error:
             is_terminal = stat.S_ISCHR(os.fstat(self.fileno()).st_mode)
-            if error.errno == errno.EPIPE or (error.errno == errno.EIO and is_terminal):
+            if error.errno in self._lost or (error.errno == errno.EIO and is_terminal):
                 return memoryview(data).nbytes
             raise
 
@@ -173,8 +177,10 @@ class _Unwaiting(_MaybeUnread):
 
     A writer writes as far as there is room. The rest, and all text after it, waits for a thread that writes it in
     order; the thread ends when nothing waits any more. If too much waits, lines are left out, and the next text that
-    has room comes after a line that says how many.
+    has room comes after a line that says how many. Text for which a disk has no room is dropped.
     """
+
+    _lost = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
     def __init__(self, fd: int, mode: str, closefd: bool) -> None:
         super().__init__(fd, mode, closefd=closefd)

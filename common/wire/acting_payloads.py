@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from common.action_masks import find_masks
-from common.bad_values import KEEP_ALL, REFUSE_ALL, Rules
+from common.bad_values import KEEP_ALL, LARGEST_VALUE, RefuseAll, Rules
 from common.data import Array, Column, Leaves, Schema
 from common.errors import PluginError, RefusedError, SchemaMismatchError
 from common.interfaces import EnvSpec
@@ -21,6 +21,8 @@ from common.wire.rpc import BadMessageError
 
 VERSION: Final = 1
 """The version of ``acting.proto``."""
+_FOR_ROWS: Final = RefuseAll(LARGEST_VALUE)
+"""For what may become a row: a run refuses a whole batch for one larger value."""
 
 
 class Description:
@@ -62,7 +64,7 @@ class Description:
         Raises:
             BadMessageError: the payload has another size, or a value that actions cannot have.
         """
-        return _read("action", self._action, payload, k, REFUSE_ALL if checked else KEEP_ALL)
+        return _read("action", self._action, payload, k, _FOR_ROWS if checked else KEEP_ALL)
 
     def write_actions(self, actions: Leaves, counts: Sequence[int]) -> list[bytes]:
         """The actions of n lanes, ``[n, *shape]``, as a payload for each of the sessions that have so many lanes.
@@ -130,7 +132,7 @@ def _by_path(name: str, schema: Schema) -> dict[str, Column]:
     return {column.name.removeprefix(name).removeprefix("/"): column for column in schema.columns}
 
 
-def _read(name: str, schema: Schema, payload: bytes | memoryview, k: int, rules: Rules = REFUSE_ALL) -> Leaves:
+def _read(name: str, schema: Schema, payload: bytes | memoryview, k: int, rules: Rules = _FOR_ROWS) -> Leaves:
     try:
         columns = decode(schema, k, payload, rules)
     except RefusedError as error:

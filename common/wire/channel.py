@@ -136,7 +136,7 @@ def _speaks_http(address: str) -> bool:
 
 PushItems: TypeAlias = "grpc.StreamStreamMultiCallable[Request, pb.PushItemsResponse]"
 GetModel: TypeAlias = "grpc.UnaryStreamMultiCallable[pb.GetModelRequest, bytes]"
-"""Yields serialised ``GetModelResponse`` messages, for ``chunk.parse_chunk``."""
+"""Yields serialised ``GetModelResponse`` messages, for ``large_field.parse_chunk``."""
 
 
 def get_model(channel: grpc.Channel) -> GetModel:

@@ -28,6 +28,8 @@ UNARY_BYTES = 4 << 20
 WINDOW_BYTES = 4 << 20
 """The bytes that the learner receives of a stream before it reads them."""
 ANSWER_SECONDS = 60.0
+QUESTION_SECONDS = 5.0
+"""The time for an answer that needs no transfer of a model, and that a person or an actor waits for."""
 SLOWEST_LINK = 32 << 10
 """Bytes a second: a model that travels more slowly is given up. Pings notice a broken connection long before."""
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -132,10 +133,12 @@ def _host(host: str) -> x509.GeneralName:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
         pass
-    try:
-        return x509.DNSName(host)
-    except ValueError as error:
-        raise ConfigError(f"--host {host}: expected ASCII letters; write the name in its form with xn--") from error
+    if not re.fullmatch(r"[A-Za-z0-9_*.-]+", host):
+        raise ConfigError(
+            f"--host {host}: expected a name or an address alone, without a port or a scheme, and a name of other "
+            "letters than ASCII in its form with xn--"
+        )
+    return x509.DNSName(host)
 
 
 def load_authority(directory: Path) -> Signed:
@@ -271,6 +274,10 @@ def _write_private(path: Path, content: bytes) -> Path:
     part = path.with_name(f".{path.name}.part")
     part.unlink(missing_ok=True)
     fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(fd, "wb") as file:
-        file.write(content)
-    return part.rename(path)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            file.write(content)
+        return part.rename(path)
+    except BaseException:
+        part.unlink(missing_ok=True)  # It may have a part of a private key.
+        raise

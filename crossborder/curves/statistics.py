@@ -32,12 +32,6 @@ def interquartile_mean(scores: Array) -> Array:
     return middle
 
 
-def mean(scores: Array) -> Array:
-    """The mean over the last axis."""
-    found: Array = scores.mean(axis=-1)
-    return found
-
-
 def bootstrap_interval(
     tasks: Sequence[Array],
     *,
@@ -91,4 +85,6 @@ def performance_profile(tasks: Sequence[Array], thresholds: Array) -> tuple[Arra
         The share, and the lower and the upper end of its interval, ``[points]`` each.
     """
     reached = [(scores[:, None] >= thresholds).astype(np.float64) for scores in tasks]
-    return mean(np.concatenate(reached).T), *bootstrap_interval(reached, statistic=mean)
+    return np.concatenate(reached).mean(axis=0), *bootstrap_interval(
+        reached, statistic=lambda drawn: drawn.mean(axis=-1)
+    )

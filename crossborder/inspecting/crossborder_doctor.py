@@ -111,7 +111,10 @@ class Host:
     def _disk(self) -> Path:
         """The nearest directory that exists, at or above the one of the run."""
         path = (self._config.run_dir or Path("runs")).absolute()
-        return next(each for each in (path, *path.parents) if each.is_dir())
+        try:
+            return next(each for each in (path, *path.parents) if each.is_dir())
+        except OSError as error:
+            raise RunDirectoryError(f"{path}: cannot be reached: {error.strerror}") from error
 
     def disk(self) -> str:
         place, needed = self._disk(), self._replay_bytes()

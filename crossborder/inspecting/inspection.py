@@ -18,10 +18,13 @@ from learner.replay.quarantine import WRITERS, read_records, summarize_row
 from learner.replay.ring import read_ring
 from learner.shared.actor_table import ActorState, map_actor_table, plain_values
 from learner.shared.control import ControlBlock
+from learner.shared.durable import READ_TRIES, read_whole
+from learner.storage.rundir import list_states
 
 HISTOGRAM_ROWS: Final = 100_000
 """The most rows that a histogram counts; in a larger replay it counts evenly spaced rows."""
 N_BINS: Final = 20
+STATE: Final = "state.safetensors"
 PRIORITIES: Final = re.compile(r"buffer\.(\d+:)?priorities")
 """The names of priorities in a checkpoint; with sources there are several."""
 
@@ -137,16 +140,17 @@ class Inspection:
 
     def _read_priorities(self) -> Items:
         """The priorities in the newest checkpoint, by name: those of the actors' rows, and those of each source."""
-        kept = [path for path in (self._run / "checkpoints").glob("[0-9]*") if path.name.isdecimal()]
-        if not kept:
-            return {}
-        path = max(kept, key=lambda path: int(path.name)) / "state.safetensors"
-        try:
-            with safe_open(path, "numpy") as state:
-                names = sorted(name for name in state.keys() if PRIORITIES.fullmatch(name))  # noqa: SIM118 - no mapping
-                return {_name_priorities(name): state.get_tensor(name) for name in names}
-        except (OSError, SafetensorError) as error:
-            raise CheckpointError(f"{path}: cannot be read: {error}") from error
+        for _ in range(READ_TRIES):
+            newest = next(iter(list_states(self._run)), None)
+            if newest is None:
+                return {}
+            try:
+                return read_whole(newest, _priorities_in)
+            except FileNotFoundError:
+                continue  # The learner has removed it, and a newer one is there.
+            except (OSError, SafetensorError) as error:
+                raise CheckpointError(f"{newest / STATE}: cannot be read: {error}") from error
+        raise CheckpointError(f"{self._run}: {READ_TRIES} checkpoints without {STATE} were found one after another")
 
     def _read_actor_table(self) -> Array:
         if not (self._shared / "actors").exists():
@@ -161,6 +165,12 @@ class Inspection:
             return None
         control = ControlBlock.open(self._shared, writable=False)
         return max(0.0, float(known["last_seen"].max()) - float(control.oldest_item_at))
+
+
+def _priorities_in(checkpoint: Path) -> Items:
+    with safe_open(checkpoint / STATE, "numpy") as state:
+        names = sorted(name for name in state.keys() if PRIORITIES.fullmatch(name))  # noqa: SIM118 - no mapping
+        return {_name_priorities(name): state.get_tensor(name) for name in names}
 
 
 def _name_priorities(tensor: str) -> str:

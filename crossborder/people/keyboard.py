@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import gymnasium
 from gymnasium import spaces
-from pydantic import Field
+from pydantic import Field, PositiveInt
 
 from common.errors import ConfigError
 from common.settings import validate
@@ -45,7 +45,9 @@ class Keyboard:
         success: str | None = Field("return", description="The key that labels a step as a success.")
         failure: str | None = Field("backspace", description="The key that ends the episode as a failure.")
         discard: str | None = Field("delete", description="The key that ends the episode as not worth keeping.")
-        window: tuple[int, int] = Field((480, 480), description="Width and height of the window in pixels.")
+        window: tuple[PositiveInt, PositiveInt] = Field(
+            (480, 480), description="Width and height of the window in pixels."
+        )
 
     def __init__(self, env: gymnasium.Env[Any, Any], **params: Any) -> None:
         config = validate(self.Config, params, "keyboard")
@@ -54,7 +56,12 @@ class Keyboard:
         self._window = Window(config.window)
         self._pygame = load_pygame()
         self._names = {self._code(name): name for name in self._controls.inputs}
-        log.info("keyboard: moves %s; take over: %s; labels %s", self._controls.moves, config.take_over, self._labels())
+        log.info(
+            "keyboard: moves %s; take over: %s; labels %s",
+            self._controls.moves,
+            config.take_over,
+            self._controls.labels,
+        )
 
     def _code(self, name: str) -> int:
         try:
@@ -62,9 +69,6 @@ class Keyboard:
         except ValueError as error:
             self._window.close()
             raise ConfigError(f"keyboard: expected the name of a key as pygame knows it, found '{name}'") from error
-
-    def _labels(self) -> dict[str, str]:
-        return {label: name for name, label in self._controls.labels.items()}
 
     def begin(self, obs: Any, info: Mapping[str, Any]) -> None:  # noqa: ARG002 - the signature of Device
         self._take_events()

@@ -81,18 +81,23 @@ def _make_encoder(shape: tuple[int, ...]) -> ConvNet:
     return ConvNet(shape, N_FEATURES, layers, hidden=None)
 
 
+@torch.inference_mode()
+def estimate(net: SuccessNet, pictures: Mapping[str, Array]) -> Array:
+    """The probabilities of success ``[B]``, float32, of pictures ``[B, *shape]`` uint8 by path."""
+    tensors = {path: torch.from_numpy(np.ascontiguousarray(each)) for path, each in pictures.items()}
+    found: Array = torch.sigmoid(net(tensors)).numpy()
+    return found
+
+
 class Classifier:
     """Computes the probability that observations show success."""
 
     def __init__(self, facts: ClassifierFacts, net: SuccessNet) -> None:
         self.facts, self.net = facts, net.eval()
 
-    @torch.inference_mode()
     def probabilities(self, pictures: Mapping[str, Array]) -> Array:
-        """The probabilities of success ``[B]``, float32, of pictures ``[B, *shape]`` uint8 by path."""
-        tensors = {path: torch.from_numpy(np.ascontiguousarray(pictures[path])) for path in self.facts.pictures}
-        found: Array = torch.sigmoid(self.net(tensors)).numpy()
-        return found
+        """See ``estimate``; ``pictures`` may have others too."""
+        return estimate(self.net, {path: pictures[path] for path in self.facts.pictures})
 
 
 def load_classifier(path: Path) -> Classifier:

@@ -57,12 +57,8 @@ def read_labelled(directories: Sequence[Path], keys: Sequence[str] = ()) -> list
     episodes = [_read_one(path, shapes) for path in paths]
     kept = [episode for episode in episodes if episode is not None]
     if not kept:
-        raise DatasetError(f"{_joined(directories)}: expected episodes, found only discarded ones")
+        raise DatasetError(f"{', '.join(map(str, directories))}: expected episodes, found only discarded ones")
     return kept
-
-
-def _joined(directories: Sequence[Path]) -> str:
-    return ", ".join(map(str, directories))
 
 
 def _list_files(directory: Path) -> list[Path]:

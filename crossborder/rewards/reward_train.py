@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from common.config.run_config import MAX_SEED
 from common.process.command import Parser, as_output, as_path, at_least, command_of, positive
 from common.process.standard_streams import answers
 
@@ -35,7 +36,7 @@ def parser() -> Parser:
     )
     made.add_value("--threshold", "P", "the probability above which an observation is a success", _share, default=0.5)
     made.add_value("--steps", "N", "training steps", at_least(1), default=1000)
-    made.add_value("--seed", "N", "the seed of training", at_least(0), default=0)
+    made.add_value("--seed", "N", "the seed of training", at_least(0, MAX_SEED), default=0)
     made.add_value("--threads", "N", "threads of torch", at_least(1), default=1)
     return made
 

@@ -15,7 +15,7 @@ from common.agents.machinery.optimizers import AdamWConfig, build_optimizer
 from common.agents.networks.picture_networks import shift, size_of
 from common.data import Array
 from common.errors import CheckpointError, DatasetError
-from crossborder.rewards.classifier import METADATA, Classifier, ClassifierFacts, SuccessNet
+from crossborder.rewards.classifier import METADATA, Classifier, ClassifierFacts, SuccessNet, estimate
 from crossborder.rewards.labelled_pictures import LabelledEpisode
 from learner.shared.durable import replace_bytes
 
@@ -146,14 +146,10 @@ def _probabilities(net: SuccessNet, episodes: Sequence[LabelledEpisode]) -> Arra
     """The probability of success of each picture, one episode after another."""
     net.eval()
     found = []
-    with torch.inference_mode():
-        for episode in episodes:
-            for begin in range(0, len(episode.is_success), CHUNK):
-                pictures = {
-                    path: torch.from_numpy(np.ascontiguousarray(column[begin : begin + CHUNK]))
-                    for path, column in episode.pictures.items()
-                }
-                found.append(torch.sigmoid(net(pictures)).numpy())
+    for episode in episodes:
+        for begin in range(0, len(episode.is_success), CHUNK):
+            chunk = slice(begin, begin + CHUNK)
+            found.append(estimate(net, {path: column[chunk] for path, column in episode.pictures.items()}))
     return np.concatenate(found)
 
 

@@ -55,6 +55,6 @@ class ActingForClients:
         player = RecordingPlayer(parts, models.newer_than, proxy, counters, recording)
         parts.agent.train()
         config = self._config.model_copy(update={"seed": joined.seed, "explore": True})
-        policy = ServedPolicy(player, config, player, source=self._learner)
+        policy = ServedPolicy(player, config, source=self._learner)
         asyncio.run(serve([policy], config, ends, self._on_listening, lambda: pusher.is_run_over))
         player.flush()

@@ -57,25 +57,25 @@ class ServingHost:
         return f"{' and '.join(doors)} for {'everybody' if self._config.insecure else clients}"
 
     def ports(self) -> str:
-        config, found = self._config, []
-        for key, address in (("listen", config.listen), ("websocket", config.websocket), ("metrics", config.metrics)):
-            if address is not None:
-                host, port = split_address(address)
-                require_free_port(key, host, port)
-                found.append(f"{key} {port} is free" if port else f"{key} takes any")
+        found = []
+        for key, address in self._config.places_to_listen().items():
+            host, port = split_address(address)
+            require_free_port(key, host, port)
+            found.append(f"{key} {port} is free" if port else f"{key} takes any")
         return ", ".join(found)
 
     def certificate(self) -> str:
         if self._config.tls is None:
             return "none, which is allowed on loopback and with insecure"
+        self._config.tls.check()
         return describe_certificate(self._config.tls.certificate, self._config.tls.key)
 
     def recording(self) -> str:
         if self._config.record is None:
             return "nothing is recorded"
         path = self._config.record.absolute()
-        place = next(each for each in (path, *path.parents) if each.exists())
         try:
+            place = next(each for each in (path, *path.parents) if each.exists())
             with tempfile.TemporaryFile(dir=place):
                 pass
         except OSError as error:

@@ -5,20 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from common.action_masks import MASK
+from common.bad_values import LARGEST_VALUE
 from common.data import Array, Leaves
 from common.leaves import empty_leaves, pick_lanes
 from common.spaces import AnySpace
 from common.wire.acting_payloads import Description
 from common.wire.pb import acting_pb2 as pb
 from common.wire.rpc import BadMessageError
-
-LARGEST_REWARD: Final = float(np.finfo(np.float32).max)
-"""Rewards travel and are recorded as floats of 32 bits."""
 
 
 class LaneSteps(Protocol):
@@ -155,9 +153,9 @@ def _read_reward(found: Sequence[float], k: int) -> Array:
     if not found:
         return np.zeros(k)
     _require_count("reward", found, k)
-    if not (math.isfinite(sum(found)) and min(found) >= -LARGEST_REWARD and max(found) <= LARGEST_REWARD):
-        bad = next(value for value in found if not abs(value) <= LARGEST_REWARD)  # No comparison with NaN is true.
-        raise BadMessageError(f"reward: expected finite numbers of 32 bits, found {bad}")
+    if not (math.isfinite(sum(found)) and min(found) >= -LARGEST_VALUE and max(found) <= LARGEST_VALUE):
+        bad = next(value for value in found if not abs(value) <= LARGEST_VALUE)  # No comparison with NaN is true.
+        raise BadMessageError(f"reward: expected numbers of at most {LARGEST_VALUE:g}, found {bad}")
     return np.fromiter(found, np.float64, k)  # A third of the time of np.array, which asks for each number twice.
 
 

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from crossborder.serving.serving_config import ServingConfig
 
 log = logging.getLogger(__name__)
-_FLAGS = {"insecure": "listen_insecure", "explore": "explore"}
-"""The options, by setting."""
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 """It becomes the name of a directory, too."""
 LOGGED_PER_SECOND, LOGGED_AT_ONCE = 10.0, 1000
@@ -119,7 +117,7 @@ def _as_named_run(text: str) -> tuple[str, Path]:
 
 def _read_config(arguments: argparse.Namespace) -> ServingConfig:
     """The settings that the words of the command line ask for."""
-    from common.config.nested import assign, read_yaml
+    from common.config.nested import assign, put, read_yaml
     from common.settings import validate
     from crossborder.serving.serving_config import ServingConfig
 
@@ -134,14 +132,16 @@ def _read_config(arguments: argparse.Namespace) -> ServingConfig:
         "record": arguments.record,
     }
     values |= {key: str(text) for key, text in given_texts.items() if text is not None}
-    values |= {key: True for key in ("insecure", "explore") if vars(arguments)[_FLAGS[key]]}
+    flags = {"insecure": arguments.listen_insecure, "explore": arguments.explore}
+    values |= {key: True for key, is_given in flags.items() if is_given}
     tls = {
         "certificate": arguments.listen_certificate,
         "key": arguments.listen_key,
         "client_ca": arguments.listen_client_ca,
     }
-    if given := {key: str(value) for key, value in tls.items() if value is not None}:
-        values["tls"] = {**(values.get("tls") or {}), **given}
+    for key, path in tls.items():
+        if path is not None:
+            put(values, f"tls.{key}", str(path))
     for setting in arguments.settings:
         assign(values, setting)
     config = validate(ServingConfig, values)
@@ -215,6 +215,15 @@ def _tell_places(source: str, places: Places) -> None:
         log.info("metrics on port %d, and at / a page for people on this host", places.metrics_port)
 
 
+def _require_used(arguments: argparse.Namespace) -> None:
+    """Refuse options that would do nothing: those about the learner beside --run, a checkpoint beside --learner."""
+    about_learner = ("ca", "certificate", "key", "token_file", "insecure")
+    beside, idle = ("--run", about_learner) if arguments.learner is None else ("--learner", ("checkpoint",))
+    if given := [f"--{name.replace('_', '-')}" for name in idle if vars(arguments)[name]]:
+        hint = "; options about clients begin with --listen" if arguments.learner is None else ""
+        raise ConfigError(f"{', '.join(given)}: expected none beside {beside}{hint}")
+
+
 def _run(arguments: argparse.Namespace, signals: StopSignals) -> None:
     from common.agents.device import require_device
 
@@ -222,6 +231,7 @@ def _run(arguments: argparse.Namespace, signals: StopSignals) -> None:
     logging.getLogger().handlers[0].addFilter(RateFilter(LOGGED_PER_SECOND, LOGGED_AT_ONCE))
     if (arguments.run is None) == (arguments.learner is None):
         raise ConfigError("expected one of --run and --learner: the policy is a saved one, or that of a learner")
+    _require_used(arguments)
     config = _read_config(arguments)
     if arguments.check:
         _check(arguments, config)

@@ -54,14 +54,14 @@ def _opening(name: str, place: Path, allow: Sequence[str], config: ServingConfig
 
     note(meta["opt_steps"])
     follower, source = Follower(place, stamps, parts_config, parts.agent, note), str(place)
-    if recorded is None:
-        yield ServedPolicy(policy, config, name=name, follower=follower, source=source)
-        return
+    player = policy if recorded is None else recorded.player
     try:
-        yield ServedPolicy(recorded.player, config, recorded.player, name=name, follower=follower, source=source)
-        recorded.player.flush()
+        yield ServedPolicy(player, config, name=name, follower=follower, source=source)
+        if recorded is not None:
+            recorded.player.flush()
     finally:
-        recorded.recording.close(RECORD_SECONDS)
+        if recorded is not None:
+            recorded.recording.close(RECORD_SECONDS)
 
 
 class _Nowhere:

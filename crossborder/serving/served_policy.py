@@ -18,9 +18,8 @@ class ServedPolicy:
     """A policy under the name by which clients ask for it.
 
     Args:
-        player: chooses its actions.
+        player: chooses its actions; one that records takes the steps of its lanes too.
         config: of the service.
-        sink: takes the steps of its lanes; None: nobody does.
         name: empty if the service has this policy alone, and clients need not name it.
         follower: brings newer parameters; None: the player does, or there are none.
         source: where it comes from, for people.
@@ -33,18 +32,18 @@ class ServedPolicy:
         self,
         player: Player,
         config: ServingConfig,
-        sink: RecordingPlayer | None = None,
         *,
         name: str = "",
         follower: Follower | None = None,
         source: str = "",
     ) -> None:
         self.name, self.player, self.source = name, player, source
-        self._sink, self._follower = sink, follower
+        self._sink = sink = player if isinstance(player, RecordingPlayer) else None
+        self._follower = follower
         self.description = Description(player.spec, takes_executed=sink is None or sink.takes_executed)
         self.figures = PolicyFigures()
-        self.lanes = self.connected_lanes = 0
-        """Lanes of its sessions, and those of them that have a connection."""
+        self.connected_lanes = 0
+        """Lanes of its sessions that have a connection."""
         self.batches = Batcher(
             player,
             self.description,

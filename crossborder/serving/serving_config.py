@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveInt
 
+from common.config.run_config import MAX_SEED
 from common.config.server_config import LEAST_MESSAGE_BYTES, MOST_MESSAGE_BYTES, HostPort, ServerConfig, TlsConfig
 from common.errors import ConfigError
 from common.settings import HomePath, Seconds, Settings
@@ -58,7 +59,9 @@ class ServingConfig(Settings):
         description="The directory into which every whole episode is written, as a dataset for offline-train and "
         "replay.sources. null: nothing is recorded.",
     )
-    seed: int = Field(0, description="The seed of the first lane; each further lane has the next number.")
+    seed: NonNegativeInt = Field(
+        0, le=MAX_SEED, description="The seed of the first lane; each further lane has the next number."
+    )
     max_sessions: Annotated[int, Field(ge=1, le=4096)] = Field(256, description="The most sessions at one time.")
     max_lanes: Annotated[int, Field(ge=1, le=65536)] = Field(
         4096, description="The most lanes of all sessions at one time."
@@ -80,13 +83,23 @@ class ServingConfig(Settings):
     )
     silence_seconds: Seconds = Field(600.0, description="Seconds of silence after which the service ends a session.")
 
+    def places_to_listen(self) -> dict[str, str]:
+        """The addresses at which the service listens, by setting."""
+        places = {"listen": self.listen, "websocket": self.websocket, "metrics": self.metrics}
+        return {setting: address for setting, address in places.items() if address is not None}
+
     def check(self) -> None:
         """Check that nobody on another host is let in by mistake, and that certificates and tokens can be read.
 
         Raises:
             ConfigError: settings contradict each other, or a file cannot be read.
         """
-        doors = {"listen": self.listen, **({"websocket": self.websocket} if self.websocket is not None else {})}
+        places = self.places_to_listen()
+        named = [place for address in places.values() if (place := split_address(address))[1]]
+        if len({*named}) < len(named):
+            raise ConfigError(
+                f"{', '.join(places)}: expected another port for each, found {', '.join(places.values())}"
+            )
         tokens = self.tokens()
         if tokens is not None:
             tokens.read()
@@ -97,8 +110,8 @@ class ServingConfig(Settings):
         if tokens and self.tls is None:
             raise ConfigError("tls: expected a certificate and key beside tokens, which are sent over TLS only")
         missing = " and ".join(name for name, given in {"tls": self.tls, "token_file": tokens}.items() if not given)
-        for setting, address in doors.items():
-            if missing and not self.insecure and not is_loopback(split_address(address)[0]):
+        for setting, address in places.items():
+            if setting != "metrics" and missing and not self.insecure and not is_loopback(split_address(address)[0]):
                 raise ConfigError(
                     f"{setting}: '{address}' is reachable from other hosts; expected {missing} too (crossborder-certs "
                     "makes certificates and tokens), or --listen-insecure if that network is yours alone"

@@ -32,7 +32,7 @@ class ServingCollector(Collector):
         yield counter("crossborder_serving_sessions_opened_total", "Sessions opened.", figures.opened)
         yield counter("crossborder_serving_resumes_total", "Sessions that came back.", figures.resumed)
         yield counter("crossborder_serving_sessions_expired_total", "Sessions that stayed away.", figures.expired)
-        yield counters("crossborder_serving_refused_total", "Requests refused.", "reason", figures.refused)
+        yield counters("crossborder_serving_refused_total", "Requests refused.", "reason", dict(figures.refused))
         yield counters("crossborder_serving_over_limit_total", "Calls over a limit.", "limit", counts.over_limit)
         yield counter("crossborder_serving_unauthenticated_total", "Calls without a token.", counts.unauthenticated)
         yield certificate_expiry({"serving": self._tls})

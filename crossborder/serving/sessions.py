@@ -116,7 +116,6 @@ class Sessions:
             policy=chosen,
             clock=self._clock,
         )
-        chosen.lanes += n
         self._next_seed += n
         self._by_secret[session.key] = session
         self._figures.opened += 1
@@ -152,7 +151,6 @@ class Sessions:
         """End a session. Its lanes are free as soon as no batch holds them."""
         if self._by_secret.pop(session.key, None) is None:
             return
-        session.policy.lanes -= len(session.lanes)
         if session.hang_up is not None:
             hang_up = session.hang_up
             self.disconnect(session, hang_up)

@@ -51,7 +51,7 @@ class Board:
 
     def began(self, number: int, values: Mapping[str, Any]) -> None:
         """Show that a trial with these settings begins or goes on."""
-        log.info("trial %d: %s", number, ", ".join(f"{key} {_short(value)}" for key, value in values.items()))
+        log.info("trial %d: %s", number, ", ".join(f"{key} {short(value)}" for key, value in values.items()))
 
     def progressed(self, number: int, seed: int, opt_steps: int, max_opts: int, values: Mapping[float, float]) -> None:
         """Show the progress of a run and the values of its score, by their opt steps."""
@@ -73,8 +73,9 @@ class Board:
         log.log(logging.WARNING if is_failure else logging.INFO, "trial %d: %s", number, outcome)
 
 
-def _short(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+def short(value: Any) -> str:
+    """A value as tables show it."""
+    return f"{value:.5g}" if isinstance(value, float) else "-" if value is None else str(value)
 
 
 def command_with_bars_of(

@@ -74,6 +74,8 @@ def parse_dimension(value: object) -> Dimension:
     if isinstance(value, list | tuple):
         if not value:
             raise ValueError("expected values in the list, found none")
+        for each in value:
+            _require_json(each)
         return Choices(tuple(value))
     if not isinstance(value, Mapping) or len(value) != 1:
         raise ValueError(f"expected a list of values or one of {', '.join(KINDS)} with [LOW, HIGH], found {value!r}")
@@ -82,6 +84,14 @@ def parse_dimension(value: object) -> Dimension:
         raise ValueError(f"unknown range '{kind}'{nearest(str(kind), KINDS)}")
     low, high = _ends(kind, ends)
     return Range(low, high, log=kind.startswith("log"), integer=kind.endswith("int"))
+
+
+def _require_json(value: object) -> None:
+    try:
+        json.dumps(value)
+    except TypeError:
+        expected = "numbers, texts, truth values, lists and mappings"
+        raise ValueError(f"expected {expected}, found {value!r}; put a date in quotes") from None
 
 
 def _ends(kind: str, ends: object) -> tuple[float, float]:

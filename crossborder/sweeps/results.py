@@ -14,6 +14,7 @@ from rich.table import Table
 
 from common.config.run_config import dump_config
 from crossborder.curves.statistics import summarize
+from crossborder.sweeps.board import short
 from crossborder.sweeps.directory import SweepDirectory
 from crossborder.sweeps.study import SweepStudy, params_of
 from crossborder.sweeps.sweep_config import SweepConfig, configure
@@ -84,8 +85,8 @@ def table(rows: Sequence[Row], sweep: SweepConfig) -> Table:
     """The best trials for a terminal."""
     made = Table("trial", "state", "score", "of its seeds", *sweep.dimensions(), box=None)
     for row in rows[:SHOWN]:
-        values = [_short(row.values.get(key)) for key in sweep.dimensions()]
-        made.add_row(str(row.number), row.state, _short(row.score), " ".join(map(_short, row.seeds)), *values)
+        values = [short(row.values.get(key)) for key in sweep.dimensions()]
+        made.add_row(str(row.number), row.state, short(row.score), " ".join(map(short, row.seeds)), *values)
     return made
 
 
@@ -99,7 +100,3 @@ def over_seeds(rows: Sequence[Row]) -> str:
         f"interquartile mean {middle:.5g} [{low:.5g}, {high:.5g}] of {len(scores)} runs; "
         "in brackets the bootstrap interval of 95 %"
     )
-
-
-def _short(value: Any) -> str:
-    return f"{value:.5g}" if isinstance(value, float) else "-" if value is None else str(value)

@@ -130,18 +130,25 @@ class SweepStudy:
     def _enqueue_grid(self) -> None:
         dimensions = self._sweep.dimensions()
         lists = [each.values for each in dimensions.values() if isinstance(each, Choices)]
+        # Optuna's own skip_if_exists would look at all trials again for each combination.
+        known = {_text_of(params_of(trial)) for trial in self.optuna.get_trials(deepcopy=False)}
         for values in itertools.product(*lists):
             params = dict(zip(dimensions, map(json.dumps, values), strict=True))
-            self.optuna.enqueue_trial(params, skip_if_exists=True)
+            if _text_of(params) not in known:
+                self.optuna.enqueue_trial(params)
 
     def claim(self) -> Claimed | None:
         """Take a trial to work on: one that a process has left unfinished, or else a new one; None if there is none."""
         with self._directory.alone():
             for left in self.optuna.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
                 lock = self._directory.claim(left.number)
-                if lock is not None:
+                if lock is None:
+                    continue
+                # Its process may have told the outcome, and let go of the lock, after the look above.
+                if self.optuna.get_trials(deepcopy=False)[left.number].state is TrialState.RUNNING:
                     # Optuna has no public name for the id, by which its constructor finds a trial.
                     return self._choose(Trial(self.optuna, left._trial_id), lock)
+                os.close(lock)
             known = self.optuna.get_trials(deepcopy=False)
             begun = [trial for trial in known if trial.state is not TrialState.WAITING]
             if len(begun) >= self._sweep.n_trials:
@@ -181,6 +188,11 @@ def params_of(trial: FrozenTrial) -> Mapping[str, Any]:
     """The settings of a trial as Optuna keeps them, whether they were enqueued or chosen."""
     params: Mapping[str, Any] = trial.system_attrs.get("fixed_params", trial.params)
     return params
+
+
+def _text_of(params: Mapping[str, Any]) -> str:
+    """Text by which the same settings are found again."""
+    return json.dumps(params, sort_keys=True)
 
 
 def _sampler(sweep: SweepConfig, begun: int) -> BaseSampler:

@@ -131,10 +131,10 @@ def _cell(suite: SuiteConfig, runs: Sequence[SuiteRun]) -> str:
         return "-"
     scores = [run.score(suite) for run in runs]
     if runs[0].runs > 1:
-        spread = f" ± {_short(runs[0].deviation)}" if runs[0].deviation is not None else ""
-        return f"{_short(scores[0])}{spread} (mean of {runs[0].runs})"
-    return f"{_short(float(interquartile_mean(np.array(scores))))} ({_short(min(scores))} to {_short(max(scores))})"
+        spread = f" ± {_score(runs[0].deviation)}" if runs[0].deviation is not None else ""
+        return f"{_score(scores[0])}{spread} (mean of {runs[0].runs})"
+    return f"{_score(float(interquartile_mean(np.array(scores))))} ({_score(min(scores))} to {_score(max(scores))})"
 
 
-def _short(score: float) -> str:
+def _score(score: float) -> str:
     return f"{score:,.0f}" if abs(score) >= 100 else f"{score:.3g}"

@@ -38,6 +38,8 @@ def check_sweep(sweep: SweepConfig) -> None:
         assign(values, each)
     config, key = validate(RunConfig, values), sweep.score.record
     config.check()
+    if config.storage.mirror is not None:
+        raise ConfigError("arguments: expected no storage.mirror, found one: each run needs a mirror of its own")
     if config.env.spaces is None:
         close_env(build_eval_env(config.env, None))  # A package that it needs may be missing.
     # An evaluator of one's own may record any key.

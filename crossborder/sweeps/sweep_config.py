@@ -94,6 +94,12 @@ class SweepConfig(Settings):
         return seeds
 
     @model_validator(mode="after")
+    def _has_seeds_in_one_place(self) -> SweepConfig:
+        if "seed" in self.space and self.seeds != (0,):
+            raise ValueError("space: expected no seed beside seeds: it would be the only seed of each trial")
+        return self
+
+    @model_validator(mode="after")
     def _has_lists_of_different_values_in_a_grid(self) -> SweepConfig:
         for key, dimension in self.dimensions().items() if self.is_grid else ():
             if not isinstance(dimension, Choices):
@@ -168,8 +174,10 @@ def base_config(sweep: SweepConfig, chosen: Mapping[str, Any] | None = None) -> 
         ConfigError: a value is wrong, or there is no such setting.
     """
     # Runs beside each other cannot listen on one port.
-    own = FREE_PORTS if sweep.command == "learner-server" else {}
-    return configure(sweep.config, {**own, **sweep.fixed, **(chosen or {}), "run_dir": None})
+    ports = FREE_PORTS if sweep.command == "learner-server" else {}
+    # Each run needs a directory and a mirror of its own: see docs/preemptible.md.
+    own = {"run_dir": None, "storage.mirror": None, "storage.acknowledge": "disk"}
+    return configure(sweep.config, {**ports, **sweep.fixed, **(chosen or {}), **own})
 
 
 def first_config(sweep: SweepConfig) -> RunConfig:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from collections import deque
 from pathlib import Path
 from typing import Final
 
@@ -56,11 +57,8 @@ class TrialRunner:
         self._directory, self._sweep = directory, directory.sweep
         self._study, self._board, self._stopping = study, board, stopping
 
-    def run(self, claimed: Claimed) -> TrialState:
+    def run(self, claimed: Claimed) -> None:
         """Run a trial, or go on with it, and tell Optuna its outcome; the trial's lock is free afterwards.
-
-        Returns:
-            COMPLETE; PRUNED if it was ended early or diverged; FAIL.
 
         Raises:
             StoppedError: the sweep was asked to stop. The trial stays unfinished.
@@ -72,11 +70,9 @@ class TrialRunner:
             score = self._score(claimed)
             self._study.optuna.tell(claimed.trial, score)
             self._board.ended(number, f"score {score:.5g}")
-            return TrialState.COMPLETE
         except _NoScoreError as error:
             self._study.optuna.tell(claimed.trial, state=error.state)
             self._board.ended(number, str(error), is_failure=error.state is TrialState.FAIL)
-            return error.state
         finally:
             os.close(claimed.lock)
 
@@ -169,5 +165,7 @@ class _Run:
 
     def last_lines(self) -> str:
         """The end of the run's output."""
-        lines = self.log.read_text(errors="replace").splitlines()
-        return "\n".join(lines[-LAST_LINES:])
+        if not self.log.exists():  # Its process was killed before it had opened the file.
+            return "nothing"
+        with self.log.open(errors="replace") as lines:
+            return "".join(deque(lines, LAST_LINES)).rstrip("\n")

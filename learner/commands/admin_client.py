@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, ClassVar, Final, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import grpc
 from google.protobuf.message import Message
@@ -15,13 +15,12 @@ from common.process.log import escape
 from common.wire.channel import hint_at_server, open_channel, watch_credentials
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.pb import crossborder_pb2_grpc as pb_grpc
-from common.wire.rpc import describe, typed_error
+from common.wire.rpc import QUESTION_SECONDS, describe, typed_error
 from common.wire.tokens import ADMIN_VARIABLE
 from common.wire.trust import Trust
 from learner.commands.fleet_table import ActorView, FleetView
 from learner.ingest.cordons import Selection
 
-ANSWER_SECONDS: Final = 5.0
 AnswerT = TypeVar("AnswerT")
 
 
@@ -49,10 +48,10 @@ class AdminClient:
         Raises:
             AuthenticationError: the admin and the learner do not trust each other.
             RefusedError: the learner answers no admins.
-            LearnerUnreachableError: the learner does not answer within ``ANSWER_SECONDS``.
+            LearnerUnreachableError: the learner does not answer within ``QUESTION_SECONDS``.
         """
         with self._translating_errors():
-            return _fleet_view(self._stub.Status(pb.StatusRequest(), timeout=ANSWER_SECONDS))
+            return _fleet_view(self._stub.Status(pb.StatusRequest(), timeout=QUESTION_SECONDS))
 
     def set_replay_ratio(self, samples_per_insert: float | None) -> float | None:
         """Set the replay ratio of the running learner; return the former one. None: no ratio.
@@ -63,7 +62,7 @@ class AdminClient:
         """
         with self._translating_errors():
             request = pb.SetReplayRatioRequest(samples_per_insert=samples_per_insert)
-            found = self._stub.SetReplayRatio(request, timeout=ANSWER_SECONDS)
+            found = self._stub.SetReplayRatio(request, timeout=QUESTION_SECONDS)
         return found.before if found.HasField("before") else None
 
     def cordon(self, actors: Selection) -> int:
@@ -85,7 +84,7 @@ class AdminClient:
 
     def _order(self, call: Callable[..., AnswerT], request: Callable[..., Message], actors: Selection) -> AnswerT:
         with self._translating_errors():
-            return call(request(actors=pb.ActorSelection(**actors.to_json())), timeout=ANSWER_SECONDS)
+            return call(request(actors=pb.ActorSelection(**actors.to_json())), timeout=QUESTION_SECONDS)
 
     @contextmanager
     def _translating_errors(self) -> Iterator[None]:

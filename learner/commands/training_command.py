@@ -50,7 +50,8 @@ def make_training_parser(name: str, description: str, examples: str) -> Parser:
 
 
 def add_resume(parser: argparse.ArgumentParser, *, mirrored: bool = False) -> None:
-    """Add ``--resume``; ``mirrored``: it takes the URL of a mirror too."""
+    """Add ``--resume``; ``mirrored``: the command mirrors and restores runs, and takes the URL of a mirror too."""
+    parser.set_defaults(mirrored=mirrored)
     parser.add_argument(
         "--resume",
         nargs="?",
@@ -137,6 +138,8 @@ def _find_run_dir(arguments: argparse.Namespace) -> Path | None:
 def load_run(arguments: argparse.Namespace) -> RunConfig:
     """Load the configuration that the options name; restore the run from its mirror if its directory is not there.
 
+    A command that mirrors nothing restores nothing: it would take the mirror from the learner that writes there.
+
     Raises:
         CrossborderError: it cannot be loaded or restored, or the run in the directory is one of another user.
     """
@@ -152,7 +155,7 @@ def load_run(arguments: argparse.Namespace) -> RunConfig:
     config = load_config(arguments.config, overrides)
     if resume and config.run_dir is None:
         raise ConfigError("--resume: expected a run directory, found none: say --resume DIR or --run-dir DIR")
-    if resume and config.run_dir is not None and config.storage.mirror is not None:
+    if resume and arguments.mirrored and config.run_dir is not None and config.storage.mirror is not None:
         _restore(config.storage.mirror, config.run_dir, is_needed=False)
     return config
 
@@ -171,9 +174,9 @@ def _restore(url: str, run_dir: Path, *, is_needed: bool) -> None:
 
 
 def tell_unmirrored(config: RunConfig) -> None:
-    """Say that this command mirrors nothing, if the configuration asks for a mirror."""
+    """Say that this command mirrors and restores nothing, if the configuration asks for a mirror."""
     if config.storage.mirror is not None:
-        log.warning("storage.mirror: only learner-server mirrors its runs; this run stays on this host alone")
+        log.warning("storage.mirror: only learner-server mirrors and restores runs; this run stays on this host alone")
 
 
 def add_override(parser: argparse.ArgumentParser, option: str, key: str, metavar: str, text: str) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 
 from actor.sampling.opponents import Opponents
 from actor.sampling.resumable import ResumableSampler
-from actor.sampling.sampler import lanes_of
+from actor.sampling.sampler import require_lanes
 from actor.stat import ActorCounters
 from common.config.run_config import RunConfig
 from common.data import Model, ModelVersion, Snapshot
@@ -59,7 +59,7 @@ class ActorInTurns:
         """Opt steps that are due and not yet taken; always 0 with a replay ratio, since then ``limiter`` decides."""
         self._is_restored = False
         self._sink = LocalSink(run.memory, run.value_rules)
-        self._lanes, self._env = lanes_of(run.parts), config.env
+        self._lanes, self._env = require_lanes(run.parts), config.env
         rate = config.env.rate_hz
         pace = Pace(rate, threading.Event(), self.counters.note_tick) if rate is not None else None
         self._pool = run.pool

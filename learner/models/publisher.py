@@ -13,7 +13,7 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 import numpy as np
 import torch
@@ -23,6 +23,9 @@ from common.config.trainer_config import Precision
 from common.data import ModelVersion
 from common.errors import ConfigError
 from common.shared.slots import ModelSlots
+
+NORMALIZER: Final = "normalizer."
+"""The beginning of the names of the statistics of observations, of any number of axes."""
 
 
 class TensorSource(Protocol):
@@ -102,7 +105,9 @@ class ModelPublisher:
         path: the file of the slots, made here.
         tensors: the agent's ``model_info``.
         incarnation: of the run, the first part of every version.
-        precision: of floating-point tensors in the slots: rounded to bfloat16, or unchanged.
+        precision: of the weights in the slots: rounded to bfloat16, or unchanged. Weights are tensors of floats with
+            two axes and more. Single axes, such as biases and the statistics of a batch norm layer, are a hundredth of
+            the bytes, and the statistics of observations may be large beside their deviation: neither is rounded.
         run_id: of the run, for readers of the file that may have joined another run.
         acting: gives the highest incarnation whose models have acted. A life that this directory does not know of may
             have begun at a later time by its clock, and actors may still have a model of that life. They take only
@@ -174,7 +179,8 @@ class ModelPublisher:
 
 def _as_sent(name: str, tensor: torch.Tensor, precision: Precision) -> torch.Tensor:
     """The tensor on the CPU, in the dtype in which it is sent."""
-    if tensor.is_floating_point() and precision == "bfloat16":
+    is_weight = tensor.is_floating_point() and tensor.dim() >= 2 and not name.startswith(NORMALIZER)
+    if is_weight and precision == "bfloat16":
         return tensor.detach().to("cpu", torch.bfloat16)
     copied = tensor.detach().cpu()
     try:

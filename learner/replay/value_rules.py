@@ -83,7 +83,7 @@ class ValueRules:
         self.nonfinite_found[name] += int(extreme.sum())
         bound = self._clip.get(name)
         if bound is None:
-            bad = first_extreme(name, values, rows, self._largest[name])
+            bad = self._first_extreme(name, values, rows)
             raise RefusedError(str(bad), "values", bad)
         kept = np.where(np.isnan(values), 0.0, np.copysign(bound, values))
         return np.where(extreme, kept, values).astype(values.dtype)
@@ -145,8 +145,11 @@ class ValueRules:
         if np.dtype(column.dtype).kind == "b":
             return BadValue(column.name, "booleans of 0 or 1", str(flat.view(np.uint8).max()), 0)
         if _is_float(column) and is_extreme(flat, self._largest[column.name]).any():
-            return first_extreme(column.name, flat, rows, self._largest[column.name])
+            return self._first_extreme(column.name, flat, rows)
         return first_outside(column, flat, rows)
+
+    def _first_extreme(self, name: str, values: Array, rows: int) -> BadValue:
+        return first_extreme(name, values, rows, self._largest[name], " (server.unusual_values clips larger ones)")
 
     def _refuses(self, column: Column) -> bool:
         """Whether the column refuses values outside its domain."""

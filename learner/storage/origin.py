@@ -22,6 +22,7 @@ from common.data import Column, Schema
 from common.errors import CheckpointError, ConfigError, RunDirectoryError
 from common.hints import nearest_path
 from common.interfaces import TrainingState
+from common.lanes.policy import set_opt_steps
 from common.parts import Parts
 from common.plugins.part_config import PluginConfig
 from common.plugins.part_loading import load_part
@@ -194,6 +195,7 @@ class Origin:
         try:
             if OPTIMISER in self.options:
                 parts.agent.load_training_state(self._agent)
+                set_opt_steps(parts.agent, 0)  # Rows and models of the new run count from 0.
             else:
                 parts.agent.load_params(self._agent.tensors)
         except (CheckpointError, LookupError, RuntimeError, TypeError, ValueError) as error:

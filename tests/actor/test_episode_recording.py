@@ -121,6 +121,25 @@ def test_an_episode_that_is_too_long_is_given_up(tmp_path: Path, monkeypatch: py
     assert [len(episode["reward"]) for episode in read_all(tmp_path)] == [1, 1]
 
 
+def test_unfinished_episodes_that_had_no_rows_for_longest_make_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Their lanes may belong to nobody any more, as those of a client that broke off."""
+    whole = rows_of_whole_episodes(3, 10)[0]
+    begin, rest = ({name: column[rows] for name, column in whole.items()} for rows in (slice(3), slice(3, None)))
+    size = sum(column.nbytes for column in begin.values())
+    monkeypatch.setattr(episode_recording, "MAX_OPEN_BYTES", 2 * size)
+    made = EpisodeRecording(tmp_path, counting_schema())
+    for lane in range(5):
+        made.add(begin | {"lane": np.full_like(begin["lane"], lane)})
+    for lane in range(5):
+        made.add(rest | {"lane": np.full_like(rest["lane"], lane)})
+    with caplog.at_level(logging.WARNING):
+        made.close(SECONDS)
+    assert (made.recorded, made.lost) == (2, 3)
+    assert [len(episode["reward"]) for episode in read_all(tmp_path)] == [len(whole["reward"]) - 1] * 2
+
+
 def test_acting_goes_on_while_the_disk_is_full(disk: Disk, caplog: pytest.LogCaptureFixture) -> None:
     episodes = disk.path / "episodes"
     make_directory(episodes)

@@ -7,6 +7,8 @@ import sys
 import threading
 from pathlib import Path
 
+import pytest
+
 from actor.manager import ACTOR, ActorManager, ActorWork, ModelShare
 from common.errors import ConfigError, CrossborderError
 from common.process.fork_server import ForkServer
@@ -29,6 +31,22 @@ def test_workers_act_are_restarted_and_leave_their_statistics(host: LearnerServe
     manager.wait()
     assert failures == []
     assert sorted(stat.env_steps for stat in stats) == sorted(table["env_steps"][1:3])
+
+
+def test_a_worker_that_the_kernel_cannot_end_yet_keeps_no_other_from_its_orderly_end(
+    host: LearnerServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wait(timeout: float) -> int:
+        raise subprocess.TimeoutExpired("worker", timeout)
+
+    manager = ActorManager(host.ingest.address, 2, lambda _: None, Trust())
+    wait_for(lambda: (host.actor_table["env_steps"] > 0).sum() == 2, "both act")
+    assert manager.share is not None
+    directory = manager.share.path
+    with monkeypatch.context() as patch:
+        patch.setattr(manager._supervisors[0].child._process, "wait", wait)
+        assert manager.stop_and_join(PATIENCE)
+    assert not directory.exists()
 
 
 def publish(host: LearnerServer, opt_steps: int) -> None:

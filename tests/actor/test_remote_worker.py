@@ -8,6 +8,7 @@ import re
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,16 @@ import numpy as np
 import pytest
 import yaml
 
+from actor.client.acting_session import ActingSession
+from actor.remote_config import RemoteConfig
+from actor.remote_worker import RemoteWorker
 from common.agents.dqn import DQN
 from common.agents.r2d2 import R2D2
 from common.agents.sac import SAC
 from common.data import Array, Items
+from common.errors import CrossborderError
 from common.interfaces import EnvSpec
+from common.wire.trust import ServiceTrust
 from crossborder.certificates.authority import make_files
 from learner.loop.server import LearnerServer
 from tests.actor.acting import assert_same
@@ -202,7 +208,7 @@ def test_episodes_go_on_when_the_connection_breaks_and_every_step_is_stored(
                 aim = server.buffer.inserted + 100
                 wait_for(lambda aim=aim: server.buffer.inserted > aim, "rows come")  # type: ignore[misc]
                 cable.pull()
-                wait_for(lambda pulls=pulls: cable.connections > pulls, "it is back")  # type: ignore[misc]
+                wait_for(lambda pulls=pulls: worker.output().count("connected to") == pulls, "it is back")  # type: ignore[misc]
             steps = end(worker)
         wait_for(lambda: server.buffer.inserted == steps, "all steps are stored")
     assert "has ended" not in worker.output(), "the session was not lost"
@@ -290,6 +296,26 @@ def test_an_environment_that_hangs_ends_the_worker_and_its_session(
     assert worker.wait() == 17, worker.output()
     assert "does not return" in worker.output()
     assert sessions_of(service) == 0
+
+
+def test_the_time_of_a_worker_ends_with_its_last_step(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = RemoteConfig.model_validate({"policy": service.places.address, "env": COUNTING})
+    worker, noted, close = RemoteWorker(config, PATIENCE, ServiceTrust(), no_end), list[float](), ActingSession.close
+
+    def note_and_close(session: ActingSession, last: Any, seconds: float) -> bool:
+        noted.append(worker._counters.seconds)
+        return close(session, last, seconds)
+
+    monkeypatch.setattr(ActingSession, "close", note_and_close)
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(worker.run)
+        acts(service)
+        worker.stop()
+        assert running.result(PATIENCE).duration == noted[0] > 0
+
+
+def no_end(error: CrossborderError) -> int:
+    raise AssertionError(f"the process would end: {error}")
 
 
 def test_a_worker_ends_in_order_though_its_environment_does_not_close(
@@ -381,6 +407,18 @@ def test_a_worker_whose_run_has_ended_ends_in_order_and_at_once(tmp_path: Path, 
     assert "the run for which this service acts has reached its end" in worker.output()
 
 
+def test_a_service_that_comes_back_with_other_actions_is_refused_by_name(tmp_path: Path, start: Start) -> None:
+    listen, other = f"127.0.0.1:{free_port()}", CountingPlayer()
+    other.spec = EnvSpec(CountingEnv.observation_space, FourActions.action_space)
+    with Service(CountingPlayer(), listen=listen) as service:
+        worker = work(start, listen, write(tmp_path, env=COUNTING))
+        acts(service)
+    with Service(other, listen=listen):
+        assert worker.wait() == 8, worker.output()
+    assert "action: the acting service expects <i8 [] from 0 to 3, env tests.parts" in worker.output()
+    assert not other.actions
+
+
 @pytest.mark.parametrize(
     ("values", "words", "expected"),
     [
@@ -402,7 +440,7 @@ def test_a_worker_whose_run_has_ended_ends_in_order_and_at_once(tmp_path: Path, 
             [],
             (2, "overrides: expected none of env beside"),
         ),
-        ({"env": {"target": "tests.parts:NanEnv"}}, [], (9, "reward: expected finite numbers of 32 bits, found nan")),
+        ({"env": {"target": "tests.parts:NanEnv"}}, [], (9, "reward: expected numbers of at most 1e+12, found nan")),
         ({"env": COUNTING}, ["--learner", "127.0.0.1:1"], (2, "expected one of --learner and --policy")),
         ({"env": COUNTING}, ["--policy", "=127.0.0.1:1"], (2, "policy: expected a name before the =")),
         ({"env": COUNTING}, ["--id", "3", "--record", "/proc/x"], (2, "beside it, found --id, --record")),

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from common.bad_values import KEEP_ALL, REFUSE_ALL, first_extreme, first_outside, is_extreme
+from common.bad_values import KEEP_ALL, REFUSE_ALL, RefuseAll, first_extreme, first_outside, is_extreme
 from common.data import Column
 from common.domain import Domain
 from common.errors import RefusedError
@@ -38,6 +38,13 @@ def test_refuse_all_refuses_with_the_reason_and_the_value() -> None:
         REFUSE_ALL.handle_outside(BOUNDED, VALUES, 3)
     assert (nonfinite.value.reason, outside.value.reason) == ("values", "bounds")
     assert outside.value.bad == first_outside(BOUNDED, VALUES, 3)
+
+
+def test_refuse_all_may_have_a_largest_value() -> None:
+    rules = RefuseAll(10.0)
+    assert rules.largest_of("obs") == 10.0
+    with pytest.raises(RefusedError, match=r"column 'obs': expected values of at most 10, found -11.0 in row 0"):
+        rules.handle_extreme("obs", np.array([10.0, -11.0]), 1)
 
 
 def test_keep_all_keeps_every_value() -> None:

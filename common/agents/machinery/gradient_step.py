@@ -31,10 +31,11 @@ AT_ONCE_BYTES: Final = 512 << 10
 def to_tensors(items: Items, device: torch.device) -> dict[str, torch.Tensor]:
     """Columns ``[B, *shape]`` as tensors of the same dtypes on ``device``; on the CPU they share the arrays' memory.
 
+    Arrays that are not in C order are copied: a captured update replays operations for that order.
     A GPU copies them from pinned memory while the host goes on. A copy from an array itself would wait for all that is
     queued on the GPU (https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html).
     """
-    tensors = {name: torch.from_numpy(column) for name, column in items.items()}
+    tensors = {name: torch.from_numpy(np.ascontiguousarray(column)) for name, column in items.items()}
     if device.type != "cuda":
         return {name: tensor.to(device) for name, tensor in tensors.items()}
     return {name: tensor.pin_memory().to(device, non_blocking=True) for name, tensor in tensors.items()}
@@ -115,21 +116,22 @@ def report_td_error(buffer: ReplayBuffer, batch: Batch, results: dict[str, torch
 
 def descend(
     loss: torch.Tensor, optimizer: torch.optim.Optimizer, max_grad_norm: float | None = None
-) -> torch.Tensor | None:
+) -> dict[str, torch.Tensor]:
     """Take one step down ``loss``, a scalar, in the parameters of ``optimizer`` alone.
 
     Other networks that the loss went through get no gradients. With several ranks the loss is that of this rank's share
     of the batch, and all ranks take the same step, down the mean of their losses.
 
     Returns:
-        The norm of the gradients before they were clipped to ``max_grad_norm``; None without a ``max_grad_norm``.
+        For the record, ``grad_norm``: that of the gradients before they were clipped to ``max_grad_norm``. Nothing
+        without a ``max_grad_norm``.
     """
     # A user's network may have layers that are not trained.
     parameters = [each for group in optimizer.param_groups for each in group["params"] if each.requires_grad]
     optimizer.zero_grad(set_to_none=True)
     loss.backward(inputs=parameters)  # type: ignore[no-untyped-call]
     average_gradients(parameters)
-    norm = None if max_grad_norm is None else nn.utils.clip_grad_norm_(parameters, max_grad_norm)
+    norm = {} if max_grad_norm is None else {"grad_norm": nn.utils.clip_grad_norm_(parameters, max_grad_norm)}
     optimizer.step()
     return norm
 

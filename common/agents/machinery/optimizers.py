@@ -22,6 +22,9 @@ class UncompiledOptimizer(Optimizer):
     compiles nothing, and an actor would pay for the import when it builds its optimiser and captures its actions.
     """
 
+    kept: frozenset[str] = frozenset()
+    """The names of what the optimiser keeps of each parameter."""
+
     add_param_group = inspect.unwrap(Optimizer.add_param_group)
     load_state_dict = inspect.unwrap(Optimizer.load_state_dict)
     state_dict = inspect.unwrap(Optimizer.state_dict)
@@ -59,6 +62,7 @@ class RMSprop(UncompiledOptimizer):
         self, parameters: Sequence[nn.Parameter], lr: float | torch.Tensor, *, alpha: float, eps: float, centered: bool
     ) -> None:
         super().__init__(parameters, {"lr": lr, "alpha": alpha, "eps": eps, "centered": centered})
+        self.kept = frozenset({"step", "square_avg", "grad_avg"} if centered else {"step", "square_avg"})
 
     def _change(self, parameters: list[torch.Tensor], grads: list[torch.Tensor], group: dict[str, Any]) -> None:
         states = [self._state_of(parameter, centered=group["centered"]) for parameter in parameters]
@@ -85,6 +89,12 @@ class RMSprop(UncompiledOptimizer):
                 state["grad_avg"] = torch.zeros_like(parameter)
         return state
 
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore the state as torch does, with the counts on the parameters' devices: torch leaves them on the CPU."""
+        super().load_state_dict(state_dict)
+        for parameter, state in self.state.items():
+            state["step"] = state["step"].to(parameter.device)
+
 
 class Adam(UncompiledOptimizer, torch.optim.Adam):
     """torch's fused Adam (arXiv:1412.6980), a third of the time of torch's default for a small network on a CPU.
@@ -97,6 +107,8 @@ class Adam(UncompiledOptimizer, torch.optim.Adam):
         lr: learning rate, a number or a float32 scalar on the parameters' device.
         given: ``betas`` and ``eps`` of ``torch.optim.Adam``.
     """
+
+    kept = frozenset({"step", "exp_avg", "exp_avg_sq"})
 
     def __init__(self, parameters: Any, lr: float | torch.Tensor, **given: Any) -> None:
         super().__init__(parameters, lr=lr, fused=True, **given)
@@ -271,6 +283,8 @@ def build_optimizer(
         _follow_schedule(optimizer, lr, config.schedule)
     if isinstance(config, AdamWConfig) and config.weight_decay:
         _decay_weights(optimizer, config.weight_decay)
+    if any(hasattr(parameter, "limits") for parameter in learnt):
+        _keep_limits(optimizer)
     return optimizer
 
 
@@ -293,6 +307,28 @@ def undecayed(values: torch.Tensor) -> nn.Parameter:
     parameter = nn.Parameter(values)
     parameter.decays = False  # type: ignore[attr-defined] # AdamW asks for it.
     return parameter
+
+
+def limited(values: torch.Tensor, low: float, high: float) -> nn.Parameter:
+    """A parameter that begins and stays between two limits.
+
+    A clamp alone would hold it for ever once it is outside: the clamp has no gradient there.
+    """
+    parameter = nn.Parameter(values.clamp(low, high))
+    parameter.limits = low, high  # type: ignore[attr-defined] # Every optimiser asks for them.
+    return parameter
+
+
+def _keep_limits(optimizer: torch.optim.Optimizer) -> None:
+    """Let every step of the optimiser end by bringing limited parameters back between their limits."""
+
+    @torch.no_grad()
+    def bring_back(stepping: torch.optim.Optimizer, *_: Any) -> None:
+        for parameter in stepping.param_groups[0]["params"]:
+            if hasattr(parameter, "limits"):
+                parameter.clamp_(*parameter.limits)
+
+    optimizer.register_step_post_hook(bring_back)
 
 
 def _decay_weights(optimizer: torch.optim.Optimizer, weight_decay: float) -> None:

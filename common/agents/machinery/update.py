@@ -138,9 +138,9 @@ class Update:
 class Inference:
     """A function of n observations that takes and gives arrays, for use in ``Agent.sample``.
 
-    If it is captured, its first call for a shape and dtype is traced, and later calls replay the traced operations. The
-    results are those of eager calls bit for bit: random numbers are drawn again, and parameters have their present
-    values.
+    If it is captured, its first call for a shape, dtype and order in memory is traced, and later calls replay the
+    traced operations. The results are those of eager calls bit for bit: random numbers are drawn again, and parameters
+    have their present values. Only a call whose tracing fails draws random numbers twice.
 
     If an agent acts for some of its lanes, it gives them as ``lanes``, ``[n]``. Their number may differ from call to
     call, so their rows are padded to 1, 2, 4, 8, … rows, and there are only so many traces.
@@ -176,7 +176,7 @@ class Inference:
             if lanes is not None:
                 columns = [_pad(column, len(lanes)) for column in (*columns, *self._draw(lanes))]
             self._last, self._given = obs if lanes is None else {}, [torch.from_numpy(column) for column in columns]
-            self._kind = (names, len(columns), *((column.shape, column.dtype) for column in self._given))
+            self._kind = (names, len(columns), *((each.shape, each.strides, each.dtype) for each in columns))
         replay = self._replays.get(self._kind)
         if replay is not None:
             result = replay(*self._given)[0]

@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from common.agents.machinery.lane_states import RowRandom
+from common.agents.machinery.optimizers import limited
 from common.agents.networks.box_actions import ActionScale
 from common.agents.networks.layers import Observed
 from common.data import Array
@@ -163,7 +164,7 @@ class Gaussians(ActionDistribution):
         super().__init__()
         self._scale, self._limits = scale, (min_lstd, max_lstd)
         self.n_outputs = self.n_dims = scale.size
-        self.lstd = nn.Parameter(torch.zeros(scale.size))
+        self.lstd = limited(torch.zeros(scale.size), min_lstd, max_lstd)
 
     def sample(
         self, outputs: torch.Tensor, generator: torch.Generator, noise: torch.Tensor | None = None

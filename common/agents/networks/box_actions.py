@@ -33,13 +33,15 @@ class ActionScale:
     and noise mean the same for every environment.
 
     Raises:
-        ConfigError: the space is no Box of floats, or a dimension has no finite bounds or no width.
+        ConfigError: the space is no Box of floats, or a dimension has no finite bounds or no finite width.
     """
 
     def __init__(self, agent: str, space: gymnasium.Space[Any], device: torch.device) -> None:
         if not (isinstance(space, gymnasium.spaces.Box) and np.issubdtype(space.dtype, np.floating)):
             raise ConfigError(f"{agent}: expected a Box action space of floats, found {space}{advise_on(space)}")
-        if not (np.isfinite(space.low) & np.isfinite(space.high) & (space.low < space.high)).all():
+        with np.errstate(over="ignore", invalid="ignore"):
+            width = space.high - space.low  # Not finite if a bound is not, or if the bounds are too far apart.
+        if not (np.isfinite(width) & (width > 0)).all():
             raise ConfigError(f"{agent}: expected an action space with finite bounds, low below high, found {space}")
         self.size = int(np.prod(space.shape, dtype=np.int64))
         self._shape = space.shape

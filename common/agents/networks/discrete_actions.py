@@ -21,8 +21,10 @@ from common.errors import ConfigError
 from common.interfaces import EnvSpec
 from common.spaces import leaves_of
 
-NOT_ALLOWED: Final = -1e20
-"""The output of an action that is not allowed. Its probability is exactly 0, and it is finite: 0 times it is 0."""
+NOT_ALLOWED: Final = -(2.0**66)
+"""The output of an action that is not allowed. Its probability is exactly 0, and it is finite: 0 times it is 0.
+
+float32 and bfloat16 hold it exactly, so that outputs may be compared with it."""
 
 
 class AllowedActions(nn.Module):

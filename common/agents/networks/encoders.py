@@ -225,11 +225,12 @@ def build_network(network: PluginConfig, leaves: LeafSpaces, out_dim: int) -> nn
     blank = {path: torch.from_numpy(_blank(space)) for path, space in leaves.items()}
     with torch.no_grad():
         outputs = built.eval()(blank[only] if is_leaf else blank)
-    if tuple(outputs.shape) != (2, out_dim) or not outputs.is_floating_point():
+    is_tensor = isinstance(outputs, torch.Tensor)
+    if not (is_tensor and tuple(outputs.shape) == (2, out_dim) and outputs.is_floating_point()):
         form = f"[2, *{list(shapes[only])}]" if is_leaf else f"of 2 rows {list(shapes)}"
         raise PluginError(
             f"{where}: {network.target} must turn observations {form} into floats "
-            f"[2, {out_dim}], found {outputs.dtype} {list(outputs.shape)}"
+            f"[2, {out_dim}], found {f'{outputs.dtype} {list(outputs.shape)}' if is_tensor else type(outputs).__name__}"
         )
     return built if only == "" else Selected(built, only if is_leaf else tuple(leaves))
 

@@ -15,6 +15,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import nn
 
+from common.agents.machinery.optimizers import limited
 from common.agents.networks.action_distributions import ActionDistribution, gaussian_log_prob, sample_softmax
 from common.agents.networks.discrete_actions import AllowedActions
 from common.agents.networks.layers import Observed
@@ -53,8 +54,8 @@ class GaussianPolicy(nn.Module):
     def __init__(self, mean: nn.Module, n_dims: int, limits: GaussianConfig) -> None:
         super().__init__()
         self.mean = mean
-        self.lstd = nn.Parameter(torch.zeros(n_dims))
         self._limits = limits.min_lstd, limits.max_lstd
+        self.lstd = limited(torch.zeros(n_dims), *self._limits)
 
     def forward(self, obs: Observed) -> torch.Tensor:
         """Means before tanh: B observations to ``[B, A]``."""

@@ -159,7 +159,7 @@ def test_a_service_that_is_late_to_resume_a_session_is_late_with_its_action_and_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A robot makes a safe stop in time, whatever the service does not answer."""
-    monkeypatch.setattr(acting_session, "ANSWER_SECONDS", PATIENCE)
+    monkeypatch.setattr(acting_session, "QUESTION_SECONDS", PATIENCE)
     may_resume, streams = threading.Event(), itertools.count(1)
 
     def answers(requests: Iterator[pb.ActRequest]) -> Iterator[pb.ActResponse]:
@@ -230,7 +230,7 @@ def test_whoever_is_woken_while_it_waits_is_told_to_stop() -> None:
 
 
 def test_a_session_that_opens_ends_at_once_when_it_is_told_to_stop(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(acting_session, "ANSWER_SECONDS", 1e6)
+    monkeypatch.setattr(acting_session, "QUESTION_SECONDS", 1e6)
     opens, ends, stopped = threading.Event(), threading.Event(), threading.Event()
 
     def answers(requests: Iterator[pb.ActRequest]) -> Iterator[pb.ActResponse]:

@@ -85,16 +85,14 @@ def test_models_that_left_the_pool_play_on_until_a_later_one_has_come() -> None:
 
 
 def test_a_learner_cannot_announce_so_many_models_or_such_weights_that_the_actor_fails() -> None:
-    pool = alone()
-    pool.announce(
-        {ModelVersion(1, i): weight for i, weight in enumerate([1.0] * MAX_POOL + [math.nan, -1.0, math.inf])}
-    )
+    pool, impossible = alone(), [math.nan, -1.0, math.inf, 1e308, 1e308]
+    pool.announce({ModelVersion(1, i): weight for i, weight in enumerate([1.0] * MAX_POOL + impossible)})
     for _ in range(MAX_POOL):
         version = pool.missing()
         assert version is not None
         pool.fetch(version, 1000, lambda version=version: file_of(version))  # type: ignore[misc]
     assert pool.missing() is None
-    assert [*pool.weights().values()].count(0.0) == 3
+    assert [*pool.weights().values()].count(0.0) == len(impossible)
     assert len(pool.weights()) == MAX_POOL
 
 
@@ -306,7 +304,8 @@ def test_an_actor_that_has_to_end_stops_waiting_for_a_first_model() -> None:
     assert given == [None]
 
 
-def test_a_fetcher_that_was_ended_in_a_long_transfer_fetches_no_more_when_its_actor_starts_anew() -> None:
+@pytest.mark.parametrize("fits", [True, False])
+def test_a_fetcher_that_was_ended_in_a_long_transfer_does_no_more_when_its_actor_starts_anew(*, fits: bool) -> None:
     stopped, in_transfer, goes_on = threading.Event(), threading.Event(), threading.Event()
 
     def answer(*_: object, **__: object) -> Iterator[bytes]:
@@ -317,6 +316,7 @@ def test_a_fetcher_that_was_ended_in_a_long_transfer_fetches_no_more_when_its_ac
     others = {*threading.enumerate()}
     fetcher = ModelFetcher(cast("Any", answer), stopped)
     (thread,) = {*threading.enumerate()} - others
+    fetcher.allow({name: torch.zeros(values.shape if fits else 7) for name, values in PARAMS.items()})
     fetcher.announce(VERSION)
     assert in_transfer.wait(PATIENCE)
     stopped.set()
@@ -325,6 +325,7 @@ def test_a_fetcher_that_was_ended_in_a_long_transfer_fetches_no_more_when_its_ac
     goes_on.set()
     thread.join(PATIENCE)
     assert not thread.is_alive()
+    assert not stopped.is_set(), "the next life of the actor goes on"
 
 
 def test_the_first_wait_is_for_an_opponent_too_and_each_is_asked_for_by_its_version(serve: Serve) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NoReturn
@@ -199,18 +200,88 @@ def test_all_rows_arrive_once_and_in_order_through_every_fault(serve: Serve, way
     assert (learner.streams, learner.goodbyes) == (4, 1)
 
 
-def test_an_actor_that_has_been_told_to_stop_waits_between_its_tries_too(serve: Serve) -> None:
-    learner, stopped = BreakingLearner(breaks=[(0, "lost")] * 10_000), threading.Event()
-    connector = Connector(f"127.0.0.1:{serve(learner)}", 5, PATIENCE, stopped, Trust())
-    joined = connector.join()
-    fetcher = ModelFetcher(connector.get_model, stopped)
-    pusher = Pusher(connector, joined, fetcher, ActorCounters(), stopped)
-    pusher.send(buffer(joined.schema, {"n": np.arange(1)}, 1), NO_MODEL)
-    stopped.set()
-    assert pusher.finish(2.0) == 1
+@dataclass
+class Ending:
+    """A pusher whose actor may be asked to stop at any moment."""
+
+    pusher: Pusher
+    stopped: threading.Event
+
+    def send(self, n: int) -> None:
+        self.pusher.send(buffer(SCHEMA, {"n": np.array([n])}, 1), NO_MODEL)
+
+
+@pytest.fixture
+def ending(serve: Serve) -> Iterator[Callable[[BreakingLearner], Ending]]:
+    """Makes a pusher for a scripted learner; what belongs to it is ended at the end."""
+    with ExitStack() as stack:
+
+        def _ending(learner: BreakingLearner) -> Ending:
+            stopped = threading.Event()
+            connector = Connector(f"127.0.0.1:{serve(learner)}", 5, PATIENCE, stopped, Trust())
+            stack.callback(connector.close)
+            joined = connector.join()
+            fetcher = ModelFetcher(connector.get_model, stopped)
+            stack.callback(fetcher.end, 5)
+            stack.callback(stopped.set)
+            return Ending(Pusher(connector, joined, fetcher, ActorCounters(), stopped), stopped)
+
+        yield _ending
+
+
+Ends = Callable[[BreakingLearner], Ending]
+
+
+def test_an_actor_that_has_been_told_to_stop_waits_between_its_tries_too(ending: Ends) -> None:
+    learner = BreakingLearner(breaks=[(0, "lost")] * 10_000)
+    actor = ending(learner)
+    actor.send(0)
+    actor.stopped.set()
+    assert actor.pusher.finish(2.0) == 1
     assert learner.streams < 40, "the waits double, so ten tries or so fit into this time"
-    fetcher.end(5)
-    connector.close()
+
+
+def test_an_actor_that_is_told_to_stop_while_its_learner_is_away_waits_with_its_last_rows(ending: Ends) -> None:
+    refused = list[int]()
+
+    def is_away() -> bool:
+        refused.append(len(refused))
+        return len(refused) < 4
+
+    learner = BreakingLearner(breaks=[(0, "lost")], is_away=is_away)
+    actor = ending(learner)
+    actor.send(0)
+    actor.stopped.set()
+    assert actor.pusher.finish(PATIENCE) == 0
+    assert (learner.stored, learner.goodbyes, len(refused)) == ([0], 1, 4)
+
+
+def test_an_actor_without_rows_does_not_wait_for_a_learner_that_is_away(ending: Ends) -> None:
+    came = threading.Event()
+
+    def is_away() -> bool:
+        came.set()
+        return True
+
+    actor = ending(BreakingLearner(breaks=[(1, "lost")], is_away=is_away))
+    actor.send(0)
+    wait_for(lambda: not actor.pusher.unacknowledged, "it is acknowledged")
+    actor.pusher._stream.cancel()  # type: ignore[union-attr]
+    assert came.wait(PATIENCE)
+    actor.stopped.set()
+    assert actor.pusher.finish(PATIENCE / 2) == 0
+    assert not actor.pusher._has_given_up
+
+
+def test_an_actor_that_the_learner_has_told_to_stop_comes_back_with_its_last_rows(ending: Ends) -> None:
+    learner = BreakingLearner(breaks=[(1, "lost")], stop_at=1)
+    actor = ending(learner)
+    for n in range(2):
+        actor.send(n)
+    wait_for(lambda: learner.streams == 2, "the stream breaks and the actor comes back")
+    assert actor.pusher.told_to_stop
+    assert actor.pusher.finish(PATIENCE) == 0
+    assert (learner.stored, learner.goodbyes) == ([0, 1], 1)
 
 
 def test_a_learner_that_breaks_each_stream_at_once_hears_of_the_actor_less_and_less_often(
@@ -420,18 +491,20 @@ Open = Callable[..., PushStream]
 
 
 class HearingLearner(ScriptedLearner):
-    """Keeps what it hears; acknowledges all of it, or nothing; may refuse."""
+    """Keeps what it hears; acknowledges all of it, or nothing; may refuse, or read nothing until ``ended`` is set."""
 
-    def __init__(self, *, answers: bool = True, error: str = "") -> None:
+    def __init__(self, *, answers: bool = True, error: str = "", reads: bool = True) -> None:
         super().__init__(JOINED, [])
         self.heard: list[pb.PushItemsRequest] = []
         self.ended = threading.Event()
-        self._answers, self._error = answers, error
+        self._answers, self._error, self._reads = answers, error, reads
 
     def PushItems(  # noqa: N802
         self, requests: Iterator[pb.PushItemsRequest], context: grpc.ServicerContext
     ) -> Iterator[pb.PushItemsResponse]:
         try:
+            if not self._reads:
+                assert self.ended.wait(PATIENCE)
             for request in requests:
                 self.heard.append(request)
                 if self._error:
@@ -502,6 +575,26 @@ def test_a_learner_that_is_silent_for_too_long_is_left(
     assert broken.startswith("CANCELLED")
     assert "the learner has been silent for 0.1 s" in caplog.text
     assert not stream.has_left
+
+
+def test_a_silent_learner_is_left_also_while_grpc_waits_until_it_may_send(
+    line: MakeLine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("actor.client.pusher.HEARTBEAT_SECONDS", 0.01)
+    monkeypatch.setattr("actor.client.pusher.SILENCE_SECONDS", 0.5)
+    learner = HearingLearner(reads=False)
+    sender = line(learner)
+    for _ in range(16):
+        batch = sender.requests.make_batch(buffer(JOINED_SCHEMA, {"n": np.zeros(1 << 17, np.int64)}, 1 << 17), NO_MODEL)
+        assert sender.spool.put(batch, batch.n_bytes, batch.group_rows, 0)
+    stream, broken = sender.open(), list[str | None]()
+    running = threading.Thread(target=lambda: broken.append(stream.run(lambda _: None)))
+    running.start()
+    running.join(PATIENCE)
+    learner.ended.set()
+    running.join(PATIENCE)
+    assert str(broken[0]).startswith("CANCELLED")
+    assert "the learner has been silent for 0.5 s" in caplog.text
 
 
 def test_a_stream_that_is_no_longer_the_present_one_sends_nothing_more(line: MakeLine) -> None:

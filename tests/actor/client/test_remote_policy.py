@@ -38,7 +38,7 @@ def act_remotely(envs: Any, keeper: EnvKeeper | None, **env: Any) -> tuple[Kept,
     asked = {"target": "tests.parts:CountingEnv", **env}
     config = validate(ActorConfig, {"env": asked, "agent": {"target": "tests.parts:CheckingLaneAgent"}})
     run = RunService(config, [FIRST_MODEL])
-    with Service(run.player, seed=SEED, sink=run.player) as service:
+    with Service(run.player, seed=SEED) as service:
         session = ActingSession(service.places.address, ServiceTrust(), PATIENCE, threading.Event())
         session.describe()
         lanes, counters = lanes_of(envs, config.env), ActorCounters()

@@ -164,7 +164,7 @@ def test_a_worker_that_is_killed_while_it_writes_leaves_the_model_before_and_the
 
 
 def test_a_neighbour_that_holds_the_lock_for_too_long_is_not_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("actor.client.shared_models.transfer_seconds", lambda n_bytes: 0.05)
     command = [sys.executable, "-c", HOLDER, str(tmp_path)]
@@ -178,6 +178,7 @@ def test_a_neighbour_that_holds_the_lock_for_too_long_is_not_waited_for(
         looks.clear()
         assert weights(models.get(NEW, ROOM, Learner(NEW).fetch)) == (NEW, 9)
         assert not looks, "it does not wait for this neighbour again"
+        assert caplog.text.count("another process of this host keeps the lock on models") == 1
         holder.kill()
 
 

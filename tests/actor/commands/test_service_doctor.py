@@ -7,7 +7,7 @@ import io
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import yaml
@@ -29,8 +29,8 @@ CARTPOLE = {"target": "gymnasium:make", "params": {"id": "CartPole-v1"}}
 pytestmark = pytest.mark.slow
 
 
-class HeldBack:
-    """Takes the steps of a service for a learner that takes no rows."""
+class HeldBack(Counting, RecordingPlayer):
+    """Acts, and takes the steps of a service for a learner that takes no rows."""
 
     takes_executed = False
 
@@ -55,19 +55,31 @@ def check(
 
 
 def test_a_service_that_works_passes_every_check_and_keeps_no_session(start: Start, tmp_path: Path) -> None:
-    with Service(Counting(SPEC)) as service:
+    with Service(Counting(SPEC), max_lanes=2) as service:
         code, found, output = check(start, tmp_path, service.places.address)
         assert (code, found) == (0, [("pass", one.name) for one in CHECKS]), output
         assert "the policy of opt step 7 is greedy, takes <f4 [3] and gives <i8 []" in output
         assert "tests.parts:CountingEnv has the spaces of the policy, in 2 lanes" in output
         assert service.player.batches == [[0, 1]]
         with Caller(service.places.address, SPEC) as caller:
-            assert caller.open(2).opened.seed == 2
-            assert service.policies[0].lanes == 2, "the check's session has ended"
+            assert caller.open(2).opened.seed == 2, "the lanes of the check's session are free"
+
+
+class Unreached(CountingEnv):
+    """Cannot be built."""
+
+    def __init__(self) -> None:
+        raise ConnectionRefusedError("no simulator")
 
 
 CASES: dict[str, tuple[object, dict[str, Any], int, str]] = {
     "environment": (CARTPOLE, {}, 8, "service expects <f4 [3]"),
+    "environment of no simulator": (
+        {"target": "tests.actor.commands.test_service_doctor:Unreached"},
+        {},
+        3,
+        "the environment cannot be built: ConnectionRefusedError: no simulator",
+    ),
     "environment of few lanes": (
         COUNTING,
         {"max_lanes": 1},
@@ -101,7 +113,7 @@ def test_a_service_that_is_not_there_or_lacks_the_policy_is_named(start: Start, 
 
 def test_a_service_that_answers_no_step_since_its_learner_holds_it_back_is_named() -> None:
     out = io.StringIO()
-    with Service(Counting(SPEC), sink=cast("RecordingPlayer", HeldBack())) as service:
+    with Service(HeldBack(SPEC)) as service:
         config = RemoteConfig.model_validate({"policy": service.places.address, "env": COUNTING})
         with pytest.raises(LearnerUnreachableError, match="expected an action within 5 s, found none"):
             examine_service(config, ServiceTrust(), out)

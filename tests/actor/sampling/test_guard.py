@@ -289,6 +289,16 @@ def test_without_a_guard_exceptions_of_an_environment_come_through() -> None:
         act(parts, 12)
 
 
+def test_the_learner_hears_why_no_other_environment_could_be_built() -> None:
+    def build() -> CountingEnv:
+        raise ConnectionRefusedError("no simulator")
+
+    counters = ActorCounters()
+    with pytest.raises(ConnectionRefusedError, match="no simulator"):
+        Guard(build, RestartPolicy(1), counters, Busy()).replace(FragileEnv(), ValueError("it broke"))
+    assert counters.take_env_error().endswith("ConnectionRefusedError: no simulator\n")
+
+
 def test_an_environment_that_raised_is_stopped_safely_before_it_is_closed() -> None:
     env, order = FragileEnv(), list[bool]()
     guard = Guard(FragileEnv, RestartPolicy(1), ActorCounters(), Busy(), lambda failed: order.append(failed.closed))

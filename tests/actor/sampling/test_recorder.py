@@ -108,6 +108,29 @@ def test_lanes_that_take_no_step_leave_no_rows_and_take_no_room() -> None:
     assert len(records._reward) < 4 * len(expected)
 
 
+def test_steps_that_come_all_at_once_follow_each_other_where_the_lane_took_no_step() -> None:
+    records, expected = RowRecorder(counting_schema(), 1), list[int]()
+
+    def step(number: int, *, taken: bool) -> None:
+        obs, no = np.full((1, 3), number, np.float32), np.zeros(1, bool)
+        records.begin(obs, None, np.array([number % 2]), None)
+        records.end(Round(np.array([number]), no, no, obs, taken=None if taken else no))
+        expected.extend([number] if taken else [])
+
+    for number in range(1, 4000, 400):  # Room is made several times, each time with a gap before it.
+        step(number, taken=True)
+        step(number + 1, taken=False)
+        more = list(range(number + 2, number + 300))
+        obs = [np.full((1, 3), each, np.float32).tobytes() for each in more]
+        records.extend(obs, [np.array([each % 2]).tobytes() for each in more], more)
+        expected += more
+        assert records.rows == len(expected)
+    rows = records.items()
+    assert rows["reward"].tolist() == expected
+    assert (rows["obs"] == np.array(expected)[:, None]).all()
+    assert (rows["action"] == np.array(expected) % 2).all()
+
+
 def _next_step(rows: Items, at: int) -> int:
     return at + int(rows["final"][at])
 

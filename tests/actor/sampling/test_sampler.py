@@ -26,6 +26,7 @@ from common.lanes.lanes import Busy
 from common.lanes.plain_lanes import PlainLanes
 from common.parts import SameColumns
 from common.process.child import RestartPolicy
+from common.wire.rpc import StoppingError
 from tests.actor.acting import (
     Acts,
     Kept,
@@ -294,6 +295,20 @@ def test_an_agent_that_fails_with_a_number_outside_its_space_names_the_environme
         sampler.act_for(60.0, parts.agent, sink, sink.limits)
     sampler.flush(parts.agent, sink)
     assert len(sink.items()["reward"]) == 4, "the steps before are kept"
+
+
+def test_an_error_of_the_network_is_not_blamed_on_an_observation() -> None:
+    class Wandering(gymnasium.Env[Any, Any]):
+        observation_space, action_space = DISCRETE, gymnasium.spaces.Discrete(2)
+
+        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+            return 0, {}
+
+    def sample(_: Any) -> Array:
+        raise StoppingError("told to stop while waiting for an action")
+
+    with pytest.raises(StoppingError):
+        act(make_parts([Wandering()], lambda s: Acts(s, sample)), 1)
 
 
 def test_an_agents_own_index_error_is_raised_as_it_is() -> None:

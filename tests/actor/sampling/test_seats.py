@@ -10,7 +10,7 @@ import pytest
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 from pettingzoo.utils.conversions import turn_based_aec_to_parallel
 
-from actor.sampling.sampler import lanes_of, spread
+from actor.sampling.sampler import require_lanes, spread
 from common.data import Array, Items
 from common.envs.pettingzoo import SeatsEnv, make
 from common.errors import PluginError
@@ -160,7 +160,7 @@ def test_when_an_environment_raises_all_its_agents_begin_again() -> None:
             return super().step(actions)
 
     parts, keeper = make_parts(SeatsEnv([Raising()]), constant), Keeper()
-    lanes_of(parts).keep(keeper)
+    require_lanes(parts).keep(keeper)
     sink, _ = act(parts, 100, seed=5)
     assert keeper.errors == ["lost"]
     for lane in range(4):
@@ -177,7 +177,7 @@ def test_what_breaks_pettingzoos_interface_ends_the_actor_at_once() -> None:
             return obs, *others
 
     parts, keeper = make_parts(SeatsEnv([Forgets()]), constant), Keeper()
-    lanes_of(parts).keep(keeper)
+    require_lanes(parts).keep(keeper)
     with pytest.raises(PluginError, match="observation: expected one for agent 'a', found none"):
         act(parts, 5)
     assert not keeper.errors, "another environment like it would not help"

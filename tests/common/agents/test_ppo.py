@@ -395,8 +395,14 @@ def test_it_learns_from_what_only_the_baseline_sees() -> None:
 
 
 def test_keys_are_refused_where_policy_and_baseline_share_a_memory() -> None:
-    with pytest.raises(ConfigError, match="give memory or critic_keys, not both: policy and baseline share the memory"):
-        validate(RecurrentPPO.Config, {"critic_keys": ["whole"]}, "agent.params")
+    for key in ("actor_keys", "critic_keys"):
+        with pytest.raises(ConfigError, match=f"{key}: remove it: policy and baseline share a memory, which sees all"):
+            validate(RecurrentPPO.Config, {key: ["whole"]}, "agent.params")
+
+
+def test_keys_that_name_the_mask_alone_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"agent\.params\.actor_keys: expected parts beside the mask .*'action_mask'"):
+        PPO(HIDDEN, seed=0, **SMALL, actor_keys=["action_mask"])
 
 
 def test_a_key_that_is_no_leaf_is_refused() -> None:

@@ -9,12 +9,13 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from pydantic import ValidationError
 
 from common.agents.machinery.gradient_step import Batch, to_tensors
 from common.agents.r2d2 import R2D2
+from common.errors import ConfigError
 from common.interfaces import EnvSpec
 from common.lanes.building import spec_of
+from common.settings import validate
 from crossborder.testing import check_agent
 from learner.views.sequences import Sequences
 from tests.common.agents.parts import Structured
@@ -126,5 +127,5 @@ def test_a_network_may_be_below_the_memory_and_units_above_it() -> None:
 
 
 def test_shifts_of_pictures_are_refused() -> None:
-    with pytest.raises(ValidationError, match="random_shift: R2D2 does not shift the pictures of sequences"):
-        R2D2.Config(random_shift=4)
+    with pytest.raises(ConfigError, match=r"agent\.params\.random_shift: expected 0, found 4"):
+        validate(R2D2.Config, {"random_shift": 4}, "agent.params")

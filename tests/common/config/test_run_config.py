@@ -522,7 +522,7 @@ def test_the_check_of_a_run_tries_each_part(part: str) -> None:
 
 
 def test_parameters_for_evaluation_are_checked_too() -> None:
-    with pytest.raises(ConfigError, match=r"env for evaluation\.params\.lenth: unknown parameter .*'length'"):
+    with pytest.raises(ConfigError, match=r"^env\.eval_params\.lenth: unknown parameter .*'length'"):
         build(env={"target": "examples.own_parts:Corridor", "eval_params": {"lenth": 3}}).check()
 
 

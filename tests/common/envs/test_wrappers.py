@@ -13,7 +13,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from common.data import Array
 from common.envs.wrappers import PythonActions, discounted_return
 from common.lanes.building import build_lanes
-from common.lanes.vector_lanes import is_vector
+from common.lanes.vector_lanes import VectorLanes, is_vector
 from common.plugins.part_config import EnvConfig
 from common.settings import validate
 
@@ -74,7 +74,7 @@ def test_each_row_has_the_return_of_its_episode_so_far(mode: str) -> None:
         },
     )
     lanes = build_lanes(config, 1)
-    assert lanes.is_vector == (mode != "plain")
+    assert isinstance(lanes, VectorLanes) == (mode != "plain")
     lanes.reset(0)
     slow = [expected(first) for first in range(lanes.n)]
     for _ in range(30):

@@ -3,12 +3,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
-import gymnasium
 import pytest
 
-from common.lanes.pace import Pace, PacedEnv
-from common.lanes.watched_envs import EvaluationAbandoned
-from tests.parts import CountingEnv, counting_action
+from common.lanes.pace import Pace
 
 
 class Clock(threading.Event):
@@ -93,16 +90,3 @@ def test_a_late_wait_is_told_with_a_step_that_had_time_enough(caplog: pytest.Log
         "began 4.0 ms after its tick. The step before it, its recording and the choice of this action took 10.0 ms"
         in told
     )
-
-
-def test_an_environment_keeps_the_pace_for_whoever_steps_it() -> None:
-    clock = Clock()
-    env = PacedEnv(CountingEnv(), Pace(10.0, clock, clock=clock))
-    obs, _ = env.reset(seed=1)
-    for _ in range(3):
-        obs = env.step(counting_action(obs))[0]
-    assert clock.now == pytest.approx(100.2)
-    assert isinstance(env, gymnasium.Env)
-    clock.set()
-    with pytest.raises(EvaluationAbandoned):
-        env.step(counting_action(obs))

@@ -7,14 +7,15 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+import torch
 
 from common.agents.dqn import DQN
 from common.config.actor_config import ActorConfig
-from common.data import Array
+from common.data import Array, Model
 from common.errors import PluginError
-from common.interfaces import EnvSpec
+from common.interfaces import EnvSpec, FixedAgent
 from common.lanes.building import spec_of, stacked_spec
-from common.lanes.policy import Policy
+from common.lanes.policy import Policy, set_opt_steps
 from common.parts import build_parts
 from common.plugins.part_config import EnvConfig, PluginConfig
 from common.spaces import flatten
@@ -237,6 +238,31 @@ class OfLanes(FilmCritic):
     def sample(self, obs: Any, lanes: Array | None = None) -> Array:
         self.seen.append(obs.copy())
         return super().sample(obs)
+
+
+class Coarse(FixedAgent):
+    """Has weights of a dtype that numpy does not know, and adopts those that travel in its place."""
+
+    def __init__(self) -> None:
+        self.weights, self.opt_steps = torch.tensor([0.5, 1 / 3]).bfloat16(), 9
+
+    def sample(self, obs: Any) -> Array:
+        return np.zeros(len(obs), np.int64)
+
+    def model_info(self) -> dict[str, torch.Tensor]:
+        return {"w": self.weights}
+
+    def sync_model(self, model: Model) -> None:
+        self.opt_steps = model.version.opt_steps
+        self.weights.copy_(torch.from_numpy(model.params["w"]))
+
+
+def test_an_agent_counts_other_opt_steps_with_the_tensors_that_it_has() -> None:
+    agent = Coarse()
+    before = agent.weights.clone()
+    set_opt_steps(agent, 4)
+    assert agent.opt_steps == 4
+    assert torch.equal(agent.weights, before)
 
 
 @pytest.mark.parametrize(("opt_steps", "is_greedy"), [(100, True), (0, False)])

@@ -12,9 +12,12 @@ import pytest
 
 from common.lanes.building import EnvExitError
 from common.lanes.lanes import Busy
+from common.lanes.pace import Pace
 from common.lanes.vector_lanes import is_vector
 from common.lanes.watched_envs import EvaluationAbandoned, Watch
+from tests.common.lanes.test_pace import Clock
 from tests.common.test_evaluation import SeedEnv
+from tests.parts import CountingEnv, counting_action
 
 
 def test_an_abandoned_environment_can_neither_step_nor_be_reset() -> None:
@@ -87,3 +90,16 @@ def test_a_safe_stop_is_watched_and_leaves_environments_as_busy_as_they_were() -
         busy.since = 1.0  # They are being built anew since then.
     assert max(seen) < math.inf
     assert busy.since == 1.0
+
+
+def test_an_environment_keeps_the_pace_for_whoever_steps_it() -> None:
+    clock = Clock()
+    env = Watch(clock).over(CountingEnv(), Pace(10.0, clock, clock=clock))
+    obs, _ = env.reset(seed=1)
+    for _ in range(3):
+        obs = env.step(counting_action(obs))[0]
+    assert clock.now == pytest.approx(100.2)
+    assert isinstance(env, gymnasium.Env)
+    clock.set()
+    with pytest.raises(EvaluationAbandoned):
+        env.step(counting_action(obs))

@@ -179,6 +179,19 @@ def test_the_second_end_of_a_child_signals_no_group(start_child: StartChild, mon
     assert signalled == [child.pid]
 
 
+def test_a_child_that_the_kernel_cannot_end_yet_is_named_and_left(
+    start_child: StartChild, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def wait(timeout: float) -> int:
+        raise subprocess.TimeoutExpired("silent", timeout)
+
+    child = start_child("silent", code=0)
+    with monkeypatch.context() as patch:
+        patch.setattr(child._process, "wait", wait)
+        assert child.end(0) == -signal.SIGKILL
+    assert f"child-silent (process {child.pid}) was killed and has not ended" in caplog.text
+
+
 def test_processes_of_a_child_that_was_seen_to_end_are_ended_too(start_child: StartChild) -> None:
     child = start_child("simulating")
     helper = child.next_event(PATIENCE)["helper"]

@@ -34,6 +34,7 @@ def parser() -> Parser:
     made.add_argument("--leaves", choices=["green", "black"], required=True, help="which")
     made.add_argument("--note", help="free text")
     made.add_argument("--cups", type=at_least(1), help="how many")
+    made.add_argument("--spoons", type=at_least(0, 3), help="how much sugar")
     made.add_argument("--minutes", type=positive, help="how long")
     made.add_argument("--recipe", type=Path, metavar="FILE", help="how")
     return made
@@ -57,6 +58,7 @@ def refusal(parser: Parser, line: str, capsys: pytest.CaptureFixture[str]) -> st
         ("--leaves mint", "argument --leaves: unknown value 'mint' (known: black, green)"),
         ("--leaves green --cups 0", "argument --cups: expected 1 or more, found '0'"),
         ("--leaves green --cups few", "argument --cups: expected 1 or more, found 'few'"),
+        ("--leaves green --spoons 4", "argument --spoons: expected 0 to 3, found '4'"),
         ("--leaves green --minutes -1", "argument --minutes: expected a number above 0, found '-1'"),
         ("--leaves green --minutes inf", "argument --minutes: expected a number above 0, found 'inf'"),
         ("--leaves green --minutes long", "argument --minutes: expected a number above 0, found 'long'"),

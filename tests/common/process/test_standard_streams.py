@@ -73,6 +73,32 @@ def test_a_command_works_if_its_caller_has_closed_its_streams(tmp_path: Path) ->
     assert (tmp_path / "done").exists()
 
 
+FULL = """
+import logging, sys
+from common.errors import ConfigError
+from common.process.command import Parser, command_of
+
+def act(arguments):
+    logging.getLogger("kettle").info("it boils")
+    print("from Python")
+    if arguments.fails:
+        raise ConfigError("no tea")
+
+parser = Parser("brew", "makes tea", "")
+parser.add_argument("--fails", action="store_true")
+sys.exit(command_of(lambda: parser, act)(None))
+"""
+
+
+@pytest.mark.parametrize(("more", "code"), [([], 0), (["--fails"], 2)])
+def test_a_log_on_a_full_disk_changes_no_exit_code(more: list[str], code: int) -> None:
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(
+            [sys.executable, "-c", FULL, *more], cwd=ROOT, stderr=full, check=False, timeout=PATIENCE
+        )
+    assert ended.returncode == code
+
+
 LOGGING = """
 import logging, sys
 from pathlib import Path

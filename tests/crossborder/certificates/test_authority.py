@@ -9,6 +9,9 @@ import pytest
 from common.errors import ConfigError
 from common.wire.tokens import Token, TokenSource
 from crossborder.certificates.authority import ALL_FILES, add_token, make_files
+from tests.disks import Disk
+
+NO_HOSTS = ["rechner-ü", "gpu-host:50051", "https://gpu-host", "gpu host", "10.0.0.0/8", ""]
 
 
 def make(directory: Path, *, renew: bool = False) -> list[Path]:
@@ -76,8 +79,18 @@ def test_a_host_may_have_a_longer_name_than_a_certificates_subject(tmp_path: Pat
 
 @pytest.mark.parametrize(
     ("host", "days", "told"),
-    [("rechner-ü", 365, "--host rechner-ü: expected ASCII"), ("gpu-host", 4_000_000, "--days 4000000: expected")],
+    [
+        *((host, 365, f"--host {host}: expected a name or an address alone, without a port") for host in NO_HOSTS),
+        ("gpu-host", 4_000_000, "--days 4000000: expected"),
+    ],
 )
 def test_a_host_or_a_time_that_no_certificate_takes_is_refused(tmp_path: Path, host: str, days: int, told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         make_files(tmp_path, [host], days, renew=False)
+
+
+def test_nothing_of_a_key_stays_on_a_full_disk(disk: Disk) -> None:
+    disk.fill()
+    with pytest.raises(ConfigError, match="cannot be written: No space left on device"):
+        make(disk.path)
+    assert {path.name for path in disk.path.iterdir()} == {"filler"}

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from common.cores import write_cores
-from common.errors import ConfigError
+from common.errors import ConfigError, RunDirectoryError
 from common.system import usable_cores
 from crossborder.certificates.authority import make_authority, sign
 from crossborder.inspecting.crossborder_doctor import CHECKS, describe_certificate, main
@@ -72,6 +72,23 @@ def test_a_replay_that_is_larger_than_the_disk_is_found_before_it_is_allocated(
     assert failed(lines) == ["disk"]
     assert any("expected room for the replay, but" in line for line in lines)
     assert code == 4
+
+
+def test_a_run_directory_behind_a_closed_one_is_named_and_the_checks_go_on(
+    examine: Callable[..., tuple[int, list[str]]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_dir, closed = Path.is_dir, tmp_path / "others" / "run"
+
+    def look(path: Path, **options: bool) -> bool:
+        if path == closed:
+            raise PermissionError(13, "Permission denied", str(path))
+        return is_dir(path, **options)
+
+    monkeypatch.setattr(Path, "is_dir", look)
+    code, lines = examine(f"run_dir={closed}")
+    assert (code, failed(lines)) == (RunDirectoryError.exit_code, ["disk", "mapped files"])
+    assert any(f"{closed}: cannot be reached: Permission denied" in line for line in lines)
+    assert lines[-1].startswith("pass  clock")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from learner.replay.quarantine import Quarantine, Record
 from learner.replay.writer import ReplayWriter
 from learner.shared.actor_table import ActorState, map_actor_table
 from learner.shared.control import ControlBlock
+from learner.storage.rundir import list_states
 from tests.learner.datasets.saved import save_replay
 from tests.learner.replay.memories import linked_rows, make, open_linked, rows
 
@@ -111,6 +113,28 @@ def test_rewards_first_priorities_and_the_priorities_of_the_newest_checkpoint_ar
     (tmp_path / "checkpoints" / "10" / "state.safetensors").write_bytes(b"damaged")
     with pytest.raises(CheckpointError, match=r"state\.safetensors: cannot be read"):
         Inspection(tmp_path).histograms()
+
+
+def test_a_checkpoint_that_the_learner_removes_meanwhile_makes_room_for_a_newer_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_replay(tmp_path, 4)
+
+    def save(opt_steps: int) -> None:
+        state = tmp_path / "checkpoints" / str(opt_steps)
+        state.mkdir(parents=True)
+        save_file({"buffer.priorities": np.full(4, float(opt_steps))}, state / "state.safetensors")
+
+    def find(run: Path) -> list[Path]:
+        found = list_states(run)
+        if (run / "checkpoints" / "1").exists():
+            shutil.rmtree(run / "checkpoints" / "1")
+            save(2)
+        return found
+
+    save(1)
+    monkeypatch.setattr("crossborder.inspecting.inspection.list_states", find)
+    assert Inspection(tmp_path).histograms()["priority"].mean == 2.0
 
 
 def test_the_priorities_of_each_source_are_counted_by_themselves(tmp_path: Path) -> None:

@@ -82,6 +82,11 @@ def test_an_unknown_key_is_named() -> None:
         Keyboard(Slide(), success="jump")
 
 
+def test_a_window_of_no_size_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"keyboard\.window\.0: expected a number greater than 0, found -1"):
+        Keyboard(Slide(), window=[-1, 5])
+
+
 def test_the_window_shows_the_picture_and_who_acts() -> None:
     keyboard = begun(Slide(render_mode="rgb_array"), window=[100, 80])
     keyboard.read(None, {})

@@ -23,7 +23,6 @@ from common.wire.pb import acting_pb2_grpc as pb_grpc
 from common.wire.rpc import ERROR_KEY
 from crossborder.certificates.authority import make_files
 from crossborder.serving.client_steps import ClientSteps
-from crossborder.serving.recording_player import RecordingPlayer
 from crossborder.serving.served_policy import ServedPolicy
 from crossborder.serving.serving import Places, serve
 from crossborder.serving.serving_config import ServingConfig
@@ -78,16 +77,13 @@ class Service:
     def __init__(
         self,
         player: Any = None,
-        sink: RecordingPlayer | None = None,
         named: Mapping[str, Any] | None = None,
         **settings: Any,
     ) -> None:
         self.config = ServingConfig(**{"listen": "127.0.0.1:0", **settings})
         players = named or {"": player or Counting()}
         self.player = next(iter(players.values()))
-        self.policies = [
-            ServedPolicy(one, self.config, sink, name=name, source=SOURCE) for name, one in players.items()
-        ]
+        self.policies = [ServedPolicy(one, self.config, name=name, source=SOURCE) for name, one in players.items()]
         self.places: Places
         self.error: BaseException | None = None
         self.is_run_over = False

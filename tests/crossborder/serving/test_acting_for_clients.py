@@ -7,11 +7,15 @@ import signal
 from collections import Counter
 from collections.abc import Callable
 
+import grpc
 import numpy as np
+import pytest
 
 from common.data import Array, Items
 from learner.shared.actor_table import ActorState
 from tests.conftest import Command, MakeConfig, free_port, kill, wait_for
+from tests.crossborder.serving.counting_client import SPEC
+from tests.crossborder.serving.services import Caller, refusal
 from tests.e2e.test_counting import train_in_thread
 from tests.parts import assert_complete
 from tests.stored import open_replay, stored_links, stored_rows
@@ -96,6 +100,30 @@ def test_a_drained_service_hands_over_its_rows_and_a_cordoned_one_may_not_join(
         assert again.wait() != 0
         assert "cordoned" in again.output()
         assert client.process.poll() is None, client.output()
+
+
+def test_a_client_whose_values_no_row_may_have_is_refused_and_the_others_go_on(
+    make_config: MakeConfig, start: Start
+) -> None:
+    port, calm = free_port(), {"trainer": {"max_opts": 10**9}, "replay": {"samples_per_insert": 1.6}}
+    config = make_config(agent=AGENT, push={"n_buffer": 16, "flush_seconds": 0.05}, **calm)
+    with train_in_thread(config, local_actors=0) as (server, _):
+        service = serve(start, server.ingest.address, port)
+        client = play(start, port, 1)
+        wait_for(lambda: server.buffer.inserted > 100, "the client acts")
+        with Caller(f"127.0.0.1:{port}", SPEC) as caller:
+            stream = caller.open()
+            stream.step(1, np.zeros((1, 3), np.float32))
+            with pytest.raises(grpc.RpcError) as error:
+                stream.step(2, np.zeros((1, 3), np.float32), reward=[2.0**40])
+        assert refusal(error.value)[1:] == (
+            "bad_message",
+            "reward: expected numbers of at most 1e+12, found 1099511627776.0",
+        )
+        last = server.buffer.inserted
+        wait_for(lambda: server.buffer.inserted > last + 500, "rows of the other client come")
+        for each in (service, client):
+            assert each.process.poll() is None, each.output()
 
 
 def test_clients_hear_that_their_run_has_reached_its_end(make_config: MakeConfig, start: Start) -> None:

@@ -12,7 +12,8 @@ import pytest
 
 from common.errors import CheckpointError, ConfigError, CrossborderError, LearnerUnreachableError
 from crossborder.certificates.authority import make_files
-from crossborder.serving.checking import CHECKS
+from crossborder.serving.checking import CHECKS, ServingHost
+from crossborder.serving.serving_config import ServingConfig
 from tests.conftest import Command, MakeConfig, free_port
 from tests.crossborder.serving.test_policy_server import ACROBOT, save
 from tests.e2e.test_counting import train_in_thread
@@ -100,6 +101,32 @@ def test_certificate_and_tokens_are_described(tmp_path: Path, check: Check) -> N
     assert any(re.match("pass  certificate +for gpu-host, .* days from now", line) for line in lines)
     assert any(re.match("pass  doors +127.0.0.1:0 for browser, unity$", line) for line in lines)
     assert "a" * 20 not in "\n".join(lines)
+
+
+@pytest.mark.slow
+def test_a_certificate_that_is_missing_is_named_and_the_checks_go_on(tmp_path: Path, check: Check) -> None:
+    save(tmp_path / "run")
+    (tmp_path / "host.key").touch()
+    words = [f"--listen-certificate={tmp_path / 'missing.pem'}", f"--listen-key={tmp_path / 'host.key'}"]
+    code, lines = check(f"--run={tmp_path / 'run'}", *words)
+    assert (code, results(lines, "FAIL")) == (ConfigError.exit_code, ["doors", "certificate"])
+    assert results(lines, "pass")[-1] == "recording"
+    assert "Traceback" not in "\n".join(lines)
+
+
+def test_a_place_of_recording_behind_a_closed_directory_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exists, closed = Path.exists, tmp_path / "others" / "episodes"
+
+    def look(path: Path, **options: bool) -> bool:
+        if path == closed:
+            raise PermissionError(13, "Permission denied", str(path))
+        return exists(path, **options)
+
+    monkeypatch.setattr(Path, "exists", look)
+    with pytest.raises(ConfigError, match=r"record: expected a directory in which this user can write, .*Permission"):
+        ServingHost(ServingConfig(record=closed), {}, []).recording()
 
 
 @pytest.mark.slow

@@ -15,11 +15,13 @@ import pytest
 
 from common.config.actor_config import ActorConfig
 from common.episode_files import read_episode
+from common.errors import ConfigError
 from common.interfaces import Agent
 from common.lanes.building import read_spec
 from common.parts import build_parts
 from common.plugins.part_config import EnvConfig, PluginConfig
 from common.wire.pb import acting_pb2 as pb
+from crossborder.serving.policy_server import main
 from learner.storage.checkpoint import Checkpoints, load_policy
 from tests.conftest import PATIENCE, ROOT, Command, wait_for
 from tests.crossborder.serving.services import Caller, numbers
@@ -73,6 +75,12 @@ def test_a_client_gets_the_greedy_actions_of_the_saved_policy_and_ctrl_c_ends_th
         (["--set", "max_lane=3"], 2, "max_lanes"),
         (["--device", "gpu"], 2, "device: expected a device such as cpu, cuda or cuda:1, found 'gpu'"),
         (["--learner", "127.0.0.1:1"], 2, "expected one of --run and --learner"),
+        (
+            ["--token-file", "x", "--insecure"],
+            2,
+            "--token-file, --insecure: expected none beside --run; options about cl",
+        ),
+        (["--config", "FILE", "--listen-key", "x"], 2, "tls.key: 'tls' is a value, not a section"),
         (["--checkpoint", "7"], 2, "names the checkpoint best, --checkpoint 7 another"),
         (["--run", "runs/other"], 2, "with different names, found "),
         (["--run", "a b=runs/other"], 2, "expected a name of up to 64 letters"),
@@ -80,9 +88,15 @@ def test_a_client_gets_the_greedy_actions_of_the_saved_policy_and_ctrl_c_ends_th
 )
 def test_what_cannot_be_served_is_said(tmp_path: Path, start: Start, words: list[str], code: int, message: str) -> None:
     save(tmp_path / "run")
-    command = start("policy-server", "--run", str(tmp_path / "run" / "best"), *words)
+    (tmp_path / "FILE").write_text("tls: certs/\n")
+    command = start("policy-server", "--run", str(tmp_path / "run" / "best"), *words, cwd=tmp_path)
     assert command.wait() == code
     assert message in command.output()
+
+
+def test_a_checkpoint_beside_a_learner_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--learner", "127.0.0.1:1", "--best"]) == ConfigError.exit_code
+    assert "--checkpoint: expected none beside --learner" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -170,7 +170,7 @@ class RunService:
     @contextmanager
     def calls(self, **settings: Any) -> Iterator[Caller]:
         """A context in which the service serves a caller. Afterwards all rows are there."""
-        service = Service(self.player, seed=SEED, sink=self.player, **settings)
+        service = Service(self.player, seed=SEED, **settings)
         with service, Caller(service.places.address, self.player.spec) as caller:
             yield caller
         assert service.error is None

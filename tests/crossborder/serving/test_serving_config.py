@@ -7,6 +7,7 @@ import pytest
 
 from common.config.server_config import ServerConfig
 from common.errors import ConfigError
+from common.settings import validate
 from common.wire.tokens import CLIENT_VARIABLE
 from crossborder.certificates.authority import make_files
 from crossborder.serving.serving_config import ServingConfig
@@ -44,3 +45,18 @@ def test_tokens_come_from_the_environment_too(monkeypatch: pytest.MonkeyPatch, f
 def test_connections_without_a_call_end_as_a_learners_do_however_long_a_session_may_be_silent() -> None:
     options, learners = (dict(server_options(one)) for one in (ServingConfig().as_server(), ServerConfig()))
     assert options["grpc.max_connection_idle_ms"] == learners["grpc.max_connection_idle_ms"]
+
+
+@pytest.mark.parametrize("seed", [-1, 1 << 63])
+def test_a_seed_that_no_environment_or_message_takes_is_refused(seed: int) -> None:
+    with pytest.raises(ConfigError, match="seed: "):
+        validate(ServingConfig, {"seed": seed})
+
+
+def test_doors_and_metrics_need_ports_of_their_own() -> None:
+    with pytest.raises(ConfigError, match=r"listen, websocket: expected another port for each, found 127\.0\.0\.1:7"):
+        ServingConfig(listen="127.0.0.1:7", websocket="127.0.0.1:7").check()
+    with pytest.raises(ConfigError, match="listen, metrics: expected another port for each"):
+        ServingConfig(listen="127.0.0.1:7", metrics="127.0.0.1:7").check()
+    ServingConfig(listen="127.0.0.1:0", websocket="127.0.0.1:0", metrics="127.0.0.1:0").check()
+    ServingConfig(listen="127.0.0.1:7", metrics="[::1]:7").check()

@@ -21,7 +21,7 @@ def test_elsewhere_than_in_a_terminal_each_event_is_one_line(caplog: pytest.LogC
     with caplog.at_level(logging.INFO):
         show(Board(5, 1, None))
     assert caplog.messages == [
-        "trial 2: lr 0.0001234, units [64, 64]",
+        "trial 2: lr 0.00012345, units [64, 64]",
         "trial 2, seed 7: opt step 100 of 1000, 3",
         "trial 2, seed 7: opt step 200 of 1000, 4.25",
         "trial 2: score 4.25",

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import doctest
+from datetime import date
 from typing import Any
 
 import optuna
@@ -48,6 +49,8 @@ def test_the_first_value_is_one_that_may_be_chosen() -> None:
     ("value", "told"),
     [
         ([], "expected values in the list, found none"),
+        ([date(2020, 1, 1)], r"expected numbers, texts, .*, found datetime.date\(2020, 1, 1\); put a date in quotes"),
+        ([{"key": b"bytes"}], "expected numbers, texts, .*, found "),
         (3, "expected a list of values or one of uniform, log, int, log_int"),
         ({"log": [1, 2], "int": [1, 2]}, "expected a list of values or one of"),
         ({"lg": [1, 2]}, r"unknown range 'lg' \(did you mean 'log'\?\)"),

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from optuna.study import Study
 
 from common.errors import ConfigError, PluginError, RunDirectoryError
 from crossborder.sweeps import crossborder_sweep
@@ -91,6 +92,45 @@ def test_a_trial_that_a_process_left_is_taken_up_first_with_its_values(tmp_path:
     assert study.claim() is None, "three trials have begun, and all have a process"
     for claimed in (held, again, new):
         os.close(claimed.lock)
+
+
+def test_a_trial_that_ends_while_another_process_looks_for_one_is_not_taken_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study, lock = open_study(tmp_path, space={"a": [1, 2]}), SweepDirectory.claim
+    first = study.claim()
+    assert first is not None
+
+    def claim(directory: SweepDirectory, number: int) -> int | None:
+        if number == first.trial.number:  # Its owner does this after the other process has seen that the trial runs.
+            study.optuna.tell(first.trial, 0.0)
+            os.close(first.lock)
+        return lock(directory, number)
+
+    monkeypatch.setattr(SweepDirectory, "claim", claim)
+    second = open_study(tmp_path, space={"a": [1, 2]}).claim()
+    assert second is not None
+    assert second.trial.number == 1
+    os.close(second.lock)
+    held = lock(study._directory, 0)
+    assert held is not None, "the lock of the trial that has ended was let go"
+    os.close(held)
+
+
+def test_a_grid_is_compared_with_its_trials_once_however_large_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks, look = list[int](), Study.get_trials
+
+    def count(study: Study, *args: Any, **kwargs: Any) -> Any:
+        looks.append(1)
+        return look(study, *args, **kwargs)
+
+    monkeypatch.setattr(Study, "get_trials", count)
+    for _ in range(2):
+        study = open_study(tmp_path, space={"a": [*range(10)], "b": [1, 2, 3]})
+    assert len(looks) == 2
+    assert len(study.optuna.trials) == 30
 
 
 OPENS = """

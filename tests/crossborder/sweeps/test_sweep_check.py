@@ -38,6 +38,12 @@ def test_a_setting_of_the_arguments_is_checked(tmp_path: Path) -> None:
         check_sweep(make_sweep(tmp_path, arguments=["--set", "trainer.max_opt=3"]))
 
 
+def test_a_mirror_for_all_runs_is_refused(tmp_path: Path) -> None:
+    sweep = make_sweep(tmp_path, arguments=["--set", f"storage.mirror=file://{tmp_path}/mirror"])
+    with pytest.raises(ConfigError, match=r"arguments: expected no storage\.mirror, found one: each run needs"):
+        check_sweep(sweep)
+
+
 def test_arguments_of_the_command_are_taken(tmp_path: Path) -> None:
     check_sweep(make_sweep(tmp_path, arguments=["--local-actors", "2"], command="learner-server"))
 

@@ -42,6 +42,12 @@ def test_chosen_values_go_before_fixed_ones_and_those_before_the_file(tmp_path: 
     assert (base.evaluator.params["worth"], first.evaluator.params["worth"]) == (7.0, 1.0)
 
 
+def test_runs_have_no_mirror_since_each_would_need_its_own(tmp_path: Path) -> None:
+    mirrored = {"storage.mirror": f"file://{tmp_path}/mirror", "storage.acknowledge": "mirrored"}
+    for base in (base_config(make_sweep(tmp_path, fixed=mirrored)), first_config(make_sweep(tmp_path, fixed=mirrored))):
+        assert (base.storage.mirror, base.storage.acknowledge) == (None, "disk")
+
+
 def test_learner_servers_beside_each_other_listen_on_free_ports(tmp_path: Path) -> None:
     sweep = make_sweep(tmp_path, command="learner-server", fixed={"metrics.listen": None})
     base = base_config(sweep)
@@ -54,6 +60,7 @@ def test_learner_servers_beside_each_other_listen_on_free_ports(tmp_path: Path) 
         ({"space": {"lr": {"lgo": [1, 2]}}}, "space: .*lr: unknown range 'lgo'"),
         ({"sede": [1]}, r"sede: unknown key \(did you mean 'seed"),
         ({"seeds": []}, "seeds"),
+        ({"seeds": [1, 2], "space": {"seed": [0, 1]}}, "space: expected no seed beside seeds"),
         ({"seeds": [0, 1, 0]}, "seeds: .*expected different seeds"),
         (
             {"space": {"lr": [0.1, 0.2], "units": [[8], [8]]}},

@@ -18,10 +18,11 @@ from crossborder.curves.learning_curve import read_points
 from crossborder.sweeps.board import Board
 from crossborder.sweeps.directory import SweepDirectory
 from crossborder.sweeps.study import Claimed, SweepStudy
-from crossborder.sweeps.trial_runner import StoppedError, TrialRunner
+from crossborder.sweeps.trial_runner import StoppedError, TrialRunner, _Run
 from learner.storage.rundir import read_identity
 from tests.conftest import wait_for
 from tests.crossborder.sweeps.worth import GATE, WORTH, gate_of, make_sweep, sign_of_waiting
+from tests.learner.storage.mirrored import RUN_ID, MirroredRun
 
 
 class Sweep:
@@ -39,7 +40,9 @@ class Sweep:
         return claimed
 
     def run(self) -> TrialState:
-        return self._runner.run(self.claim())
+        claimed = self.claim()
+        self._runner.run(claimed)
+        return self.study.optuna.get_trials(deepcopy=False)[claimed.trial.number].state
 
     def run_of(self, number: int, seed: int = 0) -> Path:
         return self.directory.place_of(number) / f"seed-{seed}"
@@ -58,6 +61,15 @@ def test_a_trial_trains_with_each_seed_and_its_score_is_their_interquartile_mean
         assert "run directory:" in run.with_name(f"output-{seed}.log").read_text()
 
 
+def test_a_run_is_not_restored_from_the_mirror_of_the_file_and_leaves_it_to_its_learner(tmp_path: Path) -> None:
+    mirrored = MirroredRun(tmp_path / "production")
+    mirrored.mirroring.write_state()
+    sweep = Sweep(tmp_path, space={WORTH: [1.0]}, fixed={"storage.mirror": mirrored.url})
+    assert sweep.run() is TrialState.COMPLETE
+    assert read_identity(sweep.run_of(0)).run_id != RUN_ID
+    mirrored.mirror.require_owner()
+
+
 def test_a_run_that_misses_its_target_has_a_score(tmp_path: Path) -> None:
     sweep = Sweep(tmp_path, fixed={"trainer.target_score": 1000.0})
     assert (sweep.run(), sweep.study.finished()[0].value) == (TrialState.COMPLETE, 30.0)
@@ -72,6 +84,13 @@ def test_a_run_that_fails_ends_the_trial_and_its_last_words_are_told(
     (warning,) = (record for record in caplog.records if "failed with exit code 2" in record.getMessage())
     assert warning.levelno == logging.WARNING
     assert "unknown option --no-such-option" in caplog.text
+
+
+def test_the_last_words_of_a_run_are_those_of_its_log_if_it_has_opened_one(tmp_path: Path) -> None:
+    run = _Run(tmp_path, 0, 0, 1)
+    assert run.last_lines() == "nothing"
+    run.log.write_text("".join(f"{number}\n" for number in range(9)))
+    assert run.last_lines() == "4\n5\n6\n7\n8"
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -7,12 +8,16 @@ import pytest
 import yaml
 
 from common.config.run_config import RunConfig
-from common.errors import BudgetExhaustedError, ConfigError
+from common.errors import BudgetExhaustedError, ConfigError, TakenOverError
+from common.process.command import Main
+from learner.commands import learner_server, offline_train, sync_train
 from learner.commands.sync_train import main
 from learner.commands.training_command import tell_result
 from learner.loop.learner import Outcome
 from learner.loop.run import Result
+from learner.storage.rundir import read_identity
 from tests.conftest import MakeConfig
+from tests.learner.storage.mirrored import RUN_ID, MirroredRun
 from tests.learner.test_resume import ended, once
 
 __all__ = ["ended", "once"]  # Fixtures.
@@ -68,6 +73,28 @@ def test_the_runs_own_configuration_is_taken_with_the_values_of_set(
 def test_a_directory_may_have_any_characters_in_its_name(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--config", "configs/cartpole.yaml", "--run-dir", "runs/\U0001f916", "--show-config"]) == 0
     assert yaml.safe_load(capsys.readouterr().out)["run_dir"] == "runs/\U0001f916"
+
+
+@pytest.mark.parametrize("main", [sync_train.main, offline_train.main])
+def test_a_command_that_mirrors_nothing_leaves_the_mirror_to_its_learner(
+    main: Main, write_config: Callable[..., Path], tmp_path: Path
+) -> None:
+    mirrored = MirroredRun(tmp_path / "production")
+    mirrored.mirroring.write_state()
+    path = write_config(storage={"mirror": mirrored.url}, run_dir=str(tmp_path / "run"))
+    assert main(["--config", str(path), "--resume", "--show-config"]) == 0
+    assert not (tmp_path / "run").exists()
+    mirrored.mirror.require_owner()
+
+
+def test_learner_server_restores_a_run_from_its_mirror(write_config: Callable[..., Path], tmp_path: Path) -> None:
+    mirrored = MirroredRun(tmp_path / "production")
+    mirrored.mirroring.write_state()
+    path = write_config(storage={"mirror": mirrored.url}, run_dir=str(tmp_path / "run"))
+    assert learner_server.main(["--config", str(path), "--resume", "--show-config"]) == 0
+    assert read_identity(tmp_path / "run").run_id == RUN_ID
+    with pytest.raises(TakenOverError):
+        mirrored.mirror.require_owner()
 
 
 @pytest.mark.parametrize("outcome", Outcome)

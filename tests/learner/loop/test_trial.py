@@ -161,10 +161,23 @@ def test_what_ppo_cannot_learn_from_is_refused_by_name(quick: bool) -> None:
             "agent.params.minibatches=7",
             r"minibatches: expected a number that divides the 256 steps .*\(8 x 32",
         ),
+        ("replay.half_age=2000", r"replay\.half_age: PPO does not weigh steps: remove it"),
         ("replay.samples_per_insert=4", r"samples_per_insert: .* expected 1, .*; found 4"),
     ):
         with pytest.raises(ConfigError, match=message):
             attempt(load_config(path, [change]), quick=quick)
+
+
+@pytest.mark.parametrize("quick", [False, True])
+def test_an_agent_that_reports_no_errors_to_prioritised_replay_is_named(
+    caplog: pytest.LogCaptureFixture, quick: bool
+) -> None:
+    path, bc = ROOT / "configs/cartpole.yaml", ["agent={target: BC}", "replay.view.params.n=1"]
+    attempt(load_config(path, ["replay.prioritized={}"]), quick=quick)
+    attempt(load_config(path, bc), quick=quick)
+    assert "replay.prioritized" not in caplog.text
+    attempt(load_config(path, [*bc, "replay.prioritized={}"]), quick=quick)
+    assert "replay.prioritized: common.agents.bc:BC reported no TD errors" in caplog.text
 
 
 @pytest.mark.parametrize("quick", [False, True])

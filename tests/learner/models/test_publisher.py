@@ -7,12 +7,16 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from gymnasium.spaces import Box, Discrete
 
+from common.agents.dqn import DQN
 from common.config.trainer_config import Precision
-from common.data import NO_MODEL, ModelVersion
+from common.data import NO_MODEL, Model, ModelVersion
 from common.errors import ConfigError
+from common.interfaces import EnvSpec
 from learner.loop.server import LearnerServer
 from learner.models.publisher import ModelPublisher
 from tests.conftest import PATIENCE, MakeConfig, wait_for
@@ -26,15 +30,30 @@ def test_a_dtype_that_cannot_travel_is_refused_by_name(tmp_path: Path, dtype: to
         ModelPublisher(tmp_path / "models", {"w": torch.zeros(2, dtype=dtype)}, incarnation=1)
 
 
-def test_in_bfloat16_a_model_is_half_the_size_and_rounded(tmp_path: Path) -> None:
-    tensors = {"w": torch.linspace(0, 1, 1000), "steps": torch.tensor(7)}
+def test_in_bfloat16_a_model_is_half_the_size_and_its_weights_are_rounded(tmp_path: Path) -> None:
+    tensors = {"w": torch.linspace(0, 1, 1000).view(40, 25), "b": torch.full((3,), 1000.3), "steps": torch.tensor(7)}
     full = ModelPublisher(tmp_path / "full", tensors, incarnation=1)
     halved = ModelPublisher(tmp_path / "halved", tensors, incarnation=1, precision="bfloat16")
     halved.publish(opt_steps=1)
     assert halved.blob_bytes < 0.55 * full.blob_bytes
     found = newest(halved)
     assert torch.equal(found["w"], tensors["w"].bfloat16())
+    assert torch.equal(found["b"], tensors["b"])
     assert found["steps"] == 7
+
+
+@pytest.mark.parametrize("shape", [(3,), (4, 3)], ids=["a vector", "a stack of vectors"])
+def test_in_bfloat16_actors_normalise_observations_as_the_learner_does(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    """bfloat16 would round a mean of 1001.5 to 1000."""
+    spec = EnvSpec(Box(-np.inf, np.inf, shape), Discrete(2))
+    learner, actor = (DQN(spec, seed=seed, units=[4], normalize_observations=True) for seed in (0, 1))
+    rows = torch.from_numpy(np.random.default_rng(0).normal(1001.5, 1, (64, *shape)).astype(np.float32))
+    learner.normalizer.merge({"obs": rows})
+    publisher = ModelPublisher(tmp_path / "models", learner.model_info(), incarnation=1, precision="bfloat16")
+    publisher.publish(opt_steps=1)
+    actor.sync_model(Model(ModelVersion(1, 1), {name: t.float().numpy() for name, t in newest(publisher).items()}))
+    assert torch.equal(actor.normalizer(rows), learner.normalizer(rows))
+    assert all(torch.equal(t, t.bfloat16().float()) == (t.dim() == 2) for t in actor.qnet.state_dict().values())
 
 
 @pytest.mark.parametrize("names", [("w", "none"), ("none", "w"), ("none",), ()])
@@ -197,7 +216,7 @@ def test_a_gpus_values_are_those_of_the_moment_although_opt_steps_before_and_aft
     dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
     found = newest(publisher)
     for name, tensor in tensors.items():
-        expected = torch.full(tensor.shape, 5.001).to(dtype if tensor.is_floating_point() else tensor.dtype)
+        expected = torch.full(tensor.shape, 5.001).to(dtype if tensor.dim() == 2 else tensor.dtype)
         assert torch.equal(found[name], expected), name
 
 

@@ -27,7 +27,7 @@ from learner.replay.memory import Layout
 from learner.storage.checkpoint import load_params
 from learner.storage.origin import OPTIMISER, REPLAY, Origin, act_by_policy, find_differences, require_same_spaces
 from learner.storage.rundir import RunDir, list_states
-from tests.conftest import MakeConfig
+from tests.conftest import ROOT, MakeConfig
 from tests.learner.ingest.by_hand import Client
 from tests.learner.loop.test_in_turns import cartpole
 from tests.learner.loop.test_run import replay_of
@@ -153,6 +153,22 @@ def test_another_network_is_refused_naming_both_and_the_directory_stays_free(
         pass
     with Trainer(config, origin=origin):
         pass
+
+
+def test_an_agent_that_goes_on_counts_the_opt_steps_of_the_new_run(tmp_path: Path) -> None:
+    """By those of the earlier run, all rows would be too old for PPO to learn from."""
+    path, trainer = ROOT / "configs/ppo_cartpole.yaml", {"eval_interval": 0, "target_score": None}
+
+    def config_of(name: str, max_opts: int) -> RunConfig:
+        given = {"run_dir": str(tmp_path / name), "agent": {"params": {"max_lag": 2, "epochs": 1, "minibatches": 1}}}
+        return changed(load_config(path), **given, trainer={**trainer, "max_opts": max_opts})
+
+    train_in_turns(config_of("earlier", max_opts=5))
+    origin = Origin.at(tmp_path / "earlier", frozenset({OPTIMISER}))
+    with Trainer(config_of("run", max_opts=3), origin=origin) as training:
+        agent = training.run.parts.agent
+        assert (agent._opt_steps, agent._gradient_steps) == (0, 5)  # type: ignore[attr-defined]
+        assert training.train().opt_steps == 3
 
 
 def test_rows_of_other_columns_are_refused_by_name(earlier: Path, tmp_path: Path) -> None:

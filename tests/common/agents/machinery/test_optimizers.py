@@ -23,6 +23,7 @@ from common.agents.machinery.optimizers import (
     ScheduleConfig,
     adam,
     build_optimizer,
+    limited,
 )
 from common.agents.machinery.update import Update, UpdateConfig
 from common.agents.network_agent import collect_optimizer, load_optimizer
@@ -132,6 +133,52 @@ def test_a_resumed_optimizer_goes_on_as_if_it_had_never_stopped(kind: str, captu
     for batch in columns[4:]:
         assert goes_on(batch) == update(batch)
     assert same(copies(again), copies(net))
+
+
+def gathered(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
+    return {f"o.{name}": value for name, value in collect_optimizer(optimizer).items()}
+
+
+@pytest.mark.parametrize("before", KINDS)
+@pytest.mark.parametrize("after", KINDS)
+def test_what_another_optimizer_has_gathered_is_refused_by_name(before: str, after: str) -> None:
+    net = make_net()
+    old, new = (build_optimizer(net.parameters(), 1e-2, config_of(kind)) for kind in (before, after))
+    load_optimizer(new, gathered(old), "o.")
+    make_update(net, old)(batches(1)[0])
+    if before.startswith("adam") == after.startswith("adam") and ("centred" in before) == ("centred" in after):
+        load_optimizer(new, gathered(old), "o.")
+        assert gathered(new).keys() == gathered(old).keys()
+    else:
+        with pytest.raises(ValueError, match=r"^o: expected .*step.*, found .*, which another agent\.params\.optim"):
+            load_optimizer(new, gathered(old), "o.")
+
+
+@pytest.mark.parametrize("kind", ["adam", "rmsprop"])
+def test_a_resumed_optimizer_counts_on_its_parameters_device(kind: str) -> None:
+    """Elsewhere, an update with a schedule cannot be captured on a GPU."""
+    net, there = make_net(), make_net().to("meta")
+    old, new = (build_optimizer(each.parameters(), 1e-2, config_of(kind)) for each in (net, there))
+    make_update(net, old)(batches(1)[0])
+    load_optimizer(new, gathered(old), "o.")
+    assert {value.device.type for value in gathered(new).values()} == {"meta"}
+
+
+@pytest.mark.parametrize("captured", [False, True])
+@pytest.mark.parametrize("kind", ["adam", "rmsprop"])
+def test_a_limited_parameter_comes_back_from_its_limits(kind: str, captured: bool) -> None:
+    value = limited(torch.zeros(1), -2.0, -1.0)
+    assert value.item() == -1.0
+    optimizer = build_optimizer([value], 0.5, config_of(kind))
+
+    def learn(batch: Any) -> dict[str, torch.Tensor]:
+        descend((value.clamp(-2.0, -1.0) * batch["way"]).sum(), optimizer)
+        return {"value": value.detach().sum()}
+
+    update = Update(learn, {}, captured=captured)
+    found = [update({"way": torch.tensor([way])})["value"].item() for way in (-1.0,) * 3 + (1.0,) * 20]
+    assert found[:3] == [-1.0] * 3
+    assert -1.5 > min(found) >= -2.0
 
 
 @pytest.mark.parametrize(

@@ -484,6 +484,16 @@ def test_actions_follow_from_what_an_array_holds_at_the_call(*, captured: bool) 
         assert act(lanes[:1]).tolist() == [[2 * value]]
 
 
+def test_an_array_in_another_order_has_the_same_actions() -> None:
+    """``contiguous`` does nothing for the first array, so its trace has only the view, which suits no other order."""
+    infer = Inference(lambda obs: cast("torch.Tensor", obs).contiguous().view(-1, 12).sum(1), CPU, captured=True)
+    rows = np.random.default_rng(0).random((2, 3, 4), np.float32)
+    turned = np.ascontiguousarray(rows.transpose(0, 2, 1)).transpose(0, 2, 1)
+    assert not turned.flags.c_contiguous
+    for obs in (rows, turned, rows.copy(), turned.copy("K")):
+        np.testing.assert_allclose(infer(obs), rows.sum((1, 2)), rtol=1e-6)
+
+
 def test_later_actions_do_not_overwrite_earlier_ones() -> None:
     act = Inference(nn.Identity(), CPU, captured=True)
     kept: list[Array] = [act(np.full((2, 1), value, np.float32)) for value in (1, 2, 3)]

@@ -153,3 +153,12 @@ def test_the_leaves_of_a_dict_are_independent_of_each_other() -> None:
     assert [actions[path].dtype for path in "abc"] == [torch.int64, torch.float32, torch.int64]
     drawn = distribution.sample(outputs.expand(4000, 7), generator())
     assert drawn.mean(dim=0).tolist() == pytest.approx([float(a[1]), 0.1, -0.4, float(c[1] + 2 * c[2])], abs=0.06)
+
+
+@pytest.mark.parametrize(("low", "high"), [(-5.0, -1.3), (0.7, 2.0)])
+def test_a_standard_deviation_whose_limits_leave_out_1_is_learnt(low: float, high: float) -> None:
+    made = make_distribution("X", LEVERS, CPU, low, high)
+    assert isinstance(made, Gaussians)
+    made.entropy(torch.zeros(4, 2)).sum().backward()  # type: ignore[no-untyped-call]
+    assert made.lstd.grad is not None
+    assert (made.lstd.grad != 0).all()

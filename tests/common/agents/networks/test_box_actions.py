@@ -16,6 +16,7 @@ from common.agents.networks.box_actions import ActionScale, GreedyActor
 from common.errors import ConfigError
 
 CPU = torch.device("cpu")
+LARGEST = float(np.finfo(np.float32).max)
 ASYMMETRIC = Box(np.array([-2, 0], np.float32), np.array([2, 10], np.float32))
 
 
@@ -60,6 +61,7 @@ def test_actions_have_the_shape_and_dtype_of_their_space(shape: tuple[int, ...],
         (Box(0, 255, (2,), np.uint8), r"^Agent: expected a Box action space of floats, found Box\(0, 255"),
         (Box(-np.inf, 1, (2,)), r"^Agent: expected an action space with finite bounds.* found Box\(-inf, 1"),
         (Box(0, np.inf, (2,)), r"^Agent: expected an action space with finite bounds.* found Box\(0.0, inf"),
+        (Box(-LARGEST, LARGEST, (2,)), r"^Agent: expected an action space with finite bounds.* found Box\(-3"),
         (Box(1, 1, (2,)), r"^Agent: expected .* low below high, found Box\(1"),
     ],
 )

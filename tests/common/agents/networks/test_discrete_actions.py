@@ -9,7 +9,7 @@ import torch
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from torch import nn
 
-from common.agents.networks.discrete_actions import ActionIndex, GreedyQ
+from common.agents.networks.discrete_actions import NOT_ALLOWED, ActionIndex, GreedyQ
 from common.errors import ConfigError
 
 CPU = torch.device("cpu")
@@ -20,6 +20,11 @@ SPACES: list[tuple[Discrete | MultiDiscrete, int]] = [
     (MultiDiscrete([2, 3, 2], start=[1, 0, -5]), 12),
     (MultiDiscrete(np.array([[2, 3], [1, 4]])), 24),
 ]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_output_of_a_forbidden_action_is_exact_so_that_numpy_1_compares_it_right(dtype: torch.dtype) -> None:
+    assert torch.tensor(NOT_ALLOWED, dtype=dtype).item() == NOT_ALLOWED
 
 
 @pytest.mark.parametrize(("space", "size"), SPACES)

@@ -172,6 +172,20 @@ def actions_first(in_shape: Sequence[int], out_dim: int) -> nn.Module:
     return nn.Sequential(Mlp(in_shape, out_dim, ()), nn.Unflatten(1, (out_dim, 1)))
 
 
+class _Beside(nn.Module):
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, obs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        outputs = self.net(obs)
+        return outputs, outputs.mean(dim=1)
+
+
+def value_beside(in_shape: Sequence[int], out_dim: int) -> nn.Module:
+    return _Beside(Mlp(in_shape, out_dim, ()))
+
+
 def no_network(in_shape: Sequence[int], out_dim: int) -> str:
     return f"{in_shape} {out_dim}"
 
@@ -212,11 +226,13 @@ def test_only_networks_that_come_with_the_system_are_not_the_users_own() -> None
     assert is_own_network(own("tower"))
 
 
-def test_a_network_with_other_outputs_is_refused() -> None:
-    with pytest.raises(
-        PluginError, match=r"actions_first must turn observations \[2, \*\[2, 3\]\] into floats \[2, 4\]"
-    ):
-        build_network(own("actions_first"), LEAVES, 4)
+@pytest.mark.parametrize(
+    ("name", "found"), [("actions_first", r"torch\.float32 \[2, 4, 1\]"), ("value_beside", "tuple")]
+)
+def test_a_network_with_other_outputs_is_refused(name: str, found: str) -> None:
+    message = rf"{name} must turn observations \[2, \*\[2, 3\]\] into floats \[2, 4\], found {found}$"
+    with pytest.raises(PluginError, match=message):
+        build_network(own(name), LEAVES, 4)
 
 
 def test_something_that_is_no_network_is_refused() -> None:

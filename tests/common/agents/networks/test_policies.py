@@ -60,6 +60,15 @@ def test_the_standard_deviation_is_kept_within_its_limits(asked: float, held: fl
     assert drawn.std().item() == pytest.approx(math.exp(held), rel=0.03)
 
 
+@pytest.mark.parametrize("limits", [{"max_lstd": -1.3}, {"min_lstd": 0.7}])
+def test_a_standard_deviation_whose_limits_leave_out_1_is_learnt(limits: dict[str, float]) -> None:
+    policy = GaussianPolicy(Mlp((3,), 2, ()), 2, GaussianConfig(**limits))
+    obs = torch.zeros(4, 3)
+    (-policy.log_prob(obs, policy.greedy(obs).detach()).sum()).backward()  # type: ignore[no-untyped-call]
+    assert policy.lstd.grad is not None
+    assert (policy.lstd.grad != 0).all()
+
+
 @torch.no_grad()
 def test_drawn_actions_are_clipped_and_the_greedy_one_is_tanh_of_the_mean() -> None:
     policy = gaussian(0.5, -0.5)
