@@ -98,6 +98,7 @@ SLOW_PLACES = (
     "test_conformance.py",
     "test_dependencies.py",
     "test_fork_server.py",
+    "test_packaging.py",
 )
 """Folders and files of tests that start processes, or train for seconds; the longest come first."""
 SLOW_FIXTURES = {"start", "host", "make_config", "write_config"}

@@ -19,6 +19,7 @@ import errno
 import fcntl
 import gc
 import importlib
+import io
 import json
 import os
 import runpy
@@ -39,8 +40,10 @@ from typing import IO, Any, Final
 LIBRARIES: Final = (
     "google.protobuf.message_factory",
     "gymnasium",
+    "gymnasium.envs.classic_control",
     "matplotlib.backends.backend_agg",
     "matplotlib.figure",
+    "numpy.testing",
     "prometheus_client",
     "pydantic.fields",
     "pydantic.main",
@@ -177,8 +180,13 @@ class ForkServer:
     ) -> Forked:
         """Run a module; all that it writes goes to ``log``."""
         with log.open("wb") as output:
-            written = output.fileno()
-            return self._ask(module, arguments, {1: written, 2: written}, cwd=cwd, environment=environment)
+            return self.start_into(output.fileno(), module, arguments, cwd=cwd, environment=environment)
+
+    def start_into(
+        self, output: int, module: str, arguments: Sequence[str], *, cwd: Path, environment: Mapping[str, str]
+    ) -> Forked:
+        """Run a module; all that it writes goes to the open descriptor ``output``."""
+        return self._ask(module, arguments, {1: output, 2: output}, cwd=cwd, environment=environment)
 
     def start_piped(
         self,
@@ -357,6 +365,13 @@ class QuickEnd:
             os._exit(self._code)
 
 
+def _draw_once() -> None:
+    """Draw a picture, so that matplotlib has found its fonts and its writer of files for all that are forked."""
+    figure = importlib.import_module("matplotlib.figure").Figure(figsize=(1, 1))
+    figure.text(0, 0, "x")
+    figure.savefig(io.BytesIO())
+
+
 def main() -> None:
     quick_end = QuickEnd()
     listener, lifeline = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
@@ -369,6 +384,7 @@ def main() -> None:
     sys.path.insert(0, ROOT)
     for module in (*LIBRARIES, *OURS):
         importlib.import_module(module)
+    _draw_once()
     sys.path.remove(ROOT)
     gc.freeze()  # New processes need not look for garbage among the objects of the modules, nor copy their pages.
     request = _serve(listener, lifeline)

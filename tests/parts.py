@@ -73,6 +73,18 @@ class PacedEnv(CountingEnv):
         return super().step(action)
 
 
+class Paced(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Takes two milliseconds more for each step of an environment, as ``PacedEnv`` does for its own."""
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        time.sleep(0.002)
+        return super().step(action)
+
+
+PACED: dict[str, Any] = {"wrappers": [{"target": "tests.parts:Paced"}]}
+"""The settings of a section ``env`` whose steps leave the cores to others."""
+
+
 class SignalTakingEnv(PacedEnv):
     """Ignores a signal from each reset on; the signal comes once, in the middle of the fifth episode."""
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
+
+import numpy as np
 
 from common.data import Array, Items
 from learner.replay.memory import ReplayMemory
@@ -35,3 +38,15 @@ def assert_stored(run_dir: Path, steps_by_tag: dict[int, int]) -> None:
     assert_complete(rows, steps_by_tag)
     assert_linked(rows, stored_links(run_dir))
     assert memory.steps == memory.steps_began + sum(steps_by_tag.values())
+
+
+def assert_lanes(rows: Items, links: Array) -> None:
+    """Each environment's rows are those of its first steps: once, in order, in one lane, and linked to each other."""
+    tags = rows["obs"][:, 0].astype(int)
+    assert_complete(rows, dict(Counter(tags[~rows["final"]].tolist())))
+    for tag in set(tags.tolist()):
+        mine = np.flatnonzero(tags == tag)
+        assert len(set(rows["lane"][mine].tolist())) == 1
+        np.testing.assert_array_equal(links[mine][1:], np.diff(mine), err_msg=f"environment {tag}")
+        before = mine[0] - links[mine[0]]
+        assert before == mine[0] or rows["final"][before], "an episode that broke off goes on as another one"

@@ -49,7 +49,8 @@ def robot(tmp_path: Path, *, params: dict[str, Any] | None = None, **settings: A
 def test_a_robot_halts_when_its_learner_is_killed(
     write_config: Callable[..., Path], start: Start, tmp_path: Path
 ) -> None:
-    server = start("learner-server", "--config", str(write_config(env=robot(tmp_path), trainer={"max_opts": 10**9})))
+    endless = {"trainer": {"max_opts": 10**9}, "replay": {"samples_per_insert": 1.6}}
+    server = start("learner-server", "--config", str(write_config(env=robot(tmp_path), **endless)))
     address = endpoints(tmp_path / "run")["learner"]
     actor = start("actor-worker", "--learner", address, "--patience", "5")
     wait_for(lambda: told(tmp_path / "log").count("step") > 50, "it acts")

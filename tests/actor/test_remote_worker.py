@@ -20,6 +20,7 @@ import pytest
 import yaml
 
 from actor.client.acting_session import ActingSession
+from actor.commands import actor_worker
 from actor.remote_config import RemoteConfig
 from actor.remote_worker import RemoteWorker
 from common.agents.dqn import DQN
@@ -35,14 +36,21 @@ from tests.actor.acting import assert_same
 from tests.cable import Cable
 from tests.conftest import PATIENCE, Command, MakeConfig, counting_config, free_port, kill, merged, wait_for
 from tests.crossborder.serving.services import Service
-from tests.crossborder.serving.test_acting_for_clients import AGENT, assert_lanes, serve
+from tests.crossborder.serving.test_acting_for_clients import AGENT, serve
 from tests.e2e.test_counting import train_in_thread
-from tests.parts import CountingEnv, FailingEnv
+from tests.parts import PACED, CountingEnv, FailingEnv
 from tests.robots import told
-from tests.stored import assert_stored, open_replay, stored_links, stored_rows
+from tests.stored import assert_lanes, assert_stored, open_replay, stored_links, stored_rows
 
 Start = Callable[..., Command]
 COUNTING: dict[str, Any] = {"target": "tests.parts:CountingEnv", "rebuilds_per_minute": 0}
+CALM_RUN: dict[str, Any] = {
+    "agent": AGENT,
+    "trainer": {"max_opts": 10**9},
+    "replay": {"samples_per_insert": 1.6},
+    "push": {"n_buffer": 16, "flush_seconds": 0.05},
+}
+"""A run without an end whose trainer waits for the rows of workers."""
 CARTPOLE = {"target": "gymnasium", "params": {"id": "CartPole-v1"}}
 PENDULUM = {"target": "gymnasium:make", "params": {"id": "Pendulum-v1", "max_episode_steps": 13}}
 
@@ -163,13 +171,14 @@ def test_rows_are_whole_and_stored_once_whoever_is_killed(
     make_config: MakeConfig, start: Start, tmp_path: Path
 ) -> None:
     rng, port = random.Random(1), free_port()
-    config = make_config(agent=AGENT, trainer={"max_opts": 10**9}, push={"n_buffer": 16, "flush_seconds": 0.05})
-    file = write(tmp_path, env={**COUNTING, "target": "tests.actor.test_remote_worker:OwnTagEnv"}, envs_per_actor=3)
+    config = make_config(**CALM_RUN)
+    own_tag = {**COUNTING, **PACED, "target": "tests.actor.test_remote_worker:OwnTagEnv"}
+    file = write(tmp_path, env=own_tag, envs_per_actor=3)
     with train_in_thread(config, local_actors=0) as (server, _):
         service = serve(start, server.ingest.address, port)
         with Cable(f"127.0.0.1:{port}") as cable:
             workers = [work(start, cable.address, file) for _ in range(2)]
-            for turn in range(9):
+            for turn in range(5):
                 aim = server.buffer.inserted + rng.randint(50, 400)
                 wait_for(lambda aim=aim: server.buffer.inserted > aim, "rows come")  # type: ignore[misc]
                 for worker in workers:
@@ -199,16 +208,18 @@ def test_rows_are_whole_and_stored_once_whoever_is_killed(
 def test_episodes_go_on_when_the_connection_breaks_and_every_step_is_stored(
     make_config: MakeConfig, start: Start, tmp_path: Path
 ) -> None:
-    config = make_config(agent=AGENT, trainer={"max_opts": 10**9}, push={"n_buffer": 16, "flush_seconds": 0.05})
+    config = make_config(**CALM_RUN)
     with train_in_thread(config, local_actors=0) as (server, _):
         service = start("policy-server", "--learner", server.ingest.address, "--listen", "127.0.0.1:0")
         with Cable(listens(service)) as cable:
-            worker = work(start, cable.address, write(tmp_path, env=COUNTING, envs_per_actor=2))
+            worker = work(start, cable.address, write(tmp_path, env={**COUNTING, **PACED}, envs_per_actor=2))
             for pulls in range(1, 6):
                 aim = server.buffer.inserted + 100
                 wait_for(lambda aim=aim: server.buffer.inserted > aim, "rows come")  # type: ignore[misc]
                 cable.pull()
-                wait_for(lambda pulls=pulls: worker.output().count("connected to") == pulls, "it is back")  # type: ignore[misc]
+                wait_for(lambda pulls=pulls: cable.connections > pulls, "it is back")  # type: ignore[misc]
+            last = server.buffer.inserted
+            wait_for(lambda: server.buffer.inserted > last + 100, "rows come after all that")
             steps = end(worker)
         wait_for(lambda: server.buffer.inserted == steps, "all steps are stored")
     assert "has ended" not in worker.output(), "the session was not lost"
@@ -218,8 +229,9 @@ def test_episodes_go_on_when_the_connection_breaks_and_every_step_is_stored(
 def test_an_environment_that_raises_loses_its_episode_and_is_rebuilt(
     make_config: MakeConfig, start: Start, tmp_path: Path
 ) -> None:
-    config = make_config(agent=AGENT, trainer={"max_opts": 10**9}, push={"n_buffer": 16, "flush_seconds": 0.05})
+    config = make_config(**CALM_RUN)
     env = {
+        **PACED,
         "target": "tests.actor.test_remote_worker:RaisingEnv",
         "params": {"marker": str(tmp_path / "raised"), "at": 40},
         "rebuilds_per_minute": 1,
@@ -420,42 +432,43 @@ def test_a_service_that_comes_back_with_other_actions_is_refused_by_name(tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("values", "words", "expected"),
+    ("values", "expected"),
     [
-        ({"env": CARTPOLE}, [], (8, "observation: the acting service expects <f4 [3], env gymnasium:make")),
-        ({"env": FOUR_ACTIONS}, [], (8, "<i8 [] from 0 to 2, env tests.actor")),
-        ({"env": {**COUNTING, "info": {"x": "bool"}}}, [], (2, "env.info: expected none beside --policy, found x")),
-        (
-            {"env": COUNTING, "envs_per_actor": 9},
-            [],
-            (2, "lanes: expected at most 8, max_lanes of"),
-        ),
-        (
-            {"env": {**COUNTING, "wrappers": [{**LIMIT, "actors": [1]}]}},
-            [],
-            (2, "wrappers.0.actors: expected none"),
-        ),
-        (
-            {"env": COUNTING, "overrides": {1: {"env": {"a": 2}}}},
-            [],
-            (2, "overrides: expected none of env beside"),
-        ),
-        ({"env": {"target": "tests.parts:NanEnv"}}, [], (9, "reward: expected numbers of at most 1e+12, found nan")),
-        ({"env": COUNTING}, ["--learner", "127.0.0.1:1"], (2, "expected one of --learner and --policy")),
-        ({"env": COUNTING}, ["--policy", "=127.0.0.1:1"], (2, "policy: expected a name before the =")),
-        ({"env": COUNTING}, ["--id", "3", "--record", "/proc/x"], (2, "beside it, found --id, --record")),
-        ({"env": COUNTING}, ["--set", "env.rate=3"], (2, "env.rate: unknown key")),
-        ({"agent": COUNTING}, [], (2, "env: ")),
-        ({"env": {"target": "tests.parts:NoSuchEnv"}}, [], (3, "NoSuchEnv")),
+        ({"env": CARTPOLE}, (8, "observation: the acting service expects <f4 [3], env gymnasium:make")),
+        ({"env": FOUR_ACTIONS}, (8, "<i8 [] from 0 to 2, env tests.actor")),
+        ({"env": COUNTING, "envs_per_actor": 9}, (2, "lanes: expected at most 8, max_lanes of")),
+        ({"env": {"target": "tests.parts:NanEnv"}}, (9, "reward: expected numbers of at most 1e+12, found nan")),
+        ({"env": {"target": "tests.parts:NoSuchEnv"}}, (3, "NoSuchEnv")),
+        ({"agent": COUNTING}, (2, "env: ")),
     ],
 )
 def test_what_cannot_work_is_said_at_once(
-    tmp_path: Path, start: Start, values: dict[str, Any], words: list[str], expected: tuple[int, str]
+    tmp_path: Path, start: Start, values: dict[str, Any], expected: tuple[int, str]
 ) -> None:
     with Service(CountingPlayer(), max_lanes=8) as service:
-        worker = work(start, service.places.address, write(tmp_path, **values), *words)
+        worker = work(start, service.places.address, write(tmp_path, **values))
         assert worker.wait() == expected[0], worker.output()
     assert expected[1] in worker.output()
+
+
+@pytest.mark.parametrize(
+    ("values", "words", "expected"),
+    [
+        ({"env": {**COUNTING, "info": {"x": "bool"}}}, [], "env.info: expected none beside --policy, found x"),
+        ({"env": {**COUNTING, "wrappers": [{**LIMIT, "actors": [1]}]}}, [], "wrappers.0.actors: expected none"),
+        ({"env": COUNTING, "overrides": {1: {"env": {"a": 2}}}}, [], "overrides: expected none of env beside"),
+        ({"env": COUNTING}, ["--learner", "127.0.0.1:1"], "expected one of --learner and --policy"),
+        ({"env": COUNTING}, ["--policy", "=127.0.0.1:1"], "policy: expected a name before the ="),
+        ({"env": COUNTING}, ["--id", "3", "--record", "/proc/x"], "beside it, found --id, --record"),
+        ({"env": COUNTING}, ["--set", "env.rate=3"], "env.rate: unknown key"),
+    ],
+)
+def test_what_no_service_could_serve_is_said_before_one_is_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], values: dict[str, Any], words: list[str], expected: str
+) -> None:
+    nobody = f"127.0.0.1:{free_port()}"
+    assert actor_worker.main(["--policy", nobody, "--config", write(tmp_path, **values), *words]) == 2
+    assert expected in capsys.readouterr().err
 
 
 class FourActions(CountingEnv):

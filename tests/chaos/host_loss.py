@@ -38,17 +38,18 @@ class MirroredFleet(Fleet):
 
     Args:
         directory: all files are below it.
+        n_actors: at one time.
         mirror_seconds, acknowledge: settings of the mirror.
     """
 
-    def __init__(self, directory: Path, *, mirror_seconds: float, acknowledge: str) -> None:
+    def __init__(self, directory: Path, n_actors: int, *, mirror_seconds: float, acknowledge: str) -> None:
         self._root, self.url, self._hosts_so_far = directory, f"file://{directory}/mirror", 0
         self._joined: Standing | None = None
         storage = {"mirror": self.url, "mirror_seconds": mirror_seconds, "acknowledge": acknowledge}
         replay = {"capacity": CAPACITY}
         trainer = {**ENDLESS, "checkpoint_seconds": 1.0}
         push = {"spool_bytes": 200_000, "window": 64}
-        super().__init__(directory, N_ACTORS, storage=storage, replay=replay, trainer=trainer, push=push)
+        super().__init__(directory, n_actors, storage=storage, replay=replay, trainer=trainer, push=push)
 
     def vanish(self) -> tuple[int, float]:
         """Kill the host, and remove its directory.
@@ -108,7 +109,9 @@ class MirroredFleet(Fleet):
         return self._start_learner("--resume", self.url, "--run-dir", str(run_dir), *options)
 
 
-def lose_hosts(losses: int, seed: int, shortest: float, longest: float, mirror_seconds: float) -> dict[str, Any]:
+def lose_hosts(
+    losses: int, seed: int, shortest: float, longest: float, mirror_seconds: float, *, n_actors: int = N_ACTORS
+) -> dict[str, Any]:
     """Lose the learner's host so often, in a run whose acknowledgements wait for the disk, and in one for the mirror.
 
     Each loss comes after a random time in seconds. Returns the figures of each run.
@@ -118,17 +121,25 @@ def lose_hosts(losses: int, seed: int, shortest: float, longest: float, mirror_s
             write, or ``acknowledge`` is ``mirrored`` and an acknowledged row is lost.
     """
     return {
-        acknowledge: _lose_hosts(random.Random(seed), losses, (shortest, longest), mirror_seconds, acknowledge)
+        acknowledge: _lose_hosts(
+            random.Random(seed), losses, (shortest, longest), mirror_seconds, acknowledge, n_actors=n_actors
+        )
         for acknowledge in ("disk", "mirrored")
     }
 
 
 def _lose_hosts(
-    rng: random.Random, losses: int, between: tuple[float, float], mirror_seconds: float, acknowledge: str
+    rng: random.Random,
+    losses: int,
+    between: tuple[float, float],
+    mirror_seconds: float,
+    acknowledge: str,
+    *,
+    n_actors: int,
 ) -> dict[str, Any]:
     taken = []
     with scratch() as directory:
-        with MirroredFleet(directory, mirror_seconds=mirror_seconds, acknowledge=acknowledge) as fleet:
+        with MirroredFleet(directory, n_actors, mirror_seconds=mirror_seconds, acknowledge=acknowledge) as fleet:
             fleet.ready()
             wait_for(lambda: Mirror(fleet.url).find_newest() is not None, "a first state")
             for number in range(1, losses + 1):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 import statistics
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -22,6 +22,7 @@ from tests.chaos.fleet import BACK_SECONDS, Fleet
 from tests.chaos.report import scratch, tell
 from tests.clients.line import Line
 from tests.conftest import Command, free_port, wait_for
+from tests.parts import assert_complete
 
 SPACING: Final = 20_000
 """Between the first tags of clients."""
@@ -96,11 +97,18 @@ class ServedFleet(Fleet):
             self.kill("host" if victim == "learner" else "ingest")
 
     def end_all(self) -> tuple[Audit, int]:
-        """End all in order; what became of the rows, and how many of them are in another lane than they should be."""
+        """End all in order; what became of the rows, and how many of them are in another lane than they should be.
+
+        Raises:
+            AssertionError: the rows of an environment are not exactly those of its first steps.
+        """
         self.stop()
         assert self._service.wait(BACK_SECONDS) == 0, "the service hears of the end of its learner"
         rows, previous = self.stored()
-        return audit(rows, {}, within_sessions(rows, previous)), misplaced(rows)
+        found = audit(rows, {}, within_sessions(rows, previous))
+        assert found.is_clean, found
+        assert_complete(rows, Counter(rows["obs"][~rows["final"], 0].astype(int).tolist()))
+        return found, misplaced(rows)
 
 
 def within_sessions(rows: Items, previous: Array) -> Array:
@@ -146,7 +154,6 @@ def serve_through(kills: int, cuts: int, seed: int) -> dict[str, Any]:
             seconds[fault].append(time.monotonic() - began)
             tell(f"{n_faults - len(faults)} of {n_faults}, seed {seed}: {kind} {what}, {seconds[fault][-1]:.1f} s")
         found, in_wrong_lane = fleet.end_all()
-    assert found.is_clean, found
     assert not in_wrong_lane
     took = {
         f"{kind} {what}": {"times": len(each), "median": statistics.median(each), "worst": max(each)}

@@ -72,35 +72,30 @@ def test_a_learner_to_which_nobody_comes_on_a_disk_that_fills_and_that_is_killed
             assert reach(alerts, "LearnerDown")["LearnerDown"]["severity"] == "critical"
 
 
-def test_an_actor_that_acts_with_an_old_model_and_is_lost(make_config: MakeConfig, tmp_path: Path) -> None:
+def test_an_actor_that_rebuilds_its_environment_acts_with_an_old_model_and_is_lost(
+    make_config: MakeConfig, tmp_path: Path
+) -> None:
     with LearnerServer(make_config(server={"grace_seconds": 0.5, "lost_seconds": 6.0})) as server:
         client, acting = Client(server), pb.ModelVersion(incarnation=1, opt_steps=0)
         with on_call(tmp_path, endpoints(tmp_path / "run"), SOONER) as (asked, alerts):
             old = time.monotonic() + 3.0
             wait_for(lambda: time.monotonic() > old, "the model is old")
-            client.join()
+            wait_for(lambda: asked.values("crossborder_env_rebuilds_total") == [0], "the counter is seen")
+            client.join()  # It must not be silent as long as Prometheus needs to come up.
             for _ in client.stub.GetModel(pb.GetModelRequest(), timeout=SECONDS):
                 pass
             talk = Talk(client.stub)
+            rebuilt = pb.Report(env_rebuilds=1)
 
             def is_seen(batches: int) -> bool:
-                talk.say(client.batch(0, rows=0, payload=b""))  # It is not silent.
+                talk.say(client.batch(0, rows=0, payload=b"", report=rebuilt))  # It is not silent.
                 return asked.values("crossborder_batches_total") == [batches]
 
             for seq in range(1, 4):
-                talk.say(client.batch(seq, behaviour=acting))
+                talk.say(client.batch(seq, behaviour=acting, report=rebuilt))
                 wait_for(partial(is_seen, seq), "it is seen")
             client.channel.close()
-            assert reach(alerts, "PolicyLagHigh", "ActorLost")
-
-
-def test_an_actor_that_reports_a_rebuilt_environment(host: LearnerServer, tmp_path: Path) -> None:
-    client = Client(host)
-    with on_call(tmp_path, endpoints(tmp_path / "run"), SOONER) as (asked, alerts):
-        wait_for(lambda: asked.values("crossborder_env_rebuilds_total") == [0], "the counter is seen")
-        client.join()  # It must not be silent as long as Prometheus needs to come up.
-        Talk(client.stub).say(client.batch(0, rows=0, payload=b"", report=pb.Report(env_rebuilds=1)))
-        assert reach(alerts, "EnvironmentsFail")
+            assert reach(alerts, "EnvironmentsFail", "PolicyLagHigh", "ActorLost")
 
 
 def test_a_call_without_a_valid_token(tmp_path: Path) -> None:
@@ -113,28 +108,26 @@ def test_a_call_without_a_valid_token(tmp_path: Path) -> None:
         assert reach(alerts, "CallsUnauthenticated")
 
 
-def test_a_run_whose_checkpoints_cannot_be_written(start: Start, write_config: WriteConfig, tmp_path: Path) -> None:
-    checkpoints = tmp_path / "run" / "checkpoints"
-    config = write_config(**merged(CALM, {"trainer": {"checkpoint_seconds": 0.2}}))
-    start("learner-server", "--config", str(config), "--local-actors", "1")
-    wait_for((tmp_path / "run" / "endpoints.json").exists, "the learner is up")
-    with on_call(tmp_path, endpoints(tmp_path / "run"), SOONER) as (asked, alerts):
-        wait_for(lambda: asked.values("crossborder_checkpoint_failures_total") == [0], "the counter is seen")
-        checkpoints.rename(tmp_path / "elsewhere")
-        checkpoints.touch()
-        assert reach(alerts, "CheckpointsFail")
-
-
-def test_a_mirror_that_cannot_be_reached(start: Start, write_config: WriteConfig, tmp_path: Path) -> None:
-    mirror = tmp_path / "mirror"
-    config = write_config(**merged(CALM, {"storage": {"mirror": f"file://{mirror}", "mirror_seconds": 0.5}}))
-    start("learner-server", "--config", str(config), "--local-actors", "1")
+def test_a_run_whose_mirror_cannot_be_reached_and_whose_checkpoints_cannot_be_written(
+    start: Start, write_config: WriteConfig, tmp_path: Path
+) -> None:
+    mirror, checkpoints = tmp_path / "mirror", tmp_path / "run" / "checkpoints"
+    changes = {
+        "storage": {"mirror": f"file://{mirror}", "mirror_seconds": 0.5},
+        "trainer": {"checkpoint_seconds": 0.2},
+    }
+    start("learner-server", "--config", str(write_config(**merged(CALM, changes))), "--local-actors", "1")
     wait_for((tmp_path / "run" / "endpoints.json").exists, "the learner is up")
     with on_call(tmp_path, endpoints(tmp_path / "run"), {**SOONER, "> 60": "> 5"}) as (asked, alerts):
-        wait_for(lambda: asked.values("crossborder_mirror_failures_total") == [0], "the counter is seen")
-        mirror.rename(tmp_path / "elsewhere")
+        for what in ("mirror", "checkpoint"):
+            counter = f"crossborder_{what}_failures_total"
+            wait_for(lambda counter=counter: asked.values(counter) == [0], "it is seen")  # type: ignore[misc]
+        mirror.rename(tmp_path / "mirrored")
         mirror.touch()
         assert reach(alerts, "MirrorBehind")
+        checkpoints.rename(tmp_path / "kept")
+        checkpoints.touch()
+        assert reach(alerts, "CheckpointsFail")
 
 
 def test_a_run_that_diverges_and_is_started_again(start: Start, write_config: WriteConfig, tmp_path: Path) -> None:

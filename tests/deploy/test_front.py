@@ -18,6 +18,7 @@ from actor.client.assembly import assemble
 from common.wire.channel import get_model, open_channel, watch_credentials
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.rpc import WINDOW_BYTES
+from crossborder.certificates.authority import make_files
 from crossborder.inspecting.crossborder_health import check_health
 from tests.conftest import PATIENCE, ROOT, Command, endpoints, most_memory
 from tests.e2e.test_by_hand import steps_by_actor
@@ -116,11 +117,10 @@ def test_a_real_actor_trains_a_run_to_its_end(
     start: Callable[..., Command], write_config: Callable[..., Path], tmp_path: Path
 ) -> None:
     certs, run_dir = tmp_path / "certs", tmp_path / "run"
-    made = start("crossborder-certs", "--out", str(certs), "--host", "gpu-host")
-    assert made.wait() == 0, made.output()
+    make_files(certs, ["gpu-host"], 1, renew=False)
     server = start(
         "learner-server",
-        *("--config", str(write_config(trainer={"max_opts": 2000}))),
+        *("--config", str(write_config(trainer={"max_opts": 200}))),
         *("--certificate", f"{certs}/server.pem", "--key", f"{certs}/server.key"),
         *("--token-file", f"{certs}/actor.token"),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import time
 from collections.abc import Callable
@@ -12,6 +13,7 @@ import pytest
 
 from learner.shared.actor_table import ActorState
 from tests.conftest import Command, MakeConfig, kill, wait_for
+from tests.e2e.test_by_hand import CALM
 from tests.e2e.test_counting import train_in_thread
 from tests.learner.scrapes import scrape_ingest
 
@@ -22,6 +24,9 @@ SERVER = {"lost_seconds": LOST, "grace_seconds": 30.0}
 TRAINER = {"max_opts": 10**9}
 REPLAY = {"samples_per_insert": 1.6}
 """The trainer waits for the steps of actors, and leaves the cores to them."""
+
+
+MACHINES = ("--log-format", "json")
 
 
 def slow(busy: Path) -> dict[str, object]:
@@ -67,39 +72,37 @@ def test_a_learner_that_stops_does_not_wait_for_an_actor_that_builds(
     assert actor.wait() == 0, actor.output()
 
 
-@pytest.mark.parametrize("n_actors", [1, 2])
-def test_every_line_of_an_actors_log_for_machines_is_an_object_with_its_run_and_its_id(
-    make_config: MakeConfig, start: Start, n_actors: int
+def test_every_line_of_an_actors_log_says_of_which_run_and_which_actor_it_is(
+    make_config: MakeConfig, start: Start
 ) -> None:
-    words = ("--num-actors", str(n_actors), "--log-format", "json")
-    with train_in_thread(make_config(trainer=TRAINER, replay=REPLAY), local_actors=0) as (server, _):
-        actor = start("actor-worker", "--learner", server.ingest.address, *words)
-        table = server.actor_table
-        wait_for(lambda: (table["env_steps"] > 0).sum() == n_actors, "the actors act")
-        run_id = server.run.dir.identity.run_id
+    with train_in_thread(make_config(**CALM), local_actors=0) as (server, _):
+        table, address, run_id = server.actor_table, server.ingest.address, server.run.dir.identity.run_id
+        commands = []
+        for n_actors, words in ((1, MACHINES), (3, ("--num-actors", "2", *MACHINES)), (4, ())):
+            commands.append(start("actor-worker", "--learner", address, *words))
+            wait_for(lambda n=n_actors: (table["env_steps"] > 0).sum() == n, "the actors act")  # type: ignore[misc]
+        one, two, plain = commands
         kill(server.ingest.pid)
-        wait_for(lambda: (table["reconnects"] > 0).sum() == n_actors, "the actors are back")
-        actor.signal(signal.SIGTERM)
-        assert actor.wait() == 128 + signal.SIGTERM
+        wait_for(lambda: (table["reconnects"] > 0).sum() == 4, "the actors are back")
+        for actor in (one, two):
+            actor.signal(signal.SIGTERM)
+            assert actor.wait() == 128 + signal.SIGTERM
+    assert plain.wait() == 0, plain.output()
+    assert_for_machines(one, run_id, address, [0])
+    assert_for_machines(two, run_id, address, [1, 2])
+    lines, of_actor_3 = plain.output().splitlines(), rf"(INFO|WARNING) +\[run {run_id} actor 3\] actor\."
+    assert len(lines) > 1
+    assert all(re.search(of_actor_3, line) for line in lines), plain.output()
+
+
+def assert_for_machines(actor: Command, run_id: str, address: str, actor_ids: list[int]) -> None:
+    """Every line is an object, with its run and its id."""
     lines = [line for line in actor.output().splitlines() if not line.startswith("actor ")]  # Those are on stdout.
     entries = [json.loads(line) for line in lines]
-    for actor_id in range(n_actors):
+    for actor_id in actor_ids:
         own = [entry["message"] for entry in entries if entry.get("actor_id") == actor_id]
-        assert own[0] == f"joined run {run_id} as actor {actor_id} of {server.ingest.address}"
+        assert own[0] == f"joined run {run_id} as actor {actor_id} of {address}"
         assert any(said.startswith("connection to the learner lost") for said in own)
         assert any(said.startswith(f"joined run {run_id} again as actor {actor_id} after ") for said in own)
     of_actors = [entry for entry in entries if "pusher" in entry["logger"] or "fetcher" in entry["logger"]]
     assert {entry["run_id"] for entry in of_actors} == {run_id}
-
-
-def test_every_line_of_an_actors_log_for_people_begins_with_its_run_and_its_id(
-    make_config: MakeConfig, start: Start
-) -> None:
-    with train_in_thread(make_config(trainer=TRAINER, replay=REPLAY), local_actors=0) as (server, _):
-        actor = start("actor-worker", "--learner", server.ingest.address)
-        wait_for(lambda: server.actor_table["env_steps"][0] > 0, "the actor acts")
-        run_id = server.run.dir.identity.run_id
-    assert actor.wait() == 0, actor.output()
-    lines = actor.output().splitlines()
-    assert len(lines) > 1
-    assert all(f"INFO    [run {run_id} actor 0] actor." in line for line in lines), actor.output()

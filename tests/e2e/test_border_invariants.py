@@ -7,6 +7,7 @@ test_evaluator.py, 12 in ingest/test_joining.py, 14 in test_stat.py.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from learner.loop.server import AsyncResult
 from learner.shared.control import ControlBlock
 from tests.conftest import counting_config, wait_for
 from tests.e2e.test_counting import CAPACITY, steps_of, train_in_thread
-from tests.parts import check_rows, expected_rows
+from tests.parts import PACED, CountingEnv, check_rows, expected_rows
 from tests.stored import assert_stored, stored_rows
 
 SEED, N_BUFFER = 100, 7
@@ -27,6 +28,16 @@ class Run:
     rows: Items
     control: ControlBlock
     table: Array
+    record: dict[str, float]
+    """What was recorded of training, and of its episodes."""
+
+
+class SucceedingEnv(CountingEnv):
+    """Its episodes succeed where they terminate, and say so."""
+
+    def step(self, action: int) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+        obs, reward, terminated, truncated, _ = super().step(action)
+        return obs, reward, terminated, truncated, {"is_success": terminated}
 
 
 @pytest.fixture(scope="module")
@@ -34,8 +45,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     config = counting_config(
         tmp_path_factory.mktemp("invariants") / "run",
         seed=SEED,
+        env={**PACED, "target": "tests.e2e.test_border_invariants:SucceedingEnv"},
         push={"n_buffer": N_BUFFER, "flush_seconds": 600.0},
-        trainer={"max_opts": 1_000_000, "eval_interval": 20},
+        trainer={"max_opts": 1_000_000, "eval_interval": 20, "record_interval": 5},
         replay={"capacity": CAPACITY, "samples_per_insert": 3.2},
         evaluator={"episodes": 2},
     )
@@ -47,8 +59,15 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
         wait_for(lambda: (table["behaviour_opt_steps"] > 0).sum() == 3, "every actor has a model that has learnt")
         wait_for(lambda: len({*versions[: memory.committed].tolist()}) > 3, "rows of a fourth version")
         wait_for(lambda: server.learner.best_score > 0, "a score")
+        record = dict[str, float]()
+
+        def has_recorded() -> bool:
+            record.update(server.learner.last_record)
+            return {"train_return", "train_length", "train_success"} <= record.keys()
+
+        wait_for(has_recorded, "records have what the episodes came to")
         server.learner.request_stop()
-    return Run(results[0], stored_rows(results[0].run_dir), server.control, server.actor_table)
+    return Run(results[0], stored_rows(results[0].run_dir), server.control, server.actor_table, record)
 
 
 def test_invariant_4_no_actor_steps_before_it_has_a_model(run: Run) -> None:
@@ -91,3 +110,8 @@ def test_invariant_13_the_final_row_has_the_terminal_observation_and_no_episode_
     assert run.rows["terminated"].sum() > 100
     assert run.rows["truncated"].sum() > 100
     assert not (run.rows["terminated"] & run.rows["truncated"]).any()
+
+
+def test_what_actors_get_in_training_is_recorded(run: Run) -> None:
+    assert run.record["train_length"] == pytest.approx(7, abs=1)
+    assert run.record["train_return"] > 0

@@ -52,7 +52,7 @@ def test_workers_come_and_go_and_ctrl_c_of_the_server_ends_all(
     start: Start, write_config: WriteConfig, tmp_path: Path
 ) -> None:
     run_dir, address = tmp_path / "run", f"127.0.0.1:{free_port()}"
-    config = write_config(**CALM)
+    config = write_config(**CALM, push={"n_buffer": 1000})
     early = start("actor-worker", "--learner", address)
     wait_for(lambda: "waiting for the learner" in early.output(), "the early worker waits")
     server = start("learner-server", "--config", str(config), "--listen", address)
@@ -63,46 +63,35 @@ def test_workers_come_and_go_and_ctrl_c_of_the_server_ends_all(
 
     kill(late.process.pid)
     grows(run_dir, {early.process.pid, last.process.pid})
+    last.signal(signal.SIGTERM)
+    assert last.wait() == 143
     port = endpoints(run_dir)["trainer_metrics_port"]
-    wait_for(lambda: scrape(port)["opt_steps_total"] > 0, "the learner learns from their rows")
+    wait_for(lambda: scrape(port)["opt_steps_total"] > 0, "the learner learns from its rows")
 
     children = descendants_of(server.process.pid)
     assert children, "ingest at least"
     server.signal(signal.SIGINT)
     assert server.wait() == 130
     assert early.wait() == 0
-    assert last.wait() == 0
     assert not any(map(is_alive, children))
+    table = map_actor_table(run_dir / "shared", create=False)
+    (row,) = (row for row in table if row["pid"] == last.process.pid)
+    assert row["items"] == row["env_steps"] > 0, "the last worker has handed over what it had, less than a batch"
     assert "it was asked to stop" in server.output()
     for command in (server, early, last):
         assert "Traceback" not in command.output()
 
 
-def test_a_worker_that_is_told_to_end_hands_over_what_it_has(
+def test_a_worker_whose_environment_takes_a_signal_at_each_reset_gets_the_signal(
     start: Start, write_config: WriteConfig, tmp_path: Path
 ) -> None:
-    run_dir = tmp_path / "run"
-    server = start("learner-server", "--config", str(write_config(**CALM, push={"n_buffer": 1000})))
-    worker = start("actor-worker", "--learner", endpoints(run_dir)["learner"])
-    wait_for(lambda: steps_by_actor(run_dir), "the worker joins")
-    grows(run_dir, {worker.process.pid})
-    worker.signal(signal.SIGTERM)
-    assert worker.wait() == 143
-    server.signal(signal.SIGTERM)
-    assert server.wait() == 143
-    table = map_actor_table(run_dir / "shared", create=False)
-    (row,) = [row for row in table if row["pid"]]
-    assert row["items"] == row["env_steps"] > 0
-
-
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_worker_whose_environment_takes_a_signal_at_each_reset_gets_the_signal(
-    start: Start, write_config: WriteConfig, tmp_path: Path, number: int, code: int
-) -> None:
-    env = {"target": "tests.parts:SignalTakingEnv", "params": {"number": int(number)}}
-    start("learner-server", "--config", str(write_config(**CALM | {"env": env})))
-    worker = start("actor-worker", "--learner", endpoints(tmp_path / "run")["learner"])
-    assert worker.wait() == code, worker.output()
+    """Worker 0 gets SIGINT and worker 1 SIGTERM."""
+    env = {"target": "tests.parts:SignalTakingEnv", "params": {"number": int(signal.SIGINT)}}
+    overrides = {1: {"env": {"number": int(signal.SIGTERM)}}}
+    start("learner-server", "--config", str(write_config(**CALM | {"env": env}, overrides=overrides)))
+    address = endpoints(tmp_path / "run")["learner"]
+    workers = [start("actor-worker", "--learner", address, "--id", str(actor_id)) for actor_id in (0, 1)]
+    assert [worker.wait() for worker in workers] == [130, 143], "".join(map(Command.output, workers))
 
 
 def test_several_workers_of_one_command_are_restarted_and_end_with_the_learner(
@@ -160,14 +149,3 @@ def test_an_actor_outlives_its_learner_and_joins_the_next_run_at_the_same_addres
     assert worker.output().count(f"as actor 0 of {address}") == 2, "it keeps its id, and with it how much it explores"
     second.signal(signal.SIGINT)
     assert (second.wait(), worker.wait()) == (130, 0)
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_server_without_actors_ends_at_once_on_a_signal(
-    start: Start, write_config: WriteConfig, tmp_path: Path, number: int
-) -> None:
-    server = start("learner-server", "--config", str(write_config()))
-    wait_for(lambda: trains(tmp_path / "run"), "training begins")
-    server.signal(number)
-    assert server.wait() == 128 + number
-    assert (tmp_path / "run" / "final" / "model.safetensors").exists()

@@ -34,7 +34,7 @@ ELSEWHERE: Final[Mapping[str, str]] = {
     "crossborder-benchmark classic": "tests/crossborder/sweeps/test_crossborder_benchmark.py",
     "crossborder-launch hosts.yaml": "tests/clusters",
     "learner-server --config examples/own_parts.yaml --local-actors 2": "tests/e2e/test_own_parts.py",
-    "policy-export --run runs/cartpole-20250101-120000-1a2b --output policy.onnx": "tests/e2e/test_saved_policy.py",
+    "policy-export --run runs/cartpole-20250101-120000-1a2b --output policy.onnx": "tests/crossborder/policies",
 }
 """Which tests run the commands that are in no story; the tutorial's own test runs those of the tutorial."""
 
@@ -45,6 +45,8 @@ READY: Final = {
     "policy-server": "acts for clients on",
 }
 """The words in a command's log that say that it has begun its work; each of several actors logs them."""
+MANY_ACTORS: Final = "--num-actors 4"
+FEWER_ACTORS: Final = 2
 IDLE_ROBOT: Final = """
 from crossborder.people.device import Command
 
@@ -152,7 +154,7 @@ class Terminals:
 
     def _open(self, line: str) -> None:
         """Type a command, and wait until it has begun its work."""
-        command, processes = self._type(line), 4 if "--num-actors 4" in line else 1
+        command, processes = self._type(line), FEWER_ACTORS if MANY_ACTORS in line else 1
         sign = READY[line.split(maxsplit=1)[0]]
         wait_for(lambda: command.output().count(sign) >= processes or command.process.poll() is not None, line)
         self._going_on.append((line, command))
@@ -169,8 +171,9 @@ class Terminals:
         return self._start(name, *expanded, cwd=self._place)
 
     def _translate(self, line: str) -> str:
-        """The line with this test's addresses, and with directories of its own."""
+        """The line with this test's addresses, with directories of its own, and with few actors and steps."""
         listens = self._relay_port if line.startswith("actor-relay") else self.port
+        line = line.replace(MANY_ACTORS, f"--num-actors {FEWER_ACTORS}").replace("--steps 400", "--steps 40")
         line = line.replace("s3://bucket", f"file://{self._place}/bucket")
         line = line.replace("relay-host:50051", f"localhost:{self._relay_port}").replace("gpu-host", "localhost")
         line = line.replace("0.0.0.0:50051", f"0.0.0.0:{listens}")

@@ -58,13 +58,13 @@ def test_a_trainer_that_has_all_cores_leaves_none_to_local_actors(make_config: M
     assert not find_work(config.run_dir), "no run has begun that would be in the way of the next start"
 
 
-@pytest.mark.parametrize("n_actors", [1, 2])
-def test_actors_of_a_command_divide_its_cores(make_config: MakeConfig, start: Start, n_actors: int) -> None:
-    words = ("--num-actors", str(n_actors), "--cores", write_cores(CORES[:2]))
+def test_actors_of_a_command_divide_its_cores(make_config: MakeConfig, start: Start) -> None:
     with train_in_thread(make_config(**CALM), 0) as (server, _):
-        command = start("actor-worker", "--learner", server.ingest.address, *words)
-        table = server.actor_table
-        wait_for(lambda: (table["env_steps"] > 0).sum() == n_actors, "all actors act")
-        found = {cores_of(int(pid)) for pid in table["pid"][:n_actors]}
-    assert found == ({CORES[:2]} if n_actors == 1 else {CORES[:1], CORES[1:2]})
-    assert command.wait() == 0
+        table, commands = server.actor_table, list[Command]()
+        for n_actors, divided in ((1, {CORES[:2]}), (2, {CORES[:1], CORES[1:2]})):
+            words = ("--num-actors", str(n_actors), "--cores", write_cores(CORES[:2]))
+            commands.append(start("actor-worker", "--learner", server.ingest.address, *words))
+            known = sum(range(n_actors + 1))
+            wait_for(lambda known=known: (table["env_steps"] > 0).sum() == known, "all actors act")  # type: ignore[misc]
+            assert {cores_of(int(pid)) for pid in table["pid"][known - n_actors : known]} == divided
+    assert [command.wait() for command in commands] == [0, 0]

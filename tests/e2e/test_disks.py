@@ -121,20 +121,6 @@ def test_a_run_of_another_user_is_refused_with_the_reason(
     assert "Permission denied" in capsys.readouterr().err
 
 
-def test_a_second_learner_is_refused_and_the_first_goes_on(
-    start: Callable[..., Command], write_config: Callable[..., Path], tmp_path: Path
-) -> None:
-    run_dir = tmp_path / "run"
-    first = start("learner-server", "--config", str(write_config(**CALM)), "--local-actors", "1")
-    wait_for(lambda: any(steps_by_actor(run_dir).values()), "items")
-    config = counting_config(run_dir, server=SERVER)
-    with pytest.raises(RunDirectoryError, match="another learner is using"), LearnerServer(config, resume=True):
-        pass
-    grows(run_dir, set(steps_by_actor(run_dir)))
-    first.signal(signal.SIGTERM)
-    assert first.wait() == 128 + signal.SIGTERM
-
-
 def test_a_wall_clock_that_jumps_decides_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def curve(name: str) -> list[tuple[str, str]]:
         config = cartpole(tmp_path / name, seed=3)

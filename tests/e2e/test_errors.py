@@ -29,6 +29,14 @@ def assert_fails(command: Command, code: int, message: str) -> None:
     assert "Traceback" not in command.output()
 
 
+def assert_fails_here(capsys: pytest.CaptureFixture[str], words: list[str], code: int, message: str) -> None:
+    """Call ``learner-server`` in the process of the tests."""
+    assert learner_server.main(words) == code
+    written = "".join(capsys.readouterr())
+    assert re.search(message, written), written
+    assert "Traceback" not in written
+
+
 DQN = {"target": "common.agents.dqn:DQN", "params": {"batch_size": 4}}
 WRONG: dict[str, tuple[dict[str, Any], int, str]] = {
     "an unknown key": ({"replay": {"capacty": 5}}, 2, r"replay\.capacty: unknown key \(did you mean 'capacity'\?\)"),
@@ -121,20 +129,16 @@ def test_a_wrong_configuration_is_told_in_one_line_with_its_exit_code(
     write_config: WriteConfig, what: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     changes, code, message = WRONG[what]
-    assert learner_server.main(["--config", str(write_config(**changes)), "--check"]) == code
-    written = "".join(capsys.readouterr())
-    assert re.search(message, written), written
-    assert "Traceback" not in written
+    assert_fails_here(capsys, ["--config", str(write_config(**changes)), "--check"], code, message)
 
 
-@pytest.mark.parametrize("what", ["an unknown key", "a missing module"])
-def test_a_wrong_configuration_ends_the_process_so(start: Start, write_config: WriteConfig, what: str) -> None:
-    changes, code, message = WRONG[what]
+def test_a_wrong_configuration_ends_the_process_so(start: Start, write_config: WriteConfig) -> None:
+    changes, code, message = WRONG["a missing module"]
     assert_fails(start("learner-server", "--config", str(write_config(**changes)), "--check"), code, message)
 
 
-def test_a_missing_configuration_file(start: Start, tmp_path: Path) -> None:
-    assert_fails(start("learner-server", "--config", str(tmp_path / "no.yaml")), 2, "no.yaml: cannot be read")
+def test_a_missing_configuration_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert_fails_here(capsys, ["--config", str(tmp_path / "no.yaml")], 2, "no.yaml: cannot be read")
 
 
 def test_a_good_configuration_passes_the_check_and_starts_nothing(
@@ -160,41 +164,29 @@ def test_the_check_builds_the_environment_where_this_command_acts(
     assert main(["--config", str(config), "--check", *words]) == code
 
 
-def test_the_resolved_configuration_is_shown_with_its_overrides(start: Start, write_config: WriteConfig) -> None:
-    shown = start(
-        "learner-server",
-        "--config",
-        str(write_config()),
-        "--set",
-        "seed=9",
-        "--set",
-        "push.window=3",
-        "--show-config",
-    )
-    assert shown.wait() == 0
-    values = yaml.safe_load(shown.output())
+def test_the_resolved_configuration_is_shown_with_its_overrides(
+    capsys: pytest.CaptureFixture[str], write_config: WriteConfig
+) -> None:
+    words = ["--config", str(write_config()), "--set", "seed=9", "--set", "push.window=3", "--show-config"]
+    assert learner_server.main(words) == 0
+    values = yaml.safe_load(capsys.readouterr().out)
     assert (values["seed"], values["push"]["window"], values["push"]["n_buffer"]) == (9, 3, 10)
 
 
-def test_a_port_in_use(start: Start, write_config: WriteConfig) -> None:
+def test_a_port_in_use(capsys: pytest.CaptureFixture[str], write_config: WriteConfig) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        assert_fails(
-            start("learner-server", "--config", str(write_config()), "--listen", address),
-            5,
-            f"{address}: cannot",
-        )
+        words = ["--config", str(write_config()), "--listen", address]
+        assert_fails_here(capsys, words, 5, f"{address}: cannot")
 
 
-def test_a_run_directory_that_holds_a_run(start: Start, write_config: WriteConfig, tmp_path: Path) -> None:
+def test_a_run_directory_that_holds_a_run(
+    capsys: pytest.CaptureFixture[str], write_config: WriteConfig, tmp_path: Path
+) -> None:
     (tmp_path / "run" / "best").mkdir(parents=True)
-    assert_fails(
-        start("learner-server", "--config", str(write_config())),
-        4,
-        "expected a new run directory, found a run",
-    )
+    assert_fails_here(capsys, ["--config", str(write_config())], 4, "expected a new run directory, found a run")
 
 
 def test_a_budget_that_runs_out_before_the_target(start: Start, write_config: WriteConfig) -> None:

@@ -9,6 +9,7 @@ from learner.loop.server import LearnerServer
 from learner.storage.checkpoint import load_params
 from tests.conftest import Command, MakeConfig, wait_for
 from tests.e2e.test_counting import train_in_thread
+from tests.parts import PACED
 
 SCORED: dict[str, Any] = {
     "evaluator": {"process": "actor", "target": "tests.parts:StepsEvaluator"},
@@ -33,7 +34,7 @@ def test_an_actor_scores_the_candidates_and_the_last_policy_before_it_is_told_to
 
 def test_a_run_goes_on_without_scores_until_an_actor_evaluates(make_config: MakeConfig, start: Any) -> None:
     trainer = {"max_opts": 1_000_000, "eval_interval": 20}
-    with train_in_thread(make_config(**SCORED, trainer=trainer), local_actors=1) as (server, _):
+    with train_in_thread(make_config(**SCORED, env=PACED, trainer=trainer), local_actors=1) as (server, _):
         wait_for(lambda: server.learner.scoring.skipped > 1, "nobody scores")
         start("actor-worker", "--learner", server.ingest.address, "--evaluate", "--allow", "any")
         wait_for(lambda: server.learner.evaluations.count > 2, "scores come")

@@ -18,6 +18,7 @@ from tests.e2e.test_counting import CAPACITY, steps_of, train_in_thread
 from tests.learner.evaluation.test_evaluator_process import ENDLESS, evaluations, in_thread, process_of
 from tests.learner.loop.test_in_turns import IN_TURNS
 from tests.learner.scrapes import scrape
+from tests.parts import PACED
 from tests.stored import assert_stored
 
 HUNG = 3.0
@@ -30,7 +31,7 @@ def hanging(tmp_path: Path) -> dict[str, Any]:
     (tmp_path / "never").touch()
     params, eval_params = ({"marker": str(tmp_path / name), "at": 3} for name in ("never", "hung"))
     target = {"target": "tests.parts:HangingEnv", "timeout_seconds": HUNG}
-    return {**target, "params": params, "eval_params": eval_params}
+    return {**PACED, **target, "params": params, "eval_params": eval_params}
 
 
 def test_a_frozen_ingest_is_started_again_and_nothing_is_lost(
@@ -66,11 +67,12 @@ def test_a_frozen_trainer_is_seen_by_ingest(
     wait_for(lambda: scrape(port)["trainer_silent_seconds"] < HUNG, "it shows signs of life again")
     learner.signal(signal.SIGINT)
     assert learner.wait() == 130
+    assert (tmp_path / "run" / "final" / "model.safetensors").exists()
 
 
 def test_a_frozen_evaluator_is_started_again_and_asked_again(make_config: MakeConfig, tmp_path: Path) -> None:
     evaluator = {"process": "child", "target": "tests.parts:StepsEvaluator"}
-    changes: dict[str, Any] = {"agent": IN_TURNS, "trainer": ENDLESS, "env": {"timeout_seconds": HUNG / 2}}
+    changes: dict[str, Any] = {"agent": IN_TURNS, "trainer": ENDLESS, "env": {**PACED, "timeout_seconds": HUNG / 2}}
     with Trainer(make_config(evaluator=evaluator, server=IMPATIENT, **changes)) as trainer:
         os.kill(process_of(trainer)._supervisor.child.pid, signal.SIGSTOP)
         with in_thread(trainer):
@@ -96,7 +98,7 @@ def test_a_candidate_at_which_every_evaluator_dies_gets_no_score_and_training_go
     make_config: MakeConfig, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     evaluator = {"process": "child", "target": "tests.parts:DyingEvaluator", "params": {"until": 20}}
-    config = make_config(agent=IN_TURNS, evaluator=evaluator, trainer=ENDLESS)
+    config = make_config(agent=IN_TURNS, env=PACED, evaluator=evaluator, trainer=ENDLESS)
     with Trainer(config) as trainer, in_thread(trainer):
         wait_for(lambda: trainer.learner.evaluations.count > 0, "a later candidate has a score")
     assert "opt step 10: no evaluation: 2 processes ended at it" in caplog.text

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from common.errors import RunDirectoryError
+from learner.shared.control import ControlBlock
 from tests.conftest import Command, kill, wait_for
-from tests.e2e.test_by_hand import CALM
+from tests.e2e.test_by_hand import CALM, trains
 from tests.forked_children import forked_children
 
 pytestmark = pytest.mark.own_children
@@ -59,4 +60,8 @@ def test_a_second_learner_hears_that_the_directory_is_in_use_before_its_parts_ar
     second = start("learner-server", "--config", config, "--set", "agent.target=no.such:Agent")
     assert second.wait() == RunDirectoryError.exit_code, second.output()
     assert "another learner is using this run directory" in second.output()
+    wait_for(lambda: trains(tmp_path / "run"), "the first one has come up")
+    control = ControlBlock.open(tmp_path / "run" / "shared", writable=False)
+    beats = control.trainer_beats
+    wait_for(lambda: control.trainer_beats > beats, "the first one goes on")
     first.end()

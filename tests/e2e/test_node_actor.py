@@ -109,7 +109,7 @@ def test_what_it_pushes_over_tls_with_a_token_trains_the_agent_and_it_says_goodb
 
 def test_nothing_is_lost_or_stored_twice_when_ingest_is_killed(tmp_path: Path, node: Start) -> None:
     endless = "trainer.max_opts=1000000", "trainer.target_score=null", "replay.capacity=1000000"
-    free = ("replay.samples_per_insert=null",)
+    free = "replay.samples_per_insert=null", "trainer.warmup_period=900000"  # Nothing is learnt, nobody held back.
     with train_in_thread(cartpole(tmp_path / "run", *endless, *free), local_actors=0) as (server, results):
         actor = node(server.ingest.address)
         for kills in (1, 2):
@@ -138,13 +138,14 @@ def test_columns_that_it_does_not_make_are_named(tmp_path: Path, node: Start) ->
 
 @pytest.fixture
 def serve(start: Callable[..., Command]) -> Callable[..., Command]:
-    """Starts a learner at an address; it trains without end."""
+    """Starts a learner at an address; it goes on without end, and does not learn meanwhile."""
 
     def _serve(address: str, *words: str) -> Command:
         free = (
             "metrics.listen=127.0.0.1:0",
             "trainer.target_score=null",
             "trainer.max_opts=1000000",
+            "trainer.warmup_period=90000",
         )
         settings = [word for setting in free for word in ("--set", setting)]
         return start("learner-server", *words, "--listen", address, *settings)

@@ -39,7 +39,7 @@ def test_an_example_trains_to_its_target(start: Callable[..., Command], tmp_path
         "--config",
         str(config),
         "--local-actors",
-        "2",
+        "2" if config.stem == "own_parts" else "1",
         "--run-dir",
         str(run_dir),
         *(word for key, value in sooner.items() for word in ("--set", f"{key}={value}")),
@@ -59,7 +59,8 @@ def test_an_example_takes_fewer_lines_than(name: str, lines: int) -> None:
 def test_cartpole_is_learnt_from_two_actors(start: Callable[..., Command], tmp_path: Path) -> None:
     """Far enough to show that it learns; `make demo` goes all the way."""
     run_dir = tmp_path / "run"
-    arguments = ("--local-actors", "2", "--run-dir", str(run_dir), "--set", "trainer.target_score=120")
+    sooner = ("--set", "trainer.target_score=60", "--set", "trainer.eval_interval=250")
+    arguments = ("--local-actors", "2", "--run-dir", str(run_dir), *sooner)
     server = start("learner-server", "--config", "configs/cartpole.yaml", *arguments, *FREE_PORTS)
     assert server.wait(LONGEST_S) == 0, server.output()
     for name in ("best/meta.json", "final/model.safetensors", "config.yaml", "metrics.csv", "learning_curve.png"):

@@ -1,4 +1,4 @@
-"""Two ranks, which torchrun starts: they train one agent, and a rank that is killed costs nothing acknowledged."""
+"""Two ranks, which torchrun or a test starts, train one agent; a killed rank costs nothing acknowledged."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from tests.conftest import Command, children_of, counting_values, free_port, is_
 from tests.e2e.test_by_hand import ENDLESS, steps_by_actor
 from tests.e2e.test_counting import CAPACITY
 from tests.e2e.test_resume import kept
+from tests.parts import PACED
 from tests.stored import assert_stored
 
 TORCHRUN = "torch.distributed.run"
@@ -29,6 +30,7 @@ def write_ranks_config(directory: Path, **trainer: Any) -> tuple[Path, list[str]
     changes = {
         "trainer": {**ENDLESS, "checkpoint_seconds": 0.1, **trainer},
         "replay": {"capacity": CAPACITY, "samples_per_insert": 1.6},
+        "env": PACED,
         "push": {"n_buffer": 10, "spool_bytes": 50_000},
         "server": {"listen": f"127.0.0.1:{port}"},
     }
@@ -84,12 +86,18 @@ def test_a_signal_while_the_ranks_start_ends_all_in_order(start: Callable[..., C
     assert (shards[0] / "final").exists()
 
 
-def test_the_last_policy_is_scored_where_no_evaluation_was_due(start: Callable[..., Command], tmp_path: Path) -> None:
+def test_the_last_policy_is_scored_where_no_evaluation_was_due(
+    start: Callable[..., Command], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config, addresses = write_ranks_config(tmp_path, max_opts=30, eval_interval=20)
     words = ("--config", str(config), "--set", "evaluator.max_steps=20")
-    ranks = start(TORCHRUN, "--nproc-per-node", "2", "-m", "learner", *words)
-    actors = [start("actor-worker", "--learner", address) for address in addresses]
-    assert [command.wait() for command in (ranks, *actors)] == [0, 0, 0]
+    torchrun = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": f"{free_port()}"}
+    commands = [start("actor-worker", "--learner", address) for address in addresses]
+    for rank in range(2):
+        for name, value in {**torchrun, "RANK": f"{rank}", "LOCAL_RANK": f"{rank}"}.items():
+            monkeypatch.setitem(os.environ, name, value)
+        commands.append(start("learner", *words))
+    assert [command.wait() for command in commands] == [0, 0, 0, 0], "".join(map(Command.output, commands))
     with (tmp_path / "run" / "metrics.csv").open(newline="") as file:
         scored = [int(row["opt_steps"]) for row in csv.DictReader(file) if row["eval_reward"]]
     assert scored == [20, 30]

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT, Command
+from tests.e2e.test_resume import kept
 
 PAGE = (ROOT / "docs" / "tutorial.md").read_text()
 STEP = re.compile(
@@ -25,11 +26,20 @@ server: {listen: "127.0.0.1:0"}
 metrics: {listen: '127.0.0.1:0'}
 """
 """Added to the configuration, since other tests use the usual ports at the same time."""
-FORKED = ("learner-server --resume", "learner-server --config docking.yaml --run-dir", "sync-train", "policy-")
+FORKED = ("learner-server --resume", "learner-server --config docking.yaml", "sync-train", "policy-")
 """The commands that train, score and export are forked; the shell runs those before and after them."""
-SOONER = {"sync-train": ("--set", "trainer.target_score=-20")}
-"""The run with actors goes all the way."""
+FURTHER = 50
+"""Opt steps that the resumed run takes."""
 SECONDS = 500
+
+
+def sooner(command: str, run_dir: Path) -> tuple[str, ...]:
+    """What a command is given besides, so that it ends sooner; the run with actors goes all the way to its target."""
+    if command.startswith("sync-train"):
+        return "--set", "trainer.target_score=-20"
+    if command.startswith("learner-server --resume"):
+        return "--set", f"trainer.max_opts={kept(run_dir) + FURTHER}"
+    return ()
 
 
 @pytest.mark.timeout(800)
@@ -45,7 +55,7 @@ def test_its_files_and_commands_lead_to_a_policy_that_docks(start: Callable[...,
             continue
         if step["command"].startswith(FORKED):
             name, *words = shlex.split(step["command"])
-            forked = start(name, *words, *SOONER.get(name, ()), cwd=tmp_path)
+            forked = start(name, *words, *sooner(step["command"], tmp_path / "runs" / "second"), cwd=tmp_path)
             assert forked.wait(SECONDS) == 0, f"{step['command']}:\n{forked.output()}"
             output[step["command"]] = forked.output()
             continue

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.conftest import PATIENCE, ROOT, endpoints, kill, named, python_of, wait_for
+import pytest
+
+from tests.conftest import PATIENCE, ROOT, endpoints, entry_of, fork_server, kill, named, wait_for
 from tests.e2e.test_by_hand import CALM
 
 
@@ -26,13 +27,15 @@ def full_pipe() -> tuple[int, int]:
     return reader, writer
 
 
+@pytest.mark.own_children
 def test_a_learner_whose_log_nobody_reads_starts_a_killed_ingest_again_and_ends_at_a_signal(
     write_config: Callable[..., Path], tmp_path: Path
 ) -> None:
     config = write_config(**CALM)
     reader, writer = full_pipe()
-    command = [*python_of("learner-server"), "--config", str(config)]
-    learner = subprocess.Popen(command, cwd=ROOT, stdout=writer, stderr=writer)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    words = ["--config", str(config)]
+    learner = fork_server().start_into(writer, entry_of("learner-server"), words, cwd=ROOT, environment=environment)
     os.close(writer)
     try:
         endpoints(tmp_path / "run")

@@ -11,6 +11,7 @@ import pytest
 from common.cores import write_cores
 from common.system import usable_cores
 from tests.conftest import ROOT, Command, endpoints, free_port, wait_for
+from tests.e2e.test_by_hand import CALM
 from tests.learner.scrapes import scrape
 
 Start = Callable[..., Command]
@@ -30,8 +31,7 @@ def test_actors_work_there_until_their_learner_ends(
     start_actors: Start, start: Start, write_config: Callable[..., Path], tmp_path: Path
 ) -> None:
     address = f"127.0.0.1:{free_port()}"
-    endless = {"max_opts": 1_000_000_000, "eval_interval": 0}
-    server = start("learner-server", "--config", str(write_config(trainer=endless)), "--listen", address)
+    server = start("learner-server", "--config", str(write_config(**CALM)), "--listen", address)
     actors = start_actors(address, "--num-actors", "2", "--allow", "tests")
     wait_for(lambda: actors.output().count("joined run") == 2, "both actors act")
     port = endpoints(tmp_path / "run")["trainer_metrics_port"]

@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, ClassVar
 
+import grpc
 import pytest
 
 from actor.client.connector import Connector
@@ -70,6 +72,16 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     made = Secured(tmp_path_factory.mktemp("secured"))
     with made.server:
         yield made
+
+
+@pytest.fixture
+def plaintext() -> Iterator[str]:
+    """The address of a gRPC server that speaks no TLS."""
+    server = grpc.server(ThreadPoolExecutor(1))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    yield f"127.0.0.1:{port}"
+    server.stop(0).wait(PATIENCE)
 
 
 def join(address: str, trust: Trust, patience: float = PATIENCE) -> str:

@@ -13,7 +13,6 @@ from crossborder.certificates.authority import make_authority
 from learner.commands.admin_client import AdminClient, AdminTrust
 from learner.commands.fleet_table import FleetView
 from learner.ingest.cordons import Selection
-from learner.loop.server import LearnerServer
 from tests.actor.commands.test_doctor import lines_and_error
 from tests.security.conftest import Secured, write
 
@@ -65,8 +64,8 @@ def test_a_check_tells_that_the_learner_asks_for_a_certificate(tmp_path: Path) -
         assert lines_and_error(made.address, own)[1] is None
 
 
-def test_a_check_tells_that_the_learner_speaks_no_tls(host: LearnerServer, secured: Secured) -> None:
-    lines, error = lines_and_error(host.ingest.address, secured.trust())
+def test_a_check_tells_that_the_learner_speaks_no_tls(plaintext: str, secured: Secured) -> None:
+    lines, error = lines_and_error(plaintext, secured.trust())
     assert isinstance(error, AuthenticationError)
     assert "the learner does not speak TLS" in lines[-2]
 

@@ -14,7 +14,6 @@ from common.errors import AuthenticationError, LearnerUnreachableError
 from common.wire.address import split_address
 from common.wire.trust import Trust
 from crossborder.certificates.authority import Signed, make_authority, sign
-from learner.loop.server import LearnerServer
 from tests.security.conftest import Secured, join, replace
 
 
@@ -74,9 +73,9 @@ def test_plaintext_to_a_tls_port_is_not_answered(secured: Secured) -> None:
         join(secured.address, Trust(), patience=0.5)
 
 
-def test_tls_to_a_plaintext_port_says_so(host: LearnerServer, secured: Secured) -> None:
+def test_tls_to_a_plaintext_port_says_so(plaintext: str, secured: Secured) -> None:
     with pytest.raises(AuthenticationError, match=r"does not speak TLS.*--insecure"):
-        join(host.ingest.address, secured.trust())
+        join(plaintext, secured.trust())
 
 
 def tls_version(address: str, version: ssl.TLSVersion) -> str | None:

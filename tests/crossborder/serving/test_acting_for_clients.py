@@ -1,24 +1,18 @@
-"""An acting service as an actor of a run: real learners, services and clients, which are killed."""
+"""An acting service as an actor of a run: real learners, services and clients. ``tests.chaos.serving`` kills them."""
 
 from __future__ import annotations
 
-import random
-import signal
-from collections import Counter
 from collections.abc import Callable
 
 import grpc
 import numpy as np
 import pytest
 
-from common.data import Array, Items
 from learner.shared.actor_table import ActorState
-from tests.conftest import Command, MakeConfig, free_port, kill, wait_for
+from tests.conftest import Command, MakeConfig, free_port, wait_for
 from tests.crossborder.serving.counting_client import SPEC
 from tests.crossborder.serving.services import Caller, refusal
 from tests.e2e.test_counting import train_in_thread
-from tests.parts import assert_complete
-from tests.stored import open_replay, stored_links, stored_rows
 
 Start = Callable[..., Command]
 AGENT = {"target": "tests.parts:CheckingLaneAgent"}
@@ -34,51 +28,6 @@ def serve(start: Start, learner: str, port: int, *more: str) -> Command:
 def play(start: Start, port: int, number: int, lanes: int = 2) -> Command:
     words = [f"127.0.0.1:{port}", str(number * SPACING), str(lanes)]
     return start("tests.crossborder.serving.counting_client", *words)
-
-
-def assert_lanes(rows: Items, links: Array) -> None:
-    """Each environment's rows are those of its first steps: once, in order, in one lane, and linked to each other."""
-    tags = rows["obs"][:, 0].astype(int)
-    assert_complete(rows, dict(Counter(tags[~rows["final"]].tolist())))
-    for tag in set(tags.tolist()):
-        mine = np.flatnonzero(tags == tag)
-        assert len(set(rows["lane"][mine].tolist())) == 1
-        np.testing.assert_array_equal(links[mine][1:], np.diff(mine), err_msg=f"environment {tag}")
-        before = mine[0] - links[mine[0]]
-        assert before == mine[0] or rows["final"][before], "an episode that broke off goes on as another one"
-
-
-def test_rows_are_stored_once_whole_and_in_their_lanes_whoever_is_killed(make_config: MakeConfig, start: Start) -> None:
-    rng, port = random.Random(1), free_port()
-    calm = {"trainer": {"max_opts": 10**9}, "replay": {"samples_per_insert": 1.6}}
-    config = make_config(agent=AGENT, push={"n_buffer": 16, "flush_seconds": 0.05}, **calm)
-    with train_in_thread(config, local_actors=0) as (server, _):
-        service = serve(start, server.ingest.address, port)
-        clients = [play(start, port, number) for number in range(1, 4)]
-        for number in range(4, 10):
-            aim = server.buffer.inserted + rng.randint(50, 400)
-            wait_for(lambda aim=aim: server.buffer.inserted > aim, "rows come")  # type: ignore[misc]
-            for client in clients:
-                assert client.process.poll() is None, client.output()
-            if number % 3 == 0:
-                kill(server.ingest.pid)
-            elif number % 3 == 1:
-                kill(service.process.pid)
-                service.wait()
-                service = serve(start, server.ingest.address, port)
-            else:
-                gone = clients.pop(0)
-                kill(gone.process.pid)
-                clients.append(play(start, port, number))
-        last = server.buffer.inserted
-        wait_for(lambda: server.buffer.inserted > last + 500, "rows come after all that")
-        for client in clients:
-            kill(client.process.pid)
-        service.signal(signal.SIGTERM)
-        assert service.wait() == 128 + signal.SIGTERM, service.output()
-    memory = open_replay(server.run.dir.path)
-    assert memory.first() == memory.began, "nothing may have been overwritten"
-    assert_lanes(stored_rows(server.run.dir.path), stored_links(server.run.dir.path))
 
 
 def test_a_drained_service_hands_over_its_rows_and_a_cordoned_one_may_not_join(

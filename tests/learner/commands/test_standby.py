@@ -37,7 +37,7 @@ def start_keeper(start: Start, write_config: WriteConfig, tmp_path: Path) -> tup
 
 
 @pytest.mark.own_children
-def test_when_the_learner_is_killed_another_goes_on_and_nothing_acknowledged_is_lost(
+def test_when_the_learner_or_the_process_that_forks_it_is_killed_another_goes_on_and_nothing_acknowledged_is_lost(
     start: Start, write_config: WriteConfig, tmp_path: Path
 ) -> None:
     run_dir = tmp_path / "run"
@@ -54,6 +54,10 @@ def test_when_the_learner_is_killed_another_goes_on_and_nothing_acknowledged_is_
     assert oldest_child(forks) != learner
     assert endpoints(run_dir) == before, "it has the ports that the learner had"
     grows(run_dir, {actor.process.pid})
+    kill(forks)
+    wait_for(lambda: keeper.output().count("resumed at opt step") == 2, "a learner of another process goes on")
+    assert oldest_child(keeper.process.pid) != forks
+    grows(run_dir, {actor.process.pid})
     below = descendants_of(keeper.process.pid)
     keeper.signal(signal.SIGTERM)
     assert (keeper.wait(), actor.wait()) == (143, 0), keeper.output() + actor.output()
@@ -63,18 +67,6 @@ def test_when_the_learner_is_killed_another_goes_on_and_nothing_acknowledged_is_
     table = map_actor_table(run_dir / "shared", create=False)
     (known,) = (row for row in table if row["pid"])
     assert_stored(run_dir, {0: int(known["env_steps"])})
-
-
-@pytest.mark.own_children
-def test_when_the_process_that_forks_learners_is_killed_a_learner_of_another_one_goes_on(
-    start: Start, write_config: WriteConfig, tmp_path: Path
-) -> None:
-    keeper, forks = start_keeper(start, write_config, tmp_path)
-    kill(forks)
-    wait_for(lambda: "resumed at opt step" in keeper.output(), "another learner goes on")
-    assert oldest_child(keeper.process.pid) != forks
-    keeper.signal(signal.SIGTERM)
-    assert keeper.wait() == 143, keeper.output()
 
 
 @pytest.mark.own_children

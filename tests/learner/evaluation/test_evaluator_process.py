@@ -23,6 +23,7 @@ from learner.storage.checkpoint import load_params
 from tests.conftest import PATIENCE, Command, MakeConfig, children_of, is_alive, kill, merged, wait_for
 from tests.e2e.test_counting import train_in_thread
 from tests.learner.loop.test_in_turns import IN_TURNS, cartpole, rows
+from tests.parts import PACED
 
 Start = Callable[..., Command]
 WriteConfig = Callable[..., Path]
@@ -86,7 +87,7 @@ def test_training_goes_on_and_the_score_belongs_to_the_candidate(make_config: Ma
 
 
 def test_a_killed_evaluator_is_started_again_and_asked_again(make_config: MakeConfig, tmp_path: Path) -> None:
-    config = make_config(agent=IN_TURNS, evaluator=gated(tmp_path), trainer=ENDLESS)
+    config = make_config(agent=IN_TURNS, env=PACED, evaluator=gated(tmp_path), trainer=ENDLESS)
     with Trainer(config) as trainer, in_thread(trainer):
         supervisor = process_of(trainer)._supervisor
         wait_for((tmp_path / "begun").exists, "the evaluation begins")
@@ -103,7 +104,7 @@ def test_a_killed_evaluator_is_started_again_and_asked_again(make_config: MakeCo
 
 def test_an_evaluator_that_cannot_be_started_again_ends_the_run(make_config: MakeConfig, tmp_path: Path) -> None:
     evaluator = {**RISING, "target": "tests.parts:BuiltOnceEvaluator", "params": {"marker": str(tmp_path / "marker")}}
-    with Trainer(make_config(agent=IN_TURNS, evaluator=evaluator, trainer=ENDLESS)) as trainer:
+    with Trainer(make_config(agent=IN_TURNS, env=PACED, evaluator=evaluator, trainer=ENDLESS)) as trainer:
         kill(process_of(trainer)._supervisor.child.pid)
         with pytest.raises(PluginError, match="the user's simulator is gone"):
             trainer.train()
@@ -120,7 +121,7 @@ def test_a_resumed_run_does_not_wait_for_its_evaluator_and_ends_if_it_cannot_be_
     trainer = {"max_opts": 20, "eval_interval": 10}
     train_in_turns(make_config(agent=IN_TURNS, evaluator={"target": RISING["target"]}, trainer=trainer))
     evaluator = {**RISING, "target": "tests.parts:NoSuchEvaluator"}
-    config = make_config(agent=IN_TURNS, evaluator=evaluator, trainer=ENDLESS)
+    config = make_config(agent=IN_TURNS, env=PACED, evaluator=evaluator, trainer=ENDLESS)
     with Trainer(config, resume=True) as again, pytest.raises(PluginError, match="no callable 'NoSuchEvaluator'"):
         again.train()
 

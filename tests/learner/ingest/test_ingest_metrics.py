@@ -104,7 +104,8 @@ def test_a_real_actor_tells_where_its_time_goes(make_config: MakeConfig) -> None
         found.update(scrape_ingest(server))
         return found.get("actor_stored_steps_total[0]", 0) > 100
 
-    with train_in_thread(make_config(trainer={"max_opts": 10**9}), local_actors=1) as (server, _):
+    config = make_config(trainer={"max_opts": 10**9}, replay={"samples_per_insert": 1.6})
+    with train_in_thread(config, local_actors=1) as (server, _):
         wait_for(has_told, "items of an actor")
         server.learner.request_stop()
     assert all(found[f"actor_{what}_seconds_total[0]"] > 0 for what in ("env", "inference", "wait"))

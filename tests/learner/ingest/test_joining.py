@@ -99,9 +99,9 @@ def test_the_id_and_epsilon_of_a_lost_actor_pass_on_but_its_seed_does_not(make_c
     assert (before.seed, after[0].seed) == (1, 2), "it would replay the episodes of the lost one"
 
 
-def test_another_protocol_version_is_refused_by_name(client: Client) -> None:
+def test_another_protocol_version_is_refused_by_name(guest: Client) -> None:
     with pytest.raises(grpc.RpcError) as error:
-        client.join(protocol_version=PROTOCOL_VERSION + 1)
+        guest.join(protocol_version=PROTOCOL_VERSION + 1)
     assert refusal(error)[:2] == (grpc.StatusCode.FAILED_PRECONDITION, "protocol_mismatch")
     assert f"the learner speaks {PROTOCOL_VERSION}, the actor {PROTOCOL_VERSION + 1}" in refusal(error)[2]
 
@@ -145,10 +145,10 @@ def test_check_has_the_parameters_of_the_id_that_is_asked_for(make_config: MakeC
     ],
 )
 def test_a_join_that_breaks_the_protocol_is_refused_by_name(
-    client: Client, changes: dict[str, object], message: str
+    guest: Client, changes: dict[str, object], message: str
 ) -> None:
     with pytest.raises(grpc.RpcError) as error:
-        client.join(**changes)
+        guest.join(**changes)
     assert refusal(error)[1:] == ("bad_items", message)
 
 

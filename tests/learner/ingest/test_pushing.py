@@ -76,14 +76,12 @@ def test_an_actor_that_sends_its_last_batch_again_has_left_all_the_same(client: 
 
 
 @pytest.fixture(scope="module")
-def refused(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    """Actor 0 of a learner host that all bad batches share: nothing that the actor sends is ever stored."""
-    directory = tmp_path_factory.mktemp("refused") / "run"
-    with LearnerServer(counting_config(directory, server={"grace_seconds": 0.1})) as server:
-        made = Client(server)
-        made.join()
-        yield made
-        made.channel.close()
+def refused(shared: LearnerServer) -> Iterator[Client]:
+    """An actor that all bad batches share: nothing that the actor sends is ever stored."""
+    made = Client(shared)
+    made.join()
+    yield made
+    made.channel.close()
 
 
 @pytest.mark.parametrize("what", BAD_BATCHES)
@@ -104,13 +102,13 @@ def test_bad_batches_are_refused_by_name_and_other_actors_go_on(refused: Client,
     other.channel.close()
 
 
-def test_a_stream_belongs_to_one_actor(client: Client) -> None:
-    client.join()
-    Client(client.server, incarnation=78).join()
-    talk = Talk(client.stub)
-    talk.say(client.batch(1))
+def test_a_stream_belongs_to_one_actor(guest: Client) -> None:
+    guest.join()
+    Client(guest.server, incarnation=78).join()
+    talk = Talk(guest.stub)
+    talk.say(guest.batch(1))
     with pytest.raises(grpc.RpcError) as error:
-        talk.say(client.batch(1, incarnation=78))
+        talk.say(guest.batch(1, incarnation=78))
     assert "incarnation: expected that of the stream's first request" in refusal(error)[2]
 
 
@@ -167,14 +165,14 @@ def test_lanes_are_linked_each_by_itself(client: Client) -> None:
     assert linked(client.memory()) == [0, 0, 0, 3, 3, 2, 2, 5, 3, 3]
 
 
-def test_the_policy_lag_is_the_mean_over_the_rows_of_a_batch(client: Client) -> None:
-    client.join()
-    talk = Talk(client.stub)
-    client.server.publisher.publish(50, wait=True)
+def test_the_policy_lag_is_the_mean_over_the_rows_of_a_batch(guest: Client) -> None:
+    actor_id = guest.join().actor_id
+    talk = Talk(guest.stub)
+    guest.server.publisher.publish(50, wait=True)
     versions = {"version": np.array([10, 20, 30, 40, 50], np.uint32)}
-    talk.say(client.batch(1, payload=encode(client.schema, {**client.items(0, 5), **versions}, 5)))
+    talk.say(guest.batch(1, payload=encode(guest.schema, {**guest.items(0, 5), **versions}, 5)))
     talk.end()
-    assert client.server.actor_table["behaviour_opt_steps"][0] == 30
+    assert guest.server.actor_table["behaviour_opt_steps"][actor_id] == 30
 
 
 def test_an_environment_error_is_logged_marked_shortened_and_seldom(

@@ -128,18 +128,18 @@ def test_of_two_processes_with_one_incarnation_the_first_is_told_and_the_second_
 
 
 @needs_root
-def test_another_user_of_the_host_cannot_join_a_learner_without_tokens(client: Client) -> None:
+def test_another_user_of_the_host_cannot_join_a_learner_without_tokens(guest: Client) -> None:
     with as_nobody(), pytest.raises(grpc.RpcError) as error:
-        client.join()
+        guest.join()
     code, name, message = refusal(error)
     assert (code, name) == (grpc.StatusCode.PERMISSION_DENIED, "other_user")
     assert "expected a caller of this server's own user or of root, found another user of this host" in message
-    assert not client.server.control.joins
+    assert not guest.server.control.joins
 
 
 @needs_root
-def test_another_user_of_the_host_gives_no_orders_to_a_learner_without_tokens(client: Client) -> None:
-    admins = pb_grpc.AdminServiceStub(client.channel)
+def test_another_user_of_the_host_gives_no_orders_to_a_learner_without_tokens(guest: Client) -> None:
+    admins = pb_grpc.AdminServiceStub(guest.channel)
     with as_nobody():
         for ask in (
             lambda: admins.Status(pb.StatusRequest(), timeout=SECONDS),

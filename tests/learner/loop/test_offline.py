@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -83,15 +85,23 @@ def untimed(result: Result) -> list[dict[str, str]]:
     return [{k: v for k, v in row.items() if "sec" not in k} for row in rows(result)]
 
 
-def earlier(tmp_path: Path, **changes: Any) -> Path:
-    """The directory of a counting run in turns that has ended."""
-    config = counting_config(tmp_path / "earlier", seed=5, agent=IN_TURNS, **changes)
-    return train_in_turns(config).run_dir
+@pytest.fixture(scope="module")
+def earlier(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a counting run in turns that has ended; nobody may leave it changed."""
+    directory = tmp_path_factory.mktemp("ended") / "earlier"
+    return train_in_turns(counting_config(directory, seed=5, agent=IN_TURNS)).run_dir
 
 
-def changed(run_dir: Path, column: str, row: int, value: float) -> None:
-    """Change one value in a run's replay, as an earlier release could have stored it."""
-    ReplayMemory(run_dir / "shared" / "replay", SCHEMA, 1_000_000, create=False).columns[column][row] = value
+@contextmanager
+def changed(run_dir: Path, column: str, row: int, value: float) -> Iterator[None]:
+    """Change one value in a run's replay for a while, as an earlier release could have stored it.
+
+    A copy would not do: what has changed in a copy counts as damaged.
+    """
+    ring = ReplayMemory(run_dir / "shared" / "replay", SCHEMA, 1_000_000, create=False).columns[column]
+    before, ring[row] = ring[row], value
+    yield
+    ring[row] = before
 
 
 # Learning.
@@ -120,10 +130,10 @@ def test_what_was_loaded_before_counts_as_a_sample_and_not_as_one_a_second(tmp_p
     assert [(row["samples_total"], row["samples_per_sec"]) for row in rows(result)] == [("600.0", "0.0")] * 2
 
 
-def test_an_agent_that_needs_more_than_there_is_is_an_error(tmp_path: Path, make_config: MakeConfig) -> None:
+def test_an_agent_that_needs_more_than_there_is_is_an_error(make_config: MakeConfig, earlier: Path) -> None:
     config = make_config(agent={**IN_TURNS, "params": {"ready_at": 501}})
     with pytest.raises(DatasetError, match=r"earlier: its 50[01] steps are too few to begin"):
-        train_offline(config, str(earlier(tmp_path)))
+        train_offline(config, str(earlier))
     assert config.run_dir is not None
     assert (config.run_dir / "final" / "meta.json").exists()
 
@@ -132,15 +142,14 @@ def test_an_agent_that_needs_more_than_there_is_is_an_error(tmp_path: Path, make
 
 
 def test_the_rows_of_an_earlier_run_are_learnt_from_whole_and_it_is_left_as_it_was(
-    tmp_path: Path, make_config: MakeConfig
+    make_config: MakeConfig, earlier: Path
 ) -> None:
-    directory = earlier(tmp_path)
-    before = {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+    before = {path: path.read_bytes() for path in earlier.rglob("*") if path.is_file()}
     config = make_config(agent=IN_TURNS)
-    result = train_offline(config, str(directory))
+    result = train_offline(config, str(earlier))
     assert result.opt_steps == 500
     assert_stored(result.run_dir, {5: 501})
-    assert {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()} == before
+    assert {path: path.read_bytes() for path in earlier.rglob("*") if path.is_file()} == before
 
 
 def test_first_priorities_of_an_earlier_run_are_left_out_and_asked_of_nobody(
@@ -155,12 +164,13 @@ def test_first_priorities_of_an_earlier_run_are_left_out_and_asked_of_nobody(
     assert "priority" not in stored_rows(result.run_dir)
 
 
-def test_a_resumed_run_has_first_priorities_only_if_it_had_them_before(tmp_path: Path, make_config: MakeConfig) -> None:
+def test_a_resumed_run_has_first_priorities_only_if_it_had_them_before(
+    tmp_path: Path, make_config: MakeConfig, earlier: Path
+) -> None:
     ape_x: dict[str, Any] = {"replay": {"prioritized": {}}, "push": {"initial_priorities": True}}
-    directory = earlier(tmp_path)
     for max_opts in (100, 200):
         config = make_config(agent=IN_TURNS, trainer={"max_opts": max_opts}, **ape_x)
-        result = train_offline(config, str(directory), resume=True)
+        result = train_offline(config, str(earlier), resume=True)
     assert result.opt_steps == 200
     rating = {"target": "tests.parts:RatingAgent", "params": {"in_turns": True}}
     had = train_in_turns(counting_config(tmp_path / "had", seed=5, agent=rating, **ape_x)).run_dir
@@ -199,36 +209,34 @@ def test_a_run_without_a_row_is_empty(tmp_path: Path, make_config: MakeConfig) -
         train_offline(make_config(), str(tmp_path / "empty"))
 
 
-def test_another_step_processor_of_the_run_is_named_by_its_column(tmp_path: Path, make_config: MakeConfig) -> None:
+def test_another_step_processor_of_the_run_is_named_by_its_column(make_config: MakeConfig, earlier: Path) -> None:
     twice = {"target": "tests.learner.loop.test_offline:Twice"}
     config = make_config(step_processor=twice, agent={"target": "common.agents.bc:BC"})
     message = r"column 2: this run expects nothing, dataset .*earlier has reward <f4 \[\]"
     with pytest.raises(SchemaMismatchError, match=message):
-        train_offline(config, str(earlier(tmp_path)))
+        train_offline(config, str(earlier))
 
 
-def test_what_is_not_a_number_is_named_by_column_and_row(tmp_path: Path, make_config: MakeConfig) -> None:
-    run_dir = earlier(tmp_path)
-    changed(run_dir, "reward", 4, np.nan)
-    with pytest.raises(DatasetError, match="column 'reward': expected finite values, found nan in row 4"):
-        train_offline(make_config(), str(run_dir))
+def test_what_is_not_a_number_is_named_by_column_and_row(make_config: MakeConfig, earlier: Path) -> None:
+    message = "column 'reward': expected finite values, found nan in row 4"
+    with changed(earlier, "reward", 4, np.nan), pytest.raises(DatasetError, match=message):
+        train_offline(make_config(), str(earlier))
 
 
 def test_an_action_that_the_environment_does_not_have_is_named_by_column_and_row(
-    tmp_path: Path, make_config: MakeConfig
+    make_config: MakeConfig, earlier: Path
 ) -> None:
-    run_dir = earlier(tmp_path)
-    changed(run_dir, "action", 13, 7)
-    with pytest.raises(DatasetError, match="column 'action': expected 0 to 2, found 7 in row 13"):
-        train_offline(make_config(), str(run_dir))
+    message = "column 'action': expected 0 to 2, found 7 in row 13"
+    with changed(earlier, "action", 13, 7), pytest.raises(DatasetError, match=message):
+        train_offline(make_config(), str(earlier))
 
 
 # Room, and other sources.
 
 
-def test_the_replay_grows_to_the_size_of_the_dataset(tmp_path: Path, make_config: MakeConfig) -> None:
+def test_the_replay_grows_to_the_size_of_the_dataset(make_config: MakeConfig, earlier: Path) -> None:
     config = make_config(agent=IN_TURNS, replay={"capacity": 100, "samples_per_insert": 8})
-    result = train_offline(config, str(earlier(tmp_path)))
+    result = train_offline(config, str(earlier))
     assert load_config(result.run_dir / "config.yaml").replay.capacity == len(expected_rows(5, 501)["obs"])
     assert_stored(result.run_dir, {5: 501})
 

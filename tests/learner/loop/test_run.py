@@ -175,8 +175,11 @@ def backed(run_dir: Path, max_opts: int) -> RunConfig:
     return configured(run_dir, max_opts, trainer=trainer, evaluator=SCORED, replay=ratio)
 
 
-@pytest.mark.parametrize("with_identity", [True, False], ids=["with run.json", "without run.json"])
-@pytest.mark.parametrize("train", [learner_server, sync_train])
+@pytest.mark.parametrize(
+    ("train", "with_identity"),
+    [(learner_server, False), (sync_train, True)],
+    ids=["by actors without run.json", "in turns with run.json"],
+)
 def test_the_documented_backup_goes_on_from_its_newest_checkpoint_and_says_that_the_replay_is_missing(
     trained: Path,
     tmp_path: Path,

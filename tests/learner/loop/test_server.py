@@ -33,6 +33,8 @@ def test_a_server_is_complete_when_it_is_constructed(make_config: MakeConfig) ->
         assert endpoints["learner"] == server.ingest.address
         assert (server.status().opt_steps, server.status().replay_size) == (0, 0)
         assert server.publisher.slots.newest().opt_steps == 0
+        assert not server.control.stopping
+    assert server.control.stopping, "actors are told to stop also where training never began"
 
 
 def test_a_server_that_cannot_be_constructed_ends_what_it_had_begun(make_config: MakeConfig, tmp_path: Path) -> None:
@@ -43,16 +45,17 @@ def test_a_server_that_cannot_be_constructed_ends_what_it_had_begun(make_config:
     assert train_async(make_config(trainer={"max_opts": 10}), 1, resume=True).opt_steps == 10
 
 
-@pytest.mark.parametrize("key", FREE_PORTS)
 def test_a_port_that_is_taken_is_named_before_a_run_begins_in_the_directory(
-    make_config: MakeConfig, tmp_path: Path, key: str
+    make_config: MakeConfig, tmp_path: Path
 ) -> None:
-    section, name = key.split(".")
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        address = f"127.0.0.1:{taken.getsockname()[1]}"
-        with pytest.raises(AddressError, match=f"^{key}: {address}: cannot listen there: Address already in use; name"):
-            LearnerServer(make_config(**{section: {name: address}}))
-    assert not find_work(tmp_path / "run")
+    for key in FREE_PORTS:
+        section, name = key.split(".")
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            address = f"127.0.0.1:{taken.getsockname()[1]}"
+            said = f"^{key}: {address}: cannot listen there: Address already in use; name"
+            with pytest.raises(AddressError, match=said):
+                LearnerServer(make_config(**{section: {name: address}}))
+        assert not find_work(tmp_path / "run")
     with LearnerServer(make_config(server={"grace_seconds": 0.1})) as server:
         assert not server.run.dir.is_resumed
 
@@ -80,21 +83,6 @@ def test_a_learner_takes_free_ports_where_others_have_the_usual_ones(
         values["server"] = {"listen": "127.0.0.1:50051"}
         with pytest.raises(AddressError, match=r"50051: cannot listen there.* name another port, or port 0"):
             LearnerServer(RunConfig.model_validate({**values, "run_dir": str(tmp_path / "named")}))
-
-
-def test_a_part_that_cannot_go_on_ends_training_with_its_error_after_final_is_saved(make_config: MakeConfig) -> None:
-    with LearnerServer(make_config(server={"grace_seconds": 0.1})) as server:
-        server.learner.fail(CrossborderError("a part has failed for good"))
-        with pytest.raises(CrossborderError, match="a part has failed for good"):
-            server.train()
-        assert server.learner.outcome is Outcome.STOPPED
-        assert (server.run.dir.path / "final" / "meta.json").exists()
-
-
-def test_actors_are_told_to_stop_also_where_training_never_began(make_config: MakeConfig) -> None:
-    with LearnerServer(make_config(server={"grace_seconds": 0.1})) as server:
-        assert not server.control.stopping
-    assert server.control.stopping
 
 
 @pytest.mark.parametrize(
@@ -133,6 +121,7 @@ def test_actors_are_told_to_stop_after_training_failed_unless_another_life_follo
         server.learner.fail(CrossborderError("a part has failed for good"))
         with pytest.raises(CrossborderError, match="a part has failed for good"):
             server.train()
+        assert server.learner.outcome is Outcome.STOPPED
         assert server.control.stopping == (restarts_left == 0)
         assert (server.run.dir.path / "final" / "meta.json").exists()
 

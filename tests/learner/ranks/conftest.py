@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 from collections.abc import Sequence
@@ -13,8 +14,21 @@ from tests.conftest import Command, free_port
 
 @pytest.fixture(scope="session")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Sequence[dict[str, Any]]:
-    """What two real ranks have found in ``tests.learner.ranks.pair``, by rank."""
-    directory = tmp_path_factory.mktemp("pair")
+    """What two real ranks have found in ``tests.learner.ranks.pair``, by rank; all test processes share one pair."""
+    root = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        root = root.parent
+    told = root / "pair.json"
+    with (root / "pair.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not told.exists():
+            told.write_text(json.dumps(run_pair(tmp_path_factory.mktemp("pair"))))
+        found: list[dict[str, Any]] = json.loads(told.read_text())
+    return found
+
+
+def run_pair(directory: Path) -> list[dict[str, Any]]:
+    """Run two ranks to their end, and read what each has written."""
     torchrun = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": f"{free_port()}"}
     commands = []
     with pytest.MonkeyPatch.context() as patch:
@@ -29,4 +43,4 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Sequence[dict[str, Any]]:
     finally:
         for command in commands:
             command.end()
-    return [json.loads(Path(directory / f"{rank}.json").read_text()) for rank in range(2)]
+    return [json.loads((directory / f"{rank}.json").read_text()) for rank in range(2)]

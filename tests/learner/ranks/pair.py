@@ -17,6 +17,7 @@ from common.agents.averaging import average
 from common.agents.dqn import DQN
 from common.agents.losses.sequence_losses import masked_loss
 from common.agents.machinery.gradient_step import descend
+from common.agents.machinery.optimizers import UncompiledOptimizer
 from common.agents.networks.batch_renorm import BatchRenorm
 from common.config.replay_config import PrioritizedConfig
 from common.data import Array, Column, Items, Schema
@@ -91,10 +92,20 @@ def make_masks() -> tuple[torch.Tensor, torch.Tensor]:
     return torch.arange(1.0, 9.0).view(2, 4), counts
 
 
+class PlainSGD(UncompiledOptimizer):
+    """Steps of size 1. torch's own imports torch.compile, which would keep the threads of an open group for good."""
+
+    def __init__(self, parameters: list[torch.nn.Parameter]) -> None:
+        super().__init__(parameters, {})
+
+    def _change(self, parameters: list[torch.Tensor], grads: list[torch.Tensor], group: dict[str, Any]) -> None:
+        torch._foreach_sub_(parameters, grads)
+
+
 def descend_masked(rows: slice) -> float:
     """A parameter after one step of size 1 down a masked loss."""
     parameter, (values, counts) = torch.nn.Parameter(torch.ones(())), make_masks()
-    descend(masked_loss(parameter * values[rows], counts[rows]), torch.optim.SGD([parameter], lr=1.0))
+    descend(masked_loss(parameter * values[rows], counts[rows]), PlainSGD([parameter]))
     return float(parameter.detach())
 
 
@@ -279,8 +290,6 @@ def find_threads() -> list[str]:
 
 
 def main() -> int:
-    import torch._dynamo  # Imported while a group is open, it would keep this group's threads for good.
-
     directory = Path(sys.argv[1])
     torch.set_num_threads(1)
     with Group(Place.find(os.environ), 60.0, "cpu") as group:
