@@ -184,18 +184,21 @@ class Actor:
             finally:
                 unacknowledged = pusher.finish(FINISH_SECONDS)
                 fetcher.end(1.0)
-        failure = pusher.failure or fetcher.failure
+        failure: Exception | None = pusher.failure
         has_to_end = self._asked_to_stop or pusher.told_to_stop
         if has_to_end and isinstance(failure, LearnerUnreachableError | RunChangedError):
             log.info("%s", failure)  # It has looked for its learner only to hand over its last rows.
             failure = None
+        failure = failure or fetcher.failure
         if isinstance(failure, LearnerAwayError | RunChangedError):
             self._dropped_rows = pusher.lost_rows
-            log.warning("%d rows that were not acknowledged are dropped: they may be stored there", self._dropped_rows)
+            log.warning(
+                "%d unacknowledged rows are dropped: the former learner may have stored them", self._dropped_rows
+            )
         if failure is not None:
             raise failure
         if unacknowledged:
-            log.warning("%d batches were not acknowledged before the end", unacknowledged)
+            log.warning("%d rows were not acknowledged before the end, and may be lost", pusher.lost_rows)
         if pusher.changes and not has_to_end:
             raise SettingsChangedError(", ".join(pusher.changes))
         return ActorStat(joined.actor_id, counters.env_steps, counters.seconds)

@@ -43,7 +43,7 @@ def first_extreme(name: str, values: Array, rows: int, largest: float = ANY_FINI
     bad = int(np.flatnonzero(is_extreme(values, largest))[0])
     expected = "finite values"
     if largest < ANY_FINITE and np.isfinite(values[bad]):
-        expected = f"values of at most {largest:g}{advice}"
+        expected = f"values from {-largest:g} to {largest:g}{advice}"
     return BadValue(name, expected, str(values[bad]), bad * rows // len(values))
 
 

@@ -232,7 +232,7 @@ class Pusher:
     def _count_dropped(self, batch: WaitingBatch) -> None:
         self._counters.dropped_items += batch.rows
         if self._drop_log.due() is not None:
-            log.warning("rows dropped so far: %d: the spool was full (push.spool_bytes)", self._counters.dropped_items)
+            log.warning("the spool is full (push.spool_bytes); rows dropped so far: %d", self._counters.dropped_items)
 
     def ready(self) -> None:
         """Tell the learner from now on that this actor has built its parts and acts."""
@@ -276,9 +276,13 @@ class Pusher:
         The pusher's thread looks after it has disconnected, and ``finish`` after it has closed the spool: one of them
         sees both.
         """
-        is_empty = self._spool.drained and not self.unacknowledged
-        if self._stopped.is_set() and is_empty and not self._spool.connected:
+        if self._stopped.is_set() and self._has_nothing_left and not self._spool.connected:
             self._waits_no_more.set()
+
+    @property
+    def _has_nothing_left(self) -> bool:
+        """Whether the acting thread has put its last rows, and the learner has acknowledged them all."""
+        return self._spool.drained and not self.unacknowledged
 
     def _run(self) -> None:
         try:
@@ -306,10 +310,10 @@ class Pusher:
             except SharedIncarnationError as error:
                 is_clone, broken = True, str(error)
             self._spool.disconnect()
-            has_told_all = (stream.has_left and broken is None) or (self.told_to_stop and not self.unacknowledged)
-            if self._has_given_up or has_told_all:
+            has_told_all = (stream.has_left and broken is None) or (self.told_to_stop and self._has_nothing_left)
+            if has_told_all or self._waits_no_more.is_set():
                 return
-            self._end_vain_waits()
+            self._end_vain_waits()  # One more try follows, without a wait: it says goodbye if the learner is there.
             log.warning("connection to the learner lost, %d batches kept: %s", self.unacknowledged, broken or "closed")
             lost_at = time.monotonic()
             if lost_at - opened_at >= STEADY_SECONDS:

@@ -21,7 +21,7 @@ from common.wire.trust import ServiceTrust
 
 PATIENCE: Final = 1.0
 """Seconds in which a service that listens must answer."""
-ACTION_SECONDS: Final = 5.0
+CHOICE_SECONDS: Final = 5.0
 """Seconds in which it must choose an action."""
 CLOSE_SECONDS: Final = 5.0
 
@@ -63,10 +63,10 @@ class ServiceVisit(Visit):
             with naming_failed_part("the environment cannot be reset"):
                 lanes.reset(seed)
                 began = time.perf_counter()
-                RemotePolicy(self._session, description, lanes, ACTION_SECONDS).sample(lanes.observe())
+                RemotePolicy(self._session, description, lanes, CHOICE_SECONDS).sample(lanes.observe())
         except NoAnswerError as error:
             raise LearnerUnreachableError(
-                f"expected an action within {ACTION_SECONDS:g} s, found none: a service answers no step while its "
+                f"expected an action within {CHOICE_SECONDS:g} s, found none: a service answers no step while its "
                 "learner is away or holds it back"
             ) from error
         return f"came after {1e3 * (time.perf_counter() - began):.1f} ms"

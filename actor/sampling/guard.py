@@ -75,7 +75,7 @@ class Guard:
         self._note(error)
         if not self._allowance.allows():
             raise error
-        log.warning("an environment raised and is rebuilt", exc_info=error)
+        log.warning("an environment, or its evaluation, raised: it is rebuilt", exc_info=error)
         self._counters.env_rebuilds += 1
         self.busy.since = time.monotonic()
         close()

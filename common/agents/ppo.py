@@ -198,7 +198,8 @@ class PPO(PolicyGradientAgent):
             )
         if "weight" in batch:
             raise ConfigError(
-                f"replay.half_age: {agent} does not weigh steps: remove it; agent.params.max_lag leaves old ones out"
+                f"replay: {agent} does not weigh steps, found a column weight: remove what adds it, such as "
+                "replay.half_age; agent.params.max_lag leaves old steps out"
             )
         n, minibatches = len(self._part(batch["reward"])), self.config.minibatches
         if n % minibatches:

@@ -22,7 +22,7 @@ from common.wire.rpc import BadMessageError
 VERSION: Final = 1
 """The version of ``acting.proto``."""
 _FOR_ROWS: Final = RefuseAll(LARGEST_VALUE)
-"""For what may become a row: a run refuses a whole batch for one larger value."""
+"""The largest float of a client: a run that clips nothing refuses a whole batch for a larger one."""
 
 
 class Description:

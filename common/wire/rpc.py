@@ -28,6 +28,7 @@ UNARY_BYTES = 4 << 20
 WINDOW_BYTES = 4 << 20
 """The bytes that the learner receives of a stream before it reads them."""
 ANSWER_SECONDS = 60.0
+"""The time for an answer, beside that for the bytes of a transfer."""
 QUESTION_SECONDS = 5.0
 """The time for an answer that needs no transfer of a model, and that a person or an actor waits for."""
 SLOWEST_LINK = 32 << 10

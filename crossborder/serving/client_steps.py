@@ -155,7 +155,7 @@ def _read_reward(found: Sequence[float], k: int) -> Array:
     _require_count("reward", found, k)
     if not (math.isfinite(sum(found)) and min(found) >= -LARGEST_VALUE and max(found) <= LARGEST_VALUE):
         bad = next(value for value in found if not abs(value) <= LARGEST_VALUE)  # No comparison with NaN is true.
-        raise BadMessageError(f"reward: expected numbers of at most {LARGEST_VALUE:g}, found {bad}")
+        raise BadMessageError(f"reward: expected numbers from {-LARGEST_VALUE:g} to {LARGEST_VALUE:g}, found {bad}")
     return np.fromiter(found, np.float64, k)  # A third of the time of np.array, which asks for each number twice.
 
 

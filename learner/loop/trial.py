@@ -132,7 +132,7 @@ class _Trial:
             _require_statistics(before, _copy_tensors(self._agent))
             check_tensors(self._agent)
             self.keys = frozenset(record)
-            if "index" in buffer.columns and not buffer.is_prioritized:
+            if "index" in buffer.columns and not buffer.has_td_errors:
                 log.warning(
                     "replay.prioritized: %s reported no TD errors after an opt step: without them all rows are drawn "
                     "alike",
@@ -227,12 +227,12 @@ class _Watched(BufferOver):
         self._most_bytes = most_bytes
         self.columns: dict[str, str] = {}
         """Dtype and shape of each column of the last batch."""
-        self.is_prioritized = False
+        self.has_td_errors = False
         """Whether the agent has reported TD errors."""
 
     def update_priority(self, index: Array, td_error: Array) -> None:
         super().update_priority(index, td_error)
-        self.is_prioritized = True
+        self.has_td_errors = True
 
     def batch(self, size: int) -> Items:
         self._require_small(size)

@@ -189,10 +189,11 @@ class MixedReplay(ReplayBuffer):
             CheckpointError: it is the state of another kind of buffer, or of a buffer with other sources.
         """
         values = state.values.get("sources", {"actors": state.values})  # Else it is the state of a single replay.
-        if list(values) != self._names:
+        found = list(values) if isinstance(values, dict) else f"{len(values)} replays without names"
+        if found != self._names:
             raise CheckpointError(
-                f"replay.sources: expected the states of {self._names}, found those of {list(values)}; a resumed run "
-                "keeps its sources and their order"
+                f"replay.sources: expected the states of {self._names}, found those of {found}; a resumed run keeps "
+                "its sources and their order"
             )
         self._rng.bit_generator.state = state.values["rng"]
         for i, (name, part) in enumerate(zip(self._names, self.parts, strict=True)):

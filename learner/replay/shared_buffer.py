@@ -157,8 +157,8 @@ class SharedReplay(ReplayBuffer, abc.ABC):
         """
         if "sources" in state.values:
             raise CheckpointError(
-                "replay.sources: expected the state of a replay without sources, found those of "
-                f"{list(state.values['sources'])}; a resumed run keeps its sources"
+                "replay.sources: expected the state of a replay without sources, found one with sources; a resumed run "
+                "keeps its sources"
             )
         self._sampled = state.values["sampled"]
         self._rng.bit_generator.state = state.values["rng"]

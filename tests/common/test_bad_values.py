@@ -43,7 +43,7 @@ def test_refuse_all_refuses_with_the_reason_and_the_value() -> None:
 def test_refuse_all_may_have_a_largest_value() -> None:
     rules = RefuseAll(10.0)
     assert rules.largest_of("obs") == 10.0
-    with pytest.raises(RefusedError, match=r"column 'obs': expected values of at most 10, found -11.0 in row 0"):
+    with pytest.raises(RefusedError, match=r"column 'obs': expected values from -10 to 10, found -11.0 in row 0"):
         rules.handle_extreme("obs", np.array([10.0, -11.0]), 1)
 
 

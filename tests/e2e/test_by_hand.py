@@ -145,7 +145,7 @@ def test_an_actor_outlives_its_learner_and_joins_the_next_run_at_the_same_addres
     endpoints(second_dir)
     grows(second_dir, {worker.process.pid})
     assert "starting over" in worker.output()
-    assert "rows that were not acknowledged are dropped" in worker.output()
+    assert "unacknowledged rows are dropped" in worker.output()
     assert worker.output().count(f"as actor 0 of {address}") == 2, "it keeps its id, and with it how much it explores"
     second.signal(signal.SIGINT)
     assert (second.wait(), worker.wait()) == (130, 0)

@@ -133,7 +133,7 @@ def test_an_actor_whose_rank_stays_away_starts_over_at_another_and_counts_what_i
     other.ingest.leave()
     wait_for(lambda: here.buffer.inserted > before[0] + 20, "it has started over")
     fleet.stop()
-    assert "rows that were not acknowledged are dropped: they may be stored there" in caplog.text
+    assert "unacknowledged rows are dropped: the former learner may have stored them" in caplog.text
     assert here.actor_table["dropped_items"].sum() > 0
     assert here.buffer.inserted == here.acting, "no row of the former incarnation came along"
     assert other.buffer.inserted >= acknowledged

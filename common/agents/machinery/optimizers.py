@@ -23,7 +23,7 @@ class UncompiledOptimizer(Optimizer):
     """
 
     kept: frozenset[str] = frozenset()
-    """The names of what the optimiser keeps of each parameter."""
+    """The names of what the optimiser keeps of each parameter; empty: not known."""
 
     add_param_group = inspect.unwrap(Optimizer.add_param_group)
     load_state_dict = inspect.unwrap(Optimizer.load_state_dict)

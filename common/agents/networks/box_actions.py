@@ -42,7 +42,10 @@ class ActionScale:
         with np.errstate(over="ignore", invalid="ignore"):
             width = space.high - space.low  # Not finite if a bound is not, or if the bounds are too far apart.
         if not (np.isfinite(width) & (width > 0)).all():
-            raise ConfigError(f"{agent}: expected an action space with finite bounds, low below high, found {space}")
+            raise ConfigError(
+                f"{agent}: expected an action space with finite bounds, low below high, whose distance its dtype can "
+                f"hold; found {space}"
+            )
         self.size = int(np.prod(space.shape, dtype=np.int64))
         self._shape = space.shape
         self._low, self._high = (torch.from_numpy(end.reshape(-1)).to(device) for end in (space.low, space.high))

@@ -357,7 +357,7 @@ class LaneSteps(_message.Message):
     observation: _builtins.bytes
     """For each leaf of `DescribeResponse.observation` in order its values of all k lanes, C-contiguous, little-endian,
     without any padding: all of the first leaf, then all of the second, and so on. Floating-point values must be
-    finite and at most 1e12 from 0, integers within the bounds.
+    finite and no further than 1e12 from 0, integers within the bounds.
     """
     executed: _builtins.bytes
     """The actions that were executed in the steps before, where somebody else than the policy acted (a person, a safety
@@ -372,7 +372,7 @@ class LaneSteps(_message.Message):
 
     @_builtins.property
     def reward(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
-        """Rewards of the steps before, k of them, finite and at most 1e12 from 0; absent: all are 0. Of a lane whose
+        """Rewards of the steps before, k of them, finite and no further than 1e12 from 0; absent: all are 0. Of a lane whose
         episode begins it must be 0.
         """
 

@@ -46,8 +46,9 @@ CONFIG = '{"env": {"target": "a:b"}, "agent": {"target": "c:d"}, "push": {"windo
 class BreakingLearner(ScriptedLearner):
     """Stores like the real one. ``breaks[k]`` says after how many batches stream k ends, and in which way.
 
-    Ways: "closed" in order, "lost" as by the network, "unacknowledged" the same after storing one more, any other is
-    an error key. A stream beyond the script ends when the actor leaves.
+    Ways: "closed" in order, "lost" as by the network, "unacknowledged" the same after storing one more, "answered" as
+    "lost", but just after an answer. Any other is an error key. A stream beyond the script ends when the actor
+    leaves.
     """
 
     breaks: list[tuple[int, str]] = field(default_factory=list)
@@ -93,6 +94,8 @@ class BreakingLearner(ScriptedLearner):
             self.last_report = request.report
             acked = max(acked, request.seq)
             yield pb.PushItemsResponse(acked_seq=acked, stop=len(self.stored) >= self.stop_at)
+            if way == "answered" and batches >= after:
+                _break(context, "lost")
 
     def _store(self, request: pb.PushItemsRequest) -> None:
         if request.seq > self.last_seq:
@@ -241,6 +244,14 @@ def test_an_actor_that_has_been_told_to_stop_waits_between_its_tries_too(ending:
     assert learner.streams < 40, "the waits double, so ten tries or so fit into this time"
 
 
+def test_an_actor_that_has_to_end_without_rows_joins_once_more_and_then_ends(ending: Ends) -> None:
+    learner = BreakingLearner(breaks=[(0, "answered")] * 10_000)
+    actor = ending(learner)
+    actor.stopped.set()
+    assert actor.pusher.finish(PATIENCE) == 0
+    assert learner.streams < 5, "the one that was open, those meanwhile, and one more try"
+
+
 def test_an_actor_that_is_told_to_stop_while_its_learner_is_away_waits_with_its_last_rows(ending: Ends) -> None:
     refused = list[int]()
 
@@ -280,6 +291,17 @@ def test_an_actor_that_the_learner_has_told_to_stop_comes_back_with_its_last_row
         actor.send(n)
     wait_for(lambda: learner.streams == 2, "the stream breaks and the actor comes back")
     assert actor.pusher.told_to_stop
+    assert actor.pusher.finish(PATIENCE) == 0
+    assert (learner.stored, learner.goodbyes) == ([0, 1], 1)
+
+
+def test_an_actor_that_the_learner_has_told_to_stop_comes_back_with_rows_that_it_puts_only_then(ending: Ends) -> None:
+    learner = BreakingLearner(breaks=[(1, "answered")], stop_at=1)
+    actor = ending(learner)
+    actor.pusher.ready()
+    actor.send(0)
+    wait_for(lambda: actor.pusher.told_to_stop and learner.streams == 2, "it was told, the stream broke, it is back")
+    actor.send(1)
     assert actor.pusher.finish(PATIENCE) == 0
     assert (learner.stored, learner.goodbyes) == ([0, 1], 1)
 

@@ -245,7 +245,7 @@ def test_only_the_seed_of_exploration_differs_between_actors_of_one_model(kind: 
     ("spec", "message"),
     [
         (EnvSpec(OBS, gymnasium.spaces.Discrete(4)), r"expected a Box action space of floats, found Discrete\(4\)"),
-        (EnvSpec(OBS, Box(-np.inf, np.inf, (2,))), r"finite bounds, low below high, found Box\(-inf, inf"),
+        (EnvSpec(OBS, Box(-np.inf, np.inf, (2,))), r"finite bounds, low below high, .*; found Box\(-inf, inf"),
     ],
 )
 def test_spaces_it_cannot_act_in_are_refused(kind: Kind, spec: EnvSpec, message: str) -> None:

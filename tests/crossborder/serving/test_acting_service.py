@@ -160,12 +160,18 @@ BAD_STEPS: dict[str, tuple[dict[str, Any], str]] = {
     "a lane that the session has not": ({"lanes": [2]}, "expected numbers below 2, the session's lanes, found [2]"),
     "a lane twice": ({"lanes": [1, 1]}, "expected numbers that are all different, found [1, 1]"),
     "a reward too few": ({"reward": [1.0]}, "reward: expected 2, one for each lane, or none, found 1"),
-    "a reward that is no number": ({"reward": [0.0, np.nan]}, "reward: expected numbers of at most 1e+12, found nan"),
-    "a reward that no row may have": ({"reward": [0.0, -1e13]}, "reward: expected numbers of at most 1e+12, found -"),
+    "a reward that is no number": (
+        {"reward": [0.0, np.nan]},
+        "reward: expected numbers from -1e+12 to 1e+12, found nan",
+    ),
+    "a reward that no row may have": (
+        {"reward": [0.0, -1e13]},
+        "reward: expected numbers from -1e+12 to 1e+12, found -",
+    ),
     "an observation that is no number": ({"observation": np.full(4, np.nan, "<f4").tobytes()}, "expected finite"),
     "an observation that no row may have": (
         {"observation": np.full(4, 1e13, "<f4").tobytes()},
-        "column 'observation': expected values of at most 1e+12, found",
+        "column 'observation': expected values from -1e+12 to 1e+12, found",
     ),
     "an end of lane 1, which begins": ({"terminated": [True, True]}, "where the episode of lane 1 begins"),
     "a reward of lane 1, which begins": ({"reward": [1.0, 1.0]}, "where the episode of lane 1 begins"),

@@ -151,7 +151,7 @@ BAD: dict[str, tuple[Values, str]] = {
     "a negative lane": ({"seq": 1, "observation": [[0, 0]], "lanes": [-1]}, "step.lanes[0]: expected `int` >= 0"),
     "a reward beyond float32": (
         {"seq": 1, "observation": [[0, 0]], "reward": [-1e300]},
-        "reward: expected numbers of at most 1e+12, found -1e+300",
+        "reward: expected numbers from -1e+12 to 1e+12, found -1e+300",
     ),
     "no observation": ({"seq": 1}, "step: object missing required field `observation`"),
     "nothing for an observation": ({"seq": 1, "observation": None}, WANTED + "found None"),

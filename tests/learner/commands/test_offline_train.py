@@ -7,13 +7,16 @@ import pytest
 
 from learner.commands.offline_train import main
 from tests.conftest import Command
-from tests.learner.loop.test_offline import IN_TURNS, earlier
+from tests.learner.loop.test_offline import IN_TURNS, run_to_its_end
 
 
 def test_offline_train_is_a_command_with_a_summary(
     start: Callable[..., Command], write_config: Callable[..., Path], tmp_path: Path
 ) -> None:
-    source, config = str(earlier(tmp_path)), str(write_config(agent=IN_TURNS, trainer={"max_opts": 50}))
+    source, config = (
+        str(run_to_its_end(tmp_path / "earlier")),
+        str(write_config(agent=IN_TURNS, trainer={"max_opts": 50})),
+    )
     command = start("offline-train", "--config", config, "--dataset", source)
     assert command.wait() == 0, command.output()
     assert f"loaded 572 rows from {source}" in command.output()
@@ -27,7 +30,7 @@ def test_offline_train_is_a_command_with_a_summary(
 def test_the_check_opens_the_dataset_that_the_command_would_learn_from(
     write_config: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    source = str(earlier(tmp_path))
+    source = str(run_to_its_end(tmp_path / "earlier"))
     for dataset, changes, code, told in [
         (source, {}, 0, "good. Rows: obs <f4 [3]"),
         ("data/nowhere", {}, 14, "found 'data/nowhere', which does not exist"),

@@ -85,11 +85,15 @@ def untimed(result: Result) -> list[dict[str, str]]:
     return [{k: v for k, v in row.items() if "sec" not in k} for row in rows(result)]
 
 
+def run_to_its_end(directory: Path) -> Path:
+    """A counting run in turns that has ended, in this directory."""
+    return train_in_turns(counting_config(directory, seed=5, agent=IN_TURNS)).run_dir
+
+
 @pytest.fixture(scope="module")
 def earlier(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of a counting run in turns that has ended; nobody may leave it changed."""
-    directory = tmp_path_factory.mktemp("ended") / "earlier"
-    return train_in_turns(counting_config(directory, seed=5, agent=IN_TURNS)).run_dir
+    """The directory of such a run; nobody may leave it changed."""
+    return run_to_its_end(tmp_path_factory.mktemp("ended") / "earlier")
 
 
 @contextmanager
@@ -100,8 +104,10 @@ def changed(run_dir: Path, column: str, row: int, value: float) -> Iterator[None
     """
     ring = ReplayMemory(run_dir / "shared" / "replay", SCHEMA, 1_000_000, create=False).columns[column]
     before, ring[row] = ring[row], value
-    yield
-    ring[row] = before
+    try:
+        yield
+    finally:
+        ring[row] = before
 
 
 # Learning.

@@ -130,7 +130,9 @@ def with_info(time: float, obs: float) -> Items:
 def test_a_finite_value_beyond_the_largest_is_refused_and_counted(value: float) -> None:
     rules = ValueRules(WITH_INFO, {})
     rows = with_info(0.0, value)
-    with pytest.raises(RefusedError, match=r"column 'obs': expected values of at most 1e\+12 \(server\.unusual_values"):
+    with pytest.raises(
+        RefusedError, match=r"column 'obs': expected values from -1e\+12 to 1e\+12 \(server\.unusual_values"
+    ):
         decode(WITH_INFO, 2, encode(WITH_INFO, rows, 2), rules)
     with pytest.raises(RefusedError, match=r"server\.unusual_values"):
         rules.check(rows, 2)
