@@ -12,6 +12,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt, field_validator, model_
 
 from common.config.nested import put, read_yaml
 from common.config.run_config import FREE_PORTS, RunConfig, read_values
+from common.errors import ConfigError
 from common.settings import HomePath, Settings, validate
 from crossborder.curves.learning_curve import SCORE
 from crossborder.sweeps.dimensions import Choices, Dimension, parse_dimension
@@ -175,9 +176,12 @@ def base_config(sweep: SweepConfig, chosen: Mapping[str, Any] | None = None) -> 
     """
     # Runs beside each other cannot listen on one port.
     ports = FREE_PORTS if sweep.command == "learner-server" else {}
-    # Each run needs a directory and a mirror of its own: see docs/preemptible.md.
-    own = {"run_dir": None, "storage.mirror": None, "storage.acknowledge": "disk"}
-    return configure(sweep.config, {**ports, **sweep.fixed, **(chosen or {}), **own})
+    # Each run needs a directory and a mirror of its own, see docs/preemptible.md: those of the file are another run's.
+    unmirrored = {"storage.mirror": None, "storage.acknowledge": "disk"}
+    config = configure(sweep.config, {**unmirrored, **ports, **sweep.fixed, **(chosen or {}), "run_dir": None})
+    if config.storage.mirror is not None:
+        raise ConfigError("storage.mirror: expected none in a sweep, found one: each run needs a mirror of its own")
+    return config
 
 
 def first_config(sweep: SweepConfig) -> RunConfig:

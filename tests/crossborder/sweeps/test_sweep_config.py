@@ -8,7 +8,7 @@ import pytest
 from common.errors import ConfigError
 from crossborder.sweeps.sweep_config import ScoreConfig, base_config, first_config, load_sweep, warn_of_unequal_steps
 from tests.conftest import ROOT
-from tests.crossborder.sweeps.worth import WORTH, make_sweep, write_sweep
+from tests.crossborder.sweeps.worth import WORTH, give_mirror, make_sweep, write_sweep
 
 
 @pytest.mark.parametrize(
@@ -43,9 +43,20 @@ def test_chosen_values_go_before_fixed_ones_and_those_before_the_file(tmp_path: 
 
 
 def test_runs_have_no_mirror_since_each_would_need_its_own(tmp_path: Path) -> None:
-    mirrored = {"storage.mirror": f"file://{tmp_path}/mirror", "storage.acknowledge": "mirrored"}
-    for base in (base_config(make_sweep(tmp_path, fixed=mirrored)), first_config(make_sweep(tmp_path, fixed=mirrored))):
-        assert (base.storage.mirror, base.storage.acknowledge) == (None, "disk")
+    sweep = make_sweep(tmp_path)
+    give_mirror(sweep, f"file://{tmp_path}/mirror")
+    for config in (base_config(sweep), first_config(sweep)):
+        assert (config.storage.mirror, config.storage.acknowledge) == (None, "disk")
+
+
+@pytest.mark.parametrize("place", ["fixed", "space"])
+def test_a_mirror_of_the_sweep_itself_is_refused(tmp_path: Path, place: str) -> None:
+    url = f"file://{tmp_path}/mirror"
+    sweep = make_sweep(tmp_path, **{place: {"storage.mirror": url if place == "fixed" else [url]}})
+    with pytest.raises(
+        ConfigError, match=r"storage\.mirror: expected none in a sweep, found one: each run needs a mirror"
+    ):
+        first_config(sweep)
 
 
 def test_learner_servers_beside_each_other_listen_on_free_ports(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from crossborder.sweeps.study import Claimed, SweepStudy
 from crossborder.sweeps.trial_runner import StoppedError, TrialRunner, _Run
 from learner.storage.rundir import read_identity
 from tests.conftest import wait_for
-from tests.crossborder.sweeps.worth import GATE, WORTH, gate_of, make_sweep, sign_of_waiting
+from tests.crossborder.sweeps.worth import GATE, WORTH, gate_of, give_mirror, make_sweep, sign_of_waiting
 from tests.learner.storage.mirrored import RUN_ID, MirroredRun
 
 
@@ -64,7 +64,8 @@ def test_a_trial_trains_with_each_seed_and_its_score_is_their_interquartile_mean
 def test_a_run_is_not_restored_from_the_mirror_of_the_file_and_leaves_it_to_its_learner(tmp_path: Path) -> None:
     mirrored = MirroredRun(tmp_path / "production")
     mirrored.mirroring.write_state()
-    sweep = Sweep(tmp_path, space={WORTH: [1.0]}, fixed={"storage.mirror": mirrored.url})
+    sweep = Sweep(tmp_path, space={WORTH: [1.0]})
+    give_mirror(sweep.directory.sweep, mirrored.url)
     assert sweep.run() is TrialState.COMPLETE
     assert read_identity(sweep.run_of(0)).run_id != RUN_ID
     mirrored.mirror.require_owner()

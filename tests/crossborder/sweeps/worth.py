@@ -74,6 +74,12 @@ def write_sweep(directory: Path, **changes: Any) -> Path:
     return path
 
 
+def give_mirror(sweep: SweepConfig, url: str) -> None:
+    """Write into the run's file that the run has a mirror, without which it acknowledges nothing."""
+    values = yaml.safe_load(sweep.config.read_text())
+    sweep.config.write_text(yaml.safe_dump({**values, "storage": {"mirror": url, "acknowledge": "mirrored"}}))
+
+
 def make_sweep(directory: Path, **changes: Any) -> SweepConfig:
     """The sweep of ``write_sweep``."""
     return load_sweep(write_sweep(directory, **changes))
