@@ -29,10 +29,10 @@ demo: $(READY)
 	$(BIN)/learner-server --config configs/cartpole.yaml --local-actors 2 --listen 127.0.0.1:0 \
 		--set metrics.listen=127.0.0.1:0
 
-# Tests wait for processes more than they compute: seven at a time on two cores. Those of a file stay together, and the
+# Tests wait for processes more than they compute: five at a time on two cores. Those of a file stay together, and the
 # longest come first. A process of tests that ended is not replaced: it would begin again with the test that ended it.
 test: $(READY)
-	$(BIN)/pytest -n 7 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
+	$(BIN)/pytest -n 5 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
 FAST := -n 2 --dist loadfile -m "not slow and not browser and not compose and not clusters"
 # The tests that start no process, in two to three minutes.

@@ -1,4 +1,4 @@
-"""A process that saves policies and checkpoints without a pause: ``python -m tests.learner.storage.saving RUN``.
+"""A process that saves policies and checkpoints, some twenty a second: ``python -m tests.learner.storage.saving RUN``.
 
 All values of one policy or checkpoint are its opt step, so a reader knows whether it has read files of two of them. The
 process ends when ``RUN/stop`` is there.
@@ -7,6 +7,7 @@ process ends when ``RUN/stop`` is there.
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,6 +28,10 @@ class Numbered(Idle):
 
     def save_params(self) -> Mapping[str, torch.Tensor]:
         return {"number": torch.full((1000,), self.number)}
+
+
+PAUSE_SECONDS = 0.05
+"""On a busy host a reader gets little time. It gives up after ten tries, each of which another save has overtaken."""
 
 
 @contextmanager
@@ -56,11 +61,12 @@ class Saver:
         self._states.write(RunState(self._number, tensors, "{}"))
 
 
-def save_without_pause(run: Path) -> None:
+def save_again_and_again(run: Path) -> None:
     saver = Saver(run)
     while not (run / "stop").exists():
         saver.save()
+        time.sleep(PAUSE_SECONDS)
 
 
 if __name__ == "__main__":
-    save_without_pause(Path(sys.argv[1]))
+    save_again_and_again(Path(sys.argv[1]))
