@@ -216,9 +216,9 @@ def _tell_places(source: str, places: Places) -> None:
 
 
 def _require_used(arguments: argparse.Namespace) -> None:
-    """Refuse options that would do nothing: those about trust beside --run, those about a policy beside --learner."""
+    """Refuse options that would do nothing: those about trust beside --run, a checkpoint beside --learner."""
     about_learner = ("ca", "certificate", "key", "token_file", "insecure")
-    beside, idle = ("--run", about_learner) if arguments.learner is None else ("--learner", ("checkpoint", "explore"))
+    beside, idle = ("--run", about_learner) if arguments.learner is None else ("--learner", ("checkpoint",))
     if given := [f"--{name.replace('_', '-')}" for name in idle if vars(arguments)[name]]:
         hint = "; options about clients begin with --listen" if arguments.learner is None else ""
         raise ConfigError(f"{', '.join(given)}: expected none beside {beside}{hint}")
