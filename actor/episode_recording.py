@@ -24,8 +24,8 @@ MAX_WAITING_BYTES: Final = 256 << 20
 MAX_EPISODE_BYTES: Final = 1 << 30
 """The most bytes of one episode; a longer one is not recorded."""
 MAX_OPEN_BYTES: Final = 4 << 30
-"""The most bytes of all episodes that have begun. Beyond it, those are given up that have had no rows for longest: the
-programs of clients that broke them off may be gone."""
+"""The most bytes of all unfinished episodes. Beyond it, the episode that got no row for the longest time is given up:
+its client may be gone."""
 WAITS: Final = f"more than {MAX_WAITING_BYTES >> 20} MiB wait for the disk"
 LOOK_SECONDS: Final = 10.0
 LEAST_BLOCK_BYTES: Final = 4096
@@ -70,7 +70,7 @@ class EpisodeRecording:
         self._size = 0
         self._lost_begins = 0
         self._has_gap = self._is_closed = False
-        # By lane, the one that got rows last at the end; only the writing thread uses it, and writes the counts.
+        # By lane, in the order of their newest rows. Only the writing thread uses it, and writes the counts.
         self._open: dict[int, _Open] = {}
         self._open_bytes = 0
         self.recorded = 0

@@ -195,7 +195,7 @@ class Sampler:
         seen = self._stacker.add(obs, begins) if self._has_stacks else obs  # The call takes 0.1 of 2.5 µs.
         try:
             actions = agent.sample(seen) if chosen is None else chosen
-        except CrossborderError:  # It says what is wrong, and need not lie in the observation.
+        except CrossborderError:  # It says itself what is wrong, and the observation may be right.
             raise
         except Exception:
             lanes.require_indices(obs)

@@ -18,7 +18,6 @@ from common.errors import ConfigError, CrossborderError, PluginError, naming_fai
 from common.leaves import empty_leaves
 from common.process.command import Check, run_checks
 from common.wire.acting_payloads import tell_leaves
-from common.wire.address import split_address
 from common.wire.endpoints import require_free_port
 from common.wire.trust import Trust
 from crossborder.inspecting.crossborder_doctor import describe_certificate
@@ -58,8 +57,7 @@ class ServingHost:
 
     def ports(self) -> str:
         found = []
-        for key, address in self._config.places_to_listen().items():
-            host, port = split_address(address)
+        for key, host, port in self._config.places_to_listen():
             require_free_port(key, host, port)
             found.append(f"{key} {port} is free" if port else f"{key} takes any")
         return ", ".join(found)

@@ -10,7 +10,7 @@ from common.config.run_config import MAX_SEED
 from common.config.server_config import LEAST_MESSAGE_BYTES, MOST_MESSAGE_BYTES, HostPort, ServerConfig, TlsConfig
 from common.errors import ConfigError
 from common.settings import HomePath, Seconds, Settings
-from common.wire.address import is_loopback, split_address
+from common.wire.address import is_loopback, join_address, split_address
 from common.wire.tokens import CLIENT_VARIABLE, TokenSource
 
 
@@ -83,10 +83,10 @@ class ServingConfig(Settings):
     )
     silence_seconds: Seconds = Field(600.0, description="Seconds of silence after which the service ends a session.")
 
-    def places_to_listen(self) -> dict[str, str]:
-        """The addresses at which the service listens, by setting."""
+    def places_to_listen(self) -> list[tuple[str, str, int]]:
+        """Setting, host and port of each place at which the service listens."""
         places = {"listen": self.listen, "websocket": self.websocket, "metrics": self.metrics}
-        return {setting: address for setting, address in places.items() if address is not None}
+        return [(setting, *split_address(address)) for setting, address in places.items() if address is not None]
 
     def check(self) -> None:
         """Check that nobody on another host is let in by mistake, and that certificates and tokens can be read.
@@ -95,11 +95,10 @@ class ServingConfig(Settings):
             ConfigError: settings contradict each other, or a file cannot be read.
         """
         places = self.places_to_listen()
-        named = [place for address in places.values() if (place := split_address(address))[1]]
+        named = [(host, port) for _, host, port in places if port]
         if len({*named}) < len(named):
-            raise ConfigError(
-                f"{', '.join(places)}: expected another port for each, found {', '.join(places.values())}"
-            )
+            found = {setting: join_address(host, port) for setting, host, port in places}
+            raise ConfigError(f"{', '.join(found)}: expected another port for each, found {', '.join(found.values())}")
         tokens = self.tokens()
         if tokens is not None:
             tokens.read()
@@ -110,11 +109,12 @@ class ServingConfig(Settings):
         if tokens and self.tls is None:
             raise ConfigError("tls: expected a certificate and key beside tokens, which are sent over TLS only")
         missing = " and ".join(name for name, given in {"tls": self.tls, "token_file": tokens}.items() if not given)
-        for setting, address in places.items():
-            if setting != "metrics" and missing and not self.insecure and not is_loopback(split_address(address)[0]):
+        for setting, host, port in places:
+            if setting != "metrics" and missing and not self.insecure and not is_loopback(host):
                 raise ConfigError(
-                    f"{setting}: '{address}' is reachable from other hosts; expected {missing} too (crossborder-certs "
-                    "makes certificates and tokens), or --listen-insecure if that network is yours alone"
+                    f"{setting}: '{join_address(host, port)}' is reachable from other hosts; expected {missing} too "
+                    "(crossborder-certs makes certificates and tokens), or --listen-insecure if that network is yours "
+                    "alone"
                 )
 
     def tokens(self) -> TokenSource | None:
