@@ -15,21 +15,8 @@ import torch
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 from torch import nn
 
-from common.agents.agent_settings import (
-    ActorKeys,
-    BatchItems,
-    CriticCount,
-    CriticKeys,
-    DiscountFactor,
-    EncoderFeatures,
-    GradNormLimit,
-    LossOfCritics,
-    NormalizeRewards,
-    RewardScale,
-    ShiftPixels,
-    Tau,
-)
-from common.agents.configured_agent import NetworkConfig, OffPolicyAgent, OffPolicyConfig
+from common.agents import agent_settings
+from common.agents.configured_agent import NetworkConfig, OffPolicyAgent, TransitionConfig
 from common.agents.machinery.gradient_step import Batch, count_at_once, draw_transitions, split_batches
 from common.agents.machinery.optimizers import build_optimizer
 from common.agents.machinery.update import Results, Update
@@ -48,7 +35,7 @@ FEATURES: Final = "shared features"
 """A result of the critics' update: the features ``[B, F]`` from which the actor learns if both share an encoder."""
 
 
-class ActorCriticConfig(LayersConfig, NetworkConfig, OffPolicyConfig):
+class ActorCriticConfig(LayersConfig, NetworkConfig, TransitionConfig):
     """The settings that these agents share."""
 
     units: tuple[PositiveInt, ...] = Field(
@@ -63,16 +50,14 @@ class ActorCriticConfig(LayersConfig, NetworkConfig, OffPolicyConfig):
         "critics; it is called with in_shape, out_dim=feature_dim and params. null: a picture has convolutions, other "
         "observations are flattened; in a Dict or Tuple, each part is encoded.",
     )
-    feature_dim: EncoderFeatures = 50
+    feature_dim: agent_settings.EncoderFeatures = 50
     frozen_encoders: dict[str, FrozenEncoderConfig] = Field(
         {},
         description="Pretrained networks for pictures, by the path of the observation's part. They are not trained, "
         "and not sent to actors.",
     )
-    actor_keys: ActorKeys = None
-    critic_keys: CriticKeys = None
-    random_shift: ShiftPixels = 0
-    normalize_rewards: NormalizeRewards = False
+    actor_keys: agent_settings.ActorKeys = None
+    critic_keys: agent_settings.CriticKeys = None
     max_return: PositiveFloat | None = Field(
         None,
         description="With normalize_rewards, the greatest size of a discounted return so far: rewards are divided by "
@@ -80,13 +65,10 @@ class ActorCriticConfig(LayersConfig, NetworkConfig, OffPolicyConfig):
         "minus it as v_min. null: no limit.",
     )
     lr: PositiveFloat = Field(3e-4, description="The learning rate of actor and critics.")
-    batch_size: BatchItems = 256
-    discount_factor: DiscountFactor = 0.99
-    n_critics: CriticCount = 2
-    critic_loss: LossOfCritics = "mse"
-    tau: Tau = 0.005
-    reward_scale: RewardScale = 1.0
-    max_grad_norm: GradNormLimit = None
+    batch_size: agent_settings.BatchItems = 256
+    n_critics: agent_settings.CriticCount = 2
+    critic_loss: agent_settings.LossOfCritics = "mse"
+    reward_scale: agent_settings.RewardScale = 1.0
 
     @property
     def units_of_critics(self) -> tuple[int, ...]:

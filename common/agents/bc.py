@@ -10,7 +10,7 @@ import torch
 from pydantic import Field, PositiveInt
 from torch import nn
 
-from common.agents.agent_settings import BatchItems, GradNormLimit, LearningRate, PictureFeatures
+from common.agents import agent_settings
 from common.agents.configured_agent import AgentConfig, ConfiguredAgent
 from common.agents.losses.values import weighted_mean
 from common.agents.machinery.gradient_step import Batch, descend, draw_transitions
@@ -32,10 +32,10 @@ class BCConfig(AgentConfig, GaussianConfig):
     """``agent.params`` of ``BC``."""
 
     units: tuple[PositiveInt, ...] = Field((256, 256), description="The width of each hidden layer.")
-    feature_dim: PictureFeatures = 50
-    lr: LearningRate = 3e-4
-    batch_size: BatchItems = 256
-    max_grad_norm: GradNormLimit = None
+    feature_dim: agent_settings.PictureFeatures = 50
+    lr: agent_settings.LearningRate = 3e-4
+    batch_size: agent_settings.BatchItems = 256
+    max_grad_norm: agent_settings.GradNormLimit = None
 
 
 class BC(ConfiguredAgent):

@@ -13,8 +13,8 @@ from typing import Any, ClassVar, Literal
 import torch
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
+from common.agents import agent_settings
 from common.agents.actor_critic import FEATURES, ActorCritic, ActorCriticConfig
-from common.agents.agent_settings import RandomOpts
 from common.agents.losses.offline_losses import imitation_loss, mean_squared_distance
 from common.agents.losses.values import td_target
 from common.agents.machinery.gradient_step import Batch, descend, discount_of, measure_td_error
@@ -33,7 +33,7 @@ from common.spaces import from_columns
 class BootstrappingConfig(ActorCriticConfig):
     """The settings that SAC and TD3 share."""
 
-    random_opts: RandomOpts = 1
+    random_opts: agent_settings.RandomOpts = 1
     critic: CriticReturn = Field(
         ScalarReturn(),
         description="The form in which critics predict the return, by kind: scalar (its mean), categorical or "

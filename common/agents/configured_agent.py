@@ -13,6 +13,7 @@ import torch
 from pydantic import Field, PositiveInt, model_validator
 from torch import nn
 
+from common.agents import agent_settings
 from common.agents.machinery.gradient_step import Batch, report_td_error
 from common.agents.machinery.lane_states import LaneRandom
 from common.agents.machinery.update import Inference, Results, Update, UpdateConfig
@@ -42,6 +43,16 @@ class OffPolicyConfig(AgentConfig):
     n_updates_per_opt: PositiveInt = Field(
         1, description="The number of updates in one opt step, each with its own batch."
     )
+    discount_factor: agent_settings.DiscountFactor = 0.99
+    tau: agent_settings.Tau = 0.005
+    max_grad_norm: agent_settings.GradNormLimit = None
+
+
+class TransitionConfig(OffPolicyConfig):
+    """The settings of every ``OffPolicyAgent`` that learns from transitions."""
+
+    random_shift: agent_settings.ShiftPixels = 0
+    normalize_rewards: agent_settings.NormalizeRewards = False
 
 
 class NetworkConfig(AgentConfig):

@@ -15,18 +15,8 @@ import torch
 from pydantic import Field, PositiveFloat, PositiveInt
 from torch import nn
 
-from common.agents.agent_settings import (
-    BatchItems,
-    CriticCount,
-    DiscountFactor,
-    GradNormLimit,
-    LossOfCritics,
-    NormalizeRewards,
-    PictureFeatures,
-    ShiftPixels,
-    Tau,
-)
-from common.agents.configured_agent import OffPolicyAgent, OffPolicyConfig, OneNetworkConfig
+from common.agents import agent_settings
+from common.agents.configured_agent import OffPolicyAgent, OneNetworkConfig, TransitionConfig
 from common.agents.entropy import (
     EntCoefConfig,
     EntropyCoef,
@@ -65,7 +55,7 @@ class QNetworks(nn.Module):
         return torch.stack([net(obs) for net in self.nets])
 
 
-class DiscreteSACConfig(EntCoefConfig, OneNetworkConfig, OffPolicyConfig):
+class DiscreteSACConfig(EntCoefConfig, OneNetworkConfig, TransitionConfig):
     """``agent.params`` of ``DiscreteSAC``."""
 
     units: tuple[PositiveInt, ...] = Field(
@@ -76,16 +66,11 @@ class DiscreteSACConfig(EntCoefConfig, OneNetworkConfig, OffPolicyConfig):
         description="Your own networks, one for the actor and one for each critic; each is called with in_shape, "
         "out_dim and params. null: networks with the layers of units.",
     )
-    feature_dim: PictureFeatures = 256
-    random_shift: ShiftPixels = 0
-    normalize_rewards: NormalizeRewards = False
+    feature_dim: agent_settings.PictureFeatures = 256
     lr: PositiveFloat = Field(3e-4, description="The learning rate of actor, critics and entropy coefficient.")
-    batch_size: BatchItems = 64
-    discount_factor: DiscountFactor = 0.99
-    n_critics: CriticCount = 2
-    critic_loss: LossOfCritics = "mse"
-    tau: Tau = 0.005
-    max_grad_norm: GradNormLimit = None
+    batch_size: agent_settings.BatchItems = 64
+    n_critics: agent_settings.CriticCount = 2
+    critic_loss: agent_settings.LossOfCritics = "mse"
     target_entropy: Unit = Field(
         0.98,
         description="The entropy that the policy keeps, as a share of the entropy of uniformly random actions, of "

@@ -18,19 +18,8 @@ import torch
 from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
 from torch import nn
 
-from common.agents.agent_settings import (
-    BatchItems,
-    DiscountFactor,
-    Dueling,
-    GradNormLimit,
-    LearningRate,
-    LossOfCritics,
-    NormalizeRewards,
-    PictureFeatures,
-    ShiftPixels,
-    Tau,
-)
-from common.agents.configured_agent import OffPolicyAgent, OffPolicyConfig, OneNetworkConfig
+from common.agents import agent_settings
+from common.agents.configured_agent import OffPolicyAgent, OneNetworkConfig, TransitionConfig
 from common.agents.exploring import EpsilonGreedy, EvaluationEpsilon, Explorer
 from common.agents.losses.munchausen import Munchausen
 from common.agents.losses.values import critic_loss, double_q_value, greedy_value, td_target
@@ -92,7 +81,7 @@ class DuelingNetwork(nn.Module):
 ResultT = TypeVar("ResultT")
 
 
-class QAgentConfig(OneNetworkConfig, OffPolicyConfig):
+class QAgentConfig(OneNetworkConfig, TransitionConfig):
     """The settings that all agents of action values share."""
 
     units: tuple[PositiveInt, ...] = Field((256, 256), description="The width of each hidden layer of the network.")
@@ -101,28 +90,25 @@ class QAgentConfig(OneNetworkConfig, OffPolicyConfig):
         description="Your own network; it is called with in_shape, out_dim and params. null: a network with the "
         "layers of units, above convolutions for each picture.",
     )
-    feature_dim: PictureFeatures = 256
-    random_shift: ShiftPixels = 0
-    normalize_rewards: NormalizeRewards = False
-    lr: LearningRate = 1e-3
-    batch_size: BatchItems = 64
-    discount_factor: DiscountFactor = 0.99
+    feature_dim: agent_settings.PictureFeatures = 256
+    lr: agent_settings.LearningRate = 1e-3
+    batch_size: agent_settings.BatchItems = 64
     double_dqn: bool = Field(
         True,
         description="Whether the online network chooses the next action in targets, and the target network only "
         "values it (double DQN).",
     )
-    dueling: Dueling = False
+    dueling: agent_settings.Dueling = False
     noisy: PositiveFloat | None = Field(
         None,
         description="Noisy networks: linear layers have noise whose size is learned, and begins at this value (0.5 "
         "in the paper). Actors then explore by this noise, usually with the explorer greedy. null: no noise.",
     )
-    tau: Tau = 1.0
+    tau: agent_settings.Tau = 1.0
     soft_update_interval: PositiveInt = Field(
         250, description="The number of opt steps between two updates of the target network."
     )
-    max_grad_norm: GradNormLimit = 10.0
+    max_grad_norm: agent_settings.GradNormLimit = 10.0
     explorer: Explorer = Field(
         EpsilonGreedy(), description="The way in which actors explore, by kind: epsilon_greedy, softmax or greedy."
     )
@@ -304,7 +290,7 @@ class MunchausenConfig(QAgentConfig):
 class DQNConfig(MunchausenConfig):
     """``agent.params`` of ``DQN``."""
 
-    critic_loss: LossOfCritics = "smooth_l1"
+    critic_loss: agent_settings.LossOfCritics = "smooth_l1"
 
 
 class DQN(QAgent):

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
-from common.agents.agent_settings import BatchSequences, GradNormLimit, LearningRate
+from common.agents import agent_settings
 from common.agents.losses.sequence_losses import masked_loss, masked_mean, vtrace
 from common.agents.machinery.gradient_step import Batch, draw
 from common.agents.machinery.update import Results, Update
@@ -33,8 +33,8 @@ class IMPALAConfig(PolicyGradientConfig):
         description="Your own network for policy and baseline together; it is called with in_shape, out_dim and "
         "params. null: a network with the layers of units, above convolutions for each picture.",
     )
-    lr: LearningRate = 6e-4
-    batch_size: BatchSequences = 32
+    lr: agent_settings.LearningRate = 6e-4
+    batch_size: agent_settings.BatchSequences = 32
     correction: Literal["vtrace", "none"] = Field(
         "vtrace",
         description="Whether targets are corrected for changes of the policy since a step was taken: vtrace, or none.",
@@ -47,7 +47,7 @@ class IMPALAConfig(PolicyGradientConfig):
         description="The greatest ratio of probabilities by which a later error counts in earlier steps (c-bar of "
         "V-trace).",
     )
-    max_grad_norm: GradNormLimit = 40.0
+    max_grad_norm: agent_settings.GradNormLimit = 40.0
 
     @model_validator(mode="after")
     def _bounds_fit(self) -> IMPALAConfig:

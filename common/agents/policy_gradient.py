@@ -11,14 +11,7 @@ import torch
 from pydantic import Field, NonNegativeFloat, PositiveFloat
 from torch import nn
 
-from common.agents.agent_settings import (
-    DiscountFactor,
-    GradNormLimit,
-    LearningRate,
-    NormalizeRewards,
-    PictureFeatures,
-    RewardScale,
-)
+from common.agents import agent_settings
 from common.agents.configured_agent import ConfiguredAgent, OneNetworkConfig
 from common.agents.losses.sequence_losses import masked_mean
 from common.agents.machinery.gradient_step import Batch, descend
@@ -42,16 +35,16 @@ units of half the space's width, and beside them the numbers of discrete values.
 class PolicyGradientConfig(OneNetworkConfig, GaussianConfig):
     """The settings that these agents share."""
 
-    feature_dim: PictureFeatures = 256
-    normalize_rewards: NormalizeRewards = False
-    lr: LearningRate
-    discount_factor: DiscountFactor = 0.99
-    reward_scale: RewardScale = 1.0
+    feature_dim: agent_settings.PictureFeatures = 256
+    normalize_rewards: agent_settings.NormalizeRewards = False
+    lr: agent_settings.LearningRate
+    discount_factor: agent_settings.DiscountFactor = 0.99
+    reward_scale: agent_settings.RewardScale = 1.0
     baseline_cost: PositiveFloat = Field(
         0.5, description="The weight of the baseline's loss; the policy's loss has the weight 1."
     )
     entropy_cost: NonNegativeFloat = Field(0.01, description="The weight of the policy's entropy, which is rewarded.")
-    max_grad_norm: GradNormLimit = None
+    max_grad_norm: agent_settings.GradNormLimit = None
 
 
 class PolicyGradientAgent(ConfiguredAgent):

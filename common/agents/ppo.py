@@ -18,7 +18,7 @@ import torch
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 from torch import nn
 
-from common.agents.agent_settings import ActorKeys, CriticKeys, GradNormLimit, LearningRate
+from common.agents import agent_settings
 from common.agents.averaging import average, total
 from common.agents.losses.sequence_losses import generalized_advantages, masked_loss, masked_mean
 from common.agents.machinery.gradient_step import Batch, draw
@@ -51,8 +51,8 @@ class PPOConfig(PolicyGradientConfig):
         description="Your own network for policy and baseline, called with in_shape, out_dim and params; it is built "
         "twice unless they share it. null: networks with the layers of units, above convolutions for each picture.",
     )
-    actor_keys: ActorKeys = None
-    critic_keys: CriticKeys = None
+    actor_keys: agent_settings.ActorKeys = None
+    critic_keys: agent_settings.CriticKeys = None
     share_layers: bool = Field(
         False, description="Whether policy and baseline are one network that parts in its last layer only."
     )
@@ -94,8 +94,8 @@ class PPOConfig(PolicyGradientConfig):
         description="The greatest policy lag, in opt steps, of steps from which the agent learns; older steps are left "
         "out. null: none is.",
     )
-    max_grad_norm: GradNormLimit = 0.5
-    lr: LearningRate = 3e-4
+    max_grad_norm: agent_settings.GradNormLimit = 0.5
+    lr: agent_settings.LearningRate = 3e-4
 
     @model_validator(mode="after")
     def _keys_fit(self) -> PPOConfig:

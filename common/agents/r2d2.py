@@ -19,7 +19,7 @@ from pydantic import Field, PositiveInt
 from torch import nn
 from torch.nn import functional
 
-from common.agents.agent_settings import BatchSequences, Dueling, EncoderFeatures, LossOfCritics, NetworkBelowMemory
+from common.agents import agent_settings
 from common.agents.dqn import DuelingNetwork, QAgent, QAgentConfig, QLoss
 from common.agents.losses.sequence_losses import (
     masked_loss,
@@ -58,11 +58,11 @@ class R2D2Config(QAgentConfig):
         MemoryConfig(), description="The recurrent memory, an LSTM or GRU, between the network and the layers of units."
     )
     units: tuple[PositiveInt, ...] = Field((128,), description="The width of each hidden layer above the memory.")
-    network: NetworkBelowMemory = None
-    feature_dim: EncoderFeatures = 256
+    network: agent_settings.NetworkBelowMemory = None
+    feature_dim: agent_settings.EncoderFeatures = 256
     random_shift: Literal[0] = Field(0, description="Must be 0: R2D2 does not shift the pictures of sequences.")
-    dueling: Dueling = True
-    batch_size: BatchSequences = 32
+    dueling: agent_settings.Dueling = True
+    batch_size: agent_settings.BatchSequences = 32
     n_steps: TargetSteps = 5
     value_rescaling: bool = Field(
         True,
@@ -70,7 +70,7 @@ class R2D2Config(QAgentConfig):
         "sizes.",
     )
     max_share: MaxShare = 0.9
-    critic_loss: LossOfCritics = "smooth_l1"
+    critic_loss: agent_settings.LossOfCritics = "smooth_l1"
 
 
 class R2D2(RecurrentAgent, QAgent):

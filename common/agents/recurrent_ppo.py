@@ -19,7 +19,7 @@ from pydantic import Field, PositiveInt, model_validator
 from torch import nn
 from torch.nn import functional
 
-from common.agents.agent_settings import EncoderFeatures, NetworkBelowMemory
+from common.agents import agent_settings
 from common.agents.machinery.gradient_step import Batch
 from common.agents.machinery.update import Results
 from common.agents.networks.discrete_actions import AllowedActions
@@ -76,8 +76,8 @@ class RecurrentPPOConfig(PPOConfig):
     units: tuple[PositiveInt, ...] = Field(
         (64,), description="The width of each hidden layer of the policy and of the baseline, above the memory."
     )
-    network: NetworkBelowMemory = None
-    feature_dim: EncoderFeatures = 50
+    network: agent_settings.NetworkBelowMemory = None
+    feature_dim: agent_settings.EncoderFeatures = 50
     share_layers: bool = Field(
         False,
         description="Whether policy and baseline also share the layers of units, and part in the last layer only.",

@@ -16,17 +16,7 @@ import torch
 from pydantic import Field, PositiveFloat, PositiveInt
 from torch import nn
 
-from common.agents.agent_settings import (
-    BatchSequences,
-    CriticCount,
-    DiscountFactor,
-    EncoderFeatures,
-    GradNormLimit,
-    NetworkBelowMemory,
-    RandomOpts,
-    RewardScale,
-    Tau,
-)
+from common.agents import agent_settings
 from common.agents.configured_agent import NetworkConfig, OffPolicyAgent, OffPolicyConfig
 from common.agents.entropy import EntCoefConfig, EntropyCoef, ent_coef_loss, soft_value, squashed_gaussian
 from common.agents.losses.sequence_losses import masked_loss, masked_mean, n_step_target, sequence_priority
@@ -92,17 +82,14 @@ class RecurrentSACConfig(EntCoefConfig, NetworkConfig, OffPolicyConfig):
         MemoryConfig(), description="The recurrent memories, LSTM or GRU: the actor has one, and the critics have one."
     )
     units: tuple[PositiveInt, ...] = Field((256, 256), description="The width of each hidden layer above the memories.")
-    network: NetworkBelowMemory = None
-    feature_dim: EncoderFeatures = 50
+    network: agent_settings.NetworkBelowMemory = None
+    feature_dim: agent_settings.EncoderFeatures = 50
     lr: PositiveFloat = Field(3e-4, description="The learning rate of actor, critics and entropy coefficient.")
-    batch_size: BatchSequences = 32
-    discount_factor: DiscountFactor = 0.99
+    batch_size: agent_settings.BatchSequences = 32
     n_steps: TargetSteps = 1
-    n_critics: CriticCount = 2
-    tau: Tau = 0.005
-    reward_scale: RewardScale = 1.0
-    max_grad_norm: GradNormLimit = None
-    random_opts: RandomOpts = 1
+    n_critics: agent_settings.CriticCount = 2
+    reward_scale: agent_settings.RewardScale = 1.0
+    random_opts: agent_settings.RandomOpts = 1
     max_share: MaxShare = 0.9
 
 
