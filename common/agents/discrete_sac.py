@@ -17,13 +17,7 @@ from torch import nn
 
 from common.agents import agent_settings
 from common.agents.configured_agent import OffPolicyAgent, OneNetworkConfig, TransitionConfig
-from common.agents.entropy import (
-    EntCoefConfig,
-    EntropyCoef,
-    discrete_soft_policy_loss,
-    discrete_soft_value,
-    ent_coef_loss,
-)
+from common.agents.entropy import EntCoefConfig, EntropyCoef, discrete_soft_value, ent_coef_loss
 from common.agents.losses.values import critic_loss, td_target
 from common.agents.machinery.gradient_step import Batch, descend, discount_of, draw_transitions, measure_td_error, track
 from common.agents.machinery.optimizers import build_optimizer
@@ -160,7 +154,7 @@ class DiscreteSAC(OffPolicyAgent):
         with torch.no_grad():
             q = self.critics(obs)
         log_prob = self.actor(obs).log_softmax(dim=1)
-        loss = discrete_soft_policy_loss(q, log_prob, ent_coef)
+        loss = -discrete_soft_value(q, log_prob, ent_coef).mean()  # arXiv:1910.07207, 12
         descend(loss, self._actor_optimizer, self.config.max_grad_norm)
         expected = (log_prob.exp() * log_prob).sum(dim=1).detach()  # [B]
         if self.config.auto_ent_coef:

@@ -22,7 +22,7 @@ from common.agents import agent_settings
 from common.agents.configured_agent import OffPolicyAgent, OneNetworkConfig, TransitionConfig
 from common.agents.exploring import EpsilonGreedy, EvaluationEpsilon, Explorer
 from common.agents.losses.munchausen import Munchausen
-from common.agents.losses.values import critic_loss, double_q_value, greedy_value, td_target
+from common.agents.losses.values import critic_loss, double_q_value, td_target
 from common.agents.machinery.gradient_step import (
     Batch,
     count_at_once,
@@ -350,5 +350,5 @@ class DQN(QAgent):
         elif self.config.double_dqn:
             value = double_q_value(self.allowed(self.qnet(next_obs), next_obs), q_next)
         else:
-            value = greedy_value(q_next)
+            value = q_next.amax(dim=1)
         return td_target(reward, batch["terminated"], value, discount_of(batch, self.config.discount_factor))

@@ -87,15 +87,6 @@ def soft_value(
     return least_value(q_target) - ent_coef * log_prob
 
 
-def soft_policy_loss(
-    q: torch.Tensor,  # [N, B]
-    log_prob: torch.Tensor,  # [B]
-    ent_coef: torch.Tensor,  # []
-) -> torch.Tensor:
-    """Mean of ``ent_coef * log pi(a|s) - min_i Q_i(s, a)`` (arXiv:1812.05905, 7): minus the soft value."""
-    return -soft_value(q, log_prob, ent_coef).mean()
-
-
 def discrete_soft_value(
     q_target: torch.Tensor,  # [N, B, A]
     log_prob: torch.Tensor,  # [B, A]
@@ -103,15 +94,6 @@ def discrete_soft_value(
 ) -> torch.Tensor:
     """``sum_a pi(a|s') (min_i Q_i(s', a) - ent_coef * log pi(a|s'))``, ``[B]`` (arXiv:1910.07207, 10)."""
     return (log_prob.exp() * (least_value(q_target) - ent_coef * log_prob)).sum(dim=1)
-
-
-def discrete_soft_policy_loss(
-    q: torch.Tensor,  # [N, B, A]
-    log_prob: torch.Tensor,  # [B, A]
-    ent_coef: torch.Tensor,  # []
-) -> torch.Tensor:
-    """Mean of ``sum_a pi(a|s) (ent_coef * log pi(a|s) - min_i Q_i(s, a))`` (arXiv:1910.07207, 12)."""
-    return -discrete_soft_value(q, log_prob, ent_coef).mean()
 
 
 def ent_coef_loss(

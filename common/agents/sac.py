@@ -10,14 +10,7 @@ from pydantic import Field, PositiveFloat, model_validator
 from torch import nn
 
 from common.agents.bootstrapping import Bootstrapping, BootstrappingConfig
-from common.agents.entropy import (
-    EntCoefConfig,
-    EntropyCoef,
-    ent_coef_loss,
-    soft_policy_loss,
-    squash_lstd,
-    squashed_gaussian,
-)
+from common.agents.entropy import EntCoefConfig, EntropyCoef, ent_coef_loss, soft_value, squash_lstd, squashed_gaussian
 from common.agents.losses.offline_losses import conservative_loss
 from common.agents.machinery.gradient_step import Batch, descend, track
 from common.agents.machinery.optimizers import build_optimizer
@@ -184,7 +177,7 @@ class SAC(Bootstrapping):
         ent_coef = self.ent_coef().detach()
         action, log_prob = self._sample_policy(obs)
         q = self._values_to_follow(obs, action)
-        loss = self._imitate(soft_policy_loss(q, log_prob, ent_coef), q, action, batch)
+        loss = self._imitate(-soft_value(q, log_prob, ent_coef).mean(), q, action, batch)  # arXiv:1812.05905, 7
         descend(loss, self._actor_optimizer, self.config.max_grad_norm)
         log_prob = log_prob.detach()
         if self.config.auto_ent_coef:

@@ -10,7 +10,7 @@ from pydantic import Field, PositiveInt, model_validator
 from torch import nn
 
 from common.agents.bootstrapping import Bootstrapping, BootstrappingConfig
-from common.agents.losses.values import policy_loss, smooth_action
+from common.agents.losses.values import smooth_action
 from common.agents.machinery.gradient_step import Batch, descend, track
 from common.agents.machinery.update import Results
 from common.agents.networks.layers import Observed
@@ -85,7 +85,7 @@ class TD3(Bootstrapping):
         obs = self._seen_by_actor(batch)
         action = self.actor(obs).tanh()
         q = self._values_to_follow(obs, action)
-        loss = self._imitate(policy_loss(q), q, action, batch)
+        loss = self._imitate(-q[0].mean(), q, action, batch)  # By the first critic, as in the paper.
         descend(loss, self._actor_optimizer, self.config.max_grad_norm)
         if self.config.targets:
             for target, online in ((self.critics_tgt, self.critics), (self.actor_tgt, self.actor)):

@@ -25,11 +25,6 @@ def td_target(
     return torch.where(terminated, reward, reward + discount * next_value)
 
 
-def greedy_value(q_target: torch.Tensor) -> torch.Tensor:
-    """``max_a Q_target(s', a)``, ``[B, A]`` to ``[B]`` (DQN, Mnih et al. 2015)."""
-    return q_target.amax(dim=1)
-
-
 def double_q_value(q_online: torch.Tensor, q_target: torch.Tensor) -> torch.Tensor:
     """``Q_target(s', argmax_a Q_online(s', a))``, two ``[B, A]`` to ``[B]`` (Double DQN, arXiv:1509.06461)."""
     return q_target.gather(1, q_online.argmax(dim=1, keepdim=True)).squeeze(1)
@@ -69,8 +64,3 @@ def critic_loss(
 def smooth_action(action: torch.Tensor, noise: torch.Tensor, clip: float) -> torch.Tensor:
     """Target policy smoothing: clipped noise on actions, both ``[B, A]``, within ``[-1, 1]`` (arXiv:1802.09477)."""
     return (action + noise.clamp(-clip, clip)).clamp(-1, 1)
-
-
-def policy_loss(q: torch.Tensor) -> torch.Tensor:
-    """The deterministic policy's loss: minus the first critic's mean, ``[N, B]`` (arXiv:1802.09477)."""
-    return -q[0].mean()

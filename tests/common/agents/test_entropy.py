@@ -9,10 +9,8 @@ from hypothesis import strategies as st
 
 from common.agents.entropy import (
     EntropyCoef,
-    discrete_soft_policy_loss,
     discrete_soft_value,
     ent_coef_loss,
-    soft_policy_loss,
     soft_value,
     squash_lstd,
     squashed_gaussian,
@@ -28,10 +26,9 @@ def tensor(*values: float) -> torch.Tensor:
 Q = torch.tensor([[1.0, -2.0, 3.0], [0.0, 5.0, 3.5]])
 
 
-def test_the_soft_value_subtracts_the_log_probability_and_the_loss_is_minus_its_mean() -> None:
+def test_the_soft_value_subtracts_the_log_probability() -> None:
     log_prob, ent_coef = tensor(1.0, -1.0, 0.0), torch.tensor(0.5)
     assert soft_value(Q, log_prob, ent_coef).tolist() == [-0.5, -1.5, 3.0]
-    assert float(soft_policy_loss(Q, log_prob, ent_coef)) == pytest.approx(-1 / 3)
 
 
 @given(st.lists(st.tuples(*[st.floats(-2, 2, width=32)] * 3), min_size=1, max_size=6))
@@ -94,7 +91,6 @@ def test_the_soft_value_of_discrete_actions_is_the_expectation_over_all_of_them(
         slow.append(sum(p * (value - 0.3 * math.log(p)) for p, value in zip(policy, least, strict=True)))
     ent_coef = torch.tensor(0.3)
     assert discrete_soft_value(q, log_prob, ent_coef).tolist() == pytest.approx(slow, rel=1e-5)
-    assert discrete_soft_policy_loss(q, log_prob, ent_coef).item() == pytest.approx(-sum(slow) / 5, rel=1e-5)
 
 
 @pytest.mark.parametrize("learned", [True, False])

@@ -16,9 +16,6 @@ from common.agents.losses.offline_losses import (
     mean_squared_distance,
     softmax_weight,
 )
-from common.agents.losses.values import (
-    policy_loss,
-)
 
 
 def tensor(*values: float) -> torch.Tensor:
@@ -36,7 +33,7 @@ def test_with_the_imitation_loss_a_policy_has_the_gradient_of_td3_bc_times_the_s
         if is_paper:
             loss = (size / 2.5) * ((policy - taken).square().mean() - 2.5 / size * value.mean())
         else:
-            loss = policy_loss(value[None]) + imitation_loss(value, policy, taken) / 2.5
+            loss = -value.mean() + imitation_loss(value, policy, taken) / 2.5
         loss.backward()
         assert policy.grad is not None
         found.append((loss.item(), policy.grad))
