@@ -20,29 +20,6 @@ def scaled_log_policy(q: torch.Tensor, temperature: float) -> torch.Tensor:
     return temperature * (q / temperature).log_softmax(dim=-1)
 
 
-def munchausen_bonus(
-    q: torch.Tensor,  # [B, A], of the target network at the observation
-    action: torch.Tensor,  # [B] int64
-    *,
-    alpha: float,
-    temperature: float,
-    least: float,
-) -> torch.Tensor:
-    """The term added to each reward, ``[B]``: ``alpha * clip(temperature * log pi(a|s), least, 0)`` (2 and 3)."""
-    chosen = scaled_log_policy(q, temperature).gather(1, action[:, None]).squeeze(1)
-    return alpha * chosen.clamp(least, 0)
-
-
-def munchausen_value(
-    values: torch.Tensor,  # [B, A] or [N, B, A], of the next observation
-    q: torch.Tensor,  # [B, A], their means, which make the policy
-    temperature: float,
-) -> torch.Tensor:
-    """``sum_a pi(a|s') * (values(s', a) - temperature * log pi(a|s'))``, ``[B]`` or ``[N, B]`` (equation 1)."""
-    log_policy = scaled_log_policy(q, temperature)
-    return ((log_policy / temperature).exp() * (values - log_policy)).sum(dim=-1)
-
-
 class Munchausen(Settings):
     """Rewards with the log-probability of the action, and targets with the policy's entropy (arXiv:2007.14430)."""
 
@@ -57,9 +34,21 @@ class Munchausen(Settings):
     )
 
     def bonus(self, q: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
-        """The term added to rewards, for the target network's values ``[B, A]`` and actions ``[B]``: ``[B]``."""
-        return munchausen_bonus(q, action, alpha=self.alpha, temperature=self.temperature, least=self.least)
+        """The term added to each reward: ``alpha * clip(temperature * log pi(a|s), least, 0)`` (2 and 3), ``[B]``.
+
+        Args:
+            q: values of the target network at the observations, ``[B, A]``.
+            action: the actions that were taken, ``[B]`` int64.
+        """
+        chosen = scaled_log_policy(q, self.temperature).gather(1, action[:, None]).squeeze(1)
+        return self.alpha * chosen.clamp(self.least, 0)
 
     def value(self, values: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
-        """The value of the next observations, see ``munchausen_value``: ``[B]`` or ``[N, B]``."""
-        return munchausen_value(values, q, self.temperature)
+        """``sum_a pi(a|s') * (values(s', a) - temperature * log pi(a|s'))``, ``[B]`` or ``[N, B]`` (equation 1).
+
+        Args:
+            values: of the next observations, ``[B, A]`` or ``[N, B, A]``.
+            q: their means, which make the policy, ``[B, A]``.
+        """
+        log_policy = scaled_log_policy(q, self.temperature)
+        return ((log_policy / self.temperature).exp() * (values - log_policy)).sum(dim=-1)

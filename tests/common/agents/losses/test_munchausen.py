@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.agents.losses.munchausen import munchausen_bonus, munchausen_value, scaled_log_policy
+from common.agents.losses.munchausen import Munchausen, scaled_log_policy
 
 ACTION_VALUES = st.lists(st.floats(-5, 5, width=32), min_size=3, max_size=3)
 
@@ -35,9 +35,8 @@ def test_large_values_and_small_temperatures_leave_it_finite() -> None:
 def test_the_bonus_is_the_clipped_log_probability_of_the_action(
     q: list[float], temperature: float, action: int
 ) -> None:
-    found = munchausen_bonus(
-        torch.tensor([q, q[::-1]]), torch.tensor([action, 2 - action]), alpha=0.9, temperature=temperature, least=-1.0
-    )
+    munchausen = Munchausen(alpha=0.9, temperature=temperature, least=-1.0)
+    found = munchausen.bonus(torch.tensor([q, q[::-1]]), torch.tensor([action, 2 - action]))
     slow = 0.9 * max(temperature * math.log(slow_policy(q, temperature)[action]), -1.0)
     assert found.tolist() == pytest.approx([slow, slow], rel=1e-4, abs=1e-4)
 
@@ -55,12 +54,13 @@ def test_the_soft_value_is_that_of_the_slow_formula(
         )
         for quantiles in (some, others)
     ]
-    several = munchausen_value(torch.tensor([[some], [others]]), torch.tensor([q]), temperature)  # [N, B]
+    munchausen = Munchausen(temperature=temperature)
+    several = munchausen.value(torch.tensor([[some], [others]]), torch.tensor([q]))  # [N, B]
     assert several[:, 0].tolist() == pytest.approx(slow, rel=1e-4, abs=1e-4)
-    one = munchausen_value(torch.tensor([some]), torch.tensor([q]), temperature)
+    one = munchausen.value(torch.tensor([some]), torch.tensor([q]))
     assert one.tolist() == pytest.approx(slow[:1], rel=1e-4, abs=1e-4)
 
 
 def test_at_a_small_temperature_the_soft_value_is_the_best_one() -> None:
     q = torch.tensor([[1.0, 3.0, 2.0]])
-    assert munchausen_value(q, q, 1e-3).tolist() == pytest.approx([3.0])
+    assert Munchausen(temperature=1e-3).value(q, q).tolist() == pytest.approx([3.0])
