@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 from common.agents.networks.batch_renorm import NEVER, BatchRenorm
-from common.agents.networks.layers import ACTIVATIONS, Activation, Head, Linear, Mlp, Normalization
+from common.agents.networks.layers import ACTIVATIONS, Activation, Head, Layers, Linear, Mlp, Normalization
 from common.settings import Settings
 
 
@@ -87,7 +87,7 @@ class LayersConfig(Settings):
         if self.architecture == "mlp":
             net = Mlp((n_inputs,), n_outputs, units, activation=self.activation, normalization=self.normalization)
         else:
-            make = Simba if self.architecture == "simba" else Flash
+            make = make_simba if self.architecture == "simba" else make_flash
             net = make(n_inputs, n_outputs, units, activation=self.activation)
         if self.unit_weights:
             scale_to_unit(net)
@@ -104,27 +104,20 @@ class LayersConfig(Settings):
         return self.architecture == "flash" or self.normalization == "batch"
 
 
-class ResidualBlock(nn.Module):
-    """``x + W2 f(W1 LayerNorm(x))``, four times as wide inside (SimBa, arXiv:2410.09754, 4.2).
+class Residual(nn.Module):
+    """The sum of its inputs and of what its layers make of them (He et al., arXiv:1603.05027)."""
 
-    Weights begin as He et al. draw them (arXiv:1502.01852), as in the authors' code.
-    """
-
-    def __init__(self, width: int, activation: Activation = "relu") -> None:
+    def __init__(self, *layers: nn.Module) -> None:
         super().__init__()
-        wide, narrow = Linear(width, 4 * width), Linear(4 * width, width)
-        for layer in (wide, narrow):
-            nn.init.kaiming_normal_(layer.weight)
-            nn.init.zeros_(layer.bias)
-        self.layers = nn.Sequential(nn.LayerNorm(width), wide, ACTIVATIONS[activation](), narrow)
+        self.layers = nn.Sequential(*layers)
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
-        """``[B, width]`` to ``[B, width]``."""
+        """Features, which the layers turn into others of the same shape, to the sums."""
         return features + self.layers(features)  # type: ignore[no-any-return]
 
 
-class Simba(nn.Module):
-    """A linear layer, residual blocks, a LayerNorm and the outputs (SimBa, arXiv:2410.09754).
+def make_simba(n_inputs: int, n_outputs: int, units: Sequence[int], *, activation: Activation = "relu") -> Layers:
+    """Make a linear layer, residual blocks, a LayerNorm and the outputs (SimBa, arXiv:2410.09754).
 
     The paper normalises observations by running statistics before these layers: ``normalize_observations``.
 
@@ -134,66 +127,52 @@ class Simba(nn.Module):
         units: the width of each block; all are the same.
         activation: inside blocks.
     """
+    width = units[0]
+    first = Linear(n_inputs, width)
+    nn.init.orthogonal_(first.weight)
+    nn.init.zeros_(first.bias)
+    blocks = [make_simba_block(width, activation) for _ in units]
+    return Layers(first, *blocks, nn.LayerNorm(width), Head(width, n_outputs))
 
-    def __init__(self, n_inputs: int, n_outputs: int, units: Sequence[int], *, activation: Activation = "relu") -> None:
-        super().__init__()
-        width = units[0]
-        first = Linear(n_inputs, width)
-        nn.init.orthogonal_(first.weight)
-        nn.init.zeros_(first.bias)
-        blocks = [ResidualBlock(width, activation) for _ in units]
-        self.layers = nn.Sequential(first, *blocks, nn.LayerNorm(width), Head(width, n_outputs))
 
-    def forward(self, features: torch.Tensor) -> torch.Tensor:
-        """``[B, n_inputs]`` to ``[B, n_outputs]``."""
-        return self.layers(features.float())  # type: ignore[no-any-return]
+def make_simba_block(width: int, activation: Activation = "relu") -> Residual:
+    """Make ``x + W2 f(W1 LayerNorm(x))``, four times as wide inside (SimBa, arXiv:2410.09754, 4.2).
+
+    Weights begin as He et al. draw them (arXiv:1502.01852), as in the authors' code.
+    """
+    wide, narrow = Linear(width, 4 * width), Linear(4 * width, width)
+    for layer in (wide, narrow):
+        nn.init.kaiming_normal_(layer.weight)
+        nn.init.zeros_(layer.bias)
+    return Residual(nn.LayerNorm(width), wide, ACTIVATIONS[activation](), narrow)
 
 
 FLASH_EPS: Final = 1e-5
 """What FlashSAC's authors add to the variances of batches."""
 
 
-class FlashBlock(nn.Module):
-    """``x + f(N2(W2 f(N1(W1 x))))``, four times as wide inside, with batch normalisations N1 and N2 (FlashSAC)."""
+def make_flash(n_inputs: int, n_outputs: int, units: Sequence[int], *, activation: Activation = "relu") -> Layers:
+    """Make normalised inputs, a linear layer, residual blocks, an RMSNorm and the outputs (arXiv:2604.04539).
 
-    def __init__(self, width: int, activation: Activation = "relu") -> None:
-        super().__init__()
-        sizes = ((width, 4 * width), (4 * width, width))
-        layers = [layer for i, o in sizes for layer in (*_flash_layer(i, o), ACTIVATIONS[activation]())]
-        self.layers = nn.Sequential(*layers)
-
-    def forward(self, features: torch.Tensor) -> torch.Tensor:
-        """``[B, width]`` to ``[B, width]`` float32."""
-        return features + self.layers(features)  # type: ignore[no-any-return]
-
-
-class Flash(nn.Module):
-    """Normalised inputs, a linear layer, residual blocks, an RMSNorm and the outputs (FlashSAC, arXiv:2604.04539).
-
-    As in the authors' code, linear layers below a normalisation have no bias, which it would subtract again.
-
-    Args:
-        n_inputs: features of its inputs.
-        n_outputs: number of outputs.
-        units: the width of each block; all are the same.
-        activation: inside blocks.
+    As in the code of FlashSAC's authors, linear layers below a normalisation have no bias, which it would subtract
+    again. For the arguments see ``make_simba``.
     """
+    width = units[0]
+    blocks = [make_flash_block(width, activation) for _ in units]
+    inputs, first = BatchRenorm(n_inputs, eps=FLASH_EPS, warm_up=NEVER), Linear(n_inputs, width, bias=False)
+    net = Layers(inputs, first, *blocks, nn.RMSNorm(width, eps=1e-6), Head(width, n_outputs))
+    for layer in net.modules():
+        if isinstance(layer, nn.Linear):
+            nn.init.orthogonal_(layer.weight)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
+    return net
 
-    def __init__(self, n_inputs: int, n_outputs: int, units: Sequence[int], *, activation: Activation = "relu") -> None:
-        super().__init__()
-        width = units[0]
-        blocks = [FlashBlock(width, activation) for _ in units]
-        inputs, first = BatchRenorm(n_inputs, eps=FLASH_EPS, warm_up=NEVER), Linear(n_inputs, width, bias=False)
-        self.layers = nn.Sequential(inputs, first, *blocks, nn.RMSNorm(width, eps=1e-6), Head(width, n_outputs))
-        for layer in self.modules():
-            if isinstance(layer, nn.Linear):
-                nn.init.orthogonal_(layer.weight)
-                if layer.bias is not None:
-                    nn.init.zeros_(layer.bias)
 
-    def forward(self, features: torch.Tensor) -> torch.Tensor:
-        """``[B, n_inputs]`` to ``[B, n_outputs]``."""
-        return self.layers(features.float())  # type: ignore[no-any-return]
+def make_flash_block(width: int, activation: Activation = "relu") -> Residual:
+    """Make ``x + f(N2(W2 f(N1(W1 x))))``, four times as wide inside, with batch normalisations N1 and N2 (FlashSAC)."""
+    sizes = ((width, 4 * width), (4 * width, width))
+    return Residual(*(layer for i, o in sizes for layer in (*_flash_layer(i, o), ACTIVATIONS[activation]())))
 
 
 def _flash_layer(n_inputs: int, n_outputs: int) -> tuple[nn.Module, nn.Module]:

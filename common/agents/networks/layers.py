@@ -58,8 +58,20 @@ class Head(Linear):
             return super().forward(features.float())
 
 
-class Mlp(nn.Module):
-    """Multi-layer perceptron; observations of any shape are flattened.
+class Layers(nn.Module):
+    """Layers one after another; inputs of any dtype count as floats."""
+
+    def __init__(self, *layers: nn.Module) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        """Inputs of B rows to the outputs of the last layer."""
+        return self.layers(features.float())  # type: ignore[no-any-return]
+
+
+class Mlp(Layers):
+    """Multi-layer perceptron, from ``[B, *in_shape]`` to ``[B, out_dim]``; observations of any shape are flattened.
 
     With ``normalization="layer"`` each hidden layer is normalised before its activation (arXiv:1607.06450), as in
     FastSAC. With ``"batch"`` the inputs and the outputs of each activation are normalised, as in CrossQ.
@@ -81,15 +93,10 @@ class Mlp(nn.Module):
         activation: Activation = "relu",
         normalization: Normalization = "none",
     ) -> None:
-        super().__init__()
         widths = [int(torch.Size(in_shape).numel()), *units]
         inputs = [BatchRenorm(widths[0])] if normalization == "batch" else []
         hidden = [layer for i, o in pairwise(widths) for layer in _hidden_layer(i, o, activation, normalization)]
-        self.layers = nn.Sequential(nn.Flatten(), *inputs, *hidden, Head(widths[-1], out_dim))
-
-    def forward(self, obs: torch.Tensor) -> torch.Tensor:
-        """``[B, *in_shape]`` to ``[B, out_dim]``."""
-        return self.layers(obs.float())  # type: ignore[no-any-return]
+        super().__init__(nn.Flatten(), *inputs, *hidden, Head(widths[-1], out_dim))
 
 
 def _hidden_layer(

@@ -18,6 +18,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from common.agents.networks.blocks import Residual
 from common.agents.networks.layers import Head, Linear
 from common.errors import ConfigError
 from common.spaces import leaves_of, name_of
@@ -327,25 +328,13 @@ def _impala_convs(n_channels: int, sections: Sequence[int], max_pool: int | None
     layers: list[nn.Module] = []
     for n_in, n_out in pairwise((n_channels, *sections)):
         layers += [nn.Conv2d(n_in, n_out, 3, padding=1), nn.MaxPool2d(3, stride=2, padding=1)]
-        layers += [Residual(n_out, spectral_norm=spectral_norm) for _ in range(2)]
+        layers += [_make_residual(n_out, spectral_norm=spectral_norm) for _ in range(2)]
     pool = [] if max_pool is None else [nn.AdaptiveMaxPool2d(max_pool)]
     return nn.Sequential(*layers, nn.ReLU(inplace=True), *pool)
 
 
-class Residual(nn.Module):
-    """Two convolutions, added to their input (He et al., arXiv:1603.05027).
-
-    Args:
-        channels: of the maps.
-        spectral_norm: whether the convolutions are normalised.
-    """
-
-    def __init__(self, channels: int, *, spectral_norm: bool = False) -> None:
-        super().__init__()
-        conv = SpectralConv2d if spectral_norm else nn.Conv2d
-        first, second = (conv(channels, channels, 3, padding=1) for _ in range(2))
-        self.layers = nn.Sequential(nn.ReLU(), first, nn.ReLU(inplace=True), second)
-
-    def forward(self, maps: torch.Tensor) -> torch.Tensor:
-        """``[B, C, H, W]`` to the same shape."""
-        return maps + self.layers(maps)  # type: ignore[no-any-return]
+def _make_residual(channels: int, *, spectral_norm: bool) -> Residual:
+    """Make two convolutions, normalised or not, that are added to their input."""
+    conv = SpectralConv2d if spectral_norm else nn.Conv2d
+    first, second = (conv(channels, channels, 3, padding=1) for _ in range(2))
+    return Residual(nn.ReLU(), first, nn.ReLU(inplace=True), second)

@@ -11,8 +11,16 @@ from torch.nn import functional
 
 from common.agents.iql import IQL
 from common.agents.networks.batch_renorm import BatchRenorm
-from common.agents.networks.blocks import Flash, FlashBlock, LayersConfig, ResidualBlock, Simba, scale_to_unit
-from common.agents.networks.layers import Linear, Mlp
+from common.agents.networks.blocks import (
+    LayersConfig,
+    Residual,
+    make_flash,
+    make_flash_block,
+    make_simba,
+    make_simba_block,
+    scale_to_unit,
+)
+from common.agents.networks.layers import Head, Layers, Linear, Mlp
 from common.agents.sac import SAC
 from common.data import Array
 from common.errors import ConfigError
@@ -22,7 +30,7 @@ from tests.common.agents.parts import CATEGORICAL, holding
 
 
 def test_a_residual_block_adds_what_its_layers_make_of_the_normalised_features() -> None:
-    block = ResidualBlock(6)
+    block = make_simba_block(6)
     x = np.random.default_rng(0).normal(2, 3, (5, 6)).astype(np.float32)
     wide, narrow = block.get_submodule("layers.1"), block.get_submodule("layers.3")
     assert isinstance(wide, nn.Linear)
@@ -35,13 +43,13 @@ def test_a_residual_block_adds_what_its_layers_make_of_the_normalised_features()
 
 
 def test_simba_has_a_block_for_each_of_the_units() -> None:
-    net = Simba(3, 2, (8, 8, 8))
-    assert sum(isinstance(part, ResidualBlock) for part in net.modules()) == 3
+    net = make_simba(3, 2, (8, 8, 8))
+    assert sum(isinstance(part, Residual) for part in net.modules()) == 3
     assert net(torch.zeros(5, 3)).shape == (5, 2)
 
 
 def test_its_output_is_linear_in_normalised_features() -> None:
-    net, x = Simba(3, 2, (8,)), torch.rand(5, 3)
+    net, x = make_simba(3, 2, (8,)), torch.rand(5, 3)
     head = net.layers[-1]
     assert isinstance(head, nn.Linear)
     torch.testing.assert_close(net(x), functional.linear(net.layers[:-1](x), head.weight, head.bias))
@@ -54,8 +62,10 @@ def test_settings_make_the_network_that_they_name() -> None:
     fast = validate(LayersConfig, {"activation": "silu", "normalization": "layer"}).build(3, 2, (8,))
     assert isinstance(fast, Mlp)
     assert [type(layer) for layer in list(fast.layers)[1:-1]] == [Linear, nn.LayerNorm, nn.SiLU]
-    assert isinstance(validate(LayersConfig, {"architecture": "simba"}).build(3, 2, (8,)), Simba)
-    assert isinstance(validate(LayersConfig, {"architecture": "flash"}).build(3, 2, (8,)), Flash)
+    for architecture, norm in (("simba", nn.LayerNorm), ("flash", nn.RMSNorm)):
+        net = validate(LayersConfig, {"architecture": architecture}).build(3, 2, (8,))
+        assert isinstance(net, Layers)
+        assert [type(layer) for layer in net.layers][-3:] == [Residual, norm, Head]
 
 
 @pytest.mark.parametrize(
@@ -89,7 +99,7 @@ def test_weights_of_unit_norm_need_normalised_layers() -> None:
 @pytest.mark.parametrize("training", [True, False])
 def test_flashs_network_is_the_slow_formula(training: bool) -> None:
     """In numpy, layer by layer: what it computes while it learns, and what it computes when it acts."""
-    net, x = Flash(3, 2, (4, 4)), np.random.default_rng(0).normal(2, 3, (7, 3)).astype(np.float32)
+    net, x = make_flash(3, 2, (4, 4)), np.random.default_rng(0).normal(2, 3, (7, 3)).astype(np.float32)
     generator = torch.Generator().manual_seed(0)
     for name, values in net.state_dict().items():  # Gains, biases and statistics that are not 1 and 0.
         if "num_batches" not in name:
@@ -114,7 +124,7 @@ def test_flashs_network_is_the_slow_formula(training: bool) -> None:
 
 
 def test_a_flash_block_is_four_times_as_wide_inside_and_begins_orthogonal() -> None:
-    wide, first = FlashBlock(6).layers[0], Flash(3, 2, (8,)).get_parameter("layers.1.weight").detach()
+    wide, first = make_flash_block(6).layers[0], make_flash(3, 2, (8,)).get_parameter("layers.1.weight").detach()
     assert isinstance(wide, nn.Linear)
     assert (wide.in_features, wide.out_features) == (6, 24)
     torch.testing.assert_close(first.T @ first, torch.eye(3), atol=1e-5, rtol=0)
