@@ -92,3 +92,13 @@ NormalizeRewards = Annotated[
         "column info/discounted_return, which the wrapper discounted_return reports and env.info names."
     ),
 ]
+TargetSteps = Annotated[
+    PositiveInt,
+    Field(
+        description="The number of steps over which a target sums rewards; it is smaller near the end of a sequence."
+    ),
+]
+MaxShare = Annotated[
+    Unit,
+    Field(description="The share of the greatest TD error in the priority of a sequence; their mean has the rest."),
+]

@@ -32,18 +32,8 @@ from common.agents.losses.sequence_losses import (
 from common.agents.machinery.gradient_step import Batch, draw, name_td_error
 from common.agents.machinery.update import Inference, Results
 from common.agents.networks.encoders import LeafSpaces, build_encoder
-from common.agents.networks.layers import Mlp
-from common.agents.recurrent_agent import (
-    LaneMemory,
-    MaxShare,
-    MemoryConfig,
-    RecurrentAgent,
-    RecurrentEncoder,
-    RecurrentNetwork,
-    TargetSteps,
-    add_time,
-    require_sequences,
-)
+from common.agents.networks.layers import Mlp, add_time
+from common.agents.recurrent_agent import LaneMemory, MemoryConfig, RecurrentAgent, RecurrentEncoder, RecurrentNetwork
 from common.data import Array, Leaves
 from common.interfaces import EnvSpec, ReplayBuffer
 from common.spaces import from_columns, to_columns
@@ -63,13 +53,13 @@ class R2D2Config(QAgentConfig):
     random_shift: Literal[0] = Field(0, description="Must be 0: R2D2 does not shift the pictures of sequences.")
     dueling: agent_settings.Dueling = True
     batch_size: agent_settings.BatchSequences = 32
-    n_steps: TargetSteps = 5
+    n_steps: agent_settings.TargetSteps = 5
     value_rescaling: bool = Field(
         True,
         description="Whether values are learned on the scale of their square roots, for returns of very different "
         "sizes.",
     )
-    max_share: MaxShare = 0.9
+    max_share: agent_settings.MaxShare = 0.9
     critic_loss: agent_settings.LossOfCritics = "smooth_l1"
 
 
@@ -118,7 +108,7 @@ class R2D2(RecurrentAgent, QAgent):
 
     def _draw_batches(self, buffer: ReplayBuffer) -> Sequence[Batch]:
         batch = self._normalize(draw(buffer, self.config.batch_size, self.device))
-        require_sequences(type(self).__name__, batch)
+        self._require_sequences(batch)
         return (batch,)
 
     def _loss(self, batch: Batch, target_net: nn.Module) -> QLoss:

@@ -13,7 +13,6 @@ from torch import nn
 from common.agents.machinery.lane_states import LaneState
 from common.agents.network_agent import NetworkAgent
 from common.agents.networks.layers import Observed, flatten_time
-from common.config.replay_config import Unit
 from common.data import Array, Column, Items
 from common.errors import ConfigError
 from common.interfaces import Agent
@@ -21,16 +20,6 @@ from common.leaves import capacity_for
 from common.settings import Settings
 
 MemoryKind = Literal["lstm", "gru"]
-TargetSteps = Annotated[
-    PositiveInt,
-    Field(
-        description="The number of steps over which a target sums rewards; it is smaller near the end of a sequence."
-    ),
-]
-MaxShare = Annotated[
-    Unit,
-    Field(description="The share of the greatest TD error in the priority of a sequence; their mean has the rest."),
-]
 
 
 class MemoryConfig(Settings):
@@ -270,24 +259,21 @@ class RecurrentAgent(NetworkAgent):
         state = np.concatenate((memory, action), axis=1, dtype=np.float32)
         self.lane_memory.write(torch.from_numpy(state), lanes, is_train=self.is_train)
 
+    def _require_sequences(self, batch: Mapping[str, torch.Tensor]) -> None:
+        """Check that a batch holds sequences, each within one episode.
 
-def require_sequences(agent: str, batch: Mapping[str, torch.Tensor]) -> None:
-    """Check that a batch holds sequences, each within one episode.
-
-    Raises:
-        ConfigError: the batch does not, or the rows have no recurrent state.
-    """
-    if not {"mask", "warm", "first"} <= batch.keys():
-        raise ConfigError(
-            f"replay.view: {agent} has a memory and learns from sequences, but a batch has {', '.join(sorted(batch))}; "
-            f"set {SEQUENCES}"
-        )
-    if "state" not in batch:
-        raise ConfigError(f"replay: {agent} begins sequences in the state that it recorded, but rows have no 'state'")
-    if bool(batch["first"][:, 1:].any()):
-        raise ConfigError(f"replay.view.params.across: {agent} learns from sequences of one episode; remove across")
-
-
-def add_time(obs: Observed) -> Observed:
-    """Observations of n lanes as sequences of one step, ``[n, *shape]`` to ``[n, 1, *shape]``."""
-    return {path: leaf[:, None] for path, leaf in obs.items()} if isinstance(obs, dict) else obs[:, None]
+        Raises:
+            ConfigError: the batch does not, or the rows have no recurrent state.
+        """
+        agent = type(self).__name__
+        if not {"mask", "warm", "first"} <= batch.keys():
+            raise ConfigError(
+                f"replay.view: {agent} has a memory and learns from sequences, but a batch has "
+                f"{', '.join(sorted(batch))}; set {SEQUENCES}"
+            )
+        if "state" not in batch:
+            raise ConfigError(
+                f"replay: {agent} begins sequences in the state that it recorded, but rows have no 'state'"
+            )
+        if bool(batch["first"][:, 1:].any()):
+            raise ConfigError(f"replay.view.params.across: {agent} learns from sequences of one episode; remove across")

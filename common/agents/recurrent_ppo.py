@@ -24,10 +24,10 @@ from common.agents.machinery.gradient_step import Batch
 from common.agents.machinery.update import Results
 from common.agents.networks.discrete_actions import AllowedActions
 from common.agents.networks.encoders import LeafSpaces, build_encoder
-from common.agents.networks.layers import Mlp, Observed, flatten_time
+from common.agents.networks.layers import Mlp, Observed, add_time, flatten_time
 from common.agents.networks.policies import PolicyAndBaseline, PolicyBesideBaseline, make_orthogonal
 from common.agents.ppo import PPO, PPOConfig
-from common.agents.recurrent_agent import LaneMemory, MemoryConfig, RecurrentAgent, RecurrentEncoder, add_time
+from common.agents.recurrent_agent import LaneMemory, MemoryConfig, RecurrentAgent, RecurrentEncoder
 from common.data import Array, Leaves
 from common.interfaces import EnvSpec
 from common.spaces import from_columns, to_columns

@@ -26,18 +26,8 @@ from common.agents.machinery.update import Results, Update
 from common.agents.networks.box_actions import ActionScale
 from common.agents.networks.critics import Critics
 from common.agents.networks.encoders import LeafSpaces, build_encoder, select_leaves
-from common.agents.networks.layers import Mlp, Observed
-from common.agents.recurrent_agent import (
-    LaneMemory,
-    MaxShare,
-    MemoryConfig,
-    RecurrentAgent,
-    RecurrentEncoder,
-    RecurrentNetwork,
-    TargetSteps,
-    add_time,
-    require_sequences,
-)
+from common.agents.networks.layers import Mlp, Observed, add_time
+from common.agents.recurrent_agent import LaneMemory, MemoryConfig, RecurrentAgent, RecurrentEncoder, RecurrentNetwork
 from common.data import Array, Leaves
 from common.interfaces import EnvSpec, ReplayBuffer
 from common.spaces import from_columns, to_columns
@@ -86,11 +76,11 @@ class RecurrentSACConfig(EntCoefConfig, NetworkConfig, OffPolicyConfig):
     feature_dim: agent_settings.EncoderFeatures = 50
     lr: PositiveFloat = Field(3e-4, description="The learning rate of actor, critics and entropy coefficient.")
     batch_size: agent_settings.BatchSequences = 32
-    n_steps: TargetSteps = 1
+    n_steps: agent_settings.TargetSteps = 1
     n_critics: agent_settings.CriticCount = 2
     reward_scale: agent_settings.RewardScale = 1.0
     random_opts: agent_settings.RandomOpts = 1
-    max_share: MaxShare = 0.9
+    max_share: agent_settings.MaxShare = 0.9
 
 
 class RecurrentSAC(RecurrentAgent, OffPolicyAgent):
@@ -181,7 +171,7 @@ class RecurrentSAC(RecurrentAgent, OffPolicyAgent):
 
     def _draw_batches(self, buffer: ReplayBuffer) -> Sequence[Batch]:
         batch = draw(buffer, self.config.batch_size, self.device)
-        require_sequences(type(self).__name__, batch)
+        self._require_sequences(batch)
         return (self._normalize(batch),)
 
     def _learn_from(self, batch: Batch) -> Results:

@@ -31,6 +31,11 @@ def flatten_time(obs: Observed) -> Observed:
     return {path: leaf.flatten(0, 1) for path, leaf in obs.items()} if isinstance(obs, dict) else obs.flatten(0, 1)
 
 
+def add_time(obs: Observed) -> Observed:
+    """Observations of n lanes as sequences of one step, ``[n, *shape]`` to ``[n, 1, *shape]``."""
+    return {path: leaf[:, None] for path, leaf in obs.items()} if isinstance(obs, dict) else obs[:, None]
+
+
 def repeat(obs: Observed, times: int) -> Observed:
     """Observations of B rows ``times`` times one after another, ``[times * B, *shape]``."""
     if isinstance(obs, dict):

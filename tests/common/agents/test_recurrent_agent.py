@@ -21,7 +21,6 @@ from common.agents.recurrent_agent import (
     MemoryKind,
     RecurrentEncoder,
     RecurrentNetwork,
-    require_sequences,
 )
 from common.agents.recurrent_ppo import RecurrentPPO
 from common.agents.recurrent_sac import RecurrentCritics, RecurrentSAC
@@ -82,10 +81,11 @@ def test_sequences_without_a_recorded_state_are_refused(kind: type[R2D2 | Recurr
 def test_sequences_across_episodes_are_refused() -> None:
     first = torch.zeros(2, 4).bool()
     first[:, 0] = True
-    require_sequences("R2D2", batch_of(first=first))
+    agent = R2D2(spec_of(gymnasium.make("CartPole-v1")), seed=0, **SMALL)
+    agent._require_sequences(batch_of(first=first))
     first[1, 2] = True
     with pytest.raises(ConfigError, match=r"replay.view.params.across: R2D2 learns from sequences of one episode"):
-        require_sequences("R2D2", batch_of(first=first))
+        agent._require_sequences(batch_of(first=first))
 
 
 @pytest.mark.parametrize(("kind", "env_id"), ALL)
