@@ -17,7 +17,7 @@ import logging
 import os
 import platform
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -73,11 +73,6 @@ class Product(NamedTuple):
         left = make((self.k, self.m)).t() if self.left_transposed else make((self.m, self.k))
         right = make((self.n, self.k)).t() if self.right_transposed else make((self.k, self.n))
         return left, right, make((self.n,)) if self.bias else None
-
-    @property
-    def is_small(self) -> bool:
-        """Whether torch always computes it."""
-        return self.m * self.k * self.n < LEAST
 
 
 class Times(NamedTuple):
@@ -241,14 +236,14 @@ class LibraryChoices:
     _fault: str | None = None
 
     def library_of(self, product: Product) -> ProductLibrary:
-        """The library that computes a product; a product that nobody has measured on this host is measured now."""
+        """The library of a product that is no smaller than ``LEAST``; if nobody measured it on this host, it is now."""
         made = self.made.get(product)
         if made is None:
             made = self.made[product] = self._choose(product)
         return made
 
     def _choose(self, product: Product) -> ProductLibrary:
-        if self.setting == "torch" or product.is_small or len(self.made) >= MOST:
+        if self.setting == "torch" or len(self.made) >= MOST:
             return "torch"
         # The caller's operations may be recorded, or computed in autocast's precision. Those of another thread are not.
         with ThreadPoolExecutor(1) as other:
@@ -295,16 +290,12 @@ class LibraryChoices:
         """The choices of this process so far, as values that JSON can hold."""
         self._begin()
         by: dict[str, list[str]] = {"torch": [], "onednn": []}
-        for product, library in sorted(self._measured()):
+        for product, library in sorted(self.made.items()):
             by[library].append(str(product))
         return {"setting": self.setting, "host": self._host, **by}
 
-    def _measured(self) -> Iterable[tuple[Product, ProductLibrary]]:
-        """The choices but those for small products, which torch always computes."""
-        return ((product, by) for product, by in self.made.items() if not product.is_small)
-
     def __str__(self) -> str:
-        libraries = [by for _, by in self._measured()]
+        libraries = list(self.made.values())
         if not libraries:
             return f"none is large so far (trainer.products: {self.setting})"
         found = f"oneDNN computes {libraries.count('onednn')} of {len(libraries)} large products, torch the others"
@@ -313,7 +304,7 @@ class LibraryChoices:
     def state(self) -> Snapshot:
         """The choices, for a checkpoint."""
         self._begin()
-        made = [[*product, by] for product, by in sorted(self._measured())]
+        made = [[*product, by] for product, by in sorted(self.made.items())]
         return Snapshot({"host": self._host, "setting": self.setting, "made": made})
 
     def restore(self, state: Snapshot) -> None:

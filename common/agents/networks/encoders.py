@@ -21,7 +21,7 @@ import torch
 from gymnasium import spaces
 from torch import nn
 
-from common.agents.networks.frozen import FrozenNetwork
+from common.agents.networks.frozen import FrozenEncoder, FrozenNetwork
 from common.agents.networks.layers import Activation, Mlp, Observed
 from common.agents.networks.picture_networks import ImpalaCnn, NatureCnn, is_picture, size_of
 from common.data import Array
@@ -117,7 +117,7 @@ class JointEncoder(nn.Module):
         pretrained = frozen or {}
         encoders, sizes = zip(
             *(
-                (pretrained[path].make_encoder(picture_dim, path), picture_dim)
+                (FrozenEncoder(pretrained[path], picture_dim, path), picture_dim)
                 if path in pretrained
                 else encode_leaf(space, picture_dim)
                 for path, space in leaves.items()

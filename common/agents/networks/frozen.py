@@ -71,10 +71,6 @@ class FrozenNetwork:
     def __deepcopy__(self, _: dict[int, Any]) -> Self:
         return self
 
-    def make_encoder(self, out_dim: int, path: str) -> FrozenEncoder:
-        """Make an encoder over this network; see ``FrozenEncoder``."""
-        return FrozenEncoder(self, out_dim, path)
-
     @torch.no_grad()
     def __call__(self, pictures: torch.Tensor) -> torch.Tensor:
         """Pictures ``[B, *shape]`` to features ``[B, n_features]``."""

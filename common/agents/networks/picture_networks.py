@@ -231,14 +231,8 @@ class NatureCnn(Cnn):
         *,
         observations: gymnasium.Space[Any] | None = None,
     ) -> None:
-        super().__init__(_nature_convs, in_shape, out_dim, hidden, observations)
-
-
-def _nature_convs(n_channels: int) -> nn.Module:
-    first = nn.Conv2d(n_channels, 32, 8, stride=4), nn.ReLU(inplace=True)
-    second = nn.Conv2d(32, 64, 4, stride=2), nn.ReLU(inplace=True)
-    third = nn.Conv2d(64, 64, 3), nn.ReLU(inplace=True)
-    return nn.Sequential(*first, *second, *third)
+        convs = partial(_listed_convs, layers=((32, 8, 4), (64, 4, 2), (64, 3, 1)))
+        super().__init__(convs, in_shape, out_dim, hidden, observations)
 
 
 class ConvNet(Cnn):
@@ -286,6 +280,7 @@ class ConvNet(Cnn):
 
 
 def _listed_convs(n_channels: int, layers: Sequence[Sequence[int]]) -> nn.Module:
+    """Make convolutions of these channels, kernel sizes and strides, with a ReLU after each."""
     found: list[nn.Module] = []
     for channels, kernel, stride in layers:
         found += [nn.Conv2d(n_channels, channels, kernel, stride=stride), nn.ReLU(inplace=True)]

@@ -85,16 +85,16 @@ class CategoricalPolicy(nn.Module):
 
     Args:
         logits: turns B observations into ``[B, A]``.
-        allowed: which of the A actions are; None: all.
+        allowed: which of the A actions are.
     """
 
-    def __init__(self, logits: nn.Module, allowed: AllowedActions | None = None) -> None:
+    def __init__(self, logits: nn.Module, allowed: AllowedActions) -> None:
         super().__init__()
         self.logits, self._allowed = logits, allowed
 
     def forward(self, obs: Observed) -> torch.Tensor:
         """Logits: B observations to ``[B, A]``."""
-        return _obey(self._allowed, self.logits(obs), obs)
+        return self._allowed(self.logits(obs), obs)  # type: ignore[no-any-return]
 
     def sample(self, obs: Observed, generator: torch.Generator, noise: torch.Tensor | None = None) -> torch.Tensor:
         """Random actions: B observations to ``[B]``, counted from 0; ``noise`` is that of ``sample_softmax``."""

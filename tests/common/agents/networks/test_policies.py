@@ -4,10 +4,11 @@ import math
 
 import pytest
 import torch
-from gymnasium.spaces import Discrete
+from gymnasium.spaces import Box, Discrete
 from torch.distributions import Categorical, Normal
 
 from common.agents.networks.action_distributions import Categoricals
+from common.agents.networks.discrete_actions import AllowedActions
 from common.agents.networks.layers import Mlp
 from common.agents.networks.policies import (
     CategoricalPolicy,
@@ -17,6 +18,7 @@ from common.agents.networks.policies import (
     PolicyAndBaseline,
 )
 from common.errors import ConfigError
+from common.interfaces import EnvSpec
 from common.settings import validate
 from tests.common.agents.parts import fix_outputs
 
@@ -84,7 +86,8 @@ def test_limits_the_wrong_way_round_are_refused() -> None:
 
 @torch.no_grad()
 def test_a_categorical_policy_draws_and_scores_by_its_logits() -> None:
-    policy, obs = CategoricalPolicy(Mlp((3,), 3, ())), torch.zeros(30_000, 3)
+    allowed = AllowedActions(EnvSpec(Box(-1, 1, (3,)), Discrete(3)))
+    policy, obs = CategoricalPolicy(Mlp((3,), 3, ()), allowed), torch.zeros(30_000, 3)
     fix_outputs(policy.logits, 0.0, 1.0, -1.0)
     shares = Categorical(logits=torch.tensor([0.0, 1.0, -1.0])).probs
     drawn = policy.sample(obs, generator())
