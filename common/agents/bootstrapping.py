@@ -23,6 +23,7 @@ from common.agents.networks.batch_renorm import frozen_statistics
 from common.agents.networks.critics import Critics, Returns, ScalarReturn
 from common.agents.networks.distributional_critics import CriticReturn
 from common.agents.networks.layers import Observed
+from common.agents.noise import LaneNoise
 from common.data import Array, Leaves
 from common.errors import ConfigError
 from common.interfaces import EnvSpec, ReplayBuffer
@@ -127,6 +128,8 @@ class Bootstrapping(ActorCritic):
 
     config: BootstrappingConfig
     counters: ClassVar[tuple[str, ...]] = ("_opt_steps", "_n_updates")
+    _action_noise: LaneNoise | None = None
+    """The noise of exploring actions, which the subclass sets; None: independent noise in each step."""
 
     def __init__(self, spec: EnvSpec, **given: Any) -> None:
         super().__init__(spec, **given)
@@ -140,6 +143,10 @@ class Bootstrapping(ActorCritic):
             self.critics_tgt = self.critics
             del self.nets["critics_tgt"]
 
+    def begin(self, begins: Array, lanes: Array | None = None) -> None:
+        if self.is_train and self._action_noise is not None:
+            self._action_noise.begin(begins, lanes)
+
     def sample(self, obs: Leaves, lanes: Array | None = None) -> Array:
         if not self.is_train or self._opt_steps >= self.config.random_opts:
             return super().sample(obs, lanes)
@@ -150,6 +157,12 @@ class Bootstrapping(ActorCritic):
             share = torch.from_numpy(self._lane_random.of(lanes).random(self.action_scale.size)).to(self.device)
         actions: Array = self.action_scale.to_env(2 * share - 1).numpy(force=True)  # From [n, A], uniform in [-1, 1].
         return actions
+
+    def _draw_noise(self, lanes: Array) -> Array:
+        if self._action_noise is None:
+            return super()._draw_noise(lanes)
+        noise: Array = self._action_noise.draw(len(lanes), lanes).numpy(force=True)
+        return noise
 
     @abc.abstractmethod
     def _next_action(self, next_obs: Observed) -> tuple[torch.Tensor, torch.Tensor | None]:

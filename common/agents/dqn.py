@@ -164,9 +164,7 @@ class QAgent(OffPolicyAgent):
         self._noise_generator = torch.Generator(self.device).manual_seed(seed) if config.noisy else None
         learn = self._noisily(self._learn_from, self.qnet, self.qnet_tgt)
         self.learn = Update(learn, self.nets, captured=self._captured)
-        act = nn.Sequential(self.normalizer, self.allowed.over(self.qnet))
-        self._action_values = Inference(act, self.device, captured=self._captured)  # [n, A]
-        self._noisy_values = self._infer_noisily(act)
+        self._act_over(nn.Sequential(self.normalizer, self.allowed.over(self.qnet)))
         self._rng = np.random.default_rng(seed)
         self._evaluation = EvaluationEpsilon(config.eval_epsilon)
 
@@ -198,20 +196,21 @@ class QAgent(OffPolicyAgent):
 
         return compute
 
-    def _infer_noisily(self, function: Callable[[Any], torch.Tensor]) -> Inference:
-        """An inference with new noise in ``qnet`` in each call, if it is noisy."""
+    def _act_over(self, function: Callable[[Any], torch.Tensor]) -> None:
+        """Make ``_infer`` of a function that calls ``qnet``; if it is noisy, exploring calls have new noise each."""
+        if not self.config.noisy:
+            self._act_greedily = self._act_exploring = Inference(function, self.device, captured=self._captured)
+            return
         n_numbers = sum(layer.n_numbers for layer in noisy_layers(self.qnet))
-        noise = (lambda lanes: self._lane_random.of(lanes).standard_normal(n_numbers)) if n_numbers else None
-        return Inference(self._noisily(function, self.qnet), self.device, captured=self._captured, noise=noise)
+        noisy = self._noisily(function, self.qnet)
+        self._act_by(function, noisy, lambda lanes: self._lane_random.of(lanes).standard_normal(n_numbers))
 
     def eval(self) -> None:
         super().eval()
         self._evaluation.begin()
 
     def sample(self, obs: Leaves, lanes: Array | None = None) -> Array:
-        is_noisy = self.is_train and self.config.noisy
-        values = (self._noisy_values if is_noisy else self._action_values)(obs, lanes)
-        return self.actions.to_env(self._choose(values, lanes))
+        return self.actions.to_env(self._choose(self._infer(obs, lanes), lanes))
 
     def _choose(self, values: Array, lanes: Array | None) -> Array:
         """The numbers ``[n]`` of the actions to take, for action values ``[n, A]``."""

@@ -30,7 +30,7 @@ from common.agents.losses.sequence_losses import (
     undo_rescaling,
 )
 from common.agents.machinery.gradient_step import Batch, draw, name_td_error
-from common.agents.machinery.update import Inference, Results
+from common.agents.machinery.update import Results
 from common.agents.networks.encoders import LeafSpaces, build_encoder
 from common.agents.networks.layers import Mlp, add_time
 from common.agents.recurrent_agent import LaneMemory, MemoryConfig, RecurrentAgent, RecurrentEncoder, RecurrentNetwork
@@ -77,8 +77,7 @@ class R2D2(RecurrentAgent, QAgent):
 
     def __init__(self, spec: EnvSpec, **given: Any) -> None:
         super().__init__(spec, **given)
-        self._action_values = Inference(self._step, self.device, captured=self._captured)  # [n, A + M]
-        self._noisy_values = self._infer_noisily(self._step)
+        self._act_over(self._step)
         self._numbers = torch.arange(1, self.actions.size + 1, device=self.device)
         # The previous action is kept as its number, counted from 1; 0 says that there was none.
         self.lane_memory = LaneMemory(self.config.memory.state_dim + 1)
@@ -99,8 +98,7 @@ class R2D2(RecurrentAgent, QAgent):
         return torch.cat((self.allowed(values, obs)[:, 0], after), dim=1)
 
     def sample(self, obs: Leaves, lanes: Array | None = None) -> Array:
-        compute = self._noisy_values if self.is_train and self.config.noisy else self._action_values
-        found = compute({**to_columns("obs", obs), "state": self._recall(lanes)}, lanes)
+        found = self._infer({**to_columns("obs", obs), "state": self._recall(lanes)}, lanes)
         values, memory = found[:, : self.actions.size], found[:, self.actions.size :]
         index = self._choose(values, lanes)
         self._remember(memory, index[:, None] + 1, lanes)

@@ -20,7 +20,6 @@ from common.agents.networks.critics import Returns
 from common.agents.networks.layers import Observed, repeat
 from common.agents.networks.policies import GaussianConfig
 from common.agents.noise import ActionNoise, LaneNoise, StateDependentActor, StateDependentNoise
-from common.data import Array
 from common.interfaces import EnvSpec
 
 SAMPLES: Final = 10
@@ -102,10 +101,6 @@ class SAC(Bootstrapping):
             noise, size = config.state_dependent_noise.process(), self.actor.lstd.numel()
         self._action_noise = None if noise is None else LaneNoise(noise, size, self._generator, self.device)
 
-    def begin(self, begins: Array, lanes: Array | None = None) -> None:
-        if self.is_train and self._action_noise is not None:
-            self._action_noise.begin(begins, lanes)
-
     def _make_actor(self, n_dims: int) -> nn.Module:
         gsde = self.config.state_dependent_noise
         if gsde is None:
@@ -147,12 +142,6 @@ class SAC(Bootstrapping):
         with frozen_statistics(self.critics):
             q = self.critics(repeat(obs, 3 * SAMPLES), torch.cat((2 * share - 1, action, next_action)))
         return (q - density).unflatten(1, (3 * SAMPLES, -1))  # type: ignore[no-any-return]
-
-    def _draw_noise(self, lanes: Array) -> Array:
-        if self._action_noise is None:
-            return super()._draw_noise(lanes)
-        noise: Array = self._action_noise.draw(len(lanes), lanes).numpy(force=True)
-        return noise
 
     def _explore(self, obs: Observed, noise: torch.Tensor | None = None) -> torch.Tensor:
         mean, log_std = self._policy_at(obs)

@@ -15,7 +15,6 @@ from common.agents.machinery.gradient_step import Batch, descend, track
 from common.agents.machinery.update import Results
 from common.agents.networks.layers import Observed
 from common.agents.noise import ActionNoise, LaneNoise, WhiteNoise
-from common.data import Array
 from common.interfaces import EnvSpec
 
 Noise = Annotated[float, Field(ge=0)]
@@ -52,6 +51,7 @@ class TD3(Bootstrapping):
 
     Config = TD3Config
     config: TD3Config
+    _action_noise: LaneNoise
 
     def __init__(self, spec: EnvSpec, **given: Any) -> None:
         super().__init__(spec, **given)
@@ -61,16 +61,8 @@ class TD3(Bootstrapping):
         size = self.action_scale.size
         self._action_noise = LaneNoise(self.config.exploration_noise, size, self._generator, self.device)
 
-    def begin(self, begins: Array, lanes: Array | None = None) -> None:
-        if self.is_train:
-            self._action_noise.begin(begins, lanes)
-
     def _make_actor(self, n_dims: int) -> nn.Module:
         return self._make_network(self._actor_leaves, n_dims)
-
-    def _draw_noise(self, lanes: Array) -> Array:
-        noise: Array = self._action_noise.draw(len(lanes), lanes).numpy(force=True)
-        return noise
 
     def _explore(self, obs: Observed, noise: torch.Tensor | None = None) -> torch.Tensor:
         action: torch.Tensor = self.actor(obs).tanh()
