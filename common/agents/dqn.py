@@ -197,13 +197,13 @@ class QAgent(OffPolicyAgent):
         return compute
 
     def _act_over(self, function: Callable[[Any], torch.Tensor]) -> None:
-        """Make ``_infer`` of a function that calls ``qnet``; if it is noisy, exploring calls have new noise each."""
-        if not self.config.noisy:
+        """Make ``_infer`` of a function of ``qnet``; a noisy ``qnet`` has new noise in each call that explores."""
+        if self.config.noisy:
+            n_numbers = sum(layer.n_numbers for layer in noisy_layers(self.qnet))
+            noisy = self._noisily(function, self.qnet)
+            self._act_by(function, noisy, lambda lanes: self._lane_random.of(lanes).standard_normal(n_numbers))
+        else:
             self._act_greedily = self._act_exploring = Inference(function, self.device, captured=self._captured)
-            return
-        n_numbers = sum(layer.n_numbers for layer in noisy_layers(self.qnet))
-        noisy = self._noisily(function, self.qnet)
-        self._act_by(function, noisy, lambda lanes: self._lane_random.of(lanes).standard_normal(n_numbers))
 
     def eval(self) -> None:
         super().eval()

@@ -105,7 +105,7 @@ class LayersConfig(Settings):
 
 
 class Residual(nn.Module):
-    """The sum of its inputs and of what its layers make of them (He et al., arXiv:1603.05027)."""
+    """The sum of its inputs and of what its layers make of them."""
 
     def __init__(self, *layers: nn.Module) -> None:
         super().__init__()

@@ -329,7 +329,7 @@ def _impala_convs(n_channels: int, sections: Sequence[int], max_pool: int | None
 
 
 def _make_residual(channels: int, *, spectral_norm: bool) -> Residual:
-    """Make two convolutions, normalised or not, that are added to their input."""
+    """Make two convolutions, normalised or not, that are added to their input (He et al., arXiv:1603.05027)."""
     conv = SpectralConv2d if spectral_norm else nn.Conv2d
     first, second = (conv(channels, channels, 3, padding=1) for _ in range(2))
     return Residual(nn.ReLU(), first, nn.ReLU(inplace=True), second)
