@@ -34,7 +34,7 @@ demo: $(READY)
 test: $(READY)
 	$(BIN)/pytest -n 5 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
-FAST := -n 2 --dist loadfile -m "not slow and not browser and not compose and not clusters"
+FAST := -n 2 --dist loadfile -m "not slow and not browser and not compose and not clusters and not figures"
 # The tests that start no process, in two to three minutes.
 test-fast: $(READY)
 	$(BIN)/pytest $(FAST)
@@ -203,6 +203,7 @@ check: generated
 	$(MAKE) --jobs 3 --output-sync=line lint docs test
 
 bench: $(READY)
+	$(BIN)/pytest -m figures tests/benchmarks
 	$(BIN)/python -m benchmarks.ingest
 	$(BIN)/python -m benchmarks.model
 	$(BIN)/python -m benchmarks.actor

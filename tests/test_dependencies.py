@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from functools import cache
 from importlib.metadata import packages_distributions
 
 import grimp
@@ -50,10 +51,15 @@ def names(requirements: list[str]) -> set[str]:
     return {str(canonicalize_name(Requirement(each).name)) for each in requirements} - {"crossborder"}
 
 
+@cache
+def owners() -> dict[str, set[str]]:
+    """The distributions that provide each package, by the name under which it is imported. To look takes a second."""
+    return {package: {canonicalize_name(each) for each in found} for package, found in packages_distributions().items()}
+
+
 def imported_names(distributions: set[str]) -> set[str]:
     """The packages that distributions provide, by the names under which they are imported."""
-    provided = packages_distributions().items()
-    return {package for package, owners in provided if {canonicalize_name(owner) for owner in owners} & distributions}
+    return {package for package, found in owners().items() if found & distributions}
 
 
 ACTOR_HAS = names(PROJECT["dependencies"])

@@ -52,6 +52,7 @@ def rehearse(directory: Path, *parts: str) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
+@pytest.mark.figures
 def test_a_task_is_trained_until_it_can_be_said_how_fast(tmp_path: Path) -> None:
     result = rehearse(tmp_path, "pong")["pong"][0]
     assert result["task"] == "pong"
@@ -73,6 +74,7 @@ def test_the_other_task_of_a_rehearsal_is_a_run_that_can_begin(
     assert learner_server.main([*words, "--check"]) == 0, capsys.readouterr().err
 
 
+@pytest.mark.figures
 def test_ranks_rates_and_physics_are_measured_without_a_gpu_too(tmp_path: Path) -> None:
     found = rehearse(tmp_path, "nccl", "physics", "rates")
     assert found["nccl"][0]["furthest"] == 0, "a mean over one rank is its own gradient"

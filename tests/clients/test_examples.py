@@ -45,7 +45,7 @@ from tests.e2e.test_counting import train_in_thread
 from tests.site.browser import PROGRAMS, Browser, open_browser
 
 Start = Callable[..., Command]
-GOOD = 60
+GOOD = 45
 """Balls of a hundred; without learning it is about 20."""
 IN_NODE = """
     const [folder, address] = process.argv.slice(1);

@@ -202,8 +202,8 @@ def test_in_turns_it_solves_a_task_that_needs_both_leaves(tmp_path: Path) -> Non
 
 def test_in_turns_an_agent_with_a_memory_finds_the_log_probabilities_that_it_recorded(tmp_path: Path) -> None:
     agent = {"target": "common.agents.recurrent_ppo:RecurrentPPO"}
-    trainer = {"max_opts": 15, "eval_interval": 15, "record_interval": 5}
-    train_in_turns(throwing(tmp_path / "run", agent=agent, trainer=trainer))
+    trainer = {"max_opts": 4, "eval_interval": 4, "record_interval": 2}
+    train_in_turns(throwing(tmp_path / "run", agent=agent, trainer=trainer, evaluator={"episodes": 1}))
     assert_that_every_ratio_is_1(tmp_path / "run")
 
 

@@ -48,7 +48,7 @@ from tests.learner.replay.memories import (
     writing,
 )
 
-STRIDE: Final = 7
+STRIDE: Final = 13
 """One of this many instructions is tried."""
 OWN, OTHER = 1, 7
 CAPACITY, SLACK = 30, 20
