@@ -8,14 +8,14 @@ also tells its ingest where all ranks listen and how many actors each has, so th
 from __future__ import annotations
 
 import socket
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 import torch
 
 from common.interfaces import Agent, ReplayBuffer
+from common.process.clocks import Deadline
 from common.wire.address import join_address, split_address
 from learner.loop.intake import Intake
 from learner.loop.learner import Learner, Outcome
@@ -35,6 +35,7 @@ OUTCOMES: Final = tuple(Outcome)
 """A rank sends an outcome to the others as its place in this tuple, counted from 1."""
 ADDRESS_BYTES: Final = 300
 SHARE_SECONDS: Final = 1.0
+"""After so many seconds, ingest is told again how many actors each rank has."""
 
 
 class Together:
@@ -61,7 +62,8 @@ class Together:
         self._gives_tensors, self._control = gives_tensors, control
         self._learner: Learner | None = None
         self._turns = Turns(group, self._measure, control.show_life)
-        self._counts: ActorCounts | None = None
+        self._table: RankTable | None = None
+        self._next_counts = Deadline(0)
         self._opt_steps = beginning.opt_steps
         self._checksum = 0
         self._statistics: list[torch.Tensor] = []
@@ -114,7 +116,7 @@ class Together:
     def listen(self, learner: Learner, address: str, shared: Path) -> None:
         """Take the learner that ``train`` trains, and tell the other ranks where this rank listens."""
         self._learner = learner
-        self._counts = ActorCounts(share_addresses(self._group, address, shared))
+        self._table = share_addresses(self._group, address, shared)
 
     def show_life(self) -> None:
         """Show ingest and the other ranks a sign of life, while this rank is busy with an evaluation."""
@@ -132,8 +134,8 @@ class Together:
         Raises:
             RankLostError: another rank has ended, has failed or does not answer.
         """
-        turns, counts = self._turns, self._counts
-        assert counts is not None, "listen comes first"
+        turns, table = self._turns, self._table
+        assert table is not None, "listen comes first"
         try:
             while turns.ending is None:
                 intake.show_life()
@@ -151,7 +153,9 @@ class Together:
                     if not turns.is_ready and turns.ending is None:
                         intake.wait()  # Otherwise the next exchange waits for those ranks that have no rows.
                 learner.tick()
-                counts.share([said.actors for said in turns.heard])
+                if turns.heard and self._next_counts.passed():
+                    self._next_counts = Deadline(SHARE_SECONDS)
+                    table.actors[:] = [said.actors for said in turns.heard]
         except BaseException:
             self._group.close()  # The other ranks see at once that this rank has failed.
             raise
@@ -184,23 +188,3 @@ def share_addresses(group: Group, address: str, shared: Path) -> RankTable:
     own = join_address(host, port)
     addresses = [data.decode() for data in group.gather(own.encode(), ADDRESS_BYTES)]
     return RankTable.create(shared, group.place.rank, addresses)
-
-
-class ActorCounts:
-    """Tells ingest how many actors each rank has, about once a second.
-
-    Args:
-        table: shared with ingest.
-        clock: seconds, monotonic.
-    """
-
-    def __init__(self, table: RankTable, clock: Callable[[], float] = time.monotonic) -> None:
-        self._table, self._clock = table, clock
-        self._next_at = clock()
-
-    def share(self, actors: Sequence[float]) -> None:
-        """Write the number of actors of each rank; no numbers before the first exchange."""
-        now = self._clock()
-        if now >= self._next_at and actors:
-            self._next_at = now + SHARE_SECONDS
-            self._table.actors[:] = actors
