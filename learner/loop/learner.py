@@ -111,8 +111,8 @@ class Learner:
         is_restarted: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.agent, self.buffer = opt.agent, opt.buffer
-        self.scoring = scoring
+        self.opt, self.agent, self.buffer = opt, opt.agent, opt.buffer
+        self.scoring, self.records = scoring, records
         self.publish = publish
         self.opt_steps = began.opt_steps
         self.evaluations = EvaluationCounts()
@@ -126,26 +126,16 @@ class Learner:
         self._began, self._elsewhere, self._is_restarted, self._clock = began, elsewhere, is_restarted, clock
         self._zero = clock() - began.seconds
         self._ended: float | None = None
-        self._opt, self._records, self._window = opt, records, records.window
-        self._config, self._checkpoints, self._checkpointer = config, checkpoints, checkpointer
+        self._window, self._config = records.window, config
+        self._checkpoints, self._checkpointer = checkpoints, checkpointer
         self._is_scored = True  # Without an opt step in this life of the run, nothing is scored at its end.
         if self._reaches_target(best_score):
             self.outcome = Outcome.TARGET  # The run reached its target in an earlier life.
 
     @property
-    def opt_seconds(self) -> float:
-        """Seconds spent in the agent's ``opt`` in this life of the run."""
-        return self._opt.seconds
-
-    @property
     def inserted(self) -> int:
         """Steps stored so far, by all ranks."""
         return self.buffer.inserted + self._elsewhere()
-
-    @property
-    def last_record(self) -> dict[str, float]:
-        """The newest value of each recorded key."""
-        return self._records.newest
 
     def start(self) -> None:
         """Publish the first model and start the clocks, before actors take their first step."""
@@ -187,10 +177,6 @@ class Learner:
         """Seconds from ``start`` until now, or until ``finish`` began, and those of the run's earlier lives."""
         return (self._clock() if self._ended is None else self._ended) - self._zero
 
-    def seconds_since_opt(self) -> float | None:
-        """Seconds since the last opt step ended; None before the first."""
-        return self._opt.seconds_since()
-
     def fail(self, error: CrossborderError) -> None:
         """End training because a part of the system cannot go on; from any thread."""
         log.error("%s", error)
@@ -218,7 +204,7 @@ class Learner:
             DivergedError: a value to be recorded is not finite.
             Exception: from the agent's ``opt``, with a note that names the rows it had drawn.
         """
-        losses = self._opt.take(self.opt_steps + 1)
+        losses = self.opt.take(self.opt_steps + 1)
         if losses is None:
             return False
         self.opt_steps += 1
@@ -227,9 +213,9 @@ class Learner:
         moment, config = self._moment(), self._config
         record = self._evaluate(moment) if is_due(self.opt_steps, config.eval_interval) else {}
         if is_due(self.opt_steps, config.record_interval):
-            record |= self._records.rates()
+            record |= self.records.rates()
         if record:
-            self._records.write(moment, record | self._window.means())
+            self.records.write(moment, record | self._window.means())
         self._check_callbacks()
         if is_due(self.opt_steps, config.save_interval):
             with logging_write_errors(WITHOUT_CHECKPOINT):
@@ -253,7 +239,7 @@ class Learner:
 
     def _check_callbacks(self) -> None:
         """End training if a callback asks for it."""
-        if self._records.callbacks.ended_because is not None:
+        if self.records.callbacks.ended_because is not None:
             self.outcome = self.outcome or Outcome.CALLBACK
 
     def _check_budget(self) -> None:
@@ -279,24 +265,24 @@ class Learner:
         """
         self._ended = self._clock()
         try:
-            self._records.require_finite(self.opt_steps)
+            self.records.require_finite(self.opt_steps)
             if self.scoring.needs_actors:
                 self._score_last()
         finally:
             announce_stop()
-            if not self._records.has_diverged:
+            if not self.records.has_diverged:
                 self._save_last()
 
     def _save_last(self) -> None:
         """Publish, flush and save for the last time; score the last policy, unless actors score it."""
         self.publish(self.opt_steps, wait=True)
-        self._records.finish()
+        self.records.finish()
         try:
             self._save_as("final")
             if not self.scoring.needs_actors:
                 self._score_last()
         finally:
-            is_kept = self._records.has_diverged or self._checkpointer.finish(self._moment())
+            is_kept = self.records.has_diverged or self._checkpointer.finish(self._moment())
         if not is_kept:
             raise CheckpointError(
                 f"opt step {self.opt_steps}: final/ is saved, but not the last checkpoint, as the log says; --resume "
@@ -305,7 +291,7 @@ class Learner:
 
     def _score_last(self) -> None:
         """Wait for the evaluation that still runs; score the last policy, unless it has been scored or has diverged."""
-        if self._records.has_diverged:
+        if self.records.has_diverged:
             return
         self._collect(wait=True)
         if self._is_scored or self.outcome is Outcome.STOPPED or not self._config.eval_interval:
@@ -313,7 +299,7 @@ class Learner:
         moment = self._moment()
         record = self._evaluate(moment)
         if record:
-            self._records.write(moment, record)  # The window keeps its means for a longer run that resumes here.
+            self.records.write(moment, record)  # The window keeps its means for a longer run that resumes here.
         self._collect(wait=True)
 
     def _moment(self) -> Moment:
@@ -328,12 +314,12 @@ class Learner:
     def _collect(self, *, wait: bool) -> None:
         scored = self.scoring.poll(wait=wait)
         if scored:
-            self._records.write(scored.moment, self._credit(scored))
+            self.records.write(scored.moment, self._credit(scored))
 
     def _credit(self, scored: FinishedEvaluation) -> dict[str, float]:
         """Keep the policy if its score is the best, see whether the score reaches the target; return its record."""
         score = scored.evaluation.score
-        self._records.callbacks.on_evaluation(scored.moment.opt_steps, scored.evaluation)
+        self.records.callbacks.on_evaluation(scored.moment.opt_steps, scored.evaluation)
         self.evaluations.add(scored.seconds)
         self._look_for_best()
         self._is_scored = scored.moment.opt_steps == self.opt_steps

@@ -46,7 +46,7 @@ class OptTraces:
         if self._tracing is None or self._followed is None:
             return
         now, learner = time.monotonic(), self._learner
-        seconds, self._opt_seconds = learner.opt_seconds - self._opt_seconds, learner.opt_seconds
+        seconds, self._opt_seconds = learner.opt.seconds - self._opt_seconds, learner.opt.seconds
         number = self._followed.number
         if number == self._followed.learnt:
             return
@@ -55,7 +55,7 @@ class OptTraces:
             drawn = self._last_drawn()
             if not np.any((drawn >= batch.first) & (drawn < batch.end)):
                 return
-            ended = now - (learner.seconds_since_opt() or 0.0)
+            ended = now - (learner.opt.seconds_since() or 0.0)
             self._tracing.record("opt", batch.trace_parent, ended - seconds, ended, opt_steps=learner.opt_steps)
             self._drawn, self._drawn_by, self._drawn_at = number, learner.opt_steps, ended
         newest = self._newest().opt_steps

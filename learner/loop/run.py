@@ -326,5 +326,5 @@ class Run(Opened):
             actors_online=actors_online,
             return_mean=return_mean,
             policy_lag=policy_lag,
-            record=learner.last_record,
+            record=learner.records.newest,
         )

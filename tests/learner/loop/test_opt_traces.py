@@ -22,7 +22,7 @@ class Trainer:
     """Opt steps by hand."""
 
     def __init__(self, directory: Path) -> None:
-        self.learner = SimpleNamespace(opt_steps=0, opt_seconds=0.0, seconds_since_opt=lambda: 0.0)
+        self.learner = SimpleNamespace(opt_steps=0, opt=SimpleNamespace(seconds=0.0, seconds_since=lambda: 0.0))
         self.buffer = SimpleNamespace(last_drawn=np.empty(0, np.int64))
         self.newest = ModelVersion(1, 0)
         self.traces = OptTraces(
@@ -31,7 +31,7 @@ class Trainer:
 
     def opt(self, *drawn: int, published: bool = False) -> None:
         self.learner.opt_steps += 1
-        self.learner.opt_seconds += 0.5
+        self.learner.opt.seconds += 0.5
         self.buffer.last_drawn = np.array(drawn)
         if published:
             self.newest = ModelVersion(1, self.learner.opt_steps)
