@@ -85,7 +85,7 @@ class Learner:
         config: says what is due when, and what ends training.
         scoring: scores the agent.
         records: take the losses and the scores.
-        checkpoints: keep the policies.
+        checkpoints: keep the policies; None: another rank keeps them.
         checkpointer: takes checkpoints of the whole training.
         publish: makes the agent's present policy the newest model.
         began: the moment at which this life of the run begins.
@@ -102,7 +102,7 @@ class Learner:
         *,
         scoring: Scoring,
         records: RunRecords,
-        checkpoints: Checkpoints,
+        checkpoints: Checkpoints | None,
         checkpointer: Checkpointer,
         publish: Publish = publish_to_nobody,
         began: Moment,
@@ -337,7 +337,7 @@ class Learner:
 
     def _look_for_best(self) -> None:
         """Begin the best score anew if a person has taken ``best/`` away, since its score was wrong."""
-        if self._has_best and not self._checkpoints.has("best"):
+        if self._has_best and self._checkpoints is not None and not self._checkpoints.has("best"):
             log.warning("best/ was set aside: its score %g counts no more", self.best_score)
             self.best_score, self._has_best = -math.inf, False
 
@@ -345,4 +345,5 @@ class Learner:
         return self._config.target_score is not None and score >= self._config.target_score
 
     def _save_as(self, name: str) -> None:
-        self._checkpoints.save(name, self.agent, **asdict(self._moment()))
+        if self._checkpoints is not None:
+            self._checkpoints.save(name, self.agent, **asdict(self._moment()))

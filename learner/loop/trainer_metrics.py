@@ -152,7 +152,7 @@ class TrainerCollector(Collector):
         yield gauge("crossborder_model_version_opt_steps", "Opt steps of the newest model.", slots.newest().opt_steps)
 
     def _checkpoints(self) -> Iterable[Metric]:
-        saves = self._run.checkpoints.counts
+        saves = self._run.checkpoints.saves
         yield counters("crossborder_checkpoint_saves_total", "Checkpoints saved.", "kind", saves.kinds)
         yield counter(
             "crossborder_checkpoint_failures_total",

@@ -38,7 +38,6 @@ from learner.records.masking import mask_secrets
 from learner.replay.interventions import record_interventions
 from learner.replay.screening import report_suspects
 from learner.shared.durable import logging_write_errors
-from learner.storage.checkpoint import NoCheckpoints
 from learner.storage.checkpointer import WINDOW, Checkpointer
 from learner.storage.resume import Resumable, ResumePoint, Trained
 from learner.storage.training_state import Moment
@@ -89,7 +88,7 @@ def make_learner(
         run.config.trainer,
         scoring=scoring or _make_scoring(run, stack, show_life),
         records=RunRecords(recorders, kept.window, kept.callbacks, episodes and _with_counts(run, episodes)),
-        checkpoints=run.checkpoints if leads else NoCheckpoints.like(run.checkpoints),
+        checkpoints=run.checkpoints if leads else None,
         checkpointer=kept.checkpointer,
         publish=publish if run.pool is None else _publish_to_pool(run, run.pool, publish, kept.began),
         began=kept.began,
