@@ -8,7 +8,6 @@ also tells its ingest where all ranks listen and how many actors each has, so th
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -22,7 +21,7 @@ from learner.loop.learner import Learner, Outcome
 from learner.loop.opt_traces import OptTraces
 from learner.models.publisher import ModelPublisher
 from learner.ranks.agent_state import compute_checksum, find_statistics, share_agent, share_statistics
-from learner.ranks.beginning import Beginning, begin_in_order
+from learner.ranks.beginning import Beginning
 from learner.ranks.group import Group
 from learner.ranks.shard import ShardBuffer, share_updates
 from learner.ranks.turns import FAILED, GOES_ON, Measured, Turns
@@ -58,7 +57,7 @@ class Together:
         gives_tensors: bool,
         control: ControlBlock,
     ) -> None:
-        self._group, self._beginning, self._shard = group, beginning, shard
+        self.group, self._beginning, self._shard = group, beginning, shard
         self._gives_tensors, self._control = gives_tensors, control
         self._learner: Learner | None = None
         self._turns = Turns(group, self._measure, control.show_life)
@@ -91,22 +90,18 @@ class Together:
         Raises:
             RankLostError: a rank has ended.
         """
-        share_agent(agent, self._group)
-        share_updates(self._shard, self._group)
-        self._group.begin_averaging()
+        share_agent(agent, self.group)
+        share_updates(self._shard, self.group)
+        self.group.begin_averaging()
         self._statistics = find_statistics(agent)
         self._turns.end()
         return self._beginning.moment(moment)
-
-    def begin_in_order(self, begin: Callable[[], None], note_ranks: Callable[[int], None]) -> None:
-        """Begin this life of the run on rank 0 first; see ``begin_in_order`` of ``learner.ranks.beginning``."""
-        begin_in_order(self._group, begin, note_ranks)
 
     def share_draws(self, buffer: ReplayBuffer) -> ReplayBuffer:
         """A buffer that draws this rank's share of each batch from ``buffer``; see ``ShardBuffer``."""
         weighing = self._shard if isinstance(self._shard, PrioritizedReplay) else None
         return ShardBuffer(
-            buffer, self._group.place, self._turns, gives_tensors=self._gives_tensors, prioritized=weighing
+            buffer, self.group.place, self._turns, gives_tensors=self._gives_tensors, prioritized=weighing
         )
 
     def after_opt(self) -> None:
@@ -116,7 +111,7 @@ class Together:
     def listen(self, learner: Learner, address: str, shared: Path) -> None:
         """Take the learner that ``train`` trains, and tell the other ranks where this rank listens."""
         self._learner = learner
-        self._table = share_addresses(self._group, address, shared)
+        self._table = share_addresses(self.group, address, shared)
 
     def show_life(self) -> None:
         """Show ingest and the other ranks a sign of life, while this rank is busy with an evaluation."""
@@ -157,7 +152,7 @@ class Together:
                     self._next_counts = Deadline(SHARE_SECONDS)
                     table.actors[:] = [said.actors for said in turns.heard]
         except BaseException:
-            self._group.close()  # The other ranks see at once that this rank has failed.
+            self.group.close()  # The other ranks see at once that this rank has failed.
             raise
         if turns.ending > GOES_ON:
             learner.outcome = OUTCOMES[turns.ending - 1]

@@ -31,6 +31,7 @@ from learner.loop.run_records import UNWRITTEN_LOGGED_EVERY, Callbacks, RecordWi
 from learner.loop.together import Together
 from learner.models.model_pool import Pool
 from learner.ranks.agent_state import RandomState
+from learner.ranks.beginning import begin_in_order
 from learner.records.beside import BesideRecorder, close_all
 from learner.records.csv_recorder import CsvRecorder
 from learner.records.curve import plot_learning_curve
@@ -176,7 +177,7 @@ def _begin_run(run: Run, checkpointer: Checkpointer, ranks: Together | None, *, 
     if ranks is None:
         begin()
     else:
-        ranks.begin_in_order(begin, run.dir.note_ranks)
+        begin_in_order(ranks.group, begin, run.dir.note_ranks)
 
 
 def _make_checkpointer(run: Run, agent: Trained, parts: dict[str, Resumable], began: Moment) -> Checkpointer:
