@@ -12,7 +12,7 @@ import pytest
 from common.data import ModelVersion
 from learner.loop.learner import Learner
 from learner.loop.opt_traces import OptTraces
-from learner.shared.followed_batch import FollowedBatch, TracedBatch
+from learner.shared.followed_batch import FollowedBatch
 from tests.collector import collecting
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -45,7 +45,7 @@ def test_the_opt_step_that_first_draws_from_the_batch_and_the_next_model_are_in_
         trainer = Trainer(tmp_path)
         ingests = FollowedBatch.open(tmp_path, create=False)
         trainer.opt(5, published=True)
-        ingests.follow(TracedBatch(3, 100, 164, PARENT))
+        ingests.follow(3, range(100, 164), PARENT)
         trainer.opt(99, 164, published=True)
         trainer.opt(163, 5)
         trainer.opt(100)
