@@ -45,6 +45,7 @@ ACROSS_MODULES: dict[str, str] = {
     "common/agents/test_shared_encoders.py": "what holds for SAC and TD3 with shared and with frozen encoders",
     "common/agents/test_structured.py": "what holds for all agents whose observations are structured",
     "common/agents/test_structured_actions.py": "what holds for the agents that act in Dict and Tuple spaces",
+    "learner/ingest/test_fleet_metrics.py": "metrics of all actors together",
     "learner/test_poison.py": "items at which training diverges",
     "learner/ranks/test_averaging.py": "what two ranks average, in processes of their own",
     "learner/storage/test_saving.py": "readers of policies and checkpoints beside a learner that saves others",
