@@ -28,7 +28,7 @@ from crossborder.testing.row_memory import rows_of
 from learner.replay.memory import ReplayMemory
 from learner.replay.uniform import UniformReplay
 from learner.replay.writer import ReplayWriter
-from learner.storage.checkpoint import SaveCounts
+from learner.storage.checkpoint import Saves
 from learner.storage.checkpointer import Checkpointer
 from learner.storage.training_state import Moment, StateFiles
 from learner.views.transitions import Transitions
@@ -61,7 +61,7 @@ def measure(make: MakeAgent, env_id: str, directory: Path) -> dict[str, object]:
         UniformReplay(memory, Transitions(schema), seed=0),
     )
     agent.opt(buffer)
-    files = StateFiles(directory / "checkpoints", {"run_id": "benchmark"}, keep=1, counts=SaveCounts())
+    files = StateFiles(directory / "checkpoints", {"run_id": "benchmark"}, keep=1, saves=Saves())
     moment = Moment(1, 1000, 0.0)
     checkpointer = Checkpointer(files, agent, {"buffer": buffer}, "cpu", newest=moment, seconds=None, replay=memory)
     state = checkpointer.copy(moment)

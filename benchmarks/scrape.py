@@ -21,8 +21,7 @@ import prometheus_client
 
 from common.config import run_config
 from common.parts import build_parts
-from learner.ingest.fleet_metrics import FIRST_RATE_SECONDS
-from learner.ingest.ingest_metrics import IngestCollector
+from learner.ingest.ingest_metrics import FIRST_RATE_SECONDS, IngestCollector
 from learner.shared.actor_table import REPORTED, ActorState, map_actor_table
 from tests.conftest import counting_config
 from tests.learner.ingest.cores import LoneCore

@@ -12,8 +12,7 @@ from common.errors import ConfigError
 from common.process.command import Parser, as_output, as_path, command_of
 from common.process.standard_streams import answers
 from crossborder.curves.picture import plain_style, save_figure
-from learner.models.games import Games
-from learner.models.model_pool import GAMES
+from learner.models.model_pool import GAMES, Games
 from learner.shared.drawing import Figure
 from learner.storage.rundir import require_run
 

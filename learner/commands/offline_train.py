@@ -17,7 +17,6 @@ from learner.commands.training_command import (
     origin_of,
     run_training_command,
     tell_result,
-    tell_unmirrored,
 )
 
 EXAMPLES = """\
@@ -46,7 +45,6 @@ def _train(config: RunConfig, arguments: argparse.Namespace, console: Console | 
     from learner.loop.offline import OfflineTrainer
     from learner.records.progress import Progress
 
-    tell_unmirrored(config)
     resume, origin = bool(arguments.resume), origin_of(arguments, config.run_dir)
     with OfflineTrainer(config, arguments.dataset, console, resume=resume, origin=origin) as trainer:
         signals.on_stop = trainer.learner.request_stop

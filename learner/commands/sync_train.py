@@ -23,7 +23,6 @@ from learner.commands.training_command import (
     origin_of,
     run_training_command,
     tell_result,
-    tell_unmirrored,
 )
 
 if TYPE_CHECKING:
@@ -50,7 +49,6 @@ def _train(config: RunConfig, arguments: argparse.Namespace, console: Console | 
     from learner.loop.in_turns import Trainer
     from learner.records.progress import Progress
 
-    tell_unmirrored(config)
     with Trainer(config, resume=bool(arguments.resume), origin=origin_of(arguments, config.run_dir)) as trainer:
         signals.on_stop = _make_stop(trainer, arguments.log_format)
         with Progress(trainer.status, console):

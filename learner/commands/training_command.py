@@ -173,12 +173,6 @@ def _restore(url: str, run_dir: Path, *, is_needed: bool) -> None:
             restore(mirror, run_dir.absolute())
 
 
-def tell_unmirrored(config: RunConfig) -> None:
-    """Say that this command mirrors and restores nothing, if the configuration asks for a mirror."""
-    if config.storage.mirror is not None:
-        log.warning("storage.mirror: only learner-server mirrors and restores runs; this run stays on this host alone")
-
-
 def add_override(parser: argparse.ArgumentParser, option: str, key: str, metavar: str, text: str) -> None:
     """Add an option that sets one value of the configuration, as ``--set KEY=VALUE`` does."""
     parser.add_argument(
@@ -224,6 +218,10 @@ def run_training_command(
         elif arguments.check:
             _check(config, arguments)
         else:
+            if config.storage.mirror is not None and not arguments.mirrored:
+                log.warning(
+                    "storage.mirror: only learner-server mirrors and restores runs; this run stays on this host alone"
+                )
             train(config, arguments, console, signals)
 
     with own_streams():

@@ -27,7 +27,7 @@ from common.episode_files import ArrayHeader, ends_of
 from common.errors import DatasetError, SchemaMismatchError
 from common.hints import nearest
 from common.interfaces import Step
-from common.lanes.stacking import Stacker
+from common.leaves import pick_lanes
 from common.parts import Parts
 from common.spaces import from_columns
 
@@ -208,27 +208,13 @@ def _steps(rows: Items, parts: Parts) -> Iterator[Step]:
     obs, action = _observations(rows, parts), from_columns("action", rows)
     for t in range(len(rows["reward"]) - 1):
         end = bool(rows["terminated"][t]), bool(rows["truncated"][t])
-        yield Step(obs[t], _at(action, t), float(rows["reward"][t]), obs[t + 1], *end)
+        yield Step(pick_lanes(obs, t), pick_lanes(action, t), float(rows["reward"][t]), pick_lanes(obs, t + 1), *end)
 
 
-def _observations(rows: Items, parts: Parts) -> list[Leaves]:
-    """The T + 1 observations as the agent sees them."""
-    frames = from_columns("obs", rows)
-    count = len(rows["reward"])
+def _observations(rows: Items, parts: Parts) -> Leaves:
+    """The T + 1 observations as the agent sees them, ``[T + 1, …]``; stacks of k frames are ``[T + 1, k, …]``."""
+    frames: Leaves = from_columns("obs", rows)
     if parts.frame_stack == 1:
-        return [_at(frames, t) for t in range(count)]
-    stacker = Stacker(parts.frames, 1, parts.frame_stack)
-    begins = [np.array([t == 0]) for t in range(count)]
-    return [_copied(stacker.add(_at(frames, slice(t, t + 1)), begins[t])) for t in range(count)]
-
-
-def _at(leaves: Leaves, t: int | slice) -> Leaves:
-    return {path: leaf[t] for path, leaf in leaves.items()} if isinstance(leaves, dict) else leaves[t]
-
-
-def _copied(stacks: Leaves) -> Leaves:
-    """The stacks of the only lane."""
-    if isinstance(stacks, dict):
-        return {path: stack[0].copy() for path, stack in stacks.items()}
-    lane: Array = stacks[0].copy()
-    return lane
+        return frames
+    newest, back = np.arange(len(rows["reward"])), np.arange(parts.frame_stack)[::-1]
+    return pick_lanes(frames, np.maximum(newest[:, None] - back, 0))  # Stacks at the beginning repeat the first frame.

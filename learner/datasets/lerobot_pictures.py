@@ -9,16 +9,12 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, NamedTuple
 
+import av
 import numpy as np
 
 from common.data import Array
 from common.errors import DatasetError
 from learner.datasets.parquet_episodes import StepTable
-
-try:
-    import av
-except ImportError as error:
-    raise ImportError(f"{error}; pip install 'crossborder[lerobot]'") from error
 
 CHANNELS: Final = (1, 3)
 _VIDEOS: Final = {"format_whitelist": "mov,matroska,avi"}

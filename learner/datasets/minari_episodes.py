@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import gymnasium
+import minari  # type: ignore[import-untyped]
 import numpy as np
 from gymnasium.spaces import Dict, flatten, flatten_space
 from gymnasium.vector.utils import batch_space, iterate
+from minari.storage import get_dataset_path  # type: ignore[import-untyped]
 
 from common.data import Array, Column, Items, Schema
 from common.episode_files import headers_of
@@ -22,15 +24,8 @@ from common.spaces import columns_of, to_columns
 from common.spaces import flatten as leaves_of_value
 from learner.datasets.episode_dataset import EpisodeDataset
 from learner.datasets.episode_rows import check_arrays
+from learner.datasets.minari_files import count_steps
 from learner.datasets.symlinks import check_links
-
-try:
-    import minari  # type: ignore[import-untyped]
-    from minari.storage import get_dataset_path  # type: ignore[import-untyped]
-
-    from learner.datasets.minari_files import count_steps
-except ImportError as error:
-    raise ImportError(f"{error}; pip install 'crossborder[offline]'") from error
 
 Space = gymnasium.Space[Any]
 _UNREADABLE: Final = (

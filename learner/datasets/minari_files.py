@@ -14,20 +14,16 @@ from pathlib import Path
 from typing import Any, Final
 
 import gymnasium
+import h5py  # type: ignore[import-untyped]
 import numpy as np
 from gymnasium.spaces import Dict, Tuple
+from minari.dataset.minari_storage import is_image_space  # type: ignore[import-untyped]
+from minari.serialization import deserialize_space  # type: ignore[import-untyped]
+from PIL import Image
 
 from common.depth import ANY_NUMBER, parse_json
 from common.episode_files import check_inflated
 from common.errors import DatasetError
-
-try:
-    import h5py  # type: ignore[import-untyped]
-    from minari.dataset.minari_storage import is_image_space  # type: ignore[import-untyped]
-    from minari.serialization import deserialize_space  # type: ignore[import-untyped]
-    from PIL import Image
-except ImportError as error:
-    raise ImportError(f"{error}; pip install 'crossborder[offline]'") from error
 
 Space = gymnasium.Space[Any]
 Named = tuple[tuple[str, ...], Any]

@@ -116,30 +116,30 @@ def _files(path: Path, suffix: str) -> list[Path]:
 
 
 def _open_minari(name: str, location: str | Path) -> Dataset:
-    with _naming_the_missing_extra(name):
-        from learner.datasets.minari_episodes import MinariEpisodes  # noqa: PLC0415 - needs crossborder[offline]
+    with _needing("offline", name):
+        from learner.datasets.minari_episodes import MinariEpisodes  # noqa: PLC0415 - its packages may be missing
 
         return MinariEpisodes(name, location)
 
 
 def _open_parquet(name: str, paths: list[Path]) -> Dataset:
-    with _naming_the_missing_extra(name):
-        from learner.datasets.parquet_episodes import ParquetEpisodes  # noqa: PLC0415 - needs crossborder[lerobot]
+    with _needing("lerobot", name):
+        from learner.datasets.parquet_episodes import ParquetEpisodes  # noqa: PLC0415 - its packages may be missing
 
         return ParquetEpisodes(name, paths)
 
 
 def _open_lerobot(name: str, directory: Path) -> Dataset:
-    with _naming_the_missing_extra(name):
-        from learner.datasets.lerobot_episodes import LeRobotEpisodes  # noqa: PLC0415 - needs crossborder[lerobot]
+    with _needing("lerobot", name):
+        from learner.datasets.lerobot_episodes import LeRobotEpisodes  # noqa: PLC0415 - its packages may be missing
 
         return LeRobotEpisodes(name, directory)
 
 
 @contextmanager
-def _naming_the_missing_extra(name: str) -> Iterator[None]:
-    """Name the dataset and the extra in the error of an import."""
+def _needing(extra: str, name: str) -> Iterator[None]:
+    """Name the dataset, and the extra that it needs, in the error of an import."""
     try:
         yield
     except ImportError as error:
-        raise PluginError(f"dataset {name}: {error}") from error
+        raise PluginError(f"dataset {name}: {error}; pip install 'crossborder[{extra}]'") from error

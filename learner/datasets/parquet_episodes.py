@@ -15,6 +15,9 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.compute as pc  # type: ignore[import-untyped]
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
 from common.data import FINAL, Array, Items, Schema
 from common.episode_files import ArrayHeader, check_inflated, is_of_layout
@@ -22,13 +25,6 @@ from common.errors import DatasetError
 from common.parts import Parts
 from learner.datasets.episode_dataset import EpisodeDataset
 from learner.datasets.episode_rows import check_arrays
-
-try:
-    import pyarrow as pa  # type: ignore[import-untyped]
-    import pyarrow.compute as pc  # type: ignore[import-untyped]
-    import pyarrow.parquet as pq  # type: ignore[import-untyped]
-except ImportError as error:
-    raise ImportError(f"{error}; pip install 'crossborder[lerobot]'") from error
 
 NUMBERS: Final = ("episode", "episode_index")
 """A column of one of these names numbers the episodes of a file; without it, a file is one episode."""

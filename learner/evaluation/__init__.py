@@ -1,1 +1,1 @@
-"""Evaluations of the policy, within training or in a process beside it; policies as videos and as ONNX files."""
+"""Evaluations of the policy: in the trainer, in a process beside it, or by an actor."""

@@ -18,11 +18,10 @@ from dataclasses import asdict, dataclass
 from typing import Protocol
 
 from common.config.trainer_config import TrainerConfig
-from common.errors import CheckpointError, CrossborderError, RankLostError
+from common.errors import CheckpointError, CrossborderError, RankLostError, TakenOverError
 from common.process.clocks import is_due
 from common.process.signals import put_signals_back
 from learner.evaluation.scoring import FinishedEvaluation, Scoring
-from learner.loop.life import Life
 from learner.loop.opt_step import OptStep, do_nothing
 from learner.loop.run_records import RunRecords
 from learner.shared.durable import WITHOUT_CHECKPOINT, logging_write_errors
@@ -79,7 +78,22 @@ def publish_to_nobody(opt_steps: int, /, *, wait: bool = False) -> None:
 
 
 class Learner:
-    """Takes opt steps and counts them. After each, it evaluates, records, saves and publishes if these are due."""
+    """Takes opt steps and counts them. After each, it evaluates, records, saves and publishes if these are due.
+
+    Args:
+        opt: takes an opt step.
+        config: says what is due when, and what ends training.
+        scoring: scores the agent.
+        records: take the losses and the scores.
+        checkpoints: keep the policies; None: another rank keeps them.
+        checkpointer: takes checkpoints of the whole training.
+        publish: makes the agent's present policy the newest model.
+        began: the moment at which this life of the run begins.
+        best_score: of the earlier lives of the run; minus infinity if there is none.
+        elsewhere: gives the steps that other ranks have stored.
+        is_restarted: whether this process is started again after an error.
+        clock: seconds, monotonic.
+    """
 
     def __init__(
         self,
@@ -88,46 +102,46 @@ class Learner:
         *,
         scoring: Scoring,
         records: RunRecords,
-        checkpoints: Checkpoints,
+        checkpoints: Checkpoints | None,
         checkpointer: Checkpointer,
         publish: Publish = publish_to_nobody,
-        life: Life,
+        began: Moment,
+        best_score: float = -math.inf,
+        elsewhere: Callable[[], int] = lambda: 0,
+        is_restarted: bool = False,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.agent, self.buffer = opt.agent, opt.buffer
-        self.scoring = scoring
+        self.opt, self.agent, self.buffer = opt, opt.agent, opt.buffer
+        self.scoring, self.records = scoring, records
         self.publish = publish
-        self.opt_steps = life.began.opt_steps
+        self.opt_steps = began.opt_steps
         self.evaluations = EvaluationCounts()
-        self.best_score = life.best_score
-        self._has_best = math.isfinite(life.best_score)
+        self.best_score = best_score
+        self._has_best = math.isfinite(best_score)
         self.outcome: Outcome | None = None
-        self.life = life
-        self._opt, self._records, self._window = opt, records, records.window
-        self._config, self._checkpoints, self._checkpointer = config, checkpoints, checkpointer
+        self.failure: CrossborderError | None = None
+        """Why a part of the system cannot go on; None while all parts can."""
+        self.is_followed = False
+        """Whether another life of the run follows at once. Then actors are not told to stop: they wait for it."""
+        self._began, self._elsewhere, self._is_restarted, self._clock = began, elsewhere, is_restarted, clock
+        self._zero = clock() - began.seconds
+        self._ended: float | None = None
+        self._window, self._config = records.window, config
+        self._checkpoints, self._checkpointer = checkpoints, checkpointer
         self._is_scored = True  # Without an opt step in this life of the run, nothing is scored at its end.
-        if self._reaches_target(life.best_score):
+        if self._reaches_target(best_score):
             self.outcome = Outcome.TARGET  # The run reached its target in an earlier life.
-
-    @property
-    def opt_seconds(self) -> float:
-        """Seconds spent in the agent's ``opt`` in this life of the run."""
-        return self._opt.seconds
 
     @property
     def inserted(self) -> int:
         """Steps stored so far, by all ranks."""
-        return self.buffer.inserted + self.life.elsewhere()
-
-    @property
-    def last_record(self) -> dict[str, float]:
-        """The newest value of each recorded key."""
-        return self._records.newest
+        return self.buffer.inserted + self._elsewhere()
 
     def start(self) -> None:
         """Publish the first model and start the clocks, before actors take their first step."""
         self.agent.train()
         self.publish(self.opt_steps, wait=True)
-        self.life.start(self._window.start())
+        self._zero = self._window.start() - self._began.seconds
         self._check_budget()
 
     @contextmanager
@@ -143,17 +157,17 @@ class Learner:
         """
         try:
             yield
-            if self.life.failure is not None:
-                raise self.life.failure
+            if self.failure is not None:
+                raise self.failure
         except RankLostError as cause:  # It may have been lost in the middle of an opt step, so nothing is saved.
-            self.life.break_off(cause)
+            self.break_off(cause)
             self.request_stop()
             raise
         except BaseException as cause:
-            self.life.break_off(cause)
+            self.break_off(cause)
             self.request_stop()
             try:
-                self.finish(do_nothing if self.life.is_followed else announce_stop)
+                self.finish(do_nothing if self.is_followed else announce_stop)
             except CrossborderError as error:
                 log.error("%s", error)
             raise
@@ -161,18 +175,22 @@ class Learner:
 
     def seconds(self) -> float:
         """Seconds from ``start`` until now, or until ``finish`` began, and those of the run's earlier lives."""
-        return self.life.seconds()
-
-    def seconds_since_opt(self) -> float | None:
-        """Seconds since the last opt step ended; None before the first."""
-        return self._opt.seconds_since()
+        return (self._clock() if self._ended is None else self._ended) - self._zero
 
     def fail(self, error: CrossborderError) -> None:
         """End training because a part of the system cannot go on; from any thread."""
         log.error("%s", error)
         if self.outcome is None:
-            self.life.failure = error
+            self.failure = error
             self.request_stop()
+
+    def break_off(self, error: BaseException) -> None:
+        """Note the error that ends this life of the run.
+
+        After it, torchrun or the rank that was lost may begin another life; or another learner has begun it already.
+        """
+        is_lost = isinstance(error, RankLostError | TakenOverError)
+        self.is_followed = is_lost or (self._is_restarted and isinstance(error, Exception))
 
     def request_stop(self) -> None:
         """End training after the present opt step, and a running evaluation without a score; from any thread."""
@@ -186,7 +204,7 @@ class Learner:
             DivergedError: a value to be recorded is not finite.
             Exception: from the agent's ``opt``, with a note that names the rows it had drawn.
         """
-        losses = self._opt.take(self.opt_steps + 1)
+        losses = self.opt.take(self.opt_steps + 1)
         if losses is None:
             return False
         self.opt_steps += 1
@@ -195,9 +213,9 @@ class Learner:
         moment, config = self._moment(), self._config
         record = self._evaluate(moment) if is_due(self.opt_steps, config.eval_interval) else {}
         if is_due(self.opt_steps, config.record_interval):
-            record |= self._records.rates()
+            record |= self.records.rates()
         if record:
-            self._records.write(moment, record | self._window.means())
+            self.records.write(moment, record | self._window.means())
         self._check_callbacks()
         if is_due(self.opt_steps, config.save_interval):
             with logging_write_errors(WITHOUT_CHECKPOINT):
@@ -221,7 +239,7 @@ class Learner:
 
     def _check_callbacks(self) -> None:
         """End training if a callback asks for it."""
-        if self._records.callbacks.ended_because is not None:
+        if self.records.callbacks.ended_because is not None:
             self.outcome = self.outcome or Outcome.CALLBACK
 
     def _check_budget(self) -> None:
@@ -245,26 +263,26 @@ class Learner:
             CheckpointError: ``final/`` or the last checkpoint could not be saved.
             CrossborderError: the evaluator failed, or its last score is not finite.
         """
-        self.life.end()
+        self._ended = self._clock()
         try:
-            self._records.require_finite(self.opt_steps)
+            self.records.require_finite(self.opt_steps)
             if self.scoring.needs_actors:
                 self._score_last()
         finally:
             announce_stop()
-            if not self._records.has_diverged:
+            if not self.records.has_diverged:
                 self._save_last()
 
     def _save_last(self) -> None:
         """Publish, flush and save for the last time; score the last policy, unless actors score it."""
         self.publish(self.opt_steps, wait=True)
-        self._records.finish()
+        self.records.finish()
         try:
             self._save_as("final")
             if not self.scoring.needs_actors:
                 self._score_last()
         finally:
-            is_kept = self._records.has_diverged or self._checkpointer.finish(self._moment())
+            is_kept = self.records.has_diverged or self._checkpointer.finish(self._moment())
         if not is_kept:
             raise CheckpointError(
                 f"opt step {self.opt_steps}: final/ is saved, but not the last checkpoint, as the log says; --resume "
@@ -273,7 +291,7 @@ class Learner:
 
     def _score_last(self) -> None:
         """Wait for the evaluation that still runs; score the last policy, unless it has been scored or has diverged."""
-        if self._records.has_diverged:
+        if self.records.has_diverged:
             return
         self._collect(wait=True)
         if self._is_scored or self.outcome is Outcome.STOPPED or not self._config.eval_interval:
@@ -281,27 +299,27 @@ class Learner:
         moment = self._moment()
         record = self._evaluate(moment)
         if record:
-            self._records.write(moment, record)  # The window keeps its means for a longer run that resumes here.
+            self.records.write(moment, record)  # The window keeps its means for a longer run that resumes here.
         self._collect(wait=True)
 
     def _moment(self) -> Moment:
-        return self.life.moment(self.opt_steps, self.buffer.inserted)
+        return Moment(self.opt_steps, self.buffer.inserted, self.seconds(), self._elsewhere())
 
     def _evaluate(self, moment: Moment) -> dict[str, float]:
-        started = self.life.clock()
+        started = self._clock()
         scored = self.scoring.begin(self.agent, moment)
-        self._window.leave_out(self.life.clock() - started)
+        self._window.leave_out(self._clock() - started)
         return self._credit(scored) if scored else {}
 
     def _collect(self, *, wait: bool) -> None:
         scored = self.scoring.poll(wait=wait)
         if scored:
-            self._records.write(scored.moment, self._credit(scored))
+            self.records.write(scored.moment, self._credit(scored))
 
     def _credit(self, scored: FinishedEvaluation) -> dict[str, float]:
         """Keep the policy if its score is the best, see whether the score reaches the target; return its record."""
         score = scored.evaluation.score
-        self._records.callbacks.on_evaluation(scored.moment.opt_steps, scored.evaluation)
+        self.records.callbacks.on_evaluation(scored.moment.opt_steps, scored.evaluation)
         self.evaluations.add(scored.seconds)
         self._look_for_best()
         self._is_scored = scored.moment.opt_steps == self.opt_steps
@@ -319,7 +337,7 @@ class Learner:
 
     def _look_for_best(self) -> None:
         """Begin the best score anew if a person has taken ``best/`` away, since its score was wrong."""
-        if self._has_best and not self._checkpoints.has("best"):
+        if self._has_best and self._checkpoints is not None and not self._checkpoints.has("best"):
             log.warning("best/ was set aside: its score %g counts no more", self.best_score)
             self.best_score, self._has_best = -math.inf, False
 
@@ -327,4 +345,5 @@ class Learner:
         return self._config.target_score is not None and score >= self._config.target_score
 
     def _save_as(self, name: str) -> None:
-        self._checkpoints.save(name, self.agent, **asdict(self._moment()))
+        if self._checkpoints is not None:
+            self._checkpoints.save(name, self.agent, **asdict(self._moment()))

@@ -43,22 +43,22 @@ class OptTraces:
 
     def note_opt(self) -> None:
         """Note that the learner has taken an opt step, and done all that was due after it."""
-        if self._tracing is None or self._followed is None:
+        followed = self._followed
+        if self._tracing is None or followed is None:
             return
         now, learner = time.monotonic(), self._learner
-        seconds, self._opt_seconds = learner.opt_seconds - self._opt_seconds, learner.opt_seconds
-        number = self._followed.number
-        if number == self._followed.learnt:
+        seconds, self._opt_seconds = learner.opt.seconds - self._opt_seconds, learner.opt.seconds
+        number = followed.number
+        if number == followed.learnt:
             return
-        batch = self._followed.batch()
         if self._drawn != number:
             drawn = self._last_drawn()
-            if not np.any((drawn >= batch.first) & (drawn < batch.end)):
+            if not np.any((drawn >= followed.first) & (drawn < followed.end)):
                 return
-            ended = now - (learner.seconds_since_opt() or 0.0)
-            self._tracing.record("opt", batch.trace_parent, ended - seconds, ended, opt_steps=learner.opt_steps)
+            ended = now - (learner.opt.seconds_since() or 0.0)
+            self._tracing.record("opt", followed.trace_parent, ended - seconds, ended, opt_steps=learner.opt_steps)
             self._drawn, self._drawn_by, self._drawn_at = number, learner.opt_steps, ended
         newest = self._newest().opt_steps
         if newest >= self._drawn_by:
-            self._tracing.record("publish", batch.trace_parent, self._drawn_at, now, opt_steps=newest)
-            self._followed.note_learnt(number, newest)
+            self._tracing.record("publish", followed.trace_parent, self._drawn_at, now, opt_steps=newest)
+            followed.note_learnt(number, newest)

@@ -40,7 +40,7 @@ from learner.replay.screening import screen
 from learner.replay.value_rules import ValueRules
 from learner.shared.actor_table import ActorState, actor_of, map_actor_table
 from learner.shared.durable import logging_write_errors
-from learner.storage.checkpoint import Checkpoints
+from learner.storage.checkpoint import Checkpoints, Saves
 from learner.storage.origin import Origin, act_by_policy
 from learner.storage.resume import ResumePoint
 from learner.storage.rundir import RunDir, default_run_dir
@@ -225,10 +225,10 @@ class Run(Opened):
             try_opt(config, self.parts, quick=True)
             log.info("products: %s", self.products)
             # 3. The files of policies and checkpoints, and the replay with the rows of earlier lives.
-            guard, run_id = directory.require_in_place, directory.identity.run_id
-            self.checkpoints = Checkpoints(directory.path, config.actor_part(), run_id, guard=guard)
+            saves = Saves(directory.require_in_place)
+            self.checkpoints = Checkpoints(directory.path, config.actor_part(), directory.identity.run_id, saves)
             about = {**asdict(directory.identity), "config_sha256": sha256(dump_config(config).encode()).hexdigest()}
-            self.states = StateFiles(directory.path / "checkpoints", about, self.checkpoints.counts, guard)
+            self.states = StateFiles(directory.path / "checkpoints", about, saves)
             self.memory = open_memory(directory, self.parts.schema, config.replay, slack, earlier)
             stack.callback(logging_write_errors("after a power cut the newest rows may be missing")(self.memory.close))
             self.pool = Pool.of(config, directory.path)
@@ -326,5 +326,5 @@ class Run(Opened):
             actors_online=actors_online,
             return_mean=return_mean,
             policy_lag=policy_lag,
-            record=learner.last_record,
+            record=learner.records.newest,
         )

@@ -8,21 +8,20 @@ also tells its ingest where all ranks listen and how many actors each has, so th
 from __future__ import annotations
 
 import socket
-import time
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
 import torch
 
 from common.interfaces import Agent, ReplayBuffer
+from common.process.clocks import Deadline
 from common.wire.address import join_address, split_address
 from learner.loop.intake import Intake
 from learner.loop.learner import Learner, Outcome
 from learner.loop.opt_traces import OptTraces
 from learner.models.publisher import ModelPublisher
 from learner.ranks.agent_state import compute_checksum, find_statistics, share_agent, share_statistics
-from learner.ranks.beginning import Beginning, begin_in_order
+from learner.ranks.beginning import Beginning
 from learner.ranks.group import Group
 from learner.ranks.shard import ShardBuffer, share_updates
 from learner.ranks.turns import FAILED, GOES_ON, Measured, Turns
@@ -35,6 +34,7 @@ OUTCOMES: Final = tuple(Outcome)
 """A rank sends an outcome to the others as its place in this tuple, counted from 1."""
 ADDRESS_BYTES: Final = 300
 SHARE_SECONDS: Final = 1.0
+"""After so many seconds, ingest is told again how many actors each rank has."""
 
 
 class Together:
@@ -57,11 +57,12 @@ class Together:
         gives_tensors: bool,
         control: ControlBlock,
     ) -> None:
-        self._group, self._beginning, self._shard = group, beginning, shard
+        self.group, self._beginning, self._shard = group, beginning, shard
         self._gives_tensors, self._control = gives_tensors, control
         self._learner: Learner | None = None
         self._turns = Turns(group, self._measure, control.show_life)
-        self._counts: ActorCounts | None = None
+        self._table: RankTable | None = None
+        self._next_counts = Deadline(0)
         self._opt_steps = beginning.opt_steps
         self._checksum = 0
         self._statistics: list[torch.Tensor] = []
@@ -89,22 +90,18 @@ class Together:
         Raises:
             RankLostError: a rank has ended.
         """
-        share_agent(agent, self._group)
-        share_updates(self._shard, self._group)
-        self._group.begin_averaging()
+        share_agent(agent, self.group)
+        share_updates(self._shard, self.group)
+        self.group.begin_averaging()
         self._statistics = find_statistics(agent)
         self._turns.end()
         return self._beginning.moment(moment)
-
-    def begin_in_order(self, begin: Callable[[], None], note_ranks: Callable[[int], None]) -> None:
-        """Begin this life of the run on rank 0 first; see ``begin_in_order`` of ``learner.ranks.beginning``."""
-        begin_in_order(self._group, begin, note_ranks)
 
     def share_draws(self, buffer: ReplayBuffer) -> ReplayBuffer:
         """A buffer that draws this rank's share of each batch from ``buffer``; see ``ShardBuffer``."""
         weighing = self._shard if isinstance(self._shard, PrioritizedReplay) else None
         return ShardBuffer(
-            buffer, self._group.place, self._turns, gives_tensors=self._gives_tensors, prioritized=weighing
+            buffer, self.group.place, self._turns, gives_tensors=self._gives_tensors, prioritized=weighing
         )
 
     def after_opt(self) -> None:
@@ -114,7 +111,7 @@ class Together:
     def listen(self, learner: Learner, address: str, shared: Path) -> None:
         """Take the learner that ``train`` trains, and tell the other ranks where this rank listens."""
         self._learner = learner
-        self._counts = ActorCounts(share_addresses(self._group, address, shared))
+        self._table = share_addresses(self.group, address, shared)
 
     def show_life(self) -> None:
         """Show ingest and the other ranks a sign of life, while this rank is busy with an evaluation."""
@@ -132,8 +129,8 @@ class Together:
         Raises:
             RankLostError: another rank has ended, has failed or does not answer.
         """
-        turns, counts = self._turns, self._counts
-        assert counts is not None, "listen comes first"
+        turns, table = self._turns, self._table
+        assert table is not None, "listen comes first"
         try:
             while turns.ending is None:
                 intake.show_life()
@@ -151,16 +148,18 @@ class Together:
                     if not turns.is_ready and turns.ending is None:
                         intake.wait()  # Otherwise the next exchange waits for those ranks that have no rows.
                 learner.tick()
-                counts.share([said.actors for said in turns.heard])
+                if turns.heard and self._next_counts.passed():
+                    self._next_counts = Deadline(SHARE_SECONDS)
+                    table.actors[:] = [said.actors for said in turns.heard]
         except BaseException:
-            self._group.close()  # The other ranks see at once that this rank has failed.
+            self.group.close()  # The other ranks see at once that this rank has failed.
             raise
         if turns.ending > GOES_ON:
             learner.outcome = OUTCOMES[turns.ending - 1]
 
     def _number(self, learner: Learner) -> int:
         """Why this rank ends training, as it tells the others (``Said.outcome``)."""
-        if learner.life.failure is not None:
+        if learner.failure is not None:
             return FAILED
         return GOES_ON if learner.outcome is None else OUTCOMES.index(learner.outcome) + 1
 
@@ -184,23 +183,3 @@ def share_addresses(group: Group, address: str, shared: Path) -> RankTable:
     own = join_address(host, port)
     addresses = [data.decode() for data in group.gather(own.encode(), ADDRESS_BYTES)]
     return RankTable.create(shared, group.place.rank, addresses)
-
-
-class ActorCounts:
-    """Tells ingest how many actors each rank has, about once a second.
-
-    Args:
-        table: shared with ingest.
-        clock: seconds, monotonic.
-    """
-
-    def __init__(self, table: RankTable, clock: Callable[[], float] = time.monotonic) -> None:
-        self._table, self._clock = table, clock
-        self._next_at = clock()
-
-    def share(self, actors: Sequence[float]) -> None:
-        """Write the number of actors of each rank; no numbers before the first exchange."""
-        now = self._clock()
-        if now >= self._next_at and actors:
-            self._next_at = now + SHARE_SECONDS
-            self._table.actors[:] = actors

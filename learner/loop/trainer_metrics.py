@@ -84,9 +84,9 @@ class TrainerCollector(Collector):
 
     def _steps(self) -> Iterable[Metric]:
         learner = self._learner
-        idle = learner.seconds_since_opt()
+        idle = learner.opt.seconds_since()
         yield counter("crossborder_opt_steps_total", "Successful opt steps.", learner.opt_steps)
-        yield counter("crossborder_opt_seconds_total", "Seconds spent in opt steps.", learner.opt_seconds)
+        yield counter("crossborder_opt_seconds_total", "Seconds spent in opt steps.", learner.opt.seconds)
         yield gauge(
             "crossborder_last_opt_timestamp_seconds",
             "Unix time of the last opt step's end.",
@@ -102,7 +102,7 @@ class TrainerCollector(Collector):
             "Seconds for which the trainer was ready to run, but other work had the processor.",
             _read_run_delay(),
         )
-        yield gauges("crossborder_record", "The newest value of each recorded key.", "key", learner.last_record)
+        yield gauges("crossborder_record", "The newest value of each recorded key.", "key", learner.records.newest)
         yield counter(
             "crossborder_divergences_total",
             "Ends of training because a loss or score was NaN or infinite.",
@@ -152,7 +152,7 @@ class TrainerCollector(Collector):
         yield gauge("crossborder_model_version_opt_steps", "Opt steps of the newest model.", slots.newest().opt_steps)
 
     def _checkpoints(self) -> Iterable[Metric]:
-        saves = self._run.checkpoints.counts
+        saves = self._run.checkpoints.saves
         yield counters("crossborder_checkpoint_saves_total", "Checkpoints saved.", "kind", saves.kinds)
         yield counter(
             "crossborder_checkpoint_failures_total",

@@ -24,7 +24,6 @@ from learner.evaluation.evaluator_process import EvaluatorProcess
 from learner.evaluation.scoring import InlineScoring, Scoring
 from learner.loop.learner import Learner, Publish, publish_to_nobody
 from learner.loop.learner_parts import computing_in
-from learner.loop.life import Life
 from learner.loop.opt_step import OptStep, do_nothing
 from learner.loop.replay_opening import place_on_device
 from learner.loop.run import Run
@@ -32,6 +31,7 @@ from learner.loop.run_records import UNWRITTEN_LOGGED_EVERY, Callbacks, RecordWi
 from learner.loop.together import Together
 from learner.models.model_pool import Pool
 from learner.ranks.agent_state import RandomState
+from learner.ranks.beginning import begin_in_order
 from learner.records.beside import BesideRecorder, close_all
 from learner.records.csv_recorder import CsvRecorder
 from learner.records.curve import plot_learning_curve
@@ -39,7 +39,6 @@ from learner.records.masking import mask_secrets
 from learner.replay.interventions import record_interventions
 from learner.replay.screening import report_suspects
 from learner.shared.durable import logging_write_errors
-from learner.storage.checkpoint import NoCheckpoints
 from learner.storage.checkpointer import WINDOW, Checkpointer
 from learner.storage.resume import Resumable, ResumePoint, Trained
 from learner.storage.training_state import Moment
@@ -90,10 +89,13 @@ def make_learner(
         run.config.trainer,
         scoring=scoring or _make_scoring(run, stack, show_life),
         records=RunRecords(recorders, kept.window, kept.callbacks, episodes and _with_counts(run, episodes)),
-        checkpoints=run.checkpoints if leads else NoCheckpoints.like(run.checkpoints),
+        checkpoints=run.checkpoints if leads else None,
         checkpointer=kept.checkpointer,
         publish=publish if run.pool is None else _publish_to_pool(run, run.pool, publish, kept.began),
-        life=_make_life(run, earlier, kept.began, ranks),
+        began=kept.began,
+        best_score=-math.inf if earlier is None else earlier.take_best_score(run.config),
+        elsewhere=(lambda: 0) if ranks is None else lambda: ranks.inserted_elsewhere,
+        is_restarted=run.place.restarts_left > 0,
     )
     # 4. The first checkpoint and ``run.json``: from now on the run can be resumed.
     _begin_run(run, kept.checkpointer, ranks, is_resumable=earlier is not None and leads)
@@ -164,16 +166,6 @@ def _with_counts(run: Run, episodes: Callable[[], dict[str, float]]) -> Callable
     return record
 
 
-def _make_life(run: Run, earlier: ResumePoint | None, began: Moment, ranks: Together | None) -> Life:
-    """This life of the run, which begins at ``began``."""
-    return Life(
-        began,
-        earlier.take_best_score(run.config) if earlier is not None else -math.inf,
-        elsewhere=None if ranks is None else lambda: ranks.inserted_elsewhere,
-        is_restarted=run.place.restarts_left > 0,
-    )
-
-
 def _begin_run(run: Run, checkpointer: Checkpointer, ranks: Together | None, *, is_resumable: bool) -> None:
     """Write ``run.json``, and before it the first checkpoint unless the run can be resumed already."""
 
@@ -185,7 +177,7 @@ def _begin_run(run: Run, checkpointer: Checkpointer, ranks: Together | None, *, 
     if ranks is None:
         begin()
     else:
-        ranks.begin_in_order(begin, run.dir.note_ranks)
+        begin_in_order(ranks.group, begin, run.dir.note_ranks)
 
 
 def _make_checkpointer(run: Run, agent: Trained, parts: dict[str, Resumable], began: Moment) -> Checkpointer:

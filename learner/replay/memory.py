@@ -282,7 +282,10 @@ class ReplayMemory:
         return end - first - int(np.count_nonzero(read_ring(self.columns[FINAL.name], first, end)))
 
     def exclude(self, indices: Array) -> None:
-        """Never draw the rows with these absolute indices ``[n]`` again, in this process. They should be few."""
+        """Never draw the rows with these absolute indices ``[n]``, in this process. They should be few.
+
+        This comes before a buffer draws from the memory: what it has gathered ahead, or has given a priority, stays.
+        """
         self.excluded = np.union1d(self.excluded, indices.astype(np.int64))
 
     def count_excluded(self, first: int, end: int) -> int:

@@ -139,7 +139,7 @@ class PrioritizedReplay(SharedReplay):
         self._sums = SumTree(memory.capacity)
         self._minima = MinTree(memory.capacity) if config.normalize == "all" else None
         self._trees = [self._sums] if self._minima is None else [self._sums, self._minima]
-        self._first = self._end = self._n_excluded = 0
+        self._first = self._end = 0
         self._highest = 1.0
         self.updates = 0
         """Updates of priorities so far, by which beta rises."""
@@ -187,8 +187,6 @@ class PrioritizedReplay(SharedReplay):
         self.updates += 1
         self._highest = float(priority.max(initial=self._highest))
         there = index >= self._first
-        if len(self._memory.excluded):
-            there &= ~self._memory.is_excluded(index)
         self._set(index[there], priority[there])
 
     def state(self) -> Snapshot:
@@ -207,8 +205,8 @@ class PrioritizedReplay(SharedReplay):
         # A power cut may have taken the newest rows; then other rows get their indices.
         self._end = max(self._first, min(end, self._memory.committed))
         there = np.flatnonzero(priorities[: self._end - self._first])
+        there = there[~self._memory.is_excluded(self._first + there)]  # They were not excluded when the state was made.
         self._set(self._first + there, priorities[there])
-        self._n_excluded = 0
 
     def beta(self) -> float:
         """The present exponent of the weights: it rises with each update, from ``beta_0`` to 1."""
@@ -221,8 +219,8 @@ class PrioritizedReplay(SharedReplay):
         ``first``.
         """
         capacity, reader = self._memory.capacity, self._reader
-        first, end, excluded = max(reader.first, reader.end - capacity), reader.end, self._memory.excluded
-        if (first, end, len(excluded)) == (self._first, self._end, self._n_excluded):
+        first, end = max(reader.first, reader.end - capacity), reader.end
+        if (first, end) == (self._first, self._end):
             return
         self._clear(np.arange(max(self._first, first - capacity), first))
         arrived = self.find_new(self._end) if end > self._end else np.empty(0, np.int64)
@@ -230,8 +228,6 @@ class PrioritizedReplay(SharedReplay):
         arrived = arrived[(arrived >= first) & (self._sums.values[arrived % capacity] == 0)]
         self._set(arrived, self._read_first_priorities(arrived))
         self._first, self._end = first, end
-        self._clear(excluded[(excluded >= first) & (excluded < end)])
-        self._n_excluded = len(excluded)
 
     def find_new(self, since: int) -> Array:
         """Find the rows ``[n]`` at which a draw can begin now, but could not before the rows from ``since`` on came."""

@@ -35,7 +35,7 @@ class UniformReplay(SharedReplay):
         ahead = self._ahead
         if ahead is not None and ahead.rows is None:  # It is of a restored state.
             ahead.batch, ahead.rows = rows.place(ahead.batch), rows
-        if ahead is None or not ahead.serves(size, rows, self._memory.committed, len(self._memory.excluded)):
+        if ahead is None or not ahead.serves(size, rows, self._memory.committed):
             ahead = self._ahead = self._gather_ahead(size, rows)
         batch, self.last_drawn, steps = ahead.next()
         self._sampled += steps
@@ -45,12 +45,11 @@ class UniformReplay(SharedReplay):
         n = max(1, min(AHEAD, rows.AHEAD_BYTES // (size * self._draw_bytes))) if self._draw_bytes else 1
         if self._ahead is not None and self._ahead.size != size:
             n = 1  # A caller that changes between sizes would throw away the batches of the other size each time.
-        n_excluded = len(self._memory.excluded)
         draws, batch = rows.gather(self.make_draws, n * size)
         self._draw_bytes = sum(column.nbytes for column in batch.values()) // (n * size)
         stale_at = self._reader.end + int(STALE * (self._reader.end - self._reader.first))
         steps = self._count_each(draws.plan.made, size, n * size)
-        return _Ahead(batch, rows, draws.index, steps, size, n * size, stale_at, n_excluded)
+        return _Ahead(batch, rows, draws.index, steps, size, n * size, stale_at)
 
     def _count_each(self, made: Items, size: int, gathered: int) -> Iterator[int]:
         """The steps in each of the batches of ``size`` draws in which ``gathered`` draws follow each other."""
@@ -87,9 +86,7 @@ class UniformReplay(SharedReplay):
         if ahead and ahead.get("view") == self._view.settings and not len(self._memory.excluded):
             batch = {name: state.arrays[name].copy() for name in ahead["columns"]}  # Files do not keep their order.
             unknown, steps = np.empty(0, np.int64), self._count_each(batch, ahead["size"], ahead["left"])
-            self._ahead = _Ahead(
-                batch, None, unknown, steps, ahead["size"], ahead["left"], ahead["stale_at"], n_excluded=0
-            )
+            self._ahead = _Ahead(batch, None, unknown, steps, ahead["size"], ahead["left"], ahead["stale_at"])
 
 
 @dataclass
@@ -104,8 +101,6 @@ class _Ahead(Generic[ColumnT]):
         size: draws in a batch.
         gathered: draws in all batches.
         stale_at: rows ever stored at which the batches are no longer used.
-        n_excluded: number of excluded rows when the batches were drawn; once it is higher, the batches are no longer
-            used.
         taken: draws given so far.
     """
 
@@ -116,13 +111,12 @@ class _Ahead(Generic[ColumnT]):
     size: int
     gathered: int
     stale_at: int
-    n_excluded: int
     taken: int = 0
 
-    def serves(self, size: int, rows: Gatherer[Any], inserted: int, n_excluded: int) -> bool:
-        """Whether there is another batch of this size and kind, and no new or excluded rows forbid its use."""
+    def serves(self, size: int, rows: Gatherer[Any], inserted: int) -> bool:
+        """Whether there is another batch of this size and kind, and no new rows forbid its use."""
         is_left = size == self.size and rows is self.rows and self.taken < self.gathered
-        return is_left and inserted <= self.stale_at and n_excluded == self.n_excluded
+        return is_left and inserted <= self.stale_at
 
     def next(self) -> tuple[dict[str, ColumnT], Array, int]:
         """The next batch, the rows at which its draws begin, and the number of its steps."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import mmap
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
@@ -17,23 +16,6 @@ from common.shared.mapped import Word, Words, fence, map_file
 _PARENT_AT: Final = 64
 FOLLOW_SECONDS: Final = 60.0
 """A batch is given up if no model has learnt from it after this time: it may have been overwritten without a draw."""
-
-
-@dataclass(frozen=True)
-class TracedBatch:
-    """A batch that carries a trace.
-
-    Args:
-        actor: row of its actor in the actor table.
-        first: absolute index of its first row.
-        end: absolute index after its last row.
-        trace_parent: as it came with the batch.
-    """
-
-    actor: int
-    first: int
-    end: int
-    trace_parent: str
 
 
 class FollowedBatch(Words):
@@ -48,9 +30,11 @@ class FollowedBatch(Words):
     # Written by ingest.
     number = Word(0)
     """Batches that have been followed so far, with this one."""
-    _actor = Word(1)
-    _first = Word(2)
-    _end = Word(3)
+    actor = Word(1)
+    """Row of the actor table of the actor that has sent the batch."""
+    first = Word(2)
+    end = Word(3)
+    """Absolute indices of the batch's first row, and after its last row."""
     # Written by the trainer.
     learnt = Word(4)
     """``number`` of the newest batch that a published model has learnt from."""
@@ -61,16 +45,17 @@ class FollowedBatch(Words):
         super().__init__(buffer)
         self._parent = memoryview(buffer)[_PARENT_AT : _PARENT_AT + PARENT_BYTES]
 
-    def follow(self, batch: TracedBatch) -> None:
+    def follow(self, actor: int, rows: range, trace_parent: str) -> None:
         """Follow a batch from now on; its trace parent must be valid."""
-        self._actor, self._first, self._end = batch.actor, batch.first, batch.end
-        self._parent[:] = batch.trace_parent.encode()
+        self.actor, self.first, self.end = actor, rows.start, rows.stop
+        self._parent[:] = trace_parent.encode()
         fence()
         self.number += 1
 
-    def batch(self) -> TracedBatch:
-        """The batch that is followed."""
-        return TracedBatch(self._actor, self._first, self._end, bytes(self._parent).decode())
+    @property
+    def trace_parent(self) -> str:
+        """The trace parent that came with the batch."""
+        return bytes(self._parent).decode()
 
     def note_learnt(self, number: int, opt_steps: int) -> None:
         """Note the model that has learnt from batch ``number``."""
@@ -119,7 +104,7 @@ class BatchTraces:
         self._tracing.record("store", trace_parent, began, now, rows=len(rows))
         if self._told == self._followed.number or now > self._followed_since + FOLLOW_SECONDS:
             self._told = self._followed.number
-            self._followed.follow(TracedBatch(actor, rows.start, rows.stop, trace_parent))
+            self._followed.follow(actor, rows, trace_parent)
             self._followed_since = now
 
     def take_learnt(self, actor: int | None, newest_opt_steps: int) -> str:
@@ -127,8 +112,7 @@ class BatchTraces:
         followed = self._followed
         if followed is None or self._told == followed.number or followed.learnt != followed.number:
             return ""
-        batch = followed.batch()
-        if batch.actor != actor or newest_opt_steps < followed.opt_steps:
+        if followed.actor != actor or newest_opt_steps < followed.opt_steps:
             return ""
         self._told = followed.number
-        return batch.trace_parent
+        return followed.trace_parent

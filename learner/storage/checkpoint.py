@@ -42,9 +42,14 @@ _EVERY_META: Final = {"config": dict, "opt_steps": int, "run_id": str}
 
 
 @dataclass
-class SaveCounts:
-    """Counts saves from any thread: ``best``, ``final`` and ``periodic`` policies; ``state`` counts checkpoints."""
+class Saves:
+    """Allows and counts saves from any thread: ``best``, ``final`` and ``periodic`` policies; ``state``: checkpoints.
 
+    Args:
+        guard: called before each save; raises a CheckpointError if the directory is no longer the run's.
+    """
+
+    guard: Callable[[], None] = lambda: None
     kinds: Counter[str] = field(default_factory=lambda: Counter(best=0, final=0, periodic=0, state=0))
     failures: int = 0
     seconds: float = 0.0
@@ -60,27 +65,19 @@ class SaveCounts:
             self.last_at[kind] = time.time()
 
     @contextmanager
-    def saving(self, path: Path, guard: Callable[[], None] | None) -> Iterator[None]:
+    def saving(self, path: Path) -> Iterator[None]:
         """Count time and failures of a save in this context, after ``guard`` has allowed it.
 
         Raises:
-            CheckpointError: the save failed; the message names the path.
+            CheckpointError: the save was refused or failed; the message names the path.
         """
-        with self.timed():
-            if guard is not None:
-                guard()
-            try:
-                yield
-            except (OSError, ValueError, SafetensorError, RuntimeError) as error:
-                raise CheckpointError(f"{path}: cannot be saved: {error}") from error
-
-    @contextmanager
-    def timed(self) -> Iterator[None]:
-        """Count the time of the save in this context, and whether it failed."""
         began, failed = time.perf_counter(), 1
         try:
+            self.guard()
             yield
             failed = 0
+        except (OSError, ValueError, SafetensorError, RuntimeError) as error:
+            raise CheckpointError(f"{path}: cannot be saved: {error}") from error
         finally:
             with self._lock:
                 self.failures += failed
@@ -95,14 +92,13 @@ class Checkpoints:
         directory: of the run.
         config: names the parts from which ``load_agent`` builds the agent; written with every policy.
         run_id: written with every policy.
-        guard: called before each write; raises a CheckpointError if the directory is no longer the run's.
+        saves: allows and counts them.
     """
 
     directory: Path
     config: ActorConfig
     run_id: str
-    counts: SaveCounts = field(default_factory=SaveCounts)
-    guard: Callable[[], None] | None = None
+    saves: Saves = field(default_factory=Saves)
 
     def save(self, name: str, agent: Agent, **meta: Any) -> Path:
         """Save a policy in the place of the policy of the same name.
@@ -122,7 +118,7 @@ class Checkpoints:
             CheckpointError: it cannot be written.
         """
         draft = self.directory / name
-        with self.counts.saving(draft, self.guard):
+        with self.saves.saving(draft):
             shutil.rmtree(draft, ignore_errors=True)
             draft.mkdir(parents=True)
             save_file(
@@ -142,11 +138,11 @@ class Checkpoints:
             CheckpointError: it cannot be kept; the former policy is still there.
         """
         target = self.directory / name
-        with self.counts.saving(target, self.guard):
+        with self.saves.saving(target):
             if meta:
                 _write_meta(draft, {**_read_meta(draft), **meta})
             put_in_place(draft, target)
-        self.counts.count(name)
+        self.saves.count(name)
         return target
 
     def has(self, name: str) -> bool:
@@ -154,8 +150,7 @@ class Checkpoints:
         if locate(self.directory / name) is not None:
             return True
         try:
-            if self.guard is not None:
-                self.guard()
+            self.saves.guard()
         except CheckpointError:
             return True  # The whole directory is away: nobody has taken this policy from it.
         return False
@@ -163,21 +158,6 @@ class Checkpoints:
     def discard(self, name: str) -> None:
         """Remove a policy or a draft, if there is one."""
         shutil.rmtree(self.directory / name, ignore_errors=True)
-
-
-class NoCheckpoints(Checkpoints):
-    """``Checkpoints`` that save nothing, for a rank other than 0, since rank 0 saves the policies."""
-
-    @classmethod
-    def like(cls, checkpoints: Checkpoints) -> NoCheckpoints:
-        """Make one for the same run, with the same counts."""
-        return cls(**vars(checkpoints))
-
-    def save(self, name: str, agent: Agent, **meta: Any) -> Path:  # noqa: ARG002 - nothing is saved
-        return self.directory / name
-
-    def has(self, name: str) -> bool:  # noqa: ARG002 - rank 0 has them
-        return True
 
 
 @dataclass(frozen=True)

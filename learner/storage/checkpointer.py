@@ -136,7 +136,7 @@ class Checkpointer:
         this checkpoint would diverge again.
         """
         with logging_write_errors(WITHOUT_CHECKPOINT):
-            with self._files.counts.saving(self._files.directory, self._files.guard):
+            with self._files.saves.saving(self._files.directory):
                 _require_finite_losses(state)
                 watermark = self._sync_replay()
             self._files.write(state, watermark)

@@ -15,7 +15,7 @@ import hashlib
 import json
 import logging
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property, partial
@@ -32,7 +32,7 @@ from common.errors import CheckpointError
 from common.interfaces import TrainingState
 from learner.replay.recovery import Watermark
 from learner.shared.durable import READ_TRIES, locate, put_in_place, read_whole, remove, removing_unfinished
-from learner.storage.checkpoint import SaveCounts
+from learner.storage.checkpoint import Saves
 from learner.storage.rundir import list_numbered
 
 log = logging.getLogger(__name__)
@@ -140,21 +140,13 @@ class StateFiles:
     Args:
         directory: of all checkpoints.
         run: the entries about the run in every manifest, such as ``run_id``.
-        counts: counts the checkpoints that are written.
-        guard: called before each write; raises a CheckpointError if the directory is no longer the run's.
+        saves: allows and counts them.
         keep: the number of checkpoints that stay, the newest ones: a damaged one must not be the last.
     """
 
-    def __init__(
-        self,
-        directory: Path,
-        run: Mapping[str, Any],
-        counts: SaveCounts,
-        guard: Callable[[], None] | None = None,
-        keep: int = 3,
-    ) -> None:
-        self.directory, self.counts = directory, counts
-        self._run, self._keep, self.guard = run, keep, guard
+    def __init__(self, directory: Path, run: Mapping[str, Any], saves: Saves, keep: int = 3) -> None:
+        self.directory, self.saves = directory, saves
+        self._run, self._keep = run, keep
 
     def write(self, state: RunState, watermark: Watermark | None = None) -> None:
         """Write a checkpoint that outlasts a power cut, then remove the oldest checkpoints beyond ``keep``.
@@ -166,13 +158,10 @@ class StateFiles:
         Raises:
             CheckpointError: it cannot be written, or holds NaN and would be useless; earlier checkpoints stay.
         """
-        with (
-            removing_unfinished(self.directory / f".{state.opt_steps}.part") as draft,
-            self.counts.saving(draft, self.guard),
-        ):
+        with removing_unfinished(self.directory / f".{state.opt_steps}.part") as draft, self.saves.saving(draft):
             _require_no_nan(state)
             self._write(state, watermark, draft)
-        self.counts.count("state")
+        self.saves.count("state")
 
     def remove_after(self, opt_steps: int) -> None:
         """Remove the checkpoints of later opt steps.

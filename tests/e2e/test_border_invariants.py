@@ -62,7 +62,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
         record = dict[str, float]()
 
         def has_recorded() -> bool:
-            record.update(server.learner.last_record)
+            record.update(server.learner.records.newest)
             return {"train_return", "train_length", "train_success"} <= record.keys()
 
         wait_for(has_recorded, "records have what the episodes came to")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from learner.models.games import Games
+from learner.models.model_pool import Games
 from tests.conftest import Command, free_port, is_alive, kill, wait_for
 from tests.duels import ENV, find_opponents
 from tests.e2e.test_by_hand import ENDLESS, steps_by_actor

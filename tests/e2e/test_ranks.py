@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from learner.ranks.place import SEEDS_APART
+from learner.shared.rank_table import RankTable
 from tests.conftest import Command, children_of, counting_values, free_port, is_alive, kill, merged, wait_for
 from tests.e2e.test_by_hand import ENDLESS, steps_by_actor
 from tests.e2e.test_counting import CAPACITY
@@ -49,6 +50,8 @@ def test_a_rank_is_killed_and_all_go_on_with_every_acknowledged_row_there_once(
     shards = [tmp_path / "run", tmp_path / "run" / "rank-1"]
     actors = [start("actor-worker", "--learner", address) for address in addresses]
     wait_for(lambda: min(kept(shard) for shard in shards) > 20, "both ranks take opt steps and keep checkpoints")
+    counts = [RankTable.open(shard / "shared").actors for shard in shards]
+    wait_for(lambda: [each.sum() for each in counts] == [2, 2], "each ingest is told how many actors each rank has")
 
     first = children_of(ranks.process.pid)
     assert len(first) == 2

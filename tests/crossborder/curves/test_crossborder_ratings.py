@@ -6,7 +6,7 @@ import pytest
 
 from common.errors import ConfigError, RunDirectoryError
 from crossborder.curves.crossborder_ratings import main
-from learner.models.games import Games
+from learner.models.model_pool import Games
 
 
 @pytest.fixture

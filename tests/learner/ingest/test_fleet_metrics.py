@@ -11,8 +11,15 @@ from prometheus_client.parser import text_string_to_metric_families
 from common.data import Array
 from common.parts import build_parts
 from learner.ingest.cordons import Selection
-from learner.ingest.fleet_metrics import FIRST_RATE_SECONDS, GROWING, MAX_RELEASES, QUANTILES, RATE_SECONDS, FleetRates
-from learner.ingest.ingest_metrics import IngestCollector
+from learner.ingest.ingest_metrics import (
+    FIRST_RATE_SECONDS,
+    GROWING,
+    MAX_RELEASES,
+    QUANTILES,
+    RATE_SECONDS,
+    FleetRates,
+    IngestCollector,
+)
 from learner.shared.actor_table import ActorState
 from tests.conftest import counting_config
 from tests.learner.ingest.cores import LoneCore

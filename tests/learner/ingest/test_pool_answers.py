@@ -9,8 +9,7 @@ from common.data import MAX_EPISODES, ModelVersion
 from common.errors import RefusedError
 from common.wire.pb import crossborder_pb2 as pb
 from learner.ingest.pool_answers import LOOK_SECONDS, SAVE_SECONDS, PoolAnswers, check_games
-from learner.models.games import Games
-from learner.models.model_pool import GAMES, Pool
+from learner.models.model_pool import GAMES, Games, Pool
 from tests.clocks import Clock
 
 FIRST, SECOND = ModelVersion(1, 0), ModelVersion(1, 10)

@@ -17,7 +17,7 @@ from common.errors import ConfigError, RefusedError, RunDirectoryError
 from common.settings import validate
 from learner.loop.in_turns import train_in_turns
 from learner.loop.learner import Outcome
-from learner.models.games import Games
+from learner.models.model_pool import Games
 from learner.storage.rundir import read_identity
 from tests.conftest import MakeConfig, merged
 from tests.duels import ENV, find_opponents

@@ -12,7 +12,7 @@ import pytest
 from common.data import ModelVersion
 from learner.loop.learner import Learner
 from learner.loop.opt_traces import OptTraces
-from learner.shared.followed_batch import FollowedBatch, TracedBatch
+from learner.shared.followed_batch import FollowedBatch
 from tests.collector import collecting
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -22,7 +22,7 @@ class Trainer:
     """Opt steps by hand."""
 
     def __init__(self, directory: Path) -> None:
-        self.learner = SimpleNamespace(opt_steps=0, opt_seconds=0.0, seconds_since_opt=lambda: 0.0)
+        self.learner = SimpleNamespace(opt_steps=0, opt=SimpleNamespace(seconds=0.0, seconds_since=lambda: 0.0))
         self.buffer = SimpleNamespace(last_drawn=np.empty(0, np.int64))
         self.newest = ModelVersion(1, 0)
         self.traces = OptTraces(
@@ -31,7 +31,7 @@ class Trainer:
 
     def opt(self, *drawn: int, published: bool = False) -> None:
         self.learner.opt_steps += 1
-        self.learner.opt_seconds += 0.5
+        self.learner.opt.seconds += 0.5
         self.buffer.last_drawn = np.array(drawn)
         if published:
             self.newest = ModelVersion(1, self.learner.opt_steps)
@@ -45,7 +45,7 @@ def test_the_opt_step_that_first_draws_from_the_batch_and_the_next_model_are_in_
         trainer = Trainer(tmp_path)
         ingests = FollowedBatch.open(tmp_path, create=False)
         trainer.opt(5, published=True)
-        ingests.follow(TracedBatch(3, 100, 164, PARENT))
+        ingests.follow(3, range(100, 164), PARENT)
         trainer.opt(99, 164, published=True)
         trainer.opt(163, 5)
         trainer.opt(100)

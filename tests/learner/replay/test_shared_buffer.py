@@ -48,31 +48,6 @@ def test_excluded_items_are_never_drawn(tmp_path: Path, kind: int) -> None:
 
 
 @pytest.mark.parametrize("kind", range(3))
-def test_items_excluded_later_are_drawn_no_more_and_new_ones_are(tmp_path: Path, kind: int) -> None:
-    memory = filled(tmp_path)
-    replay = replays(memory)[kind]
-    for _ in range(20):
-        replay.batch(2)  # Several are gathered ahead.
-    memory.exclude(BAD)
-    assert not {int(n) for _ in range(50) for n in replay.batch(2)["n"]} & {3, 4, 8}
-    replay.update_priority(BAD, np.ones(3))
-    assert not drawn(replay) & {3, 4, 8}
-    memory.exclude(np.array([10]))
-    ReplayWriter(memory).append(rows(10, 2), 2, incarnation=1, seq=11)
-    assert drawn(replay) == {2, 5, 6, 7, 9, 11}
-
-
-@pytest.mark.parametrize("kind", [1, 2])
-def test_an_excluded_item_gets_no_priority_again_from_an_error_that_comes_late(tmp_path: Path, kind: int) -> None:
-    memory = filled(tmp_path)
-    replay = replays(memory)[kind]
-    memory.exclude(BAD)
-    replay.batch(2)
-    replay.update_priority(BAD, np.full(3, 1e6))
-    assert not {*replay.draw(200)[0].tolist()} & {*BAD.tolist()}, "no try is lost on an item that is never drawn"
-
-
-@pytest.mark.parametrize("kind", range(3))
 def test_a_restored_replay_draws_no_excluded_item(tmp_path: Path, kind: int) -> None:
     memory = filled(tmp_path)
     before = replays(memory)[kind]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from learner.storage.checkpoint import Checkpoints, SaveCounts
+from learner.storage.checkpoint import Checkpoints, Saves
 from learner.storage.training_state import RunState, StateFiles
 from tests.common.test_evaluation import Idle
 from tests.conftest import Command
@@ -50,7 +50,7 @@ class Saver:
 
     def __init__(self, run: Path) -> None:
         self._policies = Checkpoints(run, CONFIG, "run")
-        self._states = StateFiles(run / "checkpoints", {"run_id": "run"}, SaveCounts(), keep=1)
+        self._states = StateFiles(run / "checkpoints", {"run_id": "run"}, Saves(), keep=1)
         self._agent, self._number = Numbered(), 0
 
     def save(self) -> None:

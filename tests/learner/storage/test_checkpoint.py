@@ -17,7 +17,7 @@ from common.interfaces import Agent
 from common.lanes.building import build_env, spec_of
 from common.plugins.part_config import EnvConfig, PluginConfig
 from examples.own_parts import Corridor, TabularQ
-from learner.storage.checkpoint import Checkpoints, load_agent, load_params, load_policy, read_best
+from learner.storage.checkpoint import Checkpoints, Saves, load_agent, load_params, load_policy, read_best
 from learner.storage.rundir import RunDir
 from tests.common.test_evaluation import Idle
 
@@ -114,7 +114,7 @@ class SparseAgent(Idle):
 
 def test_a_policy_is_not_taken_for_one_that_was_set_aside_while_the_whole_directory_is_away(tmp_path: Path) -> None:
     with closing(RunDir(tmp_path / "run")) as run:
-        checkpoints = Checkpoints(run.path, CONFIG, "run", guard=run.require_in_place)
+        checkpoints = Checkpoints(run.path, CONFIG, "run", saves=Saves(run.require_in_place))
         assert not checkpoints.has("best")
         checkpoints.save("best", dqn(seed=1))
         run.path.rename(tmp_path / "away")
@@ -130,7 +130,7 @@ def test_a_file_system_that_does_not_answer_costs_a_policy_and_no_more(tmp_path:
         run.path.rename(tmp_path / "away")
         run.path.symlink_to(run.path)  # Any look at it is an error.
         with pytest.raises(CheckpointError, match="run: cannot be looked at, so nothing is saved: Too many levels"):
-            Checkpoints(run.path, CONFIG, "run", guard=run.require_in_place).save("best", dqn(seed=1))
+            Checkpoints(run.path, CONFIG, "run", saves=Saves(run.require_in_place)).save("best", dqn(seed=1))
         run.path.unlink()
         (tmp_path / "away").rename(run.path)
 

@@ -25,7 +25,7 @@ from learner.replay.memory import ReplayMemory
 from learner.replay.recovery import Watermark
 from learner.replay.uniform import UniformReplay
 from learner.replay.writer import ReplayWriter
-from learner.storage.checkpoint import SaveCounts
+from learner.storage.checkpoint import Saves
 from learner.storage.checkpointer import WINDOW, Checkpointer
 from learner.storage.training_state import Moment, RunState, StateFiles, read_newest_state, read_newest_watermark
 from learner.views.transitions import Transitions
@@ -36,7 +36,7 @@ class GatedFiles(StateFiles):
     """A disk that is as slow as the test wants."""
 
     def __init__(self, directory: Path) -> None:
-        super().__init__(directory, {"run_id": "run"}, keep=9, counts=SaveCounts())
+        super().__init__(directory, {"run_id": "run"}, keep=9, saves=Saves())
         self.begun, self.gate = threading.Event(), threading.Event()
 
     def write(self, state: RunState, watermark: Watermark | None = None) -> None:
@@ -140,7 +140,7 @@ def test_a_state_is_due_after_so_many_rows_too_and_waits_for_the_one_before(tmp_
 def test_the_replay_is_synced_before_a_state_is_written_which_says_how_far_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    files = StateFiles(tmp_path / "checkpoints", {"run_id": "run"}, keep=1, counts=SaveCounts())
+    files = StateFiles(tmp_path / "checkpoints", {"run_id": "run"}, keep=1, saves=Saves())
     synced = list[Path]()
     monkeypatch.setattr("learner.replay.memory.sync", synced.append)
     scene = Scene(tmp_path, files)
@@ -153,7 +153,7 @@ def test_the_replay_is_synced_before_a_state_is_written_which_says_how_far_it_wa
 
 
 def test_a_full_disk_does_not_end_training(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    scene = Scene(tmp_path, FullFiles(tmp_path / "checkpoints", {"run_id": "run"}, keep=1, counts=SaveCounts()))
+    scene = Scene(tmp_path, FullFiles(tmp_path / "checkpoints", {"run_id": "run"}, keep=1, saves=Saves()))
     scene.step(at=10.0)
     assert not scene.finish()
     assert "training goes on without this checkpoint: no space left on device" in caplog.messages
@@ -185,7 +185,7 @@ def test_the_last_state_is_written_although_the_one_before_takes_longer_than_the
 
 
 def test_a_diverged_agent_or_loss_is_not_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    files = StateFiles(tmp_path / "states", {"run_id": "run"}, keep=9, counts=SaveCounts())
+    files = StateFiles(tmp_path / "states", {"run_id": "run"}, keep=9, saves=Saves())
     scene = Scene(tmp_path, files)
     scene.step(at=11.0)
     scene.checkpointer.finish(Moment(1, scene.buffer.inserted, 11.0))
@@ -199,7 +199,7 @@ def test_a_diverged_agent_or_loss_is_not_kept(tmp_path: Path, caplog: pytest.Log
         "loss",
         "agent.table",
     ]
-    assert files.counts.failures == 2, "an alert tells of them"
+    assert files.saves.failures == 2, "an alert tells of them"
 
 
 def test_a_replay_that_cannot_be_synced_counts_as_a_failure(
@@ -208,12 +208,12 @@ def test_a_replay_that_cannot_be_synced_counts_as_a_failure(
     def fail(_: Path) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    files = StateFiles(tmp_path / "states", {"run_id": "run"}, keep=9, counts=SaveCounts())
+    files = StateFiles(tmp_path / "states", {"run_id": "run"}, keep=9, saves=Saves())
     scene = Scene(tmp_path, files)
     monkeypatch.setattr("learner.replay.memory.sync", fail)
     scene.step(at=11.0)
     scene.finish()
-    assert files.counts.failures == 1
+    assert files.saves.failures == 1
     told = f"{tmp_path / 'states'}: cannot be saved: [Errno 5] Input/output error"
     assert f"training goes on without this checkpoint: {told}" in caplog.messages
 
@@ -224,7 +224,7 @@ def test_a_directory_that_is_gone_is_told_and_not_that_a_file_in_it_is_missing(
     def refuse() -> None:
         raise CheckpointError("the directory was removed")
 
-    scene = Scene(tmp_path, StateFiles(tmp_path / "states", {"run_id": "run"}, SaveCounts(), refuse))
+    scene = Scene(tmp_path, StateFiles(tmp_path / "states", {"run_id": "run"}, Saves(refuse)))
     shutil.rmtree(scene.memory.directory)
     scene.step(at=11.0)
     scene.finish()
@@ -233,5 +233,5 @@ def test_a_directory_that_is_gone_is_told_and_not_that_a_file_in_it_is_missing(
 
 def test_an_agent_without_its_own_training_state_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
-        Scene(tmp_path, StateFiles(tmp_path / "checkpoints", {"run_id": "run"}, keep=1, counts=SaveCounts()))
+        Scene(tmp_path, StateFiles(tmp_path / "checkpoints", {"run_id": "run"}, keep=1, saves=Saves()))
     assert "TabularQ has no training_state(): --resume restores its save_params() only" in caplog.messages

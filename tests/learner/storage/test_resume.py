@@ -15,7 +15,7 @@ from common.errors import CheckpointError, ConfigError
 from common.interfaces import Agent
 from common.settings import validate
 from learner.replay.recovery import Watermark
-from learner.storage.checkpoint import Checkpoints, SaveCounts
+from learner.storage.checkpoint import Checkpoints, Saves
 from learner.storage.resume import Resumable, ResumePoint
 from learner.storage.training_state import Moment, StateFiles
 from tests.conftest import counting_config, merged
@@ -23,7 +23,7 @@ from tests.learner.storage.test_checkpointer import Scene
 
 
 def files_in(run_dir: Path) -> StateFiles:
-    return StateFiles(run_dir / "checkpoints", {"run_id": "run"}, keep=3, counts=SaveCounts())
+    return StateFiles(run_dir / "checkpoints", {"run_id": "run"}, keep=3, saves=Saves())
 
 
 @pytest.fixture

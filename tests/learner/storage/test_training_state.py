@@ -9,12 +9,12 @@ import torch
 
 from common.errors import CheckpointError
 from learner.replay.recovery import Watermark
-from learner.storage.checkpoint import SaveCounts
+from learner.storage.checkpoint import Saves
 from learner.storage.training_state import RunState, StateFiles, read_newest_state, read_newest_watermark
 
 
 def files(directory: Path, run_id: str = "run", keep: int = 3) -> StateFiles:
-    return StateFiles(directory / "checkpoints", {"run_id": run_id, "incarnation": 2}, SaveCounts(), keep=keep)
+    return StateFiles(directory / "checkpoints", {"run_id": run_id, "incarnation": 2}, Saves(), keep=keep)
 
 
 def write(to: StateFiles, *steps: int) -> None:
