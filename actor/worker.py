@@ -9,10 +9,11 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
+from actor.acting import Acting, ActLoop
 from actor.allowance import check_names
 from actor.child_main import run_child, run_worker
 from actor.client.connector import Connector, LearnerAwayError, new_incarnation
@@ -34,7 +35,6 @@ from common.data import Schema
 from common.errors import ConfigError, CrossborderError, LearnerUnreachableError, PluginError
 from common.lanes.lanes import Busy
 from common.lanes.pace import Pace
-from common.lanes.plain_lanes import PlainLanes
 from common.lanes.safe_stop import stop_safely
 from common.lanes.watched_envs import Watch
 from common.parts import Parts, build_parts
@@ -48,32 +48,6 @@ FIRST_MODEL_SECONDS = 60.0
 FINISH_SECONDS = 10.0
 LOOK_SECONDS = 0.005
 """An actor looks this often for a newer model and for its end: one look takes a tenth of the time of a fast step."""
-
-
-class ActLoop(Protocol):
-    """Acts in lanes that are no environments of this process: those of clients, for example."""
-
-    device: str
-    """Where the policy of these lanes computes."""
-
-    def __call__(
-        self,
-        parts: Parts,
-        joined: JoinAnswer,
-        models: ModelFetcher,
-        pusher: Pusher,
-        counters: ActorCounters,
-        *,
-        recording: EpisodeRecording | None,
-        ends: Callable[[], bool],
-    ) -> None:
-        """Act with the newest model, and push the rows, until ``ends()`` is true.
-
-        Then the actor has to stop or to start anew. The first model has come already, and ``parts`` have no lanes.
-
-        Raises:
-            CrossborderError: it cannot go on.
-        """
 
 
 class Actor:
@@ -254,15 +228,16 @@ class Actor:
                 scorer.run(fetcher.wait_newer, lambda: bool(pusher.changes))
             else:
                 fetcher.first(max(FIRST_MODEL_SECONDS, self._patience))
-                act = self._choose_loop(pusher, has_rate=config.env.rate_hz is not None)
-                act(parts, joined, fetcher, pusher, counters)
+                ends = partial(self._ends, pusher)
+                acting = Acting(parts, joined, fetcher, pusher, counters, self._recording, ends)
+                if elsewhere is not None:
+                    elsewhere(acting)
+                elif config.env.rate_hz is not None:
+                    Control(acting, Pace(config.env.rate_hz, self._stopped, counters.note_tick)).run()
+                else:
+                    _act(acting)
         if pusher.changes:
             pusher.hand_over()
-
-    def _choose_loop(self, pusher: Pusher, *, has_rate: bool) -> Callable[..., None]:
-        if self._act_elsewhere is not None:
-            return partial(self._act_elsewhere, recording=self._recording, ends=partial(self._ends, pusher))
-        return self._act_at_rate if has_rate else self._act
 
     def _ends(self, pusher: Pusher) -> bool:
         """Whether this actor has to stop or to start anew."""
@@ -287,47 +262,23 @@ class Actor:
         if self._recording is not None:
             self._recording.close(FINISH_SECONDS)
 
-    def _act(
-        self, parts: Parts, joined: JoinAnswer, models: ModelFetcher, pusher: Pusher, counters: ActorCounters
-    ) -> None:
-        """Sample with the newest model until the actor has to stop or to start anew."""
-        agent, config = parts.agent, joined.config
-        sampler = Sampler(parts, counters, joined.seed, recording=self._recording)
-        proxy = ReplayBufferProxy(joined.schema, config.push, pusher)
-        agent.train()
-        try:
-            while not self._ends(pusher):
-                model = models.newer_than(proxy.version)
-                if model is not None:
-                    agent.sync_model(model)
-                    proxy.version, sampler.version = model.version, model.version.opt_steps
-                sampler.act_for(LOOK_SECONDS, agent, proxy, proxy.limits)
-        finally:
-            stop_safely(require_lanes(parts), config.env)
-        sampler.flush(agent, proxy)
 
-    def _act_at_rate(
-        self, parts: Parts, joined: JoinAnswer, models: ModelFetcher, pusher: Pusher, counters: ActorCounters
-    ) -> None:
-        """Act at ``env.rate_hz`` with the newest model until the actor has to stop or to start anew."""
-        config, lanes = joined.config, require_lanes(parts)
-        assert config.env.rate_hz is not None
-        assert isinstance(lanes, PlainLanes), "build_env refuses vector environments with a rate"
-        pace = Pace(config.env.rate_hz, self._stopped, counters.note_tick)
-        each_round = config.push.model_copy(update={"n_buffer": 1})
-        control = Control(
-            sampler=Sampler(parts, counters, joined.seed, pace, self._recording),
-            pace=pace,
-            lanes=lanes,
-            agent=parts.agent,
-            proxy=ReplayBufferProxy(joined.schema, each_round, pusher),
-            models=models,
-            pusher=pusher,
-            env=config.env,
-            counters=counters,
-        )
-        parts.agent.train()
-        control.run(partial(self._ends, pusher))
+def _act(acting: Acting) -> None:
+    """Sample with the newest model until the actor has to stop or to start anew."""
+    parts, joined, agent = acting.parts, acting.joined, acting.parts.agent
+    sampler = Sampler(parts, acting.counters, joined.seed, recording=acting.recording)
+    proxy = ReplayBufferProxy(joined.schema, joined.config.push, acting.pusher)
+    agent.train()
+    try:
+        while not acting.ends():
+            model = acting.models.newer_than(proxy.version)
+            if model is not None:
+                agent.sync_model(model)
+                proxy.version, sampler.version = model.version, model.version.opt_steps
+            sampler.act_for(LOOK_SECONDS, agent, proxy, proxy.limits)
+    finally:
+        stop_safely(require_lanes(parts), joined.config.env)
+    sampler.flush(agent, proxy)
 
 
 def build_agreed_parts(
