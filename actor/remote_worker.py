@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from actor.child_main import run_child, run_worker
+from actor.child_main import run_child
 from actor.client.acting_session import ActingSession, NoAnswerError, SessionEndedError
 from actor.client.remote_policy import RemotePolicy, Telling
 from actor.fixed_rate import Reason, act_at_rate
@@ -201,13 +201,13 @@ class RemoteWorker:
 
 
 def _make_worker(boot: Mapping[str, Any]) -> RemoteWorker:
-    config, trust = validate(RemoteConfig, boot["remote"]), validate(ServiceTrust, boot["trust"])
+    config, trust = validate(RemoteConfig, boot["work"]), validate(ServiceTrust, boot["trust"])
     return RemoteWorker(config, boot["patience"], trust, say_error, boot["number"])
 
 
 def main() -> int:
     """A child of ``ActorManager``; see ``run_child``."""
-    return run_child(_make_worker, run_worker)
+    return run_child(_make_worker)
 
 
 if __name__ == "__main__":
