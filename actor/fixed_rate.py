@@ -106,7 +106,7 @@ class Control:
         self._agent, self._models, self._pusher = acting.parts.agent, acting.models, acting.pusher
         self._counters = acting.counters
         self._sampler = Sampler(acting.parts, acting.counters, joined.seed, pace, acting.recording)
-        self._proxy = ReplayBufferProxy(joined.schema, each_round, acting.pusher)
+        self._proxy = ReplayBufferProxy(joined.schema, each_round, acting.pusher.send)
         self._max_model_age = age = self._env.max_model_age_seconds
         self._confirmed_at = time.monotonic()
         self._sync_seconds = self._inference_seconds = 0.0

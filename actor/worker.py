@@ -262,7 +262,7 @@ def _act(acting: Acting) -> None:
     """Sample with the newest model until the actor has to stop or to start anew."""
     parts, joined, agent = acting.parts, acting.joined, acting.parts.agent
     sampler = Sampler(parts, acting.counters, joined.seed, recording=acting.recording)
-    proxy = ReplayBufferProxy(joined.schema, joined.config.push, acting.pusher)
+    proxy = ReplayBufferProxy(joined.schema, joined.config.push, acting.pusher.send)
     agent.train()
     try:
         while not acting.ends():

@@ -37,7 +37,7 @@ class ActingForClients:
         parts, joined, pusher = acting.parts, acting.joined, acting.pusher
         if parts.processors:
             raise ConfigError("--learner: expected a run of rows, found step_processor, which makes its own items")
-        proxy = ReplayBufferProxy(joined.schema, joined.config.push, pusher)
+        proxy = ReplayBufferProxy(joined.schema, joined.config.push, pusher.send)
         player = RecordingPlayer(parts, acting.models.newer_than, proxy, acting.counters, acting.recording)
         parts.agent.train()
         config = self._config.model_copy(update={"seed": joined.seed, "explore": True})

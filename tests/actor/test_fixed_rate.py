@@ -21,7 +21,7 @@ from actor.client.join_answer import read_join
 from actor.fixed_rate import SWITCH_SECONDS, Control, acting_first
 from actor.manager import ActorManager
 from actor.stat import ActorCounters
-from common.data import Model, ModelVersion
+from common.data import BufferedItems, Model, ModelVersion
 from common.errors import ConfigError
 from common.interfaces import EnvSpec
 from common.lanes.pace import Pace
@@ -156,6 +156,8 @@ class SetDown(CheckingAgent):
 
 class WaitsForNobody:
     """A learner that keeps up."""
+
+    def send(self, batch: BufferedItems, behaviour: ModelVersion) -> None: ...
 
     def wait_for_room(self, seconds: float) -> bool:
         return True
