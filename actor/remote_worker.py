@@ -132,7 +132,7 @@ class RemoteWorker:
             description = Description(lanes.spec)
             self._session.require_fit(description, lanes.n, lanes.name)
             guard_envs(lanes, config, self._counters, busy)
-            with watch_envs(busy, config, self._counters, self._close_hung, self._tell):
+            with watch_envs(busy, config, self._tell, self._counters, self._close_hung):
                 self._act_in_sessions(lanes, description)
         finally:
             lanes.close()

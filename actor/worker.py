@@ -218,7 +218,7 @@ class Actor:
         fetcher.allow(parts.agent.model_info())
         pusher.ready()
         # 4. The work, until the actor has to stop or to start anew.
-        with watch_envs(busy, config.env, counters, partial(self._hand_over_hung, pusher), self._tell):
+        with watch_envs(busy, config.env, self._tell, counters, partial(self._hand_over_hung, pusher)):
             if scorer is not None:
                 scorer.run(fetcher.wait_newer, lambda: bool(pusher.changes))
             else:

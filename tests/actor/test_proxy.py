@@ -25,6 +25,10 @@ def rows(*numbers: int) -> Items:
     return {"n": n, "pair": np.stack([n, -n], axis=1).astype(np.float32)}
 
 
+def items_of(batch: BufferedItems, schema: Schema) -> Items:
+    return {c.name: np.frombuffer(batch.columns[c.name], c.dtype).reshape(-1, *c.shape) for c in schema.columns}
+
+
 class Batches:
     """Keeps what it is sent."""
 
@@ -37,7 +41,7 @@ class Batches:
         self.behaviours.append(behaviour)
 
     def numbers(self) -> list[list[int]]:
-        return [batch.items(SCHEMA)["n"].tolist() for batch in self.batches]
+        return [items_of(batch, SCHEMA)["n"].tolist() for batch in self.batches]
 
 
 def make(n_buffer: int, flush_seconds: float | None = 60.0) -> tuple[ReplayBufferProxy, Batches, Clock]:
@@ -57,7 +61,7 @@ def test_rows_that_are_pushed_together_are_one_batch() -> None:
     proxy.push(rows(4))
     assert sink.numbers() == [[0, 1, 2, 3], [4]]
     assert [batch.rows for batch in sink.batches] == [4, 1]
-    pairs = sink.batches[0].items(SCHEMA)["pair"]
+    pairs = items_of(sink.batches[0], SCHEMA)["pair"]
     np.testing.assert_array_equal(pairs, rows(0, 1, 2, 3)["pair"])
 
 
@@ -181,7 +185,7 @@ def test_a_sampler_hands_over_all_rows_in_batches_that_divide_no_round(n: int, n
         sampler.sample_and_push(parts.agent, proxy)
     sampler.flush(parts.agent, proxy)
     assert all(n_buffer <= batch.rows < n_buffer + 2 * n for batch in sink.batches[:-1])
-    batches = [batch.items(schema) for batch in sink.batches]
+    batches = [items_of(batch, schema) for batch in sink.batches]
     for j in range(n):
         for name, column in expected_rows(7 + j, 300, lane=j).items():
             found = np.concatenate([batch[name][batch["lane"] == j] for batch in batches])
