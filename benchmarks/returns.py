@@ -12,7 +12,6 @@ of training and these evaluations; ``load`` is the machine's load average at the
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import os
 import subprocess
@@ -25,6 +24,7 @@ from typing import Any, Literal, get_args
 
 from benchmarks import zoo
 from common.config.run_config import RunConfig, load_config
+from crossborder.curves.learning_curve import read_points
 from learner.loop.in_turns import train_in_turns
 from learner.loop.run import Result
 from learner.loop.server import train_async
@@ -207,9 +207,8 @@ def train_ours(name: str, way: Way, seed: int) -> dict[str, Any]:
         config = configure(name, way, seed, Path(directory) / "run")
         actors = ACTORS.get(way)
         result: Result = train_in_turns(config) if actors is None else train_async(config, local_actors=actors)
-        with (result.run_dir / "metrics.csv").open(newline="") as file:
-            scored = [row for row in csv.DictReader(file) if row["eval_reward"]]
-    curve = [[int(float(row["samples_total"])), round(float(row["eval_reward"]), 2)] for row in scored]
+        points = read_points(result.run_dir, "env-steps")
+    curve = [[int(x), round(y, 2)] for x, y in points.items()]
     return {"opt_steps": result.opt_steps, "seconds": round(result.seconds, 1), "curve": curve}
 
 
