@@ -1,6 +1,7 @@
 """Which side waits, by the number of actors and by the replay ratio, with equal numbers of environment steps.
 
     python -m benchmarks.actors_ratio                  all cases, three seeds each
+    python -m benchmarks.actors_ratio --seeds 0        only writes the tables and the picture again
 
 Each run is ``configs/cartpole.yaml`` until the replay has 20,000 steps. CartPole costs next to nothing, so one actor is
 faster than the trainer; where a step sleeps 5 ms, as in a slow simulator or a robot, one actor is slower. All actors
@@ -8,8 +9,8 @@ wait at a gate before their first step until all are there: the seconds are thos
 a run nothing is evaluated. The policies that it saved are scored afterwards, by 20 greedy episodes each.
 
 ``trainer waits`` and ``actors wait`` are shares of these seconds, ``lag`` is the policy lag at the end in opt steps.
-Runs are kept in ``benchmarks/results/actors_ratio.json``; a run that is there already is not repeated. ``python -m
-benchmarks.actors_ratio_page`` tabulates and draws them.
+Runs are kept in ``benchmarks/results/actors_ratio.json``; a run that is there already is not repeated. At the end, the
+tables of docs/replay-ratio.md and docs/images/actors.png are written from all runs that are kept.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
+import statistics
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -37,6 +40,8 @@ from learner.loop.server import LearnerServer
 from learner.storage.checkpoint import load_policy
 
 NAME: Final = "actors_ratio"
+PAGE: Final = Path("docs/replay-ratio.md")
+PICTURE: Final = Path("docs/images/actors.png")
 STEPS: Final = 20_000
 POLICIES: Final = 10
 EPISODES: Final = 20
@@ -194,6 +199,81 @@ def runs_of(case: Case) -> list[dict[str, Any]]:
     return [run for run in kept if run["way"] == case.way]
 
 
+def table(cases: Sequence[Case], first: str) -> str:
+    """Medians over the seeds; ``first`` names what differs: actors or ratio."""
+    names = {"actors": "actors", "ratio": "replay ratio"}
+    lines = [
+        f"| {names[first]} | seconds | steps/s | opt steps/s | trainer waits | actors wait | policy lag | score |",
+        "|--:|--:|--:|--:|--:|--:|--:|--:|",
+    ]
+    for case in cases:
+        runs = runs_of(case)
+        if runs:
+            median = {
+                key: statistics.median(run[key] for run in runs) for key in runs[0] if key not in ("way", "curve")
+            }
+            scores = statistics.median(statistics.mean(score for _, score in run["curve"]) for run in runs)
+            cells = [
+                f"{getattr(case, first)}",
+                f"{median['seconds']:.1f}",
+                f"{median['steps'] / median['seconds']:,.0f}",
+                f"{median['opt_steps'] / median['seconds']:,.0f}",
+                f"{median['trainer_waits']:.0%}",
+                f"{median['actors_wait']:.0%}",
+                f"{median['lag']:.0f}",
+                f"{scores:.0f}",
+            ]
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def draw() -> None:
+    """Draw seconds and shares of waiting by actors, and scores by environment steps."""
+    from matplotlib.figure import Figure  # noqa: PLC0415 - actors import this module, and draw nothing
+
+    figure = Figure(figsize=(15, 4.2), layout="constrained")
+    seconds, waiting, scores = figure.subplots(1, 3)
+    titles = {0: "a step takes no time", 5: "a step takes 5 ms"}
+    for (step_ms, cases), colour in zip(BY_ACTORS.items(), ("tab:blue", "tab:orange"), strict=True):
+        known = [case for case in cases if runs_of(case)]
+        actors = [case.actors for case in known]
+
+        def of(key: str, known: Sequence[Case] = known) -> list[float]:
+            return [statistics.median(run[key] for run in runs_of(case)) for case in known]
+
+        seconds.plot(actors, of("seconds"), "o-", color=colour, label=titles[step_ms])
+        waiting.plot(actors, of("actors_wait"), "o-", color=colour, label=f"actors wait, {titles[step_ms]}")
+        waiting.plot(actors, of("trainer_waits"), "x--", color=colour, label=f"trainer waits, {titles[step_ms]}")
+    for case in BY_ACTORS[5]:
+        runs = runs_of(case)
+        if runs:
+            curves = np.array([run["curve"] for run in runs])
+            scores.plot(*np.median(curves, axis=0).T, label=f"{case.actors} actors")
+    seconds.set(title="seconds for 20,000 steps", xlabel="actors", ylim=(0, None))
+    waiting.set(title="share of the time that each side waits", xlabel="actors", ylim=(-0.02, 1.02))
+    scores.set(title="score at equal steps (a step takes 5 ms)", xlabel="environment steps")
+    for panel in (seconds, waiting):
+        panel.set_xscale("log", base=2)
+        panel.set_xticks(ACTORS, [str(actors) for actors in ACTORS])
+    for panel in (seconds, waiting, scores):
+        panel.grid(alpha=0.3)
+        panel.legend(fontsize=8)
+    figure.savefig(PICTURE, dpi=100)
+
+
+def write_page() -> None:
+    """Write the tables of the page anew, from the runs that are kept."""
+    tables = {
+        "slow": table(BY_ACTORS[5], "actors"),
+        "fast": table(BY_ACTORS[0], "actors"),
+        "ratios": table(BY_RATIO, "ratio"),
+    }
+    text = PAGE.read_text()
+    for name, rows in tables.items():
+        text = re.sub(rf"(<!-- {name} -->).*?(<!-- end -->)", rf"\g<1>\n{rows}\n\g<2>", text, flags=re.DOTALL)
+    PAGE.write_text(text)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(f"benchmarks.{NAME}", description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--seeds", type=int, default=3)
@@ -207,6 +287,8 @@ def main() -> None:
             keep(NAME, run)
             sys.stdout.write(json.dumps(run) + "\n")
             sys.stdout.flush()
+    write_page()
+    draw()
 
 
 if __name__ == "__main__":
