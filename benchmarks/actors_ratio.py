@@ -16,16 +16,14 @@ tables of docs/replay-ratio.md and docs/images/actors.png are written from all r
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import re
 import statistics
-import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,7 +31,7 @@ import gymnasium
 import numpy as np
 import torch
 
-from benchmarks.returns import RESULTS, keep
+from benchmarks.kept import runs_of, train_missing, write_tables
 from common.config.run_config import RunConfig, load_config
 from common.lanes.policy import Policy
 from learner.loop.server import LearnerServer
@@ -192,13 +190,6 @@ def score(policy: Policy) -> float:
     return total / EPISODES
 
 
-def runs_of(case: Case) -> list[dict[str, Any]]:
-    """The stored runs of a case."""
-    path = RESULTS / f"{NAME}.json"
-    kept = json.loads(path.read_text()) if path.exists() else []
-    return [run for run in kept if run["way"] == case.way]
-
-
 def table(cases: Sequence[Case], first: str) -> str:
     """Medians over the seeds; ``first`` names what differs: actors or ratio."""
     names = {"actors": "actors", "ratio": "replay ratio"}
@@ -207,7 +198,7 @@ def table(cases: Sequence[Case], first: str) -> str:
         "|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
     for case in cases:
-        runs = runs_of(case)
+        runs = runs_of(NAME, way=case.way)
         if runs:
             median = {
                 key: statistics.median(run[key] for run in runs) for key in runs[0] if key not in ("way", "curve")
@@ -235,17 +226,17 @@ def draw() -> None:
     seconds, waiting, scores = figure.subplots(1, 3)
     titles = {0: "a step takes no time", 5: "a step takes 5 ms"}
     for (step_ms, cases), colour in zip(BY_ACTORS.items(), ("tab:blue", "tab:orange"), strict=True):
-        known = [case for case in cases if runs_of(case)]
+        known = [case for case in cases if runs_of(NAME, way=case.way)]
         actors = [case.actors for case in known]
 
         def of(key: str, known: Sequence[Case] = known) -> list[float]:
-            return [statistics.median(run[key] for run in runs_of(case)) for case in known]
+            return [statistics.median(run[key] for run in runs_of(NAME, way=case.way)) for case in known]
 
         seconds.plot(actors, of("seconds"), "o-", color=colour, label=titles[step_ms])
         waiting.plot(actors, of("actors_wait"), "o-", color=colour, label=f"actors wait, {titles[step_ms]}")
         waiting.plot(actors, of("trainer_waits"), "x--", color=colour, label=f"trainer waits, {titles[step_ms]}")
     for case in BY_ACTORS[5]:
-        runs = runs_of(case)
+        runs = runs_of(NAME, way=case.way)
         if runs:
             curves = np.array([run["curve"] for run in runs])
             scores.plot(*np.median(curves, axis=0).T, label=f"{case.actors} actors")
@@ -261,33 +252,18 @@ def draw() -> None:
     figure.savefig(PICTURE, dpi=100)
 
 
-def write_page() -> None:
-    """Write the tables of the page anew, from the runs that are kept."""
-    tables = {
-        "slow": table(BY_ACTORS[5], "actors"),
-        "fast": table(BY_ACTORS[0], "actors"),
-        "ratios": table(BY_RATIO, "ratio"),
-    }
-    text = PAGE.read_text()
-    for name, rows in tables.items():
-        text = re.sub(rf"(<!-- {name} -->).*?(<!-- end -->)", rf"\g<1>\n{rows}\n\g<2>", text, flags=re.DOTALL)
-    PAGE.write_text(text)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(f"benchmarks.{NAME}", description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--seeds", type=int, default=3)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    for seed in range(arguments.seeds):
-        for case in CASES:
-            if any(run["seed"] == seed for run in runs_of(case)):
-                continue
-            run = {"way": case.way, "seed": seed, **train(case, seed)}
-            keep(NAME, run)
-            sys.stdout.write(json.dumps(run) + "\n")
-            sys.stdout.flush()
-    write_page()
+    train_missing(NAME, {case.way: partial(train, case) for case in CASES}, range(arguments.seeds))
+    tables = {
+        "slow": table(BY_ACTORS[5], "actors"),
+        "fast": table(BY_ACTORS[0], "actors"),
+        "ratios": table(BY_RATIO, "ratio"),
+    }
+    write_tables(PAGE, tables)
     draw()
 
 
