@@ -139,7 +139,7 @@ class SettingsChangedError(CrossborderError):
 
 
 class Pusher:
-    """A ``BatchSink`` over ``PushItems``.
+    """Sends batches by ``PushItems``, from the spool, until they are acknowledged.
 
     The acting thread puts batches into a spool. A thread of this object opens a stream that empties the spool, and
     hears the acknowledgements. When the stream breaks, it joins again and opens the next one.
