@@ -6,7 +6,6 @@ import logging
 import os
 import signal
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, Final, Protocol
 
 from actor.stat import ActorStat
@@ -15,7 +14,7 @@ from common.errors import CrossborderError
 from common.process.child import keep_buffers, on_hang_up, read_boot, say, say_error
 from common.process.log import setup_logging
 from common.process.signals import StopSignals
-from common.settings import Settings
+from common.settings import HomePath, Settings
 
 log = logging.getLogger(__name__)
 
@@ -39,9 +38,9 @@ class ActorWork(Settings):
 
     evaluates: bool = False
     """Whether it scores the trainer's candidates, and records no steps."""
-    record: Path | None = None
+    record: HomePath | None = None
     """The directory into which every whole episode is written; None: none is."""
-    models: Path | None = None
+    models: HomePath | None = None
     """The file of the trainer's models on this host, or the directory in which the actors of this host share models;
     None: the actor fetches each model for itself."""
 
