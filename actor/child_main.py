@@ -6,7 +6,7 @@ import logging
 import os
 import signal
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol
 
 from actor.stat import ActorStat
 from common.cores import bind
@@ -14,6 +14,7 @@ from common.errors import CrossborderError
 from common.process.child import keep_buffers, on_hang_up, read_boot, say, say_error
 from common.process.log import setup_logging
 from common.process.signals import StopSignals
+from common.settings import HomePath, Settings
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +33,19 @@ class Worker(Protocol):
         """
 
 
-WorkerT = TypeVar("WorkerT", bound=Worker)
+class ActorWork(Settings):
+    """What an actor does."""
+
+    evaluates: bool = False
+    """Whether it scores the trainer's candidates, and records no steps."""
+    record: HomePath | None = None
+    """The directory into which every whole episode is written; None: none is."""
+    models: HomePath | None = None
+    """The file of the trainer's models on this host, or the directory in which the actors of this host share models;
+    None: the actor fetches each model for itself."""
+
+
+ONLY_ACTS: Final = ActorWork()
 
 
 def run_worker(worker: Worker) -> ActorStat:
@@ -43,7 +56,7 @@ def run_worker(worker: Worker) -> ActorStat:
     return stat
 
 
-def run_child(make: Callable[[Mapping[str, Any]], WorkerT], run: Callable[[WorkerT], ActorStat]) -> int:
+def run_child(make: Callable[[Mapping[str, Any]], Worker]) -> int:
     """Run a child of ``ActorManager``: one JSON line in, one out at its end; ends with stdin; return the exit code."""
     setup_logging(form="json")
     boot = read_boot()
@@ -54,7 +67,7 @@ def run_child(make: Callable[[Mapping[str, Any]], WorkerT], run: Callable[[Worke
         on_hang_up(worker.stop)
         signals = StopSignals()
         signals.on_stop = worker.stop
-        stat = run(worker)
+        stat = run_worker(worker)
     except CrossborderError as error:
         return say_error(error)
     except (Exception, SystemExit):

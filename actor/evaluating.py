@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 
-from actor.client.requests import CandidateScore
 from actor.sampling.guard import Guard
 from actor.stat import ActorCounters
 from common.config.actor_config import ActorConfig
@@ -32,7 +31,7 @@ class CandidateScorer:
         parts: with the agent, which adopts each candidate and acts greedily.
         counters: counts rebuilds and keeps the traceback for the learner.
         watch: over all environments of evaluations. Its event ends this actor, also during an evaluation.
-        report: takes each score.
+        report: takes the version of each candidate, its score, its record, and the seconds that this took.
 
     Raises:
         CrossborderError: the evaluator or its environment cannot be built, or the environment has other spaces than
@@ -45,7 +44,7 @@ class CandidateScorer:
         parts: Parts,
         counters: ActorCounters,
         watch: Watch,
-        report: Callable[[CandidateScore], None],
+        report: Callable[[ModelVersion, float, Mapping[str, float], float], None],
     ) -> None:
         self._config, self._parts, self._agent = config, parts, parts.agent
         self._watch, self._report = watch, report
@@ -92,7 +91,7 @@ class CandidateScorer:
         if not all(map(math.isfinite, (score, *record.values()))):
             raise PluginError(f"evaluator: expected finite values, found the score {score} and {record}")
         log.info("the candidate of opt step %d scores %g", model.version.opt_steps, score)
-        self._report(CandidateScore(model.version, score, record, seconds))
+        self._report(model.version, score, record, seconds)
 
     def _evaluate(self) -> tuple[float, dict[str, float], float]:
         while True:

@@ -8,7 +8,6 @@ with a rate makes a safe stop first, and begins a new episode afterwards.
 
 from __future__ import annotations
 
-import abc
 import gc
 import logging
 import sys
@@ -16,18 +15,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Final
 
-from actor.client.acting_session import NoAnswerError
-from actor.client.fetcher import ModelFetcher
-from actor.client.pusher import BEHIND_SECONDS, Pusher
-from actor.client.remote_policy import RemotePolicy
+from actor.acting import Acting
+from actor.client.pusher import BEHIND_SECONDS
 from actor.proxy import ReplayBufferProxy
-from actor.sampling.sampler import Sampler
+from actor.sampling.sampler import Sampler, require_lanes
 from actor.stat import ActorCounters
 from common.data import Model
-from common.interfaces import Agent
 from common.lanes.pace import Pace
 from common.lanes.plain_lanes import PlainLanes
 from common.lanes.safe_stop import stop_safely
@@ -56,83 +51,88 @@ class Reason:
     wait: Callable[[float], bool]
 
 
-class SafeControl(abc.ABC):
-    """Acts in one lane at a fixed rate, and makes a safe stop before it waits."""
+def act_at_rate(
+    step: Callable[[], Reason | None],
+    lanes: PlainLanes,
+    env: EnvConfig,
+    counters: ActorCounters,
+    ends: Callable[[], bool],
+) -> None:
+    """Act in one lane at a fixed rate until ``ends()`` is true or something raises; then make a safe stop.
 
-    def __init__(self, lanes: PlainLanes, stop_safely: Callable[[], None], counters: ActorCounters) -> None:
-        self._lanes, self._stop_safely, self._counters = lanes, stop_safely, counters
-
-    def run(self, ends: Callable[[], bool]) -> None:
-        """Act until ``ends()`` is true or something raises; then make a safe stop."""
-        with acting_first():
-            try:
-                while not ends():
-                    self._act(ends)
-            finally:
-                self._stop_safely()
-
-    @abc.abstractmethod
-    def _act(self, ends: Callable[[], bool]) -> None:
-        """Take one step, or call ``_pause`` if there is a reason to."""
-
-    def _pause(self, reason: Reason, ends: Callable[[], bool]) -> None:
-        """Make a safe stop, wait, and have a new episode begin.
-
-        The episode before stays without an end: its last row is not linked to another.
-        """
-        log.warning("safe stop: %s", reason.text)
-        began = time.monotonic()
-        self._stop_safely()
-        self._counters.safe_stops += 1
-        self._lanes.reset()
-        while not (ends() or reason.wait(LOOK_SECONDS)):
-            continue
-        waited = time.monotonic() - began
-        self._counters.wait_seconds += waited
-        log.info("waited for %.1f s after the safe stop", waited)
+    Args:
+        step: takes one step and returns None, or returns a reason to wait.
+        lanes: the lane.
+        env: says what a safe stop is.
+        counters: counts safe stops, and the seconds of waiting.
+        ends: whether the actor has to end.
+    """
+    with acting_first():
+        try:
+            while not ends():
+                if (reason := step()) is not None:
+                    _pause(reason, lanes, env, counters, ends)
+        finally:
+            stop_safely(lanes, env)
 
 
-class Control(SafeControl):
-    """Acts with the models of a learner."""
+def _pause(
+    reason: Reason, lanes: PlainLanes, env: EnvConfig, counters: ActorCounters, ends: Callable[[], bool]
+) -> None:
+    """Make a safe stop, wait, and have a new episode begin.
 
-    def __init__(
-        self,
-        *,
-        sampler: Sampler,
-        pace: Pace,
-        lanes: PlainLanes,
-        agent: Agent,
-        proxy: ReplayBufferProxy,
-        models: ModelFetcher,
-        pusher: Pusher,
-        env: EnvConfig,
-        counters: ActorCounters,
-    ) -> None:
-        super().__init__(lanes, partial(stop_safely, lanes, env), counters)
-        self._sampler, self._pace, self._agent, self._proxy = sampler, pace, agent, proxy
-        self._models, self._pusher = models, pusher
-        self._max_model_age = age = env.max_model_age_seconds
+    The episode before stays without an end: its last row is not linked to another.
+    """
+    log.warning("safe stop: %s", reason.text)
+    began = time.monotonic()
+    stop_safely(lanes, env)
+    counters.safe_stops += 1
+    lanes.reset()
+    while not (ends() or reason.wait(LOOK_SECONDS)):
+        continue
+    waited = time.monotonic() - began
+    counters.wait_seconds += waited
+    log.info("waited for %.1f s after the safe stop", waited)
+
+
+class Control:
+    """Acts with the models of a learner, in one lane at the rate of ``pace``."""
+
+    def __init__(self, acting: Acting, pace: Pace) -> None:
+        joined, lanes = acting.joined, require_lanes(acting.parts)
+        assert isinstance(lanes, PlainLanes), "build_env refuses vector environments with a rate"
+        each_round = joined.config.push.model_copy(update={"n_buffer": 1})
+        self._lanes, self._pace, self._ends, self._env = lanes, pace, acting.ends, joined.config.env
+        self._agent, self._models, self._pusher = acting.parts.agent, acting.models, acting.pusher
+        self._counters = acting.counters
+        self._sampler = Sampler(acting.parts, acting.counters, joined.seed, pace, acting.recording)
+        self._proxy = ReplayBufferProxy(joined.schema, each_round, acting.pusher.send)
+        self._max_model_age = age = self._env.max_model_age_seconds
         self._confirmed_at = time.monotonic()
         self._sync_seconds = self._inference_seconds = 0.0
-        self._full = Reason("the spool is full (push.spool_bytes)", pusher.wait_for_room)
+        self._full = Reason("the spool is full (push.spool_bytes)", self._pusher.wait_for_room)
         self._behind = Reason(
             f"an episode has ended, and rows have waited for the learner's acknowledgement for {BEHIND_SECONDS:g} s",
-            pusher.wait_for_learner,
+            self._pusher.wait_for_learner,
         )
         self._old = Reason(
             f"the learner has not confirmed the model for {age or 0:g} s (env.max_model_age_seconds)",
             self._wait_for_young_model,
         )
 
-    def _act(self, ends: Callable[[], bool]) -> None:
+    def run(self) -> None:
+        """Act with the newest model until the actor has to stop or to start anew."""
+        self._agent.train()
+        act_at_rate(self._step, self._lanes, self._env, self._counters, self._ends)
+
+    def _step(self) -> Reason | None:
         reason = self._find_reason_to_wait()
-        if reason is not None:
-            self._pause(reason, ends)
-            return
-        self._sync()
-        before = self._counters.inference_seconds
-        self._sampler.sample_and_push(self._agent, self._proxy)
-        self._inference_seconds = self._counters.inference_seconds - before
+        if reason is None:
+            self._sync()
+            before = self._counters.inference_seconds
+            self._sampler.sample_and_push(self._agent, self._proxy)
+            self._inference_seconds = self._counters.inference_seconds - before
+        return reason
 
     @property
     def _is_between_episodes(self) -> bool:
@@ -182,28 +182,6 @@ class Control(SafeControl):
         self._agent.sync_model(model)
         self._proxy.version, self._sampler.version = model.version, model.version.opt_steps
         self._sync_seconds = max(time.monotonic() - began, 0.9 * self._sync_seconds)
-
-
-class RemoteControl(SafeControl):
-    """Acts with the policy of an acting service."""
-
-    def __init__(
-        self,
-        policy: RemotePolicy,
-        step: Callable[[], None],
-        lanes: PlainLanes,
-        stop_safely: Callable[[], None],
-        counters: ActorCounters,
-    ) -> None:
-        super().__init__(lanes, stop_safely, counters)
-        self._step = step
-        self._late = Reason(f"the acting service has given no action for {policy.seconds:g} s", policy.wait)
-
-    def _act(self, ends: Callable[[], bool]) -> None:
-        try:
-            self._step()
-        except NoAnswerError:
-            self._pause(self._late, ends)
 
 
 @contextmanager

@@ -8,11 +8,11 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
+from actor.child_main import ONLY_ACTS, ActorWork
 from actor.remote_config import RemoteConfig
 from actor.stat import ActorStat
 from common.cores import divide_cores
@@ -82,22 +82,6 @@ def _remove_if_left(directory: Path) -> None:
         os.close(fd)
 
 
-@dataclass(frozen=True)
-class ActorWork:
-    """What the actors of a learner do.
-
-    Args:
-        evaluates: whether they score candidates, and record no steps.
-        record: the directory into which they write whole episodes; None: they record none.
-        models: the file of the trainer's slots on this host, which they read. None: several of them share a directory,
-            so that each model is fetched once for all.
-    """
-
-    evaluates: bool = False
-    record: Path | None = None
-    models: Path | None = None
-
-
 class ActorManager:
     """Runs ``n_actors`` worker processes for one learner, or for one acting service.
 
@@ -107,7 +91,8 @@ class ActorManager:
         on_failure: called when a worker cannot be kept running.
         trust: how workers check the learner, and what they prove to it.
         patience: seconds a worker waits for its learner or acting service.
-        work: of actors, or the settings of workers whose policy is an acting service.
+        work: of actors, or the settings of workers whose policy is an acting service. Several actors without
+            ``models`` share a directory, so that each model is fetched once for all.
         cores: which are divided among the workers; empty: the workers use any cores.
         server: starts the workers, and may have begun to import; its owner ends it. None: another one, which ends with
             the manager.
@@ -124,24 +109,23 @@ class ActorManager:
         trust: Trust,
         patience: float = 60.0,
         *,
-        work: ActorWork | RemoteConfig = ActorWork(),
+        work: ActorWork | RemoteConfig = ONLY_ACTS,
         cores: Sequence[int] = (),
         server: ForkServer | None = None,
     ) -> None:
         self.share: ModelShare | None = None
         """The directory in which the workers share models; None if they share none."""
         # 1. What all workers are told.
-        self._boot: dict[str, Any] = {"address": address, "patience": patience, "trust": trust.model_dump(mode="json")}
-        if isinstance(work, RemoteConfig):
-            self._module = "actor.remote_worker"
-            self._boot["remote"] = work.model_dump(mode="json")
-        else:
-            self._module = ACTOR
-            if work.models is None and n_actors > 1:
-                self.share = _open_share()
-                work = replace(work, models=None if self.share is None else self.share.path)
-            self._boot |= {"evaluates": work.evaluates}
-            self._boot |= {name: str(path) for name in ("record", "models") if (path := getattr(work, name))}
+        self._module = "actor.remote_worker" if isinstance(work, RemoteConfig) else ACTOR
+        if isinstance(work, ActorWork) and work.models is None and n_actors > 1:
+            self.share = _open_share()
+            work = work.model_copy(update={"models": None if self.share is None else self.share.path})
+        self._boot = {
+            "address": address,
+            "patience": patience,
+            "trust": trust.model_dump(mode="json"),
+            "work": work.model_dump(mode="json"),
+        }
         # 2. Their processes: if one cannot be started, those that run already are ended.
         self._server, self._is_own_server = server or ForkServer([self._module]), server is None
         self._cores = divide_cores(cores, n_actors)

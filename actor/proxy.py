@@ -5,17 +5,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from typing import Protocol
 
 from common.config.actor_config import PushConfig
 from common.data import NO_MODEL, BufferedItems, Items, ModelVersion, Schema
-
-
-class BatchSink(Protocol):
-    """Takes batches."""
-
-    def send(self, batch: BufferedItems, behaviour: ModelVersion) -> None:
-        """Take a batch of at least one row; waits while the learner holds the actor back."""
 
 
 class ReplayBufferProxy:
@@ -27,14 +19,19 @@ class ReplayBufferProxy:
     Args:
         schema: agreed with the learner; every push is checked against it.
         config: n_buffer and flush_seconds.
-        sink: takes the batches.
+        send: takes each batch of at least one row, and the model that chose its first action; waits while the learner
+            holds the actor back.
         clock: seconds, monotonic.
     """
 
     def __init__(
-        self, schema: Schema, config: PushConfig, sink: BatchSink, clock: Callable[[], float] = time.monotonic
+        self,
+        schema: Schema,
+        config: PushConfig,
+        send: Callable[[BufferedItems, ModelVersion], object],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._schema, self._sink, self._clock = schema, sink, clock
+        self._schema, self._send, self._clock = schema, send, clock
         self._n_buffer, self._flush_seconds = config.n_buffer, config.flush_seconds or math.inf
         self._due: float | None = None  # None: no row has been gathered since the last batch.
         self._behaviour = NO_MODEL
@@ -65,4 +62,4 @@ class ReplayBufferProxy:
         self._due = None
         if rows:
             columns = {column.name: items[column.name].tobytes() for column in self._schema.columns}
-            self._sink.send(BufferedItems(rows, columns), behaviour)
+            self._send(BufferedItems(rows, columns), behaviour)

@@ -12,13 +12,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any, Final
 
-from actor.child_main import run_child, run_worker
-from actor.client.acting_session import ActingSession, SessionEndedError
+from actor.child_main import run_child
+from actor.client.acting_session import ActingSession, NoAnswerError, SessionEndedError
 from actor.client.remote_policy import RemotePolicy, Telling
-from actor.fixed_rate import RemoteControl
+from actor.fixed_rate import Reason, act_at_rate
 from actor.remote_config import RemoteConfig
 from actor.sampling.guard import guard_envs, watch_envs
 from actor.sampling.sampler import Sampler
@@ -133,7 +132,7 @@ class RemoteWorker:
             description = Description(lanes.spec)
             self._session.require_fit(description, lanes.n, lanes.name)
             guard_envs(lanes, config, self._counters, busy)
-            with watch_envs(busy, config, self._counters, self._close_hung, self._tell):
+            with watch_envs(busy, config, self._tell, self._counters, self._close_hung):
                 self._act_in_sessions(lanes, description)
         finally:
             lanes.close()
@@ -165,22 +164,27 @@ class RemoteWorker:
         rows, telling = row_schema(lanes.spec), Telling(policy)
         parts = Parts(policy, rows, lanes.spec, lanes.spec, rows, lanes=lanes)
         sampler = Sampler(parts, counters, seed, pace, records=telling)
-        stop, ends = partial(stop_safely, lanes, config), self._stopped.is_set
+        ends = self._stopped.is_set
         if policy.seconds is not None:
             assert isinstance(lanes, PlainLanes), "build_env refuses vector environments with a rate"
+            late = Reason(f"the acting service has given no action for {policy.seconds:g} s", policy.wait)
 
-            def step() -> None:
-                sampler.sample_and_push(policy, telling)
-                self._reports.send_if_due()
+            def step() -> Reason | None:
+                try:
+                    sampler.sample_and_push(policy, telling)
+                    self._reports.send_if_due()
+                except NoAnswerError:
+                    return late
+                return None
 
-            RemoteControl(policy, step, lanes, stop, counters).run(ends)
+            act_at_rate(step, lanes, config, counters, ends)
             return
         try:
             while not ends():
                 sampler.act_for(LOOK_SECONDS, policy, telling)
                 self._reports.send_if_due()
         finally:
-            stop()
+            stop_safely(lanes, config)
 
     def _close(self) -> None:
         """End the session, after the outcome of the last steps was told."""
@@ -197,13 +201,13 @@ class RemoteWorker:
 
 
 def _make_worker(boot: Mapping[str, Any]) -> RemoteWorker:
-    config, trust = validate(RemoteConfig, boot["remote"]), validate(ServiceTrust, boot["trust"])
+    config, trust = validate(RemoteConfig, boot["work"]), validate(ServiceTrust, boot["trust"])
     return RemoteWorker(config, boot["patience"], trust, say_error, boot["number"])
 
 
 def main() -> int:
     """A child of ``ActorManager``; see ``run_child``."""
-    return run_child(_make_worker, run_worker)
+    return run_child(_make_worker)
 
 
 if __name__ == "__main__":

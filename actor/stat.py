@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableSequence, Sequence
 from dataclasses import dataclass, fields
 from operator import attrgetter
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 
@@ -85,20 +85,16 @@ _figures_of = attrgetter(*_FIGURES)
 class Episodes(NamedTuple):
     """Episodes that ended, the oldest first."""
 
-    returns: Sequence[float]
-    lengths: Sequence[int]
+    returns: MutableSequence[float]
+    lengths: MutableSequence[int]
     """Environment steps."""
-    successes: Sequence[bool]
+    successes: MutableSequence[bool]
     """Whether episodes succeeded, for those episodes whose environment says so."""
 
-
-class _EpisodeWindow:
-    """The newest ``size`` episodes."""
-
-    def __init__(self, size: int) -> None:
-        self.returns: deque[float] = deque(maxlen=size)
-        self.lengths: deque[int] = deque(maxlen=size)
-        self.successes: deque[bool] = deque(maxlen=size)
+    @classmethod
+    def newest(cls, size: int) -> Self:
+        """No episodes yet; later the newest ones, of which each field has up to ``size``."""
+        return cls(deque(maxlen=size), deque(maxlen=size), deque(maxlen=size))
 
     def add(self, total: float, length: int, success: bool | None) -> None:
         self.returns.append(total)
@@ -124,8 +120,8 @@ class ActorCounters(ActorFigures):
         self._clock = clock
         self._started: float | None = None
         self._env_errors: deque[str] = deque(maxlen=1)
-        self._unreported = _EpisodeWindow(MAX_EPISODES)
-        self._recent = _EpisodeWindow(RECENT_EPISODES)
+        self._unreported = Episodes.newest(MAX_EPISODES)
+        self._recent = Episodes.newest(RECENT_EPISODES)
         self._lateness = np.zeros(RECENT_TICKS)
         self._games = Counter[tuple[int, int, int]]()
 
@@ -194,10 +190,6 @@ class ActorCounters(ActorFigures):
         self._recent.lengths.extend(state["recent_lengths"])
         self._recent.successes.extend(state["recent_successes"])
 
-    def return_mean(self) -> float:
-        """Mean return of the last 100 episodes; 0 before the first."""
-        return sum(self._recent.returns) / len(self._recent.returns) if self._recent.returns else 0.0
-
     def episode_record(self) -> dict[str, float]:
         """Means of the last 100 episodes, by the keys of records; a key is missing until an episode has its value."""
         recent: dict[str, Sequence[float]] = {
@@ -214,5 +206,5 @@ class ActorCounters(ActorFigures):
 
     def take_episodes(self) -> Episodes:
         """The episodes that ended since the last call, the newest ``MAX_EPISODES`` of them."""
-        window, self._unreported = self._unreported, _EpisodeWindow(MAX_EPISODES)
-        return Episodes(list(window.returns), list(window.lengths), list(window.successes))
+        taken, self._unreported = self._unreported, Episodes.newest(MAX_EPISODES)
+        return Episodes(list(taken.returns), list(taken.lengths), list(taken.successes))

@@ -8,13 +8,13 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
+from actor.acting import Acting, ActLoop
 from actor.allowance import check_names
-from actor.child_main import run_child, run_worker
+from actor.child_main import ONLY_ACTS, ActorWork, run_child
 from actor.client.connector import Connector, LearnerAwayError, new_incarnation
 from actor.client.fetcher import ModelFetcher, PoolModels
 from actor.client.join_answer import JoinAnswer
@@ -34,7 +34,6 @@ from common.data import Schema
 from common.errors import ConfigError, CrossborderError, LearnerUnreachableError, PluginError
 from common.lanes.lanes import Busy
 from common.lanes.pace import Pace
-from common.lanes.plain_lanes import PlainLanes
 from common.lanes.safe_stop import stop_safely
 from common.lanes.watched_envs import Watch
 from common.parts import Parts, build_parts
@@ -50,32 +49,6 @@ LOOK_SECONDS = 0.005
 """An actor looks this often for a newer model and for its end: one look takes a tenth of the time of a fast step."""
 
 
-class ActLoop(Protocol):
-    """Acts in lanes that are no environments of this process: those of clients, for example."""
-
-    device: str
-    """Where the policy of these lanes computes."""
-
-    def __call__(
-        self,
-        parts: Parts,
-        joined: JoinAnswer,
-        models: ModelFetcher,
-        pusher: Pusher,
-        counters: ActorCounters,
-        *,
-        recording: EpisodeRecording | None,
-        ends: Callable[[], bool],
-    ) -> None:
-        """Act with the newest model, and push the rows, until ``ends()`` is true.
-
-        Then the actor has to stop or to start anew. The first model has come already, and ``parts`` have no lanes.
-
-        Raises:
-            CrossborderError: it cannot go on.
-        """
-
-
 class Actor:
     """One actor in this process.
 
@@ -84,11 +57,8 @@ class Actor:
         patience: seconds to wait for a learner, at the start and after each broken connection.
         trust: how to check the learner, what to prove to it, and which code it may name.
         tell: takes the error if this process cannot end in order, says why it ends, and returns the exit code.
-        evaluates: whether to score the trainer's candidates, and record no steps.
+        work: what the actor does.
         actor_id: the id that the actor must have, such as the number of its robot; None: the learner chooses it.
-        record: the directory into which every whole episode is written; None records none.
-        models: the file of the trainer on this host, or the directory in which the workers of this host share models;
-            None: the actor fetches each model for itself.
         act: acts in other lanes than environments of this process; None: the actor builds its environments.
 
     Raises:
@@ -103,21 +73,19 @@ class Actor:
         trust: Trust,
         tell: Callable[[CrossborderError], int],
         *,
-        evaluates: bool = False,
+        work: ActorWork = ONLY_ACTS,
         actor_id: int | None = None,
-        record: Path | None = None,
-        models: Path | None = None,
         act: ActLoop | None = None,
     ) -> None:
-        self._patience, self._record, self._models, self._act_elsewhere = patience, record, models, act
+        self._patience, self._work, self._act_elsewhere = patience, work, act
         self._recording: EpisodeRecording | None = None
         self._pool: PoolModels | None = None
-        self._trust, self._tell, self._evaluates = trust, tell, evaluates
+        self._trust, self._tell = trust, tell
         self._dropped_rows = 0
         self._stopped = threading.Event()
         self._asked_to_stop = False
         self._connector = Connector(
-            addresses, new_incarnation(), patience, self._stopped, trust, evaluates=evaluates, actor_id=actor_id
+            addresses, new_incarnation(), patience, self._stopped, trust, evaluates=work.evaluates, actor_id=actor_id
         )
 
     def stop(self) -> None:
@@ -136,6 +104,7 @@ class Actor:
         Raises:
             CrossborderError: the learner cannot be reached or refuses, or a part cannot be built.
         """
+        torch.set_num_threads(1)  # A host runs many actors.
         try:
             while True:
                 joined = self._connector.join()
@@ -162,16 +131,16 @@ class Actor:
             RunChangedError, SettingsChangedError, LearnerAwayError: the actor must join as a new one.
             CrossborderError: the learner cannot be reached or refuses, or a part cannot be built.
         """
-        own = joined if self._evaluates else joined.for_acting()
+        own = joined if self._work.evaluates else joined.for_acting()
         counters = ActorCounters()
         counters.dropped_items, self._dropped_rows = self._dropped_rows, 0
-        self._pool = None if self._evaluates else self._make_pool(own.config, joined.run_id)
+        self._pool = None if self._work.evaluates else self._make_pool(own.config, joined.run_id)
         fetcher = ModelFetcher(
             self._connector.get_model,
             self._stopped,
             max_bytes=0,
-            candidates=self._evaluates,
-            shared=find_shared_models(self._models, joined.run_id, self._stopped, candidates=self._evaluates),
+            candidates=self._work.evaluates,
+            shared=find_shared_models(self._work.models, joined.run_id, self._stopped, candidates=self._work.evaluates),
             pool=self._pool,
         )
         fetcher.announce(joined.newest)
@@ -179,7 +148,7 @@ class Actor:
         with ExitStack() as stack:
             try:
                 # An actor that refuses the learner's code has joined already, so it says goodbye as any other actor.
-                check_names(own.config, self._trust, is_own_host=own.is_own_host, evaluates=self._evaluates)
+                check_names(own.config, self._trust, is_own_host=own.is_own_host, evaluates=self._work.evaluates)
                 self._build_and_work(own, pusher, fetcher, counters, stack)
             finally:
                 unacknowledged = pusher.finish(FINISH_SECONDS)
@@ -207,7 +176,7 @@ class Actor:
         """The models against which this actor plays; None if it plays against none."""
         if not has_pool(config.env.params):
             return None
-        directory, stopped = self._models, self._stopped
+        directory, stopped = self._work.models, self._stopped
         if directory is None or not directory.is_dir():  # The trainer's file holds its newest models only.
             return PoolModels(lambda _: None)
         return PoolModels(lambda version: NeighbourModels(directory, run_id, stopped, opponent=version))
@@ -227,13 +196,13 @@ class Actor:
                 config,
                 joined.schema,
                 seed=joined.seed,
-                epsilon=0.0 if self._evaluates else joined.epsilon,
-                n_envs=0 if self._evaluates or elsewhere is not None else None,
+                epsilon=0.0 if self._work.evaluates else joined.epsilon,
+                n_envs=0 if self._work.evaluates or elsewhere is not None else None,
                 device="cpu" if elsewhere is None else elsewhere.device,
             )
             stack.callback(parts.close)
             scorer: CandidateScorer | None = None
-            if self._evaluates:
+            if self._work.evaluates:
                 scorer = CandidateScorer(config, parts, counters, Watch(self._stopped, busy), pusher.report_score)
                 stack.callback(scorer.close)
         except Exception as error:
@@ -249,20 +218,21 @@ class Actor:
         fetcher.allow(parts.agent.model_info())
         pusher.ready()
         # 4. The work, until the actor has to stop or to start anew.
-        with watch_envs(busy, config.env, counters, partial(self._hand_over_hung, pusher), self._tell):
+        with watch_envs(busy, config.env, self._tell, counters, partial(self._hand_over_hung, pusher)):
             if scorer is not None:
                 scorer.run(fetcher.wait_newer, lambda: bool(pusher.changes))
             else:
                 fetcher.first(max(FIRST_MODEL_SECONDS, self._patience))
-                act = self._choose_loop(pusher, has_rate=config.env.rate_hz is not None)
-                act(parts, joined, fetcher, pusher, counters)
+                ends = partial(self._ends, pusher)
+                acting = Acting(parts, joined, fetcher, pusher, counters, self._recording, ends)
+                if elsewhere is not None:
+                    elsewhere(acting)
+                elif config.env.rate_hz is not None:
+                    Control(acting, Pace(config.env.rate_hz, self._stopped, counters.note_tick)).run()
+                else:
+                    _act(acting)
         if pusher.changes:
             pusher.hand_over()
-
-    def _choose_loop(self, pusher: Pusher, *, has_rate: bool) -> Callable[..., None]:
-        if self._act_elsewhere is not None:
-            return partial(self._act_elsewhere, recording=self._recording, ends=partial(self._ends, pusher))
-        return self._act_at_rate if has_rate else self._act
 
     def _ends(self, pusher: Pusher) -> bool:
         """Whether this actor has to stop or to start anew."""
@@ -270,11 +240,11 @@ class Actor:
 
     def _open_recording(self, parts: Parts, stack: ExitStack) -> EpisodeRecording | None:
         """The recording of the episodes, if they are recorded; ``stack`` closes it."""
-        if self._record is None:
+        if self._work.record is None:
             return None
         if parts.processors:
             raise ConfigError("--record: expected a run of rows, found step_processor, which makes its own items")
-        recording = EpisodeRecording(self._record, parts.rows)
+        recording = EpisodeRecording(self._work.record, parts.rows)
         stack.callback(recording.close, FINISH_SECONDS)
         return recording
 
@@ -287,47 +257,23 @@ class Actor:
         if self._recording is not None:
             self._recording.close(FINISH_SECONDS)
 
-    def _act(
-        self, parts: Parts, joined: JoinAnswer, models: ModelFetcher, pusher: Pusher, counters: ActorCounters
-    ) -> None:
-        """Sample with the newest model until the actor has to stop or to start anew."""
-        agent, config = parts.agent, joined.config
-        sampler = Sampler(parts, counters, joined.seed, recording=self._recording)
-        proxy = ReplayBufferProxy(joined.schema, config.push, pusher)
-        agent.train()
-        try:
-            while not self._ends(pusher):
-                model = models.newer_than(proxy.version)
-                if model is not None:
-                    agent.sync_model(model)
-                    proxy.version, sampler.version = model.version, model.version.opt_steps
-                sampler.act_for(LOOK_SECONDS, agent, proxy, proxy.limits)
-        finally:
-            stop_safely(require_lanes(parts), config.env)
-        sampler.flush(agent, proxy)
 
-    def _act_at_rate(
-        self, parts: Parts, joined: JoinAnswer, models: ModelFetcher, pusher: Pusher, counters: ActorCounters
-    ) -> None:
-        """Act at ``env.rate_hz`` with the newest model until the actor has to stop or to start anew."""
-        config, lanes = joined.config, require_lanes(parts)
-        assert config.env.rate_hz is not None
-        assert isinstance(lanes, PlainLanes), "build_env refuses vector environments with a rate"
-        pace = Pace(config.env.rate_hz, self._stopped, counters.note_tick)
-        each_round = config.push.model_copy(update={"n_buffer": 1})
-        control = Control(
-            sampler=Sampler(parts, counters, joined.seed, pace, self._recording),
-            pace=pace,
-            lanes=lanes,
-            agent=parts.agent,
-            proxy=ReplayBufferProxy(joined.schema, each_round, pusher),
-            models=models,
-            pusher=pusher,
-            env=config.env,
-            counters=counters,
-        )
-        parts.agent.train()
-        control.run(partial(self._ends, pusher))
+def _act(acting: Acting) -> None:
+    """Sample with the newest model until the actor has to stop or to start anew."""
+    parts, joined, agent = acting.parts, acting.joined, acting.parts.agent
+    sampler = Sampler(parts, acting.counters, joined.seed, recording=acting.recording)
+    proxy = ReplayBufferProxy(joined.schema, joined.config.push, acting.pusher.send)
+    agent.train()
+    try:
+        while not acting.ends():
+            model = acting.models.newer_than(proxy.version)
+            if model is not None:
+                agent.sync_model(model)
+                proxy.version, sampler.version = model.version, model.version.opt_steps
+            sampler.act_for(LOOK_SECONDS, agent, proxy, proxy.limits)
+    finally:
+        stop_safely(require_lanes(parts), joined.config.env)
+    sampler.flush(agent, proxy)
 
 
 def build_agreed_parts(
@@ -356,22 +302,14 @@ def build_agreed_parts(
     return parts
 
 
-def run_actor(actor: Actor) -> ActorStat:
-    """Run an actor. torch gets one thread, since a host runs many actors; see ``run_worker`` too."""
-    torch.set_num_threads(1)
-    return run_worker(actor)
-
-
 def _make_actor(boot: Mapping[str, Any]) -> Actor:
-    record, models = (Path(boot[key]) if key in boot else None for key in ("record", "models"))
-    trust = validate(Trust, boot["trust"])
-    evaluates = boot["evaluates"]
-    return Actor(boot["address"], boot["patience"], trust, say_error, evaluates=evaluates, record=record, models=models)
+    trust, work = validate(Trust, boot["trust"]), validate(ActorWork, boot["work"])
+    return Actor(boot["address"], boot["patience"], trust, say_error, work=work)
 
 
 def main() -> int:
     """A child of ``ActorManager``; see ``run_child``."""
-    return run_child(_make_actor, run_actor)
+    return run_child(_make_actor)
 
 
 if __name__ == "__main__":

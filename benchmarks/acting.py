@@ -23,7 +23,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -38,6 +37,7 @@ from common.config.actor_config import ActorConfig
 from common.parts import build_parts
 from common.plugins.part_config import EnvConfig, PluginConfig
 from learner.storage.checkpoint import Checkpoints
+from tests.conftest import wait_for
 
 SECONDS: Final = 4.0
 SESSIONS: Final = 64
@@ -95,11 +95,14 @@ def serving(kind: str) -> Iterator[list[Server]]:
         words = ["--run", f"{directory}/best", "--listen", "127.0.0.1:0", "--websocket", "127.0.0.1:0"]
         command = [str(Path(sys.executable).with_name("policy-server")), *words]
         log = Path(directory, "log")
+
+        def listens_at() -> list[str]:
+            return re.findall(r" on (127\.0\.0\.1:\d+)$", log.read_text(), re.MULTILINE)
+
         with log.open("w") as output, subprocess.Popen(command, stderr=output) as service:
-            while len(addresses := re.findall(r" on (127\.0\.0\.1:\d+)$", log.read_text(), re.MULTILINE)) < len(DOORS):
-                time.sleep(0.05)
-            doors = zip(DOORS, ("grpc", "websocket"), addresses, strict=True)
             try:
+                wait_for(lambda: len(listens_at()) == len(DOORS), "the service listens")
+                doors = zip(DOORS, ("grpc", "websocket"), listens_at(), strict=True)
                 yield [Server(name, service.pid, door, address) for name, door, address in doors]
             finally:
                 service.terminate()

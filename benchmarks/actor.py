@@ -74,7 +74,7 @@ def seconds_a_step(take_a_round: Round) -> tuple[float, float]:
 def acting(server: LearnerServer, client: Client, agent: DQN, sampler: Sampler) -> Round:
     """A round of an actor; every ``SYNC_SECONDS`` the learner publishes a model."""
     published, opt_steps = time.perf_counter(), 0
-    proxy = ReplayBufferProxy(client.schema, client.config.push, client.pusher)
+    proxy = ReplayBufferProxy(client.schema, client.config.push, client.pusher.send)
 
     def take_a_round() -> int:
         nonlocal published, opt_steps

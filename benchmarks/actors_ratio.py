@@ -1,6 +1,7 @@
 """Which side waits, by the number of actors and by the replay ratio, with equal numbers of environment steps.
 
     python -m benchmarks.actors_ratio                  all cases, three seeds each
+    python -m benchmarks.actors_ratio --seeds 0        only writes the tables and the picture again
 
 Each run is ``configs/cartpole.yaml`` until the replay has 20,000 steps. CartPole costs next to nothing, so one actor is
 faster than the trainer; where a step sleeps 5 ms, as in a slow simulator or a robot, one actor is slower. All actors
@@ -8,21 +9,21 @@ wait at a gate before their first step until all are there: the seconds are thos
 a run nothing is evaluated. The policies that it saved are scored afterwards, by 20 greedy episodes each.
 
 ``trainer waits`` and ``actors wait`` are shares of these seconds, ``lag`` is the policy lag at the end in opt steps.
-Runs are kept in ``benchmarks/results/actors_ratio.json``; a run that is there already is not repeated. ``python -m
-benchmarks.actors_ratio_page`` tabulates and draws them.
+Runs are kept in ``benchmarks/results/actors_ratio.json``; a run that is there already is not repeated. At the end, the
+tables of docs/replay-ratio.md and docs/images/actors.png are written from all runs that are kept.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import sys
+import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,13 +31,15 @@ import gymnasium
 import numpy as np
 import torch
 
-from benchmarks.returns import RESULTS, keep
+from benchmarks.kept import runs_of, train_missing, write_tables
 from common.config.run_config import RunConfig, load_config
 from common.lanes.policy import Policy
 from learner.loop.server import LearnerServer
 from learner.storage.checkpoint import load_policy
 
 NAME: Final = "actors_ratio"
+PAGE: Final = Path("docs/replay-ratio.md")
+PICTURE: Final = Path("docs/images/actors.png")
 STEPS: Final = 20_000
 POLICIES: Final = 10
 EPISODES: Final = 20
@@ -187,11 +190,66 @@ def score(policy: Policy) -> float:
     return total / EPISODES
 
 
-def runs_of(case: Case) -> list[dict[str, Any]]:
-    """The stored runs of a case."""
-    path = RESULTS / f"{NAME}.json"
-    kept = json.loads(path.read_text()) if path.exists() else []
-    return [run for run in kept if run["way"] == case.way]
+def table(cases: Sequence[Case], first: str) -> str:
+    """Medians over the seeds; ``first`` names what differs: actors or ratio."""
+    names = {"actors": "actors", "ratio": "replay ratio"}
+    lines = [
+        f"| {names[first]} | seconds | steps/s | opt steps/s | trainer waits | actors wait | policy lag | score |",
+        "|--:|--:|--:|--:|--:|--:|--:|--:|",
+    ]
+    for case in cases:
+        runs = runs_of(NAME, way=case.way)
+        if runs:
+            median = {
+                key: statistics.median(run[key] for run in runs) for key in runs[0] if key not in ("way", "curve")
+            }
+            scores = statistics.median(statistics.mean(score for _, score in run["curve"]) for run in runs)
+            cells = [
+                f"{getattr(case, first)}",
+                f"{median['seconds']:.1f}",
+                f"{median['steps'] / median['seconds']:,.0f}",
+                f"{median['opt_steps'] / median['seconds']:,.0f}",
+                f"{median['trainer_waits']:.0%}",
+                f"{median['actors_wait']:.0%}",
+                f"{median['lag']:.0f}",
+                f"{scores:.0f}",
+            ]
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def draw() -> None:
+    """Draw seconds and shares of waiting by actors, and scores by environment steps."""
+    from matplotlib.figure import Figure  # noqa: PLC0415 - actors import this module, and draw nothing
+
+    figure = Figure(figsize=(15, 4.2), layout="constrained")
+    seconds, waiting, scores = figure.subplots(1, 3)
+    titles = {0: "a step takes no time", 5: "a step takes 5 ms"}
+    for (step_ms, cases), colour in zip(BY_ACTORS.items(), ("tab:blue", "tab:orange"), strict=True):
+        known = [case for case in cases if runs_of(NAME, way=case.way)]
+        actors = [case.actors for case in known]
+
+        def of(key: str, known: Sequence[Case] = known) -> list[float]:
+            return [statistics.median(run[key] for run in runs_of(NAME, way=case.way)) for case in known]
+
+        seconds.plot(actors, of("seconds"), "o-", color=colour, label=titles[step_ms])
+        waiting.plot(actors, of("actors_wait"), "o-", color=colour, label=f"actors wait, {titles[step_ms]}")
+        waiting.plot(actors, of("trainer_waits"), "x--", color=colour, label=f"trainer waits, {titles[step_ms]}")
+    for case in BY_ACTORS[5]:
+        runs = runs_of(NAME, way=case.way)
+        if runs:
+            curves = np.array([run["curve"] for run in runs])
+            scores.plot(*np.median(curves, axis=0).T, label=f"{case.actors} actors")
+    seconds.set(title="seconds for 20,000 steps", xlabel="actors", ylim=(0, None))
+    waiting.set(title="share of the time that each side waits", xlabel="actors", ylim=(-0.02, 1.02))
+    scores.set(title="score at equal steps (a step takes 5 ms)", xlabel="environment steps")
+    for panel in (seconds, waiting):
+        panel.set_xscale("log", base=2)
+        panel.set_xticks(ACTORS, [str(actors) for actors in ACTORS])
+    for panel in (seconds, waiting, scores):
+        panel.grid(alpha=0.3)
+        panel.legend(fontsize=8)
+    figure.savefig(PICTURE, dpi=100)
 
 
 def main() -> None:
@@ -199,14 +257,14 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    for seed in range(arguments.seeds):
-        for case in CASES:
-            if any(run["seed"] == seed for run in runs_of(case)):
-                continue
-            run = {"way": case.way, "seed": seed, **train(case, seed)}
-            keep(NAME, run)
-            sys.stdout.write(json.dumps(run) + "\n")
-            sys.stdout.flush()
+    train_missing(NAME, {case.way: partial(train, case) for case in CASES}, range(arguments.seeds))
+    tables = {
+        "slow": table(BY_ACTORS[5], "actors"),
+        "fast": table(BY_ACTORS[0], "actors"),
+        "ratios": table(BY_RATIO, "ratio"),
+    }
+    write_tables(PAGE, tables)
+    draw()
 
 
 if __name__ == "__main__":

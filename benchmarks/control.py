@@ -28,7 +28,8 @@ import torch
 from gymnasium import spaces
 from torch import nn
 
-from actor.worker import Actor, run_actor
+from actor.child_main import run_worker
+from actor.worker import Actor
 from benchmarks.report import report, run_as_actors_do
 from common.agents.networks import ConvNet
 from common.config.run_config import RunConfig
@@ -163,7 +164,7 @@ def act(address: str, seconds: float) -> None:
         actor.stop()
 
     threading.Thread(target=stop_later, daemon=True).start()
-    run_actor(actor)
+    run_worker(actor)
 
 
 def fail(error: CrossborderError) -> int:

@@ -14,9 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import signal
-import socket
 import statistics
 import subprocess
 import tempfile
@@ -43,10 +41,11 @@ from benchmarks.pairs import (
     process,
     steps_taken,
 )
-from benchmarks.report import report, run_as_actors_do
+from benchmarks.report import cpu_seconds, report, run_as_actors_do
 from benchmarks.serving import serve_learner
 from common.wire.channel import get_model, open_channel, watch_credentials
 from learner.loop.server import local_trust
+from tests.conftest import free_port
 
 PEER: Final = Path(__file__).parent / "hil_serl_peer.py"
 TURNS: Final = 3
@@ -112,13 +111,6 @@ def peer(python: str, *arguments: str) -> Iterator[Peer]:
             process.kill()
 
 
-def free_port() -> str:
-    """A port at which no process listens."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return str(found.getsockname()[1])
-
-
 def settled(learner: Peer) -> dict[str, Any]:
     """The learner's counters once no transition has come for ``QUIET`` seconds."""
     stored = -1
@@ -140,7 +132,7 @@ def await_stored(learner: Peer, n: int) -> dict[str, Any]:
 
 def measure_peer(python: str, episodes: Path) -> Row:
     """LeRobot's row of the table."""
-    port = free_port()
+    port = str(free_port())
     with ExitStack() as stack:
         learner = stack.enter_context(peer(python, "learner", port))
         acts = stack.enter_context(peer(python, "actor", port, str(episodes)))
@@ -168,11 +160,7 @@ def measure_peer(python: str, episodes: Path) -> Row:
 
 def _cpu(*processes: Peer) -> float:
     """Processor time of processes so far, in seconds."""
-    ticks = 0
-    for each in processes:
-        fields = Path(f"/proc/{each.process.pid}/stat").read_text().rpartition(")")[2].split()
-        ticks += int(fields[11]) + int(fields[12])
-    return ticks / os.sysconf("SC_CLK_TCK")
+    return sum(cpu_seconds(each.process.pid) for each in processes)
 
 
 def _policy_latency(learner: Peer, acts: Peer) -> float:
@@ -184,7 +172,7 @@ def _policy_latency(learner: Peer, acts: Peer) -> float:
 
 def kill_peer(python: str, episodes: Path) -> Row:
     """Kill LeRobot's learner while transitions arrive, and start it again at the same port."""
-    port = free_port()
+    port = str(free_port())
     with ExitStack() as stack:
         first = stack.enter_context(peer(python, "learner", port))
         acts = stack.enter_context(peer(python, "actor", port, str(episodes)))
@@ -207,7 +195,7 @@ def kill_peer(python: str, episodes: Path) -> Row:
 
 def kill_peers_actor(python: str, episodes: Path) -> Row:
     """Kill LeRobot's actor while transitions arrive, and start another one."""
-    port = free_port()
+    port = str(free_port())
     with ExitStack() as stack:
         learner = stack.enter_context(peer(python, "learner", port))
         first = stack.enter_context(peer(python, "actor", port, str(episodes)))

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
 
 from common.data import Array
-from common.interfaces import Agent, EnvSpec, ReplayBuffer
+from common.interfaces import EnvSpec, FixedAgent
 
 
-class Idle(Agent):
-    """Gives actions that were drawn beforehand, and never learns."""
+class Idle(FixedAgent):
+    """Gives actions that were drawn beforehand, and publishes a single number as its model."""
 
     def __init__(self, spec: EnvSpec, seed: int, epsilon: float, device: str) -> None:
         del epsilon, device
@@ -27,17 +26,8 @@ class Idle(Agent):
             self._actions = np.array([self._space.sample() for _ in range(n)])
         return self._actions
 
-    def opt(self, buffer: ReplayBuffer) -> None:  # noqa: ARG002
-        return None
-
     def model_info(self) -> dict[str, torch.Tensor]:
         return {"weight": self._weight}
 
-    def sync_model(self, model: Any) -> None:
-        """Do nothing: all models are equal."""
-
     def save_params(self) -> dict[str, torch.Tensor]:
         return self.model_info()
-
-    def load_params(self, params: Mapping[str, torch.Tensor]) -> None:
-        """Do nothing: there are no parameters to load."""

@@ -94,10 +94,6 @@ class Fleet:
         seconds = max(each["seconds"] for each in told)
         return Pushed(milliseconds, seconds, self._cpu_seconds() - self._cpu_began)
 
-    def push(self, interval: float, seconds: float) -> Pushed:
-        self.begin_push(interval, seconds)
-        return self.end_push()
-
     def _cpu_seconds(self) -> float:
         return sum(cpu_seconds(child.pid) for child in self._children)
 

@@ -16,7 +16,6 @@ import statistics
 import sys
 import tempfile
 import time
-import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -27,7 +26,7 @@ from torch import nn
 
 from benchmarks import recordings
 from benchmarks.idle import Idle
-from benchmarks.pairs import acting, child_of, sample
+from benchmarks.pairs import acting, child_of, read_metrics, sample
 from benchmarks.report import cpu_seconds, report, run_as_actors_do
 from common.data import Record
 from common.interfaces import EnvSpec, ReplayBuffer
@@ -54,7 +53,7 @@ class Learning(Idle):
         ]
         self._network = nn.Sequential(*layers, nn.Flatten(), nn.Linear(3136, 512), nn.ReLU(), nn.Linear(512, 6))
 
-    def opt(self, buffer: ReplayBuffer) -> Record | None:  # type: ignore[override]
+    def opt(self, buffer: ReplayBuffer) -> Record | None:
         obs = torch.as_tensor(np.asarray(buffer.batch(32)["obs"]), dtype=torch.float32)
         self._network(obs).square().mean().backward()
         return {"loss": 0.0}
@@ -73,13 +72,6 @@ def part_of(directory: Path, storage: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def read(port: int) -> str:
-    """The metrics at a port."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
-        text: str = answer.read().decode()
-        return text
-
-
 def buckets(text: str) -> list[tuple[float, int]]:
     """The buckets of the delays of acknowledgements."""
     lines = (line for line in text.splitlines() if line.startswith("crossborder_ack_seconds_bucket"))
@@ -93,14 +85,14 @@ def measure(recorded: Path, *, mirrored: bool) -> dict[str, float]:
         with acting(part_of(recorded, storage), "--num-actors", str(ACTORS)) as pair:
             ports = json.loads((pair.run_dir / "endpoints.json").read_text())
             trainer, ingest = ports["trainer_metrics_port"], ports["ingest_metrics_port"]
-            while not sample(read(trainer), "crossborder_opt_steps_total"):
+            while not sample(read_metrics(trainer), "crossborder_opt_steps_total"):
                 time.sleep(0.5)
             time.sleep(SETTLING)
             mirror = child_of(pair.learner, "mirror_child") if mirrored else None
-            texts, cpu = (read(trainer), read(ingest)), cpu_seconds(mirror) if mirror else 0.0
+            texts, cpu = (read_metrics(trainer), read_metrics(ingest)), cpu_seconds(mirror) if mirror else 0.0
             began = time.perf_counter()
             time.sleep(SECONDS)
-            later, seconds = (read(trainer), read(ingest)), time.perf_counter() - began
+            later, seconds = (read_metrics(trainer), read_metrics(ingest)), time.perf_counter() - began
             cpu = (cpu_seconds(mirror) if mirror else 0.0) - cpu
             rates = {
                 name: (sample(after, metric) - sample(before, metric)) / seconds

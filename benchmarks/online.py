@@ -18,11 +18,12 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.returns import keep
-from benchmarks.variants import draw, runs_of
+from benchmarks.kept import runs_of, train_missing
+from benchmarks.variants import draw
 from common.config.run_config import RunConfig, load_config
 from crossborder.curves.learning_curve import read_points
 from learner.loop.in_turns import train_in_turns
@@ -98,7 +99,8 @@ def train(directory: Path, way: Way, seed: int) -> dict[str, Any]:
     before = list(read_points(offline).values())[-1]
     curve = [[0, round(before, 2)]]
     curve += [[int(x), round(y, 2)] for x, y in read_points(result.run_dir, "env-steps").items()]
-    return {"opt_steps": result.opt_steps, "seconds": round(result.seconds, 1), "curve": curve}
+    load = round(os.getloadavg()[0], 1)
+    return {"load": load, "opt_steps": result.opt_steps, "seconds": round(result.seconds, 1), "curve": curve}
 
 
 def table() -> str:
@@ -121,12 +123,9 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     arguments = parser.parse_args()
     for seed in range(arguments.seeds):
-        kept = {run["way"] for run in runs_of(NAME) if run["seed"] == seed}
-        missing = [way for way in arguments.ways if way not in kept]
-        with tempfile.TemporaryDirectory() as directory:
-            for way in missing:
-                found = train(Path(directory), WAYS[way], seed)
-                keep(NAME, {"way": way, "seed": seed, "load": round(os.getloadavg()[0], 1), **found})
+        with tempfile.TemporaryDirectory() as directory:  # The ways of a seed share their datasets.
+            ways = {way: partial(train, Path(directory), WAYS[way]) for way in arguments.ways}
+            train_missing(NAME, ways, [seed])
     title = "Pendulum-v1 after training from a dataset"
     sys.stdout.write(f"{table()}\n{draw(NAME, title)}\n")
 

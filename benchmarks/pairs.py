@@ -104,23 +104,18 @@ class Pair:
 
     def __init__(self, run_dir: Path, learner: int, acts: subprocess.Popen[str]) -> None:
         endpoints = json.loads((run_dir / "endpoints.json").read_text())
-        self._metrics = f"http://127.0.0.1:{endpoints['ingest_metrics_port']}/metrics"
+        self._metrics: int = endpoints["ingest_metrics_port"]
         self.run_dir, self.learner = run_dir, learner
         self._actor, self._log = acts, run_dir.parent / "actor.log"
         (self._ingest,) = named("ingest", learner)
 
-    def _read_metrics(self) -> str:
-        with urllib.request.urlopen(self._metrics, timeout=PATIENCE) as answer:  # noqa: S310 - of our own host
-            text: str = answer.read().decode()
-            return text
-
     def stored(self) -> float:
         """The steps that the learner has stored."""
-        return sample(self._read_metrics(), "crossborder_stored_steps_total")
+        return sample(read_metrics(self._metrics), "crossborder_stored_steps_total")
 
     def counts(self) -> Counts:
         """The counts up to now."""
-        text = self._read_metrics()
+        text = read_metrics(self._metrics)
         return Counts(
             sample(text, "crossborder_stored_steps_total"),
             sample(text, "crossborder_batches_total"),
@@ -157,6 +152,13 @@ def steps_taken(log: Path) -> int:
     if not found:
         raise SystemExit(f"{log}: expected the actor to say how many steps it took, found none")
     return int(found[-1])
+
+
+def read_metrics(port: int) -> str:
+    """The metrics at a port of this host."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE) as answer:
+        text: str = answer.read().decode()
+        return text
 
 
 def sample(text: str, name: str) -> float:

@@ -17,7 +17,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from benchmarks.variants import Variant, main, runs_of, spread
+from benchmarks.kept import runs_of, spread
+from benchmarks.variants import Variant, main
 from common.agents.machinery.gradient_step import Batch
 from common.agents.machinery.update import Results
 from common.agents.policy_gradient import LOG_PROB

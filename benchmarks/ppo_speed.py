@@ -20,10 +20,7 @@ from __future__ import annotations
 
 import argparse
 import os
-import resource
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -32,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import zoo
-from benchmarks.report import report
+from benchmarks.report import learner_words, report, time_command
 from benchmarks.returns import TASKS, ask_peer, configure, load
 from learner.loop.in_turns import train_in_turns
 
@@ -60,21 +57,17 @@ def rate_sb3(task: str, seed: int, python: str) -> tuple[float, float]:
     return LONG / (found["seconds"] - off), LONG / (found["cpu_seconds"] - off)
 
 
-def time_command(words: Sequence[str], directory: str) -> tuple[float, float]:
-    """Seconds, and seconds of processor time, of a command and its children."""
-    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(words, check=False, cwd=directory, env=environment, capture_output=True, text=True)
-    seconds, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
-    if done.returncode:
-        raise SystemExit(f"{' '.join(words)}: exit code {done.returncode}: {(done.stdout + done.stderr)[-2000:]}")
-    return seconds, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-
-
 def rate_command(make_words: Callable[[int], Sequence[str]]) -> tuple[float, float]:
     """The rates of a command that trains for a number of steps."""
+    found = list[tuple[float, float]]()
     with tempfile.TemporaryDirectory() as directory:
-        short, long = (time_command(make_words(steps), directory) for steps in (SHORT, LONG))
+        for words in map(make_words, (SHORT, LONG)):
+            seconds, cpu, done = time_command(words, cwd=directory, env={**os.environ, "OMP_NUM_THREADS": "1"})
+            if done.returncode:
+                said = (done.stdout + done.stderr)[-2000:]
+                raise SystemExit(f"{' '.join(words)}: exit code {done.returncode}: {said}")
+            found.append((seconds, cpu))
+    short, long = found
     return (LONG - SHORT) / (long[0] - short[0]), (LONG - SHORT) / (long[1] - short[1])
 
 
@@ -93,9 +86,7 @@ def rate_actors(task: str, seed: int) -> tuple[float, float]:
             "trainer.target_score": "null",
         }
         config = ROOT / "configs" / f"{TASKS[task].config or task}.yaml"
-        command = f"{sys.executable} -m learner --config {config} --local-actors 2 --listen 127.0.0.1:0".split()
-        settings = (*TASKS[task].settings, *(f"{name}={value}" for name, value in changes.items()))
-        return *command, *(word for setting in settings for word in ("--set", setting))
+        return learner_words(config, 2, changes, *TASKS[task].settings)
 
     return rate_command(make_words)
 

@@ -11,18 +11,18 @@ Each task runs with Adam's usual eps and with the larger one of Rainbow. All run
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Mapping
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
+from benchmarks.kept import runs_of, train_missing
 from benchmarks.report import add_choice
-from benchmarks.returns import keep
-from benchmarks.variants import Variant, runs_of, train
+from benchmarks.variants import Variant, train
 from crossborder.curves.statistics import bootstrap_interval, interquartile_mean
 
 NAME: Final = "priorities"
@@ -74,14 +74,12 @@ def main() -> None:
     add_choice(parser, "tasks", TASKS)
     parser.add_argument("--seeds", type=int, default=5)
     arguments = parser.parse_args()
-    for seed, task in product(range(arguments.seeds), arguments.tasks):
-        for way, variant in make_variants(task).items():
-            if any((run["way"], run["seed"]) == (way, seed) for run in runs_of(NAME)):
-                continue
-            run = {"way": way, "seed": seed, **train(Path(f"configs/{task}.yaml"), variant, seed)}
-            keep(NAME, run)
-            sys.stdout.write(json.dumps(run) + "\n")
-            sys.stdout.flush()
+    ways = {
+        way: partial(train, Path(f"configs/{task}.yaml"), variant)
+        for task in arguments.tasks
+        for way, variant in make_variants(task).items()
+    }
+    train_missing(NAME, ways, range(arguments.seeds))
     sys.stdout.write(table() + "\n")
 
 

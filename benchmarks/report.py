@@ -1,4 +1,4 @@
-"""How benchmarks start and print: one table for people, one JSON line for machines."""
+"""How benchmarks start, time commands and print: one table for people, one JSON line for machines."""
 
 from __future__ import annotations
 
@@ -7,9 +7,13 @@ import json
 import os
 import resource
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any
 
 from common.process.child import KEEP_BUFFERS
 
@@ -56,6 +60,31 @@ def children_seconds() -> float:
     """Processor time of all children that have ended, and of their children."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
+
+
+def time_command(words: Sequence[str], **options: Any) -> tuple[float, float, subprocess.CompletedProcess[str]]:
+    """Run a command to its end; return its seconds, the processor time of its processes, and what it said.
+
+    ``options`` are those of ``subprocess.run``.
+    """
+    cpu, began = children_seconds(), time.perf_counter()
+    done = subprocess.run(words, capture_output=True, text=True, check=False, **options)
+    return time.perf_counter() - began, children_seconds() - cpu, done
+
+
+def learner_words(config: Path | str, actors: int, settings: Mapping[str, object], *more: str) -> list[str]:
+    """The words of a command that trains with actors on this host, and listens at free ports only.
+
+    Args:
+        config: the configuration.
+        actors: how many.
+        settings: replace those of the configuration, and of ``more``.
+        more: settings as ``key=value``.
+    """
+    own = {"server.listen": "127.0.0.1:0", **settings}
+    words = [*more, *(f"{key}={value}" for key, value in own.items())]
+    command = [sys.executable, "-m", "learner", "--config", str(config), "--local-actors", str(actors)]
+    return [*command, *chain.from_iterable(("--set", word) for word in words)]
 
 
 def report(name: str, guarantees: str, rows: Sequence[Mapping[str, object]], runs: int = RUNS) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import re
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,9 +10,9 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from benchmarks.returns import RESULTS, Way
+from benchmarks.kept import Run, curve_of, runs_of, spread, write_tables
+from benchmarks.returns import Way
 from crossborder.curves.bands import bring_together
-from crossborder.curves.learning_curve import Curve
 from crossborder.curves.picture import draw_band
 
 PAGE = Path("docs/results.md")
@@ -52,14 +50,6 @@ COMPARED: dict[str, tuple[tuple[str, ...], Path]] = {
 """The tasks of each table of the page, by its mark, and the picture of those tasks that have runs in turns."""
 DIGITS = {"seats": 1}
 """The digits of scores after the point, by the mark of their table."""
-Run = dict[str, Any]
-
-
-def runs_of(task: str, way: Way) -> list[Run]:
-    """The runs of one task and way, in the order of their seeds."""
-    path = RESULTS / f"{task}.json"
-    runs: list[Run] = json.loads(path.read_text()) if path.exists() else []
-    return [run for run in runs if run["way"] == way]
 
 
 def table(tasks: Sequence[str], digits: int) -> str:
@@ -70,18 +60,18 @@ def table(tasks: Sequence[str], digits: int) -> str:
         "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
     for task in tasks:
-        in_turns = runs_of(task, "in turns")
+        in_turns = runs_of(task, way="in turns")
         for way, name in WAYS.items():
-            runs = runs_of(task, way)
+            runs = runs_of(task, way=way)
             if runs:
                 cells = [
-                    _spread([run["curve"][-1][1] for run in runs], digits),
-                    _spread([statistics.mean(score for _, score in run["curve"][-3:]) for run in runs], digits),
-                    _spread(_means(runs), digits),
+                    spread([run["curve"][-1][1] for run in runs], digits),
+                    spread([statistics.mean(score for _, score in run["curve"][-3:]) for run in runs], digits),
+                    spread(_means(runs), digits),
                     _difference(_means(runs), _means(in_turns), digits) if in_turns and way != "in turns" else "",
                     f"{statistics.median(run['curve'][-1][0] for run in runs):,.0f}",
                     f"{statistics.median(run['opt_steps'] for run in runs):,.0f}",
-                    _spread([run["seconds"] for run in runs], 0),
+                    spread([run["seconds"] for run in runs], 0),
                     str(len(runs)),
                 ]
                 lines.append(f"| {task} | {name} | {' | '.join(cells)} |")
@@ -102,18 +92,14 @@ def _difference(values: Sequence[float], others: Sequence[float], digits: int) -
     return f"{middle:+,.{digits}f} ({low:+,.{digits}f} to {high:+,.{digits}f})"
 
 
-def _spread(values: Sequence[float], digits: int) -> str:
-    return f"{statistics.median(values):,.{digits}f} ({min(values):,.{digits}f} to {max(values):,.{digits}f})"
-
-
 def plot(tasks: Sequence[str], picture: Path) -> None:
     """Plot one panel for each task: of each way the interquartile mean of its curves and a bootstrap interval."""
     figure = Figure(figsize=(5 * len(tasks), 4.2), layout="constrained")
     panels = figure.subplots(1, len(tasks), squeeze=False)[0]
     for panel, task in zip(panels, tasks, strict=True):
         for name, colour, way in DRAWN:
-            if runs := runs_of(task, way):  # A task may have no run of a way.
-                draw_band(panel, bring_together([_curve(run) for run in runs]), name, colour)
+            if runs := runs_of(task, way=way):  # A task may have no run of a way.
+                draw_band(panel, bring_together([curve_of(run) for run in runs]), name, colour)
         panel.set_title(task)
         panel.set_xlabel("environment steps")
         panel.grid(alpha=0.3)
@@ -126,21 +112,15 @@ def plot(tasks: Sequence[str], picture: Path) -> None:
     figure.savefig(picture, dpi=110)
 
 
-def _curve(run: Run) -> Curve:
-    steps, scores = np.array(run["curve"], float).T
-    return Curve(Path(f"{run['way']}-{run['seed']}"), steps, scores)
-
-
 def main() -> None:
-    text = PAGE.read_text()
+    tables = dict[str, str]()
     for mark, (tasks, picture) in COMPARED.items():
-        drawn = [task for task in tasks if runs_of(task, "in turns")]
+        drawn = [task for task in tasks if runs_of(task, way="in turns")]
         if not drawn:
             continue
         plot(drawn, picture)
-        cells = table(tasks, DIGITS.get(mark, 0))
-        text = re.sub(rf"(<!-- {mark} -->).*?(<!-- end -->)", rf"\g<1>\n{cells}\n\g<2>", text, flags=re.S)
-    PAGE.write_text(text)
+        tables[mark] = table(tasks, DIGITS.get(mark, 0))
+    write_tables(PAGE, tables)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ of training and these evaluations; ``load`` is the machine's load average at the
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import os
 import subprocess
@@ -24,12 +23,13 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from benchmarks import zoo
+from benchmarks.kept import keep
 from common.config.run_config import RunConfig, load_config
+from crossborder.curves.learning_curve import read_points
 from learner.loop.in_turns import train_in_turns
 from learner.loop.run import Result
 from learner.loop.server import train_async
 
-RESULTS = Path(__file__).parent / "results"
 EVALUATIONS = 10
 Way = Literal["1 actor", "4 actors", "16 actors", "in turns", "sb3", "sbx"]
 ACTORS: dict[Way, int] = {"1 actor": 1, "4 actors": 4, "16 actors": 16}
@@ -207,9 +207,8 @@ def train_ours(name: str, way: Way, seed: int) -> dict[str, Any]:
         config = configure(name, way, seed, Path(directory) / "run")
         actors = ACTORS.get(way)
         result: Result = train_in_turns(config) if actors is None else train_async(config, local_actors=actors)
-        with (result.run_dir / "metrics.csv").open(newline="") as file:
-            scored = [row for row in csv.DictReader(file) if row["eval_reward"]]
-    curve = [[int(float(row["samples_total"])), round(float(row["eval_reward"]), 2)] for row in scored]
+        points = read_points(result.run_dir, "env-steps")
+    curve = [[int(x), round(y, 2)] for x, y in points.items()]
     return {"opt_steps": result.opt_steps, "seconds": round(result.seconds, 1), "curve": curve}
 
 
@@ -241,16 +240,6 @@ def ask_peer(
     done = subprocess.run([python, script, json.dumps(job)], stdout=subprocess.PIPE, text=True, check=True)
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
-
-
-def keep(name: str, run: dict[str, Any]) -> None:
-    """Write a run to the task's file; it replaces an older run of the same way and seed."""
-    RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"{name}.json"
-    runs = json.loads(path.read_text()) if path.exists() else []
-    others = [old for old in runs if (old["way"], old["seed"]) != (run["way"], run["seed"])]
-    lines = [json.dumps(each) for each in sorted([*others, run], key=lambda each: (each["way"], each["seed"]))]
-    path.write_text("[\n" + ",\n".join(lines) + "\n]\n")
 
 
 def main() -> None:

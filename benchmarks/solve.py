@@ -13,17 +13,15 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from benchmarks import zoo
-from benchmarks.report import add_choice, children_seconds, report
+from benchmarks.report import add_choice, learner_words, report, time_command
 from common.errors import BudgetExhaustedError
 
 
@@ -78,13 +76,6 @@ TASKS: Final = {
 """``pendulum_sac`` is the task in which all have the same algorithm and its settings."""
 
 
-def time_command(command: Sequence[str]) -> tuple[dict[str, float], subprocess.CompletedProcess[str]]:
-    """Run a command to its end; return its wall and processor seconds."""
-    cpu, began = children_seconds(), time.perf_counter()
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return {"seconds": time.perf_counter() - began, "CPU s": children_seconds() - cpu}, done
-
-
 def solve_ours(name: str, seed: int) -> dict[str, float]:
     """One run of the shipped configuration with one local actor, by the command of the README.
 
@@ -92,28 +83,12 @@ def solve_ours(name: str, seed: int) -> dict[str, float]:
         RuntimeError: the run failed.
     """
     with tempfile.TemporaryDirectory() as directory:
-        settings = {
-            "seed": seed,
-            "server.listen": "127.0.0.1:0",
-            "metrics.listen": "127.0.0.1:0",
-            "run_dir": f"{directory}/run",
-        }
-        words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
-        found, done = time_command(
-            [
-                sys.executable,
-                "-m",
-                "learner",
-                "--config",
-                f"configs/{TASKS[name].config}.yaml",
-                "--local-actors",
-                "1",
-                *words,
-            ]
-        )
+        settings = {"seed": seed, "metrics.listen": "127.0.0.1:0", "run_dir": f"{directory}/run"}
+        words = learner_words(f"configs/{TASKS[name].config}.yaml", 1, settings)
+        seconds, cpu, done = time_command(words)
     if done.returncode not in (0, BudgetExhaustedError.exit_code):
         raise RuntimeError(f"learner-server ended with exit code {done.returncode}: {done.stderr}")
-    return {"solved": float(done.returncode == 0), **found}
+    return {"solved": float(done.returncode == 0), "seconds": seconds, "CPU s": cpu}
 
 
 def solve_peer(peer: str, name: str, seed: int, python: str) -> dict[str, float]:
@@ -133,11 +108,11 @@ def solve_peer(peer: str, name: str, seed: int, python: str) -> dict[str, float]
         "target": task.target,
         "settings": task.peers[peer],
     }
-    found, done = time_command([python, str(Path(__file__).with_name("sb3.py")), json.dumps(job)])
+    seconds, cpu, done = time_command([python, str(Path(__file__).with_name("sb3.py")), json.dumps(job)])
     if done.returncode:
         raise RuntimeError(f"{peer} ended with exit code {done.returncode}: {done.stderr}")
     curve = json.loads(done.stdout.splitlines()[-1])["curve"]
-    return {"solved": float(curve[-1][1] >= task.target), **found}
+    return {"solved": float(curve[-1][1] >= task.target), "seconds": seconds, "CPU s": cpu}
 
 
 def main() -> None:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.pairs import ROOT
-from benchmarks.report import children_seconds, report
+from benchmarks.report import children_seconds, learner_words, report
 from common.agents.dqn import DQN
 from common.data import Record
 from common.interfaces import ReplayBuffer
@@ -67,13 +67,10 @@ def start_ours(directory: str) -> dict[str, float]:
         "trainer.max_opts": 10,
         "trainer.eval_interval": 0,
         "trainer.target_score": "null",
-        "server.listen": "127.0.0.1:0",
         "metrics.listen": "null",
         "run_dir": f"{directory}/run",
     }
-    words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
-    command = [sys.executable, "-m", "learner", "--config", "configs/cartpole.yaml", "--local-actors", "1", *words]
-    return watch(command, MARKS)
+    return watch(learner_words("configs/cartpole.yaml", 1, settings), MARKS)
 
 
 def watch(command: Sequence[str], marks: Mapping[str, str]) -> dict[str, float]:

@@ -7,22 +7,20 @@ from __future__ import annotations
 
 import argparse
 import csv
-import json
 import os
 import statistics
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from benchmarks.returns import RESULTS, keep
+from benchmarks.kept import Run, curve_of, runs_of, spread, train_missing
 from common.config.run_config import load_config
 from crossborder.curves.bands import bring_together
-from crossborder.curves.learning_curve import Curve, read_points
+from crossborder.curves.learning_curve import read_points
 from crossborder.curves.picture import draw_picture
 from learner.loop.in_turns import train_in_turns
 from learner.loop.server import train_async
@@ -66,13 +64,6 @@ def train(config: Path, variant: Variant, seed: int) -> dict[str, Any]:
     } | ({"version_age": round(statistics.mean(ages), 1)} if ages else {})
 
 
-def runs_of(name: str) -> list[dict[str, Any]]:
-    """All runs that have been kept, in the order of variants and seeds."""
-    path = RESULTS / f"{name}.json"
-    runs: list[dict[str, Any]] = json.loads(path.read_text()) if path.exists() else []
-    return runs
-
-
 def table(name: str) -> str:
     """For each variant the median over seeds of the last and of the best score, the range in brackets."""
     lines = [
@@ -94,10 +85,7 @@ def table(name: str) -> str:
 
 def draw(name: str, title: str) -> Path:
     """Draw the curves of all variants, as ``crossborder-plot`` does; returns the picture's path."""
-    bands = {
-        way: bring_together([Curve(Path(way), *np.array(run["curve"], np.float64).T) for run in runs])
-        for way, runs in _by_variant(name).items()
-    }
+    bands = {way: bring_together([curve_of(run) for run in runs]) for way, runs in _by_variant(name).items()}
     path = Path(f"docs/images/{name}.png")
     draw_picture(bands, path, title=title, x_label="environment steps", y_label="score of an evaluation")
     return path
@@ -123,22 +111,11 @@ def main(
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--config", type=Path, default=config)
     arguments = parser.parse_args()
-    for seed in range(arguments.seeds):
-        for way in arguments.variants:
-            if any((run["way"], run["seed"]) == (way, seed) for run in runs_of(name)):
-                continue
-            run = {"way": way, "seed": seed, **train(arguments.config, variants[way], seed)}
-            keep(name, run)
-            sys.stdout.write(json.dumps(run) + "\n")
-            sys.stdout.flush()
+    ways = {way: partial(train, arguments.config, variants[way]) for way in arguments.variants}
+    train_missing(name, ways, range(arguments.seeds))
     sys.stdout.write(f"{show(name, title)}\n")
 
 
-def _by_variant(name: str) -> dict[str, Sequence[dict[str, Any]]]:
+def _by_variant(name: str) -> dict[str, Sequence[Run]]:
     runs = runs_of(name)
     return {way: [run for run in runs if run["way"] == way] for way in dict.fromkeys(run["way"] for run in runs)}
-
-
-def spread(values: Sequence[float]) -> str:
-    """The median, and the least and the greatest value in brackets."""
-    return f"{statistics.median(values):,.1f} ({min(values):,.1f} to {max(values):,.1f})"

@@ -332,10 +332,6 @@ class BufferedItems:
         """The memory that they take."""
         return sum(map(len, self.columns.values()))
 
-    def items(self, schema: Schema) -> Items:
-        """The columns as read-only arrays, ``[rows, *shape]``."""
-        return {c.name: np.frombuffer(self.columns[c.name], c.dtype).reshape(-1, *c.shape) for c in schema.columns}
-
 
 class ModelVersion(NamedTuple):
     """A model's version, ordered by incarnation, then opt steps; an actor adopts only strictly greater versions."""

@@ -34,30 +34,6 @@ MAX_ENVS: Final = 32
 """The most environments of one evaluation. More would share the cost of an inference no better, and need memory."""
 
 
-def build_evaluator(
-    env: AnyEnv,
-    config: EvaluatorConfig,
-    env_config: EnvConfig | None = None,
-    make_env: Callable[[], AnyEnv] | None = None,
-    seed: int = EVALUATION_SEED,
-) -> Evaluator:
-    """Build the evaluator that ``evaluator.target`` names.
-
-    Args:
-        env: only evaluations step it.
-        config: names the evaluator.
-        env_config: the configuration of ``env``.
-        make_env: makes one more environment like ``env``, for evaluators that ask for it; None: only ``env`` exists.
-        seed: of the first episode, for evaluators that ask for it.
-
-    Raises:
-        PluginError: the evaluator cannot be loaded or built.
-    """
-    optional = {"env_config": env_config, "make_env": make_env, "seed": seed}
-    evaluator: Evaluator = config.build(optional=optional, **EvaluatorArguments(env=env, config=config))
-    return evaluator
-
-
 def score_agent(evaluator: Evaluator, agent: Agent) -> tuple[float, dict[str, float], float]:
     """Switch the agent to eval mode and score it: every score of a run comes from here.
 
@@ -241,7 +217,10 @@ def open_evaluator(
         return watch.over(env, None if rate_hz is None else Pace(rate_hz, watch.abandoned))
 
     make_more = make_env if rate_hz is None and film is None else None  # A robot exists once.
-    return build_evaluator(make_env(), config.evaluator, env_config, make_more, seed)
+    optional = {"env_config": env_config, "make_env": make_more, "seed": seed}
+    given = EvaluatorArguments(env=make_env(), config=config.evaluator)
+    evaluator: Evaluator = config.evaluator.build(optional=optional, **given)
+    return evaluator
 
 
 def _layout(spec: EnvSpec) -> list[dict[str, object]]:

@@ -11,6 +11,7 @@ GENERATED = Path("common/wire/pb")
 
 # Modules without a test file of their name, and where their behaviour is tested instead.
 TESTED_ELSEWHERE: dict[str, str] = {
+    "actor/acting.py": "actor/test_worker.py",
     "actor/child_main.py": "actor/test_worker.py",
     "actor/remote_config.py": "actor/test_remote_worker.py",
     "common/agents/agent_settings.py": "common/agents/test_network_agent.py",

@@ -10,9 +10,8 @@ import socket
 import ssl
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import grpc
 
@@ -31,24 +30,14 @@ PAYLOAD_BYTES: Final = 1 << 20
 TRANSFER_SECONDS: Final = transfer_seconds(PAYLOADS * PAYLOAD_BYTES)
 
 
-@dataclass(frozen=True)
-class CheckAnswer:
-    """A learner's answer to ``Check``, and when it was given. Times are Unix seconds."""
+class CheckAnswer(NamedTuple):
+    """A learner's answer to ``Check``, and when it was asked and given, in Unix seconds by this host's clock."""
 
-    protocol_version: int
-    asked_at: float
-    """By this host's clock."""
-    unix_seconds: float
-    """By the learner's clock."""
-    answered_at: float
-    """By this host's clock."""
-    actors: int
-    max_actors: int
+    found: pb.CheckResponse
     schema: Schema
-    config_json: str
-    max_message_bytes: int
-    relayed: bool
-    """Whether a relay has passed the answer on."""
+    """That of ``found``, checked."""
+    asked_at: float
+    answered_at: float
 
     @property
     def round_trip(self) -> float:
@@ -58,7 +47,7 @@ class CheckAnswer:
     @property
     def clock_offset(self) -> float:
         """Seconds that the learner's clock is ahead of ours, give or take half the round trip (RFC 5905, section 8)."""
-        return self.unix_seconds - (self.asked_at + self.answered_at) / 2
+        return self.found.unix_seconds - (self.asked_at + self.answered_at) / 2
 
 
 class Probe:
@@ -96,18 +85,7 @@ class Probe:
             raise ProtocolMismatchError(
                 f"protocol version: the learner speaks {found.protocol_version}, this host {PROTOCOL_VERSION}"
             )
-        return CheckAnswer(
-            protocol_version=found.protocol_version,
-            asked_at=asked_at,
-            unix_seconds=found.unix_seconds,
-            answered_at=answered_at,
-            actors=found.actors,
-            max_actors=found.max_actors,
-            schema=read_schema(found.schema),
-            config_json=found.config_json,
-            max_message_bytes=found.limits.max_message_bytes,
-            relayed=found.relayed,
-        )
+        return CheckAnswer(found, read_schema(found.schema), asked_at, answered_at)
 
     def upload(self, max_message_bytes: int) -> float:
         """Measure the bytes per second that reach the learner, with several messages under way as an actor has them."""

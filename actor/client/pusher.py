@@ -6,7 +6,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import grpc
@@ -15,7 +15,7 @@ from actor.client.actor_traces import ActorTraces
 from actor.client.connector import Connector
 from actor.client.fetcher import ModelFetcher
 from actor.client.join_answer import JoinAnswer
-from actor.client.requests import CandidateScore, Requests, WaitingBatch, choose_group_rows
+from actor.client.requests import Requests, WaitingBatch, choose_group_rows
 from actor.spool import Spool
 from actor.stat import ActorCounters
 from common.data import BufferedItems, ModelVersion
@@ -33,6 +33,7 @@ from common.wire.rpc import (
     describe,
     typed_error,
     version_from_pb,
+    version_to_pb,
 )
 
 log = logging.getLogger(__name__)
@@ -138,7 +139,7 @@ class SettingsChangedError(CrossborderError):
 
 
 class Pusher:
-    """A ``BatchSink`` over ``PushItems``.
+    """Sends batches by ``PushItems``, from the spool, until they are acknowledged.
 
     The acting thread puts batches into a spool. A thread of this object opens a stream that empties the spool, and
     hears the acknowledgements. When the stream breaks, it joins again and opens the next one.
@@ -216,9 +217,16 @@ class Pusher:
         """
         return self._spool.grace == math.inf or self._spool.wait_until_younger(BEHIND_SECONDS, seconds)
 
-    def report_score(self, score: CandidateScore) -> None:
-        """Tell the learner the score of a candidate, in every report until there is a newer score."""
-        self._requests.score = score
+    def report_score(self, version: ModelVersion, score: float, record: Mapping[str, float], seconds: float) -> None:
+        """Tell the learner the score of a candidate, in every report until there is a newer score.
+
+        Args:
+            version: of the candidate.
+            score: higher is better.
+            record: finite values, at most 64, by keys of at most 64 characters.
+            seconds: that the evaluation took.
+        """
+        self._requests.score = pb.Score(model=version_to_pb(version), score=score, record=dict(record), seconds=seconds)
 
     def _put(self, batch: WaitingBatch) -> bool:
         """Wait for room in the spool; False if the actor has to end before there is any."""

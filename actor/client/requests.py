@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -54,28 +54,6 @@ class WaitingBatch:
         return ALONE if self.buffered is None else self.rows
 
 
-@dataclass(frozen=True)
-class CandidateScore:
-    """The result of an evaluating actor for a candidate of the trainer.
-
-    Args:
-        version: of the candidate.
-        score: higher is better.
-        record: finite values, at most 64, by keys of at most 64 characters.
-        seconds: that the evaluation took.
-    """
-
-    version: ModelVersion
-    score: float
-    record: Mapping[str, float]
-    seconds: float
-
-    def to_pb(self) -> pb.Score:
-        return pb.Score(
-            model=version_to_pb(self.version), score=self.score, record=dict(self.record), seconds=self.seconds
-        )
-
-
 def choose_group_rows(answer: JoinAnswer) -> int:
     """The most rows in a message of several batches, by the limits in the learner's answer to ``Join``."""
     is_compressed = answer.schema.has_pictures and answer.takes_zstd
@@ -100,7 +78,7 @@ class Requests:
         self._compresses = answer.schema.has_pictures and answer.takes_zstd
         self.is_building = True
         """Whether the actor still builds its parts."""
-        self.score: CandidateScore | None = None
+        self.score: pb.Score | None = None
         """The newest score of an evaluating actor. Every report has it, so no broken connection can lose it."""
 
     def make_batch(self, buffered: BufferedItems, behaviour: ModelVersion) -> WaitingBatch:
@@ -164,5 +142,5 @@ class Requests:
             env_error=counters.take_env_error(),
             building=self.is_building,
             leaving=leaving,
-            score=self.score.to_pb() if self.score is not None else None,
+            score=self.score,
         )

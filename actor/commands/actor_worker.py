@@ -8,7 +8,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from actor.manager import ActorManager, ActorWork
+from actor.child_main import ActorWork, run_worker
+from actor.manager import ActorManager
 from common.cores import bind, require_usable
 from common.errors import ConfigError, CrossborderError
 from common.process.command import Parser, add_settings, as_cores, as_path, at_least, positive, service_of, tell_error
@@ -114,29 +115,24 @@ def _add_policy_options(made: Parser) -> None:
 
 
 def _run_one(arguments: argparse.Namespace, trust: Trust, signals: StopSignals) -> None:
-    from actor.worker import Actor, run_actor
+    from actor.worker import Actor
 
-    tell = _teller(arguments)
-    actor = Actor(
-        arguments.learner,
-        arguments.patience,
-        trust,
-        tell,
-        evaluates=arguments.evaluate,
-        actor_id=arguments.id,
-        record=arguments.record,
-    )
+    tell, work = _teller(arguments), _work_of(arguments)
+    actor = Actor(arguments.learner, arguments.patience, trust, tell, work=work, actor_id=arguments.id)
     signals.on_stop = actor.stop
-    run_actor(actor)
+    run_worker(actor)
 
 
 def _run_remote(arguments: argparse.Namespace, trust: ServiceTrust, signals: StopSignals, config: RemoteConfig) -> None:
-    from actor.child_main import run_worker
     from actor.remote_worker import RemoteWorker
 
     worker = RemoteWorker(config, arguments.patience, trust, _teller(arguments))
     signals.on_stop = worker.stop
     run_worker(worker)
+
+
+def _work_of(arguments: argparse.Namespace) -> ActorWork:
+    return ActorWork(evaluates=arguments.evaluate, record=arguments.record)
 
 
 def _teller(arguments: argparse.Namespace) -> Callable[[CrossborderError], int]:
@@ -158,7 +154,7 @@ def _run_many(
         on_failure,
         trust,
         arguments.patience,
-        work=ActorWork(evaluates=arguments.evaluate, record=arguments.record) if remote is None else remote,
+        work=_work_of(arguments) if remote is None else remote,
         cores=arguments.cores or (),
     )
     signals.on_stop = manager.ask_to_stop

@@ -120,10 +120,10 @@ class LearnerVisit(Visit):
 
     def protocol(self) -> str:
         self._answers.append(self._probe.ask())
-        return f"version {self._answers[0].protocol_version} on both sides"
+        return f"version {self._answers[0].found.protocol_version} on both sides"
 
     def room(self) -> str:
-        answer = self._answers[0]
+        answer = self._answers[0].found
         if self._evaluates and (found := read_config(answer.config_json).evaluator.process) != "actor":
             raise RefusedError(
                 f"--evaluate: expected a learner with evaluator.process: actor, found {found}: no actor may score"
@@ -139,10 +139,10 @@ class LearnerVisit(Visit):
         from actor.allowance import check_names
 
         answer = self._answers[0]
-        config = read_config(answer.config_json)
+        config = read_config(answer.found.config_json)
         if self._actor_id is not None and not self._evaluates:
             config = config.model_copy(update={"env": config.env.for_actor(self._actor_id)})
-        is_own = is_own_host(self._address) and not answer.relayed
+        is_own = is_own_host(self._address) and not answer.found.relayed
         check_names(config, self._trust, is_own_host=is_own, evaluates=self._evaluates)
         with naming_failed_part("the parts cannot be built here"):
             self._build(config, answer.schema)
@@ -176,7 +176,7 @@ class LearnerVisit(Visit):
 
     def throughput(self) -> str:
         answer = self._answers[0]
-        rate, row = self._probe.upload(answer.max_message_bytes), answer.schema.row_bytes
+        rate, row = self._probe.upload(answer.found.limits.max_message_bytes), answer.schema.row_bytes
         return f"{rate / 1e6:.1f} MB/s up, or {rate / row:,.0f} rows/s of {row} bytes"
 
     def model(self) -> str:

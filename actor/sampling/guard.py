@@ -156,9 +156,9 @@ class Watchdog:
 def watch_envs(
     busy: Busy,
     config: EnvConfig,
-    counters: ActorCounters,
-    hand_over: Callable[[], object],
     tell: Callable[[CrossborderError], int],
+    counters: ActorCounters | None = None,
+    hand_over: Callable[[], object] = lambda: None,
     *,
     ends_process: bool = True,
 ) -> AbstractContextManager[None]:
@@ -169,9 +169,9 @@ def watch_envs(
     Args:
         busy: see ``Watchdog``.
         config: sets the limit; without one there is no watchdog.
-        counters: counts hangs and keeps the stack for the learner.
-        hand_over: called before the end, in the watchdog's thread.
         tell: takes the error, says why the process ends, and returns the exit code.
+        counters: counts hangs and keeps the stack for the learner; None: this process reports to none.
+        hand_over: called before the end, in the watchdog's thread.
         ends_process: see ``Watchdog``.
     """
     if config.timeout_seconds is None:
@@ -179,8 +179,9 @@ def watch_envs(
 
     def end(where: str) -> None:
         log.error("an environment does not return:\n%s", where)
-        counters.env_hangs += 1
-        counters.note_env_error(f"does not return:\n{where}")
+        if counters is not None:
+            counters.env_hangs += 1
+            counters.note_env_error(f"does not return:\n{where}")
         hand_over()
         os._exit(tell(EnvHungError("an environment has not returned within env.timeout_seconds")))
 

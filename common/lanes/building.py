@@ -98,12 +98,9 @@ def _make(kind: str, given: Mapping[str, Any], where: str) -> Space[Any]:
             shape = tuple(given["shape"]) if "shape" in given else low.shape
             low, high = (np.broadcast_to(bound, shape) for bound in (low, high))
             return gymnasium.spaces.Box(low, high, shape, dtype.type)
-        case "Discrete":
-            return gymnasium.spaces.Discrete(given["n"], start=given.get("start", 0))
-        case "MultiDiscrete":
-            return gymnasium.spaces.MultiDiscrete(given["nvec"], start=given.get("start"))
-        case "MultiBinary":
-            return gymnasium.spaces.MultiBinary(given["n"])
+        case "Discrete" | "MultiDiscrete" | "MultiBinary":
+            space: Space[Any] = getattr(gymnasium.spaces, kind)(**given)
+            return space
         case "Dict":
             if not isinstance(given["spaces"], Mapping):
                 raise ConfigError(f"{where}.spaces: expected a mapping of names to spaces, found {given['spaces']!r}")

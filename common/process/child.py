@@ -24,7 +24,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, Final, Protocol
+from typing import IO, Any, Final
 
 from common.errors import ChildFailedError, CrossborderError, EnvHungError, LearnerUnreachableError, by_exit_code
 from common.process.clocks import Deadline
@@ -64,6 +64,8 @@ def keep_buffers(*, is_child: bool = False) -> None:
 
 
 Event = dict[str, Any]
+N_STREAMS: Final = 3
+"""The descriptors that come with a request to fork: stdin, stdout and stderr."""
 _MARK = "crossborder-event"
 READ_SECONDS: Final = 5.0
 """The time in which all that a child has written is read after its end, also on a busy host. A process that the child
@@ -137,17 +139,43 @@ def _event_in(line: str) -> Event | None:
     return value[_MARK] if isinstance(value, dict) and value.keys() == {_MARK} else None
 
 
-class Process(Protocol):
-    """A started process with pipes to it and from it; a ``subprocess.Popen`` has all but ``find_exit_code``."""
+class Forked:
+    """A process that was forked, with those members of ``subprocess.Popen`` that ``Child`` uses.
 
-    pid: int
-    stdin: IO[str] | None
-    stdout: IO[str] | None
-    stderr: IO[str] | None
-    returncode: int | None
+    Args:
+        fork: forks it, with the descriptors of its ends of three pipes: stdin, stdout and stderr; returns its id.
+        find_code: its exit code by its id, or None while it runs; releases its id with the code if the second argument
+            says so, and is not called after that.
+    """
+
+    def __init__(self, fork: Callable[[Sequence[int]], int], find_code: Callable[[int, bool], int | None]) -> None:
+        fds = list[int]()
+        try:
+            for _ in range(N_STREAMS):
+                fds += os.pipe()
+            its_stdin, stdin, stdout, its_stdout, stderr, its_stderr = fds
+            self.pid: int = fork((its_stdin, its_stdout, its_stderr))
+        except BaseException:
+            for fd in fds:
+                os.close(fd)
+            raise
+        for fd in (its_stdin, its_stdout, its_stderr):
+            os.close(fd)
+        self.returncode: int | None = None
+        self._find_code = find_code
+        # Once its id is released, nobody may ask for its code: the supervisor may look while another thread ends it.
+        self._lock = threading.Lock()
+        self.stdin: IO[str] | None = open(stdin, "w", encoding="utf-8")  # noqa: PTH123, SIM115 - a descriptor, which ``Child`` closes
+        self.stdout: IO[str] | None
+        self.stderr: IO[str] | None
+        self.stdout, self.stderr = (
+            open(fd, encoding="utf-8", errors="replace")  # noqa: PTH123, SIM115 - the same
+            for fd in (stdout, stderr)
+        )
 
     def find_exit_code(self) -> int | None:
-        """The exit code, or None while it runs. A process that has ended keeps its process id until ``wait``."""
+        """The exit code, or None while it runs; it keeps its process id until ``wait``."""
+        return self._ask_code(releases=False)
 
     def wait(self, timeout: float) -> int:
         """Wait until it has ended, release its process id, and return the exit code.
@@ -155,6 +183,21 @@ class Process(Protocol):
         Raises:
             subprocess.TimeoutExpired: it has not ended.
         """
+        deadline = Deadline(timeout)
+        while (code := self._ask_code(releases=True)) is None:
+            if deadline.passed():
+                raise subprocess.TimeoutExpired(str(self.pid), timeout)
+            wait_for_end(self.pid, deadline.remaining())
+        return code
+
+    def _ask_code(self, *, releases: bool) -> int | None:
+        with self._lock:
+            if self.returncode is not None:
+                return self.returncode
+            code = self._find_code(self.pid, releases)
+            if releases:
+                self.returncode = code
+            return code
 
 
 class Child:
@@ -181,12 +224,12 @@ class Child:
         *,
         arguments: Sequence[str] = (),
         directory: Path | None = None,
-        fork: Callable[[], Process] | None = None,
+        fork: Callable[[], Forked] | None = None,
     ) -> None:
         self.name = name
         self.events: queue.Queue[Event] = queue.Queue(maxsize=64)
         self._reported: CrossborderError | None = None
-        self._process: Process | subprocess.Popen[str]
+        self._process: Forked | subprocess.Popen[str]
         if fork is not None:
             self._process = forked = fork()
             self._find_exit_code = forked.find_exit_code

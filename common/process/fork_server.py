@@ -13,22 +13,18 @@ from __future__ import annotations
 import gc
 import importlib
 import json
-import os
 import signal
 import socket
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Any, Final
 
 from common.errors import ChildFailedError
-from common.process.child import Child
-from common.process.clocks import Deadline
-from common.process.fork_server_child import MESSAGE_BYTES, N_STREAMS, NAME, find_code, fork_from_here
-from common.system import wait_for_end
+from common.process.child import Child, Forked
+from common.process.fork_server_child import MESSAGE_BYTES, NAME, find_code, fork_from_here
 
 IMPORT_SECONDS: Final = 120.0
 """A fork server imports, and answers, within this time, also on a host that does much else."""
@@ -97,67 +93,6 @@ class _Requests:
         self._server.end(1.0)
         with self._lock:  # Nobody may wait for a descriptor while it is closed: its number may be that of another file.
             self._socket.close()
-
-
-class Forked:
-    """One forked process, with those members of ``subprocess.Popen`` that ``Child`` uses.
-
-    Args:
-        fork: forks it, with the descriptors of its ends of three pipes: stdin, stdout and stderr; returns its id.
-        find_code: its exit code by its id, or None while it runs; releases its id with the code if the second argument
-            says so, and is not called after that.
-    """
-
-    def __init__(self, fork: Callable[[Sequence[int]], int], find_code: Callable[[int, bool], int | None]) -> None:
-        fds = list[int]()
-        try:
-            for _ in range(N_STREAMS):
-                fds += os.pipe()
-            its_stdin, stdin, stdout, its_stdout, stderr, its_stderr = fds
-            self.pid: int = fork((its_stdin, its_stdout, its_stderr))
-        except BaseException:
-            for fd in fds:
-                os.close(fd)
-            raise
-        for fd in (its_stdin, its_stdout, its_stderr):
-            os.close(fd)
-        self.returncode: int | None = None
-        self._find_code = find_code
-        # Once its id is released, nobody may ask for its code: the supervisor may look while another thread ends it.
-        self._lock = threading.Lock()
-        self.stdin: IO[str] | None = open(stdin, "w", encoding="utf-8")  # noqa: PTH123, SIM115 - a descriptor, which ``Child`` closes
-        self.stdout: IO[str] | None
-        self.stderr: IO[str] | None
-        self.stdout, self.stderr = (
-            open(fd, encoding="utf-8", errors="replace")  # noqa: PTH123, SIM115 - the same
-            for fd in (stdout, stderr)
-        )
-
-    def find_exit_code(self) -> int | None:
-        """The exit code, or None while it runs; it keeps its process id until ``wait``."""
-        return self._ask_code(releases=False)
-
-    def wait(self, timeout: float) -> int:
-        """Wait until it has ended, release its process id, and return the exit code.
-
-        Raises:
-            subprocess.TimeoutExpired: it has not ended.
-        """
-        deadline = Deadline(timeout)
-        while (code := self._ask_code(releases=True)) is None:
-            if deadline.passed():
-                raise subprocess.TimeoutExpired(str(self.pid), timeout)
-            wait_for_end(self.pid, deadline.remaining())
-        return code
-
-    def _ask_code(self, *, releases: bool) -> int | None:
-        with self._lock:
-            if self.returncode is not None:
-                return self.returncode
-            code = self._find_code(self.pid, releases)
-            if releases:
-                self.returncode = code
-            return code
 
 
 class ForkServer:

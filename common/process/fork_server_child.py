@@ -25,7 +25,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from common.process.child import keep_buffers
+from common.process.child import N_STREAMS, keep_buffers
 from common.process.signals import STOP_SIGNALS, leave_to_default
 from common.system import peek_exit_code
 
@@ -33,8 +33,6 @@ NAME: Final = "fork-server"
 """The name of the process that forks, in logs and in top(1)."""
 MESSAGE_BYTES: Final = 4096
 """No request and no answer is longer."""
-N_STREAMS: Final = 3
-"""The descriptors that come with a request to fork: stdin, stdout and stderr."""
 ORPHAN_SECONDS: Final = 30
 """The time in which children end in order after the end of the process that started them. Actors hand over rows."""
 _PR_SET_PDEATHSIG: Final = 1

@@ -5,14 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from actor.client.fetcher import ModelFetcher
-from actor.client.join_answer import JoinAnswer
-from actor.client.pusher import Pusher
-from actor.episode_recording import EpisodeRecording
+from actor.acting import Acting
 from actor.proxy import ReplayBufferProxy
-from actor.stat import ActorCounters
 from common.errors import ConfigError
-from common.parts import Parts
 from crossborder.serving.recording_player import RecordingPlayer
 from crossborder.serving.served_policy import ServedPolicy
 from crossborder.serving.serving import Places, serve
@@ -33,28 +28,19 @@ class ActingForClients:
         self._learner, self._config, self._on_listening = learner, config, on_listening
         self.device = config.device
 
-    def __call__(
-        self,
-        parts: Parts,
-        joined: JoinAnswer,
-        models: ModelFetcher,
-        pusher: Pusher,
-        counters: ActorCounters,
-        *,
-        recording: EpisodeRecording | None,
-        ends: Callable[[], bool],
-    ) -> None:
+    def __call__(self, acting: Acting) -> None:
         """See ``ActLoop``.
 
         Raises:
             ConfigError: the run's step processor makes items.
         """
+        parts, joined, pusher = acting.parts, acting.joined, acting.pusher
         if parts.processors:
             raise ConfigError("--learner: expected a run of rows, found step_processor, which makes its own items")
-        proxy = ReplayBufferProxy(joined.schema, joined.config.push, pusher)
-        player = RecordingPlayer(parts, models.newer_than, proxy, counters, recording)
+        proxy = ReplayBufferProxy(joined.schema, joined.config.push, pusher.send)
+        player = RecordingPlayer(parts, acting.models.newer_than, proxy, acting.counters, acting.recording)
         parts.agent.train()
         config = self._config.model_copy(update={"seed": joined.seed, "explore": True})
         policy = ServedPolicy(player, config, source=self._learner)
-        asyncio.run(serve([policy], config, ends, self._on_listening, lambda: pusher.is_run_over))
+        asyncio.run(serve([policy], config, acting.ends, self._on_listening, lambda: pusher.is_run_over))
         player.flush()

@@ -187,24 +187,19 @@ def _find_policies(arguments: argparse.Namespace) -> dict[str, Path]:
 
 
 def _serve_run(arguments: argparse.Namespace, config: ServingConfig, signals: StopSignals) -> None:
+    from actor.child_main import ActorWork, run_worker
     from actor.episode_recording import make_directory
-    from actor.worker import Actor, run_actor
+    from actor.worker import Actor
     from crossborder.serving.acting_for_clients import ActingForClients
 
     if config.record is not None:
         make_directory(config.record)
     tell = partial(tell_error, "policy-server", form=arguments.log_format)
     act = ActingForClients(arguments.learner, config, partial(_tell_places, arguments.learner))
-    actor = Actor(
-        arguments.learner,
-        arguments.patience,
-        read_trust(Trust, arguments),
-        tell,
-        record=config.record,
-        act=act,
-    )
+    trust, work = read_trust(Trust, arguments), ActorWork(record=config.record)
+    actor = Actor(arguments.learner, arguments.patience, trust, tell, work=work, act=act)
     signals.on_stop = actor.stop
-    run_actor(actor)
+    run_worker(actor)
 
 
 def _tell_places(source: str, places: Places) -> None:

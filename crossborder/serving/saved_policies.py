@@ -12,7 +12,7 @@ from actor.episode_recording import EpisodeRecording, make_directory
 from actor.proxy import ReplayBufferProxy
 from actor.stat import ActorCounters
 from common.config.actor_config import PushConfig
-from common.data import INTERVENED, BufferedItems, ModelVersion
+from common.data import INTERVENED, ModelVersion
 from common.lanes.policy import Policy
 from common.parts import Parts
 from crossborder.serving.following import Follower, stamps_of
@@ -64,13 +64,6 @@ def _opening(name: str, place: Path, allow: Sequence[str], config: ServingConfig
             recorded.recording.close(RECORD_SECONDS)
 
 
-class _Nowhere:
-    """A ``BatchSink`` for rows that are recorded and not sent."""
-
-    def send(self, batch: BufferedItems, behaviour: ModelVersion) -> None:
-        """Take rows."""
-
-
 class _Recorded(NamedTuple):
     """A player whose steps are recorded, the recording, and the proxy that knows which model acts."""
 
@@ -84,6 +77,6 @@ def _record(parts: Parts, directory: Path) -> _Recorded:
     make_directory(directory)
     rows = parts.rows if INTERVENED.name in parts.rows.by_name else parts.rows.plus(INTERVENED)
     parts = replace(parts, schema=rows, rows=rows, has_priorities=False)
-    recording, proxy = EpisodeRecording(directory, rows), ReplayBufferProxy(rows, PushConfig(), _Nowhere())
+    recording, proxy = EpisodeRecording(directory, rows), ReplayBufferProxy(rows, PushConfig(), lambda *_: None)
     player = RecordingPlayer(parts, lambda _: None, proxy, ActorCounters(), recording)  # There is no newer model.
     return _Recorded(player, recording, proxy)

@@ -11,7 +11,6 @@ from rich.console import Console
 
 from actor.sampling.guard import watch_envs
 from actor.sampling.sampler import require_lanes
-from actor.stat import ActorCounters
 from common.config.run_config import RunConfig
 from common.process.command import Parser, tell_error
 from common.process.log import LogFormat
@@ -59,7 +58,7 @@ def _train(config: RunConfig, arguments: argparse.Namespace, console: Console | 
 def _make_stop(trainer: Trainer, form: LogFormat) -> Callable[[], None]:
     """What a signal does: it ends training, and this process too if an environment does not return from then on."""
     busy, tell = require_lanes(trainer.run.parts).busy, partial(tell_error, "sync-train", form=form)
-    watching = watch_envs(busy, trainer.config.env, ActorCounters(), lambda: None, tell, ends_process=False)
+    watching = watch_envs(busy, trainer.config.env, tell, ends_process=False)
 
     def stop() -> None:
         trainer.learner.request_stop()

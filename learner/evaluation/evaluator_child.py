@@ -17,15 +17,15 @@ import signal
 import sys
 import threading
 import time
-from contextlib import ExitStack, nullcontext, suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import torch
 
-from actor.sampling.guard import Watchdog
+from actor.sampling.guard import watch_envs
 from common.agents.products import choose_products
 from common.config.run_config import RunConfig
-from common.errors import CrossborderError, EnvHungError
+from common.errors import CrossborderError
 from common.evaluation import open_evaluator, score_agent
 from common.interfaces import Agent, Evaluator
 from common.lanes.lanes import Busy
@@ -64,19 +64,13 @@ def serve(boot: EvaluatorBoot, trainer_gone: threading.Event) -> None:
     torch.set_num_threads(boot.config.trainer.torch_threads)
     choose_products(boot.config.trainer.products)
     parts = build_parts(boot.config, seed=boot.config.seed, n_envs=0)
-    busy, seconds = Busy(), boot.config.env.timeout_seconds
-    watchdog = Watchdog(busy, seconds, _end_hung) if seconds else nullcontext()
-    with ExitStack() as stack, suppress(EvaluationAbandoned), watchdog:
+    busy = Busy()
+    # The trainer's supervisor starts another process.
+    with ExitStack() as stack, suppress(EvaluationAbandoned), watch_envs(busy, boot.config.env, say_error):
         evaluator = open_evaluator(boot.config, parts.frames, Watch(trainer_gone, busy), stack)
         say({"ready": True})
         for _ in sys.stdin:
             say(_answer(evaluator, parts.agent, boot.candidate))
-
-
-def _end_hung(stack: str) -> None:
-    """End the process, since Python cannot end a thread; the trainer's supervisor starts another process."""
-    log.error("an environment of the evaluation does not return:\n%s", stack)
-    os._exit(say_error(EnvHungError("an environment has not returned within env.timeout_seconds")))
 
 
 def _answer(evaluator: Evaluator, agent: Agent, candidate: Path) -> Event:

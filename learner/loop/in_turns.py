@@ -216,7 +216,7 @@ class Trainer(Opened):
             self.learner,
             samples_per_insert=self.config.replay.samples_per_insert,
             actors_online=1,
-            return_mean=self._actor.counters.return_mean(),
+            return_mean=self._actor.counters.episode_record().get("train_return", 0.0),
         )
 
 

@@ -25,7 +25,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 
-from actor.manager import ACTOR, ActorManager, ActorWork
+from actor.child_main import ActorWork
+from actor.manager import ACTOR, ActorManager
 from actor.stat import ActorStat
 from common.config.run_config import RunConfig
 from common.config.server_config import ServerConfig

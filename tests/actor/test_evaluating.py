@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from actor.client.requests import CandidateScore
 from actor.evaluating import CandidateScorer
 from actor.sampling.guard import Watchdog
 from actor.stat import ActorCounters
@@ -105,10 +104,10 @@ class Evaluating:
         evaluator = evaluator or {"episodes": 3}
         config = counting_config(run_dir, env=env, evaluator=evaluator, agent={"params": {"in_turns": True}})
         self.stopped, self.busy, self.counters = threading.Event(), Busy(), ActorCounters()
-        self.scores: list[CandidateScore] = []
+        self.scores: list[tuple[ModelVersion, float, Mapping[str, float], float]] = []
         parts = build_parts(config, seed=0)
         watch = Watch(self.stopped, self.busy)
-        self.scorer = CandidateScorer(config, parts, self.counters, watch, self.scores.append)
+        self.scorer = CandidateScorer(config, parts, self.counters, watch, lambda *score: self.scores.append(score))
 
     def run(self, *opt_steps: int) -> list[int]:
         """Score candidates of so many opt steps; return the opt steps of those that have a score."""
@@ -116,7 +115,7 @@ class Evaluating:
             self.scorer.run(Candidates(self.stopped, *opt_steps).wait_newer, lambda: False)
         finally:
             self.scorer.close()
-        return [score.version.opt_steps for score in self.scores]
+        return [version.opt_steps for version, *_ in self.scores]
 
 
 def fragile(broken: int, rebuilds: int = 5) -> dict[str, Any]:
@@ -136,15 +135,16 @@ def watched(evaluating: Evaluating, noticed: list[str]) -> Iterator[None]:
 def test_each_candidate_is_adopted_and_scored_once(tmp_path: Path) -> None:
     evaluating = Evaluating(tmp_path, {})
     assert evaluating.run(10, 20) == [10, 20]
-    assert [score.score for score in evaluating.scores] == [21.0, 21.0]
-    assert evaluating.scores[0].record["eval_reward_std"] == 0.0
-    assert evaluating.scores[0].seconds > 0
+    assert [score for _, score, *_ in evaluating.scores] == [21.0, 21.0]
+    *_, record, seconds = evaluating.scores[0]
+    assert record["eval_reward_std"] == 0.0
+    assert seconds > 0
 
 
 def test_after_an_environment_raised_the_candidate_is_scored_in_new_ones(tmp_path: Path) -> None:
     evaluating = Evaluating(tmp_path, fragile(broken=4))
     assert evaluating.run(10, 20) == [10, 20]
-    assert [score.score for score in evaluating.scores] == [21.0, 21.0]
+    assert [score for _, score, *_ in evaluating.scores] == [21.0, 21.0]
     assert evaluating.counters.env_rebuilds == 2, "three environments raised together, and then one"
 
 

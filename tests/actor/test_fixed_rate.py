@@ -9,28 +9,27 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
+from actor.acting import Acting
 from actor.client.fetcher import ModelFetcher
+from actor.client.join_answer import read_join
 from actor.fixed_rate import SWITCH_SECONDS, Control, acting_first
 from actor.manager import ActorManager
-from actor.proxy import ReplayBufferProxy
-from actor.sampling.sampler import Sampler
 from actor.stat import ActorCounters
-from common.config.actor_config import PushConfig
-from common.data import Model, ModelVersion
+from common.data import BufferedItems, Model, ModelVersion
 from common.errors import ConfigError
 from common.interfaces import EnvSpec
 from common.lanes.pace import Pace
-from common.lanes.plain_lanes import PlainLanes
-from common.plugins.part_config import EnvConfig
 from common.wire.trust import Trust
 from learner.loop.server import LearnerServer
 from tests.actor.acting import counting, make_parts
 from tests.actor.client.test_assembly import VERSION, chunks
+from tests.actor.client.test_connector import JOINED
 from tests.conftest import MORE_STEPS, PATIENCE, Command, MakeConfig, endpoints, wait_for
 from tests.learner.scrapes import scrape_ingest
 from tests.parts import EPISODE, CheckingAgent, check_rows
@@ -158,6 +157,8 @@ class SetDown(CheckingAgent):
 class WaitsForNobody:
     """A learner that keeps up."""
 
+    def send(self, batch: BufferedItems, behaviour: ModelVersion) -> None: ...
+
     def wait_for_room(self, seconds: float) -> bool:
         return True
 
@@ -167,28 +168,20 @@ class WaitsForNobody:
 
 def test_a_robot_whose_model_is_too_old_loads_a_fetched_model_and_does_not_wait() -> None:
     """The model that acts has become too old, because no time was left between two ticks to load the newer one."""
-    parts, pusher, stopped = make_parts(counting(1)), cast("Any", WaitsForNobody()), threading.Event()
-    agent, pace = SetDown(parts.spec), Pace(1000.0, stopped)
+    parts, stopped = make_parts(counting(1), SetDown), threading.Event()
     answer = [chunk.SerializeToString() for chunk in chunks()]
     models = ModelFetcher(cast("Any", lambda *_, **__: iter(answer)), stopped)
     models.announce(VERSION)
     models.first(20.0)
-    lanes = parts.lanes
-    assert isinstance(lanes, PlainLanes)
-    control = Control(
-        sampler=Sampler(parts, ActorCounters(), 1, pace),
-        pace=pace,
-        lanes=lanes,
-        agent=agent,
-        proxy=ReplayBufferProxy(parts.schema, PushConfig(n_buffer=1), pusher),
-        models=models,
-        pusher=pusher,
-        env=EnvConfig(target="tests.parts:CountingEnv", rate_hz=1000.0, max_model_age_seconds=PATIENCE),
-        counters=ActorCounters(),
-    )
+    joined = read_join(JOINED)
+    env = joined.config.env.model_copy(update={"max_model_age_seconds": PATIENCE})
+    joined = replace(joined, schema=parts.schema, config=joined.config.model_copy(update={"env": env}))
+    pusher = cast("Any", WaitsForNobody())
+    acting = Acting(parts, joined, models, pusher, ActorCounters(), None, stopped.is_set)
+    control = Control(acting, Pace(1000.0, stopped))
     control._confirmed_at = -math.inf
     assert control._find_reason_to_wait() is None
-    assert agent.loaded == [VERSION]
+    assert cast("SetDown", parts.agent).loaded == [VERSION]
     stopped.set()
     models.end(PATIENCE)
 

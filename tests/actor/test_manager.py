@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from actor.manager import ACTOR, ActorManager, ActorWork, ModelShare
+from actor.child_main import ActorWork
+from actor.manager import ACTOR, ActorManager, ModelShare
 from common.errors import ConfigError, CrossborderError
 from common.process.fork_server import ForkServer
 from common.wire.trust import Trust

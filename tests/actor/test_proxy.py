@@ -25,6 +25,10 @@ def rows(*numbers: int) -> Items:
     return {"n": n, "pair": np.stack([n, -n], axis=1).astype(np.float32)}
 
 
+def items_of(batch: BufferedItems, schema: Schema) -> Items:
+    return {c.name: np.frombuffer(batch.columns[c.name], c.dtype).reshape(-1, *c.shape) for c in schema.columns}
+
+
 class Batches:
     """Keeps what it is sent."""
 
@@ -37,13 +41,13 @@ class Batches:
         self.behaviours.append(behaviour)
 
     def numbers(self) -> list[list[int]]:
-        return [batch.items(SCHEMA)["n"].tolist() for batch in self.batches]
+        return [items_of(batch, SCHEMA)["n"].tolist() for batch in self.batches]
 
 
 def make(n_buffer: int, flush_seconds: float | None = 60.0) -> tuple[ReplayBufferProxy, Batches, Clock]:
     sink, clock = Batches(), Clock(0.0)
     config = PushConfig(n_buffer=n_buffer, flush_seconds=flush_seconds)
-    return ReplayBufferProxy(SCHEMA, config, sink, clock), sink, clock
+    return ReplayBufferProxy(SCHEMA, config, sink.send, clock), sink, clock
 
 
 def test_rows_are_taken_when_there_are_n_buffer_of_them() -> None:
@@ -57,7 +61,7 @@ def test_rows_that_are_pushed_together_are_one_batch() -> None:
     proxy.push(rows(4))
     assert sink.numbers() == [[0, 1, 2, 3], [4]]
     assert [batch.rows for batch in sink.batches] == [4, 1]
-    pairs = sink.batches[0].items(SCHEMA)["pair"]
+    pairs = items_of(sink.batches[0], SCHEMA)["pair"]
     np.testing.assert_array_equal(pairs, rows(0, 1, 2, 3)["pair"])
 
 
@@ -123,7 +127,7 @@ def test_limits_are_the_rows_and_the_time_at_which_a_batch_is_taken() -> None:
 @pytest.mark.parametrize("n_envs", [1, 2])
 def test_a_sampler_that_acts_for_a_time_hands_over_batches_of_n_buffer_rows(n_envs: int) -> None:
     parts, counters, sink = make_parts(counting(n_envs)), ActorCounters(), Batches()
-    proxy = ReplayBufferProxy(parts.schema, PushConfig(n_buffer=40, flush_seconds=None), sink)
+    proxy = ReplayBufferProxy(parts.schema, PushConfig(n_buffer=40, flush_seconds=None), sink.send)
     sampler = Sampler(parts, counters, seed=7)
     while len(sink.batches) < 5:
         sampler.act_for(0.002, parts.agent, proxy, proxy.limits)
@@ -141,7 +145,7 @@ def test_a_step_that_outlasts_flush_seconds_goes_with_its_own_round(monkeypatch:
     for module in ("actor.sampling.sampler", "common.lanes.plain_lanes"):
         monkeypatch.setattr(f"{module}.monotonic", clock)
     parts, sink = make_parts([Late()]), Batches()
-    proxy = ReplayBufferProxy(parts.schema, PushConfig(n_buffer=1000, flush_seconds=0.5), sink, clock)
+    proxy = ReplayBufferProxy(parts.schema, PushConfig(n_buffer=1000, flush_seconds=0.5), sink.send, clock)
     Sampler(parts, ActorCounters(), seed=7).act_for(10.0, parts.agent, proxy, proxy.limits)
     assert [batch.rows for batch in sink.batches] == [4]
 
@@ -173,7 +177,7 @@ def test_pushed_arrays_may_be_used_again_at_once() -> None:
 @pytest.mark.parametrize("n_buffer", [1, 4, 100, 1000])
 def test_a_sampler_hands_over_all_rows_in_batches_that_divide_no_round(n: int, n_buffer: int) -> None:
     sink, schema = Batches(), counting_schema()
-    proxy = ReplayBufferProxy(schema, PushConfig(n_buffer=n_buffer, flush_seconds=None), sink)
+    proxy = ReplayBufferProxy(schema, PushConfig(n_buffer=n_buffer, flush_seconds=None), sink.send)
     envs: list[Env] = [CountingEnv() for _ in range(n)]
     parts = make_parts(envs)
     sampler = Sampler(parts, ActorCounters(), seed=7)
@@ -181,7 +185,7 @@ def test_a_sampler_hands_over_all_rows_in_batches_that_divide_no_round(n: int, n
         sampler.sample_and_push(parts.agent, proxy)
     sampler.flush(parts.agent, proxy)
     assert all(n_buffer <= batch.rows < n_buffer + 2 * n for batch in sink.batches[:-1])
-    batches = [batch.items(schema) for batch in sink.batches]
+    batches = [items_of(batch, schema) for batch in sink.batches]
     for j in range(n):
         for name, column in expected_rows(7 + j, 300, lane=j).items():
             found = np.concatenate([batch[name][batch["lane"] == j] for batch in batches])

@@ -19,12 +19,12 @@ from common.evaluation import (
     DefaultEvaluator,
     RestingEnv,
     build_eval_env,
-    build_evaluator,
     open_evaluator,
     score_agent,
 )
 from common.interfaces import Agent, Evaluation, ReplayBuffer
 from common.lanes.building import build_env, spec_of
+from common.lanes.lanes import AnyEnv
 from common.lanes.watched_envs import EvaluationAbandoned, Watch
 from common.plugins.part_config import EnvConfig
 from tests.conftest import counting_config
@@ -113,7 +113,7 @@ def test_the_score_is_the_mean_undiscounted_return() -> None:
 class Longest:
     """A user's evaluator: scores by the longest of so many episodes."""
 
-    def __init__(self, env: SeedEnv, config: EvaluatorConfig, bonus: float) -> None:
+    def __init__(self, env: AnyEnv, config: EvaluatorConfig, bonus: float) -> None:
         self._inner, self._bonus = DefaultEvaluator(env, config, seed=1), bonus
 
     def evaluate(self, agent: Agent) -> Evaluation:
@@ -121,9 +121,11 @@ class Longest:
         return Evaluation(float(evaluation.record["eval_reward_max"]) + self._bonus, evaluation.record)
 
 
-def test_an_own_evaluator_is_named_in_the_configuration() -> None:
-    config = EvaluatorConfig(target=f"{__name__}:Longest", params={"bonus": 0.5}, episodes=3)
-    assert build_evaluator(SeedEnv(), config).evaluate(Idle()).score == 9.5
+def test_an_own_evaluator_is_named_in_the_configuration(tmp_path: Path) -> None:
+    own = {"target": f"{__name__}:Longest", "params": {"bonus": 0.5}, "episodes": 3}
+    with ExitStack() as stack:
+        evaluator = opened(tmp_path, stack, threading.Event(), **own)
+        assert evaluator.evaluate(checking_agent()).score == sum(range(1, 7)) + 0.5
 
 
 class Noting(Idle):

@@ -53,7 +53,8 @@ def test_an_answer_tells_the_round_trip_and_how_far_the_learners_clock_is_ahead(
     with probing(serve(AnsweringLearner([]))) as probe:
         answer = probe.ask()
     assert (answer.round_trip, answer.clock_offset) == (1.0, 3.0)
-    assert (answer.actors, answer.max_actors, answer.schema, answer.config_json) == (2, 5, SCHEMA, "{}")
+    found = answer.found
+    assert (found.actors, found.max_actors, answer.schema, found.config_json) == (2, 5, SCHEMA, "{}")
 
 
 def test_a_learner_of_another_protocol_version_is_told_apart(serve: Serve) -> None:

@@ -8,7 +8,6 @@ from actor.client.join_answer import JoinAnswer, read_join
 from actor.client.requests import (
     GROUP_BYTES,
     GROUP_BYTES_OF_PICTURES,
-    CandidateScore,
     Requests,
     WaitingBatch,
     choose_group_rows,
@@ -170,10 +169,10 @@ def test_every_report_has_the_newest_score_of_an_actor_that_evaluates() -> None:
     sender = Sender(PLAIN)
     assert not sender.heartbeat().report.HasField("score")
     for opt_steps in (100, 200):
-        sender.requests.score = CandidateScore(ModelVersion(1, opt_steps), 3.5, {"eval_return": 3.5}, 0.25)
-        told = [sender.heartbeat().report.score for _ in range(2)]
-        expected = pb.ModelVersion(incarnation=1, opt_steps=opt_steps)
-        assert told == [pb.Score(model=expected, score=3.5, record={"eval_return": 3.5}, seconds=0.25)] * 2
+        model = pb.ModelVersion(incarnation=1, opt_steps=opt_steps)
+        score = pb.Score(model=model, score=3.5, record={"eval_return": 3.5}, seconds=0.25)
+        sender.requests.score = score
+        assert [sender.heartbeat().report.score for _ in range(2)] == [score] * 2
 
 
 @pytest.mark.parametrize(

@@ -223,7 +223,7 @@ def test_an_environment_whose_wrapper_remembers_former_episodes_begins_a_new_one
 
     alone, resumed = Scene(normalized), Scene(normalized, NEW_SEED)
     agent = Random(alone.parts.spec)
-    while alone.counters.return_mean() == 0.0:  # In the first episode there is nothing yet to remember.
+    while not alone.counters.episode_record():  # In the first episode there is nothing yet to remember.
         alone.act(agent, 1)
     alone.act(agent, 20)
     resumed.sampler.restore(alone.state())

@@ -63,7 +63,7 @@ def test_answers_of_a_learner_on_another_host_say_so(host: LearnerServer) -> Non
             assert connector.join().is_own_host != relayed
             connector.close()
             probe = Probe(address, Trust())
-            assert probe.ask().relayed == relayed
+            assert probe.ask().found.relayed == relayed
             probe.close()
 
 
