@@ -101,10 +101,12 @@ class Actor:
         the rows that were not acknowledged, since the former learner may have stored them. The reports of the new actor
         count these rows.
 
+        torch gets one thread in this process, since a host runs many actors.
+
         Raises:
             CrossborderError: the learner cannot be reached or refuses, or a part cannot be built.
         """
-        torch.set_num_threads(1)  # A host runs many actors.
+        torch.set_num_threads(1)
         try:
             while True:
                 joined = self._connector.join()

@@ -31,13 +31,12 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.light_fleet import Pushed, own_kilobytes, started
-from benchmarks.report import add_choice, cpu_seconds, report
+from benchmarks.report import add_choice, cpu_seconds, report, wait_until
 from common.agents.dqn import DQN
 from common.config.actor_config import ActorConfig
 from common.parts import build_parts
 from common.plugins.part_config import EnvConfig, PluginConfig
 from learner.storage.checkpoint import Checkpoints
-from tests.conftest import wait_for
 
 SECONDS: Final = 4.0
 SESSIONS: Final = 64
@@ -101,7 +100,7 @@ def serving(kind: str) -> Iterator[list[Server]]:
 
         with log.open("w") as output, subprocess.Popen(command, stderr=output) as service:
             try:
-                wait_for(lambda: len(listens_at()) == len(DOORS), "the service listens")
+                wait_until(lambda: len(listens_at()) == len(DOORS), "the service listens")
                 doors = zip(DOORS, ("grpc", "websocket"), listens_at(), strict=True)
                 yield [Server(name, service.pid, door, address) for name, door, address in doors]
             finally:

@@ -21,7 +21,7 @@ import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -32,6 +32,7 @@ import numpy as np
 import torch
 
 from benchmarks.kept import runs_of, train_missing, write_tables
+from benchmarks.report import wait_until
 from common.config.run_config import RunConfig, load_config
 from common.lanes.policy import Policy
 from learner.loop.server import LearnerServer
@@ -43,8 +44,7 @@ PICTURE: Final = Path("docs/images/actors.png")
 STEPS: Final = 20_000
 POLICIES: Final = 10
 EPISODES: Final = 20
-GATE_SECONDS: Final = 120.0
-"""The time within which all actors of a run must wait at the gate."""
+ALL_THERE: Final = "all actors wait at the gate"
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Gated(gymnasium.Wrapper[Any, Any, Any, Any]):
         """Begin an episode, the first one when the gate opens."""
         if self._gate is not None:
             Path(self._gate, str(os.getpid())).touch()
-            wait_until(Path(self._gate, "open").exists)
+            wait_until(Path(self._gate, "open").exists, ALL_THERE)
             self._gate = None
         return super().reset(seed=seed, options=options)
 
@@ -91,15 +91,6 @@ class Gated(gymnasium.Wrapper[Any, Any, Any, Any]):
         """Take a step."""
         time.sleep(self._step_seconds)
         return super().step(action)
-
-
-def wait_until(happened: Callable[[], bool]) -> None:
-    """Wait until ``happened()``, for ``GATE_SECONDS`` at most."""
-    end = time.monotonic() + GATE_SECONDS
-    while not happened():
-        if time.monotonic() > end:
-            raise SystemExit(f"expected all actors within {GATE_SECONDS:.0f} s")
-        time.sleep(0.01)
 
 
 def configure(case: Case, seed: int, directory: Path) -> RunConfig:
@@ -167,7 +158,7 @@ class Watch(threading.Thread):
     def run(self) -> None:
         """Watch one run."""
         server = self._server
-        wait_until(lambda: len(list(self._gate.iterdir())) == self._actors)
+        wait_until(lambda: len(list(self._gate.iterdir())) == self._actors, ALL_THERE)
         began, waited = time.perf_counter(), server.control.trainer_wait_seconds
         (self._gate / "open").touch()
         while server.learner.opt_steps < server.config.trainer.max_opts and server.learner.failure is None:

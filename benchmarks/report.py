@@ -72,8 +72,17 @@ def time_command(words: Sequence[str], **options: Any) -> tuple[float, float, su
     return time.perf_counter() - began, children_seconds() - cpu, done
 
 
+def wait_until(happened: Callable[[], bool], what: str, seconds: float = 120.0) -> None:
+    """Wait until ``happened()``; end the benchmark if ``what`` is expected to happen has not within these seconds."""
+    end = time.monotonic() + seconds
+    while not happened():
+        if time.monotonic() > end:
+            sys.exit(f"expected that {what} within {seconds:.0f} s")
+        time.sleep(0.01)
+
+
 def learner_words(config: Path | str, actors: int, settings: Mapping[str, object], *more: str) -> list[str]:
-    """The words of a command that trains with actors on this host, and listens at free ports only.
+    """The words of a command that trains with actors on this host, which connect at a free port.
 
     Args:
         config: the configuration.

@@ -33,11 +33,11 @@ def stack_lanes(elements: Sequence[Leaves]) -> Leaves:
     return found if isinstance(elements[0], dict) else found[""]
 
 
-def pick_lanes(leaves: Leaves, lanes: Any) -> Leaves:
-    """A copy of the leaves of these lanes, which any index of numpy may name."""
+def pick_leaves(leaves: Leaves, index: Any) -> Leaves:
+    """The leaves at any index of numpy along their first axis, of lanes or of times; a copy for several of them."""
     if isinstance(leaves, dict):
-        return {path: leaf[lanes] for path, leaf in leaves.items()}
-    picked: Array = leaves[lanes]
+        return {path: leaf[index] for path, leaf in leaves.items()}
+    picked: Array = leaves[index]
     return picked
 
 

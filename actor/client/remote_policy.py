@@ -14,7 +14,7 @@ from actor.client.acting_session import ActingSession, NoAnswerError
 from common.data import Array, Items, Leaves
 from common.interfaces import FixedAgent
 from common.lanes.lanes import Lanes, Round
-from common.leaves import empty_leaves, pick_lanes, put_leaves
+from common.leaves import empty_leaves, pick_leaves, put_leaves
 from common.wire.acting_payloads import Description
 from common.wire.pb import acting_pb2 as pb
 
@@ -58,7 +58,7 @@ class RemotePolicy(FixedAgent):
         acts_everywhere, actions = len(acting) == self._n, empty_leaves(self._description.spec.action_space, self._n)
         if not len(acting):
             return actions
-        step = self._make_step(acting, obs if acts_everywhere else pick_lanes(obs, acting), self._outcome, begins)
+        step = self._make_step(acting, obs if acts_everywhere else pick_leaves(obs, acting), self._outcome, begins)
         if (restarted := begins & self._is_open).any():
             step.restarted.extend(restarted[acting].tolist())
         self._outcome = None
@@ -97,7 +97,7 @@ class RemotePolicy(FixedAgent):
         if outcome is None:
             return None
         acting = np.flatnonzero(self._acts)
-        return self._make_step(acting, pick_lanes(outcome.obs, acting), outcome) if len(acting) else None
+        return self._make_step(acting, pick_leaves(outcome.obs, acting), outcome) if len(acting) else None
 
     def _make_step(self, lanes: Array, obs: Leaves, outcome: Round | None, begins: Array | None = None) -> pb.LaneSteps:
         """The observations of some lanes, and the outcomes of their steps before, except where episodes begin.
@@ -118,7 +118,7 @@ class RemotePolicy(FixedAgent):
             if outcome.action is not None and outcome.intervened is not None:
                 by_others = outcome.intervened[lanes] & stepped
                 if by_others.any():
-                    step.executed = self._description.write_executed(pick_lanes(outcome.action, lanes), k)
+                    step.executed = self._description.write_executed(pick_leaves(outcome.action, lanes), k)
                     step.intervened.extend(by_others.tolist())
         return step
 

@@ -170,7 +170,7 @@ def watch_envs(
         busy: see ``Watchdog``.
         config: sets the limit; without one there is no watchdog.
         tell: takes the error, says why the process ends, and returns the exit code.
-        counters: counts hangs and keeps the stack for the learner; None: this process reports to none.
+        counters: counts hangs and keeps the stack for the learner; None: this process reports to no learner.
         hand_over: called before the end, in the watchdog's thread.
         ends_process: see ``Watchdog``.
     """

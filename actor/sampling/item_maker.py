@@ -10,7 +10,7 @@ from common.data import Array, Items, Leaves, Schema
 from common.interfaces import Step, StepProcessor
 from common.lanes.lanes import Round
 from common.lanes.stacking import Stacker
-from common.leaves import copy_leaves, pick_lanes, put_leaves
+from common.leaves import copy_leaves, pick_leaves, put_leaves
 
 
 def next_of(outcome: Round, stacker: Stacker) -> Leaves:
@@ -50,10 +50,10 @@ class ItemMaker:
         taken = range(len(outcome.reward)) if outcome.taken is None else np.flatnonzero(outcome.taken).tolist()
         for lane in taken:
             step = Step(
-                pick_lanes(self._obs, lane),
-                pick_lanes(actions, lane),
+                pick_leaves(self._obs, lane),
+                pick_leaves(actions, lane),
                 float(outcome.reward[lane]),
-                pick_lanes(after, lane),
+                pick_leaves(after, lane),
                 bool(outcome.terminated[lane]),
                 bool(outcome.truncated[lane]),
             )

@@ -15,7 +15,7 @@ from common.data import FINAL, FIRST, INTERVENED, LANE, PRIORITY, VERSION, Array
 from common.errors import PluginError
 from common.interfaces import Agent, EnvSpec
 from common.lanes.lanes import Round
-from common.leaves import pick_lanes
+from common.leaves import pick_leaves
 from common.spaces import columns_of, from_columns, to_columns
 
 _ARRAY = np.ndarray  # A global name is found faster than an attribute.
@@ -306,7 +306,7 @@ def add_priority_to_rows(rows: Items, seen: Leaves, after: Leaves, agent: Agent)
             for name, column in rows.items()
             if name not in _ROWS_ALONE and name != "obs" and not name.startswith("obs/")
         }
-        before, later = (to_columns(name, pick_lanes(given, steps)) for name, given in (("obs", seen), (NEXT, after)))
+        before, later = (to_columns(name, pick_leaves(given, steps)) for name, given in (("obs", seen), (NEXT, after)))
         priority[steps] = _errors({**before, **kept, **later}, int(np.count_nonzero(steps)), agent)
     return {**rows, PRIORITY.name: priority}
 

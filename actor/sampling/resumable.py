@@ -22,7 +22,7 @@ from common.lanes.building import Env
 from common.lanes.pace import Pace
 from common.lanes.plain_lanes import PlainLanes
 from common.lanes.stacking import Stacker
-from common.leaves import copy_leaves, empty_leaves, pick_lanes, put_leaves
+from common.leaves import copy_leaves, empty_leaves, pick_leaves, put_leaves
 from common.parts import Parts
 from common.spaces import flatten, from_columns, to_columns, unflatten
 
@@ -173,7 +173,7 @@ class ResumableSampler(Sampler):
         for number in range(len(sums) - 1):
             if tape.checksums[number] != sums[number]:
                 return False
-            action = pick_lanes(from_columns(ACTIONS, kept.arrays), number)
+            action = pick_leaves(from_columns(ACTIONS, kept.arrays), number)
             obs, reward, terminated, truncated, _ = tape.step(unflatten(tape.action_space, action))
             total += float(reward)
             if memory is not None:
@@ -202,7 +202,7 @@ class _ProcessorMemory:
     def _see(self, obs: Any, begins: Array | None = None) -> Leaves:
         frame = empty_leaves(self._space, 1)
         put_leaves(frame, 0, flatten(self._space, obs))
-        return pick_lanes(copy_leaves(self._stacker.add(frame, begins)), 0)
+        return pick_leaves(copy_leaves(self._stacker.add(frame, begins)), 0)
 
     def add(self, action: Any, reward: float, obs: Any, *, terminated: bool, truncated: bool) -> None:
         before, self._obs = self._obs, self._see(obs)

@@ -49,7 +49,7 @@ class OffPolicyConfig(AgentConfig):
 
 
 class TransitionConfig(OffPolicyConfig):
-    """The settings of every ``OffPolicyAgent`` that learns from transitions."""
+    """The settings of every ``OffPolicyAgent`` that learns from transitions, and of R2D2."""
 
     random_shift: agent_settings.ShiftPixels = 0
     normalize_rewards: agent_settings.NormalizeRewards = False
@@ -132,12 +132,16 @@ class ConfiguredAgent(NetworkAgent):
     def _act_by(
         self,
         greedily: Callable[..., torch.Tensor],
-        exploring: Callable[..., torch.Tensor],
-        noise: Callable[[Array], Array],
+        exploring: Callable[..., torch.Tensor] | None = None,
+        noise: Callable[[Array], Array] | None = None,
     ) -> None:
-        """Make ``_infer`` of two functions of observations; ``noise`` is that of ``exploring``, see ``Inference``."""
-        self._act_greedily = Inference(greedily, self.device, captured=self._captured)
-        self._act_exploring = Inference(exploring, self.device, captured=self._captured, noise=noise)
+        """Make ``_infer`` of functions of observations; without ``exploring``, every action is that of ``greedily``.
+
+        ``noise`` is that of ``exploring``, see ``Inference``.
+        """
+        self._act_greedily = self._act_exploring = Inference(greedily, self.device, captured=self._captured)
+        if exploring is not None:
+            self._act_exploring = Inference(exploring, self.device, captured=self._captured, noise=noise)
 
     def _infer(self, obs: Leaves, lanes: Array | None) -> Array:
         """What the functions of ``_act_by`` give for n observations, ``[n, …]``; evaluations are greedy."""

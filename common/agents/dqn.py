@@ -35,7 +35,7 @@ from common.agents.machinery.gradient_step import (
     track,
 )
 from common.agents.machinery.optimizers import build_optimizer
-from common.agents.machinery.update import Inference, Results, Update
+from common.agents.machinery.update import Results, Update
 from common.agents.networks.discrete_actions import ActionIndex, AllowedActions, GreedyQ
 from common.agents.networks.encoders import LeafSpaces
 from common.agents.networks.layers import Observed
@@ -203,7 +203,7 @@ class QAgent(OffPolicyAgent):
             noisy = self._noisily(function, self.qnet)
             self._act_by(function, noisy, lambda lanes: self._lane_random.of(lanes).standard_normal(n_numbers))
         else:
-            self._act_greedily = self._act_exploring = Inference(function, self.device, captured=self._captured)
+            self._act_by(function)
 
     def eval(self) -> None:
         super().eval()

@@ -236,7 +236,10 @@ class LibraryChoices:
     _fault: str | None = None
 
     def library_of(self, product: Product) -> ProductLibrary:
-        """The library of a product that is no smaller than ``LEAST``; if nobody measured it on this host, it is now."""
+        """The library that computes a product no smaller than ``LEAST``.
+
+        A product that nobody has measured on this host is measured now.
+        """
         made = self.made.get(product)
         if made is None:
             made = self.made[product] = self._choose(product)

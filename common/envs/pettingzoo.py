@@ -26,7 +26,7 @@ from common.interfaces import EnvSpec
 from common.lanes.building import narrowed
 from common.lanes.interface_faults import InterfaceError
 from common.lanes.lanes import close_env
-from common.leaves import describe_misfit, empty_leaves, pick_lanes, put_leaves
+from common.leaves import describe_misfit, empty_leaves, pick_leaves, put_leaves
 from common.plugins import part_loading
 from common.spaces import AnySpace, flatten, unflatten
 
@@ -239,7 +239,7 @@ class SeatsEnv(VectorEnv[Any, Any, Any]):
             is_new = np.array([begins for _, _, _, begins in its_seats])
             actions = policy.sample(self._obs.pick(self.num_envs + lanes, policy.spec), is_new, lanes)
             for k, (i, agent, _, _) in enumerate(its_seats):
-                found[i][agent] = unflatten(self.single_action_space, pick_lanes(actions, k))
+                found[i][agent] = unflatten(self.single_action_space, pick_leaves(actions, k))
         return found
 
     def _require_fit(self, policy: FrozenPolicy) -> None:
@@ -441,7 +441,7 @@ class _Observations:
         self._all = empty_leaves(self.space, n + hidden)
         parts = self._all if isinstance(self._all, dict) else {}
         self._seats, self._states = (parts[name] if name in shown else None for name in (SEAT, STATE))
-        self.batch: Any = unflatten(self.space, pick_lanes(self._all, slice(n)))
+        self.batch: Any = unflatten(self.space, pick_leaves(self._all, slice(n)))
         """An element of the batched space, whose arrays are those of this object."""
         whole = unflatten(self.space, self._all)
         is_part = bool(shown) and not isinstance(own, gymnasium.spaces.Dict)
@@ -482,12 +482,12 @@ class _Observations:
 
     def pick(self, lanes: Array, spec: EnvSpec) -> Leaves:
         """A copy of the observations in these lanes, in the dtypes of ``spec``."""
-        return flatten(spec.observation_space, unflatten(self.space, pick_lanes(self._all, lanes)))
+        return flatten(spec.observation_space, unflatten(self.space, pick_leaves(self._all, lanes)))
 
     def fill(self, lanes: slice, empty: Array, example: int) -> None:
         """Have the empty ones of these lanes show what another lane sees, so that every leaf is in its space."""
         for lane in np.flatnonzero(empty) + lanes.start:
-            put_leaves(self._leaves, lane, pick_lanes(self._leaves, example))
+            put_leaves(self._leaves, lane, pick_leaves(self._leaves, example))
 
     def force(self, lanes: Sequence[int]) -> None:
         """Have the masks of these lanes allow the first action alone; without masks, nothing changes."""

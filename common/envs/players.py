@@ -22,7 +22,7 @@ from common.errors import ConfigError
 from common.interfaces import EnvSpec
 from common.lanes.interface_faults import InterfaceError
 from common.lanes.lanes import OPPONENT, RESULT
-from common.leaves import pick_lanes
+from common.leaves import pick_leaves
 from common.plugins import part_loading
 from common.spaces import flatten, unflatten
 
@@ -104,7 +104,7 @@ def random_player(spec: EnvSpec, rng: np.random.Generator) -> Player:
     def choose(obs: Any) -> Any:
         leaves = flatten(spec.observation_space, obs)
         one = {path: leaf[None] for path, leaf in leaves.items()} if isinstance(leaves, dict) else leaves[None]
-        return unflatten(spec.action_space, pick_lanes(actions.draw(one), 0))
+        return unflatten(spec.action_space, pick_leaves(actions.draw(one), 0))
 
     return choose
 

@@ -33,7 +33,7 @@ from common.errors import PluginError
 from common.hints import nearest
 from common.interfaces import EnvSpec
 from common.lanes.interface_faults import Call, require_interface
-from common.leaves import copy_leaves, describe_misfit, pick_lanes, put_leaves
+from common.leaves import copy_leaves, describe_misfit, pick_leaves, put_leaves
 from common.process.signals import put_signals_back
 
 log = logging.getLogger(__name__)
@@ -281,7 +281,7 @@ class Lanes(abc.ABC):
         """Look at the masks in the last observations of episodes that were cut off, on which an agent bootstraps."""
         if self.masks is not None and outcome.ended is not None and outcome.final_obs is not None:
             cut = ~outcome.terminated[outcome.ended]
-            self._require_allowed(pick_lanes(outcome.final_obs, cut), outcome.ended[cut])
+            self._require_allowed(pick_leaves(outcome.final_obs, cut), outcome.ended[cut])
 
     def _see_reset(self, info: Mapping[str, Any]) -> None:
         """Warn once if masks are in ``info`` alone, where agents do not see them."""
@@ -296,7 +296,7 @@ class Lanes(abc.ABC):
             outcome.action, outcome.intervened = copy_leaves(actions), np.zeros(self.n, bool)
         try:
             given = spaces.flatten(space, instead)
-            put_leaves(outcome.action, lanes, pick_lanes(given, lanes) if is_batch else given)
+            put_leaves(outcome.action, lanes, pick_leaves(given, lanes) if is_batch else given)
         except (KeyError, IndexError, OverflowError, TypeError, ValueError) as error:
             misfit = describe_misfit(space, instead, (self.n,) if is_batch else ())
             what = "actions" if is_batch else "action"

@@ -15,7 +15,7 @@ from common.errors import PluginError
 from common.interfaces import EnvSpec
 from common.lanes.interface_faults import require_info, require_pair
 from common.lanes.lanes import SEEDS, SUCCESS, AnyEnv, Lanes, Picks, Round, close_env
-from common.leaves import as_shape, copy_leaves, empty_leaves, pick_lanes, put_leaves
+from common.leaves import as_shape, copy_leaves, empty_leaves, pick_leaves, put_leaves
 from common.process.signals import put_signals_back
 
 _ARRAY = np.ndarray  # A global name is found faster than an attribute.
@@ -236,7 +236,7 @@ class PlainLanes(Lanes):
     def _end_episodes(self, outcome: Round, ended: Sequence[int]) -> None:
         """Note which lanes have ended, and with which observations; they wait for their reset."""
         outcome.ended = np.array(ended)
-        outcome.final_obs = pick_lanes(self._obs, outcome.ended)
+        outcome.final_obs = pick_leaves(self._obs, outcome.ended)
         self._require_allowed_at_cut(outcome)
         self._watch.end(len(ended))
         self._waiting.extend(ended)
@@ -265,7 +265,7 @@ class PlainLanes(Lanes):
         if type(actions) is _ARRAY:
             return actions.copy()  # type: ignore[return-value]
         actions = copy_leaves(actions)
-        return [spaces.unflatten(self.spec.action_space, pick_lanes(actions, j)) for j in range(self.n)]
+        return [spaces.unflatten(self.spec.action_space, pick_leaves(actions, j)) for j in range(self.n)]
 
     def _lose(self, j: int, error: Exception | SystemExit) -> None:
         """Lane j loses its episode, and begins another one in a new environment."""

@@ -12,7 +12,7 @@ from common.data import Array, Leaves, Model, ModelVersion
 from common.errors import ConfigError, PluginError
 from common.interfaces import Agent, EnvSpec, LaneAgent, acting_for_lanes
 from common.lanes.stacking import Stacker
-from common.leaves import by_path, describe_misfit, pick_lanes, stack_lanes
+from common.leaves import by_path, describe_misfit, pick_leaves, stack_lanes
 from common.spaces import flatten, leaves_of, unflatten
 
 
@@ -86,7 +86,7 @@ class Policy:
                 if misfit is not None:
                     raise PluginError(f"policy: observation: {misfit}") from error
             raise
-        return [unflatten(self.spec.action_space, pick_lanes(actions, i)) for i in range(len(lanes))]
+        return [unflatten(self.spec.action_space, pick_leaves(actions, i)) for i in range(len(lanes))]
 
     def _read(self, observation: Any) -> Leaves:
         """The leaves of an observation."""

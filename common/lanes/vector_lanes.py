@@ -27,7 +27,7 @@ from common.lanes.lanes import (
     Round,
     close_env,
 )
-from common.leaves import as_shape, by_path, copy_leaves, empty_leaves, on_host, pick_lanes, put_leaves
+from common.leaves import as_shape, by_path, copy_leaves, empty_leaves, on_host, pick_leaves, put_leaves
 
 
 class VectorLanes(Lanes):
@@ -90,7 +90,7 @@ class VectorLanes(Lanes):
         if self.masks is not None:  # In a lane that the next step resets, the action means nothing.
             idle = self._idle
             acting = np.arange(self.n) if idle is None else np.flatnonzero(~idle)
-            self._require_allowed(pick_lanes(self._obs, acting), acting)
+            self._require_allowed(pick_leaves(self._obs, acting), acting)
         return self._obs
 
     @property
@@ -227,7 +227,7 @@ class VectorLanes(Lanes):
         if self._mode is AutoresetMode.SAME_STEP:
             outcome.final_obs = self._final_obs(infos, outcome.ended)
         else:
-            outcome.final_obs = pick_lanes(self._obs, outcome.ended)
+            outcome.final_obs = pick_leaves(self._obs, outcome.ended)
         self._require_allowed_at_cut(outcome)
         outcome.success = [None] * len(outcome.ended)
         if infos:
@@ -265,7 +265,7 @@ class VectorLanes(Lanes):
                 f"{self.name}: with autoreset at the same step, infos['final_obs'] is expected; it is missing"
             )
         if not (isinstance(found, np.ndarray) and found.dtype == object):
-            return pick_lanes(self._batch(found), ended)
+            return pick_leaves(self._batch(found), ended)
         leaves = empty_leaves(self.spec.observation_space, len(ended))
         for i, lane in enumerate(ended):
             try:

@@ -14,7 +14,7 @@ from common.data import Array, Leaves
 from common.errors import naming_failed_part
 from common.interfaces import EnvSpec
 from common.lanes.lanes import Round
-from common.leaves import capacity_for, empty_leaves, pick_lanes, put_leaves
+from common.leaves import capacity_for, empty_leaves, pick_leaves, put_leaves
 from common.wire.acting_payloads import Description
 from crossborder.serving.client_steps import ClientSteps, join_steps
 from crossborder.serving.figures import PolicyFigures
@@ -175,7 +175,7 @@ class Batcher:
             return player.sample(steps.obs, steps.begins, steps.lanes)
         actions = empty_leaves(player.spec.action_space, len(acts))
         if n_acting:
-            chosen = player.sample(pick_lanes(steps.obs, acts), steps.begins[acts], steps.lanes[acts])
+            chosen = player.sample(pick_leaves(steps.obs, acts), steps.begins[acts], steps.lanes[acts])
             put_leaves(actions, acts, chosen)
         return actions
 
@@ -202,7 +202,7 @@ class _Outcomes:
             outcome.action, outcome.intervened = steps.executed, steps.intervened
         ended = np.flatnonzero(steps.ends)
         if len(ended):
-            outcome.ended, outcome.final_obs = ended, pick_lanes(steps.obs, ended)
+            outcome.ended, outcome.final_obs = ended, pick_leaves(steps.obs, ended)
             outcome.returns, outcome.lengths = returns[ended].tolist(), lengths[ended].tolist()
             outcome.success = [None] * len(ended)
         return outcome

@@ -12,7 +12,7 @@ import numpy as np
 from common.action_masks import MASK
 from common.bad_values import LARGEST_VALUE
 from common.data import Array, Leaves
-from common.leaves import empty_leaves, pick_lanes
+from common.leaves import empty_leaves, pick_leaves
 from common.spaces import AnySpace
 from common.wire.acting_payloads import Description
 from common.wire.pb import acting_pb2 as pb
@@ -140,7 +140,7 @@ def _require_allowed(steps: ClientSteps, own: Array, description: Description) -
     if description.masks is None:
         return
     goes_on = np.flatnonzero(~steps.terminated)
-    found = description.masks.find_dead_ends(pick_lanes(steps.obs, goes_on))
+    found = description.masks.find_dead_ends(pick_leaves(steps.obs, goes_on))
     if len(found):
         raise BadMessageError(
             f"observation: leaf '{MASK}': expected at least one allowed action in lane {own[goes_on[found[0]]]}, found "

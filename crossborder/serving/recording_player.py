@@ -19,7 +19,7 @@ from common.data import FIRST, INTERVENED, VERSION, Array, Column, Items, Leaves
 from common.interfaces import acting_for_lanes
 from common.lanes.lanes import Round
 from common.lanes.stacking import Stacker
-from common.leaves import capacity_for, copy_leaves, pick_lanes, put_leaves
+from common.leaves import capacity_for, copy_leaves, pick_leaves, put_leaves
 from common.parts import Parts
 from common.spaces import columns_of, from_columns, to_columns
 from common.wire.pb import acting_pb2 as pb
@@ -105,7 +105,7 @@ class RecordingPlayer:
         actions = from_columns("action", begun)
         if outcome.action is not None and outcome.intervened is not None:
             executed = copy_leaves(actions)
-            put_leaves(executed, outcome.intervened, pick_lanes(outcome.action, outcome.intervened))
+            put_leaves(executed, outcome.intervened, pick_leaves(outcome.action, outcome.intervened))
             outcome.action = executed
             self._counters.intervened_steps += int(np.count_nonzero(outcome.intervened))
         more = {name: begun[name] for name in (*self._extras, VERSION.name)}

@@ -13,7 +13,7 @@ import numpy as np
 from common.action_masks import MASK, find_masks
 from common.data import Array, Items, Leaves
 from common.interfaces import Agent, EnvSpec, TrainingState, acting_for_lanes
-from common.leaves import by_path, copy_leaves, n_rows, pick_lanes, stack_lanes
+from common.leaves import by_path, copy_leaves, n_rows, pick_leaves, stack_lanes
 from common.spaces import leaves_of, to_columns
 from crossborder.testing.play import explaining
 
@@ -87,7 +87,7 @@ def _act_for_lanes(
     for step in range(5):
         lanes = np.roll(SOME_LANES, step)
         begins = (lanes == 0) & (step == 2) | (step == 0)  # Lane 0 begins again while the other ones go on.
-        seen = pick_lanes(obs, (3 * step + lanes) % n_rows(obs))
+        seen = pick_leaves(obs, (3 * step + lanes) % n_rows(obs))
         with explaining(f"begin(begins, lanes) or sample(obs, lanes) failed for the lanes {lanes.tolist()}"):
             several.begin(begins, lanes)
             actions = several.sample(seen, lanes)
@@ -96,10 +96,10 @@ def _act_for_lanes(
         answer = {**to_columns("action", actions), **beside.extras()}
         found = {name: column[mine] for name, column in answer.items()}
         single.begin(begins[mine], lane)
-        expected = {**to_columns("action", single.sample(pick_lanes(seen, mine), lane)), **alone.extras()}
+        expected = {**to_columns("action", single.sample(pick_leaves(seen, mine), lane)), **alone.extras()}
         yield found, {name: column.copy() for name, column in expected.items()}
         if step % 2:  # The other lanes act once more.
-            several.sample(pick_lanes(seen, ~mine), lanes[~mine])
+            several.sample(pick_leaves(seen, ~mine), lanes[~mine])
 
 
 def is_state(name: str) -> bool:
@@ -111,9 +111,9 @@ def check_actions(agent: Agent, obs: Leaves, space: gymnasium.Space[Any], *, tra
     """Check that actions fit their space."""
     switch(agent, train=train)
     for n in 1, n_rows(obs):
-        given = copy_leaves(pick_lanes(obs, slice(n)))
+        given = copy_leaves(pick_leaves(obs, slice(n)))
         actions = begin(agent, given)
-        assert equal_leaves(given, pick_lanes(obs, slice(n))), (
+        assert equal_leaves(given, pick_leaves(obs, slice(n))), (
             "sample() changed the observations it was given: copy them first"
         )
         _check_space(actions, n, space)
@@ -141,7 +141,7 @@ def _check_begin(agents: Sequence[Agent], obs: Leaves) -> None:
     """
     # 1. Two agents have seen the same before the episode begins, and one has seen something else.
     lanes = np.arange(n_rows(obs))
-    turned = pick_lanes(obs, lanes[::-1])
+    turned = pick_leaves(obs, lanes[::-1])
     for agent, earlier in zip(agents, (obs, obs, turned), strict=True):
         switch(agent, train=False)
         begin(agent, earlier)
@@ -162,10 +162,10 @@ def _check_begin(agents: Sequence[Agent], obs: Leaves) -> None:
     mixed = _answer(agents[1], obs)
     if not alike(one, same):
         return
-    assert alike(pick_lanes(one, begins), pick_lanes(mixed, begins)), (
+    assert alike(pick_leaves(one, begins), pick_leaves(mixed, begins)), (
         f"begin() for some lanes kept the memory of one of them: {FORGET}"
     )
-    assert alike(pick_lanes(goes_on, ~begins), pick_lanes(mixed, ~begins)), (
+    assert alike(pick_leaves(goes_on, ~begins), pick_leaves(mixed, ~begins)), (
         f"begin() for some lanes cleared the memory of another, whose episode goes on: {FORGET}"
     )
 
@@ -179,7 +179,7 @@ def _check_modes(agent: Agent, obs: Leaves) -> None:
     switch(agent, train=False)
     assert alike(actions, begin(agent, obs)), "train() and eval() do not switch back: other actions after both"
     n = n_rows(obs)
-    singly = [pick_lanes(begin(agent, pick_lanes(obs, slice(i, i + 1))), 0) for i in range(n)]
+    singly = [pick_leaves(begin(agent, pick_leaves(obs, slice(i, i + 1))), 0) for i in range(n)]
     assert alike(actions, stack_lanes(singly)), (
         f"sample() of {n} observations gave other actions than one by one: no row may depend on the others"
     )
@@ -190,7 +190,7 @@ def _check_extras(agent: Agent, obs: Leaves) -> None:
     """Check that the extra columns are those that the agent declares."""
     columns = {column.name: column for column in agent.extra_columns()}
     for n in (n_rows(obs), 1):
-        begin(agent, pick_lanes(obs, slice(n)))
+        begin(agent, pick_leaves(obs, slice(n)))
         extras = agent.extras()
         assert extras.keys() == columns.keys(), (
             f"extras() gave the columns {sorted(extras)}, extra_columns() declares {sorted(columns)}"
@@ -232,7 +232,7 @@ def _states_after(agent: Agent, obs: Leaves, *, evaluation: bool) -> Items:
     begin(agent, obs)
     if evaluation:
         switch(agent, train=False)
-        begin(agent, pick_lanes(obs, slice(1)))
+        begin(agent, pick_leaves(obs, slice(1)))
         switch(agent, train=True)
     agent.sample(obs)
     return {name: column for name, column in agent.extras().items() if is_state(name)}

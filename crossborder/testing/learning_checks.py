@@ -14,7 +14,7 @@ from common.data import EVAL_KEYS, RUN_KEYS, Items, Leaves, Schema
 from common.evaluation import DefaultEvaluator, score_agent
 from common.interfaces import Agent, ReplayBuffer, Step
 from common.lanes.building import Env, spec_of
-from common.leaves import pick_lanes, stack_lanes
+from common.leaves import pick_leaves, stack_lanes
 from common.parts import row_schema
 from common.settings import validate
 from crossborder.testing.agent_checks import MakeAgent, MakeView, make_agent
@@ -143,7 +143,7 @@ def _act(agent: Agent, env: Env, steps: int, seed: int) -> tuple[list[list[Step]
         watched.begins = False
         actions: Leaves = agent.sample(stack_lanes([obs]))
         recorded.append({name: column.copy() for name, column in agent.extras().items()})
-        return pick_lanes(actions, 0)
+        return pick_leaves(actions, 0)
 
     played = play(watched, steps, seed=seed, policy=choose)
     last = played[-1][-1]

@@ -16,7 +16,7 @@ from common.data import Array, Items, Leaves, require_record
 from common.errors import PluginError
 from common.interfaces import ReplayBuffer, Step, StepProcessor
 from common.lanes.building import Env, spec_of
-from common.leaves import copy_leaves, pick_lanes
+from common.leaves import copy_leaves, pick_leaves
 
 Policy = Callable[[Any], Any]
 """An action for one observation: an array ``[*shape]``, or for a structured space one array for each leaf, by path."""
@@ -89,7 +89,7 @@ def random_policy(env: Env, seed: int) -> Policy:
         action = record_leaves(spec.action_space, env.action_space.sample())
         if masks is None:
             return action
-        return pick_lanes(masks.draw(_as_lane(obs), _as_lane(action), rng), 0)
+        return pick_leaves(masks.draw(_as_lane(obs), _as_lane(action), rng), 0)
 
     return choose
 

@@ -27,7 +27,7 @@ from common.episode_files import ArrayHeader, ends_of
 from common.errors import DatasetError, SchemaMismatchError
 from common.hints import nearest
 from common.interfaces import Step
-from common.leaves import pick_lanes
+from common.leaves import pick_leaves
 from common.parts import Parts
 from common.spaces import from_columns
 
@@ -208,7 +208,7 @@ def _steps(rows: Items, parts: Parts) -> Iterator[Step]:
     obs, action = _observations(rows, parts), from_columns("action", rows)
     for t in range(len(rows["reward"]) - 1):
         end = bool(rows["terminated"][t]), bool(rows["truncated"][t])
-        yield Step(pick_lanes(obs, t), pick_lanes(action, t), float(rows["reward"][t]), pick_lanes(obs, t + 1), *end)
+        yield Step(pick_leaves(obs, t), pick_leaves(action, t), float(rows["reward"][t]), pick_leaves(obs, t + 1), *end)
 
 
 def _observations(rows: Items, parts: Parts) -> Leaves:
@@ -217,4 +217,4 @@ def _observations(rows: Items, parts: Parts) -> Leaves:
     if parts.frame_stack == 1:
         return frames
     newest, back = np.arange(len(rows["reward"])), np.arange(parts.frame_stack)[::-1]
-    return pick_lanes(frames, np.maximum(newest[:, None] - back, 0))  # Stacks at the beginning repeat the first frame.
+    return pick_leaves(frames, np.maximum(newest[:, None] - back, 0))  # Stacks at the beginning repeat the first frame.

@@ -65,7 +65,7 @@ def serve(boot: EvaluatorBoot, trainer_gone: threading.Event) -> None:
     choose_products(boot.config.trainer.products)
     parts = build_parts(boot.config, seed=boot.config.seed, n_envs=0)
     busy = Busy()
-    # The trainer's supervisor starts another process.
+    # If an environment hangs, this process ends, and the trainer's supervisor starts another one.
     with ExitStack() as stack, suppress(EvaluationAbandoned), watch_envs(busy, boot.config.env, say_error):
         evaluator = open_evaluator(boot.config, parts.frames, Watch(trainer_gone, busy), stack)
         say({"ready": True})

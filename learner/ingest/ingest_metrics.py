@@ -189,7 +189,7 @@ class FleetRates:
 def _together(core: IngestCore, rows: Array, rates: Mapping[str, Array]) -> Iterable[Metric]:
     """Metrics of all actors together: the number of series does not grow with the number of actors."""
     for column, text in COUNTED.items():
-        if column not in ("env_steps", "items"):  # ``_fleet`` has their sums.
+        if column not in ("env_steps", "items"):  # ``IngestCollector`` has their sums.
             name = f"crossborder_{NAMES.get(column, column)}_total"
             yield counter(name, text, core.registry.total(column))
     yield gauge(

@@ -205,7 +205,7 @@ class PrioritizedReplay(SharedReplay):
         # A power cut may have taken the newest rows; then other rows get their indices.
         self._end = max(self._first, min(end, self._memory.committed))
         there = np.flatnonzero(priorities[: self._end - self._first])
-        there = there[~self._memory.is_excluded(self._first + there)]  # They were not excluded when the state was made.
+        there = there[~self._memory.is_excluded(self._first + there)]  # Rows excluded now may have had a priority.
         self._set(self._first + there, priorities[there])
 
     def beta(self) -> float:

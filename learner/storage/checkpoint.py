@@ -43,7 +43,7 @@ _EVERY_META: Final = {"config": dict, "opt_steps": int, "run_id": str}
 
 @dataclass
 class Saves:
-    """Allows and counts saves from any thread: ``best``, ``final`` and ``periodic`` policies; ``state``: checkpoints.
+    """Allows and counts saves, from any thread: ``best``, ``final`` and ``periodic`` ones of policies, and checkpoints.
 
     Args:
         guard: called before each save; raises a CheckpointError if the directory is no longer the run's.
@@ -51,6 +51,7 @@ class Saves:
 
     guard: Callable[[], None] = lambda: None
     kinds: Counter[str] = field(default_factory=lambda: Counter(best=0, final=0, periodic=0, state=0))
+    """How often each was saved; a checkpoint counts as ``state``."""
     failures: int = 0
     seconds: float = 0.0
     last_at: dict[str, float] = field(default_factory=dict)

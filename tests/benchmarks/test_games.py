@@ -11,7 +11,7 @@ import pytest
 from tests.conftest import PATIENCE, ROOT
 
 
-@pytest.mark.figures
+@pytest.mark.slow
 def test_a_game_gets_its_actions_from_a_shell_that_knows_no_client() -> None:
     words = [sys.executable, "-m", "benchmarks.games", "--games", "1", "--seconds", "2"]
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}

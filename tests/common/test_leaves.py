@@ -8,7 +8,7 @@ import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
 
 from common.errors import PluginError
-from common.leaves import as_shape, by_path, copy_leaves, empty_leaves, on_host, pick_lanes, put_leaves, stack_lanes
+from common.leaves import as_shape, by_path, copy_leaves, empty_leaves, on_host, pick_leaves, put_leaves, stack_lanes
 
 ARM = Dict({"joints": Box(-1, 1, (2,), np.float32), "mode": Discrete(3)})
 
@@ -33,10 +33,10 @@ def test_leaves_of_one_lane_or_several_are_set_and_read_alone(space: Any) -> Non
     for leaf in ones.values() if isinstance(ones, dict) else (ones,):
         leaf.fill(1)
     before = copy_leaves(leaves)
-    put_leaves(leaves, 1, pick_lanes(ones, 1))
-    put_leaves(leaves, np.array([2]), pick_lanes(ones, np.array([0])))
+    put_leaves(leaves, 1, pick_leaves(ones, 1))
+    put_leaves(leaves, np.array([2]), pick_leaves(ones, np.array([0])))
     for lane, expected in enumerate([before, ones, ones]):
-        np.testing.assert_equal(pick_lanes(leaves, lane), pick_lanes(expected, lane))
+        np.testing.assert_equal(pick_leaves(leaves, lane), pick_leaves(expected, lane))
 
 
 @pytest.mark.parametrize("value", [np.zeros(1, np.float32), np.float32(0), np.zeros((1, 2), np.float32)])

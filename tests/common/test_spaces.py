@@ -9,7 +9,7 @@ from gymnasium.vector.utils import batch_space, concatenate, create_empty_array
 
 from common.data import Column
 from common.errors import ConfigError
-from common.leaves import copy_leaves, empty_leaves, pick_lanes, put_leaves
+from common.leaves import copy_leaves, empty_leaves, pick_leaves, put_leaves
 from common.spaces import columns_of, convert, flatten, from_columns, leaves_of, narrow, stack, to_columns, unflatten
 
 BOX = spaces.Box(-1, 1, (2, 3), np.float32)
@@ -60,7 +60,7 @@ def test_a_batch_of_elements_has_the_same_leaves_as_each_element(space: Space[An
     batch = concatenate(space, elements, create_empty_array(space, 3))  # type: ignore[arg-type]
     leaves = flatten(space, batch)
     for j, element in enumerate(elements):
-        assert_same(pick_lanes(leaves, j), flatten(space, element))
+        assert_same(pick_leaves(leaves, j), flatten(space, element))
     assert_same(unflatten(batch_space(space, 3), leaves), batch)
 
 
@@ -75,12 +75,12 @@ def test_leaves_are_set_lane_by_lane_and_become_columns(space: Space[Any]) -> No
         column.name: (np.dtype(column.dtype), column.shape) for column in columns_of("obs", space)
     }
     for j, element in enumerate(elements):
-        found = pick_lanes(from_columns("obs", columns), j)
+        found = pick_leaves(from_columns("obs", columns), j)
         assert_same(unflatten(space, found), element)
     kept = copy_leaves(leaves)
-    put_leaves(leaves, slice(0, 2), pick_lanes(leaves, [2, 2]))
-    assert_same(pick_lanes(kept, 0), flatten(space, elements[0]))
-    assert_same(pick_lanes(leaves, 0), flatten(space, elements[2]))
+    put_leaves(leaves, slice(0, 2), pick_leaves(leaves, [2, 2]))
+    assert_same(pick_leaves(kept, 0), flatten(space, elements[0]))
+    assert_same(pick_leaves(leaves, 0), flatten(space, elements[2]))
 
 
 def test_columns_that_a_batch_lacks_are_refused_by_name() -> None:

@@ -10,7 +10,7 @@ from gymnasium.wrappers import FrameStackObservation
 from common.data import Array, Leaves
 from common.lanes.building import lanes_of, spec_of, stacked_spec
 from common.lanes.stacking import Stacker
-from common.leaves import empty_leaves, pick_lanes
+from common.leaves import empty_leaves, pick_leaves
 from tests.frame_parts import filmed_counting_env
 from tests.parts import CountingEnv, Goals
 
@@ -109,10 +109,10 @@ def test_a_lane_has_the_same_stacks_alone_and_beside_others_that_come_begin_and_
         for leaf in obs.values() if isinstance(obs, dict) else [obs]:
             leaf[:] = (10 * step + lanes).reshape(-1, *(1 for _ in leaf.shape[1:]))
         begins = (lanes != 5) | (step == 0)
-        found = pick_lanes(beside.add(obs, begins, lanes), lanes == 5)
-        expected = alone.add(pick_lanes(obs, lanes == 5), np.array([step == 0]))
+        found = pick_leaves(beside.add(obs, begins, lanes), lanes == 5)
+        expected = alone.add(pick_leaves(obs, lanes == 5), np.array([step == 0]))
         if step % 2:
-            beside.add(pick_lanes(obs, lanes != 5), None, lanes[lanes != 5])
+            beside.add(pick_leaves(obs, lanes != 5), None, lanes[lanes != 5])
         paths = found if isinstance(found, dict) else {"": found}
         for path, leaf in paths.items():
             np.testing.assert_array_equal(leaf, expected[path] if isinstance(expected, dict) else expected)

@@ -57,6 +57,8 @@ def test_a_restored_replay_draws_no_excluded_item(tmp_path: Path, kind: int) -> 
     after = replays(memory)[kind]
     after.restore(Snapshot(state.values, state.arrays))
     assert not {int(n) for _ in range(50) for n in after.batch(2)["n"]} & {3, 4, 8}
+    if isinstance(after, PrioritizedReplay):
+        assert not {*after.draw(200)[0].tolist()} & {*BAD.tolist()}, "no draw is lost on an item that is never drawn"
 
 
 @pytest.mark.parametrize("kind", range(3))
