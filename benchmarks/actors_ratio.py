@@ -161,7 +161,7 @@ class Watch(threading.Thread):
         wait_until(lambda: len(list(self._gate.iterdir())) == self._actors, ALL_THERE)
         began, waited = time.perf_counter(), server.control.trainer_wait_seconds
         (self._gate / "open").touch()
-        while server.learner.opt_steps < server.config.trainer.max_opts and server.learner.failure is None:
+        while server.learner.opt_steps < server.config.trainer.max_opts and server.learner.life.failure is None:
             time.sleep(0.005)
         self.seconds = time.perf_counter() - began
         self.trainer_waits = server.control.trainer_wait_seconds - waited

@@ -18,10 +18,11 @@ from dataclasses import asdict, dataclass
 from typing import Protocol
 
 from common.config.trainer_config import TrainerConfig
-from common.errors import CheckpointError, CrossborderError, RankLostError, TakenOverError
+from common.errors import CheckpointError, CrossborderError, RankLostError
 from common.process.clocks import is_due
 from common.process.signals import put_signals_back
 from learner.evaluation.scoring import FinishedEvaluation, Scoring
+from learner.loop.life import Life
 from learner.loop.opt_step import OptStep, do_nothing
 from learner.loop.run_records import RunRecords
 from learner.shared.durable import WITHOUT_CHECKPOINT, logging_write_errors
@@ -88,11 +89,7 @@ class Learner:
         checkpoints: keep the policies; None: another rank keeps them.
         checkpointer: takes checkpoints of the whole training.
         publish: makes the agent's present policy the newest model.
-        began: the moment at which this life of the run begins.
-        best_score: of the earlier lives of the run; minus infinity if there is none.
-        elsewhere: gives the steps that other ranks have stored.
-        is_restarted: whether this process is started again after an error.
-        clock: seconds, monotonic.
+        life: says how this life of the run began, and how it ends.
     """
 
     def __init__(
@@ -105,43 +102,33 @@ class Learner:
         checkpoints: Checkpoints | None,
         checkpointer: Checkpointer,
         publish: Publish = publish_to_nobody,
-        began: Moment,
-        best_score: float = -math.inf,
-        elsewhere: Callable[[], int] = lambda: 0,
-        is_restarted: bool = False,
-        clock: Callable[[], float] = time.monotonic,
+        life: Life,
     ) -> None:
         self.opt, self.agent, self.buffer = opt, opt.agent, opt.buffer
         self.scoring, self.records = scoring, records
         self.publish = publish
-        self.opt_steps = began.opt_steps
+        self.opt_steps = life.began.opt_steps
         self.evaluations = EvaluationCounts()
-        self.best_score = best_score
-        self._has_best = math.isfinite(best_score)
+        self.best_score = life.best_score
+        self._has_best = math.isfinite(life.best_score)
         self.outcome: Outcome | None = None
-        self.failure: CrossborderError | None = None
-        """Why a part of the system cannot go on; None while all parts can."""
-        self.is_followed = False
-        """Whether another life of the run follows at once. Then actors are not told to stop: they wait for it."""
-        self._began, self._elsewhere, self._is_restarted, self._clock = began, elsewhere, is_restarted, clock
-        self._zero = clock() - began.seconds
-        self._ended: float | None = None
+        self.life = life
         self._window, self._config = records.window, config
         self._checkpoints, self._checkpointer = checkpoints, checkpointer
         self._is_scored = True  # Without an opt step in this life of the run, nothing is scored at its end.
-        if self._reaches_target(best_score):
+        if self._reaches_target(life.best_score):
             self.outcome = Outcome.TARGET  # The run reached its target in an earlier life.
 
     @property
     def inserted(self) -> int:
         """Steps stored so far, by all ranks."""
-        return self.buffer.inserted + self._elsewhere()
+        return self.buffer.inserted + self.life.elsewhere()
 
     def start(self) -> None:
         """Publish the first model and start the clocks, before actors take their first step."""
         self.agent.train()
         self.publish(self.opt_steps, wait=True)
-        self._zero = self._window.start() - self._began.seconds
+        self.life.start(self._window.start())
         self._check_budget()
 
     @contextmanager
@@ -157,17 +144,17 @@ class Learner:
         """
         try:
             yield
-            if self.failure is not None:
-                raise self.failure
+            if self.life.failure is not None:
+                raise self.life.failure
         except RankLostError as cause:  # It may have been lost in the middle of an opt step, so nothing is saved.
-            self.break_off(cause)
+            self.life.break_off(cause)
             self.request_stop()
             raise
         except BaseException as cause:
-            self.break_off(cause)
+            self.life.break_off(cause)
             self.request_stop()
             try:
-                self.finish(do_nothing if self.is_followed else announce_stop)
+                self.finish(do_nothing if self.life.is_followed else announce_stop)
             except CrossborderError as error:
                 log.error("%s", error)
             raise
@@ -175,22 +162,14 @@ class Learner:
 
     def seconds(self) -> float:
         """Seconds from ``start`` until now, or until ``finish`` began, and those of the run's earlier lives."""
-        return (self._clock() if self._ended is None else self._ended) - self._zero
+        return self.life.seconds()
 
     def fail(self, error: CrossborderError) -> None:
         """End training because a part of the system cannot go on; from any thread."""
         log.error("%s", error)
         if self.outcome is None:
-            self.failure = error
+            self.life.failure = error
             self.request_stop()
-
-    def break_off(self, error: BaseException) -> None:
-        """Note the error that ends this life of the run.
-
-        After it, torchrun or the rank that was lost may begin another life; or another learner has begun it already.
-        """
-        is_lost = isinstance(error, RankLostError | TakenOverError)
-        self.is_followed = is_lost or (self._is_restarted and isinstance(error, Exception))
 
     def request_stop(self) -> None:
         """End training after the present opt step, and a running evaluation without a score; from any thread."""
@@ -263,7 +242,7 @@ class Learner:
             CheckpointError: ``final/`` or the last checkpoint could not be saved.
             CrossborderError: the evaluator failed, or its last score is not finite.
         """
-        self._ended = self._clock()
+        self.life.end()
         try:
             self.records.require_finite(self.opt_steps)
             if self.scoring.needs_actors:
@@ -303,12 +282,12 @@ class Learner:
         self._collect(wait=True)
 
     def _moment(self) -> Moment:
-        return Moment(self.opt_steps, self.buffer.inserted, self.seconds(), self._elsewhere())
+        return self.life.moment(self.opt_steps, self.buffer.inserted)
 
     def _evaluate(self, moment: Moment) -> dict[str, float]:
-        started = self._clock()
+        started = self.life.clock()
         scored = self.scoring.begin(self.agent, moment)
-        self._window.leave_out(self._clock() - started)
+        self._window.leave_out(self.life.clock() - started)
         return self._credit(scored) if scored else {}
 
     def _collect(self, *, wait: bool) -> None:

@@ -217,8 +217,8 @@ class LearnerServer(Opened):
             error: has ended the start of this learner; None if it has started.
         """
         if error is not None:
-            self.learner.break_off(error)
-        if self.learner.is_followed:
+            self.learner.life.break_off(error)
+        if self.learner.life.is_followed:
             self.ingest.leave()
         else:
             self.ingest.end(self.config.server.grace_seconds)

@@ -159,7 +159,7 @@ class Together:
 
     def _number(self, learner: Learner) -> int:
         """Why this rank ends training, as it tells the others (``Said.outcome``)."""
-        if learner.failure is not None:
+        if learner.life.failure is not None:
             return FAILED
         return GOES_ON if learner.outcome is None else OUTCOMES.index(learner.outcome) + 1
 

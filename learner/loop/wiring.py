@@ -24,6 +24,7 @@ from learner.evaluation.evaluator_process import EvaluatorProcess
 from learner.evaluation.scoring import InlineScoring, Scoring
 from learner.loop.learner import Learner, Publish, publish_to_nobody
 from learner.loop.learner_parts import computing_in
+from learner.loop.life import Life
 from learner.loop.opt_step import OptStep, do_nothing
 from learner.loop.replay_opening import place_on_device
 from learner.loop.run import Run
@@ -92,10 +93,7 @@ def make_learner(
         checkpoints=run.checkpoints if leads else None,
         checkpointer=kept.checkpointer,
         publish=publish if run.pool is None else _publish_to_pool(run, run.pool, publish, kept.began),
-        began=kept.began,
-        best_score=-math.inf if earlier is None else earlier.take_best_score(run.config),
-        elsewhere=(lambda: 0) if ranks is None else lambda: ranks.inserted_elsewhere,
-        is_restarted=run.place.restarts_left > 0,
+        life=_make_life(run, earlier, kept.began, ranks),
     )
     # 4. The first checkpoint and ``run.json``: from now on the run can be resumed.
     _begin_run(run, kept.checkpointer, ranks, is_resumable=earlier is not None and leads)
@@ -164,6 +162,16 @@ def _with_counts(run: Run, episodes: Callable[[], dict[str, float]]) -> Callable
         return {**episodes(), **record_interventions(run.memory), **against_pool}
 
     return record
+
+
+def _make_life(run: Run, earlier: ResumePoint | None, began: Moment, ranks: Together | None) -> Life:
+    """This life of the run, which begins at ``began``."""
+    return Life(
+        began,
+        earlier.take_best_score(run.config) if earlier is not None else -math.inf,
+        elsewhere=None if ranks is None else lambda: ranks.inserted_elsewhere,
+        is_restarted=run.place.restarts_left > 0,
+    )
 
 
 def _begin_run(run: Run, checkpointer: Checkpointer, ranks: Together | None, *, is_resumable: bool) -> None:

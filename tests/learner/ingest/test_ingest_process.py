@@ -74,9 +74,9 @@ def test_a_file_that_ingest_cannot_write_when_it_is_started_again_ends_the_run_w
     (server.run.dir.shared / "limits.json").unlink()
     (server.run.dir.shared / ".limits.json.part").mkdir()
     kill(server.ingest.pid)
-    wait_for(lambda: server.learner.failure is not None, "the failure")
-    assert isinstance(server.learner.failure, RunDirectoryError)
-    assert str(server.learner.failure) == f"{server.run.dir.shared}: cannot be written: Is a directory"
+    wait_for(lambda: server.learner.life.failure is not None, "the failure")
+    assert isinstance(server.learner.life.failure, RunDirectoryError)
+    assert str(server.learner.life.failure) == f"{server.run.dir.shared}: cannot be written: Is a directory"
 
 
 def test_actors_can_hand_over_when_ingest_dies_while_the_learner_stops(make_config: MakeConfig) -> None:

@@ -15,11 +15,12 @@ import torch
 from common.config.actor_config import ActorConfig
 from common.config.trainer_config import TrainerConfig
 from common.data import Array, Items, Model, Record
-from common.errors import AddressError, CheckpointError, DivergedError, PluginError, RankLostError
+from common.errors import CheckpointError, DivergedError, PluginError
 from common.interfaces import Agent, Callback, Evaluation, ReplayBuffer
 from common.plugins.part_config import EnvConfig, PluginConfig
 from learner.evaluation.scoring import FinishedEvaluation, InlineScoring, Scoring
 from learner.loop.learner import Learner, Outcome, publish_to_nobody
+from learner.loop.life import Life
 from learner.loop.opt_step import IN_VAIN, OptStep
 from learner.loop.run_records import Callbacks, RecordWindow, RunRecords
 from learner.storage.checkpoint import Checkpoints, load_params
@@ -31,7 +32,6 @@ class Diary(ReplayBuffer):
     """Everything around a learner, in one place: what happened in which order."""
 
     inserted = 0
-    elsewhere = 0
     sampled = 0
 
     def __init__(self, scores: list[float] | None = None) -> None:
@@ -153,7 +153,6 @@ def make(
     *,
     began: Moment = BIRTH,
     best_score: float = -math.inf,
-    is_restarted: bool = False,
     callbacks: Callbacks | None = None,
     checkpointer: Checkpointer | None = None,
     **settings: Any,
@@ -176,11 +175,7 @@ def make(
         checkpoints=checkpoints,
         checkpointer=checkpointer or NoCheckpointer(),
         publish=diary.publish,
-        began=began,
-        best_score=best_score,
-        elsewhere=lambda: diary.elsewhere,
-        is_restarted=is_restarted,
-        clock=diary.clock,
+        life=Life(began, best_score, clock=diary.clock),
     )
     learner.start()
     return learner
@@ -538,46 +533,6 @@ def test_a_resumed_run_that_had_reached_its_target_is_done_and_another_target_le
     assert done.outcome is Outcome.TARGET
     further = make(diary, tmp_path, began=moment, best_score=120.0, target_score=150.0)
     assert further.outcome is None
-
-
-def test_the_seconds_of_a_run_go_on_from_its_earlier_lives_and_stop_at_the_end(tmp_path: Path) -> None:
-    diary = Diary()
-    diary.now = 100.0
-    learner = make(diary, tmp_path, began=Moment(5, 0, 40.0))
-    diary.now = 110.0
-    learner.start()
-    diary.now = 113.0
-    assert learner.seconds() == 43.0
-    learner.finish(diary.announce_stop)
-    diary.now = 200.0
-    assert learner.seconds() == 43.0
-
-
-def test_the_moment_of_a_policy_has_the_steps_of_other_ranks_beside_its_own(tmp_path: Path) -> None:
-    diary = Diary()
-    diary.inserted, diary.elsewhere = 7, 9
-    learner = make(diary, tmp_path, save_interval=1)
-    learner.step()
-    _, meta = load_params(tmp_path / "1")
-    assert (learner.inserted, meta["samples_total"], meta["samples_elsewhere"]) == (16, 7, 9)
-
-
-@pytest.mark.parametrize(
-    ("error", "is_restarted", "is_followed"),
-    [
-        (RankLostError("rank 1 has ended"), False, True),
-        (AddressError("the port is taken"), True, True),
-        (AddressError("the port is taken"), False, False),
-        (KeyboardInterrupt(), True, False),
-    ],
-)
-def test_a_life_is_followed_by_another_if_a_rank_was_lost_or_torchrun_starts_again(
-    tmp_path: Path, error: BaseException, *, is_restarted: bool, is_followed: bool
-) -> None:
-    learner = make(Diary(), tmp_path, is_restarted=is_restarted)
-    assert not learner.is_followed
-    learner.break_off(error)
-    assert learner.is_followed == is_followed
 
 
 def test_training_is_finished_in_order_whatever_ends_its_loop(tmp_path: Path) -> None:
