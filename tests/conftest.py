@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import fcntl
 import gc
 import json
@@ -274,6 +275,13 @@ class Command:
 
     def signal(self, number: int) -> None:
         self.process.send_signal(number)
+
+    def signal_another_thread(self, number: int) -> None:
+        """Send a signal to another thread than the main one, whose wait it does not end; Linux may choose so too."""
+        pid = self.process.pid
+        _, another, *_ = sorted(int(task.name) for task in Path(f"/proc/{pid}/task").iterdir())
+        if ctypes.CDLL(None, use_errno=True).tgkill(pid, another, number):
+            raise OSError(ctypes.get_errno(), "tgkill")
 
     def end(self) -> None:
         if self.process.poll() is None:

@@ -18,6 +18,7 @@ import grpc
 
 from common.errors import ConfigError, CrossborderError, LearnerUnreachableError, ProtocolMismatchError, RefusedError
 from common.process.clocks import Backoff, Deadline
+from common.process.signals import NOTICE_SECONDS
 from common.wire.acting_payloads import VERSION, Description
 from common.wire.channel import hint_at_server, open_channel, watch_credentials
 from common.wire.pb import acting_pb2 as pb
@@ -360,9 +361,12 @@ class _Stream:
         return self._outbox.empty()
 
     def hear(self, deadline: Deadline | None) -> pb.ActResponse | grpc.RpcError | None:
-        """Wait for the next answer, or for the end of the stream; None if ``deadline`` has passed or ``wake`` came."""
+        """Wait for the next answer, or for the end of the stream.
+
+        None if ``deadline`` has passed or ``wake`` came; without a deadline, also after ``NOTICE_SECONDS``.
+        """
         try:
-            return self._inbox.get(timeout=None if deadline is None else deadline.remaining())
+            return self._inbox.get(timeout=NOTICE_SECONDS if deadline is None else deadline.remaining())
         except queue.Empty:
             return None
 

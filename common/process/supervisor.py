@@ -11,6 +11,7 @@ from collections.abc import Callable
 from common.errors import ChildFailedError, CrossborderError
 from common.process.child import Child, RestartPolicy, describe_end, may_restart_help
 from common.process.clocks import Deadline
+from common.process.signals import NOTICE_SECONDS
 
 log = logging.getLogger(__name__)
 
@@ -100,7 +101,7 @@ class Supervisor:
         """Wait until the child has finished, was given up, or ``stop_watching`` was called; False after ``seconds``."""
         deadline = Deadline(seconds)
         while self._thread.is_alive() and not deadline.passed():
-            self._thread.join(timeout=min(1.0, deadline.remaining()))
+            self._thread.join(timeout=min(NOTICE_SECONDS, deadline.remaining()))
         return not self._thread.is_alive()
 
     def stop_restarting(self) -> None:

@@ -9,6 +9,7 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from rich.console import Console
 
 from common.process.clocks import Deadline
+from common.process.signals import NOTICE_SECONDS
 from crossborder.sweeps.board import Board
 from crossborder.sweeps.directory import SweepDirectory
 from crossborder.sweeps.results import write_results
@@ -49,9 +50,11 @@ class Sweeper:
         """Run trials until none is left here, or the sweep is to stop; return the number of trials that ended here."""
         with self._board, ThreadPoolExecutor(self._jobs, thread_name_prefix="trials") as pool:
             workers = [pool.submit(self._work) for _ in range(self._jobs)]
-            done, _ = wait(workers, return_when=FIRST_EXCEPTION)
-            if any(worker.exception() for worker in done):
-                self._stopping.set()
+            left = set(workers)
+            while left:
+                done, left = wait(left, NOTICE_SECONDS, FIRST_EXCEPTION)
+                if any(worker.exception() for worker in done):
+                    self._stopping.set()
         return sum(worker.result() for worker in workers)
 
     def _work(self) -> int:

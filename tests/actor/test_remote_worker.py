@@ -350,12 +350,17 @@ def test_a_signal_that_the_environment_has_taken_ends_the_worker_in_order(
     assert sessions_of(service) == 0
 
 
-def test_a_worker_that_waits_for_an_action_ends_in_order(tmp_path: Path, start: Start, service: Service) -> None:
+@pytest.mark.parametrize("signalled", [Command.signal, Command.signal_another_thread])
+def test_a_worker_that_waits_for_an_action_ends_in_order(
+    tmp_path: Path, start: Start, service: Service, signalled: Callable[[Command, int], None]
+) -> None:
     worker = work(start, service.places.address, write(tmp_path, env=COUNTING))
     acts(service)
     player_of(service).may_act.clear()
+    wait_for(lambda: player_of(service).is_held, "the worker waits")
     try:
-        end(worker)
+        signalled(worker, signal.SIGTERM)
+        assert worker.wait() == 128 + signal.SIGTERM, worker.output()
     finally:
         player_of(service).may_act.set()
 

@@ -60,16 +60,23 @@ def test_a_sweep_of_which_every_trial_has_failed_fails_each_time(
         assert "crossborder-sweep: all of 2 trials failed; the output of the last one is in" in told.err
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -9), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("signalled", "number", "code"),
+    [
+        (Command.signal, signal.SIGKILL, -9),
+        (Command.signal, signal.SIGTERM, 143),
+        (Command.signal_another_thread, signal.SIGTERM, 143),
+    ],
+)
 def test_a_sweep_that_is_killed_goes_on_and_runs_no_finished_trial_again(
-    tmp_path: Path, start: Start, number: int, code: int
+    tmp_path: Path, start: Start, signalled: Callable[[Command, int], None], number: int, code: int
 ) -> None:
     gated = write_sweep(tmp_path, space={WORTH: [1.0, 2.0]}, fixed={GATE: str(tmp_path / "gate")})
     sweep, words = tmp_path / "sweep", [str(gated), "--dir", str(tmp_path / "sweep")]
     gate_of(tmp_path / "gate", 1.0).touch()
     command = start("crossborder-sweep", *words)
     wait_for(lambda: read_points(sweep / "trials" / "0001" / "seed-0"), "the second trial's first evaluation")
-    command.signal(number)
+    signalled(command, number)
     assert command.wait() == code
     assert [row["trial"] for row in results(sweep)] == ["0"]
     gate_of(tmp_path / "gate", 2.0).touch()
