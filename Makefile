@@ -29,7 +29,7 @@ demo: $(READY)
 	$(BIN)/learner-server --config configs/cartpole.yaml --local-actors 2 --listen 127.0.0.1:0 \
 		--set metrics.listen=127.0.0.1:0
 
-# Tests wait for processes more than they compute: five at a time on two cores. Those of a file stay together, and the
+# Many tests wait for processes: five at a time keep two cores busy. Those of a file stay together, and the
 # longest come first. A process of tests that ended is not replaced: it would begin again with the test that ended it.
 test: $(READY)
 	$(BIN)/pytest -n 5 --dist loadfile --no-loadscope-reorder --max-worker-restart 0

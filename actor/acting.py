@@ -1,4 +1,4 @@
-"""What an actor that has joined acts with, and who may act in its place."""
+"""The parts with which an actor acts after it has joined, and the loop that may act in its place."""
 
 from __future__ import annotations
 

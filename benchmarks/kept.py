@@ -1,6 +1,6 @@
 """Runs that benchmarks keep in ``benchmarks/results/NAME.json``, and the tables of pages that are made of them.
 
-A run has a way and a seed: it is a mapping with ``way``, ``seed`` and what was measured.
+A run is a mapping: ``way`` and ``seed`` name it, and the other keys are what was measured.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PUT_BACK_SECONDS: Final = 0.1
 """The least time between two times that handlers are put back, which takes 10 us, as long as nobody has taken them."""
 NOTICE_SECONDS: Final = 1.0
-"""The main thread of a command waits this long at most, and then again.
+"""A wait of the main thread that has no deadline of its own lasts this long, and begins again.
 
 Python runs a handler in the main thread, between two instructions. A signal that comes just before the thread begins to
 wait, or that the system gives to another thread, does not end the wait: it is handled after it.
