@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TypeVar
 
@@ -20,8 +21,8 @@ MessageT = TypeVar("MessageT")
 class Connection:
     """Begins with ``open`` or ``resume``. A task reads steps while earlier ones are answered.
 
-    The client may send as many steps without their answers as its session has lanes. Beyond that, reading waits, and
-    with it the client: nothing that it sends is kept without a bound.
+    The client may send steps whose answers it does not read until these have an action for each lane of its session.
+    Beyond that, reading waits, and with it the client: neither steps nor answers are kept without a bound.
 
     Args:
         sessions: of the service.
@@ -34,8 +35,10 @@ class Connection:
         self._session: Session | None = None
         self._reader: asyncio.Task[None] | None = None
         self._answers = asyncio.Queue[pb.ActResponse | None]()
-        """In the order of the steps, bounded by ``_room``; None: it may be that no further one comes."""
-        self._n_asked = 0
+        """In the order of the steps, bounded by ``_named``; None: it may be that no further one comes."""
+        self._named, self._n_named = deque[int](), 0
+        """How many lanes each step names whose answer is not written yet, and the sum."""
+        self._has_written = asyncio.Event()
         self._was_taken_over = False
 
     def begin(self, request: Request | pb.DescribeRequest) -> pb.ActResponse:
@@ -48,7 +51,7 @@ class Connection:
                 secret, session = request.secret, self._sessions.find(request.secret, self._owner)
             case _:
                 raise BadMessageError(f"expected open or resume as the first request, found {_name(request)}")
-        self._session, self._room = session, asyncio.Semaphore(len(session.lanes))
+        self._session = session
         self._hang_up, self._tell = self._take_over, self._answers.put_nowait
         session.door = self._door
         self._sessions.connect(session, self._hang_up)  # The same object as in ``disconnect``, which compares it.
@@ -76,13 +79,12 @@ class Connection:
         assert self._session is not None, "a connection begins first"
         self._reader = asyncio.create_task(self._read(self._session, messages, read))
         self._reader.add_done_callback(lambda _: self._answers.put_nowait(None))
-        n_answered = 0
-        while not self._was_taken_over and not (self._reader.done() and n_answered == self._n_asked):
+        while not self._was_taken_over and not (self._reader.done() and not self._named):
             answer = await self._answers.get()
             if answer is not None:
                 await write(answer)
-                n_answered += 1
-                self._room.release()
+                self._n_named -= self._named.popleft()
+                self._has_written.set()
         if self._was_taken_over:
             self._sessions.require_open()
             raise SessionLostError("this connection has lost its session: it ended, or another connection resumed it")
@@ -102,9 +104,14 @@ class Connection:
                 continue
             if request is None or isinstance(request, pb.OpenSession | pb.ResumeSession):
                 raise BadMessageError(f"expected step, report or close, found {_name(request)}")
-            await self._room.acquire()
+            n = len(session.lanes)
+            n_named = min(len(request.lanes) or n, n)  # Of a step that names more lanes, ``take`` says that it may not.
+            while self._n_named + n_named > n:
+                self._has_written.clear()
+                await self._has_written.wait()
             session.take(request, self._tell)
-            self._n_asked += 1
+            self._named.append(n_named)
+            self._n_named += n_named
 
     def _take_over(self) -> None:
         """End this connection: its session has ended, or has another connection."""

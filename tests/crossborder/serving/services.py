@@ -6,7 +6,7 @@ import asyncio
 import queue
 import threading
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -51,6 +51,39 @@ class Counting:
         for lane, begin in zip(lanes.tolist(), begins.tolist(), strict=True):
             self._counts[lane] = 1 if begin else self._counts[lane] + 1
         return np.array([self._counts[lane] for lane in lanes.tolist()])
+
+
+class Wide:
+    """A player whose actions are large, 4 kB for each lane, so that few answers fit into a connection."""
+
+    opt_steps = 7
+    spec = EnvSpec(gymnasium.spaces.Box(-1, 1, (1,), np.float32), gymnasium.spaces.Box(-1, 1, (1000,), np.float32))
+
+    def __init__(self) -> None:
+        self._n_first = 0
+        """Batches of the first lane."""
+
+    def sample(self, obs: Leaves, begins: Array, lanes: Array) -> Leaves:
+        self._n_first += 0 in lanes
+        return np.zeros((len(lanes), 1000), np.float32)
+
+    def count_taken(self, most: int, send: Callable[[int], None], step: Callable[[], object]) -> int:
+        """Send steps of a session that reads no answers; return how many it took for the service to wait, or ``most``.
+
+        Args:
+            most: steps.
+            send: a step with this seq, of the first session.
+            step: of another session, which shows that the service had time for that of the first.
+        """
+        for seq in range(1, most + 1):
+            send(seq)
+            for _ in range(100):
+                step()
+                if self._n_first == seq:
+                    break
+            else:
+                return seq
+        return most
 
 
 def steps_of(lanes: Array, **given: Any) -> ClientSteps:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import count
 from typing import Any
 
 import grpc
@@ -13,7 +14,7 @@ import pytest
 from common.interfaces import EnvSpec
 from common.wire.pb import acting_pb2 as pb
 from tests.conftest import wait_for
-from tests.crossborder.serving.services import Caller, Counting, Service, Stream, numbers, refusal
+from tests.crossborder.serving.services import Caller, Counting, Service, Stream, Wide, numbers, refusal
 
 
 @pytest.fixture
@@ -380,3 +381,18 @@ def test_an_answer_says_how_long_its_step_was_at_the_service() -> None:
         assert early.seconds > 0.09
         assert 0 < late.seconds < 60
         assert first.step(2) == late, "the same answer again"
+
+
+def test_a_client_that_reads_no_answers_is_waited_for_before_they_fill_the_memory() -> None:
+    """Each step is one of all lanes, so without a bound in lanes there are as many actions as the lanes' square."""
+    n, player = 100, Wide()
+    with Service(player) as service, Caller(service.places.address, player.spec) as caller:
+        greedy, honest, seqs = caller.open(n), Caller(service.places.address, player.spec).open(), count(1)
+
+        def send(seq: int) -> None:
+            greedy.send(step=pb.LaneSteps(seq=seq, observation=bytes(4 * n)))
+
+        sent = player.count_taken(n, send, lambda: honest.step(next(seqs), bytes(4)))
+        assert sent < n / 2
+        assert [greedy.read().seq for _ in range(sent)] == [*range(1, sent + 1)], "it still gets them all"
+        assert greedy.step(sent + 1, bytes(4 * n)).seq == sent + 1

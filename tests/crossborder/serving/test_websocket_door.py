@@ -10,7 +10,7 @@ import ssl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from itertools import chain, repeat
+from itertools import chain, count, repeat
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ from crossborder.serving.strangers import MAX_STRANGERS
 from crossborder.serving.websocket_door import MOST_OPENING
 from crossborder.serving.websocket_messages import MOST_BYTES, MOST_NUMBER_BYTES
 from tests.conftest import PATIENCE
-from tests.crossborder.serving.services import Caller, Counting, Service, with_certificate
+from tests.crossborder.serving.services import Caller, Counting, Service, Wide, with_certificate
 from tests.crossborder.serving.test_serving_metrics import scrape
 
 Values = dict[str, Any]
@@ -273,6 +273,25 @@ def test_connections_that_say_nothing_keep_no_client_out(talk_to: TalkTo, servic
     assert talk.step(1) == [1]
     for each in silent:
         each.close()
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_client_that_reads_no_answers_is_waited_for_before_they_fill_the_memory(packed: bool) -> None:
+    n, player = 100, Wide()
+    with Service(player, websocket="127.0.0.1:0") as service:
+        greedy, honest = Talk(service, packed=packed, max_queue=1), Talk(service)
+        greedy.ask(open={"lanes": n})
+        honest.ask(open={"lanes": 1})
+        seqs = count(1)
+
+        def send(seq: int) -> None:
+            greedy.send(step={"seq": seq, "observation": [[0.0]] * n})
+
+        sent = player.count_taken(n, send, lambda: honest.step(next(seqs), observation=[[0.0]]))
+        assert sent < n / 2
+        assert [greedy.read()["action"]["seq"] for _ in range(sent)] == [*range(1, sent + 1)], "it still gets them all"
+        for talk in (greedy, honest):
+            talk.end()
 
 
 def test_a_connection_that_never_finishes_the_handshake_of_tls_ends(
