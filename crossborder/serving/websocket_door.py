@@ -151,7 +151,7 @@ class WebSocketDoor:
         except ConnectionClosed as error:
             log.debug("a connection has ended: %s", error)
         except CrossborderError as error:
-            self._note(caller, error)
+            self._note(socket, caller, error)
             await self._refuse(socket, error, as_text=as_text)
 
     async def _read_in_time(self, socket: ServerConnection) -> str | bytes:
@@ -194,18 +194,17 @@ class WebSocketDoor:
         finally:
             connection.end()
 
-    def _note(self, caller: Caller | None, error: CrossborderError) -> None:
+    def _note(self, socket: ServerConnection, caller: Caller | None, error: CrossborderError) -> None:
         """Count, note and log a refusal. Strangers get one line in ten seconds, however many come.
 
-        ``Admission`` has noted and logged a stranger's token already.
+        ``Admission`` notes and logs that of a known caller, and has done so for a stranger's token already.
         """
         name, message = status_of(error)[1], message_of(error)
         self._service.figures.refused[name] += 1
         if caller is not None:
             self._admission.note_refusal(caller, error)
-            log.warning("%s: %s", name, message)
         elif not isinstance(error, UnauthenticatedError) and (missed := self._strangers_log.due()) is not None:
-            log.warning("%s: %s (%d more before it)", name, message, missed)
+            log.warning("%s, from %s: %s (%d more before it)", name, socket.remote_address[0], message, missed)
 
     async def _refuse(self, socket: ServerConnection, error: CrossborderError, *, as_text: bool) -> None:
         """Tell the client why its connection ends, and end it."""

@@ -26,7 +26,15 @@ from learner.ingest.audit import STRANGER, AuditLog
 from learner.ingest.cordons import CordonedError
 from learner.ingest.gate import HEALTH_METHODS, Caller, Gate, current_caller
 from learner.ingest.limits import CallLimits
-from learner.ingest.refusals import Context, IngestCounts, OverLimitError, UnauthenticatedError, refuse, status_of
+from learner.ingest.refusals import (
+    Context,
+    IngestCounts,
+    OverLimitError,
+    UnauthenticatedError,
+    message_of,
+    refuse,
+    status_of,
+)
 
 log = logging.getLogger(__name__)
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
@@ -167,7 +175,7 @@ class Admission(grpc.aio.ServerInterceptor):
         try:
             self.note_stranger(method, context.peer())
         except OverLimitError as error:
-            await refuse(context, error, is_logged=False)
+            await refuse(context, error)
         await context.abort(grpc.StatusCode.UNAUTHENTICATED, str(unauthenticated))
 
     def note_stranger(self, method: str, peer: str) -> None:
@@ -200,7 +208,7 @@ class Admission(grpc.aio.ServerInterceptor):
             await refuse(context, refused)
         except CordonedError as error:
             # The actor asks again every few seconds while the cordon is in force, so these refusals are not logged.
-            await refuse(context, error, is_logged=False)
+            await refuse(context, error)
         except CrossborderError as error:
             self.note_refusal(caller, error)
             await refuse(context, error)
@@ -213,9 +221,11 @@ class Admission(grpc.aio.ServerInterceptor):
             await context.abort(grpc.StatusCode.UNAVAILABLE, reason, ((ERROR_KEY, "storage"),))
 
     def note_refusal(self, caller: Caller, error: CrossborderError) -> None:
-        """Note that a call of a known caller was refused or ended."""
+        """Note in the audit log and in the log that a call of a known caller was refused or ended."""
+        name = status_of(error)[1]
         reason = "the token was revoked" if isinstance(error, UnauthenticatedError) else str(error)
-        self._audit.note("refused", status_of(error)[1], **caller.facts(), reason=reason)
+        self._audit.note("refused", name, **caller.facts(), reason=reason)
+        log.warning("%s, from %s: %s", name, caller.told, message_of(error))
 
     async def _serve(
         self, handler: Handler, connection: Traffic, requests: AsyncIterator[Any], context: Context

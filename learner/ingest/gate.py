@@ -76,6 +76,13 @@ class Caller:
         """The name under which limits count the call: the token's name; without a name, the address."""
         return peer_address(self.peer) if self.name in WITHOUT_NAME else self.name
 
+    @property
+    def told(self) -> str:
+        """Who calls, for the log: the address, and before it the role and the name that a token has proved."""
+        name = "" if self.name in WITHOUT_NAME else f" '{self.name}'"
+        host = split_peer(self.peer)[0]
+        return host if self.role is Role.ANYONE else f"{self.role}{name} at {host}"
+
     def facts(self) -> dict[str, str]:
         """The facts about the call that the audit log records."""
         return {"method": self.method, "role": self.role.value, "name": self.name, "peer": split_peer(self.peer)[0]}

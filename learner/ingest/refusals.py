@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from bisect import bisect_left
 from collections import Counter
@@ -26,7 +25,6 @@ from learner.ingest.cordons import CordonedError
 from learner.ingest.registry import TooManyActorsError
 from learner.replay.writer import CursorsFullError
 
-log = logging.getLogger(__name__)
 Context = grpc.aio.ServicerContext[Any, Any]
 
 BATCH_REFUSALS = ("schema", "payload", "sequence", "rows", "report", "values", "bounds")
@@ -108,12 +106,10 @@ def message_of(error: CrossborderError) -> str:
     return text if left_out <= 0 else f"{text[:MOST_TOLD]} ({left_out} more characters)"
 
 
-async def refuse(context: Context, error: CrossborderError, *, is_logged: bool = True) -> NoReturn:
+async def refuse(context: Context, error: CrossborderError) -> NoReturn:
     """End a call with the status, the message and the name of an error."""
-    (code, name), message = status_of(error), message_of(error)
-    if is_logged:
-        log.warning("%s: %s", name, message)
-    await context.abort(code, message, ((ERROR_KEY, name),))
+    code, name = status_of(error)
+    await context.abort(code, message_of(error), ((ERROR_KEY, name),))
     raise AssertionError("abort returned")
 
 

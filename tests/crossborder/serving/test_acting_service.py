@@ -202,6 +202,12 @@ def test_streams_begin_with_open_or_resume(caller: Caller) -> None:
     assert refusal(error.value)[:2] == ("FAILED_PRECONDITION", "session_lost")
 
 
+def test_the_log_says_who_was_refused(caller: Caller, caplog: pytest.LogCaptureFixture) -> None:
+    stream = caller.open()
+    refused(stream, step=stream.make_step(9))
+    assert "bad_message, from 127.0.0.1: step: expected seq 1, found 9" in caplog.text
+
+
 def test_what_is_told_about_a_refusal_is_short(caller: Caller, caplog: pytest.LogCaptureFixture) -> None:
     """It repeats what the client has sent, which may be a long text: a log has room for it, and so has a trailer."""
     with pytest.raises(grpc.RpcError) as error:

@@ -449,6 +449,7 @@ def test_refusals_are_audited_counted_and_logged_as_those_by_grpc(
     assert counted["unauthenticated_total"] == 3
     of_strangers = [record for record in caplog.records if "more before it" in record.getMessage()]
     assert len(of_strangers) == 1, "one line in ten seconds, however many come"
+    assert "session_lost, from client 'web-client' at 127.0.0.1: there is no session" in caplog.text
 
 
 PICTURES = EnvSpec(
