@@ -71,6 +71,7 @@ async def serve(
         CrossborderError: the steps could not be handed over.
     """
     figures, counts = Figures(), IngestCounts()
+    counts.over_limit["strangers"] = 0  # A limit of ``WebSocketDoor`` alone.
     sessions = Sessions(policies, config, figures)
     server_config = config.as_server()
     limits = CallLimits(server_config.fleet, counts, may_share_address=True)

@@ -25,7 +25,7 @@ from common.wire.rpc import RunOverError, StoppingError
 from common.wire.tokens import authorization
 from crossborder.serving.acting_service import HEALTH_PATH, STOP_SECONDS, ActingService
 from crossborder.serving.connection import Connection
-from crossborder.serving.strangers import StrangersListener
+from crossborder.serving.strangers import LEAST_STRANGERS, StrangersListener
 from crossborder.serving.websocket_messages import (
     FirstRequest,
     SessionMessages,
@@ -64,7 +64,8 @@ class WebSocketDoor:
         self._config, self._limits = service.config, service.limits
         self._listener: StrangersListener
         self._open = OpenCalls(gate, service.limits)
-        self._strangers_log = LogThrottle(REFUSALS_LOGGED_EVERY)
+        self._strangers_log, self._hang_ups_log = (LogThrottle(REFUSALS_LOGGED_EVERY) for _ in range(2))
+        self._most_strangers = max(LEAST_STRANGERS, self._config.max_sessions)
         self._tasks = set[asyncio.Task[None]]()
         """Of the connections that have begun with a session."""
 
@@ -82,7 +83,9 @@ class WebSocketDoor:
         origins: list[Origin | None] = [None, *map(Origin, self._config.origins)]
         tls = self._make_tls()
         try:
-            self._listener = StrangersListener(*split_address(address), self._config.silence_seconds)
+            self._listener = StrangersListener(
+                *split_address(address), self._config.silence_seconds, self._most_strangers, self._note_hang_up
+            )
         except OSError as error:
             raise AddressError(f"{address}: cannot listen there: {error.strerror}; name another port") from error
         server = await serve(
@@ -205,6 +208,17 @@ class WebSocketDoor:
             self._admission.note_refusal(caller, error)
         elif not isinstance(error, UnauthenticatedError) and (missed := self._strangers_log.due()) is not None:
             log.warning("%s, from %s: %s (%d more before it)", name, socket.remote_address[0], message, missed)
+
+    def _note_hang_up(self, address: str) -> None:
+        self._limits.count_refusal("strangers")
+        if (missed := self._hang_ups_log.due()) is not None:
+            log.warning(
+                "a connection from %s is ended before it has said who calls, since %d others have not either (%d more "
+                "before it); if clients of yours come all at once, raise max_sessions, else close the port to them",
+                address,
+                self._most_strangers,
+                missed,
+            )
 
     async def _refuse(self, socket: ServerConnection, error: CrossborderError, *, as_text: bool) -> None:
         """Tell the client why its connection ends, and end it."""

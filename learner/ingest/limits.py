@@ -156,7 +156,7 @@ class CallLimits:
         self._require(self._failures.take(peer_address(peer)), "address_failures")
 
     def count_refusal(self, limit: str) -> OverLimitError:
-        """Count a call that is refused for a limit of ``CALL_LIMITS``; return the error to raise."""
+        """Count a call that is refused for a limit, such as one of ``CALL_LIMITS``; return the error to raise."""
         self._counts.over_limit[limit] += 1
         return OverLimitError(f"over the limit of {limit.replace('_', ' ')}; try again later")
 

@@ -28,7 +28,7 @@ from common.interfaces import EnvSpec
 from common.spaces import convert
 from common.wire.address import split_address
 from crossborder.serving import websocket_door, websocket_messages
-from crossborder.serving.strangers import MAX_STRANGERS
+from crossborder.serving.strangers import LEAST_STRANGERS
 from crossborder.serving.websocket_door import MOST_OPENING
 from crossborder.serving.websocket_messages import MOST_BYTES, MOST_NUMBER_BYTES
 from tests.conftest import PATIENCE
@@ -255,24 +255,40 @@ def test_messages_are_bounded_before_they_are_read(talk_to: TalkTo, service: Ser
 
 
 @pytest.mark.parametrize("says", [b"", b"GET / HTTP/1.1\r\nHost: x\r\n"])
-def test_connections_that_say_nothing_keep_no_client_out(talk_to: TalkTo, service: Service, says: bytes) -> None:
+def test_connections_that_say_nothing_keep_no_client_out(
+    talk_to: TalkTo, says: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
     """They count from the moment at which they are accepted, and not only after the handshakes of TLS and HTTP."""
-    assert service.places.websocket is not None
-    talk_to(service).socket.close()  # A place of a connection that has ended is free.
-    silent = [socket.create_connection(split_address(service.places.websocket)) for _ in range(MAX_STRANGERS)]
-    for each in silent:
-        each.sendall(says)
-        each.settimeout(PATIENCE)
-    talk = talk_to(service)
-    assert "opened" in talk.ask(open={"lanes": 1})
-    assert silent[0].recv(1) == b"", "the oldest one has ended"
-    for each in silent[1:]:
-        each.setblocking(False)
-        with pytest.raises(BlockingIOError):
-            each.recv(1)
-    assert talk.step(1) == [1]
-    for each in silent:
-        each.close()
+    with Service(websocket="127.0.0.1:0", metrics="127.0.0.1:0", max_sessions=2) as service:
+        assert service.places.websocket is not None
+        talk_to(service).socket.close()  # A place of a connection that has ended is free.
+        silent = [socket.create_connection(split_address(service.places.websocket)) for _ in range(LEAST_STRANGERS)]
+        for each in silent:
+            each.sendall(says)
+            each.settimeout(PATIENCE)
+        talk = talk_to(service)
+        assert "opened" in talk.ask(open={"lanes": 1})
+        assert silent[0].recv(1) == b"", "the oldest one has ended"
+        for each in silent[1:]:
+            each.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                each.recv(1)
+        assert talk.step(1) == [1]
+        assert scrape(service)['over_limit_total{limit="strangers"}'] == 1
+        assert f"from 127.0.0.1 is ended before it has said who calls, since {LEAST_STRANGERS} others" in caplog.text
+        for each in silent:
+            each.close()
+
+
+def test_as_many_clients_as_there_may_be_sessions_come_back_at_once_from_one_address(talk_to: TalkTo) -> None:
+    """As after a restart of the service, when all games of a host behind one address connect again."""
+    n = LEAST_STRANGERS + 22
+    with Service(websocket="127.0.0.1:0", metrics="127.0.0.1:0", max_sessions=n) as service:
+        assert service.places.websocket is not None
+        connected = [socket.create_connection(split_address(service.places.websocket)) for _ in range(n)]
+        assert all("opened" in talk_to(service, sock=each).ask(open={"lanes": 1}) for each in connected)
+        told = scrape(service)
+    assert (told["sessions"], told['over_limit_total{limit="strangers"}']) == (n, 0)
 
 
 @pytest.mark.parametrize("packed", [False, True])
