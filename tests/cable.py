@@ -25,6 +25,7 @@ class Cable:
         self.connections = 0
         """Connections so far."""
         self._open = set[socket.socket]()
+        self._frozen = set[socket.socket]()
         self._lock = threading.Lock()
 
     def __enter__(self) -> Self:
@@ -43,6 +44,11 @@ class Cable:
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
             end.close()
+
+    def freeze(self) -> None:
+        """Pass nothing on in the present connections, which stay open, as if the server were stopped; new ones work."""
+        with self._lock:
+            self._frozen |= self._open
 
     def _accept(self) -> None:
         while True:
@@ -64,7 +70,8 @@ class Cable:
     def _forward(self, here: socket.socket, there: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while data := here.recv(1 << 16):
-                there.sendall(data)
+                if here not in self._frozen:
+                    there.sendall(data)
         for end in (here, there):
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)

@@ -23,10 +23,12 @@ from common.wire.acting_payloads import VERSION, Description
 from common.wire.channel import hint_at_server, open_channel, watch_credentials
 from common.wire.pb import acting_pb2 as pb
 from common.wire.pb import acting_pb2_grpc as pb_grpc
-from common.wire.rpc import QUESTION_SECONDS, SessionLostError, StoppingError, describe, typed_error
+from common.wire.rpc import QUESTION_SECONDS, SLOWEST_LINK, SessionLostError, StoppingError, describe, typed_error
 from common.wire.trust import ServiceTrust
 
 log = logging.getLogger(__name__)
+QUIET_SECONDS: Final = 10.0
+"""While no action has come for so long, the service is asked whether it is there."""
 SPARE: Final = 6
 """Messages of a stream beside one for each lane: the first one, a report, ``close``, and marks of ends."""
 ResultT = TypeVar("ResultT")
@@ -77,6 +79,10 @@ class ActingSession:
         self._unanswered = deque[pb.LaneSteps]()
         """The oldest first; a lane is in one of them at most."""
         self._stream: _Stream | None = None
+        self._quiet_until = Deadline(QUIET_SECONDS)
+        """Until when an action may be awaited before the service is asked whether it is there."""
+        self._question: grpc.CallFuture[pb.DescribeResponse] | None = None
+        """Asks that."""
         self._opening: tuple[_Stream, Deadline] | None = None
         """A stream that has not opened the session yet, and until when it may."""
 
@@ -131,6 +137,8 @@ class ActingSession:
         """
         self._last_seq += 1
         step.seq = self._last_seq
+        if not self._unanswered:
+            self._be_quiet()
         self._unanswered.append(step)
         if self._stream is not None:
             self._stream.send(pb.ActRequest(step=step))
@@ -174,11 +182,34 @@ class ActingSession:
             heard = self._stream.hear(deadline)
             if isinstance(heard, pb.ActResponse):
                 self._backoff.reset()
+                self._be_quiet()
                 return self._check(heard)
-            if heard is None:
-                self._require_going_on(deadline)
-            else:
+            if heard is not None:
                 self._break(heard, deadline)
+            elif self._is_silent():
+                self._stream.end()
+                self._break(ConnectionResetError("the service answers nothing any more"), deadline)
+            else:
+                self._require_going_on(deadline)
+
+    def _be_quiet(self) -> None:
+        """Ask the service nothing for a while: it has shown that it is there, or has just been asked for an action."""
+        self._quiet_until, self._question = Deadline(QUIET_SECONDS), None
+
+    def _is_silent(self) -> bool:
+        """Whether the service answers nothing at all, as a process that is stopped; its connection seems whole then.
+
+        Actions may be late, since a learner may hold its actors back for a long time. So the service is asked something
+        else, which it answers at once; the question may have to wait until the steps have travelled.
+        """
+        if self._question is None and self._quiet_until.passed():
+            seconds = QUESTION_SECONDS + sum(step.ByteSize() for step in self._unanswered) / SLOWEST_LINK
+            self._question = self._stub.Describe.future(pb.DescribeRequest(), timeout=seconds)
+        if self._question is None or not self._question.done():
+            return False
+        is_silent = self._question.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        self._be_quiet()
+        return is_silent
 
     def _check(self, response: pb.ActResponse) -> pb.LaneActions:
         expected = self._unanswered.popleft().seq
@@ -197,6 +228,7 @@ class ActingSession:
         """Open or resume the session on another stream, and send the steps without an answer again."""
         opened = self._try(lambda: self._open_stream(deadline), deadline)
         assert self._stream is not None, "it is connected"
+        self._be_quiet()
         for step in self._unanswered:
             self._stream.send(pb.ActRequest(step=step))
         return opened
@@ -246,10 +278,13 @@ class ActingSession:
     def _refresh(self) -> None:
         """Open another channel if certificates have changed."""
         if self._credentials.get() is not self._opened_with:
-            self._channel.close()
-            self._open_channel()
+            self._reopen_channel()
 
-    def _break(self, error: grpc.RpcError, deadline: Deadline | None) -> None:
+    def _reopen_channel(self) -> None:
+        self._channel.close()
+        self._open_channel()
+
+    def _break(self, error: grpc.RpcError | ConnectionResetError, deadline: Deadline | None) -> None:
         """Note that the stream has ended, and wait for a moment, as ``acting.proto`` asks for."""
         self._stream = None
         self._note_failure(error)
@@ -275,6 +310,8 @@ class ActingSession:
         if self._away is None:
             self._away = Deadline(self._patience)
             log.info("waiting for the acting service at %s: %s", self._address, reason)
+        if isinstance(error, ConnectionResetError) or error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+            self._reopen_channel()  # gRPC keeps a connection on which nothing comes for a minute.
         if self._away.passed():
             if self._has_stopped:
                 raise StoppingError(

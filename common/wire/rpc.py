@@ -38,6 +38,9 @@ CLIENT_OPTIONS = (
     (ChannelOptions.SingleThreadedUnaryStream, 1),  # A fifth less processor time: no hand-overs between threads.
     # Without pings, a client whose server had changed its address stayed disconnected for over 45 s.
     ("grpc.keepalive_time_ms", 5_000),
+    # The time for TCP's acknowledgement. To the answer to a ping gRPC gives a minute (``grpc.http2.ping_timeout_ms``),
+    # and that stays: the answer waits behind as much of a model as the link holds. With 5 s, a model of 16 MiB over 500
+    # kB/s was cut each time. So those who wait for answers notice themselves that a process is stopped.
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.dns_min_time_between_resolutions_ms", 5_000),  # 30 s by default; a moved learner was found after 29 s.
     ("grpc.keepalive_permit_without_calls", 1),

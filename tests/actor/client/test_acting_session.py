@@ -196,6 +196,58 @@ def test_steps_without_an_answer_are_sent_again_and_count_once() -> None:
         session.close(None, PATIENCE)
 
 
+def test_a_service_that_answers_nothing_any_more_is_left_for_another_connection(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """TCP still acknowledges there, as where a process is stopped, or a tunnel stays open."""
+    monkeypatch.setattr(acting_session, "QUIET_SECONDS", 0.5)
+    monkeypatch.setattr(acting_session, "QUESTION_SECONDS", 2.0)
+    caplog.set_level("INFO")
+    with Service() as service, Cable(service.places.address) as cable:
+        session = session_at(cable.address)
+        session.open(2)
+        for seq in (1, 2, 3):
+            session.ask(step(2))
+            if seq == 2:
+                cable.freeze()
+            answer = session.answer()
+            assert (answer.seq, action_of(answer)) == (seq, seq)
+        session.close(None, PATIENCE)
+    assert "the service answers nothing any more" in caplog.text
+    assert cable.connections > 1
+
+
+def test_a_service_that_answers_other_questions_may_be_late_with_an_action_for_as_long_as_it_wants(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A learner may hold it back."""
+    monkeypatch.setattr(acting_session, "QUIET_SECONDS", 0.1)
+    streams, was_asked = itertools.count(1), threading.Semaphore(0)
+    describe = Odd.Describe
+
+    def count(odd_service: Odd, request: pb.DescribeRequest, context: Any) -> pb.DescribeResponse:
+        was_asked.release()
+        return describe(odd_service, request, context)
+
+    monkeypatch.setattr(Odd, "Describe", count)
+
+    def answers(requests: Iterator[pb.ActRequest]) -> Iterator[pb.ActResponse]:
+        next(requests)
+        next(streams)
+        yield opened()
+        for _ in range(3):
+            assert was_asked.acquire(timeout=PATIENCE)
+        yield pb.ActResponse(action=pb.LaneActions(seq=next(requests).step.seq))
+
+    with odd(answers) as address:
+        session = session_at(address)
+        session.open(1)
+        session.ask(step())
+        assert session.answer().seq == 1
+        assert next(streams) == 2
+        session.close(None, 0)
+
+
 def stop_later(when: threading.Event, stopped: threading.Event, session: ActingSession) -> None:
     """Tell a session to stop from another thread, once ``when`` is set."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 from collections.abc import Callable
@@ -12,10 +13,11 @@ from urllib.request import urlopen
 import gymnasium
 import numpy as np
 import pytest
+import yaml
 
 from common.config.actor_config import ActorConfig
 from common.episode_files import read_episode
-from common.errors import ConfigError
+from common.errors import ConfigError, LearnerUnreachableError
 from common.interfaces import Agent
 from common.lanes.building import read_spec
 from common.parts import build_parts
@@ -23,7 +25,7 @@ from common.plugins.part_config import EnvConfig, PluginConfig
 from common.wire.pb import acting_pb2 as pb
 from crossborder.serving.policy_server import main
 from learner.storage.checkpoint import Checkpoints, load_policy
-from tests.conftest import PATIENCE, ROOT, Command, wait_for
+from tests.conftest import PATIENCE, ROOT, Command, descendants_of, wait_for
 from tests.crossborder.serving.services import Caller, numbers
 
 Start = Callable[..., Command]
@@ -65,6 +67,27 @@ def test_a_client_gets_the_greedy_actions_of_the_saved_policy_and_ctrl_c_ends_th
             assert answer.version == 12
         command.signal(signal.SIGINT)
         assert command.wait() == 130
+
+
+@pytest.mark.slow
+def test_a_worker_gives_up_a_service_that_is_frozen_after_its_patience(tmp_path: Path, start: Start) -> None:
+    save(tmp_path / "run")
+    command = start("policy-server", "--run", str(tmp_path / "run" / "best"), "--listen", "127.0.0.1:0")
+    address, file = address_of(command), tmp_path / "worker.yaml"
+    file.write_text(yaml.safe_dump({"env": {"target": CARTPOLE.target, "params": CARTPOLE.params}}))
+    worker = start("actor-worker", "--policy", address, "--config", str(file), "--patience", "3")
+    wait_for(lambda: "joined the acting service" in worker.output(), "it acts")
+    frozen = [command.process.pid, *descendants_of(command.process.pid)]
+    for pid in frozen:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        assert worker.wait() == LearnerUnreachableError.exit_code
+    finally:
+        for pid in frozen:
+            os.kill(pid, signal.SIGCONT)
+    assert f"waiting for the acting service at {address}: the service answers nothing any more" in worker.output()
+    assert "no acting service for 3 s" in worker.output()
+    assert "is that process stopped or overloaded" in worker.output()
 
 
 @pytest.mark.slow
