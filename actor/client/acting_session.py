@@ -81,7 +81,7 @@ class ActingSession:
         self._stream: _Stream | None = None
         self._quiet_until = Deadline(QUIET_SECONDS)
         """Until when an action may be awaited before the service is asked whether it is there."""
-        self._question: grpc.CallFuture[pb.DescribeResponse] | None = None
+        self._question: Any = None
         """Asks that."""
         self._opening: tuple[_Stream, Deadline] | None = None
         """A stream that has not opened the session yet, and until when it may."""

@@ -109,9 +109,12 @@ class Connector:
             self.endpoint = endpoint
             self._open()
 
-    def refresh(self) -> None:
-        """Open another channel, and with it other calls, if certificates have changed."""
-        if self._credentials.get() is not self._opened_with:
+    def refresh(self, *, anew: bool) -> None:
+        """Open another channel, and with it other calls, if certificates have changed, or in any case (``anew``).
+
+        gRPC keeps a connection on which nothing comes for a minute.
+        """
+        if anew or self._credentials.get() is not self._opened_with:
             self.close()
             self._open()
 

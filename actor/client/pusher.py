@@ -79,6 +79,8 @@ class PushStream:
         self._heard_at = time.monotonic()
         self.has_left = False
         """Whether the actor has said goodbye."""
+        self.was_silent = False
+        """Whether it was ended because the learner had been silent for too long."""
         self._has_ended = threading.Event()
         self._call: Any = push_items(self._messages())
 
@@ -107,6 +109,7 @@ class PushStream:
         while not self._has_ended.wait(HEARTBEAT_SECONDS):
             if time.monotonic() - self._heard_at > SILENCE_SECONDS:
                 log.warning("the learner has been silent for %g s", SILENCE_SECONDS)
+                self.was_silent = True
                 self.cancel()
                 return
 
@@ -330,6 +333,7 @@ class Pusher:
             (self._waits_no_more if self._stopped.is_set() else self._stopped).wait(backoff.next_delay())
             if is_clone:
                 self._part_from_clone()
+            connector.refresh(anew=stream.was_silent)
             joined = self._join_again()
             away = time.monotonic() - lost_at
             log.info("joined run %s again as actor %d after %.1f s", joined.run_id, joined.actor_id, away)
@@ -352,7 +356,6 @@ class Pusher:
 
     def _join_again(self) -> JoinAnswer:
         """Join as the same actor."""
-        self._connector.refresh()
         self._fetcher.get_model = self._connector.get_model
         answer = self._connector.join(self._waits_no_more)
         if answer.run_id != self._joined.run_id:

@@ -34,6 +34,7 @@ from common.wire.trust import Trust
 from tests.actor.client.conftest import ScriptedLearner, Serve
 from tests.actor.client.test_connector import JOINED
 from tests.actor.client.test_connector import SCHEMA as JOINED_SCHEMA
+from tests.cable import Cable
 from tests.conftest import PATIENCE, wait_for
 from tests.frames import SCHEMA as PICTURES
 from tests.frames import check_pictures, picture_rows
@@ -617,6 +618,27 @@ def test_a_silent_learner_is_left_also_while_grpc_waits_until_it_may_send(
     running.join(PATIENCE)
     assert str(broken[0]).startswith("CANCELLED")
     assert "the learner has been silent for 0.5 s" in caplog.text
+
+
+def test_a_silent_learner_is_looked_for_on_another_connection(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """TCP still acknowledges on the former one, and gRPC would keep it for longer than the patience."""
+    monkeypatch.setattr("actor.client.pusher.SILENCE_SECONDS", 2.0)
+    learner, stopped = BreakingLearner(), threading.Event()
+    with Cable(f"127.0.0.1:{serve(learner)}") as cable:
+        connector = Connector(cable.address, 5, 20.0, stopped, Trust())
+        joined = connector.join()
+        fetcher = ModelFetcher(connector.get_model, stopped)
+        pusher = Pusher(connector, joined, fetcher, ActorCounters(), stopped)
+        for n in range(2):
+            pusher.send(buffer(joined.schema, {"n": np.array([n])}, 1), NO_MODEL)
+            wait_for(lambda: not pusher.unacknowledged or stopped.is_set(), "it is acknowledged")
+            cable.freeze()
+        pusher.finish(1.0)
+        stopped.set()
+        fetcher.end(5)
+        connector.close()
+    assert pusher.failure is None
+    assert learner.stored == [0, 1]
 
 
 def test_a_stream_that_is_no_longer_the_present_one_sends_nothing_more(line: MakeLine) -> None:
