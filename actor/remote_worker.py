@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from actor.child_main import run_child
+from actor.child_main import FINISH_SECONDS, run_child
 from actor.client.acting_session import ActingSession, NoAnswerError, SessionEndedError
 from actor.client.remote_policy import RemotePolicy, Telling
 from actor.fixed_rate import Reason, act_at_rate
@@ -35,7 +35,6 @@ from common.wire.acting_payloads import Description
 from common.wire.trust import ServiceTrust
 
 log = logging.getLogger(__name__)
-FINISH_SECONDS: Final = 10.0
 LOOK_SECONDS: Final = 0.1
 """A worker looks this often for its end."""
 ACTION_SECONDS: Final = 0.5
