@@ -66,8 +66,8 @@ log = logging.getLogger(__name__)
 DAY = 86_400.0
 """Seconds that ranks wait for each other if ``server.hung_seconds`` is null."""
 LEAVE_SECONDS = 5.0
-"""Local actors get this long to end; beside much other work they took 2 s. It is less than ``FINISH_SECONDS``
-of actors: one that needs longer waits in vain: for ingest, which has ended, or for a trainer, which draws no more steps."""
+"""Local actors get this long to end; beside much other work they took 2 s. Actors give themselves ``FINISH_SECONDS``,
+but one that needs more than this waits in vain: ingest has ended, or the trainer draws no more steps."""
 
 
 @dataclass(frozen=True)
