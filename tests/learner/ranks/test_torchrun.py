@@ -21,7 +21,9 @@ is_stopped, signals = threading.Event(), StopSignals()
 signals.on_stop = stop
 end_with_torchrun(os.getppid(), signals)
 print(os.getpid(), flush=True)
-next(thread for thread in threading.enumerate() if thread.name == "torchrun").join()
+for thread in threading.enumerate():
+    if thread.name == "torchrun":
+        thread.join()
 is_stopped.wait()
 print("ended in order", flush=True)
 """
