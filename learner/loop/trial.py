@@ -150,6 +150,12 @@ class _Trial:
             if n := parts.schema.count(episode):
                 writer.append(episode, n, FIRST_INCARNATION, writer.last_seq(FIRST_INCARNATION) + 1)
         self._reader = ReplayReader(memory, view, np.random.default_rng(0))
+        if self._agent.keeps_to_episodes and view.crosses_episodes:
+            named = config.replay.view
+            raise ConfigError(
+                f"replay.view.params: {config.agent.target} learns from sequences of one episode: expected Sequences "
+                f"without across; found {named.params} of {named.target}, whose draws go on in the next episode"
+            )
         buffer = build_buffer(memory, config, dict.fromkeys(config.replay.sources, memory))
         if self._agent.draws_once:
             self._require_once(buffer, view)
