@@ -150,15 +150,11 @@ class _Trial:
             if n := parts.schema.count(episode):
                 writer.append(episode, n, FIRST_INCARNATION, writer.last_seq(FIRST_INCARNATION) + 1)
         self._reader = ReplayReader(memory, view, np.random.default_rng(0))
-        if self._agent.keeps_to_episodes and view.crosses_episodes:
-            named = config.replay.view
-            raise ConfigError(
-                f"replay.view.params: {config.agent.target} learns from sequences of one episode: expected Sequences "
-                f"without across; found {named.params} of {named.target}, whose draws go on in the next episode"
-            )
         buffer = build_buffer(memory, config, dict.fromkeys(config.replay.sources, memory))
         if self._agent.draws_once:
             self._require_once(buffer, view)
+        if self._agent.keeps_to_episodes:
+            self._require_one_episode(view)
         return place_on_device(buffer, config)
 
     def _require_view(self, reader: ReplayReader) -> None:
@@ -190,6 +186,15 @@ class _Trial:
             raise ConfigError(
                 f"replay.samples_per_insert: {target} learns from each step once: expected 1, with which actors wait "
                 f"for training, or null; found {replay.samples_per_insert:g}"
+            )
+
+    def _require_one_episode(self, view: View) -> None:
+        """Check that each draw lies within one episode."""
+        target, named = self._config.agent.target, self._config.replay.view
+        if view.crosses_episodes:
+            raise ConfigError(
+                f"replay.view.params: {target} learns from sequences of one episode: expected Sequences "
+                f"without across; found {named.params} of {named.target}, whose draws go on in the next episode"
             )
 
     def _explain(self, error: Exception, columns: dict[str, str]) -> None:
