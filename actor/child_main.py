@@ -17,6 +17,8 @@ from common.process.signals import StopSignals
 from common.settings import HomePath, Settings
 
 log = logging.getLogger(__name__)
+FINISH_SECONDS: Final = 10.0
+"""A worker that ends has this long to hand over its last rows, or steps, and then as long to write its recording."""
 
 
 class Worker(Protocol):

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from actor.child_main import run_child
+from actor.child_main import FINISH_SECONDS, run_child
 from actor.client.acting_session import ActingSession, NoAnswerError, SessionEndedError
 from actor.client.remote_policy import RemotePolicy, Telling
 from actor.fixed_rate import Reason, act_at_rate
@@ -35,7 +35,6 @@ from common.wire.acting_payloads import Description
 from common.wire.trust import ServiceTrust
 
 log = logging.getLogger(__name__)
-FINISH_SECONDS: Final = 10.0
 LOOK_SECONDS: Final = 0.1
 """A worker looks this often for its end."""
 ACTION_SECONDS: Final = 0.5
@@ -191,13 +190,17 @@ class RemoteWorker:
         self._counters.tick()  # The farewell does not count.
         self._reports.send(is_last=True)
         last = None if self._policy is None else self._policy.last_step()
-        if not self._session.close(last, FINISH_SECONDS):
-            log.warning("the acting service was not told the outcome of the last steps")
+        _warn_of_lost(self._session.close(last, FINISH_SECONDS))
 
     def _close_hung(self) -> None:
         """End the session, in the watchdog's thread: the acting thread hangs, and so does not use it."""
         self._reports.send(is_last=True)
-        self._session.close(None, FINISH_SECONDS)
+        _warn_of_lost(self._session.close(None, FINISH_SECONDS))
+
+
+def _warn_of_lost(n_steps: int) -> None:
+    if n_steps:
+        log.warning("the acting service may not know how up to %d steps went, and they are given up", n_steps)
 
 
 def _make_worker(boot: Mapping[str, Any]) -> RemoteWorker:

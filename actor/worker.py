@@ -14,7 +14,7 @@ import torch
 
 from actor.acting import Acting, ActLoop
 from actor.allowance import check_names
-from actor.child_main import ONLY_ACTS, ActorWork, run_child
+from actor.child_main import FINISH_SECONDS, ONLY_ACTS, ActorWork, run_child
 from actor.client.connector import Connector, LearnerAwayError, new_incarnation
 from actor.client.fetcher import ModelFetcher, PoolModels
 from actor.client.join_answer import JoinAnswer
@@ -44,7 +44,6 @@ from common.wire.trust import Trust
 log = logging.getLogger(__name__)
 FIRST_MODEL_SECONDS = 60.0
 """The least time for which an actor that has joined waits until a model begins to come."""
-FINISH_SECONDS = 10.0
 LOOK_SECONDS = 0.005
 """An actor looks this often for a newer model and for its end: one look takes a tenth of the time of a fast step."""
 
@@ -152,11 +151,13 @@ class Actor:
                 # An actor that refuses the learner's code has joined already, so it says goodbye as any other actor.
                 check_names(own.config, self._trust, is_own_host=own.is_own_host, evaluates=self._work.evaluates)
                 self._build_and_work(own, pusher, fetcher, counters, stack)
-            finally:
-                unacknowledged = pusher.finish(FINISH_SECONDS)
+            finally:  # Also when the work raises.
+                pusher.finish(FINISH_SECONDS)
                 fetcher.end(1.0)
+                has_to_end = self._asked_to_stop or pusher.told_to_stop
+                if has_to_end or not isinstance(pusher.failure, LearnerAwayError | RunChangedError):
+                    _warn_of_lost(pusher)
         failure: Exception | None = pusher.failure
-        has_to_end = self._asked_to_stop or pusher.told_to_stop
         if has_to_end and isinstance(failure, LearnerUnreachableError | RunChangedError):
             log.info("%s", failure)  # It has looked for its learner only to hand over its last rows.
             failure = None
@@ -168,8 +169,6 @@ class Actor:
             )
         if failure is not None:
             raise failure
-        if unacknowledged:
-            log.warning("%d rows were not acknowledged before the end, and may be lost", pusher.lost_rows)
         if pusher.changes and not has_to_end:
             raise SettingsChangedError(", ".join(pusher.changes))
         return ActorStat(joined.actor_id, counters.env_steps, counters.seconds)
@@ -256,8 +255,14 @@ class Actor:
         A batch that is not full is given up: the acting thread may be filling it.
         """
         pusher.finish(FINISH_SECONDS)
+        _warn_of_lost(pusher)
         if self._recording is not None:
             self._recording.close(FINISH_SECONDS)
+
+
+def _warn_of_lost(pusher: Pusher) -> None:
+    if pusher.unacknowledged:
+        log.warning("%d rows were not acknowledged before the end, and may be lost", pusher.lost_rows)
 
 
 def _act(acting: Acting) -> None:

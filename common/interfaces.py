@@ -160,6 +160,9 @@ class Agent(abc.ABC):
     draws_once: ClassVar[bool] = False
     """Whether the agent learns from each step only once, as on-policy agents do. Such an agent needs a queue: training
     does not begin with a replay that draws steps again and again."""
+    keeps_to_episodes: ClassVar[bool] = False
+    """Whether the agent learns only from draws that lie within one episode: training does not begin with a view whose
+    draws go on in the next episode."""
 
     def train(self) -> None:
         """Explore from now on."""

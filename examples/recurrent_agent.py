@@ -33,6 +33,7 @@ class LstmDqn(cb.NetworkAgent):
     """Double DQN on sequences that begin with the state that the actor had there."""
 
     counters = ("opt_steps",)
+    keeps_to_episodes = True  # Its sequences do not begin anew in the middle.
 
     def __init__(
         self, spec: cb.EnvSpec, *, seed: int, epsilon: float, device: str, discount_factor: float = 0.99

@@ -1,4 +1,4 @@
-"""A cable between a client and a server on this host, which a test pulls: all connections through it break at once."""
+"""A cable between a client and a server on this host, which a test pulls or cuts: its connections break at once."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ class Cable:
         """Connections so far."""
         self._open = set[socket.socket]()
         self._frozen = set[socket.socket]()
+        self._is_cut = False
         self._lock = threading.Lock()
 
     def __enter__(self) -> Self:
@@ -50,6 +51,15 @@ class Cable:
         with self._lock:
             self._frozen |= self._open
 
+    def cut(self) -> None:
+        """Break all connections, and each new one until ``mend``."""
+        self._is_cut = True
+        self.pull()
+
+    def mend(self) -> None:
+        """Let new connections work again."""
+        self._is_cut = False
+
     def _accept(self) -> None:
         while True:
             try:
@@ -62,6 +72,10 @@ class Cable:
                 near.close()
                 continue
             with self._lock:
+                if self._is_cut:  # ``cut`` has pulled those that were open before.
+                    near.close()
+                    far.close()
+                    continue
                 self.connections += 1
                 self._open |= {near, far}
             for here, there in ((near, far), (far, near)):

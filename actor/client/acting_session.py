@@ -304,8 +304,10 @@ class ActingSession:
         if isinstance(typed, StoppingError):
             self._has_stopped = True
         elif isinstance(error, grpc.RpcError) and error.code() is grpc.StatusCode.UNIMPLEMENTED:
+            self._forget()
             raise RefusedError(f"{self._address}: expected an acting service (policy-server), found another server")
         elif typed is not None and not isinstance(typed, SessionLostError):
+            self._forget()
             raise type(typed)(f"{self._address}: {typed}") from error
         if self._away is None:
             self._away = Deadline(self._patience)
@@ -320,7 +322,7 @@ class ActingSession:
             reason += hint_at_server(self._address, reason)
             raise LearnerUnreachableError(f"{self._address}: no acting service for {self._patience:g} s: {reason}")
         if self._secret and isinstance(typed, SessionLostError | StoppingError):
-            self._secret = ""
+            self._forget()
             raise SessionEndedError(str(typed))
 
     def _wait(self, deadline: Deadline | None) -> None:
@@ -337,28 +339,55 @@ class ActingSession:
         if (opening := self._opening) is not None:
             opening[0].wake()
 
-    def close(self, last: pb.LaneSteps | None, seconds: float) -> bool:
-        """End the session; from any thread, if no other one uses it any more.
+    def close(self, last: pb.LaneSteps | None, seconds: float) -> int:
+        """End the session, also if ``stopped`` is set; from any thread, if no other one uses it any more.
+
+        If the connection is broken and the service may not know how all steps went, the session is resumed once more.
 
         Args:
             last: tells how the last steps went; its actions have no meaning.
-            seconds: for which to wait until the service has ended the session.
+            seconds: for which to look for the service, and to wait until it has ended the session.
 
         Returns:
-            Whether the service was told ``last``, if there is any. Without a connection it cannot be.
+            How many steps the service may not know, at most: where an episode begins, no step was before.
         """
+        deadline = Deadline(seconds)
+        self._stopped = threading.Event()  # It has ended the acting. Only ``deadline`` ends the waits from here on.
+        if last is not None:
+            self.ask(last)
+        n_steps = sum(len(step.reward) for step in self._unanswered)
+        if self._close_stream(deadline) or (n_steps and self._resume_to_close(n_steps, deadline)):
+            n_steps = 0
+        self._forget()
+        self._channel.close()
+        return n_steps
+
+    def _close_stream(self, deadline: Deadline) -> bool:
+        """Close the session on the present stream; whether the service has taken all that was sent, and ended it."""
         stream, self._stream = self._stream, None
         if stream is None:
-            self._channel.close()
-            return last is None
-        if last is not None:
-            last.seq = self._last_seq + 1
-            stream.send(pb.ActRequest(step=last))
+            return False
         stream.send(pb.ActRequest(close=pb.CloseSession()))
-        is_closed = stream.finish(Deadline(seconds))
+        is_closed = stream.finish(deadline)
         stream.end()
-        self._channel.close()
-        return is_closed or last is None
+        return is_closed
+
+    def _resume_to_close(self, n_steps: int, deadline: Deadline) -> bool:
+        """Resume the session, if there is one, and close it; whether the service has taken all steps."""
+        if not self._secret or deadline.passed():
+            return False
+        log.info("resuming the session once more: the acting service may not know how up to %d steps went", n_steps)
+        try:
+            self._connect(deadline)
+        except CrossborderError as error:
+            log.info("%s", error)
+            return False
+        return self._close_stream(deadline)
+
+    def _forget(self) -> None:
+        """Forget the session, which is over, and its steps."""
+        self._secret = ""
+        self._unanswered.clear()
 
 
 class _Stream:

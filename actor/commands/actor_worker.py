@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from actor.child_main import ActorWork, run_worker
+from actor.child_main import FINISH_SECONDS, ActorWork, run_worker
 from actor.manager import ActorManager
 from common.cores import bind, require_usable
 from common.errors import ConfigError, CrossborderError
@@ -43,8 +43,8 @@ The token may come from the environment too: CROSSBORDER_TOKEN_FILE or CROSSBORD
 CROSSBORDER_CLIENT_TOKEN_FILE or CROSSBORDER_CLIENT_TOKEN. Everything else comes from the learner; with --policy the
 environment comes from the file.
 """
-STOP_SECONDS = 20.0
-"""Longer than a worker takes to hand over its rows."""
+STOP_SECONDS: Final = 3 * FINISH_SECONDS
+"""Longer than a worker takes to put its last rows into the spool, to hand them over and to write its recording."""
 _ACTOR_OPTIONS: Final = ("allow", "evaluate", "id", "record")
 """The options that only actors of a learner have."""
 

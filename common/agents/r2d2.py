@@ -74,6 +74,7 @@ class R2D2(RecurrentAgent, QAgent):
 
     Config = R2D2Config
     config: R2D2Config
+    keeps_to_episodes: ClassVar = True
 
     def __init__(self, spec: EnvSpec, **given: Any) -> None:
         super().__init__(spec, **given)

@@ -96,6 +96,7 @@ class RecurrentSAC(RecurrentAgent, OffPolicyAgent):
     Config: ClassVar = RecurrentSACConfig
     config: RecurrentSACConfig
     counters: ClassVar = ("_opt_steps",)
+    keeps_to_episodes: ClassVar = True
 
     def __init__(self, spec: EnvSpec, *, seed: int, **given: Any) -> None:
         super().__init__(seed=seed, **given)

@@ -24,6 +24,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TextIO
 
+from common.errors import ConfigError
+
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
@@ -47,7 +49,7 @@ def own_streams() -> Iterator[None]:
 
     Writing never fails because a reader has left, and writing to stderr not because its disk is full. The text is lost,
     and the command goes on. Writing to stderr never waits for a reader; writing answers does, until a signal asks the
-    process to end (see ``hurry``).
+    process to end (see ``hurry``). Answers that a disk has no room for raise ``ConfigError``, once.
     """
     global _answers  # noqa: PLW0603 - a process has one standard output
     _open_closed()
@@ -158,18 +160,28 @@ class _MaybeUnread(io.FileIO):
 
 
 class _Answers(_MaybeUnread):
-    """A file whose reader may take its time, until this process has to end."""
+    """A file whose reader may take its time, until this process has to end.
+
+    Raises:
+        ConfigError: the answers cannot be written, for example because the disk is full. They are dropped from then on.
+    """
 
     is_hurried = False
-    _is_given_up = False
+    _is_given_up = _is_failed = False
 
     def write(self, data: ReadableBuffer, /) -> int:
+        if self._is_failed:
+            return memoryview(data).nbytes
         room = _poll_for_room(self.fileno())
         while not room.poll(0 if self._is_given_up else 1000 * LAST_SECONDS):
             if self.is_hurried:
                 self._is_given_up = True
                 return memoryview(data).nbytes
-        return super().write(memoryview(data).cast("B")[: select.PIPE_BUF])
+        try:
+            return super().write(memoryview(data).cast("B")[: select.PIPE_BUF])
+        except OSError as error:
+            self._is_failed = True
+            raise ConfigError(f"standard output: cannot be written: {error.strerror}") from error
 
 
 class _Unwaiting(_MaybeUnread):

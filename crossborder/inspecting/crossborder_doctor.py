@@ -77,7 +77,7 @@ class Host:
     def device(self) -> str:
         import torch
 
-        from common.agents.device import require_device
+        from common.agents.torch_device import require_device
 
         wanted = require_device(self._config.trainer.device)
         count = torch.cuda.device_count()

@@ -24,12 +24,14 @@ from typing import Final
 from common.errors import ConfigError
 from common.process.clocks import Deadline
 from common.process.command import tell_error
+from common.process.signals import NOTICE_SECONDS
 from common.process.standard_streams import answers
 from crossborder import commands
 
 BEAT: Final = b"."
 END: Final = b"!"
-BEAT_SECONDS: Final = 10.0
+BEAT_SECONDS: Final = NOTICE_SECONDS
+"""The main thread of the caller waits between two beats, and may see a signal only then."""
 SILENT_SECONDS: Final = 60.0
 GRACE_SECONDS: Final = 120.0
 """A learner needs less time to receive its actors' last rows and to save."""

@@ -13,7 +13,7 @@ from typing import Final, TextIO
 import numpy as np
 
 from actor.commands.doctor import examine_all
-from common.agents.device import require_device
+from common.agents.torch_device import require_device
 from common.errors import ConfigError, CrossborderError, PluginError, naming_failed_part
 from common.leaves import empty_leaves
 from common.process.command import Check, run_checks

@@ -220,7 +220,7 @@ def _require_used(arguments: argparse.Namespace) -> None:
 
 
 def _run(arguments: argparse.Namespace, signals: StopSignals) -> None:
-    from common.agents.device import require_device
+    from common.agents.torch_device import require_device
 
     quiet_grpc(arguments.log_format)
     logging.getLogger().handlers[0].addFilter(RateFilter(LOGGED_PER_SECOND, LOGGED_AT_ONCE))

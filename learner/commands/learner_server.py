@@ -26,6 +26,7 @@ from learner.commands.training_command import (
 )
 from learner.ingest.ingest_process import ComingIngest
 from learner.ranks.place import Place
+from learner.ranks.torchrun import end_with_torchrun
 
 COMMANDS: Final = {
     "status": ("show the actors of a learner that runs", server_status.parser, server_status.main),
@@ -125,6 +126,8 @@ class _Training:
         from learner.loop.server import LearnerServer
         from learner.records.progress import Progress
 
+        if self._place.torchrun is not None:
+            end_with_torchrun(self._place.torchrun, signals)
         resume, origin, coming = bool(arguments.resume), origin_of(arguments, config.run_dir), self._coming_ingest
         with LearnerServer(
             config,

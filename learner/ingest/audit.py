@@ -23,6 +23,7 @@ from typing import Final, TypeAlias
 
 from common.process.clocks import Bucket
 from common.process.log import LogThrottle
+from common.shared.mapped import wait_for_lock
 
 log = logging.getLogger(__name__)
 Fact: TypeAlias = str | int | float
@@ -56,6 +57,8 @@ class _Lines:
 
 class AuditLog:
     """Appends events to a file. When that file is full it becomes ``.1``, ``.1`` becomes ``.2``, and so on to ``.3``.
+
+    Several processes may append to the same file.
 
     Args:
         path: of the newest file; None: events go to the process's log only.
@@ -131,8 +134,8 @@ class AuditLog:
 
     def _append(self, path: Path, line: bytes) -> None:
         with suppress(FileNotFoundError):
-            if 0 < path.stat().st_size > self._max_bytes - len(line):
-                self._rotate(path)
+            if self._is_full(path.stat(), line):
+                self._rotate(path, line)
         fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
             written = os.write(fd, line)
@@ -142,8 +145,24 @@ class AuditLog:
         finally:
             os.close(fd)
 
-    def _rotate(self, path: Path) -> None:
-        files = [path, *(path.with_name(f"{path.name}.{i}") for i in range(1, N_OLD_FILES + 1))]
-        for newer, older in reversed([*pairwise(files)]):
-            if newer.exists():
-                newer.replace(older)
+    def _is_full(self, file: os.stat_result, line: bytes) -> bool:
+        """Whether a file has no room for a line."""
+        return 0 < file.st_size > self._max_bytes - len(line)
+
+    def _rotate(self, path: Path, line: bytes) -> None:
+        """Give each file the next older name, unless another process does so now or has just done so.
+
+        Otherwise two processes that find the same file full would rotate twice: the second would overwrite the oldest
+        file for a new one with a line or two. The full file gets its name last, so as long as it is in its place, only
+        the process that has locked it renames files.
+        """
+        with path.open("r+b") as full:
+            if not wait_for_lock(full.fileno(), 0.0):
+                return  # The line makes that file a little too large.
+            found = path.stat()
+            if not (os.path.samestat(found, os.fstat(full.fileno())) and self._is_full(found, line)):
+                return
+            files = [path, *(path.with_name(f"{path.name}.{i}") for i in range(1, N_OLD_FILES + 1))]
+            for newer, older in reversed([*pairwise(files)]):
+                if newer.exists():
+                    newer.replace(older)

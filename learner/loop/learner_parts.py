@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from common.agents.device import require_device
+from common.agents.torch_device import require_device
 from common.config.run_config import RunConfig
 from common.config.server_config import MESSAGE_BYTES, MOST_MESSAGE_BYTES
 from common.config.trainer_config import ComputingPrecision

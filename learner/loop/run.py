@@ -212,6 +212,8 @@ class Run(Opened):
         if directory.identity.origin is not None:
             config = act_by_policy(config)
         self.config, self.dir = config, directory
+        self._config_text = dump_config(config)
+        self.config_sha256 = sha256(self._config_text.encode()).hexdigest()
         with ExitStack() as stack:
             # 1. The processor, before the parts start threads.
             self.cores_left = stack.enter_context(bound_to(config.trainer.cores, "trainer.cores"))
@@ -227,7 +229,7 @@ class Run(Opened):
             # 3. The files of policies and checkpoints, and the replay with the rows of earlier lives.
             saves = Saves(directory.require_in_place)
             self.checkpoints = Checkpoints(directory.path, config.actor_part(), directory.identity.run_id, saves)
-            about = {**asdict(directory.identity), "config_sha256": sha256(dump_config(config).encode()).hexdigest()}
+            about = {**asdict(directory.identity), "config_sha256": self.config_sha256}
             self.states = StateFiles(directory.path / "checkpoints", about, saves)
             self.memory = open_memory(directory, self.parts.schema, config.replay, slack, earlier)
             stack.callback(logging_write_errors("after a power cut the newest rows may be missing")(self.memory.close))
@@ -256,7 +258,7 @@ class Run(Opened):
 
     def write_config(self) -> None:
         """Write ``config.yaml``, which the next resume reads: in a resumed run as the last step of its start."""
-        self.dir.write_text("config.yaml", dump_config(self.config))
+        self.dir.write_text("config.yaml", self._config_text)
 
     def load(self, dataset: Dataset, *, whole: bool = False, console: Console | None = None) -> None:
         """Copy recorded rows into the replay, before the learner is made; see ``learner.datasets.loading``."""

@@ -12,7 +12,8 @@ Training (``LearnerServer.train``), then shutdown after every kind of end:
     1. ``Learner.finish``: stop is announced to the actors, the last model published, recorders flushed, ``final/``
        saved, the last policy scored, the last checkpoint taken
     2. Prometheus scrapes the last figures, if the run has finished and Prometheus watches it
-    3. ingest takes the rows that actors still have (at most ``server.grace_seconds``) and ends
+    3. ingest takes the rows that actors still have (at most ``server.grace_seconds``) and ends; if another life of the
+       run follows, it takes those of local actors only, which end before it
     4. local actors end, recorders are closed, the evaluator's process ends, the learning curve is drawn
     5. the replay is synced and closed, environments are closed, the mirror gets what is left, the lock is given back
 """
@@ -31,7 +32,7 @@ from actor.stat import ActorStat
 from common.config.run_config import RunConfig
 from common.config.server_config import ServerConfig
 from common.cores import divide_cores, write_cores
-from common.errors import ConfigError, CrossborderError, DivergedError
+from common.errors import ConfigError, CrossborderError, DivergedError, TakenOverError
 from common.wire.endpoints import listen_at_first
 from common.wire.trust import ANY, Trust
 from learner.evaluation.scoring import CANDIDATES, ActorScoring
@@ -65,7 +66,8 @@ log = logging.getLogger(__name__)
 DAY = 86_400.0
 """Seconds that ranks wait for each other if ``server.hung_seconds`` is null."""
 LEAVE_SECONDS = 5.0
-"""Local actors get this long to end; beside much other work they took 2 s. Ingest has taken their rows already."""
+"""Local actors get this long to end; beside much other work they took 2 s. Actors give themselves ``FINISH_SECONDS``,
+but one that needs more than this waits in vain: ingest has ended, or the trainer draws no more steps."""
 
 
 @dataclass(frozen=True)
@@ -218,10 +220,14 @@ class LearnerServer(Opened):
         """
         if error is not None:
             self.learner.life.break_off(error)
-        if self.learner.life.is_followed:
-            self.ingest.leave()
-        else:
+        if not self.learner.life.is_followed:
             self.ingest.end(self.config.server.grace_seconds)
+            return
+        # Local actors do not wait for the next life, so this ingest takes their last rows; unless another learner has
+        # the run: rows that ingest went on to acknowledge would be lost.
+        if self.local_actors is not None and not isinstance(self.learner.life.failure, TakenOverError):
+            self.local_actors.stop_and_join(LEAVE_SECONDS)
+        self.ingest.leave()
 
     def _make_actor_scoring(self, stack: ExitStack) -> ActorScoring | None:
         """The scoring by an actor, if the configuration asks for it."""

@@ -8,6 +8,8 @@ also tells its ingest where all ranks listen and how many actors each has, so th
 from __future__ import annotations
 
 import socket
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -46,6 +48,7 @@ class Together:
         shard: the rows of this rank.
         gives_tensors: whether batches are gathered on the device.
         control: shared with ingest.
+        clock: seconds, monotonic.
     """
 
     def __init__(
@@ -56,13 +59,15 @@ class Together:
         *,
         gives_tensors: bool,
         control: ControlBlock,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.group, self._beginning, self._shard = group, beginning, shard
         self._gives_tensors, self._control = gives_tensors, control
         self._learner: Learner | None = None
         self._turns = Turns(group, self._measure, control.show_life)
         self._table: RankTable | None = None
-        self._next_counts = Deadline(0)
+        self._clock = clock
+        self._next_counts = Deadline(0, clock)
         self._opt_steps = beginning.opt_steps
         self._checksum = 0
         self._statistics: list[torch.Tensor] = []
@@ -149,7 +154,7 @@ class Together:
                         intake.wait()  # Otherwise the next exchange waits for those ranks that have no rows.
                 learner.tick()
                 if turns.heard and self._next_counts.passed():
-                    self._next_counts = Deadline(SHARE_SECONDS)
+                    self._next_counts = Deadline(SHARE_SECONDS, self._clock)
                     table.actors[:] = [said.actors for said in turns.heard]
         except BaseException:
             self.group.close()  # The other ranks see at once that this rank has failed.

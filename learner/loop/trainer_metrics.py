@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import platform
 import shutil
 import time
@@ -14,7 +13,6 @@ import torch
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from common.config.run_config import dump_config
 from learner.loop.learner import Learner
 from learner.loop.run import Run
 from learner.models.publisher import ModelPublisher
@@ -51,8 +49,11 @@ class TrainerCollector(Collector):
     ) -> None:
         self._run, self._learner, self._publisher, self._control = run, learner, publisher, control
         self._ratio, self._restarts, self._mirror = ratio, restarts, mirror
-        config_hash = hashlib.sha256(dump_config(run.config).encode()).hexdigest()[:12]
-        self._run_labels = {"run": run.config.name, "run_id": run.dir.identity.run_id, "config_hash": config_hash}
+        self._run_labels = {
+            "run": run.config.name,
+            "run_id": run.dir.identity.run_id,
+            "config_hash": run.config_sha256[:12],
+        }
 
     def collect(self) -> Iterable[Metric]:
         yield from self._host()

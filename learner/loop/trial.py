@@ -153,6 +153,8 @@ class _Trial:
         buffer = build_buffer(memory, config, dict.fromkeys(config.replay.sources, memory))
         if self._agent.draws_once:
             self._require_once(buffer, view)
+        if self._agent.keeps_to_episodes:
+            self._require_one_episode(view)
         return place_on_device(buffer, config)
 
     def _require_view(self, reader: ReplayReader) -> None:
@@ -184,6 +186,15 @@ class _Trial:
             raise ConfigError(
                 f"replay.samples_per_insert: {target} learns from each step once: expected 1, with which actors wait "
                 f"for training, or null; found {replay.samples_per_insert:g}"
+            )
+
+    def _require_one_episode(self, view: View) -> None:
+        """Check that each draw lies within one episode."""
+        target, named = self._config.agent.target, self._config.replay.view
+        if view.crosses_episodes:
+            raise ConfigError(
+                f"replay.view.params: {target} learns from sequences of one episode: expected Sequences "
+                f"without across; found {named.params} of {named.target}, whose draws go on in the next episode"
             )
 
     def _explain(self, error: Exception, columns: dict[str, str]) -> None:

@@ -23,6 +23,8 @@ METRICS_APART: Final = 2
 """The metrics ports of two ranks on a host differ by this: that of ingest follows that of the trainer."""
 RANKS: Final = "WORLD_SIZE"
 """The variable of torchrun that tells how many ranks there are."""
+BY_TORCHRUN: Final = "TORCHELASTIC_RUN_ID"
+"""The variable that torchrun always sets, and a user who starts each rank by hand does not."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,8 @@ class Place:
     n_ranks: int = 1
     n_local: int = 1
     restarts_left: int = 0
+    torchrun: int | None = None
+    """The process id of torchrun, which has started this process; None: it has not."""
 
     @classmethod
     def find(cls, environment: Mapping[str, str] = os.environ) -> Self:
@@ -42,9 +46,9 @@ class Place:
         Raises:
             ConfigError: a variable is not a number, or the variables contradict each other.
         """
-        n_ranks = count_ranks(environment)
+        n_ranks, torchrun = count_ranks(environment), os.getppid() if BY_TORCHRUN in environment else None
         if n_ranks <= 1:
-            return cls()
+            return cls(torchrun=torchrun)
         restarts = _read(environment, "TORCHELASTIC_MAX_RESTARTS", 0) - _read(
             environment, "TORCHELASTIC_RESTART_COUNT", 0
         )
@@ -54,6 +58,7 @@ class Place:
             n_ranks=n_ranks,
             n_local=_read(environment, "LOCAL_WORLD_SIZE", 1),
             restarts_left=max(0, restarts),
+            torchrun=torchrun,
         )
         if not (place.rank < n_ranks and place.local_rank < place.n_local <= n_ranks):
             raise ConfigError(f"torchrun's variables contradict each other: found {place}; start the ranks by torchrun")

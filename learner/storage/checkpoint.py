@@ -23,8 +23,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from actor.allowance import Allowance
-from common.agents.device import require_device
 from common.agents.products import choices
+from common.agents.torch_device import require_device
 from common.config.actor_config import ActorConfig
 from common.depth import ANY_NUMBER, parse_json
 from common.errors import CheckpointError, ConfigError

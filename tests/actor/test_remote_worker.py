@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 import yaml
 
+from actor import remote_worker
 from actor.client.acting_session import ActingSession
 from actor.commands import actor_worker
 from actor.remote_config import RemoteConfig
@@ -226,6 +227,42 @@ def test_episodes_go_on_when_the_connection_breaks_and_every_step_is_stored(
     assert_stored(server.run.dir.path, dict.fromkeys((0, 1), steps // 2))
 
 
+def test_a_worker_that_ends_while_the_connection_is_broken_hands_over_its_last_steps_when_the_service_is_back(
+    make_config: MakeConfig, start: Start, tmp_path: Path
+) -> None:
+    with train_in_thread(make_config(**CALM_RUN), local_actors=0) as (server, _):
+        service = start("policy-server", "--learner", server.ingest.address, "--listen", "127.0.0.1:0")
+        with Cable(listens(service)) as cable:
+            worker = work(start, cable.address, write(tmp_path, env={**COUNTING, **PACED}, envs_per_actor=2))
+            wait_for(lambda: server.buffer.inserted > 100, "rows come")
+            cable.cut()
+            wait_for(lambda: "waiting for the acting service" in worker.output(), "the worker resumes its connection")
+            worker.signal(signal.SIGTERM)
+            wait_for(lambda: "resuming the session once more" in worker.output(), "it ends")
+            cable.mend()
+            assert worker.wait() == 128 + signal.SIGTERM, worker.output()
+        steps = steps_of(worker)
+        wait_for(lambda: server.buffer.inserted == steps, "all steps are stored, the last ones too")
+    assert "given up" not in worker.output()
+    assert_stored(server.run.dir.path, dict.fromkeys((0, 1), steps // 2))
+
+
+def test_a_worker_that_ends_while_the_service_is_away_says_how_many_steps_it_gives_up(
+    service: Service, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(remote_worker, "FINISH_SECONDS", 0.5)
+    with Cable(service.places.address) as cable, ThreadPoolExecutor(1) as pool:
+        values = {"policy": cable.address, "env": COUNTING, "envs_per_actor": 2}
+        worker = RemoteWorker(RemoteConfig.model_validate(values), PATIENCE, ServiceTrust(), no_end)
+        running = pool.submit(worker.run)
+        acts(service)
+        cable.cut()
+        wait_for(lambda: worker._session._away is not None, "the worker resumes its connection")
+        worker.stop()
+        running.result(PATIENCE)
+    assert "the acting service may not know how up to 2 steps went, and they are given up" in caplog.messages
+
+
 def test_an_environment_that_raises_loses_its_episode_and_is_rebuilt(
     make_config: MakeConfig, start: Start, tmp_path: Path
 ) -> None:
@@ -314,7 +351,7 @@ def test_the_time_of_a_worker_ends_with_its_last_step(service: Service, monkeypa
     config = RemoteConfig.model_validate({"policy": service.places.address, "env": COUNTING})
     worker, noted, close = RemoteWorker(config, PATIENCE, ServiceTrust(), no_end), list[float](), ActingSession.close
 
-    def note_and_close(session: ActingSession, last: Any, seconds: float) -> bool:
+    def note_and_close(session: ActingSession, last: Any, seconds: float) -> int:
         noted.append(worker._counters.seconds)
         return close(session, last, seconds)
 

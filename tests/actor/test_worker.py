@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import re
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,9 +23,10 @@ from common.wire.rpc import StoppingError
 from common.wire.trust import Trust
 from learner.loop.server import LearnerServer
 from learner.shared.actor_table import ActorState
+from tests.cable import Cable
 from tests.conftest import PATIENCE, MakeConfig, wait_for
 from tests.conftest import free_port as find_free_port
-from tests.parts import counting_schema
+from tests.parts import PACED, counting_schema
 
 SCHEMA = counting_schema()
 PARTS = {"env": {"target": "tests.parts:CountingEnv"}, "agent": {"target": "tests.parts:CheckingAgent"}}
@@ -53,6 +56,38 @@ def test_an_actor_that_is_told_to_stop_hands_over_all_its_items(make_config: Mak
         assert (stat.actor_id, stat.env_steps) == (0, server.actor_table["env_steps"][0])
         assert stat.duration > 0
         assert server.buffer.inserted == stat.env_steps
+
+
+LOST = re.compile(r"[1-9]\d* rows were not acknowledged before the end, and may be lost")
+
+
+def test_an_actor_that_gives_its_learner_up_says_how_many_rows_it_had(
+    make_config: MakeConfig, caplog: pytest.LogCaptureFixture
+) -> None:
+    with LearnerServer(make_config(env=PACED)) as server, ThreadPoolExecutor(1) as pool:
+        running = pool.submit(Actor(server.ingest.address, 0.5, Trust(), no_end).run)
+        wait_for(lambda: server.buffer.inserted > 20, "rows come")
+        server.ingest.leave()
+        assert isinstance(running.exception(PATIENCE), LearnerUnreachableError)
+    assert LOST.search(caplog.text), caplog.text
+
+
+def test_an_actor_whose_environment_fails_while_its_learner_is_away_says_how_many_rows_it_had(
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("actor.worker.FINISH_SECONDS", 0.5)
+    env = {**PACED, "target": "tests.parts:FailingEnv", "params": {"marker": str(tmp_path / "failed")}}
+    with (
+        LearnerServer(make_config(env=env)) as server,
+        Cable(server.ingest.address) as cable,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        running = pool.submit(Actor(cable.address, PATIENCE, Trust(), no_end).run)
+        wait_for(lambda: server.buffer.inserted > 20, "rows come")
+        cable.cut()
+        assert str(running.exception(PATIENCE)) == "once only"
+        server.learner.life.is_followed = True  # The learner does not wait for this actor.
+    assert LOST.search(caplog.text), caplog.text
 
 
 def test_an_actor_acts_without_the_wrappers_of_other_actors(make_config: MakeConfig) -> None:

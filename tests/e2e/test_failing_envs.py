@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,10 +10,11 @@ import pytest
 
 from learner.loop.server import LearnerServer
 from learner.shared.actor_table import ActorState
+from tests.cable import Cable
 from tests.conftest import Command, MakeConfig, wait_for
 from tests.e2e.test_counting import train_in_thread
 from tests.learner.scrapes import scrape_ingest, scrape_trainer
-from tests.parts import check_rows
+from tests.parts import PACED, check_rows
 from tests.stored import stored_rows
 
 CALM_TRAINER = {"trainer": {"max_opts": 10**9}, "replay": {"samples_per_insert": 1.6}}
@@ -67,3 +69,16 @@ def test_a_worker_whose_environment_hangs_ends_with_a_code_of_its_own(
         assert server.actor_table["state"][0] == ActorState.LEFT, "its id is free"
         assert server.buffer.inserted == STORED_BEFORE_THE_HANG, "all full batches"
     assert "exit code 17: docs/exit-codes.md#exit-code-17" in worker.output()
+
+
+def test_a_worker_whose_environment_hangs_while_the_learner_is_away_says_how_many_rows_it_had(
+    make_config: MakeConfig, start: Callable[..., Command], tmp_path: Path
+) -> None:
+    hanging = {"target": "tests.parts:HangingEnv", "params": {"marker": str(tmp_path / "hung")}}
+    config = make_config(env={**PACED, **hanging, "timeout_seconds": 3.0}, server={"grace_seconds": 0.5})
+    with LearnerServer(config) as server, Cable(server.ingest.address) as cable:
+        worker = start("actor-worker", "--learner", cable.address)
+        wait_for(lambda: server.buffer.inserted > 20, "rows come")
+        cable.cut()
+        assert worker.wait() == 17, worker.output()
+    assert re.search(r"[1-9]\d* rows were not acknowledged before the end, and may be lost", worker.output())

@@ -89,6 +89,31 @@ def test_a_signal_while_the_ranks_start_ends_all_in_order(start: Callable[..., C
     assert (shards[0] / "final").exists()
 
 
+def test_ranks_whose_torchrun_is_killed_end_in_order_and_go_on_with_the_next(
+    start: Callable[..., Command], tmp_path: Path
+) -> None:
+    config, addresses = write_ranks_config(tmp_path)
+    words = (TORCHRUN, "--nproc-per-node", "2", "-m", "learner", "--config", str(config), "--resume")
+    shards = [tmp_path / "run", tmp_path / "run" / "rank-1"]
+    ranks, actors = start(*words), [start("actor-worker", "--learner", address) for address in addresses]
+    wait_for(lambda: min(map(kept, shards)) > 20, "both ranks take opt steps and keep checkpoints")
+
+    processes = children_of(ranks.process.pid)
+    kill(ranks.process.pid)
+    wait_for(lambda: not any(map(is_alive, processes)), "the ranks end too")
+    assert f"torchrun (process {ranks.process.pid}) has ended before its ranks" in ranks.output()
+    assert [actor.wait() for actor in actors] == [0, 0], "every actor hears of the end"
+    assert kept(shards[0]) == kept(shards[1]), "both took the same opt steps"
+    assert (shards[0] / "final").exists()
+
+    at, ranks = kept(shards[0]), start(*words)
+    actors = [start("actor-worker", "--learner", address) for address in addresses]
+    wait_for(lambda: min(map(kept, shards)) > at + 20, "the next start goes on, and draws new rows")
+    ranks.signal(signal.SIGTERM)
+    ranks.wait()
+    assert [actor.wait() for actor in actors] == [0, 0]
+
+
 def test_the_last_policy_is_scored_where_no_evaluation_was_due(
     start: Callable[..., Command], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

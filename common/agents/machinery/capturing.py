@@ -209,8 +209,12 @@ def _lift_constants(graph: fx.Graph, outside: Mapping[fx.Node, Any]) -> list[Any
 
 _FILLS: Final = frozenset(
     {
+        aten.arange.default,
+        aten.arange.start,
+        aten.arange.start_step,
         aten.full.default,
         aten.full_like.default,
+        aten.linspace.default,
         aten.new_full.default,
         aten.new_ones.default,
         aten.new_zeros.default,
@@ -221,7 +225,7 @@ _FILLS: Final = frozenset(
         aten.zeros_like.default,
     }
 )
-"""Operations whose result depends on the shape of their arguments and not on the values."""
+"""Operations whose result depends on numbers and on the shapes of tensors, but on no values of tensors."""
 
 
 def simplify(graph: fx.Graph) -> None:

@@ -34,8 +34,8 @@ def session_at(address: str, patience: float = PATIENCE, **trust: Any) -> Acting
     return ActingSession(address, ServiceTrust(**trust), patience, threading.Event())
 
 
-def step(k: int = 1) -> pb.LaneSteps:
-    return pb.LaneSteps(observation=Description(SPEC).write_observation(np.zeros((k, 2), np.float32), k))
+def step(k: int = 1, **fields: Any) -> pb.LaneSteps:
+    return pb.LaneSteps(observation=Description(SPEC).write_observation(np.zeros((k, 2), np.float32), k), **fields)
 
 
 def action_of(answer: pb.LaneActions) -> int:
@@ -101,7 +101,7 @@ def test_a_service_that_answers_without_end_fills_no_memory_and_is_left_in_order
         session.open(1)
         session.ask(step())
         assert session.answer().seq == 1
-        assert not session.close(step(), 0.5), "it never ends the stream in order"
+        assert session.close(step(reward=[1.0]), 0.5) == 1, "it never ends the stream in order"
     assert next(sent) < 1000
 
 
@@ -248,11 +248,68 @@ def test_a_service_that_answers_other_questions_may_be_late_with_an_action_for_a
         session.close(None, 0)
 
 
-def stop_later(when: threading.Event, stopped: threading.Event, session: ActingSession) -> None:
-    """Tell a session to stop from another thread, once ``when`` is set."""
+def test_a_session_that_is_told_to_stop_and_then_closed_tells_the_steps_without_an_answer_on_another_connection() -> (
+    None
+):
+    stopped = threading.Event()
+    with Service() as service, Cable(service.places.address) as cable:
+        session = ActingSession(cable.address, ServiceTrust(), PATIENCE, stopped)
+        session.open(2)
+        session.ask(step(2))
+        session.answer()
+        cable.cut()
+        session.ask(step(2, reward=[1.0, 2.0]))
+        stop_later(lambda: session._away is not None, stopped, session)
+        with pytest.raises(StoppingError):
+            session.answer()
+        cable.mend()
+        assert session.close(None, PATIENCE) == 0
+    assert len(service.player.batches) == 2
+
+
+def test_the_last_step_is_told_on_another_connection_if_that_of_before_has_broken() -> None:
+    with Service() as service, Cable(service.places.address) as cable:
+        session = session_at(cable.address)
+        session.open(1)
+        session.ask(step())
+        session.answer()
+        cable.pull()
+        assert session.close(step(reward=[1.0]), PATIENCE) == 0
+    assert len(service.player.batches) == 2
+
+
+def test_a_session_that_cannot_be_resumed_says_at_its_end_how_many_steps_are_given_up() -> None:
+    with Service() as service, Cable(service.places.address) as cable:
+        session = session_at(cable.address)
+        session.open(3)
+        session.ask(step(3))
+        session.answer()
+        cable.cut()
+        session.ask(step(2, lanes=[0, 2], reward=[1.0, 2.0]))
+        session.ask(step(1, lanes=[1], reward=[1.0], terminated=[True]))
+        assert session.close(None, 0.5) == 3
+        assert session.close(None, PATIENCE) == 0, "it is closed already"
+
+
+def test_a_session_without_a_step_is_not_resumed_to_be_closed() -> None:
+    with Service() as service, Cable(service.places.address) as cable:
+        session = session_at(cable.address)
+        session.open(1)
+        session.ask(step())
+        cable.cut()
+        with pytest.raises(NoAnswerError):
+            session.answer(0.5)
+        n_connections = cable.connections
+        cable.mend()
+        assert session.close(None, PATIENCE) == 0
+        assert cable.connections == n_connections
+
+
+def stop_later(when: Callable[[], object], stopped: threading.Event, session: ActingSession) -> None:
+    """Tell a session to stop from another thread, once ``when`` is true."""
 
     def stop() -> None:
-        when.wait(PATIENCE)
+        wait_for(when, "the time to stop")
         stopped.set()
         session.wake()
 
@@ -275,7 +332,7 @@ def test_whoever_is_woken_while_it_waits_is_told_to_stop() -> None:
         session.open(1)
         session.ask(step())
 
-        stop_later(waits, stopped, session)
+        stop_later(waits.is_set, stopped, session)
         with pytest.raises(StoppingError, match="told to stop while waiting for an action"):
             session.answer()
         session.close(None, PATIENCE)
@@ -293,7 +350,7 @@ def test_a_session_that_opens_ends_at_once_when_it_is_told_to_stop(monkeypatch: 
 
     with odd(answers) as address:
         session = ActingSession(address, ServiceTrust(), PATIENCE, stopped)
-        stop_later(opens, stopped, session)
+        stop_later(opens.is_set, stopped, session)
         with pytest.raises(StoppingError, match="told to stop"):
             session.open(1)
         ends.set()

@@ -51,7 +51,7 @@ def act_remotely(envs: Any, keeper: EnvKeeper | None, **env: Any) -> tuple[Kept,
         sampler = Sampler(parts, counters, session.open(lanes.n), records=telling)
         for _ in range(ROUNDS):
             sampler.sample_and_push(policy, telling)
-        assert session.close(policy.last_step(), PATIENCE)
+        assert session.close(policy.last_step(), PATIENCE) == 0
     assert service.error is None
     run.player.flush()
     assert run.counters.env_steps == counters.env_steps

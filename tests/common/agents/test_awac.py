@@ -56,6 +56,7 @@ def test_the_actors_loss_weighs_each_action_by_its_advantage(softmax: bool) -> N
     record = agent._improve_actor(batch(*actions))
     assert float(record["loss_actor"]) == pytest.approx(-sum(map(math.prod, zip(weights, log_probs, strict=True))) / 3)
     assert float(record["log_prob"]) == pytest.approx(sum(log_probs) / 3)
+    assert float(record["adv_mean"]) == pytest.approx(sum(actions) / 3 - mean)
 
 
 def test_the_policy_is_drawn_to_the_better_of_two_actions() -> None:

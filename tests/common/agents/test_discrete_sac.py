@@ -58,6 +58,20 @@ def test_the_target_is_the_least_critics_soft_value_and_bootstraps_unless_termin
     assert record["entropy"] == pytest.approx(-sum(p * math.log(p) for p in policy), rel=1e-5)
 
 
+def test_the_actors_loss_is_minus_the_soft_value_and_the_mean_value_is_that_of_the_action_taken() -> None:
+    """arXiv:1910.07207, 12: ``sum_a pi(a|s) (alpha log pi(a|s) - min_i Q_i(s, a))``."""
+    agent = make(units=(), ent_coef=2.0, lr=1e-9)  # The critics hardly change before the actor learns.
+    policy, values = (0.2, 0.7, 0.1), ([1.0, 2.0, 3.0], [6.0, 4.0, 0.0])
+    fix_outputs(agent.actor.logits, *map(math.log, policy))
+    for net, outputs in zip(agent.critics.nets, values, strict=True):
+        fix_outputs(net, *outputs)
+    record = floats(agent.opt(holding([row(action=1)])))
+    expected = sum(p * (2.0 * math.log(p) - min(a, b)) for p, a, b in zip(policy, *values, strict=True))
+    assert record["loss_actor"] == pytest.approx(expected, rel=1e-5)
+    assert record["q_mean"] == pytest.approx((2.0 + 4.0) / 2)
+    assert record["ent_coef"] == pytest.approx(2.0)
+
+
 def test_a_discount_column_takes_the_place_of_the_discount_factor() -> None:
     agent = make(units=(), ent_coef=1e-9, auto_ent_coef=False, discount_factor=0.5)
     for online, behind in zip(agent.critics.nets, agent.critics_tgt.nets, strict=True):

@@ -59,7 +59,7 @@ def played(agent: IMPALA, rounds: int = 12, length: int = 5, reward: Any = None)
     }
 
 
-def test_the_losses_are_those_of_the_paper() -> None:
+def test_losses_and_means_are_those_of_the_paper() -> None:
     """arXiv:1802.01561, section 4.2, for sequences without corrections, ends or entropy."""
     agent = make(batch_size=3)
     items = played(agent, rounds=3)
@@ -75,6 +75,9 @@ def test_the_losses_are_those_of_the_paper() -> None:
     assert record is not None
     assert float(record["loss_policy"]) == pytest.approx(-np.mean((target - value)[:, :5] * taken), rel=1e-3)
     assert float(record["loss_baseline"]) == pytest.approx(np.mean((target - value)[:, :5] ** 2) / 2, rel=1e-3)
+    entropy = -(np.exp(log_prob) * log_prob).sum(axis=2)
+    assert float(record["entropy"]) == pytest.approx(entropy[:, :5].mean(), rel=1e-4)
+    assert float(record["value_mean"]) == pytest.approx(value[:, :5].mean(), rel=1e-4)
 
 
 def test_the_weight_of_a_sequence_multiplies_its_losses() -> None:

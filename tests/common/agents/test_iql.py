@@ -82,6 +82,31 @@ def test_the_weights_of_items_scale_the_losses_of_value_and_policy() -> None:
     assert losses[1] == pytest.approx({name: loss / 2 for name, loss in losses[0].items()}, rel=1e-4)
 
 
+def test_losses_and_means_are_those_of_the_slow_formulas() -> None:
+    """arXiv:2110.06169, 5 and 7: an expectile of the advantages, and log-likelihoods weighted by their exponentials."""
+    agent = make(tau_iql=0.7, inv_lambda=2.0, exp_adv_max=1.5, lr=1e-9)
+    for net in agent.critics_tgt.nets:
+        fix_outputs(net, 0.0)
+        with torch.no_grad():
+            next(net.parameters())[0, -1] = 1.0  # Q(s, a) = a
+    fix_outputs(agent.value, 0.25)
+    fix_outputs(agent.actor.mean, 0.5)
+    advantages, mean = (0.75, -1.25), math.tanh(0.5)
+    weights = [min(math.exp(2.0 * advantage), 1.5) for advantage in advantages]
+    log_probs = [-0.5 * (action - mean) ** 2 - 0.5 * math.log(2 * math.pi) for action in (1.0, -1.0)]
+    batch = {"obs": torch.zeros(2, 2), "action": torch.tensor([[1.0], [-1.0]])}
+    found = agent._improve_value(batch) | agent._improve_actor(batch)
+    assert {name: float(value) for name, value in found.items()} == pytest.approx(
+        {
+            "loss_value": (0.7 * 0.75**2 + 0.3 * 1.25**2) / 2,
+            "loss_actor": -(weights[0] * log_probs[0] + weights[1] * log_probs[1]) / 2,
+            "adv_mean": sum(advantages) / 2,
+            "log_prob": sum(log_probs) / 2,
+        },
+        rel=1e-5,
+    )
+
+
 def test_the_values_loss_changes_no_critic() -> None:
     agent = make()
     before = copies(agent.critics_tgt)

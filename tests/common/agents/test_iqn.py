@@ -56,6 +56,20 @@ def test_weights_scale_the_loss_and_the_error_of_the_mean_is_reported() -> None:
     assert losses[1] == pytest.approx(losses[0] / 2)
 
 
+def test_the_loss_is_that_of_the_paper() -> None:
+    """arXiv:1806.06923, 3: over the learnt quantiles it is a sum, over those of the target a mean."""
+    agent, generator = make(n_quantiles=4, n_quantiles_tgt=3, kappa=1.0), torch.Generator()
+    generator.set_state(agent._generator.get_state())
+    torch.rand((3, 2), generator=generator)  # The levels of the targets, which are all of one value here.
+    levels = torch.rand((4, 2), generator=generator)
+    fix_values(agent.qnet, 1.0, 5.0)
+    rows = [(FIRST, 0, 3.0, FIRST, True, False), (FIRST, 1, 4.5, FIRST, True, False)]
+    record = agent.opt(WeightedMemory(items_of(rows), [1.0] * 2))
+    assert record is not None
+    above, below = levels[:, 0] * (2.0 - 0.5), (1 - levels[:, 1]) * 0.5 * 0.5**2  # Errors of 2 and -0.5.
+    assert float(record["loss"]) == pytest.approx(float(above.sum() + below.sum()) / 2, rel=1e-5)
+
+
 def test_an_actor_computes_td_errors_by_the_only_network_it_has() -> None:
     agent = make(discount_factor=0.5)
     fix_values(agent.qnet, 1.0, 4.0)

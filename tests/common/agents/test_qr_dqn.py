@@ -53,6 +53,7 @@ def test_an_update_is_that_of_the_slow_formula(terminated: bool, double_dqn: boo
             slow += abs(level - (error < 0)) * huber / 2
     assert record is not None
     assert float(record["loss"]) == pytest.approx(slow)
+    assert float(record["pred_mean"]) == pytest.approx(sum(predicted) / 2)
     assert float(record["tgt_mean"]) == pytest.approx(sum(target) / 2)
     assert memory.told[0][1] == pytest.approx([abs(sum(target) / 2 - 2.0)])
 

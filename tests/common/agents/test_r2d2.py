@@ -91,6 +91,9 @@ def test_only_warm_steps_count_and_each_sequence_has_its_weight_and_one_priority
     record = agent.opt(memory)
     assert record is not None
     assert float(record["loss"]) == pytest.approx(loss, rel=1e-5)
+    for name, values in (("pred_mean", prediction), ("tgt_mean", target)):
+        in_rewards = [inverse_h(value) for value in values[torch.from_numpy(items["warm"])].tolist()]
+        assert float(record[name]) == pytest.approx(np.mean(in_rewards), rel=1e-3)
     expected = [0.9 * np.abs(each).max() + 0.1 * np.abs(each).mean() for each in warm]
     np.testing.assert_allclose(memory.told, [expected], rtol=1e-5)
 

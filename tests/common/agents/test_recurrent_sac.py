@@ -70,6 +70,7 @@ def test_losses_and_priorities_are_those_of_the_formulas(n_steps: int) -> None:
     batch = to_tensors(items, agent.device)
     noise, counts = noise_of(agent, batch), items["warm"]
     memory, losses, soft, priorities = Prioritized(items, weights), 0.0, 0.0, []
+    means = {"q_mean": 0.0, "entropy": 0.0}
     for b in range(4):
         found, errors = steps_of(agent, batch, b, noise), []
         steps = int(items["mask"][b].sum())
@@ -82,12 +83,15 @@ def test_losses_and_priorities_are_those_of_the_formulas(n_steps: int) -> None:
                 error = found["q"][t].numpy() - target
                 losses += float(weights[b] * (error**2).mean()) / counts.sum()
                 soft += (float(found["q_new"][t]) - ENT_COEF * found["log_prob"][t]) / counts.sum()
+                means["q_mean"] += float(found["q"][t].mean()) / counts.sum()
+                means["entropy"] -= found["log_prob"][t] / counts.sum()
                 errors.append(np.abs(error).mean())
         priorities.append(0.9 * max(errors) + 0.1 * np.mean(errors))
     record = agent.opt(memory)
     assert record is not None
     assert float(record["loss_critic"]) == pytest.approx(losses, rel=1e-4)
     assert float(record["loss_actor"]) == pytest.approx(-soft, rel=1e-4)
+    assert {name: float(record[name]) for name in means} == pytest.approx(means, rel=1e-4)
     np.testing.assert_allclose(memory.told[0], priorities, rtol=1e-4)
 
 

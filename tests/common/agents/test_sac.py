@@ -80,6 +80,23 @@ def test_a_rewarded_entropy_widens_the_policy_and_an_unrewarded_does_not() -> No
     assert entropies[-1] > entropies[0] + 0.5
 
 
+def test_the_actors_loss_and_entropy_are_those_of_the_paper() -> None:
+    """arXiv:1812.05905, 7: the mean of ``alpha log pi(a|s) - min_i Q_i(s, a)``, for actions drawn by the policy."""
+    agent = SAC(EnvSpec(SPEC.observation_space, Box(-1, 1, (3,))), seed=0, units=(8,), ent_coef=0.3, update="eager")
+    obs, generator = torch.rand(16, 2), torch.Generator()
+    generator.set_state(agent._generator.get_state())
+    with torch.no_grad():
+        mean, log_std = agent.actor(obs).chunk(2, dim=1)
+        normal = torch.distributions.Normal(mean, log_std.exp())
+        raw = mean + log_std.exp() * torch.randn(16, 3, generator=generator)
+        q = torch.stack([net(torch.cat((obs, raw.tanh()), dim=1))[:, 0] for net in agent.critics.nets])
+    density = normal.log_prob(raw) - torch.log(1 - raw.tanh() ** 2)  # type: ignore[no-untyped-call]
+    log_prob = density.sum(dim=1)
+    record = agent._improve_actor({"obs": obs})
+    assert float(record["loss_actor"]) == pytest.approx(float((0.3 * log_prob - q.amin(dim=0)).mean()), rel=1e-5)
+    assert float(record["entropy"]) == pytest.approx(-float(log_prob.mean()), rel=1e-5)
+
+
 # The entropy coefficient.
 
 

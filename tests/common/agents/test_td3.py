@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -65,6 +66,18 @@ def test_the_delay_counts_updates_and_not_opt_steps() -> None:
         assert record is not None
         assert "loss_actor" in record
         assert not same(copies(agent.actor), before)
+
+
+def test_the_actors_loss_is_minus_the_first_critics_value_of_its_action() -> None:
+    """arXiv:1802.09477, algorithm 1."""
+    agent = make()
+    for net, value in zip(agent.critics.nets, (3.0, -100.0), strict=True):
+        fix_outputs(net, value)
+        with torch.no_grad():
+            next(net.parameters())[0, -1] = 2.0  # Q(s, a) = value + 2 a
+    fix_outputs(agent.actor, 0.5)
+    record = agent._improve_actor({"obs": torch.zeros(4, 2)})
+    assert float(record["loss_actor"]) == pytest.approx(-(3.0 + 2.0 * math.tanh(0.5)))
 
 
 def test_the_actor_climbs_the_first_critic() -> None:

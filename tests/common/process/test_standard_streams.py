@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from common.errors import ConfigError
 from tests.conftest import PATIENCE, ROOT, wait_for
 
 COMMAND = """
@@ -90,6 +91,17 @@ sys.exit(command_of(lambda: parser, act)(None))
 """
 
 
+ANSWERING = """
+import sys
+from common.process.command import Parser, command_of
+from common.process.standard_streams import answers
+
+parser = Parser("brew", "makes tea", "")
+parser.add_argument("text")
+sys.exit(command_of(lambda: parser, lambda arguments: answers().write(arguments.text))(None))
+"""
+
+
 @pytest.mark.parametrize(("more", "code"), [([], 0), (["--fails"], 2)])
 def test_a_log_on_a_full_disk_changes_no_exit_code(more: list[str], code: int) -> None:
     with Path("/dev/full").open("w") as full:
@@ -97,6 +109,25 @@ def test_a_log_on_a_full_disk_changes_no_exit_code(more: list[str], code: int) -
             [sys.executable, "-c", FULL, *more], cwd=ROOT, stderr=full, check=False, timeout=PATIENCE
         )
     assert ended.returncode == code
+
+
+@pytest.mark.parametrize("text", ["done\n", "".join(f"answer {n}\n" for n in range(10_000))])
+def test_answers_on_a_full_disk_are_missed_with_an_error_that_says_so(text: str) -> None:
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(
+            [sys.executable, "-c", ANSWERING, text],
+            cwd=ROOT,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            timeout=PATIENCE,
+        )
+    assert ended.stderr.splitlines() == [
+        "brew: standard output: cannot be written: No space left on device",
+        "brew: exit code 2: docs/exit-codes.md#exit-code-2",
+    ]
+    assert ended.returncode == ConfigError.exit_code
 
 
 LOGGING = """

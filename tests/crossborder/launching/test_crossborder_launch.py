@@ -34,16 +34,27 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, capsys: pytest.Capt
     assert f"crossborder-launch: {tmp_path / 'hosts.yaml'}: cannot be read" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("signalled", "number"),
+    [
+        (Command.signal, signal.SIGINT),
+        (Command.signal, signal.SIGTERM),
+        (Command.signal_another_thread, signal.SIGTERM),
+    ],
+)
 def test_a_signal_ends_all_hosts_in_order(
-    number: int, code: int, tmp_path: Path, start: Callable[..., Command], monkeypatch: pytest.MonkeyPatch
+    signalled: Callable[[Command, int], None],
+    number: int,
+    tmp_path: Path,
+    start: Callable[..., Command],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     hosts = StandInHosts(tmp_path)
     launch = start("crossborder-launch", write(hosts, "a"))
     wait_for(lambda: "actor-worker" in hosts.lines("started"), "actors")
-    launch.signal(number)
-    assert launch.wait() == code
+    signalled(launch, number)
+    assert launch.wait() == 128 + number
     assert hosts.lines("ended") == ["actor-worker asked", "learner-server asked"]
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import signal
-import subprocess
 import threading
+from collections.abc import Callable
 
 import pytest
 
@@ -14,21 +14,21 @@ from common.errors import ConfigError
 from common.wire.trust import Trust
 from crossborder.relaying.actor_relay import main
 from learner.loop.server import LearnerServer
-from tests.conftest import PATIENCE, ROOT, python_of
+from tests.conftest import PATIENCE, Command, wait_for
 
 
-def test_it_serves_until_it_is_asked_to_end(host: LearnerServer) -> None:
-    words = ["--learner", host.ingest.address, "--listen", "127.0.0.1:0"]
-    command = [*python_of("actor-relay"), *words]
-    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        found = re.search(r"listens on (\S+)", process.stderr.readline())
-        assert found is not None
-        connector = Connector(found[1], 1, PATIENCE, threading.Event(), Trust())
-        assert connector.join().run_id == host.run.dir.identity.run_id
-        connector.close()
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(PATIENCE) == 128 + signal.SIGTERM
+@pytest.mark.parametrize("signalled", [Command.signal, Command.signal_another_thread])
+def test_it_serves_until_it_is_asked_to_end(
+    host: LearnerServer, start: Callable[..., Command], signalled: Callable[[Command, int], None]
+) -> None:
+    relay = start("actor-relay", "--learner", host.ingest.address, "--listen", "127.0.0.1:0")
+    wait_for(lambda: "listens on" in relay.output(), "the relay listens")
+    (address,) = re.findall(r"listens on (\S+)", relay.output())
+    connector = Connector(address, 1, PATIENCE, threading.Event(), Trust())
+    assert connector.join().run_id == host.run.dir.identity.run_id
+    connector.close()
+    signalled(relay, signal.SIGTERM)
+    assert relay.wait() == 128 + signal.SIGTERM, relay.output()
 
 
 def test_an_address_beyond_loopback_without_a_certificate_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -224,7 +224,7 @@ def test_whole_episodes_are_recorded_with_the_actions_that_were_executed(tmp_pat
         stream.step(2, observations[1], 2, reward=[0.5, 0.25], **payload)
         stream.step(3, observations[2], 2, reward=[1, 2], terminated=[False, True])
         stream.step(4, observations[3], 2, reward=[3, 0])
-        command.signal(signal.SIGTERM)
+        command.signal_another_thread(signal.SIGTERM)
         assert command.wait() == 128 + signal.SIGTERM, command.output()
     (file,) = (tmp_path / "episodes").iterdir()
     episode = read_episode(file)

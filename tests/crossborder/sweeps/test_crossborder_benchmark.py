@@ -47,7 +47,13 @@ def test_a_suite_leads_to_a_table_and_a_picture_beside_published_runs(
     ]
 
 
-def test_a_suite_that_is_killed_goes_on_and_runs_no_finished_run_again(tmp_path: Path, start: Start) -> None:
+@pytest.mark.parametrize(
+    ("signalled", "number", "code"),
+    [(Command.signal, signal.SIGKILL, -9), (Command.signal_another_thread, signal.SIGTERM, 143)],
+)
+def test_a_suite_that_is_killed_goes_on_and_runs_no_finished_run_again(
+    tmp_path: Path, start: Start, signalled: Callable[[Command, int], None], number: int, code: int
+) -> None:
     gated = [case(name, "easy", worth, **{GATE: str(tmp_path / "gate")}) for name, worth in (("a", 1.0), ("b", 2.0))]
     path = write_suite(tmp_path, cases=gated, seeds=[0])
     words = [str(path), "--dir", str(tmp_path / "suite")]
@@ -55,8 +61,8 @@ def test_a_suite_that_is_killed_goes_on_and_runs_no_finished_run_again(tmp_path:
     gate_of(tmp_path / "gate", 1.0).touch()
     command = start("crossborder-benchmark", *words)
     wait_for(lambda: read_points(runs[1]), "the second run's first evaluation")
-    command.signal(signal.SIGKILL)
-    assert command.wait() == -signal.SIGKILL
+    signalled(command, number)
+    assert command.wait() == code
     assert [run.agent for run in read_runs(tmp_path / "suite" / "results.jsonl")] == ["a"]
     gate_of(tmp_path / "gate", 2.0).touch()
     assert start("crossborder-benchmark", *words).wait() == 0

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,7 @@ from learner.ingest.audit import (
     AuditLog,
 )
 from tests.clocks import Clock
+from tests.conftest import PATIENCE, ROOT
 from tests.disks import Disk
 
 
@@ -88,6 +92,38 @@ def test_the_oldest_file_is_overwritten_so_that_the_log_is_bounded(path: Path, c
     assert [file.name for file in files] == [path.name, *(f"{path.name}.{i + 1}" for i in range(N_OLD_FILES))]
     assert all(file.stat().st_size <= 200 for file in files)
     assert entries(path)[-1]["pid"] == 99
+
+
+WRITING = """
+import os, sys
+from pathlib import Path
+from learner.ingest import audit
+
+audit.N_OLD_FILES = 400
+path, lines, writer = sys.argv[1:]
+log = audit.AuditLog(Path(path), max_bytes=2000)
+os.write(1, b".")
+os.read(0, 1)
+for pid in range(int(lines)):
+    log.note("join", "ok", writer=writer, pid=pid)
+"""
+
+
+def test_processes_that_write_the_same_file_lose_no_line_when_it_is_full(path: Path) -> None:
+    writers, lines = "abcd", 1000
+    (ready, is_ready), (gate, opens_gate) = os.pipe(), os.pipe()
+    words = [sys.executable, "-c", WRITING, str(path), str(lines)]
+    processes = [subprocess.Popen([*words, name], cwd=ROOT, stdin=gate, stdout=is_ready) for name in writers]
+    for _ in writers:
+        assert os.read(ready, 1) == b"."
+    os.write(opens_gate, len(writers) * b".")
+    assert [process.wait(PATIENCE) for process in processes] == [0, 0, 0, 0]
+    for fd in (ready, is_ready, gate, opens_gate):
+        os.close(fd)
+    older = list(path.parent.glob(f"{path.name}.*"))
+    found = [(entry["writer"], entry["pid"]) for file in (path, *older) for entry in entries(file)]
+    assert sorted(found) == [(writer, pid) for writer in writers for pid in range(lines)]
+    assert all(file.stat().st_size > 1800 for file in older), "only full files were set aside"
 
 
 def test_an_audit_log_that_cannot_be_written_is_logged_and_stops_nothing(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import NoReturn
@@ -13,7 +15,15 @@ import numpy as np
 import pytest
 
 from common.config.run_config import FREE_PORTS, RunConfig, load_config
-from common.errors import AddressError, CheckpointError, ConfigError, CrossborderError, RankLostError, StarvedError
+from common.errors import (
+    AddressError,
+    CheckpointError,
+    ConfigError,
+    CrossborderError,
+    RankLostError,
+    StarvedError,
+    TakenOverError,
+)
 from common.wire.codec import encode
 from common.wire.pb import crossborder_pb2 as pb
 from learner.loop.learner import Outcome
@@ -22,8 +32,9 @@ from learner.ranks.place import Place
 from learner.shared.control import ControlBlock
 from learner.storage.run_lock import require_free
 from learner.storage.rundir import find_work
-from tests.conftest import MakeConfig, counting_values, endpoints
+from tests.conftest import PATIENCE, MakeConfig, counting_values, endpoints, wait_for
 from tests.learner.ingest.by_hand import Client, Talk
+from tests.stored import assert_stored
 
 
 def test_a_server_is_complete_when_it_is_constructed(make_config: MakeConfig) -> None:
@@ -124,6 +135,29 @@ def test_actors_are_told_to_stop_after_training_failed_unless_another_life_follo
         assert server.learner.outcome is Outcome.STOPPED
         assert server.control.stopping == (restarts_left == 0)
         assert (server.run.dir.path / "final" / "meta.json").exists()
+
+
+@pytest.mark.parametrize("error", [CrossborderError("a part has failed"), TakenOverError("another learner has it")])
+def test_local_actors_hand_over_all_their_rows_before_another_life_follows_unless_another_learner_has_the_run(
+    make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: CrossborderError
+) -> None:
+    is_taken_over = isinstance(error, TakenOverError)
+    if is_taken_over:  # Its local actors look for ingest in vain, and are killed.
+        monkeypatch.setattr("learner.loop.server.LEAVE_SECONDS", 0.1)
+    caplog.set_level(logging.INFO)
+    trainer = {"max_opts": 10**9}
+    with (
+        LearnerServer(make_config(trainer=trainer), 1, place=Place(restarts_left=1)) as server,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        training = pool.submit(server.train)
+        wait_for(lambda: server.buffer.inserted > 200, "rows come")
+        server.learner.fail(error)
+        assert training.exception(PATIENCE) is error
+    assert ("actor 0: stream closed without goodbye" in caplog.text) == is_taken_over
+    if not is_taken_over:
+        (steps,) = re.findall(r"actor 0 took (\d+) steps", caplog.text)
+        assert_stored(server.run.dir.path, {0: int(steps)})
 
 
 def test_an_error_of_the_loop_goes_before_an_error_at_the_end(

@@ -100,6 +100,16 @@ def test_an_agent_of_transitions_with_sequences_is_refused_with_the_reason() -> 
         attempt(config)
 
 
+@pytest.mark.parametrize("quick", [False, True])
+@pytest.mark.parametrize("file", ["configs/masked_cartpole.yaml", "configs/masked_pendulum.yaml"])
+def test_a_memory_of_one_episode_refuses_sequences_across_episodes_also_where_no_draw_shows_it(
+    file: str, quick: bool
+) -> None:
+    short = ["agent.params.batch_size=1", "replay.view.params={length: 2, across: true}"]
+    with pytest.raises(ConfigError, match=r"expected Sequences without across; found .*'across': True.* of "):
+        attempt(load_config(ROOT / file, short), quick=quick)
+
+
 class Careful(Transitions):
     """A view whose answer is of a wrong kind."""
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,12 @@ def test_torchrun_tells_a_process_which_rank_it_is() -> None:
     assert Place.find(TORCHRUN) == FOURTH
     restarts = {"TORCHELASTIC_MAX_RESTARTS": "3", "TORCHELASTIC_RESTART_COUNT": "1"}
     assert Place.find(TORCHRUN | restarts).restarts_left == 2
+
+
+@pytest.mark.parametrize("ranks", [TORCHRUN, {}])
+def test_only_a_process_that_torchrun_has_started_knows_it(ranks: dict[str, str]) -> None:
+    assert Place.find(ranks).torchrun is None, "started by hand"
+    assert Place.find({**ranks, "TORCHELASTIC_RUN_ID": "none"}).torchrun == os.getppid()
 
 
 @pytest.mark.parametrize(

@@ -128,9 +128,27 @@ def test_filled_tensors_and_what_is_computed_of_them_alone_are_constant() -> Non
     assert [value.tolist() for value in find_constant_results(module.graph).values()][-1] == [[0.25] * 3] * 2
 
 
+@pytest.mark.parametrize(
+    "count",
+    [
+        lambda: torch.arange(3),
+        lambda: torch.arange(1, 4),
+        lambda: torch.arange(1, 7, 2),
+        lambda: torch.linspace(-1, 1, 3),
+    ],
+)
+def test_numbers_at_equal_distances_are_constant(count: Callable[[], torch.Tensor]) -> None:
+    module = simplified(lambda x: x + (count() + 0.5) / 3)
+    found = list(find_constant_results(module.graph).values())
+    assert torch.equal(found[-1], (count() + 0.5) / 3)
+    x = torch.ones(2, 3)
+    assert torch.equal(module(x)[0], x + found[-1])
+
+
 def test_a_tensor_that_is_changed_later_or_returned_is_not_constant() -> None:
     assert not find_constant_results(simplified(lambda x: torch.zeros_like(x).add_(x)).graph)
     assert not find_constant_results(simplified(lambda x: torch.zeros_like(x).view(6).add_(1)).graph)
+    assert not find_constant_results(simplified(lambda x: torch.arange(6.0).add_(x.view(6))).graph)
     assert not find_constant_results(simplified(torch.zeros_like).graph)
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from common.agents.device import require_device
+from common.agents.torch_device import require_device
 from common.errors import ConfigError
 
 
