@@ -64,7 +64,8 @@ class WebSocketDoor:
         self._config, self._limits = service.config, service.limits
         self._listener: StrangersListener
         self._open = OpenCalls(gate, service.limits)
-        self._strangers_log, self._hang_ups_log = (LogThrottle(REFUSALS_LOGGED_EVERY) for _ in range(2))
+        self._strangers_log = LogThrottle(REFUSALS_LOGGED_EVERY)
+        self._hang_ups_log = LogThrottle(REFUSALS_LOGGED_EVERY)
         self._most_strangers = max(LEAST_STRANGERS, self._config.max_sessions)
         self._tasks = set[asyncio.Task[None]]()
         """Of the connections that have begun with a session."""
