@@ -76,7 +76,7 @@ def test_a_worker_gives_up_a_service_that_is_frozen_after_its_patience(tmp_path:
     address, file = address_of(command), tmp_path / "worker.yaml"
     file.write_text(yaml.safe_dump({"env": {"target": CARTPOLE.target, "params": CARTPOLE.params}}))
     worker = start("actor-worker", "--policy", address, "--config", str(file), "--patience", "3")
-    wait_for(lambda: "joined the acting service" in worker.output(), "it acts")
+    wait_for(lambda: "joined the acting" in worker.output() or worker.process.poll() is not None, "it acts")
     frozen = [command.process.pid, *descendants_of(command.process.pid)]
     for pid in frozen:
         os.kill(pid, signal.SIGSTOP)
