@@ -107,8 +107,9 @@ def name_proxy(address: str) -> str:
     return f"; {variable} is set, so gRPC asks that proxy for the way: no_proxy={host} goes without it"
 
 
-_SILENT: Final = r"Deadline Exceeded|time(d )?out|before receiving SETTINGS|Endpoint closing"
-"""gRPC's texts where nothing has come back in time. A server of HTTP/1.1 would have refused the request at once."""
+_SILENT: Final = r"Deadline Exceeded|time(d )?out|before receiving SETTINGS|Endpoint closing|does not answer"
+"""gRPC's texts, and one of a session, where nothing has come back in time. A server of HTTP/1.1 would have refused the
+request at once."""
 _MEANINGS: Final = {
     _SILENT: "; nothing came back in time: is that process stopped or overloaded, or does the network drop packets?",
     r"HTTP/2|SETTINGS": f"; something else than gRPC is spoken there{OTHER_PORT}",
