@@ -65,7 +65,7 @@ class ActingSession:
         self._address, self._trust, self._patience, self._stopped = address, trust, patience, stopped
         self._policy = policy
         self._credentials = watch_credentials(address, trust)
-        self._open_channel()
+        self._open_channel(apart=False)
         self._backoff = Backoff()
         self._away: Deadline | None = None
         """When the patience is over; None while there is a connection."""
@@ -86,9 +86,9 @@ class ActingSession:
         self._opening: tuple[_Stream, Deadline] | None = None
         """A stream that has not opened the session yet, and until when it may."""
 
-    def _open_channel(self) -> None:
+    def _open_channel(self, *, apart: bool) -> None:
         self._opened_with = self._credentials.get()
-        self._channel = open_channel(self._address, self._opened_with)
+        self._channel = open_channel(self._address, self._opened_with, apart=apart)
         self._stub = pb_grpc.ActingServiceStub(self._channel)
 
     def describe(self) -> pb.DescribeResponse:
@@ -282,7 +282,7 @@ class ActingSession:
 
     def _reopen_channel(self) -> None:
         self._channel.close()
-        self._open_channel()
+        self._open_channel(apart=True)
 
     def _break(self, error: grpc.RpcError | ConnectionResetError, deadline: Deadline | None) -> None:
         """Note that the stream has ended, and wait for a moment, as ``acting.proto`` asks for."""

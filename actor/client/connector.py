@@ -96,10 +96,10 @@ class Connector:
             watch_credentials(address, self._trust).get()  # Errors raise now, not only when an actor goes there.
         self._open()
 
-    def _open(self) -> None:
+    def _open(self, *, apart: bool = False) -> None:
         self._credentials = watch_credentials(self.endpoint.named, self._trust)
         self._opened_with = self._credentials.get()
-        self._channel = open_channel(self.endpoint.address, self._opened_with, self.endpoint.name)
+        self._channel = open_channel(self.endpoint.address, self._opened_with, self.endpoint.name, apart=apart)
         self.stub = pb_grpc.LearnerServiceStub(self._channel)
         self.get_model, self.push_items = get_model(self._channel), push_items(self._channel)
 
@@ -116,7 +116,7 @@ class Connector:
         """
         if anew or self._credentials.get() is not self._opened_with:
             self.close()
-            self._open()
+            self._open(apart=True)
 
     def renew(self, *, keeps_place: bool) -> None:
         """Take another incarnation.

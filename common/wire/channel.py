@@ -71,16 +71,20 @@ def _read_credentials(trust: Trust, tokens: Watched[tuple[Token, ...]] | None) -
     return grpc.composite_channel_credentials(encrypted, grpc.metadata_call_credentials(TokenPlugin(tokens)))
 
 
-def open_channel(address: str, credentials: grpc.ChannelCredentials | None, name: str | None = None) -> grpc.Channel:
+def open_channel(
+    address: str, credentials: grpc.ChannelCredentials | None, name: str | None = None, *, apart: bool = False
+) -> grpc.Channel:
     """A channel to HOST:PORT, which connects at its first call.
 
     Args:
         address: HOST:PORT to connect to.
         credentials: see ``watch_credentials``; None for plaintext.
         name: the host name that the learner's certificate must have; None: the host of ``address``.
+        apart: whether it has a connection of its own. gRPC lets channels of a process share one, also with a channel
+            that is just being closed.
     """
     target = f"dns:///{address}"  # Without the scheme gRPC would take the host `unix` for the path of a socket.
-    options = channel_options(address)
+    options = (*channel_options(address), *((("grpc.use_local_subchannel_pool", 1),) if apart else ()))
     if credentials is None:
         return grpc.insecure_channel(target, options=options)
     host, _ = split_address(address)
