@@ -104,7 +104,7 @@ namespace Crossborder {
 
         /// <summary>Do work with a connection. If it breaks, connect again and do the work again.</summary>
         async Task Persist(Func<Wire, Task> work) {
-            var end = DateTime.UtcNow.AddSeconds(patience);
+            var away = System.Diagnostics.Stopwatch.StartNew(); // No wall clock, which may jump.
             for (var delay = 0.1; ; delay = Math.Min(2 * delay, 5)) {
                 var used = wire;
                 try {
@@ -121,8 +121,8 @@ namespace Crossborder {
                         secret = "";
                         seq = 0;
                     } else if (name != "over_limit" && !(error is WebSocketException || error is TimeoutException)) throw;
-                    if (used != null && error is TimeoutException) end = DateTime.UtcNow.AddSeconds(patience); // Held back.
-                    else if (DateTime.UtcNow > end)
+                    if (used != null && error is TimeoutException) away.Restart(); // Held back.
+                    else if (away.Elapsed.TotalSeconds > patience)
                         throw new TimeoutException(address + ": " + error.Message + " (for " + patience + " s)", error);
                 }
                 await Task.Delay(TimeSpan.FromSeconds(random.NextDouble() * delay));

@@ -134,7 +134,7 @@ export class Session {
 
   /** Do work with a connection. If it breaks, connect again and do the work again. */
   async #persist(work) {
-    let end = Date.now() + 1000 * this.patience;
+    let end = performance.now() + 1000 * this.patience; // No wall clock, which may jump.
     for (let delay = 100; ; delay = Math.min(2 * delay, 5000)) {
       let wire = this.#wire;
       try {
@@ -148,8 +148,8 @@ export class Session {
           this.#secret = "";
           this.#broken = new Set(this.#playing);
         } else if (error.code !== "over_limit" && !(error instanceof BrokenError)) throw error;
-        if (wire && error.isLate) end = Date.now() + 1000 * this.patience; // A learner may hold its actors back.
-        else if (Date.now() > end) throw new Error(`${this.address}: ${error.message} (for ${this.patience} s)`);
+        if (wire && error.isLate) end = performance.now() + 1000 * this.patience; // A learner may hold its actors back.
+        else if (performance.now() > end) throw new Error(`${this.address}: ${error.message} (for ${this.patience} s)`);
       }
       await new Promise((resolve) => setTimeout(resolve, Math.random() * delay));
     }

@@ -4,6 +4,8 @@ import { pathToFileURL } from "node:url";
 
 const { Session, RefusedError } = await import(pathToFileURL(`${process.argv[2]}/crossborder.js`));
 let session = null;
+let jumps = 0;
+Date.now = () => (jumps += 3_600_000); // The wall clock jumps by an hour whenever one looks at it; no client may mind.
 
 // The value in which {"bytes": TEXT} stands for bytes.
 function restore(value) {

@@ -7,13 +7,17 @@ arguments. A line of output answers each: ``result``, or ``error`` and ``message
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import ssl
 import sys
+import time
 from typing import Any
 
 sys.path.insert(0, sys.argv[1])
 from crossborder_client import RefusedError, Session
+
+time.time = itertools.count(0.0, 3600.0).__next__  # The wall clock jumps whenever one looks at it; no client may mind.
 
 
 def restore(value: Any) -> Any:
