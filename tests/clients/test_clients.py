@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -223,6 +224,22 @@ def test_a_refused_message_has_a_reason_and_changes_nothing(connect: Connect, se
     assert error.value.name == "bad_argument"
     assert client.call("act", observation=HERE, reward=1) == 2
     assert client.get("losses") == 0
+
+
+@pytest.mark.parametrize("value", [math.nan, -math.inf])
+def test_what_is_no_finite_number_is_refused_with_the_part_that_has_it(
+    connect: Connect, served: Served, value: float
+) -> None:
+    client = connect(served.address)
+    assert client.call("act", observation=HERE) == 1
+    parts: dict[str, dict[str, Any]] = {
+        "observation": {"observation": [0, value]},
+        "reward": {"observation": HERE, "reward": value},
+    }
+    for part, given in parts.items():
+        with pytest.raises(CallError, match=f"{part}.*(finite|expected numbers|NaN)"):
+            client.call("act", **given)
+    assert client.call("act", observation=HERE, reward=1) == 2
 
 
 def test_an_episode_goes_on_after_its_connection_broke(

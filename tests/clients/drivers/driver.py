@@ -21,7 +21,9 @@ time.time = itertools.count(0.0, 3600.0).__next__  # The wall clock jumps whenev
 
 
 def restore(value: Any) -> Any:
-    """The value in which ``{"bytes": TEXT}`` stands for bytes."""
+    """The value in which ``{"bytes": TEXT}`` stands for bytes, and ``{"float": TEXT}`` for NaN or infinity."""
+    if isinstance(value, dict) and list(value) == ["float"]:
+        return float(value["float"])
     if isinstance(value, dict):
         found = {key: restore(part) for key, part in value.items()}
         return base64.b64decode(found["bytes"]) if list(found) == ["bytes"] else found
