@@ -62,10 +62,10 @@ namespace Crossborder {
         /// <param name="token">by which the service knows this client.</param>
         /// <param name="lanes">how many characters or copies of a game act; they are counted from 0.</param>
         /// <param name="timeout">seconds after which a connection without an answer counts as broken.</param>
-        /// <param name="patience">seconds after which a service out of reach is given up, by TimeoutException.</param>
+        /// <param name="patience">seconds after which a service out of reach is given up (TimeoutException), or has no room.</param>
         /// <param name="policy">the name of one, if the service has several; empty: the first.</param>
         public static async Task<Session> Open(
-            string address, string token = "", int lanes = 1, double timeout = 60, double patience = 60, string policy = "") {
+            string address, string token = "", int lanes = 1, double timeout = 60, double patience = 120, string policy = "") {
             var uri = new Uri(address);
             if (uri.Scheme != "ws" && uri.Scheme != "wss")
                 throw new ArgumentException("address: expected ws://HOST:PORT or wss://HOST:PORT, found " + address);
@@ -118,10 +118,10 @@ namespace Crossborder {
                     if (name == "session_lost" || name == "stopping") {
                         Losses += secret == "" ? 0 : 1;
                         broken = new HashSet<int>(playing);
-                        secret = "";
-                        seq = 0;
+                        secret = ""; seq = 0;
                     } else if (name != "over_limit" && !(error is WebSocketException || error is TimeoutException)) throw;
                     if (used != null && error is TimeoutException) away.Restart(); // Held back.
+                    else if (away.Elapsed.TotalSeconds > patience && name == "over_limit") throw; // It has no room.
                     else if (away.Elapsed.TotalSeconds > patience)
                         throw new TimeoutException(address + ": " + error.Message + " (for " + patience + " s)", error);
                 }

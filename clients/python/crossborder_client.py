@@ -30,6 +30,7 @@ from urllib.parse import SplitResult, urlsplit
 
 _TOLD = ("reward", "terminated", "truncated", "restarted", "executed")  # Of the step before an observation.
 _RETRIED = ("session_lost", "stopping", "over_limit")  # After the first two, in another session.
+_HINT = "; is this the address of --websocket, wss:// if the service has a certificate?"
 
 
 class RefusedError(Exception):
@@ -52,12 +53,12 @@ class Session:
         lanes: how many characters, robots or copies of an environment act; they are counted from 0.
         tls: for a certificate of your own authority: ``ssl.create_default_context(cafile="ca.pem")``.
         timeout: seconds after which a connection without an answer counts as broken.
-        patience: seconds after which a service that is out of reach is given up, by ``ConnectionError``.
+        patience: seconds after which a service that is out of reach is given up, or (``over_limit``) has no room.
         policy: the name of one, if the service has several; empty: the first.
     """
 
     def __init__(self, address: str, token: str = "", lanes: int = 1, tls: ssl.SSLContext | None = None,
-        timeout: float = 60.0, patience: float = 60.0, policy: str = "") -> None:  # fmt: skip
+        timeout: float = 60.0, patience: float = 120.0, policy: str = "") -> None:  # fmt: skip
         url = urlsplit(address)
         if url.scheme not in ("ws", "wss") or not url.hostname:
             raise ValueError(f"address: expected ws://HOST:PORT or wss://HOST:PORT, found {address!r}")
@@ -87,8 +88,7 @@ class Session:
         """
         return self.act_lanes([observation], [reward], [terminated], [truncated], [lane], [restarted], [executed])[0]
 
-    def act_lanes(
-        self, observations: Sequence[Any], rewards: Sequence[float] = (), terminated: Sequence[bool] = (),
+    def act_lanes(self, observations: Sequence[Any], rewards: Sequence[float] = (), terminated: Sequence[bool] = (),
         truncated: Sequence[bool] = (), lanes: Sequence[int] = (), restarted: Sequence[bool] = (), executed: Any = (),
     ) -> list[Any]:  # fmt: skip
         """The actions of several lanes at once, by default of all. What is given has a value for each of them."""
@@ -153,8 +153,10 @@ class Session:
                 if wire is not None and name in ("timeout", "TimeoutError"):  # Of a socket, before 3.10; of all.
                     end = time.monotonic() + self._patience  # Not out of reach: a learner may hold its actors back.
                 elif time.monotonic() > end:
-                    hint = "is this the address of --websocket, wss:// if the service has a certificate?"
-                    raise ConnectionError(f"{self.address}: {error} (for {self._patience:g} s); {hint}") from error
+                    if name == "over_limit":
+                        raise  # It is not out of reach: it has no room.
+                    hint = _HINT if isinstance(error, OSError) else ""
+                    raise ConnectionError(f"{self.address}: {error} (for {self._patience:g} s){hint}") from error
                 logging.getLogger(__name__).warning("%s: %s; connecting again", self.address, error)
             time.sleep(random.random() * delay)
             delay = min(2 * delay, 5.0)

@@ -329,6 +329,8 @@ def test_a_client_waits_for_a_service_that_has_no_room_yet(connect: Connect, sta
         if "max_sessions" in str(error.value):
             break
     assert "max_sessions" in str(error.value)
+    assert error.value.name == "over_limit"
+    assert "--websocket" not in str(error.value), "the address is right"
     first.call("close")
     assert connect(served.address).call("act", observation=HERE) == 1
 
