@@ -165,7 +165,10 @@ class PlainLanes(Lanes):
             put_signals_back(acted)
             try:
                 obs, reward, terminated, truncated, info = found
-                number, is_usual = float(reward), type(info) is dict and not (terminated or truncated)
+                number = float(reward + 0.0)  # A text, which float alone would read, cannot be added.
+                is_usual = type(info) is dict and not (
+                    terminated or truncated or terminated is None or truncated is None
+                )
             except (TypeError, ValueError):
                 is_usual = False
             if not (is_usual and type(obs) is _ARRAY and obs.shape == shape and obs.dtype is dtype):
@@ -205,7 +208,8 @@ class PlainLanes(Lanes):
                 continue
             # These quick comparisons pass the usual step. Only what they do not know goes to a slower check.
             try:
-                number, goes_on = float(reward), not (terminated or truncated)
+                number = float(reward + 0.0)  # A text, which float alone would read, cannot be added.
+                goes_on = not (terminated or truncated or terminated is None or truncated is None)
             except (TypeError, ValueError) as error:
                 self._require_numbers(reward, terminated, truncated)
                 raise PluginError(f"{self.name}: step: {error}") from error
@@ -219,7 +223,7 @@ class PlainLanes(Lanes):
                 require_info(self.name, info)
             if self._picks_any:
                 self._pick(j, info, actions)
-            if not (was_usual and goes_on):  # An environment that gives None as a flag does so from the beginning.
+            if not (was_usual and goes_on):
                 self._require_numbers(reward, terminated, truncated)
             if not goes_on:  # The episode ends; the lane is reset when the next round is observed.
                 outcome.terminated[j], outcome.truncated[j] = terminated, truncated
@@ -252,7 +256,8 @@ class PlainLanes(Lanes):
         found = {"reward": reward, "terminated": terminated, "truncated": truncated}
         for name, value in found.items():
             is_number = isinstance(value, (bool, int, float, np.bool_, np.number))
-            if not is_number and (np.shape(value) or np.asarray(value).dtype.kind not in "biuf"):
+            is_odd = not is_number and (np.shape(value) or np.asarray(value).dtype.kind not in "biuf")
+            if is_odd or (name != "reward" and math.isnan(value)):  # NaN is true, and would end an episode.
                 expected = "a number" if name == "reward" else "a bool"
                 raise PluginError(f"{self.name}: {name}: expected {expected}, found {value!r:.80}")
 
