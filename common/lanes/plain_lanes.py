@@ -165,10 +165,7 @@ class PlainLanes(Lanes):
             put_signals_back(acted)
             try:
                 obs, reward, terminated, truncated, info = found
-                number = float(reward + 0.0)  # A text, which float alone would read, cannot be added.
-                is_usual = type(info) is dict and not (
-                    terminated or truncated or terminated is None or truncated is None
-                )
+                number, is_usual = float(reward), type(info) is dict and not (terminated or truncated)
             except (TypeError, ValueError):
                 is_usual = False
             if not (is_usual and type(obs) is _ARRAY and obs.shape == shape and obs.dtype is dtype):
@@ -208,8 +205,7 @@ class PlainLanes(Lanes):
                 continue
             # These quick comparisons pass the usual step. Only what they do not know goes to a slower check.
             try:
-                number = float(reward + 0.0)  # A text, which float alone would read, cannot be added.
-                goes_on = not (terminated or truncated or terminated is None or truncated is None)
+                number, goes_on = float(reward), not (terminated or truncated)
             except (TypeError, ValueError) as error:
                 self._require_numbers(reward, terminated, truncated)
                 raise PluginError(f"{self.name}: step: {error}") from error
@@ -223,7 +219,7 @@ class PlainLanes(Lanes):
                 require_info(self.name, info)
             if self._picks_any:
                 self._pick(j, info, actions)
-            if not (was_usual and goes_on):
+            if not (was_usual and goes_on):  # Whoever gives None as a flag, or text as a reward, always does.
                 self._require_numbers(reward, terminated, truncated)
             if not goes_on:  # The episode ends; the lane is reset when the next round is observed.
                 outcome.terminated[j], outcome.truncated[j] = terminated, truncated

@@ -210,10 +210,7 @@ FAULTS: list[dict[str, Any]] = [
     {"reward": [1.0]},
     {"truncated": np.array([True, False])},
     {"terminated": "False"},
-    {"terminated": None},
-    {"truncated": None},
     {"terminated": float("nan")},
-    {"reward": "1.0"},
     {"info": None},
     {"more": 1},
 ]
