@@ -31,7 +31,7 @@ from actor.stat import ActorCounters, ActorStat
 from common.config.actor_config import ActorConfig
 from common.config.pool_config import has_pool
 from common.data import Schema
-from common.errors import ConfigError, CrossborderError, LearnerUnreachableError, PluginError
+from common.errors import ConfigError, CrossborderError, LearnerUnreachableError, PluginError, describe_error
 from common.lanes.lanes import Busy
 from common.lanes.pace import Pace
 from common.lanes.safe_stop import stop_safely
@@ -207,7 +207,7 @@ class Actor:
                 scorer = CandidateScorer(config, parts, counters, Watch(self._stopped, busy), pusher.report_score)
                 stack.callback(scorer.close)
         except Exception as error:
-            counters.note_env_error(f"the parts of this actor cannot be built: {type(error).__name__}: {error}")
+            counters.note_env_error(f"the parts of this actor cannot be built: {describe_error(error)}")
             raise
         # 2. What surrounds them: rebuilding of environments, opponents, the recording.
         if parts.lanes is not None:

@@ -152,6 +152,14 @@ def by_exit_code(code: int, message: str) -> CrossborderError:
     return CrossborderError(message)
 
 
+def describe_error(error: BaseException) -> str:
+    """The class and the message of an exception of foreign code, whose ``__str__`` may raise too."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception as other:  # noqa: BLE001 - foreign code may raise anything
+        return f"{type(error).__name__} (its message is missing: __str__ has raised {type(other).__name__})"
+
+
 @contextmanager
 def naming_failed_part(what: str) -> Iterator[None]:
     """A context that calls a part, which may raise anything.
@@ -164,4 +172,4 @@ def naming_failed_part(what: str) -> Iterator[None]:
     except CrossborderError:
         raise
     except Exception as error:
-        raise PluginError(f"{what}: {type(error).__name__}: {error}") from error
+        raise PluginError(f"{what}: {describe_error(error)}") from error

@@ -54,7 +54,7 @@ struct Options {
   std::string token{};  // By which the service knows this client.
   int lanes = 1;  // How many characters, robots or copies of a game act; they are counted from 0.
   double timeout = 60;  // Seconds after which a connection without an answer counts as broken.
-  double patience = 60;  // Seconds after which a service that is out of reach is given up.
+  double patience = 120;  // Seconds after which a service that is out of reach is given up, or has no room.
   std::string policy{};  // The name of one, if the service has several; empty: the first.
   std::string ca{};  // The file of the authority (PEM) that vouches for the service; empty: those that OpenSSL knows.
 };
@@ -252,10 +252,10 @@ class Session {
           for (auto& [_, lane] : lanes) lane.was_lost = lane.plays;
         } else if (error.name != "over_limit" && error.name != "broken" && error.name != "late") throw;
         if (used && error.name == "late") end = detail::now() + given.patience;  // A learner may hold its actors back.
+        else if (detail::now() > end && error.name == "over_limit") throw;  // It is not out of reach: it has no room.
         else if (detail::now() > end) throw Error("out_of_reach", address + ": " + error.what());
       }
-      const double part = std::random_device{}() / 4294967296.0;
-      std::this_thread::sleep_for(std::chrono::duration<double>(part * delay));
+      std::this_thread::sleep_for(std::chrono::duration<double>(delay * std::random_device{}() / 4294967296.0));
     }
   }
 

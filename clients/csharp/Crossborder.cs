@@ -62,10 +62,10 @@ namespace Crossborder {
         /// <param name="token">by which the service knows this client.</param>
         /// <param name="lanes">how many characters or copies of a game act; they are counted from 0.</param>
         /// <param name="timeout">seconds after which a connection without an answer counts as broken.</param>
-        /// <param name="patience">seconds after which a service out of reach is given up, by TimeoutException.</param>
+        /// <param name="patience">seconds after which a service out of reach is given up (TimeoutException), or has no room.</param>
         /// <param name="policy">the name of one, if the service has several; empty: the first.</param>
         public static async Task<Session> Open(
-            string address, string token = "", int lanes = 1, double timeout = 60, double patience = 60, string policy = "") {
+            string address, string token = "", int lanes = 1, double timeout = 60, double patience = 120, string policy = "") {
             var uri = new Uri(address);
             if (uri.Scheme != "ws" && uri.Scheme != "wss")
                 throw new ArgumentException("address: expected ws://HOST:PORT or wss://HOST:PORT, found " + address);
@@ -104,7 +104,7 @@ namespace Crossborder {
 
         /// <summary>Do work with a connection. If it breaks, connect again and do the work again.</summary>
         async Task Persist(Func<Wire, Task> work) {
-            var end = DateTime.UtcNow.AddSeconds(patience);
+            var away = System.Diagnostics.Stopwatch.StartNew(); // No wall clock, which may jump.
             for (var delay = 0.1; ; delay = Math.Min(2 * delay, 5)) {
                 var used = wire;
                 try {
@@ -118,11 +118,11 @@ namespace Crossborder {
                     if (name == "session_lost" || name == "stopping") {
                         Losses += secret == "" ? 0 : 1;
                         broken = new HashSet<int>(playing);
-                        secret = "";
-                        seq = 0;
+                        secret = ""; seq = 0;
                     } else if (name != "over_limit" && !(error is WebSocketException || error is TimeoutException)) throw;
-                    if (used != null && error is TimeoutException) end = DateTime.UtcNow.AddSeconds(patience); // Held back.
-                    else if (DateTime.UtcNow > end)
+                    if (used != null && error is TimeoutException) away.Restart(); // Held back.
+                    else if (away.Elapsed.TotalSeconds > patience && name == "over_limit") throw; // It has no room.
+                    else if (away.Elapsed.TotalSeconds > patience)
                         throw new TimeoutException(address + ": " + error.Message + " (for " + patience + " s)", error);
                 }
                 await Task.Delay(TimeSpan.FromSeconds(random.NextDouble() * delay));

@@ -44,13 +44,13 @@ var _delay = 0.0
 # Open a session. Whether it is open; otherwise see `error`. `options` may have:
 #   token: by which the service knows this client; lanes; policy: the name of one, if the service has several;
 #   timeout: seconds after which a connection without an answer counts as broken (60);
-#   patience: seconds after which a service that is out of reach is given up (60);
+#   patience: seconds after which a service that is out of reach is given up, or has no room (120);
 #   ca: the file of the authority (.crt) that vouches for a service with wss://, if Godot does not know it.
 func open(address, options = {}):
 	_address = address
 	_options = options
 	lanes = options.get("lanes", 1)
-	_patience = options.get("patience", 60.0)
+	_patience = options.get("patience", 120.0)
 	_timeout = min(options.get("timeout", 60.0), _patience)
 	_start("open")
 	var is_local = address.split("//")[-1].rsplit(":", true, 1)[0] in LOOPBACK
@@ -125,14 +125,14 @@ func _fail(name, why):
 	_goal = ""
 
 # The connection has broken: connect again later, and do the same again.
-func _break(why, is_late = false):
+func _break(why, is_late = false, name = "out_of_reach"):
 	if is_late and _is_in_session:
 		_end = _now() + _patience  # Not out of reach: a learner may hold its actors back.
 	_disconnect()
 	if _goal == "close":
 		_finish()  # The service ends the connection.
 	elif _now() > _end:
-		_fail("out_of_reach", "%s: %s (for %s s)" % [_address, why, _patience])
+		_fail(name, "%s: %s (for %s s)" % [_address, why, _patience])
 	_next_try = _now() + randf() * _delay
 	_delay = min(2 * _delay, 5.0)
 
@@ -165,7 +165,7 @@ func _on_error(name, why):
 	elif name != "over_limit":
 		_disconnect()
 		return _fail(name, why)
-	_break("%s: %s" % [name, why])
+	_break("%s: %s" % [name, why], false, "over_limit" if name == "over_limit" else "out_of_reach")
 
 func _ask_for_actions():
 	_told = []  # After a loss, the service knows no step before, and no episode that could end.

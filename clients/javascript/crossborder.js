@@ -44,12 +44,12 @@ export class Session {
    * @param {string} [options.token] by which the service knows this client.
    * @param {number} [options.lanes] how many characters or copies of a game act; they are counted from 0.
    * @param {number} [options.timeout] seconds after which a connection without an answer counts as broken.
-   * @param {number} [options.patience] seconds after which a service that is out of reach is given up.
+   * @param {number} [options.patience] seconds after which a service that is out of reach is given up, or has no room.
    * @param {string} [options.policy] the name of one, if the service has several; empty: the first.
-   * @throws {RefusedError} the token is not valid, or there is no such policy.
+   * @throws {RefusedError} the token is not valid, there is no such policy, or no room ("over_limit").
    * @throws {Error} the service is out of reach.
    */
-  static async open(address, { token = "", lanes = 1, timeout = 60, patience = 60, policy = "" } = {}) {
+  static async open(address, { token = "", lanes = 1, timeout = 60, patience = 120, policy = "" } = {}) {
     const { protocol, hostname } = new URL(address);
     if (protocol !== "ws:" && protocol !== "wss:") {
       throw new TypeError(`address: expected ws://HOST:PORT or wss://HOST:PORT, found ${address}`);
@@ -134,7 +134,7 @@ export class Session {
 
   /** Do work with a connection. If it breaks, connect again and do the work again. */
   async #persist(work) {
-    let end = Date.now() + 1000 * this.patience;
+    let end = performance.now() + 1000 * this.patience; // No wall clock, which may jump.
     for (let delay = 100; ; delay = Math.min(2 * delay, 5000)) {
       let wire = this.#wire;
       try {
@@ -148,8 +148,9 @@ export class Session {
           this.#secret = "";
           this.#broken = new Set(this.#playing);
         } else if (error.code !== "over_limit" && !(error instanceof BrokenError)) throw error;
-        if (wire && error.isLate) end = Date.now() + 1000 * this.patience; // A learner may hold its actors back.
-        else if (Date.now() > end) throw new Error(`${this.address}: ${error.message} (for ${this.patience} s)`);
+        if (wire && error.isLate) end = performance.now() + 1000 * this.patience; // A learner may hold its actors back.
+        else if (performance.now() > end && error.code === "over_limit") throw error; // It is not out of reach: it has no room.
+        else if (performance.now() > end) throw new Error(`${this.address}: ${error.message} (for ${this.patience} s)`);
       }
       await new Promise((resolve) => setTimeout(resolve, Math.random() * delay));
     }

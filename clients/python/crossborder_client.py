@@ -26,15 +26,15 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 _TOLD = ("reward", "terminated", "truncated", "restarted", "executed")  # Of the step before an observation.
 _RETRIED = ("session_lost", "stopping", "over_limit")  # After the first two, in another session.
+_HINT = "; is this the address of --websocket, wss:// if the service has a certificate?"
 
 
 class RefusedError(Exception):
-    """The service has refused a message: ``name`` says why. After ``bad_message``, call ``act`` as it should be; after
-    ``run_over``, end, as the run has ended for which the service acts."""
+    """Refused, and ``name`` says why. After ``bad_message``, call ``act`` as it should be; after ``run_over``, end."""
 
     def __init__(self, name: str, message: str) -> None:
         super().__init__(f"{name}: {message}")
@@ -53,21 +53,19 @@ class Session:
         lanes: how many characters, robots or copies of an environment act; they are counted from 0.
         tls: for a certificate of your own authority: ``ssl.create_default_context(cafile="ca.pem")``.
         timeout: seconds after which a connection without an answer counts as broken.
-        patience: seconds after which a service that is out of reach is given up, by ``ConnectionError``.
+        patience: seconds after which a service that is out of reach is given up, or (``over_limit``) has no room.
         policy: the name of one, if the service has several; empty: the first.
     """
 
-    def __init__(
-        self, address: str, token: str = "", lanes: int = 1, tls: ssl.SSLContext | None = None,
-        timeout: float = 60.0, patience: float = 60.0, policy: str = "",
-    ) -> None:  # fmt: skip
+    def __init__(self, address: str, token: str = "", lanes: int = 1, tls: ssl.SSLContext | None = None,
+        timeout: float = 60.0, patience: float = 120.0, policy: str = "") -> None:  # fmt: skip
         url = urlsplit(address)
         if url.scheme not in ("ws", "wss") or not url.hostname:
             raise ValueError(f"address: expected ws://HOST:PORT or wss://HOST:PORT, found {address!r}")
         if token and url.scheme == "ws" and url.hostname not in ("localhost", "127.0.0.1", "::1"):
             raise ValueError(f"address: expected wss://, since a token needs TLS, found {address!r}")
         self.address, self.token, self.lanes, self.policy, self._tls = address, token, lanes, policy, tls
-        self._timeout, self._patience, self._secret = min(timeout, patience), patience, ""
+        self._url, self._timeout, self._patience, self._secret = url, min(timeout, patience), patience, ""
         self.seed = self.version = self.losses = self._seq = 0
         self.description: dict[str, Any] = {}
         self._wire: _WebSocket | None = None
@@ -76,10 +74,8 @@ class Session:
         self._broken: set[int] = set()  # Those of them whose session was lost.
         self._persist(lambda _: None)
 
-    def act(
-        self, observation: Any, reward: float = 0.0, terminated: bool = False, truncated: bool = False,
-        lane: int = 0, restarted: bool = False, executed: Any = None,
-    ) -> Any:  # fmt: skip
+    def act(self, observation: Any, reward: float = 0.0, terminated: bool = False, truncated: bool = False,
+        lane: int = 0, restarted: bool = False, executed: Any = None) -> Any:  # fmt: skip
         """The action of one lane: a number, or lists of numbers; of several leaves a dict by path.
 
         Args:
@@ -92,8 +88,7 @@ class Session:
         """
         return self.act_lanes([observation], [reward], [terminated], [truncated], [lane], [restarted], [executed])[0]
 
-    def act_lanes(
-        self, observations: Sequence[Any], rewards: Sequence[float] = (), terminated: Sequence[bool] = (),
+    def act_lanes(self, observations: Sequence[Any], rewards: Sequence[float] = (), terminated: Sequence[bool] = (),
         truncated: Sequence[bool] = (), lanes: Sequence[int] = (), restarted: Sequence[bool] = (), executed: Any = (),
     ) -> list[Any]:  # fmt: skip
         """The actions of several lanes at once, by default of all. What is given has a value for each of them."""
@@ -158,15 +153,17 @@ class Session:
                 if wire is not None and name in ("timeout", "TimeoutError"):  # Of a socket, before 3.10; of all.
                     end = time.monotonic() + self._patience  # Not out of reach: a learner may hold its actors back.
                 elif time.monotonic() > end:
-                    hint = "is this the address of --websocket, wss:// if the service has a certificate?"
-                    raise ConnectionError(f"{self.address}: {error} (for {self._patience:g} s); {hint}") from error
+                    if name == "over_limit":
+                        raise  # It is not out of reach: it has no room.
+                    hint = _HINT if isinstance(error, OSError) else ""
+                    raise ConnectionError(f"{self.address}: {error} (for {self._patience:g} s){hint}") from error
                 logging.getLogger(__name__).warning("%s: %s; connecting again", self.address, error)
             time.sleep(random.random() * delay)
             delay = min(2 * delay, 5.0)
 
     def _connect(self) -> _WebSocket:
         """Open a connection, and with it a session, or the one that this client had."""
-        wire = self._wire = _WebSocket(self.address, self._tls, self._timeout)
+        wire = self._wire = _WebSocket(self._url, self._tls, self._timeout)
         wire.shake_hands()
         self.description = wire.ask({"token": self.token, "describe": {"policy": self.policy}}, "description")
         first = {"open": {"lanes": self.lanes, "policy": self.policy}}
@@ -177,8 +174,7 @@ class Session:
     def _ask(self, wire: _WebSocket, steps: list[dict[str, Any]]) -> None:
         """Ask for actions. Of a lost episode the end is not told: it needs no action."""
         ended = {step["lane"] for step in steps if step["terminated"] or step["truncated"]}
-        asked = [step for step in steps if step["lane"] not in self._broken & ended]
-        if asked:
+        if asked := [step for step in steps if step["lane"] not in self._broken & ended]:
             answer = wire.ask({"step": {"seq": self._seq + 1, **self._fields(asked)}}, "action")
             self._seq, self.version, actions = answer["seq"], answer["version"], answer["action"]
             by_lane = zip(*actions.values()) if isinstance(actions, dict) else actions
@@ -194,18 +190,23 @@ class Session:
         fields["lanes"] = [step["lane"] for step in steps]
         fields["reward"] = [float(step["reward"] or 0.0) for step in steps]
         fields["observation"] = self._pack("observation", [step["observation"] for step in steps])
-        given = [step["executed"] for step in steps if step["executed"] is not None]
-        if given:  # An action of the policy stands where nobody else acted.
+        if given := [step["executed"] for step in steps if step["executed"] is not None]:
             acted = [self._last.get(s["lane"], given[0]) if s["executed"] is None else s["executed"] for s in steps]
-            fields["executed"] = self._pack("action", acted)
+            fields["executed"] = self._pack("action", acted)  # The policy's own action where nobody else acted.
             fields["intervened"] = [step["executed"] is not None for step in steps]
         return fields
 
-    def _pack(self, kind: str, values: list[Any]) -> Any:
-        leaves = {leaf["path"]: leaf for leaf in self.description[kind]}
+    def _pack(self, kind: str, values: list[Any], path: str = "") -> Any:
+        """The values of k lanes: bytes, in base64, if they are bytes or arrays of the leaf's kind; else lists."""
         if any(isinstance(value, dict) for value in values):
-            return {path: _pack_leaf([value[path] for value in values], leaves.get(path)) for path in values[0]}
-        return _pack_leaf(values, leaves.get(""))
+            return {path: self._pack(kind, [value[path] for value in values], path) for path in values[0]}
+        leaf = next((each for each in self.description[kind] if each["path"] == path), None)
+        dtypes = {getattr(getattr(value, "dtype", None), "str", None) for value in values}
+        if leaf and dtypes == {leaf["dtype"]} and all(list(value.shape) == leaf["shape"] for value in values):
+            values = [value.tobytes() for value in values]
+        if all(isinstance(value, (bytes, bytearray)) and len(value) == len(values[0]) for value in values):
+            return base64.b64encode(b"".join(values)).decode()
+        return [list(value) if isinstance(value, (bytes, bytearray)) else value for value in values]
 
     def _as_arrays(self, action: Any, path: str = "") -> Any:
         """An action as environments want it: arrays, if they have numpy."""
@@ -226,21 +227,20 @@ def _reset(env: Any, seed: int | None = None) -> Any:
     return found[0] if isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], dict) else found
 
 
-def _pack_leaf(values: list[Any], leaf: dict[str, Any] | None) -> Any:
-    """The values of k lanes: bytes, in base64, if they are bytes or arrays of the leaf's kind; else lists."""
-    dtypes = {getattr(getattr(value, "dtype", None), "str", None) for value in values}
-    if leaf and dtypes == {leaf["dtype"]} and all(list(value.shape) == leaf["shape"] for value in values):
-        values = [value.tobytes() for value in values]
-    if all(isinstance(value, (bytes, bytearray)) and len(value) == len(values[0]) for value in values):
-        return base64.b64encode(b"".join(values)).decode()
-    return [list(value) if isinstance(value, (bytes, bytearray)) else value for value in values]
+def _to_json(value: Any, name: str = "") -> str:
+    """The JSON of a value, which has neither NaN nor infinity. An error names the part that has one."""
+    if isinstance(value, dict):
+        return "{%s}" % ",".join(f"{json.dumps(key)}:{_to_json(part, key)}" for key, part in value.items())
+    try:
+        return json.dumps(value, allow_nan=False, default=lambda each: each.tolist())
+    except ValueError as why:
+        raise ValueError(f"{name}: expected finite numbers, found NaN or infinity in {value!r:.80}") from why
 
 
 class _WebSocket:
     """A connection by WebSocket (RFC 6455) that carries JSON."""
 
-    def __init__(self, address: str, tls: ssl.SSLContext | None, timeout: float) -> None:
-        url = urlsplit(address)
+    def __init__(self, url: SplitResult, tls: ssl.SSLContext | None, timeout: float) -> None:
         self._path, place = url.path or "/", (url.hostname or "", url.port)
         self._http = http.client.HTTPConnection(*place, timeout=timeout)
         if url.scheme == "wss":
@@ -262,7 +262,7 @@ class _WebSocket:
 
     def ask(self, values: dict[str, Any], kind: str) -> Any:
         """Send a message and wait for the answer of a kind."""
-        self._send(1, json.dumps(values, default=lambda value: value.tolist()).encode())
+        self._send(1, _to_json(values).encode())
         answer = self._read(time.monotonic() + self._http.timeout)
         if "error" in answer:
             raise RefusedError(answer["error"]["name"], answer["error"]["message"])

@@ -6,6 +6,7 @@ lane. The seats of one environment are a *group*, and a *game* of a group lasts 
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -377,7 +378,10 @@ class _Group:
         left = set()
         for agent, lane in here.items():
             try:
-                rewards[lane], is_end, is_cut = reward[agent], ends[agent], cuts[agent]
+                rewards[lane] = reward[agent] + 0.0  # No text: numpy would read it.
+                is_end, is_cut = ends[agent], cuts[agent]
+                if math.isnan(is_end) or math.isnan(is_cut):  # It raises TypeError of None and of text.
+                    raise ValueError("NaN is true, and would end an episode")
             except (KeyError, TypeError, ValueError) as error:
                 raise InterfaceError(
                     f"step: expected the reward of agent '{agent}', a number, and whether it was terminated or "

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 import gymnasium
 from gymnasium.vector import VectorEnv
 
-from common.errors import PluginError
+from common.errors import PluginError, describe_error
 from common.leaves import describe
 from common.spaces import leaves_of
 
@@ -76,7 +76,7 @@ def require_interface(
     """
     if isinstance(error, InterfaceError):
         raise InterfaceError(f"{name}: {error}") from error
-    text = f"{type(error).__name__}: {error}"
+    text = describe_error(error)
     # A vector environment takes an observation of two numbers for an observation and an info, and asks for its items.
     is_unpacking = isinstance(error, TypeError | ValueError) and "unpack" in text
     is_number_as_info = isinstance(error, AttributeError) and text.endswith("has no attribute 'items'")

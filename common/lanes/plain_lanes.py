@@ -219,7 +219,7 @@ class PlainLanes(Lanes):
                 require_info(self.name, info)
             if self._picks_any:
                 self._pick(j, info, actions)
-            if not (was_usual and goes_on):  # An environment that gives None as a flag does so from the beginning.
+            if not (was_usual and goes_on):  # Whoever gives None as a flag, or text as a reward, always does.
                 self._require_numbers(reward, terminated, truncated)
             if not goes_on:  # The episode ends; the lane is reset when the next round is observed.
                 outcome.terminated[j], outcome.truncated[j] = terminated, truncated
@@ -252,7 +252,8 @@ class PlainLanes(Lanes):
         found = {"reward": reward, "terminated": terminated, "truncated": truncated}
         for name, value in found.items():
             is_number = isinstance(value, (bool, int, float, np.bool_, np.number))
-            if not is_number and (np.shape(value) or np.asarray(value).dtype.kind not in "biuf"):
+            is_odd = not is_number and (np.shape(value) or np.asarray(value).dtype.kind not in "biuf")
+            if is_odd or (name != "reward" and math.isnan(value)):  # NaN is true, and would end an episode.
                 expected = "a number" if name == "reward" else "a bool"
                 raise PluginError(f"{self.name}: {name}: expected {expected}, found {value!r:.80}")
 

@@ -185,6 +185,8 @@ class VectorLanes(Lanes):
                 f"{self.name}: {name}: expected a number for each lane, [{self.n}], found {found.dtype} "
                 f"{list(found.shape)}"
             )
+        if name != "reward" and found.dtype.kind == "f" and np.isnan(found).any():  # NaN is true.
+            raise PluginError(f"{self.name}: {name}: expected a bool for each lane, found {found}")
         return found
 
     def _require_declaration(self, outcome: Round, infos: Mapping[str, Any], idle: Array | None) -> None:

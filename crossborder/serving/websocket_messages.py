@@ -33,6 +33,10 @@ _FAULT: Final = re.compile(
     r"(?P<what>Object contains unknown field `(?P<unknown>[^`]*)`|.*?)(?: - at `\$\.?(?P<where>.*)`)?", re.DOTALL
 )
 """What msgspec says about a value, and where that is in the message."""
+_NO_NUMBER: Final = re.compile(
+    r'"(?P<field>[^"]*)"\s*:[^"]*?(?<![\w"])(?P<found>-?(?:nan|inf(?:inity)?))\b', re.IGNORECASE
+)
+"""What some writers of JSON write in the place of a number, outside of all texts, and the field that has it."""
 MOST_BYTES, MOST_NUMBER_BYTES = 1 << 16, 64
 """Bytes of a message, and as many more for each number that a step of all lanes has: a number in JSON has up to 25."""
 
@@ -209,8 +213,13 @@ def _decode(reader: Any, message: str | bytes) -> Any:
         found = _FAULT.fullmatch(str(error))
         assert found is not None, "it matches every text"
         what = found["what"][:1].lower() + found["what"][1:] + _hint(found["unknown"], found["where"], reader.type)
+        if what == "expected `float`, got `null`":
+            what += "; JavaScript writes null in JSON for NaN and for infinity"
         raise BadMessageError(": ".join(filter(None, [found["where"], what]))[:_MOST_TOLD]) from error
     except (RecursionError, UnicodeError, msgspec.DecodeError) as error:
+        if isinstance(message, str) and (bad := _NO_NUMBER.search(message)):
+            told = f"{bad['field']}: expected finite numbers, found {bad['found']}: JSON has no NaN and no infinity"
+            raise BadMessageError(told[:_MOST_TOLD]) from error
         told = f"expected JSON in a text frame or MessagePack in a binary frame: {error}"
         raise BadMessageError(told[:_MOST_TOLD]) from error
 

@@ -47,7 +47,7 @@ class Actor {
   async act() {
     const { env, agent, push, envs_per_actor: lanes } = JSON.parse(this.learner.joined.config_json);
     if (env.params.id !== "CartPole-v1") throw new Error(`env: expected CartPole-v1, found ${env.params.id}`);
-    const began = Date.now();
+    const began = performance.now();
     const envs = Array.from({ length: lanes }, () => new CartPole());
     envs.forEach((each) => each.reset());
     while (!this.learner.stopping) {
@@ -56,7 +56,7 @@ class Actor {
       const optSteps = Number(this.model.version.opt_steps);
       const epsilon = epsilonAt(optSteps, this.learner.joined.epsilon, agent.params.explorer);
       while (this.rows.length < push.n_buffer) envs.forEach((each, lane) => this.record(each, lane, optSteps, epsilon));
-      this.learner.figures.seconds = (Date.now() - began) / 1000;
+      this.learner.figures.seconds = (performance.now() - began) / 1000;
       await this.flush();
       await setImmediate(); // Lets the stream receive acknowledgements.
     }

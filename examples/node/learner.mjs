@@ -127,7 +127,7 @@ export class Learner {
 
   async join(former = "0") {
     const request = { protocol_version: PROTOCOL_VERSION, incarnation: this.incarnation, former_incarnation: former };
-    const end = Date.now() + PATIENCE_MS;
+    const end = performance.now() + PATIENCE_MS; // No wall clock, which may jump.
     for (let ceiling = 100; ; ceiling = Math.min(2 * ceiling, 5_000)) {
       try {
         return await new Promise((resolve, reject) => {
@@ -136,7 +136,7 @@ export class Learner {
           this.client.Join({ ...request, ...who }, { deadline: Date.now() + JOIN_MS }, done);
         });
       } catch (error) {
-        if (outlook(error) !== "again" || Date.now() > end) throw error;
+        if (outlook(error) !== "again" || performance.now() > end) throw error;
         console.error(explain(error, this.trust));
         await sleep((0.5 + 0.5 * Math.random()) * ceiling);
       }
@@ -202,14 +202,14 @@ export class Learner {
 
   async converse() {
     this.stream = this.client.PushItems();
-    this.heard = Date.now();
+    this.heard = performance.now();
     const heartbeat = setInterval(() => this.beat(), HEARTBEAT_MS);
     try {
       this.stream.write(this.message({}));
       this.unacked.forEach((batch) => this.stream.write(batch));
       this.leaveIfDone();
       for await (const { acked_seq, newest, stop } of this.stream) {
-        this.heard = Date.now();
+        this.heard = performance.now();
         this.acknowledge(acked_seq, newest);
         if (stop) {
           this.told = true;
@@ -224,7 +224,7 @@ export class Learner {
   }
 
   beat() {
-    if (Date.now() - this.heard > SILENCE_MS) this.stream.cancel();
+    if (performance.now() - this.heard > SILENCE_MS) this.stream.cancel();
     else if (!this.left) this.stream.write(this.message({}));
   }
 

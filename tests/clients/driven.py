@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import os
 import re
 import select
@@ -64,7 +65,7 @@ class Driven:
     def begin(self, name: str, **given: Any) -> None:
         """Call, and do not wait."""
         assert self._process.stdin is not None
-        print(json.dumps({"call": name, **_without_bytes(given)}), file=self._process.stdin, flush=True)
+        print(json.dumps({"call": name, **_as_json(given)}), file=self._process.stdin, flush=True)
 
     def result(self) -> Any:
         """The result of the call.
@@ -97,13 +98,15 @@ def make_mono_store(ca: Path) -> Path:
     return ca.parent / "config"
 
 
-def _without_bytes(value: Any) -> Any:
-    """The value, with ``{"bytes": TEXT}`` in place of bytes."""
+def _as_json(value: Any) -> Any:
+    """The value, with ``{"bytes": TEXT}`` in the place of bytes, and ``{"float": TEXT}`` of NaN and infinity."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"float": json.dumps(value)}
     if isinstance(value, bytes):
         return {"bytes": base64.b64encode(value).decode()}
     if isinstance(value, Mapping):
-        return {key: _without_bytes(part) for key, part in value.items()}
-    return [_without_bytes(part) for part in value] if isinstance(value, list) else value
+        return {key: _as_json(part) for key, part in value.items()}
+    return [_as_json(part) for part in value] if isinstance(value, list) else value
 
 
 def oldest_python() -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -225,6 +226,22 @@ def test_a_refused_message_has_a_reason_and_changes_nothing(connect: Connect, se
     assert client.get("losses") == 0
 
 
+@pytest.mark.parametrize("value", [math.nan, -math.inf])
+def test_what_is_no_finite_number_is_refused_with_the_part_that_has_it(
+    connect: Connect, served: Served, value: float
+) -> None:
+    client = connect(served.address)
+    assert client.call("act", observation=HERE) == 1
+    parts: dict[str, dict[str, Any]] = {
+        "observation": {"observation": [0, value]},
+        "reward": {"observation": HERE, "reward": value},
+    }
+    for part, given in parts.items():
+        with pytest.raises(CallError, match=f"{part}.*(finite|expected numbers|NaN)"):
+            client.call("act", **given)
+    assert client.call("act", observation=HERE, reward=1) == 2
+
+
 def test_an_episode_goes_on_after_its_connection_broke(
     connect: Connect, served: Served, line: Line, tmp_path: Path
 ) -> None:
@@ -312,6 +329,8 @@ def test_a_client_waits_for_a_service_that_has_no_room_yet(connect: Connect, sta
         if "max_sessions" in str(error.value):
             break
     assert "max_sessions" in str(error.value)
+    assert error.value.name == "over_limit"
+    assert "--websocket" not in str(error.value), "the address is right"
     first.call("close")
     assert connect(served.address).call("act", observation=HERE) == 1
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
+from crossborder.serving.serving_config import ServingConfig
 from tests.clients.driven import CLIENTS
 
 CLIENT, GAME = 300, 60
@@ -25,3 +28,10 @@ MOST_LINES = {
 @pytest.mark.parametrize(("file", "most"), MOST_LINES.items())
 def test_a_client_is_one_short_file_and_so_is_its_game(file: str, most: int) -> None:
     assert len((CLIENTS / file).read_text().splitlines()) <= most
+
+
+@pytest.mark.parametrize("file", [file for file, most in MOST_LINES.items() if most >= CLIENT])
+def test_a_client_waits_for_longer_than_a_service_keeps_the_room_of_one_that_was_killed(file: str) -> None:
+    found = re.findall(r"patience(?:: float)?\"?(?: =|,) (\d+)", (CLIENTS / file).read_text())
+    assert [int(each) for each in found] == [120]
+    assert int(found[0]) > ServingConfig().resume_seconds

@@ -38,6 +38,16 @@ def test_the_table_of_the_module_lists_every_error_with_its_code(kind: type[Cros
     assert [line[2] for line in lines] == [str(kind.exit_code)]
 
 
+def test_an_exception_that_cannot_be_put_into_words_is_named_by_its_class() -> None:
+    class UnsayableError(Exception):
+        def __str__(self) -> str:
+            raise OSError("no words")
+
+    message = r"^the arm: UnsayableError \(its message is missing: __str__ has raised OSError\)$"
+    with pytest.raises(PluginError, match=message), naming_failed_part("the arm"):
+        raise UnsayableError
+
+
 def test_a_part_that_raises_anything_is_named_and_an_error_of_ours_stays_as_it_is() -> None:
     with (
         pytest.raises(PluginError, match=r"^the arm cannot move: OSError: no arm$"),

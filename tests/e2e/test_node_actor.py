@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import gymnasium
 import numpy as np
@@ -28,6 +28,11 @@ from tests.stored import stored_rows
 
 NODE = shutil.which("node")
 HERE = ROOT / "examples" / "node"
+JUMPING: Final = """
+    const { now } = Date;
+    process.on("SIGUSR2", () => (Date.now = () => now() + 3_600_000));
+"""
+"""Has the wall clock jump by an hour when the actor gets a signal."""
 pytestmark = pytest.mark.skipif(
     not (NODE and (HERE / "node_modules").is_dir()), reason="needs node and `make node-actor`"
 )
@@ -46,7 +51,7 @@ def node() -> Iterator[Start]:
     actors: list[subprocess.Popen[str]] = []
 
     def _start(address: str, *trust: Path) -> subprocess.Popen[str]:
-        command = [str(NODE), "cartpole.mjs", address, *map(str, trust)]
+        command = [str(NODE), "--import", f"data:text/javascript,{JUMPING}", "cartpole.mjs", address, *map(str, trust)]
         actors.append(subprocess.Popen(command, cwd=HERE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
         return actors[-1]
 
@@ -181,6 +186,21 @@ def test_it_starts_over_with_its_id_where_another_run_answers(
     assert (said["actor_id"], said["unacked"]) == (0, 0)
     assert [said["env_steps"]] == reported == [replay_of(run_dir).steps]
     assert_whole_episodes(stored_rows(run_dir))
+
+
+def test_it_waits_for_its_learner_whatever_the_wall_clock_does(
+    tmp_path: Path, serve: Callable[..., Command], node: Start
+) -> None:
+    address, run_dir = f"127.0.0.1:{free_port()}", tmp_path / "run"
+    actor = node(address)
+    assert actor.stderr is not None
+    assert "no answer from the learner yet" in actor.stderr.readline()
+    actor.send_signal(signal.SIGUSR2)
+    assert "no answer from the learner yet" in actor.stderr.readline()
+    server = serve(address, "--config", "configs/cartpole.yaml", "--run-dir", str(run_dir))
+    wait_for(partial(has_stored, run_dir, 500), "rows")
+    reported = end(server)
+    assert [summary(actor)["env_steps"]] == reported
 
 
 def test_it_hands_over_its_rows_and_starts_over_where_its_settings_have_changed(

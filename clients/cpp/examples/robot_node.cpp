@@ -63,7 +63,7 @@ class Node {
         chosen_at = Clock::now();
       } catch (const crossborder::Error& error) {
         std::cerr << error.what() << std::endl;
-        if (error.name != "out_of_reach") return;  // The run has ended, for example: the timer stops the robot.
+        if (error.name != "out_of_reach" && error.name != "over_limit") return;  // The run has ended, for example: the timer stops the robot.
       }
     }
   }

@@ -210,6 +210,7 @@ FAULTS: list[dict[str, Any]] = [
     {"reward": [1.0]},
     {"truncated": np.array([True, False])},
     {"terminated": "False"},
+    {"terminated": float("nan")},
     {"info": None},
     {"more": 1},
 ]

@@ -1,6 +1,7 @@
 // Calls the client in C# as the lines of its input say; see driver.py.
 using System;
 using System.Collections.Generic;
+using System.Globalization;
 using System.Linq;
 using System.Threading.Tasks;
 using Crossborder;
@@ -27,12 +28,13 @@ static class Driver
     static Fields Tell(string name, Exception error) =>
         new Fields { ["error"] = name, ["message"] = error.Message.Replace("\n", " ").Replace("\r", " ") };
 
-    // The value in which {"bytes": TEXT} stands for bytes.
+    // The value in which {"bytes": TEXT} stands for bytes, and {"float": TEXT} for NaN or infinity.
     static object Restore(object value)
     {
         if (value is List<object>) return ((List<object>)value).Select(Restore).ToList();
         var fields = value as Fields;
         if (fields == null) return value;
+        if (fields.ContainsKey("float")) return double.Parse((string)fields["float"], CultureInfo.InvariantCulture);
         if (fields.Count == 1 && fields.ContainsKey("bytes")) return Convert.FromBase64String((string)fields["bytes"]);
         return fields.ToDictionary(field => field.Key, field => Restore(field.Value));
     }

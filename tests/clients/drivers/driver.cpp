@@ -6,8 +6,9 @@ using crossborder::Session;
 using crossborder::Step;
 using crossborder::Value;
 
-// The value in which {"bytes": TEXT} stands for bytes.
+// The value in which {"bytes": TEXT} stands for bytes, and {"float": TEXT} for NaN or infinity.
 Value restore(Value found) {
+  if (found.is_object() && found.contains("float")) return std::stod(found["float"].get<std::string>());
   if (!found.is_object() || found.size() != 1 || !found.contains("bytes")) {
     if (found.is_structured()) for (Value& part : found) part = restore(part);
     return found;
@@ -27,7 +28,7 @@ Step read(const Value& given, int lane, const std::string& plural, std::size_t i
   const auto of = [&](const std::string& name, const Value& otherwise) {
     return !given.contains(name) ? otherwise : plural.empty() ? given[name] : given[name].at(i);
   };
-  return {lane, restore(of("observation" + plural, nullptr)), of("reward" + plural, 0.0), of("terminated", false),
+  return {lane, restore(of("observation" + plural, nullptr)), restore(of("reward" + plural, 0.0)), of("terminated", false),
           of("truncated", false), of("restarted", false), restore(of("executed", nullptr))};
 }
 

@@ -46,7 +46,7 @@ func tell(actions):
 		return {"error": session.error, "message": session.reason}
 	return {"result": actions[0] if actions else null}
 
-# The value in which {"bytes": TEXT} stands for bytes, and whole numbers are whole.
+# The value in which {"bytes": TEXT} stands for bytes, {"float": TEXT} for NaN or minus infinity, and whole numbers are whole.
 func restore(value):
 	match typeof(value):
 		TYPE_REAL:
@@ -59,6 +59,8 @@ func restore(value):
 		TYPE_DICTIONARY:
 			if value.keys() == ["bytes"]:
 				return Marshalls.base64_to_raw(value["bytes"])
+			if value.keys() == ["float"]:
+				return NAN if value["float"] == "NaN" else -INF
 			var fields = {}
 			for key in value:
 				fields[key] = restore(value[key])

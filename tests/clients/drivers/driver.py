@@ -7,17 +7,23 @@ arguments. A line of output answers each: ``result``, or ``error`` and ``message
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import ssl
 import sys
+import time
 from typing import Any
 
 sys.path.insert(0, sys.argv[1])
 from crossborder_client import RefusedError, Session
 
+time.time = itertools.count(0.0, 3600.0).__next__  # The wall clock jumps whenever one looks at it; no client may mind.
+
 
 def restore(value: Any) -> Any:
-    """The value in which ``{"bytes": TEXT}`` stands for bytes."""
+    """The value in which ``{"bytes": TEXT}`` stands for bytes, and ``{"float": TEXT}`` for NaN or infinity."""
+    if isinstance(value, dict) and list(value) == ["float"]:
+        return float(value["float"])
     if isinstance(value, dict):
         found = {key: restore(part) for key, part in value.items()}
         return base64.b64decode(found["bytes"]) if list(found) == ["bytes"] else found

@@ -252,6 +252,17 @@ def without(index: int) -> Callable[..., Any]:
     return step
 
 
+def giving(index: int, value: Any) -> Callable[..., Any]:
+    """A step whose result has this value for agent a in one of its five parts."""
+
+    def step(self: Crowd, actions: Any) -> Any:
+        found = Crowd.step(self, actions)
+        found[index]["a"] = value
+        return found
+
+    return step
+
+
 def unpaid(self: Crowd, actions: Any) -> Any:
     obs, _, *others = Crowd.step(self, actions)
     return obs, None, *others
@@ -280,6 +291,10 @@ def misfit(self: Crowd, actions: Any) -> Any:
         ({"step": without(0)}, "observation: expected one for agent 'a', found none"),
         ({"step": without(1)}, "step: expected the reward of agent 'a', a number"),
         ({"step": without(2)}, "step: .*whether it was terminated or truncated"),
+        ({"step": giving(1, "1.0")}, "step: expected the reward of agent 'a', a number, .*'1.0'"),
+        ({"step": giving(2, float("nan"))}, "step: .*whether it was terminated or truncated, found .*nan"),
+        ({"step": giving(3, None)}, "step: .*whether it was terminated or truncated, found .*None"),
+        ({"step": giving(3, "False")}, "step: .*whether it was terminated or truncated, found .*'False'"),
         ({"step": unpaid}, r"step: expected the reward of agent 'a', a number, .* found \(None, "),
         ({"step": leaving}, "step: .*'a' is no longer in agents and was neither"),
         ({"step": bringing}, r"expected agents of possible_agents, \['a', 'b', 'c', 'd'\], found 'stranger'"),
@@ -287,7 +302,21 @@ def misfit(self: Crowd, actions: Any) -> Any:
         ({"reset": lambda self, seed=None: {}}, "reset: expected the observations and infos of all agents, found"),
         ({"reset": lambda self, seed=None: ({}, {})}, "reset: expected at least one agent in agents, found none"),
     ],
-    ids=["observation", "reward", "end", "unpaid", "leaves", "stranger", "misfit", "former reset", "nobody"],
+    ids=[
+        "observation",
+        "reward",
+        "end",
+        "text",
+        "NaN",
+        "None",
+        "False",
+        "unpaid",
+        "leaves",
+        "stranger",
+        "misfit",
+        "former reset",
+        "nobody",
+    ],
 )
 def test_an_environment_that_breaks_pettingzoos_interface_is_told_so(change: dict[str, Any], message: str) -> None:
     lanes = lanes_of(crowd(**change), named("common.envs.pettingzoo:make", CROWD))

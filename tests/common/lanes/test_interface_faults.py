@@ -36,6 +36,18 @@ class Two(gymnasium.Env[Any, Any]):
         return np.zeros(2, np.float32), 0.0, False, False, {}
 
 
+class UnsayableError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+class Unsayable(Two):
+    """Its errors cannot be put into words."""
+
+    def step(self, action: Any) -> Any:
+        raise UnsayableError
+
+
 class OldStep(Two):
     def step(self, action: Any) -> Any:
         return np.zeros(2, np.float32), 0.0, False, {}
@@ -127,6 +139,13 @@ def test_another_environment_of_this_kind_is_not_tried(env: type[Two], message: 
     with pytest.raises(PluginError, match=message):
         play(lanes)
     assert not counters.env_rebuilds
+
+
+def test_an_exception_that_cannot_be_put_into_words_costs_an_episode_as_any_other() -> None:
+    counters, lanes = ActorCounters(), lanes_of(Unsayable())
+    lanes.keep(Guard(Two, RestartPolicy(5), counters, Busy()))
+    play(lanes)
+    assert counters.env_rebuilds == 1
 
 
 class Unpacking(Two):

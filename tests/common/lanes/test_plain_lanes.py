@@ -124,6 +124,9 @@ def test_whole_numbers_that_fit_are_taken_in_any_dtype(given: Any) -> None:
         ({"terminated": [False]}, r"terminated: expected a bool, found \[False\]"),
         ({"truncated": "False"}, "truncated: expected a bool, found 'False'"),
         ({"truncated": np.array([True, False])}, "truncated: expected a bool, found array"),
+        ({"terminated": float("nan")}, "terminated: expected a bool, found nan"),
+        ({"truncated": np.float32("nan")}, "truncated: expected a bool, found .*nan"),
+        ({"reward": "1.0"}, "reward: expected a number, found '1.0'"),
     ],
 )
 def test_rewards_and_flags_that_are_no_single_number_are_refused(changes: dict[str, Any], message: str) -> None:

@@ -176,6 +176,13 @@ def test_a_lane_without_reward_after_its_end_needs_no_mode() -> None:
     play(Fixed(None, lambda done: {}, reward=np.zeros(2)), 4)
 
 
+@pytest.mark.parametrize("name", ["terminated", "truncated"])
+def test_a_flag_that_is_nan_ends_no_episode_and_is_refused(name: str) -> None:
+    env = Fixed(AutoresetMode.NEXT_STEP, lambda done: {}, **{name: np.array([0, np.nan])})
+    with pytest.raises(PluginError, match=rf"env x:y: {name}: expected a bool for each lane, found \[ 0. nan\]"):
+        play(env, 1)
+
+
 @pytest.mark.parametrize("name", ["reward", "terminated", "truncated"])
 @pytest.mark.parametrize(
     "value", [np.zeros((2, 1)), np.zeros(3), 0.0, [None, None]], ids=["column", "3", "one", "none"]

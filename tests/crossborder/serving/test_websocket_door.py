@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import logging
+import math
 import socket
 import ssl
 from collections.abc import Callable, Iterator
@@ -160,7 +161,22 @@ BAD: dict[str, tuple[Values, str]] = {
     "text that is no base64": ({"seq": 1, "observation": "AAA"}, "observation: expected bytes as base64, found 'AAA'"),
     "bytes of half a lane": ({"seq": 1, "observation": "AAAAAA=="}, "expected 8 bytes for 1 rows, found 4"),
     "text in an observation": ({"seq": 1, "observation": [["0", "0"]]}, WANTED + "found [['0', '0']]"),
-    "not a number": ({"seq": 1, "observation": [[0, float("nan")]]}, "JSON is malformed: invalid character"),
+    "NaN": (
+        {"seq": 1, "observation": [[0, float("nan")]]},
+        "observation: expected finite numbers, found NaN: JSON has no NaN and no infinity",
+    ),
+    "infinity": (
+        {"seq": 1, "observation": [[0, 0]], "reward": [-math.inf]},
+        "reward: expected finite numbers, found -Infinity: JSON has no NaN and no infinity",
+    ),
+    "null for a reward": (
+        {"seq": 1, "observation": [[0, 0]], "reward": [None]},
+        "step.reward[0]: expected `float`, got `null`; JavaScript writes null in JSON for NaN and for infinity",
+    ),
+    "null in an observation": (
+        {"seq": 1, "observation": [[0, None]]},
+        "observation: column 'observation': expected finite values, found nan in row 0",
+    ),
     "beyond float32": ({"seq": 1, "observation": [[0, 1e300]]}, "expected finite values, found inf"),
     "a fraction for an action": (
         {"seq": 1, "observation": [[0, 0]], "executed": [0.5]},
@@ -191,6 +207,24 @@ def test_messagepack_can_say_what_is_no_number_and_it_is_refused(
         name, message, _ = talk.refused(step={"seq": 1, **fields})
         assert name == "bad_message"
         assert f"found {value}" in message
+
+
+@pytest.mark.parametrize("written", ["NaN", "nan", "inf", "-inf", "-nan", "Infinity"])
+def test_json_has_no_nan_however_a_client_writes_it_and_the_refusal_names_the_part(
+    talk_to: TalkTo, service: Service, written: str
+) -> None:
+    talk = talk_to(service)
+    talk.ask(open={"lanes": 1})
+    talk.socket.send(f'{{"step": {{"seq": 1, "lanes": [0], "observation":[[0.5,{written}]]}}}}')
+    (error,) = talk.read().values()
+    told = f"observation: expected finite numbers, found {written}: JSON has no NaN and no infinity"
+    assert error == {"name": "bad_message", "message": told}
+
+
+def test_a_text_that_says_nan_is_not_taken_for_a_number(talk_to: TalkTo, service: Service) -> None:
+    talk = talk_to(service)
+    talk.socket.send('{"describe": {"policy": "x: nan, -inf"},}')
+    assert "JSON is malformed" in talk.read()["error"]["message"]
 
 
 DEEP = b"\x81\xa4open\x81\xa5lanes" + b"\x91" * 1000 + b"\x01"
