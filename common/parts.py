@@ -20,8 +20,7 @@ from common.lanes.building import build_lanes, picks_of, read_spec, stacked_spec
 from common.lanes.lanes import Lanes
 from common.lanes.plain_lanes import PlainLanes
 from common.lanes.safe_stop import check_safe_stop
-from common.plugins.part_config import AgentArguments, EnvConfig, PluginConfig
-from common.plugins.shipped import METHODS
+from common.plugins.part_config import AgentArguments, EnvConfig, PluginConfig, require_role
 from common.spaces import columns_of
 
 
@@ -155,11 +154,7 @@ def build_processors(config: PluginConfig | None, n: int) -> tuple[RowMap | None
     made = config.build() if config else None
     if config is None or isinstance(made, RowMap):
         return made, ()
-    if missing := [name for name in METHODS["step processor"] if not callable(getattr(made, name, None))]:
-        raise PluginError(
-            f"step_processor.target: expected a crossborder.RowMap or StepProcessor, found "
-            f"{type(made).__name__} without {', '.join(missing)}"
-        )
+    require_role(made, "step processor", "step_processor.target")
     return None, (made, *(config.build() for _ in range(n - 1)))
 
 

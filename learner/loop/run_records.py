@@ -14,7 +14,7 @@ import torch
 from common.data import EVAL_KEYS, RUN_KEYS, Record, Snapshot, require_record, to_json
 from common.errors import DivergedError, PluginError
 from common.interfaces import Callback, Evaluation, Recorder
-from common.plugins.part_config import PluginConfig
+from common.plugins.part_config import PluginConfig, require_role
 from common.process.log import LogThrottle
 from learner.shared.durable import logging_write_errors
 from learner.storage.training_state import Moment
@@ -46,10 +46,9 @@ class Callbacks:
         """
         callbacks: dict[str, Callback] = {}
         seen: Counter[str] = Counter()
-        for config in configs:
+        for index, config in enumerate(configs):
             callback = config.build(optional=optional)
-            if not isinstance(callback, Callback):
-                raise PluginError(f"callbacks: expected a crossborder.Callback, found {type(callback).__name__}")
+            require_role(callback, "callback", f"callbacks.{index}.target")
             callbacks[f"{config.target} {seen[config.target]}"] = callback
             seen[config.target] += 1
         return cls(callbacks)

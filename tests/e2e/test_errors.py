@@ -38,6 +38,14 @@ def assert_fails_here(capsys: pytest.CaptureFixture[str], words: list[str], code
 
 
 DQN = {"target": "common.agents.dqn:DQN", "params": {"batch_size": 4}}
+
+
+def make_nothing(**_: Any) -> dict[str, Any]:
+    """A factory of a part, as a user might write one, which makes something else."""
+    return {}
+
+
+NOTHING = f"{__name__}:make_nothing"
 WRONG: dict[str, tuple[dict[str, Any], int, str]] = {
     "an unknown key": ({"replay": {"capacty": 5}}, 2, r"replay\.capacty: unknown key \(did you mean 'capacity'\?\)"),
     "a wrong type": ({"seed": "many"}, 2, r"seed: .*found 'many'"),
@@ -115,6 +123,31 @@ WRONG: dict[str, tuple[dict[str, Any], int, str]] = {
         {"agent": DQN, "replay": {"sources": {"demonstrations": {"dataset": "runs/nowhere", "share": 0.25}}}},
         14,
         r"dataset: expected minari:ID, .*found 'runs/nowhere'",
+    ),
+    "an evaluator that scores nothing": (
+        {"agent": DQN, "evaluator": {"target": "argparse:Namespace"}},
+        3,
+        r"evaluator\.target: expected a crossborder\.Evaluator, found Namespace without evaluate\n",
+    ),
+    "a factory that makes no evaluator": (
+        {"agent": DQN, "evaluator": {"target": NOTHING}, "trainer": {"eval_interval": 10}},
+        3,
+        r"evaluator\.target: expected a crossborder\.Evaluator, found dict without evaluate\n",
+    ),
+    "a recorder that writes nothing": (
+        {"agent": DQN, "recorders": [{"target": "builtins:dict"}]},
+        3,
+        r"recorders\.0\.target: expected a crossborder\.Recorder, found dict without write, flush, close\n",
+    ),
+    "a callback that is none": (
+        {"agent": DQN, "callbacks": [{"target": "builtins:int"}]},
+        3,
+        r"callbacks\.0\.target: expected a crossborder\.Callback, found int\n",
+    ),
+    "a view that is none": (
+        {"agent": DQN, "replay": {"view": {"target": "builtins:dict"}}},
+        3,
+        r"replay\.view\.target: expected a crossborder\.View, found dict\n",
     ),
     "a mirror that no installed package reaches": (
         {"agent": DQN, "storage": {"mirror": "nowhere://bucket/run"}},
