@@ -25,6 +25,7 @@ from common.lanes.stacking import Stacker
 from common.lanes.vector_lanes import is_vector
 from common.lanes.watched_envs import Watch
 from common.plugins.part_config import EnvConfig, require_role
+from common.plugins.part_loading import naming_fault
 from common.spaces import leaves_of
 
 EVALUATION_SEED: Final = 1000
@@ -236,7 +237,8 @@ def build_evaluator(
     """
     optional = {"env_config": config.env.for_evaluation(), "make_env": make_env, "seed": seed}
     given = EvaluatorArguments(env=env, config=config.evaluator)
-    evaluator: Evaluator = config.evaluator.build(optional=optional, **given)
+    with naming_fault(f"evaluator {config.evaluator.target}"):
+        evaluator: Evaluator = config.evaluator.build(optional=optional, **given)
     require_role(evaluator, "evaluator", "evaluator.target")
     return evaluator
 

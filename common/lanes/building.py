@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, Final
@@ -20,7 +21,7 @@ from common.lanes.plain_lanes import PlainLanes
 from common.lanes.vector_lanes import VectorLanes, is_vector
 from common.plugins import part_loading
 from common.plugins.part_config import EnvConfig, WrapperConfig
-from common.plugins.part_loading import keeping_globals
+from common.plugins.part_loading import first_line, keeping_globals, naming_fault
 
 _KEYS: Final[dict[str, tuple[set[str], set[str]]]] = {
     "Box": ({"low", "high"}, {"shape", "dtype"}),
@@ -132,13 +133,14 @@ def build_env(config: EnvConfig, seed: int | None = None) -> AnyEnv:
     Raises:
         PluginError: the target builds neither, gymnasium does not know the id, a target takes other parameters, or a
             package that it needs is not installed.
+        FaultError: the code of the environment raised another exception.
     """
+    place = f"env {config.target} {config.params or ''}".rstrip()
     try:
-        env = _wrap(config.build(optional=None if seed is None else {"seed": seed}), config.wrappers)
+        with naming_fault(place):
+            env = _make_env(config, seed, place)
     except SystemExit as exit_:
         raise PluginError(f"env {config.target}: {EnvExitError(exit_)} while it was built") from exit_
-    except (gymnasium.error.Error, ImportError, TypeError) as error:
-        raise PluginError(f"env {config.target} {config.params}: {error}{_install_hint(error)}") from error
     if not (isinstance(env, gymnasium.Env) or is_vector(env)):
         raise PluginError(f"env {config.target}: expected a gymnasium.Env or VectorEnv, found {type(env).__name__}")
     if is_vector(env) and (config.rate_hz is not None or config.safe_stop is not None):
@@ -148,6 +150,29 @@ def build_env(config: EnvConfig, seed: int | None = None) -> AnyEnv:
             "one lane, found a vector environment"
         )
     return env
+
+
+def _make_env(config: EnvConfig, seed: int | None, place: str) -> AnyEnv:
+    """The environment within its wrappers.
+
+    Raises:
+        PluginError: the configuration does not suit the target, or a package is not installed.
+        Exception: the code of the environment raised it.
+    """
+    try:
+        return _wrap(config.build(optional=None if seed is None else {"seed": seed}), config.wrappers)
+    except (gymnasium.error.Error, ImportError, TypeError) as error:
+        raise PluginError(f"{place}: {error}{_install_hint(error)}") from error
+    except Exception as error:
+        if _is_gymnasiums(error):
+            raise PluginError(f"{place}: {first_line(error)}") from error
+        raise
+
+
+def _is_gymnasiums(error: Exception) -> bool:
+    """Whether gymnasium itself raised an error, since a parameter is wrong, and no code of a user took part."""
+    modules = [frame.f_globals["__name__"] for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return all(module.startswith(("gymnasium.", "common.lanes.", "common.plugins.")) for module in modules)
 
 
 def _wrap(env: AnyEnv, wrappers: Sequence[WrapperConfig]) -> AnyEnv:

@@ -34,6 +34,9 @@ _KINDS: Final[dict[Role, str]] = {
     "callback": "a crossborder.Callback",
 }
 """By role, what ``require_role`` says that it expected."""
+_MAKERS: Final = ("gymnasium:make", "gymnasium:make_vec")
+_MAKERS_PARAMS: Final = {"id": str, "render_mode": str | None}
+"""The kinds of parameters of gymnasium's functions, which fail in their midst for others."""
 MAX_RATE_HZ: Final = 1000.0
 """The highest rate of an actor: the system wakes a process a tenth of a millisecond late."""
 
@@ -97,7 +100,10 @@ class PluginConfig(Settings):
             ConfigError: a parameter is unknown, missing or has a wrong value.
         """
         params_at = params_at or f"{where}.params"
-        target = part_loading.load_part(self.target)
+        try:
+            target = part_loading.load_part(self.target)
+        except PluginError as error:
+            raise type(error)(f"{where}.target: {error}") from error.__cause__
         if lacking := sorted(getattr(target, "__abstractmethods__", ())):
             raise PluginError(f"{where}: {self.target} must have {', '.join(lacking)}")
         if role is not None and isinstance(target, type):
@@ -308,6 +314,11 @@ class EnvConfig(PluginConfig):
         role: Role | None = None,
     ) -> None:
         super().check(where, given, params_at, optional={*optional, "seed"}, role=role)
+        if self.target in _MAKERS:
+            for name, kinds in _MAKERS_PARAMS.items():
+                found = self.params.get(name, "")
+                if not isinstance(found, kinds):
+                    raise ConfigError(f"{params_at or f'{where}.params'}.{name}: expected a text, found {found!r}")
         for index, wrapper in enumerate(self.wrappers):
             wrapper.check(f"{where}.wrappers.{index}", frozenset({"env"}))
 

@@ -21,6 +21,7 @@ from common.interfaces import Recorder
 from common.lanes.lanes import Busy
 from common.lanes.watched_envs import Watch
 from common.plugins.part_config import PluginConfig, require_role
+from common.plugins.part_loading import naming_fault
 from common.process.log import LogThrottle
 from learner.evaluation.evaluator_process import EvaluatorProcess
 from learner.evaluation.scoring import InlineScoring, Scoring
@@ -247,7 +248,8 @@ def _make_recorders(run: Run, stack: ExitStack, opt_steps: int) -> list[Recorder
 
 def _build_recorder(config: PluginConfig, index: int, run_dir: Path, facts: Mapping[str, Any]) -> Recorder:
     """Build the recorder that the configuration names at this place in its list."""
-    recorder: Recorder = config.build(run_dir=run_dir, optional=facts)
+    with naming_fault(f"recorders.{index} {config.target}"):
+        recorder: Recorder = config.build(run_dir=run_dir, optional=facts)
     require_role(recorder, "recorder", f"recorders.{index}.target")
     return recorder
 

@@ -149,6 +149,12 @@ WRONG: dict[str, tuple[dict[str, Any], int, str]] = {
         3,
         r"replay\.view\.target: expected a crossborder\.View, found dict\n",
     ),
+    "more steps in a transition than the replay has": (
+        {"agent": DQN, "replay": {"view": {"params": {"n": 1 << 62}}}},
+        2,
+        rf"replay\.capacity: expected at least {1 << 62} rows, for a draw of replay\.view, found \d+\n",
+    ),
+    "a part without a name": ({"agent": {"target": ""}}, 3, r"agent\.target: '': expected module:attr, such as"),
     "a mirror that no installed package reaches": (
         {"agent": DQN, "storage": {"mirror": "nowhere://bucket/run"}},
         3,
