@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Self, TypeVar, get_args, get_origin
 
@@ -175,6 +176,19 @@ def _say_plainly(message: str) -> str:
     for theirs, ours in _WORDS.items():
         expected = expected.replace(theirs, ours)
     return expected
+
+
+@contextmanager
+def naming_setting(place: str) -> Iterator[None]:
+    """A context that looks at what a setting names, such as a file.
+
+    Raises:
+        ConfigError: begins with ``place``, unless this is empty: then nobody has written the setting.
+    """
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"{place}: {error}" if place else str(error)) from error
 
 
 def validate(model: type[SettingsT], values: object, where: str = "") -> SettingsT:
