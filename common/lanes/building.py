@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -22,6 +23,7 @@ from common.lanes.vector_lanes import VectorLanes, is_vector
 from common.plugins import part_loading
 from common.plugins.part_config import EnvConfig, WrapperConfig
 from common.plugins.part_loading import first_line, keeping_globals, naming_fault
+from common.settings import naming_setting
 
 _KEYS: Final[dict[str, tuple[set[str], set[str]]]] = {
     "Box": ({"low", "high"}, {"shape", "dtype"}),
@@ -33,6 +35,8 @@ _KEYS: Final[dict[str, tuple[set[str], set[str]]]] = {
 }
 """By type, the keys that a description must have, and those that it may have."""
 _NAMES: Final = ("observation", "action")
+MOST_BYTES: Final = 256 << 20
+"""The most bytes of a described Box, whose bounds take as many: no message has room for a row with more."""
 
 
 def read_spaces(found: str | Mapping[str, Any], where: str = "env.spaces") -> EnvSpec:
@@ -68,6 +72,8 @@ def read_spaces(found: str | Mapping[str, Any], where: str = "env.spaces") -> En
     for name, space in zip(_NAMES, (observation, action), strict=True):
         if not isinstance(space, Space):
             raise ConfigError(f"{where}: expected a gymnasium.Space as {name} space, found {space!r}")
+        with naming_setting(f"{where}.{name}"):
+            spaces.leaves_of(space)
     return EnvSpec(observation, action)
 
 
@@ -97,6 +103,10 @@ def _make(kind: str, given: Mapping[str, Any], where: str) -> Space[Any]:
             if "shape" not in given and not low.ndim:
                 raise ConfigError(f"{where}.shape: expected a list, [] for a single number, found none")
             shape = tuple(given["shape"]) if "shape" in given else low.shape
+            if (size := math.prod(shape) * dtype.itemsize) > MOST_BYTES:
+                raise ConfigError(
+                    f"{where}.shape: expected at most {MOST_BYTES} bytes, found {list(shape)}, {size} bytes"
+                )
             low, high = (np.broadcast_to(bound, shape) for bound in (low, high))
             return gymnasium.spaces.Box(low, high, shape, dtype.type)
         case "Discrete" | "MultiDiscrete" | "MultiBinary":

@@ -141,8 +141,8 @@ def load_part(target: str) -> Callable[..., Any]:
         in_full = SHORT_NAMES.get(target)
         hint = f" (here, write {in_full})" if in_full else closest(target, SHORT_NAMES)
         raise PluginError(
-            f"'{target}': expected module:attr, such as my_parts:MyAgent, or the short name of a part of crossborder, "
-            f"such as DQN{hint}"
+            f"'{target:.200}': expected module:attr, such as my_parts:MyAgent, or the short name of a part of "
+            f"crossborder, such as DQN{hint}"
         )
     try:
         module = load_module(module_name)

@@ -8,6 +8,7 @@ error deep in a network.
 from __future__ import annotations
 
 import logging
+import os
 import random
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -47,6 +48,8 @@ from learner.replay.writer import ReplayWriter
 
 log = logging.getLogger(__name__)
 BatchT = TypeVar("BatchT", Items, dict[str, torch.Tensor])
+MANY_DRAWS: Final = 1 << 20
+"""The draws from which on a batch is compared with this host's memory."""
 QUICK_BYTES: Final = 4 << 20
 """The largest batch that a quick trial learns from."""
 ROWS: Final = (256, 4096, 65536)
@@ -245,11 +248,17 @@ class _Watched(BufferOver):
         return None if batch is None else self._note(batch)
 
     def _require_small(self, size: int) -> None:
-        """Raise an error rather than gather a batch that would take long to learn from."""
-        if self._most_bytes is None or size == 1:
+        """Raise an error rather than gather a batch that would take long to learn from, or that no memory holds."""
+        if size == 1 or (self._most_bytes is None and size < MANY_DRAWS):
             return
-        one = self._buffer.batch(1)
-        if sum(column.nbytes for column in one.values()) * size > self._most_bytes:
+        needed = size * sum(column.nbytes for column in self._buffer.batch(1).values())
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        if needed > memory:
+            raise ConfigError(
+                f"agent.params: expected batches for which there is memory here, {memory >> 30} GiB, found one of "
+                f"{size} draws, which takes {needed >> 30} GiB"
+            )
+        if self._most_bytes is not None and needed > self._most_bytes:
             raise _TooLargeError
 
     def _note(self, batch: BatchT) -> BatchT:

@@ -154,6 +154,14 @@ WRONG: dict[str, tuple[dict[str, Any], int, str]] = {
         2,
         rf"replay\.capacity: expected at least {1 << 62} rows, for a draw of replay\.view, found \d+\n",
     ),
+    "a batch that no memory holds": (
+        {
+            "env": {"target": "gymnasium:make", "params": {"id": "CartPole-v1"}},
+            "agent": {**DQN, "params": {"batch_size": 1 << 50}},
+        },
+        2,
+        rf"agent\.params: expected batches for which there is memory here, \d+ GiB, found one of {1 << 50} draws",
+    ),
     "a part without a name": ({"agent": {"target": ""}}, 3, r"agent\.target: '': expected module:attr, such as"),
     "a mirror that no installed package reaches": (
         {"agent": DQN, "storage": {"mirror": "nowhere://bucket/run"}},

@@ -396,8 +396,12 @@ def test_a_factory_that_is_not_there_is_a_plugin_error() -> None:
             r"observation\.spaces: expected a mapping of names to spaces, found \[",
         ),
         (
-            {"observation": {"type": "Box", "low": 0, "high": 1, "shape": [10**15]}, "action": ACTION},
-            r"observation: no Box can be made of",
+            {"observation": {"type": "Box", "low": 0, "high": 1, "shape": [10**5, 10**5]}, "action": ACTION},
+            r"^env\.spaces\.observation\.shape: expected at most 268435456 bytes, found \[100000, 100000\], 4\d+ b",
+        ),
+        (
+            {"observation": {"type": "Box", "low": 0, "high": 1, "shape": [0]}, "action": ACTION},
+            r"^env\.spaces\.observation: space: expected ",
         ),
         (
             {"observation": {"type": "Box", "low": 0, "high": 1, "shape": [1], "dtype": ",f4"}, "action": ACTION},
