@@ -53,11 +53,11 @@ def read_spaces(found: str | Mapping[str, Any], where: str = "env.spaces") -> En
 
     Raises:
         ConfigError: a description is wrong, or the factory gives something else.
-        PluginError: the factory cannot be loaded.
+        PluginError: the factory cannot be loaded; a ``FaultError`` if it raised an exception.
     """
     if isinstance(found, str):
         factory = part_loading.load_part(found)
-        with keeping_globals(found):
+        with naming_fault(f"{where} {found}"), keeping_globals(found):
             made = factory()
         given: tuple[Any, ...] = (
             made if isinstance(made, tuple) else tuple(getattr(made, f"{name}_space", None) for name in _NAMES)

@@ -375,6 +375,15 @@ def test_a_factory_that_gives_more_than_two_spaces_is_refused() -> None:
         read_spaces(f"{__name__}:three_spaces")
 
 
+def no_camera() -> EnvSpec:
+    raise OSError("no camera")
+
+
+def test_a_factory_that_raises_is_named_by_its_place() -> None:
+    with pytest.raises(FaultError, match=rf"^env\.spaces {__name__}:no_camera: OSError: no camera$"):
+        read_spaces(f"{__name__}:no_camera")
+
+
 def test_a_factory_that_is_not_there_is_a_plugin_error() -> None:
     with pytest.raises(PluginError, match="no_such"):
         read_spaces("no_such:spaces")
