@@ -46,6 +46,16 @@ class PluginError(CrossborderError):
     exit_code = 3
 
 
+class FaultError(PluginError):
+    """The code of a user's part raised an exception, the cause of this error, while it was imported or built.
+
+    A command that ends with it, and a child process, log the traceback of the cause before the message. The exit code
+    is that of every fault in a user's code: a process of an actor is started again after it.
+    """
+
+    exit_code = CrossborderError.exit_code
+
+
 class RunDirectoryError(CrossborderError):
     exit_code = 4
 
@@ -165,10 +175,13 @@ def naming_failed_part(what: str) -> Iterator[None]:
     """A context that calls a part, which may raise anything.
 
     Raises:
-        PluginError: in the place of an error that is no ``CrossborderError``; its message begins with ``what``.
+        PluginError: in the place of a ``FaultError`` and of an error that is no ``CrossborderError``; its message
+            begins with ``what``.
     """
     try:
         yield
+    except FaultError as error:
+        raise PluginError(f"{what}: {error}") from error
     except CrossborderError:
         raise
     except Exception as error:

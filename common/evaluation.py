@@ -24,7 +24,8 @@ from common.lanes.safe_stop import build_safe_stop, check_safe_stop
 from common.lanes.stacking import Stacker
 from common.lanes.vector_lanes import is_vector
 from common.lanes.watched_envs import Watch
-from common.plugins.part_config import EnvConfig
+from common.plugins.part_config import EnvConfig, require_role
+from common.plugins.part_loading import naming_fault
 from common.spaces import leaves_of
 
 EVALUATION_SEED: Final = 1000
@@ -217,9 +218,28 @@ def open_evaluator(
         return watch.over(env, None if rate_hz is None else Pace(rate_hz, watch.abandoned))
 
     make_more = make_env if rate_hz is None and film is None else None  # A robot exists once.
-    optional = {"env_config": env_config, "make_env": make_more, "seed": seed}
-    given = EvaluatorArguments(env=make_env(), config=config.evaluator)
-    evaluator: Evaluator = config.evaluator.build(optional=optional, **given)
+    return build_evaluator(config, make_env(), make_more, seed)
+
+
+def build_evaluator(
+    config: ActorConfig, env: AnyEnv, make_env: Callable[[], AnyEnv] | None, seed: int = EVALUATION_SEED
+) -> Evaluator:
+    """Build the evaluator that the configuration names.
+
+    Args:
+        config: names the evaluator.
+        env: its environment.
+        make_env: makes one more environment; None: all episodes are played in ``env``.
+        seed: of the first episode.
+
+    Raises:
+        PluginError: it is no evaluator.
+    """
+    optional = {"env_config": config.env.for_evaluation(), "make_env": make_env, "seed": seed}
+    given = EvaluatorArguments(env=env, config=config.evaluator)
+    with naming_fault(f"evaluator {config.evaluator.target}"):
+        evaluator: Evaluator = config.evaluator.build(optional=optional, **given)
+    require_role(evaluator, "evaluator", "evaluator.target")
     return evaluator
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -30,6 +33,22 @@ def expand_home(path: str | Path) -> Path:
         raise ValueError(f"expected a path, found '{path!s:.60}…': {error.strerror}") from error
     except RuntimeError as error:
         raise ValueError(f"expected a path in a known home, found '{path}': set HOME, or write it out") from error
+
+
+def read_regular(path: Path) -> bytes:
+    """The bytes of a file that a setting names. A pipe or a device is not waited for.
+
+    Raises:
+        OSError: it cannot be read, or is no regular file.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # Otherwise the opening of a pipe waits for somebody who writes.
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise OSError(errno.EINVAL, "expected a regular file, found a directory, a pipe or a device", str(path))
+        with open(fd, "rb", closefd=False) as file:
+            return file.read()
+    finally:
+        os.close(fd)
 
 
 def expand_path(path: str | Path, where: str) -> Path:

@@ -20,8 +20,8 @@ from common.lanes.building import build_lanes, picks_of, read_spec, stacked_spec
 from common.lanes.lanes import Lanes
 from common.lanes.plain_lanes import PlainLanes
 from common.lanes.safe_stop import check_safe_stop
-from common.plugins.part_config import AgentArguments, EnvConfig, PluginConfig
-from common.plugins.shipped import METHODS
+from common.plugins.part_config import AgentArguments, EnvConfig, PluginConfig, require_role
+from common.plugins.part_loading import naming_fault
 from common.spaces import columns_of
 
 
@@ -76,7 +76,8 @@ def build_parts(config: ActorConfig, *, seed: int, epsilon: float = 0.0, device:
         check_safe_stop(config.env, frames.action_space, lanes.envs[0] if isinstance(lanes, PlainLanes) else None)
         spec = stacked_spec(frames, config.env.frame_stack)
         # The agent needs the stacked spaces, and the schema needs the agent: it may record columns of its own.
-        agent = config.agent.build(**AgentArguments(spec=spec, seed=seed, epsilon=epsilon, device=device))
+        with naming_fault(f"agent {config.agent.target}"):
+            agent = config.agent.build(**AgentArguments(spec=spec, seed=seed, epsilon=epsilon, device=device))
         if not isinstance(agent, Agent):
             raise PluginError(f"agent.target: expected a crossborder.Agent, found {type(agent).__name__}")
         row_map, processors = build_processors(config.step_processor, lanes.n if lanes else 1)
@@ -152,15 +153,14 @@ def build_processors(config: PluginConfig | None, n: int) -> tuple[RowMap | None
     Raises:
         PluginError: the part is not a map of rows or a step processor.
     """
-    made = config.build() if config else None
-    if config is None or isinstance(made, RowMap):
-        return made, ()
-    if missing := [name for name in METHODS["step processor"] if not callable(getattr(made, name, None))]:
-        raise PluginError(
-            f"step_processor.target: expected a crossborder.RowMap or StepProcessor, found "
-            f"{type(made).__name__} without {', '.join(missing)}"
-        )
-    return None, (made, *(config.build() for _ in range(n - 1)))
+    if config is None:
+        return None, ()
+    with naming_fault(f"step_processor {config.target}"):
+        made = config.build()
+        if isinstance(made, RowMap):
+            return made, ()
+        require_role(made, "step processor", "step_processor.target")
+        return None, (made, *(config.build() for _ in range(n - 1)))
 
 
 def check_mapped(row_map: RowMap, rows: Schema) -> Schema:

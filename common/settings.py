@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from types import NoneType, UnionType
 from typing import Annotated, Any, ClassVar, Final, Self, TypeVar, get_args, get_origin
 
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     ModelWrapValidatorHandler,
@@ -35,7 +39,15 @@ _WORDS: Final = {
 }
 """What pydantic calls the kinds of values, and what users call them."""
 SettingsT = TypeVar("SettingsT", bound="Settings")
-HomePath = Annotated[Path, AfterValidator(expand_home)]
+
+
+def _require_path(value: Any) -> Any:
+    if value == "":  # Path would take it for the current directory.
+        raise ValueError("expected a path, found ''")
+    return value
+
+
+HomePath = Annotated[Path, BeforeValidator(_require_path), AfterValidator(expand_home)]
 """A path of a configuration, in which ``~`` is the home of the user whose process reads it."""
 MAX_SECONDS: Final = 100_000_000
 """Three years: Python's timers take no number of seconds, however large."""
@@ -45,6 +57,8 @@ PathElsewhere = Annotated[Path, "``~`` is kept"]
 
 
 _UNKNOWN: Final = object()
+MOST_SHOWN: Final = 200
+"""The most characters of a found value in the message of an error."""
 
 
 def _is_former(value: Any, default: Any) -> bool:
@@ -142,10 +156,14 @@ def _locate(model: type[Settings], path: tuple[int | str, ...]) -> tuple[list[st
     """The keys of a path in pydantic's error as a user wrote them, and the model that has the last key.
 
     If several models differ by their ``kind``, pydantic's path also holds the kind, which the user wrote as a value.
+    If a value may have several kinds, such as a text or a mapping, it also holds the kind that was tried.
     """
     keys: list[str] = []
-    owner, models, is_mapping = None, [model], False
+    owner, models, is_mapping, is_union = None, [model], False, False
     for key in path:
+        if is_union:  # The kind of value that was tried, such as str, which the user has not written.
+            is_union = False
+            continue
         if len(models) > 1:
             models = [m for m in models if m.model_fields["kind"].default == key]
             continue
@@ -157,7 +175,14 @@ def _locate(model: type[Settings], path: tuple[int | str, ...]) -> tuple[list[st
         field = owner.model_fields.get(str(key)) if owner else None
         models = models_in(field.annotation) if field else []
         is_mapping = field is not None and get_origin(field.annotation) is dict
+        is_union = field is not None and not models and _is_union(field.annotation)
     return keys, owner
+
+
+def _is_union(annotation: Any) -> bool:
+    """Whether a value may have several kinds, besides null."""
+    kinds = get_args(annotation) if isinstance(annotation, UnionType) else ()
+    return len({*kinds} - {NoneType}) > 1
 
 
 def _explain_unknown(key: str, owner: type[Settings] | None) -> str:
@@ -171,10 +196,31 @@ def _explain_unknown(key: str, owner: type[Settings] | None) -> str:
 def _say_plainly(message: str) -> str:
     """A message of pydantic's in the words of YAML: "Input should be a valid tuple" is "expected a list"."""
     expected = re.sub("^(Input should be|[A-Z][a-z]+ should have) ", "expected ", message)
-    expected = re.sub("(, unable to|, got a| or instance of| after validation).*", "", expected)
+    expected = re.sub("(, unable to|, got a| or instance of| or object to| after validation).*", "", expected)
+    expected = re.sub("^Unable to parse input string as an integer.*", "expected a smaller integer", expected)
+    expected = re.sub("^String should match pattern", "expected a text that matches", expected)
     for theirs, ours in _WORDS.items():
         expected = expected.replace(theirs, ours)
     return expected
+
+
+@contextmanager
+def naming_setting(place: str) -> Iterator[None]:
+    """A context that looks at what a setting names, such as a file.
+
+    Raises:
+        ConfigError: begins with ``place``, unless this is empty: then nobody has written the setting.
+    """
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"{place}: {error}" if place else str(error)) from error
+
+
+def _show(value: object) -> str:
+    """A value that was found, as Python writes it; a long one is cut off."""
+    text = repr(value)
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}…"
 
 
 def validate(model: type[SettingsT], values: object, where: str = "") -> SettingsT:
@@ -186,19 +232,35 @@ def validate(model: type[SettingsT], values: object, where: str = "") -> Setting
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        problems = []
+        problems = list[str]()
+        kinds = Counter[str]()
         for item in error.errors():
             keys, owner = _locate(model, item["loc"])
-            place = ".".join([where, *keys] if where else keys)
-            if item["type"] == "extra_forbidden":
+            place, given = ".".join([where, *keys] if where else keys).removesuffix(".[key]"), item.get("ctx", {})
+            if item["type"] == "invalid_key":
+                at = place.rpartition(".")[0] or "config"
+                problems.append(f"{at}: expected texts as keys, found {_show(item['input'])}")
+            elif item["type"] == "union_tag_invalid":
+                tag = item["input"]["kind"] if isinstance(item["input"], Mapping) else given["tag"]
+                problems.append(f"{place}.kind: expected one of {given['expected_tags']}, found {_show(tag)}")
+            elif item["type"] == "union_tag_not_found":
+                problems.append(f"{place}.kind: expected a value, found none")
+            elif item["type"] == "extra_forbidden":
                 problems.append(f"{place}: {_explain_unknown(keys[-1], owner)}")
             elif item["type"] == "missing":
                 problems.append(f"{place}: expected a value, found none")
             elif item["type"] == "value_error":  # A validator of crossborder raised it; its text names the found value.
                 problem = str(item["ctx"]["error"])
+                if isinstance(item["input"], str) and len(item["input"]) > MOST_SHOWN:
+                    problem = problem.replace(item["input"], f"{item['input'][:MOST_SHOWN]}…")
                 problems.append(f"{place}: {problem}" if place and not problem.startswith(place) else problem)
             else:
                 is_word = type(item["input"]) is bool and item["type"] in ("literal_error", "path_type", "string_type")
                 hint = is_word * "; YAML takes on, off, yes and no for truth values: put quotes around such a text"
-                problems.append(f"{place or 'config'}: {_say_plainly(item['msg'])}, found {item['input']!r}{hint}")
+                expected, found = _say_plainly(item["msg"]), f", found {_show(item['input'])}{hint}"
+                if kinds[place] and problems[-1].endswith(found):  # The value may have several kinds.
+                    problems[-1] = f"{problems[-1].removesuffix(found)} or {expected.removeprefix('expected ')}{found}"
+                else:
+                    problems.append(f"{place or 'config'}: {expected}{found}")
+                kinds[place] += 1
         raise ConfigError("\n".join(problems)) from None

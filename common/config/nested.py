@@ -30,6 +30,9 @@ class _Loader(yaml.SafeLoader):
         node = super().compose_scalar_node(anchor)
         if "\0" in node.value:
             raise ValueError(f"line {node.start_mark.line + 1}: expected texts without NUL, found {node.value!r}")
+        if re.search("[\ud800-\udc7f\udd00-\udfff]", node.value):  # The others stand for bytes of a path, as in Python.
+            line = node.start_mark.line + 1
+            raise ValueError(f"line {line}: expected texts of whole characters, found {node.value!r:.80}")
         return node
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:

@@ -295,11 +295,14 @@ class RunConfig(ActorConfig):
         self._check_agents()
         if self.step_processor is not None:
             self.step_processor.check("step_processor", frozenset())
-        self.evaluator.check("evaluator", EvaluatorArguments.__required_keys__, optional=EVALUATOR_OPTIONAL)
+        self.evaluator.check(
+            "evaluator", EvaluatorArguments.__required_keys__, optional=EVALUATOR_OPTIONAL, role="evaluator"
+        )
         for index, recorder in enumerate(self.recorders):
-            recorder.check(f"recorders.{index}", frozenset({"run_dir"}), optional=RECORDER_OPTIONAL)
+            recorder.check(f"recorders.{index}", frozenset({"run_dir"}), optional=RECORDER_OPTIONAL, role="recorder")
         for index, callback in enumerate(self.callbacks):
-            callback.check(f"callbacks.{index}", frozenset(), optional=RECORDER_OPTIONAL | {"run_dir"})
+            optional = RECORDER_OPTIONAL | {"run_dir"}
+            callback.check(f"callbacks.{index}", frozenset(), optional=optional, role="callback")
         self.replay.check(self.agent)
         self.server.check()
 

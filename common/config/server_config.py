@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal, get_args
 from pydantic import AfterValidator, BeforeValidator, Field, PositiveInt
 
 from common.errors import ConfigError
-from common.settings import HomePath, Seconds, Settings
+from common.settings import HomePath, Seconds, Settings, naming_setting
 from common.wire.address import is_loopback, split_address
 from common.wire.tls import read_authorities, read_pair
 from common.wire.tokens import ACTOR_VARIABLE, ADMIN_VARIABLE, TokenSource
@@ -238,11 +238,16 @@ class ServerConfig(Settings):
         host, _ = split_address(self.listen)
         actors = TokenSource.find(self.actor_token_file, ACTOR_VARIABLE)
         admins = TokenSource.find(self.admin_token_file, ADMIN_VARIABLE)
-        for source in (actors, admins):
+        for key, file, source in (
+            ("actor_token_file", self.actor_token_file, actors),
+            ("admin_token_file", self.admin_token_file, admins),
+        ):
             if source is not None:
-                source.read()
+                with naming_setting(f"server.{key}" if file else ""):
+                    source.read()
         if self.tls is not None:
-            self.tls.check()
+            with naming_setting("server.tls"):
+                self.tls.check()
         if self.insecure and (self.tls or actors or admins):
             raise ConfigError("server.insecure (--insecure): expected neither server.tls nor tokens beside it")
         if (actors or admins) and self.tls is None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, Final
@@ -20,7 +22,8 @@ from common.lanes.plain_lanes import PlainLanes
 from common.lanes.vector_lanes import VectorLanes, is_vector
 from common.plugins import part_loading
 from common.plugins.part_config import EnvConfig, WrapperConfig
-from common.plugins.part_loading import keeping_globals
+from common.plugins.part_loading import first_line, keeping_globals, naming_fault
+from common.settings import naming_setting
 
 _KEYS: Final[dict[str, tuple[set[str], set[str]]]] = {
     "Box": ({"low", "high"}, {"shape", "dtype"}),
@@ -32,6 +35,8 @@ _KEYS: Final[dict[str, tuple[set[str], set[str]]]] = {
 }
 """By type, the keys that a description must have, and those that it may have."""
 _NAMES: Final = ("observation", "action")
+MOST_BYTES: Final = 256 << 20
+"""The most bytes of a described Box, whose bounds take as many: no message has room for a row with more."""
 
 
 def read_spaces(found: str | Mapping[str, Any], where: str = "env.spaces") -> EnvSpec:
@@ -48,11 +53,11 @@ def read_spaces(found: str | Mapping[str, Any], where: str = "env.spaces") -> En
 
     Raises:
         ConfigError: a description is wrong, or the factory gives something else.
-        PluginError: the factory cannot be loaded.
+        PluginError: the factory cannot be loaded; a ``FaultError`` if it raised an exception.
     """
     if isinstance(found, str):
         factory = part_loading.load_part(found)
-        with keeping_globals(found):
+        with naming_fault(f"{where} {found}"), keeping_globals(found):
             made = factory()
         given: tuple[Any, ...] = (
             made if isinstance(made, tuple) else tuple(getattr(made, f"{name}_space", None) for name in _NAMES)
@@ -67,6 +72,8 @@ def read_spaces(found: str | Mapping[str, Any], where: str = "env.spaces") -> En
     for name, space in zip(_NAMES, (observation, action), strict=True):
         if not isinstance(space, Space):
             raise ConfigError(f"{where}: expected a gymnasium.Space as {name} space, found {space!r}")
+        with naming_setting(f"{where}.{name}"):
+            spaces.leaves_of(space)
     return EnvSpec(observation, action)
 
 
@@ -96,6 +103,10 @@ def _make(kind: str, given: Mapping[str, Any], where: str) -> Space[Any]:
             if "shape" not in given and not low.ndim:
                 raise ConfigError(f"{where}.shape: expected a list, [] for a single number, found none")
             shape = tuple(given["shape"]) if "shape" in given else low.shape
+            if (size := math.prod(shape) * dtype.itemsize) > MOST_BYTES:
+                raise ConfigError(
+                    f"{where}.shape: expected at most {MOST_BYTES} bytes, found {list(shape)}, {size} bytes"
+                )
             low, high = (np.broadcast_to(bound, shape) for bound in (low, high))
             return gymnasium.spaces.Box(low, high, shape, dtype.type)
         case "Discrete" | "MultiDiscrete" | "MultiBinary":
@@ -132,13 +143,14 @@ def build_env(config: EnvConfig, seed: int | None = None) -> AnyEnv:
     Raises:
         PluginError: the target builds neither, gymnasium does not know the id, a target takes other parameters, or a
             package that it needs is not installed.
+        FaultError: the code of the environment raised another exception.
     """
+    place = f"env {config.target} {config.params or ''}".rstrip()
     try:
-        env = _wrap(config.build(optional=None if seed is None else {"seed": seed}), config.wrappers)
+        with naming_fault(place):
+            env = _make_env(config, seed, place)
     except SystemExit as exit_:
         raise PluginError(f"env {config.target}: {EnvExitError(exit_)} while it was built") from exit_
-    except (gymnasium.error.Error, ImportError, TypeError) as error:
-        raise PluginError(f"env {config.target} {config.params}: {error}{_install_hint(error)}") from error
     if not (isinstance(env, gymnasium.Env) or is_vector(env)):
         raise PluginError(f"env {config.target}: expected a gymnasium.Env or VectorEnv, found {type(env).__name__}")
     if is_vector(env) and (config.rate_hz is not None or config.safe_stop is not None):
@@ -148,6 +160,29 @@ def build_env(config: EnvConfig, seed: int | None = None) -> AnyEnv:
             "one lane, found a vector environment"
         )
     return env
+
+
+def _make_env(config: EnvConfig, seed: int | None, place: str) -> AnyEnv:
+    """The environment within its wrappers.
+
+    Raises:
+        PluginError: the configuration does not suit the target, or a package is not installed.
+        Exception: the code of the environment raised it.
+    """
+    try:
+        return _wrap(config.build(optional=None if seed is None else {"seed": seed}), config.wrappers)
+    except (gymnasium.error.Error, ImportError, TypeError) as error:
+        raise PluginError(f"{place}: {error}{_install_hint(error)}") from error
+    except Exception as error:
+        if _is_gymnasiums(error):
+            raise PluginError(f"{place}: {first_line(error)}") from error
+        raise
+
+
+def _is_gymnasiums(error: Exception) -> bool:
+    """Whether gymnasium itself raised an error, since a parameter is wrong, and no code of a user took part."""
+    modules = [frame.f_globals["__name__"] for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return all(module.startswith(("gymnasium.", "common.lanes.", "common.plugins.")) for module in modules)
 
 
 def _wrap(env: AnyEnv, wrappers: Sequence[WrapperConfig]) -> AnyEnv:

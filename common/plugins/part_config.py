@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import re
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from typing import Annotated, Any, ClassVar, Final, TypedDict
 
 import numpy as np
@@ -14,9 +14,10 @@ from pydantic import Field, NonNegativeInt, field_validator, model_validator
 from common.errors import ConfigError, PluginError
 from common.hints import nearest
 from common.home import naming_missing_home
-from common.interfaces import EnvSpec
+from common.interfaces import Callback, EnvSpec
 from common.plugins import part_loading
 from common.plugins.part_loading import keeping_globals
+from common.plugins.shipped import METHODS, Role
 from common.settings import Seconds, Settings, validate
 
 MAX_STACK: Final = 16
@@ -25,6 +26,17 @@ _CHECKED: Final = frozenset({"bool", "int", "float", "str", "None"})
 """The types whose values are compared with the annotations of a target that has no ``Config``."""
 _NO_MEMORY: Final = "allocate memory|out of memory|Storage size calculation overflowed"
 """What torch's errors say, which are RuntimeErrors."""
+_KINDS: Final[dict[Role, str]] = {
+    "step processor": "a crossborder.RowMap or StepProcessor",
+    "device": "a device",
+    "evaluator": "a crossborder.Evaluator",
+    "recorder": "a crossborder.Recorder",
+    "callback": "a crossborder.Callback",
+}
+"""By role, what ``require_role`` says that it expected."""
+_MAKERS: Final = ("gymnasium:make", "gymnasium:make_vec")
+_MAKERS_PARAMS: Final = {"id": str, "render_mode": str | None}
+"""The kinds of parameters of gymnasium's functions, which fail in their midst for others."""
 MAX_RATE_HZ: Final = 1000.0
 """The highest rate of an actor: the system wakes a process a tenth of a millisecond late."""
 
@@ -51,7 +63,7 @@ class PluginConfig(Settings):
         """
         target = part_loading.load_part(self.target)
         if optional:
-            named = inspect.signature(target).parameters.keys() - self.params.keys()
+            named = _signature(target).keys() - self.params.keys()
             given |= {name: value for name, value in optional.items() if name in named}
         try:
             with keeping_globals(self.target), naming_missing_home(self.target):
@@ -63,7 +75,13 @@ class PluginConfig(Settings):
             raise PluginError(f"{self.target}: expected params for which there is memory here: {reason}") from error
 
     def check(
-        self, where: str, given: Set[str], params_at: str | None = None, *, optional: Set[str] = frozenset()
+        self,
+        where: str,
+        given: Set[str],
+        params_at: str | None = None,
+        *,
+        optional: Set[str] = frozenset(),
+        role: Role | None = None,
     ) -> None:
         """Check that the target can be loaded, and takes ``params`` and the arguments that the system provides.
 
@@ -74,19 +92,23 @@ class PluginConfig(Settings):
             given: the names of the arguments that the system provides.
             params_at: the place of the parameters, if it is not ``{where}.params``.
             optional: the names of arguments that the system provides to targets with parameters of these names.
+            role: of the part; a class is refused if it is of another kind. What a function makes is not known yet.
 
         Raises:
-            PluginError: the target cannot be loaded or does not take an argument that the system provides.
+            PluginError: the target cannot be loaded, is of another kind, or does not take an argument that the system
+                provides.
             ConfigError: a parameter is unknown, missing or has a wrong value.
         """
         params_at = params_at or f"{where}.params"
-        target = part_loading.load_part(self.target)
+        try:
+            target = part_loading.load_part(self.target)
+        except PluginError as error:
+            raise type(error)(f"{where}.target: {error}") from error.__cause__
         if lacking := sorted(getattr(target, "__abstractmethods__", ())):
             raise PluginError(f"{where}: {self.target} must have {', '.join(lacking)}")
-        try:
-            signature = inspect.signature(target).parameters
-        except ValueError:
-            return  # Some builtins have no signature to check.
+        if role is not None and isinstance(target, type):
+            require_role(target, role, f"{where}.target")
+        signature = _signature(target)
         missing = given - signature.keys()
         if missing and not _takes_any(signature):
             raise PluginError(f"{where}: {self.target} must take {', '.join(sorted(missing))}, but does not")
@@ -121,6 +143,34 @@ def _fits(value: object, annotation: str) -> bool:
     if type(value) is int and "float" in types:
         return True
     return type(value).__name__.removesuffix("Type") in types
+
+
+def require_role(part: object, role: Role, where: str) -> None:
+    """Check that a part, or the class of one, is what its role needs.
+
+    Args:
+        part: the part, or its class.
+        role: of the part.
+        where: the place in the configuration.
+
+    Raises:
+        PluginError: it has not the base class of the role, or lacks one of its methods.
+    """
+    kind = part if isinstance(part, type) else type(part)
+    missing = [name for name in METHODS.get(role, ()) if not callable(getattr(part, name, None))]
+    if part is kind and hasattr(kind, "__getattr__"):
+        missing = []  # The part may hand its calls to another one, which only the part itself knows.
+    if missing or (role == "callback" and not issubclass(kind, Callback)):
+        lacks = f" without {', '.join(missing)}" if missing else ""
+        raise PluginError(f"{where}: expected {_KINDS[role]}, found {kind.__name__}{lacks}")
+
+
+def _signature(target: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    """The parameters of a target; those of any name if it is a builtin whose parameters Python does not know."""
+    try:
+        return inspect.signature(target).parameters
+    except ValueError:
+        return {"params": inspect.Parameter("params", inspect.Parameter.VAR_KEYWORD)}
 
 
 def _takes_any(signature: Mapping[str, inspect.Parameter]) -> bool:
@@ -255,9 +305,20 @@ class EnvConfig(PluginConfig):
         return self.model_copy(update={"wrappers": wrappers})
 
     def check(
-        self, where: str, given: Set[str], params_at: str | None = None, *, optional: Set[str] = frozenset()
+        self,
+        where: str,
+        given: Set[str],
+        params_at: str | None = None,
+        *,
+        optional: Set[str] = frozenset(),
+        role: Role | None = None,
     ) -> None:
-        super().check(where, given, params_at, optional={*optional, "seed"})
+        super().check(where, given, params_at, optional={*optional, "seed"}, role=role)
+        if self.target in _MAKERS:
+            for name, kinds in _MAKERS_PARAMS.items():
+                found = self.params.get(name, "")
+                if not isinstance(found, kinds):
+                    raise ConfigError(f"{params_at or f'{where}.params'}.{name}: expected a text, found {found!r}")
         for index, wrapper in enumerate(self.wrappers):
             wrapper.check(f"{where}.wrappers.{index}", frozenset({"env"}))
 

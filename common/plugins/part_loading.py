@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from common.errors import PluginError
+from common.errors import CrossborderError, FaultError, PluginError
 from common.hints import closest, nearest
 from common.home import naming_missing_home
 from common.plugins.shipped import OWN_PACKAGES, SHORT_NAMES
@@ -93,7 +93,7 @@ def load_module(name: str) -> ModuleType:
     Globals that the module changes are put back, see ``keeping_globals``.
 
     Raises:
-        PluginError: the module cannot be imported.
+        PluginError: the module cannot be imported; a ``FaultError`` if its own code raised an exception.
     """
     here = _directory()
     if here is not None and str(here) not in sys.path:
@@ -103,6 +103,31 @@ def load_module(name: str) -> ModuleType:
             return importlib.import_module(name)
     except ImportError as error:
         raise PluginError(f"cannot import module '{name}': {error}{_clash_hint(error.name or name)}") from error
+    except CrossborderError:
+        raise
+    except (Exception, SystemExit) as error:  # The code of the module runs: it may raise anything.
+        raise FaultError(f"cannot import module '{name}': {first_line(error)}") from error
+
+
+def first_line(error: BaseException) -> str:
+    """The kind of an exception, and the first line of its message."""
+    lines = str(error).strip().splitlines()
+    return ": ".join([type(error).__name__, *lines[:1]])
+
+
+@contextmanager
+def naming_fault(place: str) -> Iterator[None]:
+    """A context that builds a user's part, which may raise anything.
+
+    Raises:
+        FaultError: in the place of an error that is no ``CrossborderError``; its message begins with ``place``.
+    """
+    try:
+        yield
+    except CrossborderError:
+        raise
+    except Exception as error:
+        raise FaultError(f"{place}: {first_line(error)}") from error
 
 
 def load_part(target: str) -> Callable[..., Any]:
@@ -116,13 +141,13 @@ def load_part(target: str) -> Callable[..., Any]:
         in_full = SHORT_NAMES.get(target)
         hint = f" (here, write {in_full})" if in_full else closest(target, SHORT_NAMES)
         raise PluginError(
-            f"'{target}': expected module:attr, such as my_parts:MyAgent, or the short name of a part of crossborder, "
-            f"such as DQN{hint}"
+            f"'{target:.200}': expected module:attr, such as my_parts:MyAgent, or the short name of a part of "
+            f"crossborder, such as DQN{hint}"
         )
     try:
         module = load_module(module_name)
     except PluginError as error:
-        raise PluginError(f"'{target}': {error}") from error
+        raise type(error)(f"'{target}': {error}") from error.__cause__
     found = getattr(module, attr, None)
     if not callable(found):
         raise PluginError(f"'{target}': module '{module_name}' has no callable '{attr}'{nearest(attr, vars(module))}")

@@ -117,6 +117,7 @@ METHODS: Final[dict[Role, tuple[str, ...]]] = {
     "step processor": ("schema", "reset", "process"),
     "device": ("begin", "read", "close"),
     "evaluator": ("evaluate",),
+    "recorder": ("write", "flush", "close"),
 }
 """By role, for roles without a base class: the methods that a part must have."""
 

@@ -28,7 +28,7 @@ from typing import IO, Any, Final
 
 from common.errors import ChildFailedError, CrossborderError, EnvHungError, LearnerUnreachableError, by_exit_code
 from common.process.clocks import Deadline
-from common.process.log import relog, setup_logging
+from common.process.log import log_fault, relog, setup_logging
 from common.process.signals import leave_to_parent
 from common.system import find_exit_code, wait_for_end
 
@@ -126,6 +126,7 @@ def say(event: Event) -> None:
 
 def say_error(error: CrossborderError) -> int:
     """Tell the parent why this child ends; return the exit code to end with."""
+    log_fault(error)
     say({"error": str(error), "exit_code": error.exit_code})
     return error.exit_code
 

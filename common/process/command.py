@@ -19,7 +19,7 @@ from common.cores import read_cores
 from common.errors import ConfigError, CrossborderError, PluginError
 from common.hints import nearest
 from common.home import expand_home
-from common.process.log import LogFormat, escape, escape_lines, setup_logging
+from common.process.log import LogFormat, escape, escape_lines, log_fault, setup_logging
 from common.process.signals import StopSignals
 from common.process.standard_streams import own_streams
 
@@ -261,6 +261,7 @@ def tell_error(command: str, error: CrossborderError, form: LogFormat) -> int:
     Returns:
         The exit code of the error.
     """
+    log_fault(error)
     code = error.exit_code
     lines = [*escape_lines(str(error)), f"exit code {code}: docs/exit-codes.md#exit-code-{code}"]
     if form == "json":

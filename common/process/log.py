@@ -14,12 +14,14 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal
 
+from common.errors import FaultError
 from common.process.clocks import Bucket
 from common.process.standard_streams import unblock_stderr
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+log = logging.getLogger(__name__)
 LogFormat = Literal["text", "json"]
 _identity: dict[str, str | int] = {}
 """The ids of this process's run and actor, if it is an actor's process; set by ``identify``."""
@@ -142,6 +144,12 @@ class RateFilter(logging.Filter):
 
 def _log_uncaught(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
     logging.getLogger("uncaught").critical("%s", error, exc_info=(kind, error, traceback))
+
+
+def log_fault(error: Exception) -> None:
+    """Log the traceback of an exception in the code of a user's part, where a process ends with its ``FaultError``."""
+    if isinstance(error, FaultError):
+        log.error("the code of one of your parts raised an exception", exc_info=error.__cause__)
 
 
 def relog(child: str, line: str) -> None:

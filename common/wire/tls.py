@@ -6,6 +6,7 @@ import ssl
 from pathlib import Path
 
 from common.errors import ConfigError
+from common.home import read_regular
 
 
 def read_pair(certificate: Path, key: Path) -> tuple[bytes, bytes]:
@@ -51,6 +52,6 @@ def read_expiry(certificate: Path) -> float | None:
 
 def _read(path: Path, kind: str) -> bytes:
     try:
-        return path.read_bytes()
+        return read_regular(path)
     except OSError as error:
         raise ConfigError(f"{kind} {path}: cannot be read: {error.strerror}") from error

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from common.errors import ConfigError
-from common.home import expand_path
+from common.home import expand_path, read_regular
 from common.wire.watched import Watched
 
 log = logging.getLogger(__name__)
@@ -89,9 +89,11 @@ def read_token_text(path: Path) -> str:
         ConfigError: the file cannot be read.
     """
     try:
-        text = path.read_text("ascii")
+        text = read_regular(path).decode("ascii")
         mode = path.stat().st_mode
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise ConfigError(f"token file {path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
         raise ConfigError(f"token file {path}: cannot be read: {error}") from None
     if mode & stat.S_IROTH:
         log.warning("token file %s: every user of this host can read it; chmod 600 %s", path, path)

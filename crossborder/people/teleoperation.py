@@ -12,8 +12,7 @@ from pydantic import Field, field_validator
 
 from common.errors import CrossborderError, PluginError
 from common.lanes.lanes import DISCARDED, SUCCESS
-from common.plugins.part_config import PluginConfig
-from common.plugins.shipped import METHODS
+from common.plugins.part_config import PluginConfig, require_role
 from common.settings import Settings, validate
 from crossborder.people.device import Device, Label
 
@@ -80,9 +79,7 @@ class Teleoperate(gymnasium.Wrapper[Any, Any, Any, Any]):
     def _build_device(self) -> Device:
         config = self._config.device
         device: Device = config.build(env=self.env)
-        missing = [name for name in METHODS["device"] if not callable(getattr(device, name, None))]
-        if missing:
-            raise PluginError(f"device {config.target}: expected a device, found no method {', '.join(missing)}")
+        require_role(device, "device", f"device {config.target}")
         return device
 
     def lock_out_person(self) -> None:

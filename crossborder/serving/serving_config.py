@@ -9,7 +9,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 from common.config.run_config import MAX_SEED
 from common.config.server_config import LEAST_MESSAGE_BYTES, MOST_MESSAGE_BYTES, HostPort, ServerConfig, TlsConfig
 from common.errors import ConfigError
-from common.settings import HomePath, Seconds, Settings
+from common.settings import HomePath, Seconds, Settings, naming_setting
 from common.wire.address import is_loopback, join_address, split_address
 from common.wire.tokens import CLIENT_VARIABLE, TokenSource
 
@@ -101,9 +101,11 @@ class ServingConfig(Settings):
             raise ConfigError(f"{', '.join(found)}: expected another port for each, found {', '.join(found.values())}")
         tokens = self.tokens()
         if tokens is not None:
-            tokens.read()
+            with naming_setting("token_file" if self.token_file else ""):
+                tokens.read()
         if self.tls is not None:
-            self.tls.check()
+            with naming_setting("tls"):
+                self.tls.check()
         if self.insecure and (self.tls or tokens):
             raise ConfigError("insecure (--listen-insecure): expected neither tls nor tokens beside it")
         if tokens and self.tls is None:

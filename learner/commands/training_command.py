@@ -236,11 +236,9 @@ def _check(config: RunConfig, arguments: argparse.Namespace) -> None:
     With ``--from``, the saved agent is loaded too. Datasets must have the columns of the run. The packages that
     reach a mirror must be here; the mirror itself is not asked.
     """
-    from common.evaluation import build_eval_env
-    from common.lanes.lanes import close_env
     from learner.datasets.opening import open_dataset
     from learner.loop.learner_parts import build_learner_parts
-    from learner.loop.trial import try_env, try_opt
+    from learner.loop.trial import try_env, try_evaluator, try_opt
     from learner.storage.mirror import Mirror
 
     # 1. What is quick to find out comes first.
@@ -263,7 +261,7 @@ def _check(config: RunConfig, arguments: argparse.Namespace) -> None:
             dataset.check(parts)
     # 3. With env.spaces, this host may lack what the environment needs, unless its local actors step it.
     if config.env.spaces is None or arguments.local_actors:
-        close_env(build_eval_env(config.env, parts.frames))
+        try_evaluator(config, parts.frames)
         try_env(config)
     kind = "Rows" if parts.schema.is_rows else "Items"
     answers().write(f"{config.name}: good. {kind}: {', '.join(map(str, parts.schema.columns))}\n")

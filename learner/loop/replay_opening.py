@@ -15,6 +15,7 @@ from common.data import Schema
 from common.errors import ConfigError, PluginError
 from common.interfaces import ReplayBuffer
 from common.lanes.building import build_env
+from common.plugins.part_loading import naming_fault
 from learner.loop.resident import ResidentReplay
 from learner.replay.interventions import PrioritizedInterventions, UniformInterventions
 from learner.replay.memory import ReplayMemory
@@ -97,7 +98,8 @@ def _build_own(memory: ReplayMemory, config: RunConfig, newest_model: Callable[[
     if config.replay.own is None:
         return _build_shipped(memory, config, config.seed, newest_model)
     view = build_view(memory.schema, config, newest_model)
-    buffer = config.replay.own.build(memory=memory, view=view, seed=config.seed)
+    with naming_fault(f"replay {config.replay.own.target}"):
+        buffer = config.replay.own.build(memory=memory, view=view, seed=config.seed)
     if not isinstance(buffer, SharedReplay):
         raise PluginError(f"replay.target: expected a crossborder.SharedReplay, found {type(buffer).__name__}")
     return buffer
@@ -142,7 +144,8 @@ def build_view(schema: Schema, config: RunConfig, newest_model: Callable[[], int
         "discount_factor": discount_of(config.agent),
         "make_env": make_env,
     }
-    view = named.build(optional=given)
+    with naming_fault(f"replay.view {named.target}"):
+        view = named.build(optional=given)
     if not isinstance(view, View):
         raise PluginError(f"replay.view.target: expected a crossborder.View, found {type(view).__name__}")
     needed = view.steps if view.crosses_episodes else view.reach

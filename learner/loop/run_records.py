@@ -14,7 +14,8 @@ import torch
 from common.data import EVAL_KEYS, RUN_KEYS, Record, Snapshot, require_record, to_json
 from common.errors import DivergedError, PluginError
 from common.interfaces import Callback, Evaluation, Recorder
-from common.plugins.part_config import PluginConfig
+from common.plugins.part_config import PluginConfig, require_role
+from common.plugins.part_loading import naming_fault
 from common.process.log import LogThrottle
 from learner.shared.durable import logging_write_errors
 from learner.storage.training_state import Moment
@@ -46,10 +47,10 @@ class Callbacks:
         """
         callbacks: dict[str, Callback] = {}
         seen: Counter[str] = Counter()
-        for config in configs:
-            callback = config.build(optional=optional)
-            if not isinstance(callback, Callback):
-                raise PluginError(f"callbacks: expected a crossborder.Callback, found {type(callback).__name__}")
+        for index, config in enumerate(configs):
+            with naming_fault(f"callbacks.{index} {config.target}"):
+                callback = config.build(optional=optional)
+            require_role(callback, "callback", f"callbacks.{index}.target")
             callbacks[f"{config.target} {seen[config.target]}"] = callback
             seen[config.target] += 1
         return cls(callbacks)

@@ -1,4 +1,4 @@
-"""Two trials before training: one opt step with made-up rows, and random steps in the environment.
+"""Trials before training: one opt step with made-up rows, an evaluator, and random steps in the environment.
 
 The opt step shows whether the agent can learn from the run's batches, and the steps whether the environment's values
 can be recorded. Without the first, a view that does not suit the agent would be found only after the warm-up, by an
@@ -8,9 +8,10 @@ error deep in a network.
 from __future__ import annotations
 
 import logging
+import os
 import random
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -25,9 +26,10 @@ from common.config.run_config import RunConfig
 from common.data import Array, Column, Items, Leaves, Schema
 from common.envs.players import FrozenPolicy
 from common.errors import ConfigError, CrossborderError, PluginError, RefusedError
+from common.evaluation import build_eval_env, build_evaluator
 from common.interfaces import Agent, EnvSpec, ReplayBuffer
 from common.lanes.building import build_lanes
-from common.lanes.lanes import Lanes
+from common.lanes.lanes import AnyEnv, Lanes, close_env
 from common.parts import Parts
 from common.plugins.part_config import AgentArguments
 from common.process.clocks import Deadline
@@ -46,6 +48,8 @@ from learner.replay.writer import ReplayWriter
 
 log = logging.getLogger(__name__)
 BatchT = TypeVar("BatchT", Items, dict[str, torch.Tensor])
+MANY_DRAWS: Final = 1 << 20
+"""The draws from which on a batch is compared with this host's memory."""
 QUICK_BYTES: Final = 4 << 20
 """The largest batch that a quick trial learns from."""
 ROWS: Final = (256, 4096, 65536)
@@ -255,11 +259,17 @@ class _Watched(BufferOver):
         return None if batch is None else self._note(batch)
 
     def _require_small(self, size: int) -> None:
-        """Raise an error rather than gather a batch that would take long to learn from."""
-        if self._most_bytes is None or size == 1:
+        """Raise an error rather than gather a batch that would take long to learn from, or that no memory holds."""
+        if size == 1 or (self._most_bytes is None and size < MANY_DRAWS):
             return
-        one = self._buffer.batch(1)
-        if sum(column.nbytes for column in one.values()) * size > self._most_bytes:
+        needed = size * sum(column.nbytes for column in self._buffer.batch(1).values())
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        if needed > memory:
+            raise ConfigError(
+                f"agent.params: expected batches for which there is memory here, {memory >> 30} GiB, found one of "
+                f"{size} draws, which takes {needed >> 30} GiB"
+            )
+        if self._most_bytes is not None and needed > self._most_bytes:
             raise _TooLargeError
 
     def _note(self, batch: BatchT) -> BatchT:
@@ -332,6 +342,28 @@ def try_env(config: RunConfig) -> None:
     for name, count in rules.outside_found.items():
         if count:
             log.warning("%s: %s has values outside its space; widen the space, or clip the values", lanes.name, name)
+
+
+def try_evaluator(config: RunConfig, training: EnvSpec) -> None:
+    """Build an environment of evaluations, and the evaluator, unless it is built in an actor. Nothing is scored.
+
+    Args:
+        config: of the run.
+        training: the spaces of one lane as they are recorded.
+
+    Raises:
+        CrossborderError: one of them cannot be built, or the environment has other spaces.
+    """
+
+    def make_env() -> AnyEnv:
+        env = build_eval_env(config.env, training)
+        stack.callback(close_env, env)
+        return env
+
+    with ExitStack() as stack:
+        env = make_env()
+        if config.trainer.eval_interval and config.evaluator.process != "actor":
+            build_evaluator(config, env, make_env if config.env.rate_hz is None else None)
 
 
 class _RandomOpponents:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 from safetensors.torch import save
@@ -19,6 +20,8 @@ from common.evaluation import open_evaluator
 from common.interfaces import Recorder
 from common.lanes.lanes import Busy
 from common.lanes.watched_envs import Watch
+from common.plugins.part_config import PluginConfig, require_role
+from common.plugins.part_loading import naming_fault
 from common.process.log import LogThrottle
 from learner.evaluation.evaluator_process import EvaluatorProcess
 from learner.evaluation.scoring import InlineScoring, Scoring
@@ -237,10 +240,18 @@ def _make_recorders(run: Run, stack: ExitStack, opt_steps: int) -> list[Recorder
     beside: list[BesideRecorder] = []
     stack.callback(close_all, beside)
     facts = _facts_of(run)
-    for config in run.config.recorders:
-        build = partial(config.build, run_dir=run.dir.path, optional=facts)
+    for index, config in enumerate(run.config.recorders):
+        build = partial(_build_recorder, config, index, run.dir.path, facts)
         beside.append(BesideRecorder(config.target, build))
     return [csv, *beside]
+
+
+def _build_recorder(config: PluginConfig, index: int, run_dir: Path, facts: Mapping[str, Any]) -> Recorder:
+    """Build the recorder that the configuration names at this place in its list."""
+    with naming_fault(f"recorders.{index} {config.target}"):
+        recorder: Recorder = config.build(run_dir=run_dir, optional=facts)
+    require_role(recorder, "recorder", f"recorders.{index}.target")
+    return recorder
 
 
 def _make_scoring(run: Run, stack: ExitStack, show_life: Callable[[], None]) -> Scoring:

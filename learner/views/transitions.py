@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -57,7 +58,13 @@ class Transitions(PathView):
             )
         self._columns, self._stack, self._n = StepColumns.of(schema), stack, n
         self._later = self._columns.action if next_actions else ()
-        self._powers = (discount_factor or 0.0) ** np.arange(n + 1)
+        self._discount = discount_factor or 0.0
+
+    @cached_property
+    def _powers(self) -> Array:
+        """The powers of gamma up to n. They are made for the first draw: only then is n known to fit the replay."""
+        powers: Array = self._discount ** np.arange(self._n + 1)
+        return powers
 
     @property
     def reach(self) -> int:

@@ -17,7 +17,7 @@ from actor.evaluating import CandidateScorer
 from actor.sampling.guard import Watchdog
 from actor.stat import ActorCounters
 from common.data import Array, Model, ModelVersion
-from common.errors import PluginError
+from common.errors import FaultError, PluginError
 from common.interfaces import Agent, Evaluation
 from common.lanes.lanes import Busy
 from common.lanes.watched_envs import Watch
@@ -163,7 +163,7 @@ def test_environments_that_raise_too_often_end_the_actor_with_their_own_exceptio
 
 
 def test_an_environment_is_closed_when_its_evaluator_cannot_be_built(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no evaluator"):
+    with pytest.raises(FaultError, match="ValueError: no evaluator"):
         Evaluating(tmp_path, fragile(broken=0), {"target": f"{__name__}:Unbuildable"})
     assert sorted(Fragile.closed) == [-1, 0]
 

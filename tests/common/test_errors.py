@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from common import errors
-from common.errors import ConfigError, CrossborderError, PluginError, by_exit_code, naming_failed_part
+from common.errors import ConfigError, CrossborderError, FaultError, PluginError, by_exit_code, naming_failed_part
 from common.wire.rpc import NotJoinedError
 
 KINDS = CrossborderError.__subclasses__()
@@ -54,5 +54,7 @@ def test_a_part_that_raises_anything_is_named_and_an_error_of_ours_stays_as_it_i
         naming_failed_part("the arm cannot move"),
     ):
         raise OSError("no arm")
+    with pytest.raises(PluginError, match=r"^the arm cannot move: no arm$"), naming_failed_part("the arm cannot move"):
+        raise FaultError("no arm")
     with pytest.raises(ConfigError, match=r"^no arm$"), naming_failed_part("the arm cannot move"):
         raise ConfigError("no arm")

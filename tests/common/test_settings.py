@@ -1,13 +1,13 @@
 from __future__ import annotations
 
 import re
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 from pydantic import Field, PositiveInt, ValidationError, model_validator
 
 from common.errors import ConfigError
-from common.settings import Settings, unknown_before, validate
+from common.settings import HomePath, Settings, unknown_before, validate
 
 
 class Inner(Settings):
@@ -81,8 +81,8 @@ def test_a_section_of_several_kinds_is_read_by_its_kind() -> None:
         ({"kind": "blue", "depth": 1}, r"^colour\.depth: unknown key \(known: inner, kind\)$"),
         ({"kind": "red", "depth": 0}, r"^colour\.depth: .*greater than 0, found 0$"),
         ({"kind": "blue", "inner": {"capcity": 1}}, r"^colour\.inner\.capcity: unknown key .*'capacity'\?\)$"),
-        ({"kind": "green"}, r"^colour: .*'green' found using 'kind' does not match .*'red', 'blue'"),
-        ({"depth": 1}, r"^colour: Unable to extract tag using discriminator 'kind'"),
+        ({"kind": "green"}, r"^colour\.kind: expected one of 'red', 'blue', found 'green'$"),
+        ({"depth": 1}, r"^colour\.kind: expected a value, found none$"),
     ],
 )
 def test_problems_in_a_section_of_several_kinds_have_the_place_in_the_file(
@@ -118,6 +118,11 @@ def test_a_rule_of_ours_says_itself_what_it_found() -> None:
 def test_a_truth_value_is_no_number() -> None:
     expected = ["inner: capacity: expected a number, found true"]
     assert problems({"name": "a", "inner": {"capacity": True}}) == expected
+
+
+def test_a_key_that_is_no_text_is_refused() -> None:
+    (line,) = problems({"name": "a", True: 2})
+    assert line == "config: expected texts as keys, found True"
 
 
 def test_something_else_than_a_mapping_is_refused() -> None:
@@ -174,6 +179,9 @@ class Kinds(Settings):
     is_on: bool = Field(False, description="A truth value.")
     part: Inner = Field(Inner(), description="A section.")
     choice: Literal["a", "b"] = Field("a", description="One of two.")
+    word: str = Field("a", pattern="^[a-z]+$", description="A word.")
+    either: str | dict[str, Any] | None = Field(None, description="A text or a section.")
+    place: HomePath | None = Field(None, description="A path.")
     share: float = Field(0.5, gt=0, description="Above 0.")
     seeds: tuple[int, ...] = Field((0,), min_length=1, description="A list with a value.")
     parts: dict[str, int] = Field({}, max_length=1, description="A mapping with one value.")
@@ -192,6 +200,11 @@ class Kinds(Settings):
         ("units", True, "expected a list, found True"),
         ("is_on", "perhaps", "expected true or false, found 'perhaps'"),
         ("part", 3, "expected keys and values, found 3"),
+        ("steps", 1e308, "expected a smaller integer, found 1e+308"),
+        ("steps", "x" * 5000, f"expected an integer, found '{'x' * 199}…"),
+        ("word", "a/b", "expected a text that matches '^[a-z]+$', found 'a/b'"),
+        ("either", 3, "expected a text or keys and values, found 3"),
+        ("place", "", "expected a path, found ''"),
         ("choice", "c", "expected 'a' or 'b', found 'c'"),
         ("share", 0.0, "expected a number greater than 0, found 0.0"),
         ("seeds", [], "expected at least 1 item, found []"),

@@ -38,6 +38,14 @@ def assert_fails_here(capsys: pytest.CaptureFixture[str], words: list[str], code
 
 
 DQN = {"target": "common.agents.dqn:DQN", "params": {"batch_size": 4}}
+
+
+def make_nothing(**_: Any) -> dict[str, Any]:
+    """A factory of a part, as a user might write one, which makes something else."""
+    return {}
+
+
+NOTHING = f"{__name__}:make_nothing"
 WRONG: dict[str, tuple[dict[str, Any], int, str]] = {
     "an unknown key": ({"replay": {"capacty": 5}}, 2, r"replay\.capacty: unknown key \(did you mean 'capacity'\?\)"),
     "a wrong type": ({"seed": "many"}, 2, r"seed: .*found 'many'"),
@@ -116,6 +124,45 @@ WRONG: dict[str, tuple[dict[str, Any], int, str]] = {
         14,
         r"dataset: expected minari:ID, .*found 'runs/nowhere'",
     ),
+    "an evaluator that scores nothing": (
+        {"agent": DQN, "evaluator": {"target": "argparse:Namespace"}},
+        3,
+        r"evaluator\.target: expected a crossborder\.Evaluator, found Namespace without evaluate\n",
+    ),
+    "a factory that makes no evaluator": (
+        {"agent": DQN, "evaluator": {"target": NOTHING}, "trainer": {"eval_interval": 10}},
+        3,
+        r"evaluator\.target: expected a crossborder\.Evaluator, found dict without evaluate\n",
+    ),
+    "a recorder that writes nothing": (
+        {"agent": DQN, "recorders": [{"target": "builtins:dict"}]},
+        3,
+        r"recorders\.0\.target: expected a crossborder\.Recorder, found dict without write, flush, close\n",
+    ),
+    "a callback that is none": (
+        {"agent": DQN, "callbacks": [{"target": "builtins:int"}]},
+        3,
+        r"callbacks\.0\.target: expected a crossborder\.Callback, found int\n",
+    ),
+    "a view that is none": (
+        {"agent": DQN, "replay": {"view": {"target": "builtins:dict"}}},
+        3,
+        r"replay\.view\.target: expected a crossborder\.View, found dict\n",
+    ),
+    "more steps in a transition than the replay has": (
+        {"agent": DQN, "replay": {"view": {"params": {"n": 1 << 62}}}},
+        2,
+        rf"replay\.capacity: expected at least {1 << 62} rows, for a draw of replay\.view, found \d+\n",
+    ),
+    "a batch that no memory holds": (
+        {
+            "env": {"target": "gymnasium:make", "params": {"id": "CartPole-v1"}},
+            "agent": {**DQN, "params": {"batch_size": 1 << 50}},
+        },
+        2,
+        rf"agent\.params: expected batches for which there is memory here, \d+ GiB, found one of {1 << 50} draws",
+    ),
+    "a part without a name": ({"agent": {"target": ""}}, 3, r"agent\.target: '': expected module:attr, such as"),
     "a mirror that no installed package reaches": (
         {"agent": DQN, "storage": {"mirror": "nowhere://bucket/run"}},
         3,

@@ -78,7 +78,7 @@ CASES: dict[str, tuple[object, dict[str, Any], int, str]] = {
         {"target": "tests.actor.commands.test_service_doctor:Unreached"},
         {},
         3,
-        "the environment cannot be built: ConnectionRefusedError: no simulator",
+        "test_service_doctor:Unreached: ConnectionRefusedError: no simulator",
     ),
     "environment of few lanes": (
         COUNTING,

@@ -22,6 +22,7 @@ def test_a_file_is_read_as_a_mapping(tmp_path: Path, text: bytes, values: dict[s
         (b"a: 2024-13-01", "not valid YAML: month must be in 1"),
         (b"a: 1\nb: {c: 1}\na: 2", "not valid YAML: line 3: expected the key 'a' once, found it in line 1 too"),
         (b"b:\n  - {c: 1}\n  - c: 1\n    c: 1", "not valid YAML: line 4: expected the key 'c' once"),
+        (b'a: 1\nb: "x\\ud800"', r"not valid YAML: line 2: expected texts of whole characters, found 'x\\ud800'"),
         (b'a: 1\nb: ["x\\0"]', r"not valid YAML: line 2: expected texts without NUL, found 'x\\x00'"),
         (
             b"a: 1\nb: [99999999999999999999]",

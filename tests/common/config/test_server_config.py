@@ -51,8 +51,11 @@ def test_tls_and_tokens_let_a_learner_listen_anywhere(secured: dict[str, Any]) -
         ({"tls": None}, r"server\.tls: .* tokens, which are sent over TLS only"),
         ({"tls": None, "insecure": True}, r"--insecure\): expected neither"),
         ({"actor_token_file": None}, r"server\.listen: .* expected server\.actor_token_file too"),
-        ({"actor_token_file": "no.token"}, r"token file no\.token: cannot be read"),
-        ({"tls": {"certificate": "no.pem", "key": "no.key"}}, r"private key no\.key: cannot be read"),
+        (
+            {"actor_token_file": "no.token"},
+            r"^server\.actor_token_file: token file no\.token: cannot be read: No such file",
+        ),
+        ({"tls": {"certificate": "no.pem", "key": "no.key"}}, r"^server\.tls: private key no\.key: cannot be read"),
     ],
 )
 def test_settings_that_would_let_in_somebody_by_mistake_are_refused(

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 import yaml
 from gymnasium.wrappers import TimeLimit
 
-from common.errors import ConfigError, PluginError
+from common.errors import ConfigError, FaultError, PluginError
 from common.interfaces import EnvSpec
 from common.lanes.building import (
     build_env,
@@ -258,9 +259,34 @@ BREAKING = f"{__name__}:Breaking"
 
 @pytest.mark.usefixtures("none_built")
 def test_environments_are_closed_when_a_later_one_cannot_be_built() -> None:
-    with pytest.raises(OSError, match="no third robot"):
+    with pytest.raises(FaultError, match="no third robot"):
         build_lanes(named(BREAKING), 3)
     assert (Breaking.built, Breaking.closed) == (3, 2)
+
+
+@pytest.mark.usefixtures("none_built")
+def test_a_fault_in_the_code_of_an_environment_is_one_line_with_the_exception_as_its_cause() -> None:
+    with pytest.raises(FaultError) as found:
+        build_env(named(BREAKING, {"fails_at": 1}))
+    assert str(found.value) == f"env {BREAKING} {{'fails_at': 1}}: OSError: no third robot"
+    assert found.value.exit_code == 1  # An actor is started again after it: the robot may come back.
+    assert isinstance(found.value.__cause__, OSError)
+
+
+@pytest.mark.parametrize("params", [{"max_episode_steps": 0}, {"max_episode_steps": -7}])
+def test_what_gymnasium_itself_refuses_is_no_fault_of_a_users_code(
+    params: dict[str, Any],
+) -> None:
+    with pytest.raises(PluginError, match=r"^env gymnasium:make \{.*\}: ValueError: .*max_episode_steps") as found:
+        build_env(named(params={"id": "CartPole-v1", **params}))
+    assert not isinstance(found.value, FaultError)
+
+
+@pytest.mark.parametrize(("name", "found"), [("id", 5), ("render_mode", 1080), ("render_mode", []), ("id", None)])
+def test_a_parameter_in_which_gymnasium_would_stumble_is_named(name: str, found: object) -> None:
+    params = {"id": "CartPole-v1", name: found}
+    with pytest.raises(ConfigError, match=rf"^env\.params\.{name}: expected a text, found {re.escape(repr(found))}$"):
+        named(params=params).check("env", frozenset())
 
 
 @pytest.mark.usefixtures("none_built")
@@ -349,6 +375,15 @@ def test_a_factory_that_gives_more_than_two_spaces_is_refused() -> None:
         read_spaces(f"{__name__}:three_spaces")
 
 
+def no_camera() -> EnvSpec:
+    raise OSError("no camera")
+
+
+def test_a_factory_that_raises_is_named_by_its_place() -> None:
+    with pytest.raises(FaultError, match=rf"^env\.spaces {__name__}:no_camera: OSError: no camera$"):
+        read_spaces(f"{__name__}:no_camera")
+
+
 def test_a_factory_that_is_not_there_is_a_plugin_error() -> None:
     with pytest.raises(PluginError, match="no_such"):
         read_spaces("no_such:spaces")
@@ -370,8 +405,12 @@ def test_a_factory_that_is_not_there_is_a_plugin_error() -> None:
             r"observation\.spaces: expected a mapping of names to spaces, found \[",
         ),
         (
-            {"observation": {"type": "Box", "low": 0, "high": 1, "shape": [10**15]}, "action": ACTION},
-            r"observation: no Box can be made of",
+            {"observation": {"type": "Box", "low": 0, "high": 1, "shape": [10**5, 10**5]}, "action": ACTION},
+            r"^env\.spaces\.observation\.shape: expected at most 268435456 bytes, found \[100000, 100000\], 4\d+ b",
+        ),
+        (
+            {"observation": {"type": "Box", "low": 0, "high": 1, "shape": [0]}, "action": ACTION},
+            r"^env\.spaces\.observation: space: expected ",
         ),
         (
             {"observation": {"type": "Box", "low": 0, "high": 1, "shape": [1], "dtype": ",f4"}, "action": ACTION},

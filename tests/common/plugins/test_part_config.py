@@ -33,7 +33,7 @@ NONE = frozenset[str]()
             "common.agents.dqn:DQN",
             {"explorer": {"kind": "boltzmann"}},
             NONE,
-            r"agent\.params\.explorer: .*'boltzmann' found using 'kind' does not match .*'epsilon_greedy'.*'softmax'",
+            r"agent\.params\.explorer\.kind: expected one of 'epsilon_greedy', 'softmax', .*, found 'boltzmann'$",
         ),
         (
             "tests.parts:CheckingAgent",

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from common.errors import PluginError
+from common.errors import FaultError, PluginError
 from common.lanes.stacking import Stacker
 from common.plugins.part_config import PluginConfig
 from common.plugins.part_loading import load_module, load_part
@@ -47,6 +47,27 @@ def test_a_wrong_short_name_is_answered_with_the_nearest(target: str, hint: str)
 def test_a_module_that_cannot_be_imported_is_named_with_the_reason() -> None:
     with pytest.raises(PluginError, match=r"cannot import module 'no\.such': No module named 'no'"):
         load_part("no.such:Thing")
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        ("raise RuntimeError('no licence\\nnor a key')", "RuntimeError: no licence"),
+        ("def f(:", "SyntaxError: invalid syntax (failing_part.py, line 1)"),
+        ("import sys; sys.exit(3)", "SystemExit: 3"),
+    ],
+)
+def test_a_module_whose_code_fails_is_named_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, reason: str
+) -> None:
+    (tmp_path / "failing_part.py").write_text(code + "\n")
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FaultError) as found:
+        PluginConfig(target="failing_part:Part").check("replay.view", frozenset())
+    place = "replay.view.target: 'failing_part:Part': cannot import module 'failing_part'"
+    assert str(found.value) == f"{place}: {reason}"
+    assert reason.startswith(type(found.value.__cause__).__name__)
 
 
 def test_a_missing_attribute_names_the_nearest() -> None:

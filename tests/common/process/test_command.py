@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import shtab
 
-from common.errors import AddressError, CrossborderError
+from common.errors import AddressError, CrossborderError, FaultError
 from common.process.command import (
     SHELLS,
     Parser,
@@ -127,6 +127,18 @@ def test_an_error_ends_with_the_place_in_the_docs(capsys: pytest.CaptureFixture[
     assert capsys.readouterr().err == (
         "brew: port 1 is taken\nbrew: and port 2\nbrew: exit code 5: docs/exit-codes.md#exit-code-5\n"
     )
+
+
+def test_before_a_fault_of_a_users_part_is_told_its_traceback_is_logged(
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    fault = FaultError("env my_parts:Env: OSError: no arm")
+    fault.__cause__ = OSError("no arm")
+    assert tell_error("brew", fault, "text") == 1
+    assert capsys.readouterr().err.startswith("brew: env my_parts:Env: OSError: no arm\nbrew: exit code 1")
+    (record,) = caplog.records
+    assert record.exc_info is not None
+    assert record.exc_info[1] is fault.__cause__
 
 
 def test_in_json_an_error_is_a_record_of_the_log() -> None:

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import os
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from common.errors import ConfigError
+from common.wire.tls import read_authorities
 from common.wire.tokens import ACTOR_VARIABLE, UNNAMED, Token, TokenSource, authorization, bearer, format_tokens
 from common.wire.trust import Trust
 
@@ -31,6 +34,18 @@ def test_a_line_is_a_name_and_a_token_or_a_token_alone_and_the_first_is_sent(pat
 def test_no_secret_shows_where_tokens_are_printed(path: Path) -> None:
     assert FIRST not in repr(TokenSource("", path).read()[0])
     assert FIRST not in repr(TokenSource("", None, FIRST))
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "directory"])
+def test_something_else_than_a_regular_file_is_refused_without_waiting(tmp_path: Path, kind: str) -> None:
+    place = {"pipe": tmp_path / "pipe", "device": Path("/dev/zero"), "directory": tmp_path}[kind]
+    if kind == "pipe":
+        os.mkfifo(place)
+    for read in (TokenSource("", place).read, partial(read_authorities, place)):
+        with pytest.raises(
+            ConfigError, match=rf"{place}: cannot be read: expected a regular file, found a directory, "
+        ):
+            read()
 
 
 def test_a_file_that_every_user_can_read_is_warned_of(path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -125,7 +125,7 @@ def test_a_wrong_parameter_is_found_when_the_wrapper_is_built(params: dict[str, 
 
 def test_a_device_without_the_methods_of_one_is_refused() -> None:
     env = Teleoperate(Slide(), device={"target": "tests.crossborder.people.people:Mute"})
-    with pytest.raises(PluginError, match="people:Mute: expected a device, found no method begin, read, close"):
+    with pytest.raises(PluginError, match="people:Mute: expected a device, found Mute without begin, read, close"):
         env.reset()
 
 

@@ -213,7 +213,7 @@ def test_the_first_reason_counts_and_the_log_names_its_callback(caplog: pytest.L
 
 
 def test_a_part_that_is_no_callback_and_a_reason_that_is_no_text_are_refused() -> None:
-    with pytest.raises(PluginError, match=r"callbacks: expected a crossborder\.Callback, found dict"):
+    with pytest.raises(PluginError, match=r"^callbacks\.0\.target: expected a crossborder\.Callback, found dict$"):
         Callbacks.build([PluginConfig(target="builtins:dict")], {})
     callback = Callback()
     callback.on_record = lambda opt_steps, record: True  # type: ignore[method-assign,assignment,return-value]

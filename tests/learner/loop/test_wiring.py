@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from common.config.run_config import load_config
-from common.errors import ConfigError, PluginError
+from common.errors import ConfigError, CrossborderError, PluginError
 from common.interfaces import RunIdentity
 from learner.loop.in_turns import Trainer, train_in_turns
 from learner.loop.server import LearnerServer
@@ -95,6 +95,20 @@ def test_a_recorder_without_the_parameter_is_built_as_before(make_config: MakeCo
     assert notes(make_config, recorder(PlainRecorder)) == ["built", "record 10", "closed"]
 
 
+def make_nothing(**_: Any) -> object:
+    """A factory of a recorder that makes something else."""
+    return object()
+
+
+def test_a_factory_that_makes_no_recorder_ends_the_run_before_it_begins(make_config: MakeConfig) -> None:
+    config = make_config(agent=IN_TURNS, recorders=[{"target": f"{__name__}:make_nothing"}])
+    config.check()  # What a function makes is seen only when the run begins.
+    with pytest.raises(
+        PluginError, match=r"^recorders\.0\.target: expected a .*Recorder, found object without write, "
+    ):
+        train_in_turns(config)
+
+
 def test_a_parameter_of_that_name_in_the_configuration_goes_before(make_config: MakeConfig) -> None:
     config = make_config(agent=IN_TURNS, recorders=[recorder(NamedRecorder, identity="mine")])
     config.check()
@@ -120,7 +134,7 @@ def test_a_resume_that_fails_leaves_the_settings_of_the_run_and_one_that_begins_
     missing = {"certificate": str(tmp_path / "missing.pem"), "key": str(tmp_path / "missing.key")}
     fails: dict[str, Any] = {"server": {"tls": missing}} if start is LearnerServer else {}
     fails = fails or {"recorders": [recorder(ToldRecorder, credentials="wrong")]}
-    with pytest.raises((AssertionError, ConfigError)):
+    with pytest.raises(CrossborderError):
         start(make(name="second", **fails), resume=True)
     assert file.read_text() == before
     with start(make(name="second"), resume=True):
