@@ -46,7 +46,8 @@ class MirrorBoot(Settings):
     url: str
     seconds: float
     epoch: int = 0
-    """That of a process of this life that has died; 0: the first process of this life claims the mirror."""
+    """That of a process of this life that has died: the next one goes on with it, once the mirror can be reached. 0:
+    the first process of this life claims the mirror."""
 
 
 class _Orders:
@@ -88,14 +89,10 @@ def claim(boot: MirrorBoot) -> tuple[Mirror, MirroredState | None]:
         keep_epoch(boot.run, known)
     while True:
         try:
-            if boot.epoch:
-                newest = mirror.find_newest()
-                mirror.own(boot.epoch, newest)
-            else:
-                newest = mirror.claim(boot.run_id, known, holds=is_restored)
-                if known and newest is None:
-                    log.warning("%s: found no state of the run, which was mirrored before: a mirror begins", mirror.url)
-                keep_epoch(boot.run, mirror.epoch)
+            newest = mirror.claim(boot.run_id, known, holds=is_restored)
+            if known and newest is None:
+                log.warning("%s: found no state of the run, which was mirrored before: a mirror begins", mirror.url)
+            keep_epoch(boot.run, mirror.epoch)
             return mirror, newest
         except OSError as error:
             log.error("the mirror cannot be claimed: %s", error)
@@ -110,15 +107,21 @@ def serve(boot: MirrorBoot) -> None:
     Raises:
         CrossborderError: the mirror is not this run's, or no longer.
     """
-    orders = _Orders()
-    mirror, newest = claim(boot)
-    say({"epoch": mirror.epoch})
+    orders, shared = _Orders(), boot.run / "shared"
+    claimed = claim(boot) if not boot.epoch else None
+    say({"epoch": claimed[0].epoch if claimed is not None else boot.epoch})
     orders.wait_for(BEGIN, Deadline(math.inf), lambda: False)
-    shared = boot.run / "shared"
     block, control = MirrorBlock.open(shared), ControlBlock.open(shared, writable=False)
-    block.epoch = mirror.epoch
-    mirroring = Mirroring(boot.run, boot.run_id, mirror, newest, block=block, seconds=boot.seconds)
-    say({"begun": True})
+    if claimed is not None:
+        mirror, newest = claimed
+        block.epoch = mirror.epoch
+        mirroring = Mirroring(boot.run, boot.run_id, mirror, newest, block=block, seconds=boot.seconds)
+        say({"begun": True})
+    else:
+        # The mirror may be away for hours, for which the trainer does not wait.
+        say({"begun": True})
+        mirror = _connect(boot, block)
+        mirroring = Mirroring(boot.run, boot.run_id, mirror, None, block=block, seconds=boot.seconds, is_away=True)
     is_last = False
     while True:
         due = Deadline(boot.seconds)
@@ -131,15 +134,31 @@ def serve(boot: MirrorBoot) -> None:
         is_last |= orders.wait_for(FINISH, due, lambda: bool(control.stopping))
 
 
+def _connect(boot: MirrorBoot, block: MirrorBlock) -> Mirror:
+    """The mirror of this life's epoch, when its driver has connected, however long that takes."""
+    while True:
+        try:
+            mirror = Mirror(boot.url)
+            mirror.epoch = boot.epoch
+            return mirror
+        except RunDirectoryError as error:
+            _count_failure(block, error)
+            time.sleep(RETRY_SECONDS)
+
+
 def _write_state(mirroring: Mirroring, block: MirrorBlock) -> bool | None:
     """Write a state; return whether it has all rows, None if it could not be written: the next one is tried later."""
     try:
         return mirroring.write_state()
     except (OSError, CheckpointError) as error:  # The learner may replace files while they are read.
-        block.failures += 1
-        if (missed := _failures_logged.due()) is not None:
-            log.error("a state of the run is not mirrored, the next one is tried (%d more before): %s", missed, error)
+        _count_failure(block, error)
         return None
+
+
+def _count_failure(block: MirrorBlock, error: Exception) -> None:
+    block.failures += 1
+    if (missed := _failures_logged.due()) is not None:
+        log.error("a state of the run is not mirrored, the next one is tried (%d more before): %s", missed, error)
 
 
 def main() -> int:

@@ -47,6 +47,8 @@ class Mirroring:
         newest: the state of the mirror from which it goes on.
         block: tells trainer and ingest how far the mirror is.
         seconds: rows are sent for about this long before a state is written.
+        is_away: the mirror may be away, and is read when it can be reached; ``newest`` is None then. What the block
+            says of an earlier process of this life still holds.
     """
 
     def __init__(
@@ -58,14 +60,17 @@ class Mirroring:
         *,
         block: MirrorBlock,
         seconds: float,
+        is_away: bool = False,
     ) -> None:
         self._run, self._run_id, self._mirror, self._block, self._seconds = run, run_id, mirror, block, seconds
         self._memory = ReplayMemory.open_saved(run / "shared" / "replay")
         self._layout = json.loads((run / "shared" / "replay" / "layout.json").read_text())
         self._most_rows = max(1, min(SEGMENT_BYTES // self._memory.schema.row_bytes, self._memory.capacity // 2))
-        self._is_away = False
+        self._is_away = is_away
         """Whether the mirror was not in its place since it was read."""
-        self._begin_from(newest)
+        self._segments = list[Segment]()
+        if not is_away:
+            self._begin_from(newest)
 
     def _begin_from(self, newest: MirroredState | None) -> None:
         """Go on from the newest state that the mirror has."""

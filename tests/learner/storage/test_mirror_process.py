@@ -127,6 +127,32 @@ def test_a_mirror_process_that_dies_is_started_again_and_goes_on(
     assert scrape(endpoints(run)["trainer_metrics_port"])["child_restarts_total[mirror]"] == 1
 
 
+def test_a_mirror_process_that_dies_while_the_mirror_is_away_goes_on_when_it_is_back(
+    start: Start, write_config: WriteConfig, tmp_path: Path
+) -> None:
+    run, mirror = tmp_path / "run", tmp_path / "mirror"
+    server = start("learner-server", "--config", str(write_config(**mirrored(tmp_path))), "--local-actors", "1")
+    endpoints(run)
+    block = MirrorBlock.open(run / "shared", writable=False)
+    wait_for(lambda: block.mirrored > 50, "rows in the mirror")
+    epoch = block.epoch
+    mirror.rename(tmp_path / "away")
+    (victim,) = [
+        pid for pid in children_of(server.process.pid) if b"mirror_child" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]
+    kill(victim)
+    port = endpoints(run)["trainer_metrics_port"]
+    wait_for(lambda: scrape(port)["child_restarts_total[mirror]"] == 1, "it is started again while the mirror is away")
+    failures, rows = block.failures, replay_of(run).committed
+    wait_for(lambda: block.failures > failures, "failures are counted")
+    wait_for(lambda: replay_of(run).committed > rows + 50, "training goes on")
+    assert block.mirrored <= rows, "nothing is mirrored"
+    shutil.rmtree(mirror, ignore_errors=True)  # A state that was on its way may have gone there in part.
+    (tmp_path / "away").rename(mirror)
+    wait_for(lambda: block.mirrored > rows, "it catches up")
+    assert block.epoch == epoch
+
+
 def test_while_the_mirror_cannot_be_reached_training_goes_on_and_it_catches_up(
     start: Start, write_config: WriteConfig, tmp_path: Path
 ) -> None:
