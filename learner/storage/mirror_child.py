@@ -26,7 +26,7 @@ from common.process.log import LogThrottle
 from common.settings import HomePath, Settings, validate
 from learner.shared.control import ControlBlock
 from learner.shared.mirror_block import MirrorBlock
-from learner.storage.mirror import Mirror, MirroredState, keep_epoch, read_epoch
+from learner.storage.mirror import Mirror, MirroredState, keep_past, read_past
 from learner.storage.mirroring import Mirroring
 
 log = logging.getLogger(__name__)
@@ -83,16 +83,16 @@ def claim(boot: MirrorBoot) -> tuple[Mirror, MirroredState | None]:
         TakenOverError: another learner has gone on with the run.
     """
     mirror, deadline = Mirror(boot.url), Deadline(CLAIM_SECONDS)
-    known, is_restored = read_epoch(boot.run)
+    past, is_restored = read_past(boot.run)
     if is_restored:
         # Should the learner that has claimed the mirror since fail, this directory may be gone on with.
-        keep_epoch(boot.run, known)
+        keep_past(boot.run, past)
     while True:
         try:
-            newest = mirror.claim(boot.run_id, known, holds=is_restored)
-            if known and newest is None:
+            newest = mirror.claim(boot.run_id, past, holds=is_restored)
+            if past.newest and newest is None:
                 log.warning("%s: found no state of the run, which was mirrored before: a mirror begins", mirror.url)
-            keep_epoch(boot.run, mirror.epoch)
+            keep_past(boot.run, past.add(mirror.epoch))
             return mirror, newest
         except OSError as error:
             log.error("the mirror cannot be claimed: %s", error)
@@ -135,12 +135,10 @@ def serve(boot: MirrorBoot) -> None:
 
 
 def _connect(boot: MirrorBoot, block: MirrorBlock) -> Mirror:
-    """The mirror of this life's epoch, when its driver has connected, however long that takes."""
+    """The mirror, once its driver has connected, however long that takes."""
     while True:
         try:
-            mirror = Mirror(boot.url)
-            mirror.epoch = boot.epoch
-            return mirror
+            return Mirror(boot.url)
         except RunDirectoryError as error:
             _count_failure(block, error)
             time.sleep(RETRY_SECONDS)
@@ -150,7 +148,8 @@ def _write_state(mirroring: Mirroring, block: MirrorBlock) -> bool | None:
     """Write a state; return whether it has all rows, None if it could not be written: the next one is tried later."""
     try:
         return mirroring.write_state()
-    except (OSError, CheckpointError) as error:  # The learner may replace files while they are read.
+    except (OSError, CheckpointError, RunDirectoryError) as error:
+        # The learner may replace files while they are read, and the disk of another mirror may be mounted meanwhile.
         _count_failure(block, error)
         return None
 

@@ -23,7 +23,16 @@ from learner.replay.recovery import Watermark
 from learner.replay.ring import compute_checksum
 from learner.shared.durable import READ_TRIES, read_whole, target_of
 from learner.shared.mirror_block import FILE, MirrorBlock
-from learner.storage.mirror import EPOCH_FILE, Mirror, MirrorAwayError, MirroredState, Segment
+from learner.storage.mirror import (
+    EPOCH_FILE,
+    Mirror,
+    MirrorAwayError,
+    MirroredState,
+    Past,
+    Segment,
+    keep_past,
+    read_past,
+)
 from learner.storage.rundir import ENDPOINTS, FORMER_ENDPOINTS
 
 log = logging.getLogger(__name__)
@@ -114,12 +123,9 @@ class Mirroring:
         """
         at, now = time.monotonic(), time.time()
         try:
-            self._mirror.require_owner()
             if self._is_away:
-                newest = self._mirror.find_newest()
-                self._mirror.own(self._mirror.epoch, newest)
-                self._begin_from(newest)
-                self._is_away = False
+                self._return()
+            self._mirror.require_owner()
             files = self._send_files()
             watermark = Watermark.of(self._memory)
             self._send_rows(watermark, at + self._seconds)
@@ -148,6 +154,18 @@ class Mirroring:
         if end >= watermark.committed:
             self._block.mirrored_at = at
         return end >= watermark.committed
+
+    def _return(self) -> None:
+        """Read the mirror anew, which was away; claim it again if it does not have the claim of this life."""
+
+        def keep(past: Past) -> None:
+            keep_past(self._run, past)
+
+        past, _ = read_past(self._run)
+        newest = self._mirror.return_to(self._run_id, past, keep)
+        self._block.epoch = self._mirror.epoch
+        self._begin_from(newest)
+        self._is_away = False
 
     @property
     def _end(self) -> int:
