@@ -168,6 +168,8 @@ class Mirror:
         """Objects that are whole, and those that others have left: a kill may have come while one was written."""
         self._states, self._claims = list[str](), list[str]()
         """States, and claims of earlier owners."""
+        self._unsure = list[str]()
+        """States that are perhaps not whole, since their writing failed."""
         self._newest: list[MirroredState] = []
         """The newest states, as many as are kept, the newest last."""
         try:
@@ -314,7 +316,7 @@ class Mirror:
         self._states = self._list(_STATES)
         self._claims = [name for name in self._list(_CLAIMS) if name < _name(self.epoch)]
         own = [int(name.rpartition("-")[2]) for name in self._states if name.startswith(_name(self.epoch))]
-        self._number = max(own, default=0)
+        self._number, self._unsure = max(own, default=0), []
         self._whole = newest.objects if newest is not None else set()
         self._left = set(self._list(_OBJECTS)) - self._whole
         self.require_owner()
@@ -375,21 +377,37 @@ class Mirror:
         """
         self.require_owner()
         self._number += 1
-        self._states.append(f"{_name(self.epoch)}-{self._number:012d}")
-        self._write(_STATES, self._states[-1], state.to_bytes())
+        name = f"{_name(self.epoch)}-{self._number:012d}"
+        self._unsure.append(name)
+        self._write(_STATES, name, state.to_bytes())
+        self._unsure.remove(name)
+        self._states.append(name)
+        self._newest = [*self._newest, state][-_STATES_KEPT:]
         try:
             self.require_owner()
         except MirrorAwayError:
             # Its disk was mounted since the first look, and the state names objects that are elsewhere.
-            self._remove(_STATES, self._states[-1:])
+            self._remove(_STATES, [name])
             raise
-        self._newest = [*self._newest, state][-_STATES_KEPT:]
-        self._remove(_STATES, self._states[:-_STATES_KEPT])
         self._remove(_CLAIMS, self._claims)
-        self._states, self._claims = self._states[-_STATES_KEPT:], []
-        used = set[str]().union(*(state.objects for state in self._newest))
-        self._remove(_OBJECTS, sorted((self._whole | self._left) - used))
-        self._whole, self._left = used, set()
+        self._claims = []
+        self.tidy(set())
+
+    def tidy(self, needed: set[str]) -> None:
+        """Remove states but the newest two, and the objects that neither they need nor ``needed`` names.
+
+        The caller has found itself to be the owner just now.
+
+        Raises:
+            OSError: the mirror cannot be reached.
+        """
+        self._remove(_STATES, [*self._unsure, *self._states[:-_STATES_KEPT]])
+        self._unsure, self._states = [], self._states[-_STATES_KEPT:]
+        used = needed.union(*(state.objects for state in self._newest))
+        self._left |= self._whole - used  # If not all of them can be removed, none of them counts as whole.
+        self._whole &= used
+        self._remove(_OBJECTS, sorted(self._left - used))
+        self._left &= used
 
     def _remove(self, kind: str, names: list[str]) -> None:
         for name in names:
@@ -410,20 +428,30 @@ class Mirror:
         source.seek(0)
         name = hashlib.file_digest(source, _hash).hexdigest()
         if name not in self._whole:
-            source.seek(0)
             self._left.add(name)
-            digest, packing, written = _hash(), _compressor().compressobj(), 0
-            with self._reaching(), self._fs.open(f"{self._root}/{_OBJECTS}/{name}", "wb") as target:
-                while chunk := source.read(CHUNK_BYTES):
-                    digest.update(chunk)
-                    written += target.write(packing.compress(chunk))
-                written += target.write(packing.flush())
-            if digest.hexdigest() != name:
-                raise OSError(f"{getattr(source, 'name', name)}: it was changed while it was sent to {self.url}")
+            try:
+                written = self._send(source, name)
+            except OSError:
+                with suppress(OSError):
+                    self._remove(_OBJECTS, [name])  # A full disk has no room for parts.
+                raise
             self._whole.add(name)
             self._left.discard(name)
             self.sent_bytes += written
         return name
+
+    def _send(self, source: Source, name: str) -> int:
+        """Send an object; return how many bytes it has there."""
+        source.seek(0)
+        digest, packing, written = _hash(), _compressor().compressobj(), 0
+        with self._reaching(), self._fs.open(f"{self._root}/{_OBJECTS}/{name}", "wb") as target:
+            while chunk := source.read(CHUNK_BYTES):
+                digest.update(chunk)
+                written += int(target.write(packing.compress(chunk)))
+            written += int(target.write(packing.flush()))
+        if digest.hexdigest() != name:
+            raise OSError(f"{getattr(source, 'name', name)}: it was changed while it was sent to {self.url}")
+        return written
 
     def put_file(self, source: Source) -> str:
         """Send a file; return what a state has for it: the file itself if it is small, or else the object's name."""

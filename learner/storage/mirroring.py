@@ -77,6 +77,10 @@ class Mirroring:
         self._most_rows = max(1, min(SEGMENT_BYTES // self._memory.schema.row_bytes, self._memory.capacity // 2))
         self._is_away = is_away
         """Whether the mirror was not in its place since it was read."""
+        self._has_failed = False
+        """Whether the last try ended with an error."""
+        self._put = set[str]()
+        """What a state has for the files that the last try has sent."""
         self._segments = list[Segment]()
         if not is_away:
             self._begin_from(newest)
@@ -126,6 +130,9 @@ class Mirroring:
             if self._is_away:
                 self._return()
             self._mirror.require_owner()
+            if self._has_failed:
+                self._tidy()
+            self._has_failed, self._put = True, set()
             files = self._send_files()
             watermark = Watermark.of(self._memory)
             self._send_rows(watermark, at + self._seconds)
@@ -148,12 +155,22 @@ class Mirroring:
         except MirrorAwayError:
             self._is_away = True
             raise
+        else:
+            self._has_failed = False
         finally:
             self._block.sent_bytes = self._mirror.sent_bytes
         end = self._block.mirrored = self._end
         if end >= watermark.committed:
             self._block.mirrored_at = at
         return end >= watermark.committed
+
+    def _tidy(self) -> None:
+        """Remove what states that could not be written have left: a full mirror needs the room.
+
+        The segments stay, and the files of the last try: they are those of the next one, unless they change.
+        """
+        self._sent_files = {}
+        self._mirror.tidy(self._put | {segment.name for segment in self._segments})
 
     def _return(self) -> None:
         """Read the mirror anew, which was away; claim it again if it does not have the claim of this life."""
@@ -205,7 +222,9 @@ class Mirroring:
         # A write to a mapped file, as those in ``shared/`` are, need not change the time of the file.
         if before is not None and before[0] == version and not path.startswith("shared/"):
             return before
-        return version, self._mirror.put_file(file)
+        name = self._mirror.put_file(file)
+        self._put.add(name)
+        return version, name
 
     def _list_directories(self) -> Iterator[Path]:
         """The directories whose files are mirrored, each before those in it; drafts are left out."""

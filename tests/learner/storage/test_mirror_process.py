@@ -16,7 +16,7 @@ from learner.commands.learner_server import main
 from learner.loop.server import train_async
 from learner.shared.mirror_block import MirrorBlock
 from learner.storage import mirror_child
-from learner.storage.mirror import Mirror
+from learner.storage.mirror import EPOCH_FILE, Mirror
 from learner.storage.mirror_child import MirrorBoot, claim
 from learner.storage.restoring import restore
 from tests.conftest import Command, children_of, endpoints, kill, kill_whole, merged, wait_for
@@ -200,6 +200,7 @@ def test_a_start_says_that_the_mirror_is_no_longer_where_it_was(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = MirroredRun(tmp_path)
+    (run.run / EPOCH_FILE).unlink()  # It was never mirrored.
     boot = MirrorBoot(run=run.run, run_id=RUN_ID, url=run.url, seconds=1.0)
     claim(boot)
     assert not caplog.text, "the first mirror of a run begins in an empty place"

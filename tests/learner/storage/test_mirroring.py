@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import shutil
 from contextlib import suppress
 from pathlib import Path
@@ -13,7 +14,7 @@ from common.errors import TakenOverError
 from learner.replay.memory import ReplayMemory
 from learner.storage import mirror as mirror_module
 from learner.storage import mirroring as mirroring_module
-from learner.storage.mirror import Mirror, MirrorAwayError, MirroredState, Past, Segment, read_past
+from learner.storage.mirror import Mirror, MirrorAwayError, MirroredState, Past, Segment, Source, read_past
 from learner.storage.restoring import _restore_state
 from tests.learner.replay.memories import CAPACITY, check_linked, open_linked, writing
 from tests.learner.storage.mirrored import ACTOR, RUN_ID, MirroredRun
@@ -384,3 +385,78 @@ def test_a_claim_that_cannot_be_made_again_is_tried_with_one_epoch(
 
 def raise_full(*_: object) -> None:
     raise OSError("no space left on device")
+
+
+class SmallDisk:
+    """Objects of a mirror on a disk with so many bytes: what has no room is left in part."""
+
+    def __init__(self, mirror: Mirror, directory: Path) -> None:
+        self._send, self._objects, self.room = mirror._send, directory / "mirror" / "objects", 0
+
+    def used(self) -> int:
+        return sum(path.stat().st_size for path in self._objects.iterdir())
+
+    def send(self, source: Source, name: str) -> int:
+        sent = self._send(source, name)
+        if (excess := self.used() - self.room) > 0:
+            os.truncate(self._objects / name, max(0, sent - excess))
+            raise OSError("no space left on device")
+        return sent
+
+
+def test_a_mirror_whose_disk_was_full_catches_up_as_soon_as_there_is_room_for_a_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = MirroredRun(tmp_path)
+    disk = SmallDisk(run.mirror, tmp_path)
+
+    def checkpoint(opt_steps: int) -> None:
+        shutil.rmtree(run.run / "checkpoints" / str(opt_steps - 1))
+        run.checkpoint(opt_steps)
+        (run.run / "checkpoints" / str(opt_steps) / "agent").write_bytes(os.urandom(60_000))
+
+    for opt_steps in range(1, 4):
+        checkpoint(opt_steps)
+        run.store(4)
+        assert run.mirroring.write_state()
+    used = disk.used()
+    monkeypatch.setattr(run.mirror, "_send", disk.send)
+    disk.room = used + 50_000
+    for opt_steps in range(4, 10):
+        checkpoint(opt_steps)
+        run.store(4)
+        with pytest.raises(OSError, match="no space left"):
+            run.mirroring.write_state()
+        assert disk.used() == used, "the part of a checkpoint is removed"
+    disk.room = used + 70_000  # A checkpoint has room, and no rows besides.
+    with monkeypatch.context() as patch:
+        patch.setattr(run.mirroring, "_send_rows", raise_full)
+        for opt_steps in range(10, 16):
+            checkpoint(opt_steps)
+            with pytest.raises(OSError, match="no space left"):
+                run.mirroring.write_state()
+    for opt_steps in range(16, 18):  # The first try may find the room taken by the last one's checkpoint.
+        checkpoint(opt_steps)
+        with suppress(OSError):
+            run.mirroring.write_state()
+    assert run.block.mirrored == run.memory.committed
+    memory = run.vanish()
+    assert memory.committed == run.block.mirrored
+    check_linked(memory)
+
+
+def test_a_try_after_one_that_failed_sends_what_is_missing_and_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = MirroredRun(tmp_path)
+    (run.run / "checkpoints" / "0" / "agent").write_bytes(os.urandom(60_000))
+    run.store(4)
+    with monkeypatch.context() as patch:
+        patch.setattr(run.mirror, "_write", raise_full)
+        for _ in range(3):
+            with pytest.raises(OSError, match="no space left"):
+                run.mirroring.write_state()
+    sent = run.mirror.sent_bytes
+    assert run.mirroring.write_state()
+    assert run.mirror.sent_bytes < sent + 60_000, "checkpoint and rows were there"
+    assert run.vanish().committed == run.block.mirrored
