@@ -279,13 +279,17 @@ class Mirror:
             raise
         return newest
 
-    def return_to(self, run_id: str, past: Past, keep: Callable[[Past], None]) -> MirroredState | None:
+    def return_to(
+        self, run_id: str, past: Past, keep: Callable[[Past], None], *, is_late: bool = False
+    ) -> MirroredState | None:
         """Go on as the owner, after the mirror was away or another process of this life has died.
 
         Args:
             run_id: of the run.
             past: the epochs that the run's directory knows of; the newest one is that of this life.
-            keep: called with an epoch more before it is claimed, if this life has claimed another place.
+            keep: called with an epoch more before it is claimed, if this life has claimed another place, or none.
+            is_late: whether this life has claimed nothing yet: the newest epoch is that of an earlier life. Whoever has
+                claimed the mirror since that one goes on, and a copy of the directory does not.
 
         Returns:
             The newest state, from which the mirror goes on.
@@ -298,7 +302,7 @@ class Mirror:
         """
         self.epoch = past.newest
         owner, _ = self._find_owner()
-        if owner is None or owner >= self.epoch:
+        if owner is None or owner > self.epoch or (owner == self.epoch and not is_late):
             self.require_owner()
             newest = self._require_same(run_id, past)
             self._go_on_from(newest)

@@ -31,7 +31,8 @@ from learner.storage.mirroring import Mirroring
 
 log = logging.getLogger(__name__)
 CLAIM_SECONDS: Final = 30.0
-"""A mirror that cannot be reached for this long at the start ends the run."""
+"""A mirror that cannot be written for this long at the start is claimed later, if no acknowledgement waits for it and
+the run was mirrored before; or else the run ends."""
 RETRY_SECONDS: Final = 1.0
 LOOK_SECONDS: Final = 0.25
 BEGIN, FINISH = "begin", "finish"
@@ -48,6 +49,14 @@ class MirrorBoot(Settings):
     epoch: int = 0
     """That of a process of this life that has died: the next one goes on with it, once the mirror can be reached. 0:
     the first process of this life claims the mirror."""
+    may_begin_late: bool = False
+    """Whether the run may go on before the mirror can be claimed."""
+    is_late: bool = False
+    """Whether a process of this life has gone on so."""
+
+
+class MirrorUnreachableError(RunDirectoryError):
+    """The mirror cannot be claimed now."""
 
 
 class _Orders:
@@ -79,7 +88,8 @@ def claim(boot: MirrorBoot) -> tuple[Mirror, MirroredState | None]:
     """Own the mirror of a run; try again for a while if it cannot be reached.
 
     Raises:
-        RunDirectoryError: it cannot be reached, or is that of another run.
+        MirrorUnreachableError: it cannot be reached.
+        RunDirectoryError: it is that of another run.
         TakenOverError: another learner has gone on with the run.
     """
     mirror, deadline = Mirror(boot.url), Deadline(CLAIM_SECONDS)
@@ -97,8 +107,34 @@ def claim(boot: MirrorBoot) -> tuple[Mirror, MirroredState | None]:
         except OSError as error:
             log.error("the mirror cannot be claimed: %s", error)
             if deadline.passed():
-                raise RunDirectoryError(f"storage.mirror: {error}") from error
+                raise MirrorUnreachableError(f"storage.mirror: {error}") from error
             time.sleep(RETRY_SECONDS)
+
+
+def begin(boot: MirrorBoot) -> tuple[MirrorBoot, tuple[Mirror, MirroredState | None] | None]:
+    """Own the mirror of a run, or go on from its directory without it for now.
+
+    The directory has the epoch of an earlier life, so this learner sees later whether another one has claimed the
+    mirror since. Until then it may acknowledge rows that are lost if there is one, as a learner that trains does while
+    it cannot reach its mirror.
+
+    Returns:
+        The boot line for later processes of this life, and the claimed mirror with its newest state; None if it cannot
+        be claimed now.
+
+    Raises:
+        RunDirectoryError: it cannot be reached and the run may not begin before, or it is that of another run.
+        TakenOverError: another learner has gone on with the run.
+    """
+    try:
+        claimed = claim(boot)
+        return boot.model_copy(update={"epoch": claimed[0].epoch}), claimed
+    except MirrorUnreachableError as error:
+        past, _ = read_past(boot.run)
+        if not boot.may_begin_late or not past.newest:
+            raise
+        log.error("the run goes on without its mirror, which is claimed when it can be written: %s", error)
+        return boot.model_copy(update={"epoch": past.newest, "is_late": True}), None
 
 
 def serve(boot: MirrorBoot) -> None:
@@ -107,9 +143,10 @@ def serve(boot: MirrorBoot) -> None:
     Raises:
         CrossborderError: the mirror is not this run's, or no longer.
     """
-    orders, shared = _Orders(), boot.run / "shared"
-    claimed = claim(boot) if not boot.epoch else None
-    say({"epoch": claimed[0].epoch if claimed is not None else boot.epoch})
+    orders, shared, claimed = _Orders(), boot.run / "shared", None
+    if not boot.epoch:
+        boot, claimed = begin(boot)
+    say({"epoch": boot.epoch, "is_late": boot.is_late})
     orders.wait_for(BEGIN, Deadline(math.inf), lambda: False)
     block, control = MirrorBlock.open(shared), ControlBlock.open(shared, writable=False)
     if claimed is not None:
@@ -118,10 +155,18 @@ def serve(boot: MirrorBoot) -> None:
         mirroring = Mirroring(boot.run, boot.run_id, mirror, newest, block=block, seconds=boot.seconds)
         say({"begun": True})
     else:
-        # The mirror may be away for hours, for which the trainer does not wait.
+        # The mirror may be away for hours, for which the trainer does not wait. Actors are told of no epoch that is not
+        # claimed: another learner, with a lower one, may have the run.
+        block.epoch = block.epoch or boot.epoch
         say({"begun": True})
         mirror = _connect(boot, block)
-        mirroring = Mirroring(boot.run, boot.run_id, mirror, None, block=block, seconds=boot.seconds, is_away=True)
+        mirroring = Mirroring(
+            *(boot.run, boot.run_id, mirror, None),
+            block=block,
+            seconds=boot.seconds,
+            is_away=True,
+            is_late=boot.is_late,
+        )
     is_last = False
     while True:
         due = Deadline(boot.seconds)

@@ -58,6 +58,7 @@ class Mirroring:
         seconds: rows are sent for about this long before a state is written.
         is_away: the mirror may be away, and is read when it can be reached; ``newest`` is None then. What the block
             says of an earlier process of this life still holds.
+        is_late: this life has not claimed the mirror; it does when the mirror can be reached.
     """
 
     def __init__(
@@ -70,12 +71,13 @@ class Mirroring:
         block: MirrorBlock,
         seconds: float,
         is_away: bool = False,
+        is_late: bool = False,
     ) -> None:
         self._run, self._run_id, self._mirror, self._block, self._seconds = run, run_id, mirror, block, seconds
         self._memory = ReplayMemory.open_saved(run / "shared" / "replay")
         self._layout = json.loads((run / "shared" / "replay" / "layout.json").read_text())
         self._most_rows = max(1, min(SEGMENT_BYTES // self._memory.schema.row_bytes, self._memory.capacity // 2))
-        self._is_away = is_away
+        self._is_late, self._is_away = is_late, is_away
         """Whether the mirror was not in its place since it was read."""
         self._has_failed = False
         """Whether the last try ended with an error."""
@@ -179,7 +181,8 @@ class Mirroring:
             keep_past(self._run, past)
 
         past, _ = read_past(self._run)
-        newest = self._mirror.return_to(self._run_id, past, keep)
+        newest = self._mirror.return_to(self._run_id, past, keep, is_late=self._is_late)
+        self._is_late = False
         self._block.epoch = self._mirror.epoch
         self._begin_from(newest)
         self._is_away = False
