@@ -3,6 +3,9 @@
 Start: boot line on stdin → it claims the mirror and says so → ``begin`` on stdin, once the run has begun → one state of
 the run after another. End: ``finish`` on stdin → a last state, for which the trainer waits a while. If the trainer
 closes stdin, the process ends at once.
+
+A later process of one life, and one that cannot claim the mirror for a while, say so and begin at once: they go on with
+the mirror, or claim it, when it can be reached.
 """
 
 from __future__ import annotations
