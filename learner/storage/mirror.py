@@ -11,6 +11,12 @@ state. This needs a store in which each read and each listing sees all writes th
 have them; it needs no conditional writes. Names of states begin with the epoch, so a late state of a former learner is
 never the newest one.
 
+A claim that is not whole, as on a full disk, counts for nobody. Whoever fails after its claim removes it.
+
+A learner that finds only lower claims has claimed another place: it was started while the disk of the mirror was not
+mounted. It claims the mirror again, with a higher epoch, so that each of both places shows whether it was the last one.
+As at a start, it has gone on from all states of the mirror, or another learner has, which keeps the run.
+
 A reader takes the newest state that is whole. The objects of the newest two states are kept.
 """
 
@@ -24,8 +30,8 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -33,7 +39,7 @@ from typing import Any, BinaryIO, Final
 import zstandard
 
 from common.depth import parse_json
-from common.errors import PluginError, RunDirectoryError, TakenOverError
+from common.errors import CrossborderError, PluginError, RunDirectoryError, TakenOverError
 from learner.replay.recovery import Watermark
 from learner.shared.durable import READ_TRIES, replace_text
 
@@ -47,6 +53,7 @@ _INLINE: Final = "inline:"
 _JITTER: Final = 1_000_000
 """Microseconds."""
 _STATES_KEPT: Final = 2
+_EPOCHS_KEPT: Final = 1000
 Source = io.BufferedReader | io.BytesIO
 _CLAIMS, _OBJECTS, _STATES = "claims", "objects", "states"
 
@@ -119,6 +126,30 @@ def _compressor() -> zstandard.ZstdCompressor:
     return zstandard.ZstdCompressor(level=1, write_checksum=True)
 
 
+@dataclass(frozen=True)
+class Past:
+    """The epochs whose states a run's directory has gone on from."""
+
+    epoch: int = 0
+    """All states up to this epoch: the run was restored with it. 0: it was not."""
+    own: tuple[int, ...] = ()
+    """Epochs that learners of this directory have claimed since, some of them perhaps in other places than the mirror:
+    another learner may have claimed the mirror between two of them."""
+
+    def has(self, epoch: int) -> bool:
+        """Whether the directory has gone on from the states of this epoch."""
+        return epoch <= self.epoch or epoch in self.own
+
+    @property
+    def newest(self) -> int:
+        """The newest of these epochs."""
+        return max(self.epoch, *self.own, 0)
+
+    def add(self, epoch: int) -> Past:
+        """With an epoch that a learner of this directory claims. The oldest ones are forgotten."""
+        return Past(self.epoch, (*self.own, epoch)[-_EPOCHS_KEPT:])
+
+
 class Mirror:
     """The mirror of one run, at this URL.
 
@@ -130,11 +161,15 @@ class Mirror:
     def __init__(self, url: str) -> None:
         self.url, self.epoch = url, 0
         self.sent_bytes = 0
+        self._is_pending = False
+        """Whether this epoch was chosen for a claim that could not be made yet."""
         self._number = 0
         self._whole, self._left = set[str](), set[str]()
         """Objects that are whole, and those that others have left: a kill may have come while one was written."""
         self._states, self._claims = list[str](), list[str]()
         """States, and claims of earlier owners."""
+        self._unsure = list[str]()
+        """States that are perhaps not whole, since their writing failed."""
         self._newest: list[MirroredState] = []
         """The newest states, as many as are kept, the newest last."""
         try:
@@ -199,14 +234,15 @@ class Mirror:
                 return None
         raise OSError(f"{self.url}: each state was removed while it was read; try again")
 
-    def claim(self, run_id: str, known_epoch: int, *, holds: bool = False) -> MirroredState | None:
+    def claim(self, run_id: str, past: Past, *, holds: bool = False) -> MirroredState | None:
         """Become the owner: all learners with earlier claims end when they look at the claims next.
 
         Args:
             run_id: of the run that will be mirrored.
-            known_epoch: the highest epoch that the run's directory knows of; 0 for a new run.
-            holds: whether this learner has made that claim itself, to restore the run. If others have claimed the
-                mirror since, it does not take the run from them, so that of several learners the last one goes on.
+            past: the epochs that the run's directory knows of.
+            holds: whether this learner has made the newest of these claims itself, to restore the run. If others have
+                claimed the mirror since, it does not take the run from them, so that of several learners the last one
+                goes on.
 
         Returns:
             The newest state, from which the mirror goes on; None if the mirror is empty.
@@ -216,64 +252,123 @@ class Mirror:
             TakenOverError: another learner has gone on with the run, so the directory is an older copy of it.
             OSError: the mirror cannot be reached.
         """
-        self._require_same(run_id, known_epoch)
+        self._require_same(run_id, past)
         if holds:
-            self.epoch = known_epoch
+            self.epoch = past.newest
             self.require_owner()
+        return self._claim(run_id, past, self._choose_epoch(past))
+
+    def _choose_epoch(self, past: Past) -> int:
+        """A higher epoch than all that are known."""
         claims = self._list(_CLAIMS)
         # The time keeps epochs in order although claims are removed, and the random part keeps two learners apart that
         # start at one moment.
-        highest = max(int(claims[-1]) if claims else 0, time.time_ns() // 1000)
-        self.epoch = highest + 1 + secrets.randbelow(_JITTER)
+        highest = max(int(claims[-1]) if claims else 0, *past.own, time.time_ns() // 1000)
+        return highest + 1 + secrets.randbelow(_JITTER)
+
+    def _claim(self, run_id: str, past: Past, epoch: int) -> MirroredState | None:
         whose = {"host": socket.gethostname(), "pid": os.getpid(), "at": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
-        self._write(_CLAIMS, _name(self.epoch), json.dumps(whose).encode())
-        newest = self._require_same(run_id, known_epoch)
-        self.own(self.epoch, newest)
+        self.epoch = epoch
+        try:
+            self._write(_CLAIMS, _name(epoch), json.dumps(whose).encode())
+            newest = self._require_same(run_id, past)
+            self._go_on_from(newest)
+        except (OSError, CrossborderError):
+            with suppress(OSError):
+                self._remove(_CLAIMS, [_name(epoch)])  # Another learner need not end for one that fails.
+            raise
         return newest
 
-    def own(self, epoch: int, newest: MirroredState | None) -> None:
-        """Go on as the owner of this epoch, from the newest state.
+    def return_to(
+        self, run_id: str, past: Past, keep: Callable[[Past], None], *, is_late: bool = False
+    ) -> MirroredState | None:
+        """Go on as the owner, after the mirror was away or another process of this life has died.
+
+        Args:
+            run_id: of the run.
+            past: the epochs that the run's directory knows of; the newest one is that of this life.
+            keep: called with an epoch more before it is claimed, if this life has claimed another place, or none.
+            is_late: whether this life has claimed nothing yet: the newest epoch is that of an earlier life. Whoever has
+                claimed the mirror since that one goes on, and a copy of the directory does not.
+
+        Returns:
+            The newest state, from which the mirror goes on.
 
         Raises:
-            TakenOverError: another learner has claimed the mirror since.
+            RunDirectoryError: the mirror is that of another run.
+            TakenOverError: another learner has claimed the mirror since, or has gone on with the run.
+            MirrorAwayError: there is no claim.
             OSError: the mirror cannot be reached.
         """
-        self.epoch, self._newest = epoch, [newest] if newest is not None else []
-        self._states, self._claims = self._list(_STATES), self._list(_CLAIMS)[:-1]
-        own = [int(name.rpartition("-")[2]) for name in self._states if name.startswith(_name(epoch))]
-        self._number = max(own, default=0)
+        self.epoch = past.newest
+        owner, _ = self._find_owner()
+        if owner is None or owner > self.epoch or (owner == self.epoch and not is_late):
+            self.require_owner()
+            newest = self._require_same(run_id, past)
+            self._go_on_from(newest)
+            return newest
+        self._require_same(run_id, past)
+        if not self._is_pending:
+            self.epoch, self._is_pending = self._choose_epoch(past), True
+            keep(past := past.add(self.epoch))
+        newest = self._claim(run_id, past, self.epoch)
+        self._is_pending = False
+        return newest
+
+    def _go_on_from(self, newest: MirroredState | None) -> None:
+        self._newest = [newest] if newest is not None else []
+        self._states = self._list(_STATES)
+        self._claims = [name for name in self._list(_CLAIMS) if name < _name(self.epoch)]
+        own = [int(name.rpartition("-")[2]) for name in self._states if name.startswith(_name(self.epoch))]
+        self._number, self._unsure = max(own, default=0), []
         self._whole = newest.objects if newest is not None else set()
         self._left = set(self._list(_OBJECTS)) - self._whole
         self.require_owner()
 
-    def _require_same(self, run_id: str, known_epoch: int) -> MirroredState | None:
+    def _require_same(self, run_id: str, past: Past) -> MirroredState | None:
         newest = self.find_newest()
         if newest is not None and newest.run_id != run_id:
             raise RunDirectoryError(
                 f"storage.mirror: {self.url}: expected an empty place or the mirror of run {run_id}, found that of run "
                 f"{newest.run_id}; name another place, or go on with that run (--resume {self.url})"
             )
-        if newest is not None and newest.epoch > known_epoch:
+        if newest is not None and not past.has(newest.epoch):
             raise TakenOverError(
                 f"{self.url}: another learner has gone on with the run since this run directory was last in use; go on "
                 f"from the mirror in another directory (--resume {self.url} --run-dir NEW)"
             )
         return newest
 
+    def _find_owner(self) -> tuple[int | None, str]:
+        """The newest epoch whose claim is whole, and whose it is; None if there is none."""
+        for name in reversed(self._list(_CLAIMS)):
+            if name == _name(self.epoch):
+                return self.epoch, ""
+            with suppress(FileNotFoundError, ValueError):
+                whose = self._read(_CLAIMS, name).decode()
+                parse_json(whose)
+                return int(name), whose
+        return None, ""
+
     def require_owner(self) -> None:
         """Check that no other learner has claimed the mirror since.
 
         Raises:
             TakenOverError: another learner has.
-            MirrorAwayError: there is no claim: the mirror was removed, or its disk is not mounted.
+            MirrorAwayError: there is no claim, or only earlier ones: the mirror was removed, or its disk is not
+                mounted, or was not when this learner claimed it.
             OSError: the mirror cannot be reached.
         """
-        claims = self._list(_CLAIMS)
-        if not claims:
+        owner, whose = self._find_owner()
+        if owner is None:
             raise MirrorAwayError(f"{self.url}: expected the claim of this learner, found none: is its disk mounted?")
-        if claims[-1] != _name(self.epoch):
-            whose = self._read(_CLAIMS, claims[-1]).decode()
+        if owner > self.epoch:
             raise TakenOverError(f"{self.url}: another learner has taken over this run: {whose}")
+        if owner < self.epoch:
+            raise MirrorAwayError(
+                f"{self.url}: expected the claim of this learner, found only earlier ones: its disk was not mounted "
+                "when the learner claimed it, and is claimed again"
+            )
 
     def write(self, state: MirroredState) -> None:
         """Write a state whose objects are all there, then remove objects that neither it nor the state before needs.
@@ -286,16 +381,37 @@ class Mirror:
         """
         self.require_owner()
         self._number += 1
-        self._states.append(f"{_name(self.epoch)}-{self._number:012d}")
-        self._write(_STATES, self._states[-1], state.to_bytes())
-        self.require_owner()
+        name = f"{_name(self.epoch)}-{self._number:012d}"
+        self._unsure.append(name)
+        self._write(_STATES, name, state.to_bytes())
+        self._unsure.remove(name)
+        self._states.append(name)
         self._newest = [*self._newest, state][-_STATES_KEPT:]
-        self._remove(_STATES, self._states[:-_STATES_KEPT])
+        try:
+            self.require_owner()
+        except MirrorAwayError:
+            # Its disk was mounted since the first look, and the state names objects that are elsewhere.
+            self._remove(_STATES, [name])
+            raise
         self._remove(_CLAIMS, self._claims)
-        self._states, self._claims = self._states[-_STATES_KEPT:], []
-        used = set[str]().union(*(state.objects for state in self._newest))
-        self._remove(_OBJECTS, sorted((self._whole | self._left) - used))
-        self._whole, self._left = used, set()
+        self._claims = []
+        self.tidy(set())
+
+    def tidy(self, needed: set[str]) -> None:
+        """Remove states but the newest two, and the objects that neither they need nor ``needed`` names.
+
+        The caller has found itself to be the owner just now.
+
+        Raises:
+            OSError: the mirror cannot be reached.
+        """
+        self._remove(_STATES, [*self._unsure, *self._states[:-_STATES_KEPT]])
+        self._unsure, self._states = [], self._states[-_STATES_KEPT:]
+        used = needed.union(*(state.objects for state in self._newest))
+        self._left |= self._whole - used  # If not all of them can be removed, none of them counts as whole.
+        self._whole &= used
+        self._remove(_OBJECTS, sorted(self._left - used))
+        self._left &= used
 
     def _remove(self, kind: str, names: list[str]) -> None:
         for name in names:
@@ -316,20 +432,30 @@ class Mirror:
         source.seek(0)
         name = hashlib.file_digest(source, _hash).hexdigest()
         if name not in self._whole:
-            source.seek(0)
             self._left.add(name)
-            digest, packing, written = _hash(), _compressor().compressobj(), 0
-            with self._reaching(), self._fs.open(f"{self._root}/{_OBJECTS}/{name}", "wb") as target:
-                while chunk := source.read(CHUNK_BYTES):
-                    digest.update(chunk)
-                    written += target.write(packing.compress(chunk))
-                written += target.write(packing.flush())
-            if digest.hexdigest() != name:
-                raise OSError(f"{getattr(source, 'name', name)}: it was changed while it was sent to {self.url}")
+            try:
+                written = self._send(source, name)
+            except OSError:
+                with suppress(OSError):
+                    self._remove(_OBJECTS, [name])  # A full disk has no room for parts.
+                raise
             self._whole.add(name)
             self._left.discard(name)
             self.sent_bytes += written
         return name
+
+    def _send(self, source: Source, name: str) -> int:
+        """Send an object; return how many bytes it has there."""
+        source.seek(0)
+        digest, packing, written = _hash(), _compressor().compressobj(), 0
+        with self._reaching(), self._fs.open(f"{self._root}/{_OBJECTS}/{name}", "wb") as target:
+            while chunk := source.read(CHUNK_BYTES):
+                digest.update(chunk)
+                written += int(target.write(packing.compress(chunk)))
+            written += int(target.write(packing.flush()))
+        if digest.hexdigest() != name:
+            raise OSError(f"{getattr(source, 'name', name)}: it was changed while it was sent to {self.url}")
+        return written
 
     def put_file(self, source: Source) -> str:
         """Send a file; return what a state has for it: the file itself if it is small, or else the object's name."""
@@ -375,25 +501,25 @@ def _name(epoch: int) -> str:
 
 
 EPOCH_FILE: Final = "mirror.json"
-"""In a run directory that is mirrored: the highest epoch that it knows of."""
+"""In a run directory that is mirrored: the epochs that it knows of."""
 
 
-def keep_epoch(run: Path, epoch: int, **more: bool) -> None:
-    """Write the highest epoch that a run's directory knows of, and ``restored=True`` if it was restored with it."""
-    replace_text(run / EPOCH_FILE, json.dumps({"epoch": epoch, **more}))
+def keep_past(run: Path, past: Past, **more: bool) -> None:
+    """Write the epochs that a run's directory knows of, and ``restored=True`` if it was restored with the newest."""
+    replace_text(run / EPOCH_FILE, json.dumps({**asdict(past), **more}))
 
 
-def read_epoch(run: Path) -> tuple[int, bool]:
-    """The highest epoch that a run's directory knows of, and whether the run was restored with it and not begun since.
+def read_past(run: Path) -> tuple[Past, bool]:
+    """The epochs that a run's directory knows of, and whether the run was restored and not begun since.
 
-    The epoch of a run that was never mirrored is 0.
+    A run that was never mirrored has none.
 
     Raises:
         RunDirectoryError: the file is damaged.
     """
     path = run / EPOCH_FILE
     try:
-        found = parse_json(path.read_text()) if path.exists() else {"epoch": 0}
-        return int(found["epoch"]), "restored" in found
+        found: dict[str, Any] = parse_json(path.read_text()) if path.exists() else {"epoch": 0}
+        return Past(int(found["epoch"]), tuple(int(epoch) for epoch in found.get("own", ()))), "restored" in found
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise RunDirectoryError(f"{path}: expected the epoch of the run's mirror, found {error!r}") from error

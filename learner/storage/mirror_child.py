@@ -3,6 +3,9 @@
 Start: boot line on stdin → it claims the mirror and says so → ``begin`` on stdin, once the run has begun → one state of
 the run after another. End: ``finish`` on stdin → a last state, for which the trainer waits a while. If the trainer
 closes stdin, the process ends at once.
+
+A later process of one life, and one that cannot claim the mirror for a while, say so and begin at once: they go on with
+the mirror, or claim it, when it can be reached.
 """
 
 from __future__ import annotations
@@ -26,12 +29,13 @@ from common.process.log import LogThrottle
 from common.settings import HomePath, Settings, validate
 from learner.shared.control import ControlBlock
 from learner.shared.mirror_block import MirrorBlock
-from learner.storage.mirror import Mirror, MirroredState, keep_epoch, read_epoch
+from learner.storage.mirror import Mirror, MirroredState, keep_past, read_past
 from learner.storage.mirroring import Mirroring
 
 log = logging.getLogger(__name__)
 CLAIM_SECONDS: Final = 30.0
-"""A mirror that cannot be reached for this long at the start ends the run."""
+"""A mirror that cannot be written for this long at the start is claimed later, if no acknowledgement waits for it and
+the run was mirrored before; or else the run ends."""
 RETRY_SECONDS: Final = 1.0
 LOOK_SECONDS: Final = 0.25
 BEGIN, FINISH = "begin", "finish"
@@ -46,7 +50,16 @@ class MirrorBoot(Settings):
     url: str
     seconds: float
     epoch: int = 0
-    """That of a process of this life that has died; 0: the first process of this life claims the mirror."""
+    """That of a process of this life that has died: the next one goes on with it, once the mirror can be reached. 0:
+    the first process of this life claims the mirror."""
+    may_begin_late: bool = False
+    """Whether the run may go on before the mirror can be claimed."""
+    is_late: bool = False
+    """Whether a process of this life has gone on so."""
+
+
+class MirrorUnreachableError(RunDirectoryError):
+    """The mirror cannot be claimed now."""
 
 
 class _Orders:
@@ -78,30 +91,53 @@ def claim(boot: MirrorBoot) -> tuple[Mirror, MirroredState | None]:
     """Own the mirror of a run; try again for a while if it cannot be reached.
 
     Raises:
-        RunDirectoryError: it cannot be reached, or is that of another run.
+        MirrorUnreachableError: it cannot be reached.
+        RunDirectoryError: it is that of another run.
         TakenOverError: another learner has gone on with the run.
     """
     mirror, deadline = Mirror(boot.url), Deadline(CLAIM_SECONDS)
-    known, is_restored = read_epoch(boot.run)
+    past, is_restored = read_past(boot.run)
     if is_restored:
         # Should the learner that has claimed the mirror since fail, this directory may be gone on with.
-        keep_epoch(boot.run, known)
+        keep_past(boot.run, past)
     while True:
         try:
-            if boot.epoch:
-                newest = mirror.find_newest()
-                mirror.own(boot.epoch, newest)
-            else:
-                newest = mirror.claim(boot.run_id, known, holds=is_restored)
-                if known and newest is None:
-                    log.warning("%s: found no state of the run, which was mirrored before: a mirror begins", mirror.url)
-                keep_epoch(boot.run, mirror.epoch)
+            newest = mirror.claim(boot.run_id, past, holds=is_restored)
+            if past.newest and newest is None:
+                log.warning("%s: found no state of the run, which was mirrored before: a mirror begins", mirror.url)
+            keep_past(boot.run, past.add(mirror.epoch))
             return mirror, newest
         except OSError as error:
             log.error("the mirror cannot be claimed: %s", error)
             if deadline.passed():
-                raise RunDirectoryError(f"storage.mirror: {error}") from error
+                raise MirrorUnreachableError(f"storage.mirror: {error}") from error
             time.sleep(RETRY_SECONDS)
+
+
+def begin(boot: MirrorBoot) -> tuple[MirrorBoot, tuple[Mirror, MirroredState | None] | None]:
+    """Own the mirror of a run, or go on from its directory without it for now.
+
+    The directory has the epoch of an earlier life, so this learner sees later whether another one has claimed the
+    mirror since. Until then it may acknowledge rows that are lost if there is one, as a learner that trains does while
+    it cannot reach its mirror.
+
+    Returns:
+        The boot line for later processes of this life, and the claimed mirror with its newest state; None if it cannot
+        be claimed now.
+
+    Raises:
+        RunDirectoryError: it cannot be reached and the run may not begin before, or it is that of another run.
+        TakenOverError: another learner has gone on with the run.
+    """
+    try:
+        claimed = claim(boot)
+        return boot.model_copy(update={"epoch": claimed[0].epoch}), claimed
+    except MirrorUnreachableError as error:
+        past, _ = read_past(boot.run)
+        if not boot.may_begin_late or not past.newest:
+            raise
+        log.error("the run goes on without its mirror, which is claimed when it can be written: %s", error)
+        return boot.model_copy(update={"epoch": past.newest, "is_late": True}), None
 
 
 def serve(boot: MirrorBoot) -> None:
@@ -110,15 +146,30 @@ def serve(boot: MirrorBoot) -> None:
     Raises:
         CrossborderError: the mirror is not this run's, or no longer.
     """
-    orders = _Orders()
-    mirror, newest = claim(boot)
-    say({"epoch": mirror.epoch})
+    orders, shared, claimed = _Orders(), boot.run / "shared", None
+    if not boot.epoch:
+        boot, claimed = begin(boot)
+    say({"epoch": boot.epoch, "is_late": boot.is_late})
     orders.wait_for(BEGIN, Deadline(math.inf), lambda: False)
-    shared = boot.run / "shared"
     block, control = MirrorBlock.open(shared), ControlBlock.open(shared, writable=False)
-    block.epoch = mirror.epoch
-    mirroring = Mirroring(boot.run, boot.run_id, mirror, newest, block=block, seconds=boot.seconds)
-    say({"begun": True})
+    if claimed is not None:
+        mirror, newest = claimed
+        block.epoch = mirror.epoch
+        mirroring = Mirroring(boot.run, boot.run_id, mirror, newest, block=block, seconds=boot.seconds)
+        say({"begun": True})
+    else:
+        # The mirror may be away for hours, for which the trainer does not wait. Actors are told of no epoch that is not
+        # claimed: another learner, with a lower one, may have the run.
+        block.epoch = block.epoch or boot.epoch
+        say({"begun": True})
+        mirror = _connect(boot, block)
+        mirroring = Mirroring(
+            *(boot.run, boot.run_id, mirror, None),
+            block=block,
+            seconds=boot.seconds,
+            is_away=True,
+            is_late=boot.is_late,
+        )
     is_last = False
     while True:
         due = Deadline(boot.seconds)
@@ -131,15 +182,30 @@ def serve(boot: MirrorBoot) -> None:
         is_last |= orders.wait_for(FINISH, due, lambda: bool(control.stopping))
 
 
+def _connect(boot: MirrorBoot, block: MirrorBlock) -> Mirror:
+    """The mirror, once its driver has connected, however long that takes."""
+    while True:
+        try:
+            return Mirror(boot.url)
+        except RunDirectoryError as error:
+            _count_failure(block, error)
+            time.sleep(RETRY_SECONDS)
+
+
 def _write_state(mirroring: Mirroring, block: MirrorBlock) -> bool | None:
     """Write a state; return whether it has all rows, None if it could not be written: the next one is tried later."""
     try:
         return mirroring.write_state()
-    except (OSError, CheckpointError) as error:  # The learner may replace files while they are read.
-        block.failures += 1
-        if (missed := _failures_logged.due()) is not None:
-            log.error("a state of the run is not mirrored, the next one is tried (%d more before): %s", missed, error)
+    except (OSError, CheckpointError, RunDirectoryError) as error:
+        # The learner may replace files while they are read, and the disk of another mirror may be mounted meanwhile.
+        _count_failure(block, error)
         return None
+
+
+def _count_failure(block: MirrorBlock, error: Exception) -> None:
+    block.failures += 1
+    if (missed := _failures_logged.due()) is not None:
+        log.error("a state of the run is not mirrored, the next one is tried (%d more before): %s", missed, error)
 
 
 def main() -> int:

@@ -32,7 +32,14 @@ class MirrorProcess:
     """
 
     def __init__(self, run: Path, run_id: str, config: StorageConfig) -> None:
-        self._boot = {"run": str(run), "run_id": run_id, "url": config.mirror, "seconds": config.mirror_seconds}
+        self._boot = {
+            "run": str(run),
+            "run_id": run_id,
+            "url": config.mirror,
+            "seconds": config.mirror_seconds,
+            # If acknowledgements wait for the mirror, actors are told at once how far it is.
+            "may_begin_late": config.acknowledge == "disk",
+        }
         self._shared = run / "shared"
         self._coming: Child | None = Child("mirror", CHILD, self._boot)
         self._supervisor: Supervisor | None = None
@@ -46,7 +53,8 @@ class MirrorProcess:
             on_failure: called when the mirror is another learner's, or the process cannot be kept running.
 
         Raises:
-            RunDirectoryError: the mirror cannot be reached, or is that of another run.
+            RunDirectoryError: the mirror cannot be reached, and the run was not mirrored before or acknowledges what is
+                mirrored; or it is that of another run.
             TakenOverError: another learner has gone on with the run.
             PluginError: the driver of the mirror is not installed.
         """

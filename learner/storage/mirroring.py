@@ -23,7 +23,16 @@ from learner.replay.recovery import Watermark
 from learner.replay.ring import compute_checksum
 from learner.shared.durable import READ_TRIES, read_whole, target_of
 from learner.shared.mirror_block import FILE, MirrorBlock
-from learner.storage.mirror import EPOCH_FILE, Mirror, MirrorAwayError, MirroredState, Segment
+from learner.storage.mirror import (
+    EPOCH_FILE,
+    Mirror,
+    MirrorAwayError,
+    MirroredState,
+    Past,
+    Segment,
+    keep_past,
+    read_past,
+)
 from learner.storage.rundir import ENDPOINTS, FORMER_ENDPOINTS
 
 log = logging.getLogger(__name__)
@@ -47,6 +56,9 @@ class Mirroring:
         newest: the state of the mirror from which it goes on.
         block: tells trainer and ingest how far the mirror is.
         seconds: rows are sent for about this long before a state is written.
+        is_away: the mirror may be away, and is read when it can be reached; ``newest`` is None then. What the block
+            says of an earlier process of this life still holds.
+        is_late: this life has not claimed the mirror; it does when the mirror can be reached.
     """
 
     def __init__(
@@ -58,14 +70,22 @@ class Mirroring:
         *,
         block: MirrorBlock,
         seconds: float,
+        is_away: bool = False,
+        is_late: bool = False,
     ) -> None:
         self._run, self._run_id, self._mirror, self._block, self._seconds = run, run_id, mirror, block, seconds
         self._memory = ReplayMemory.open_saved(run / "shared" / "replay")
         self._layout = json.loads((run / "shared" / "replay" / "layout.json").read_text())
         self._most_rows = max(1, min(SEGMENT_BYTES // self._memory.schema.row_bytes, self._memory.capacity // 2))
-        self._is_away = False
+        self._is_late, self._is_away = is_late, is_away
         """Whether the mirror was not in its place since it was read."""
-        self._begin_from(newest)
+        self._has_failed = False
+        """Whether the last try ended with an error."""
+        self._put = set[str]()
+        """What a state has for the files that the last try has sent."""
+        self._segments = list[Segment]()
+        if not is_away:
+            self._begin_from(newest)
 
     def _begin_from(self, newest: MirroredState | None) -> None:
         """Go on from the newest state that the mirror has."""
@@ -109,12 +129,12 @@ class Mirroring:
         """
         at, now = time.monotonic(), time.time()
         try:
-            self._mirror.require_owner()
             if self._is_away:
-                newest = self._mirror.find_newest()
-                self._mirror.own(self._mirror.epoch, newest)
-                self._begin_from(newest)
-                self._is_away = False
+                self._return()
+            self._mirror.require_owner()
+            if self._has_failed:
+                self._tidy()
+            self._has_failed, self._put = True, set()
             files = self._send_files()
             watermark = Watermark.of(self._memory)
             self._send_rows(watermark, at + self._seconds)
@@ -137,12 +157,35 @@ class Mirroring:
         except MirrorAwayError:
             self._is_away = True
             raise
+        else:
+            self._has_failed = False
         finally:
             self._block.sent_bytes = self._mirror.sent_bytes
         end = self._block.mirrored = self._end
         if end >= watermark.committed:
             self._block.mirrored_at = at
         return end >= watermark.committed
+
+    def _tidy(self) -> None:
+        """Remove what states that could not be written have left: a full mirror needs the room.
+
+        The segments stay, and the files of the last try: they are those of the next one, unless they change.
+        """
+        self._sent_files = {}
+        self._mirror.tidy(self._put | {segment.name for segment in self._segments})
+
+    def _return(self) -> None:
+        """Read the mirror anew, which was away; claim it again if it does not have the claim of this life."""
+
+        def keep(past: Past) -> None:
+            keep_past(self._run, past)
+
+        past, _ = read_past(self._run)
+        newest = self._mirror.return_to(self._run_id, past, keep, is_late=self._is_late)
+        self._is_late = False
+        self._block.epoch = self._mirror.epoch
+        self._begin_from(newest)
+        self._is_away = False
 
     @property
     def _end(self) -> int:
@@ -182,7 +225,9 @@ class Mirroring:
         # A write to a mapped file, as those in ``shared/`` are, need not change the time of the file.
         if before is not None and before[0] == version and not path.startswith("shared/"):
             return before
-        return version, self._mirror.put_file(file)
+        name = self._mirror.put_file(file)
+        self._put.add(name)
+        return version, name
 
     def _list_directories(self) -> Iterator[Path]:
         """The directories whose files are mirrored, each before those in it; drafts are left out."""

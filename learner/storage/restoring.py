@@ -13,7 +13,7 @@ from learner.replay.copying import open_copy, unpack
 from learner.replay.memory import Layout, ReplayMemory
 from learner.replay.recovery import add_cursors
 from learner.shared.durable import READ_TRIES, removing_unfinished, sync
-from learner.storage.mirror import Mirror, MirroredState, keep_epoch
+from learner.storage.mirror import Mirror, MirroredState, Past, keep_past
 
 log = logging.getLogger(__name__)
 LEFT: Final = frozenset({"lock", "shared", "config.yaml"})
@@ -53,7 +53,7 @@ def restore(mirror: Mirror, to: Path) -> None:
         found = mirror.find_newest()
         if found is None:
             raise RunDirectoryError(f"{mirror.url}: expected the mirror of a run, found no whole state of one")
-        newest = mirror.claim(found.run_id, found.epoch)
+        newest = _claim(mirror, found)
         for _ in range(READ_TRIES):
             assert newest is not None, "a newer state comes before an older one is removed"
             try:
@@ -67,6 +67,16 @@ def restore(mirror: Mirror, to: Path) -> None:
         raise RunDirectoryError(f"{mirror.url}: cannot be restored to {to}: {error}") from error
 
 
+def _claim(mirror: Mirror, found: MirroredState) -> MirroredState | None:
+    try:
+        return mirror.claim(found.run_id, Past(found.epoch))
+    except OSError as error:
+        raise RunDirectoryError(
+            f"{mirror.url}: cannot be claimed: {error}; a learner writes to the mirror that it goes on from: if there "
+            "is no room, or it can only be read, copy it, and go on from the copy (--resume file:///COPY)"
+        ) from error
+
+
 def _restore_state(mirror: Mirror, state: MirroredState, to: Path) -> None:
     began, draft = time.monotonic(), to.with_name(f".{to.name}.part")
     shutil.rmtree(draft, ignore_errors=True)
@@ -78,7 +88,7 @@ def _restore_state(mirror: Mirror, state: MirroredState, to: Path) -> None:
                 mirror.get(name, file)
         (draft / "shared").mkdir(mode=0o700, exist_ok=True)
         rows = _restore_rows(mirror, state, draft / "shared" / "replay")
-        keep_epoch(draft, mirror.epoch, restored=True)
+        keep_past(draft, Past(mirror.epoch), restored=True)
         (draft / "lock").touch(0o600)
         for written in draft.rglob("*"):
             sync(written)

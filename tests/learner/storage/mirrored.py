@@ -9,7 +9,7 @@ from pathlib import Path
 from learner.replay.memory import ReplayMemory
 from learner.replay.writer import ReplayWriter
 from learner.shared.mirror_block import MirrorBlock
-from learner.storage.mirror import Mirror
+from learner.storage.mirror import Mirror, keep_past, read_past
 from learner.storage.mirroring import Mirroring
 from learner.storage.restoring import restore
 from tests.learner.replay.memories import next_linked, open_linked
@@ -35,12 +35,14 @@ class MirroredRun:
         (self.run / "lock").touch()
         self.checkpoint(0)
         self.memory = open_linked(self.run / "shared", create=True, capacity=capacity)
-        self._begin(known_epoch=0)
+        self._begin()
 
-    def _begin(self, known_epoch: int) -> None:
+    def _begin(self) -> None:
         self.writer = ReplayWriter(self.memory)
         self.mirror, self.block = Mirror(self.url), MirrorBlock.open(self.run / "shared")
-        newest = self.mirror.claim(RUN_ID, known_epoch)
+        past, _ = read_past(self.run)
+        newest = self.mirror.claim(RUN_ID, past)
+        keep_past(self.run, past.add(self.mirror.epoch))
         self.block.start(0, time.monotonic())
         self.mirroring = Mirroring(self.run, RUN_ID, self.mirror, newest, block=self.block, seconds=self._seconds)
 
@@ -58,7 +60,7 @@ class MirroredRun:
 
     def begin_again(self) -> None:
         """Begin another life of the run on this host."""
-        self._begin(known_epoch=self.mirror.epoch)
+        self._begin()
 
     def vanish(self) -> ReplayMemory:
         """Restore the run on another host; return the replay that it has there."""

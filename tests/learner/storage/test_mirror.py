@@ -12,7 +12,7 @@ import pytest
 
 from common.errors import PluginError, RunDirectoryError, TakenOverError
 from learner.replay.recovery import Watermark
-from learner.storage.mirror import INLINE_BYTES, Mirror, MirroredState, read_epoch
+from learner.storage.mirror import INLINE_BYTES, Mirror, MirroredState, Past, keep_past, read_past
 from tests.conftest import free_port
 
 RUN = "0123456789abcdef"
@@ -31,7 +31,7 @@ def url_of(directory: Path) -> str:
 def owner(directory: Path) -> Mirror:
     """A mirror that was claimed by a learner whose directory knows of all that was claimed before."""
     mirror = Mirror(url_of(directory))
-    mirror.claim(RUN, 2**62)
+    mirror.claim(RUN, Past(2**62))
     return mirror
 
 
@@ -134,7 +134,7 @@ def test_a_mirror_of_another_run_is_not_written_over(tmp_path: Path) -> None:
     mirror = owner(tmp_path)
     mirror.write(state_of(mirror, 1))
     with pytest.raises(RunDirectoryError, match=f"expected an empty place .* found that of run {RUN}"):
-        Mirror(url_of(tmp_path)).claim("fedcba9876543210", 0)
+        Mirror(url_of(tmp_path)).claim("fedcba9876543210", Past())
     mirror.require_owner()
 
 
@@ -144,7 +144,7 @@ def test_a_directory_that_others_have_gone_on_from_does_not_disturb_them(tmp_pat
     second = owner(tmp_path)
     second.write(state_of(second, 2))
     with pytest.raises(TakenOverError, match="another learner has gone on with the run since"):
-        Mirror(url_of(tmp_path)).claim(RUN, first.epoch)
+        Mirror(url_of(tmp_path)).claim(RUN, Past(first.epoch))
     second.write(state_of(second, 3))
 
 
@@ -153,7 +153,7 @@ def test_a_learner_whose_successor_wrote_nothing_may_come_back(tmp_path: Path) -
     first.write(state_of(first, 1))
     owner(tmp_path)
     again = Mirror(url_of(tmp_path))
-    found = again.claim(RUN, first.epoch)
+    found = again.claim(RUN, Past(first.epoch))
     assert found is not None
     assert found.at == 1
 
@@ -168,6 +168,35 @@ def test_the_former_owner_writes_no_more(tmp_path: Path) -> None:
     assert found is not None
     assert found.at == 1
     second.write(state_of(second, 3))
+
+
+def test_a_claim_that_is_not_whole_counts_for_nobody(tmp_path: Path) -> None:
+    mirror = owner(tmp_path)
+    mirror.write(state_of(mirror, 1))
+    claim = tmp_path / "mirror" / "claims" / f"{mirror.epoch + 1:020d}"
+    for content in ("", '{"host": "b'):
+        claim.write_text(content)
+        mirror.write(state_of(mirror, 2))
+    claim.write_text('{"host": "b"}')
+    with pytest.raises(TakenOverError, match="another learner has taken over this run"):
+        mirror.write(state_of(mirror, 3))
+
+
+class Full(Mirror):
+    """A mirror on a full disk: the file of a claim is made, and nothing can be written to it."""
+
+    def _write(self, kind: str, name: str, content: bytes) -> None:
+        super()._write(kind, name, content[: len(content) // 2])
+        raise OSError("no space left on device")
+
+
+def test_a_learner_that_cannot_write_its_claim_leaves_none(tmp_path: Path) -> None:
+    mirror = owner(tmp_path)
+    mirror.write(state_of(mirror, 1))
+    with pytest.raises(OSError, match="no space left on device"):
+        Full(url_of(tmp_path)).claim(RUN, Past(2**62))
+    assert [path.name for path in (tmp_path / "mirror" / "claims").iterdir()] == [f"{mirror.epoch:020d}"]
+    mirror.write(state_of(mirror, 2))
 
 
 class Interrupted(Mirror):
@@ -192,10 +221,10 @@ def test_wherever_another_learner_takes_over_it_goes_on_from_what_the_former_one
 
     def take_over() -> None:
         mirror = Mirror(url_of(tmp_path))
-        successors.append((mirror, mirror.claim(RUN, 2**62)))
+        successors.append((mirror, mirror.claim(RUN, Past(2**62))))
 
     former = Interrupted(url_of(tmp_path), 10**9, take_over)
-    former.claim(RUN, 0)
+    former.claim(RUN, Past())
     former.write(state_of(former, 1))
     former.left, acknowledged = n, 1.0
     for at in range(2, 9):
@@ -223,7 +252,7 @@ def test_wherever_two_learners_begin_at_once_one_of_them_stays(tmp_path: Path, n
 
     def write(mirror: Mirror, name: str) -> None:
         try:
-            mirror.claim(RUN, first.epoch)
+            mirror.claim(RUN, Past(first.epoch))
             mirror.write(state_of(mirror, 2))
             ends.append(name)
         except TakenOverError:
@@ -251,7 +280,7 @@ def test_a_place_whose_driver_cannot_connect_is_named() -> None:
 
 def test_a_store_in_memory_is_a_mirror_too() -> None:
     mirror = Mirror("memory://test-mirror/run")
-    mirror.claim(RUN, 0)
+    mirror.claim(RUN, Past())
     mirror.write(state_of(mirror, 1))
     mirror.write(state_of(mirror, 2))
     found = mirror.find_newest()
@@ -260,7 +289,20 @@ def test_a_store_in_memory_is_a_mirror_too() -> None:
 
 
 def test_an_epoch_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    assert read_epoch(tmp_path) == (0, False)
+    assert read_past(tmp_path) == (Past(), False)
     (tmp_path / "mirror.json").write_text("{}")
     with pytest.raises(RunDirectoryError, match=r"mirror.json: expected the epoch of the run's mirror"):
-        read_epoch(tmp_path)
+        read_past(tmp_path)
+
+
+def test_the_epochs_that_a_directory_knows_of_are_its_own_and_those_before_it_was_restored(tmp_path: Path) -> None:
+    past = Past(10)
+    for epoch in range(20, 1100):
+        past = past.add(epoch)
+    keep_past(tmp_path, past)
+    assert read_past(tmp_path) == (past, False)
+    assert [epoch for epoch in (9, 10, 11, 99, 100, 1099, 1100) if past.has(epoch)] == [9, 10, 100, 1099]
+    keep_past(tmp_path, Past(10), restored=True)
+    assert read_past(tmp_path) == (Past(10), True)
+    (tmp_path / "mirror.json").write_text('{"epoch": 30}')  # As release 0.3 writes it.
+    assert read_past(tmp_path) == (Past(30), False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 import signal
@@ -16,8 +17,9 @@ from learner.commands.learner_server import main
 from learner.loop.server import train_async
 from learner.shared.mirror_block import MirrorBlock
 from learner.storage import mirror_child
-from learner.storage.mirror import Mirror
-from learner.storage.mirror_child import MirrorBoot, claim
+from learner.storage.mirror import EPOCH_FILE, Mirror
+from learner.storage.mirror_child import MirrorBoot, begin, claim
+from learner.storage.mirroring import Mirroring
 from learner.storage.restoring import restore
 from tests.conftest import Command, children_of, endpoints, kill, kill_whole, merged, wait_for
 from tests.e2e.test_by_hand import CALM, grows, steps_by_actor, trains
@@ -127,6 +129,32 @@ def test_a_mirror_process_that_dies_is_started_again_and_goes_on(
     assert scrape(endpoints(run)["trainer_metrics_port"])["child_restarts_total[mirror]"] == 1
 
 
+def test_a_mirror_process_that_dies_while_the_mirror_is_away_goes_on_when_it_is_back(
+    start: Start, write_config: WriteConfig, tmp_path: Path
+) -> None:
+    run, mirror = tmp_path / "run", tmp_path / "mirror"
+    server = start("learner-server", "--config", str(write_config(**mirrored(tmp_path))), "--local-actors", "1")
+    endpoints(run)
+    block = MirrorBlock.open(run / "shared", writable=False)
+    wait_for(lambda: block.mirrored > 50, "rows in the mirror")
+    epoch = block.epoch
+    mirror.rename(tmp_path / "away")
+    (victim,) = [
+        pid for pid in children_of(server.process.pid) if b"mirror_child" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]
+    kill(victim)
+    port = endpoints(run)["trainer_metrics_port"]
+    wait_for(lambda: scrape(port)["child_restarts_total[mirror]"] == 1, "it is started again while the mirror is away")
+    failures, rows = block.failures, replay_of(run).committed
+    wait_for(lambda: block.failures > failures, "failures are counted")
+    wait_for(lambda: replay_of(run).committed > rows + 50, "training goes on")
+    assert block.mirrored <= rows, "nothing is mirrored"
+    shutil.rmtree(mirror, ignore_errors=True)  # A state that was on its way may have gone there in part.
+    (tmp_path / "away").rename(mirror)
+    wait_for(lambda: block.mirrored > rows, "it catches up")
+    assert block.epoch == epoch
+
+
 def test_while_the_mirror_cannot_be_reached_training_goes_on_and_it_catches_up(
     start: Start, write_config: WriteConfig, tmp_path: Path
 ) -> None:
@@ -170,10 +198,103 @@ def test_a_mirror_that_cannot_be_written_is_refused_at_the_start(
         claim(boot)
 
 
+def test_a_run_that_is_resumed_while_its_mirror_cannot_be_written_goes_on_and_claims_it_later(
+    start: Start, write_config: WriteConfig, tmp_path: Path
+) -> None:
+    run, mirror = tmp_path / "run", tmp_path / "mirror"
+    server = start("learner-server", "--config", str(write_config(**mirrored(tmp_path))), "--local-actors", "1")
+    endpoints(run)
+    wait_for(lambda: is_mirrored(run, 50) and kept(run) > 0, "rows and a checkpoint in the mirror")
+    former = MirrorBlock.open(run / "shared", writable=False).epoch
+    kill_whole(server.process.pid)
+    server.wait()
+    mirror.rename(tmp_path / "away")
+    mirror.touch()  # No directory can be made in its place.
+    rows = replay_of(run).committed
+    again = start("learner-server", "--resume", str(run), "--local-actors", "1")
+    wait_for(lambda: "the run goes on without its mirror" in again.output(), "the log says so", seconds=120)
+    wait_for(lambda: replay_of(run).committed > rows + 50, "it trains", seconds=120)
+    block = MirrorBlock.open(run / "shared", writable=False)
+    assert block.epoch == former, "actors are told of no epoch that is not claimed"
+    mirror.unlink()
+    (tmp_path / "away").rename(mirror)
+    wait_for(lambda: block.mirrored > rows + 50, "it catches up")
+    assert block.epoch > former
+    other = start("learner-server", "--resume", f"file://{mirror}", "--run-dir", str(tmp_path / "other"))
+    assert again.wait() == TakenOverError.exit_code, again.output()
+    assert other.process.poll() is None
+
+
+def begin_late(run: MirroredRun, monkeypatch: pytest.MonkeyPatch) -> Mirroring:
+    """Begin a life of a run whose mirror is away, as its process does."""
+    monkeypatch.setattr(mirror_child, "CLAIM_SECONDS", 0.0)
+    line = MirrorBoot(run=run.run, run_id=RUN_ID, url=run.url, seconds=1.0, may_begin_late=True)
+    boot, claimed = begin(line)
+    assert claimed is None
+    assert boot.is_late
+    return Mirroring(run.run, RUN_ID, Mirror(run.url), None, block=run.block, seconds=1.0, is_away=True, is_late=True)
+
+
+@pytest.mark.parametrize("has_state", [True, False])
+def test_a_run_that_is_resumed_without_its_mirror_ends_if_another_host_has_claimed_the_mirror(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_state: bool
+) -> None:
+    run, mirror = MirroredRun(tmp_path), tmp_path / "mirror"
+    run.store(4)
+    run.mirroring.write_state()
+    restore(Mirror(run.url), tmp_path / "other")
+    other, newest = claim(MirrorBoot(run=tmp_path / "other", run_id=RUN_ID, url=run.url, seconds=1.0))
+    assert newest is not None
+    if has_state:
+        other.write(dataclasses.replace(newest, epoch=other.epoch))
+    mirror.rename(tmp_path / "away")
+    mirror.touch()
+    late = begin_late(run, monkeypatch)
+    with pytest.raises(OSError, match="NotADirectoryError"):
+        late.write_state()
+    mirror.unlink()
+    (tmp_path / "away").rename(mirror)
+    with pytest.raises(TakenOverError):
+        late.write_state()
+    other.write(dataclasses.replace(newest, epoch=other.epoch))
+
+
+def test_of_copies_of_a_run_directory_that_are_resumed_without_the_mirror_one_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, mirror = MirroredRun(tmp_path), tmp_path / "mirror"
+    run.store(4)
+    run.mirroring.write_state()
+    mirror.rename(tmp_path / "away")
+    mirror.touch()
+    late = begin_late(run, monkeypatch)
+    shutil.copytree(run.run, tmp_path / "copy")
+    run.run = tmp_path / "copy"
+    copy = begin_late(run, monkeypatch)
+    mirror.unlink()
+    (tmp_path / "away").rename(mirror)
+    assert copy.write_state()
+    with pytest.raises(TakenOverError):
+        late.write_state()
+    assert copy.write_state()
+
+
+def test_a_run_whose_acknowledgements_wait_for_the_mirror_is_not_resumed_without_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = MirroredRun(tmp_path)
+    (tmp_path / "mirror").rename(tmp_path / "away")
+    (tmp_path / "mirror").touch()
+    monkeypatch.setattr(mirror_child, "CLAIM_SECONDS", 0.0)
+    with pytest.raises(RunDirectoryError, match=r"storage.mirror: .*NotADirectoryError"):
+        begin(MirrorBoot(run=run.run, run_id=RUN_ID, url=run.url, seconds=1.0))
+
+
 def test_a_start_says_that_the_mirror_is_no_longer_where_it_was(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = MirroredRun(tmp_path)
+    (run.run / EPOCH_FILE).unlink()  # It was never mirrored.
     boot = MirrorBoot(run=run.run, run_id=RUN_ID, url=run.url, seconds=1.0)
     claim(boot)
     assert not caplog.text, "the first mirror of a run begins in an empty place"

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
+import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from common.errors import TakenOverError
 from learner.replay.memory import ReplayMemory
+from learner.storage import mirror as mirror_module
 from learner.storage import mirroring as mirroring_module
-from learner.storage.mirror import MirrorAwayError, Segment
+from learner.storage.mirror import Mirror, MirrorAwayError, MirroredState, Past, Segment, Source, read_past
 from learner.storage.restoring import _restore_state
 from tests.learner.replay.memories import CAPACITY, check_linked, open_linked, writing
-from tests.learner.storage.mirrored import ACTOR, MirroredRun
+from tests.learner.storage.mirrored import ACTOR, RUN_ID, MirroredRun
 
 
 def newest_segments(run: MirroredRun) -> list[Segment]:
@@ -235,3 +240,223 @@ def test_what_was_sent_to_another_place_while_the_mirror_was_away_is_sent_again(
     memory = run.vanish()
     assert memory.committed == stored
     check_linked(memory)
+
+
+class Unmounted:
+    """The disk of a mirror, below which is another directory at the same place."""
+
+    def __init__(self, directory: Path) -> None:
+        self._place, self._disk, self._below = directory / "mirror", directory / "disk", directory / "below"
+
+    def unmount(self) -> None:
+        self._place.rename(self._disk)
+        if self._below.exists():
+            self._below.rename(self._place)
+
+    def mount(self) -> None:
+        self._place.rename(self._below)
+        self._disk.rename(self._place)
+
+
+def test_a_run_that_was_resumed_without_the_disk_of_its_mirror_goes_on_there_when_the_disk_is_back(
+    tmp_path: Path,
+) -> None:
+    run, disk = MirroredRun(tmp_path), Unmounted(tmp_path)
+    run.store(4)
+    assert run.mirroring.write_state()
+    for _ in range(2):
+        disk.unmount()
+        run.begin_again()
+        run.store(4)
+        assert run.mirroring.write_state(), "a mirror begins where the disk should be"
+        disk.mount()
+        run.store(4)
+        with pytest.raises(MirrorAwayError, match="found only earlier ones"):
+            run.mirroring.write_state()
+        assert run.mirroring.write_state()
+        assert run.block.epoch == run.mirror.epoch
+        assert run.block.mirrored == run.memory.committed
+    # Also in one life, each place shows whether it was the last one.
+    disk.unmount()
+    with pytest.raises(MirrorAwayError, match="found only earlier ones"):
+        run.mirroring.write_state()
+    disk.mount()
+    run.store(4)
+    with suppress(MirrorAwayError):
+        run.mirroring.write_state()
+    assert run.mirroring.write_state()
+    memory = run.vanish()
+    assert memory.committed == run.block.mirrored
+    check_linked(memory)
+    with pytest.raises(TakenOverError):
+        run.mirroring.write_state()
+
+
+@pytest.mark.parametrize("has_state", [True, False])
+@pytest.mark.parametrize("comes_later", [True, False])
+def test_of_two_learners_one_of_which_was_without_the_disk_only_one_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_state: bool, comes_later: bool
+) -> None:
+    monkeypatch.setattr(mirror_module, "_JITTER", 1)  # So that epochs show who came first within a second, too.
+    run, disk = MirroredRun(tmp_path), Unmounted(tmp_path)
+    run.store(4)
+    assert run.mirroring.write_state()
+
+    def take_over() -> tuple[Mirror, MirroredState]:
+        other, newest = Mirror(run.url), run.mirror.find_newest()
+        assert newest is not None
+        other.claim(RUN_ID, Past(newest.epoch))
+        if has_state:
+            other.write(dataclasses.replace(newest, epoch=other.epoch))
+        return other, newest
+
+    if not comes_later:
+        other, newest = take_over()
+    disk.unmount()
+    run.begin_again()
+    assert run.mirroring.write_state()
+    if comes_later:
+        disk.mount()
+        other, newest = take_over()
+        disk.unmount()
+    disk.mount()
+    run.store(4)
+    try:
+        with suppress(MirrorAwayError):
+            run.mirroring.write_state()
+        run.mirroring.write_state()
+    except TakenOverError:
+        assert comes_later or has_state, "it began later, and the other one has written nothing"
+        other.write(dataclasses.replace(newest, epoch=other.epoch))
+    else:
+        assert not comes_later
+        assert not has_state, "the rows of the other one would be lost"
+        with pytest.raises(TakenOverError):
+            other.write(dataclasses.replace(newest, epoch=other.epoch))
+
+
+def test_a_state_that_is_written_while_the_disk_of_the_mirror_comes_back_is_not_left_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, disk = MirroredRun(tmp_path), Unmounted(tmp_path)
+    run.store(4)
+    assert run.mirroring.write_state()
+    before = sorted((tmp_path / "mirror" / "states").iterdir())
+    disk.unmount()
+    run.begin_again()
+    run.store(4)
+    to_bytes = MirroredState.to_bytes
+
+    def mount(state: MirroredState) -> bytes:
+        disk.mount()
+        return to_bytes(state)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MirroredState, "to_bytes", mount)
+        with pytest.raises(MirrorAwayError, match="found only earlier ones"):
+            run.mirroring.write_state()
+    assert sorted((tmp_path / "mirror" / "states").iterdir()) == before, "its objects are elsewhere"
+    assert run.mirroring.write_state()
+    memory = run.vanish()
+    assert memory.committed == run.block.mirrored
+
+
+def test_a_claim_that_cannot_be_made_again_is_tried_with_one_epoch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, disk = MirroredRun(tmp_path), Unmounted(tmp_path)
+    run.store(4)
+    assert run.mirroring.write_state()
+    disk.unmount()
+    run.begin_again()
+    disk.mount()
+    with pytest.raises(MirrorAwayError):
+        run.mirroring.write_state()
+    with monkeypatch.context() as patch:
+        patch.setattr(run.mirror, "_write", raise_full)
+        for _ in range(5):
+            with pytest.raises(OSError, match="no space left"):
+                run.mirroring.write_state()
+    assert run.mirroring.write_state()
+    past, _ = read_past(run.run)
+    assert len(past.own) == 3
+    assert past.newest == run.block.epoch == run.mirror.epoch
+
+
+def raise_full(*_: object) -> None:
+    raise OSError("no space left on device")
+
+
+class SmallDisk:
+    """Objects of a mirror on a disk with so many bytes: what has no room is left in part."""
+
+    def __init__(self, mirror: Mirror, directory: Path) -> None:
+        self._send, self._objects, self.room = mirror._send, directory / "mirror" / "objects", 0
+
+    def used(self) -> int:
+        return sum(path.stat().st_size for path in self._objects.iterdir())
+
+    def send(self, source: Source, name: str) -> int:
+        sent = self._send(source, name)
+        if (excess := self.used() - self.room) > 0:
+            os.truncate(self._objects / name, max(0, sent - excess))
+            raise OSError("no space left on device")
+        return sent
+
+
+def test_a_mirror_whose_disk_was_full_catches_up_as_soon_as_there_is_room_for_a_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = MirroredRun(tmp_path)
+    disk = SmallDisk(run.mirror, tmp_path)
+
+    def checkpoint(opt_steps: int) -> None:
+        shutil.rmtree(run.run / "checkpoints" / str(opt_steps - 1))
+        run.checkpoint(opt_steps)
+        (run.run / "checkpoints" / str(opt_steps) / "agent").write_bytes(os.urandom(60_000))
+
+    for opt_steps in range(1, 4):
+        checkpoint(opt_steps)
+        run.store(4)
+        assert run.mirroring.write_state()
+    used = disk.used()
+    monkeypatch.setattr(run.mirror, "_send", disk.send)
+    disk.room = used + 50_000
+    for opt_steps in range(4, 10):
+        checkpoint(opt_steps)
+        run.store(4)
+        with pytest.raises(OSError, match="no space left"):
+            run.mirroring.write_state()
+        assert disk.used() == used, "the part of a checkpoint is removed"
+    disk.room = used + 70_000  # A checkpoint has room, and no rows besides.
+    with monkeypatch.context() as patch:
+        patch.setattr(run.mirroring, "_send_rows", raise_full)
+        for opt_steps in range(10, 16):
+            checkpoint(opt_steps)
+            with pytest.raises(OSError, match="no space left"):
+                run.mirroring.write_state()
+    for opt_steps in range(16, 18):  # The first try may find the room taken by the last one's checkpoint.
+        checkpoint(opt_steps)
+        with suppress(OSError):
+            run.mirroring.write_state()
+    assert run.block.mirrored == run.memory.committed
+    memory = run.vanish()
+    assert memory.committed == run.block.mirrored
+    check_linked(memory)
+
+
+def test_a_try_after_one_that_failed_sends_what_is_missing_and_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = MirroredRun(tmp_path)
+    (run.run / "checkpoints" / "0" / "agent").write_bytes(os.urandom(60_000))
+    run.store(4)
+    with monkeypatch.context() as patch:
+        patch.setattr(run.mirror, "_write", raise_full)
+        for _ in range(3):
+            with pytest.raises(OSError, match="no space left"):
+                run.mirroring.write_state()
+    sent = run.mirror.sent_bytes
+    assert run.mirroring.write_state()
+    assert run.mirror.sent_bytes < sent + 60_000, "checkpoint and rows were there"
+    assert run.vanish().committed == run.block.mirrored

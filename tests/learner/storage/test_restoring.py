@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from pathlib import Path
 from typing import BinaryIO
 
@@ -10,7 +11,7 @@ import pytest
 
 from common.errors import RunDirectoryError, TakenOverError
 from learner.replay.memory import ReplayMemory
-from learner.storage.mirror import Mirror
+from learner.storage.mirror import Mirror, Past
 from learner.storage.restoring import has_run, restore
 from tests.learner.replay.memories import check_linked
 from tests.learner.storage.mirrored import RUN_ID, MirroredRun
@@ -90,7 +91,7 @@ class Overtaken(Mirror):
 
     def get(self, name: str, target: BinaryIO) -> None:
         super().get(name, target)
-        Mirror(self.url).claim(RUN_ID, self.epoch)
+        Mirror(self.url).claim(RUN_ID, Past(self.epoch))
 
 
 def test_of_hosts_that_restore_a_run_the_last_one_goes_on(tmp_path: Path) -> None:
@@ -99,3 +100,22 @@ def test_of_hosts_that_restore_a_run_the_last_one_goes_on(tmp_path: Path) -> Non
     with pytest.raises(TakenOverError, match="another learner has taken over this run"):
         restore(Overtaken(run.url), tmp_path / "run")
     assert not list(tmp_path.glob("*run*"))
+
+
+class ReadOnly(Mirror):
+    """A mirror to which nothing can be written."""
+
+    def _write(self, kind: str, name: str, content: bytes) -> None:
+        with self._reaching():
+            raise OSError(30, "Read-only file system", f"{kind}/{name}")
+
+
+def test_a_mirror_that_can_only_be_read_is_copied_first_and_its_learner_goes_on(tmp_path: Path) -> None:
+    run = MirroredRun(tmp_path)
+    run.mirroring.write_state()
+    with pytest.raises(RunDirectoryError, match=r"Read-only file system.*copy it, .*--resume file:///COPY"):
+        restore(ReadOnly(run.url), tmp_path / "run")
+    run.mirror.require_owner()
+    shutil.copytree(tmp_path / "mirror", tmp_path / "copy")
+    restore(Mirror(f"file://{tmp_path}/copy"), tmp_path / "run")
+    run.mirror.require_owner()
