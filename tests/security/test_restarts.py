@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from actor.client.connector import Connector
+from common.errors import AuthenticationError
 from crossborder.certificates.authority import make_files
 from tests.chaos.fleet import oldest_child
-from tests.conftest import Command, kill, wait_for
+from tests.conftest import PATIENCE, Command, kill, wait_for
 from tests.e2e.test_by_hand import CALM, trains
 from tests.security.conftest import Secured, join, replace, write
 
@@ -50,6 +54,35 @@ def test_ingest_is_started_again_once_its_certificate_can_be_used(
     assert join(fresh.address, fresh.trust())
     assert fresh.server.ingest.restarts == 1
     assert fresh.server.learner.life.failure is None
+
+
+def test_an_actor_that_has_joined_waits_for_a_certificate_of_its_learner_that_it_can_trust(
+    fresh: Secured, start: Callable[..., Command]
+) -> None:
+    own = write(fresh.certs / "own.token", (fresh.certs / "actor.token").read_text())
+    worker = start(
+        *("actor-worker", "--learner", fresh.address, "--allow", "tests.parts"),
+        *("--ca", fresh.path("ca.pem"), "--token-file", str(own)),
+    )
+    wait_for(lambda: "joined run" in worker.output(), "it joins")
+    fresh.serve(fresh.sign("example.org"))
+    kill(fresh.server.ingest.pid)
+    wait_for(lambda: "certificate is not for this host name" in worker.output(), "it refuses the learner")
+    fresh.serve(fresh.sign("127.0.0.1"))
+    wait_for(lambda: "joined run" in worker.output().partition("is not for this host name")[2], "it joins again")
+    write(fresh.certs / "actor.token", "another " + "x" * 20)
+    assert worker.wait() == AuthenticationError.exit_code, "a refused token ends it"
+
+
+def test_an_actor_connects_anew_while_its_own_files_are_absent(fresh: Secured) -> None:
+    own = write(fresh.certs / "own.token", (fresh.certs / "actor.token").read_text())
+    connector = Connector(fresh.address, 1, PATIENCE, threading.Event(), fresh.trust(token_file=own))
+    with closing(connector):
+        run_id = connector.join().run_id
+        own.unlink()
+        (fresh.certs / "ca.pem").rename(fresh.certs / "away.pem")
+        connector.refresh(anew=True)
+        assert connector.join().run_id == run_id
 
 
 def test_the_next_learner_of_a_standby_waits_until_its_files_can_be_used(
