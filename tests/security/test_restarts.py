@@ -11,12 +11,14 @@ from pathlib import Path
 import pytest
 
 from actor.client.connector import Connector
-from common.errors import AuthenticationError
+from actor.manager import ActorManager
+from common.errors import AuthenticationError, CrossborderError
 from crossborder.certificates.authority import make_files
 from tests.chaos.fleet import oldest_child
 from tests.conftest import PATIENCE, Command, kill, wait_for
 from tests.e2e.test_by_hand import CALM, trains
 from tests.security.conftest import Secured, join, replace, write
+from tests.security.test_tokens import audited
 
 
 @pytest.fixture
@@ -72,6 +74,30 @@ def test_an_actor_that_has_joined_waits_for_a_certificate_of_its_learner_that_it
     wait_for(lambda: "joined run" in worker.output().partition("is not for this host name")[2], "it joins again")
     write(fresh.certs / "actor.token", "another " + "x" * 20)
     assert worker.wait() == AuthenticationError.exit_code, "a refused token ends it"
+
+
+def joins(secured: Secured) -> int:
+    return len(audited(secured, event="join"))
+
+
+def test_a_worker_that_is_killed_is_started_again_once_its_token_can_be_read(
+    fresh: Secured, caplog: pytest.LogCaptureFixture
+) -> None:
+    own = write(fresh.certs / "own.token", (fresh.certs / "actor.token").read_text())
+    failures = list[CrossborderError]()
+    trust = fresh.trust(token_file=own, allow=("tests.parts",))
+    manager = ActorManager(fresh.address, 1, failures.append, trust, PATIENCE)
+    try:
+        wait_for(lambda: joins(fresh) == 1, "it joins")
+        own.rename(fresh.certs / "away")
+        (pid,) = manager.pids
+        kill(pid)
+        wait_for(lambda: "waiting until this can be used: token file" in caplog.text, "it waits")
+        (fresh.certs / "away").rename(own)
+        wait_for(lambda: joins(fresh) == 2, "it joins again")
+        assert (manager.restarts, failures) == (1, [])
+    finally:
+        manager.stop_and_join(PATIENCE)
 
 
 def test_an_actor_connects_anew_while_its_own_files_are_absent(fresh: Secured) -> None:
