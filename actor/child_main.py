@@ -10,10 +10,11 @@ from typing import Any, Final, Protocol
 
 from actor.stat import ActorStat
 from common.cores import bind
-from common.errors import CrossborderError
-from common.process.child import keep_buffers, on_hang_up, read_boot, say, say_error
+from common.errors import ConfigError, CrossborderError
+from common.process.child import keep_buffers, on_hang_up, read_boot, say, say_error, wait_for_hang_up
 from common.process.log import setup_logging
 from common.process.signals import StopSignals
+from common.process.supervisor import FILES_SECONDS
 from common.settings import HomePath, Settings
 
 log = logging.getLogger(__name__)
@@ -58,6 +59,28 @@ def run_worker(worker: Worker) -> ActorStat:
     return stat
 
 
+def _make_in_time(make: Callable[[Mapping[str, Any]], Worker], boot: Mapping[str, Any]) -> Worker:
+    """Make a worker. One that is started again waits for files that cannot be used at this moment.
+
+    The settings are those of its first start: so only a file that they name, such as that of its token, can be wrong.
+
+    Raises:
+        ConfigError: a file or a setting is wrong at the first start, or the parent no longer waits.
+    """
+    reason = ""
+    while True:
+        try:
+            return make(boot)
+        except ConfigError as error:
+            if not boot["again"]:
+                raise
+            if reason != str(error):
+                log.error("waiting until this can be used: %s", error)
+            reason = str(error)
+            if wait_for_hang_up(FILES_SECONDS):
+                raise
+
+
 def run_child(make: Callable[[Mapping[str, Any]], Worker]) -> int:
     """Run a child of ``ActorManager``: one JSON line in, one out at its end; ends with stdin; return the exit code."""
     setup_logging(form="json")
@@ -65,7 +88,7 @@ def run_child(make: Callable[[Mapping[str, Any]], Worker]) -> int:
     try:
         if boot["cores"]:
             bind(boot["cores"])
-        worker = make(boot)
+        worker = _make_in_time(make, boot)
         on_hang_up(worker.stop)
         signals = StopSignals()
         signals.on_stop = worker.stop

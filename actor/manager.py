@@ -129,6 +129,8 @@ class ActorManager:
         # 2. Their processes: if one cannot be started, those that run already are ended.
         self._server, self._is_own_server = server or ForkServer([self._module]), server is None
         self._cores = divide_cores(cores, n_actors)
+        self._started = set[int]()
+        """The numbers of the workers that were started before."""
         self._supervisors: list[Supervisor] = []
         try:
             for i in range(n_actors):
@@ -138,8 +140,11 @@ class ActorManager:
             raise
 
     def _start(self, index: int) -> Child:
-        boot = {**self._boot, "cores": self._cores[index], "number": index}
-        return self._server.start_child(f"worker-{index}", self._module, boot)
+        again = index in self._started
+        boot = {**self._boot, "cores": self._cores[index], "number": index, "again": again}
+        child = self._server.start_child(f"worker-{index}", self._module, boot)
+        self._started.add(index)
+        return child
 
     @property
     def restarts(self) -> int:

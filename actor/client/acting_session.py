@@ -23,7 +23,15 @@ from common.wire.acting_payloads import VERSION, Description
 from common.wire.channel import hint_at_server, open_channel, watch_credentials
 from common.wire.pb import acting_pb2 as pb
 from common.wire.pb import acting_pb2_grpc as pb_grpc
-from common.wire.rpc import QUESTION_SECONDS, SLOWEST_LINK, SessionLostError, StoppingError, describe, typed_error
+from common.wire.rpc import (
+    QUESTION_SECONDS,
+    SLOWEST_LINK,
+    HandshakeError,
+    SessionLostError,
+    StoppingError,
+    describe,
+    typed_error,
+)
 from common.wire.trust import ServiceTrust
 
 log = logging.getLogger(__name__)
@@ -69,6 +77,8 @@ class ActingSession:
         self._backoff = Backoff()
         self._away: Deadline | None = None
         """When the patience is over; None while there is a connection."""
+        self._doubt = ""
+        """Why the present certificate of the service is not trusted."""
         self._has_stopped = False
         """Whether the service has said that it shuts down, and no other one has answered since."""
         self._secret = ""
@@ -271,7 +281,7 @@ class ActingSession:
             else:
                 if self._away is not None:
                     log.info("connected to the acting service at %s", self._address)
-                self._away, self._has_stopped = None, False
+                self._away, self._has_stopped, self._doubt = None, False, ""
                 return result
             self._wait(deadline)
 
@@ -306,6 +316,11 @@ class ActingSession:
         elif isinstance(error, grpc.RpcError) and error.code() is grpc.StatusCode.UNIMPLEMENTED:
             self._forget()
             raise RefusedError(f"{self._address}: expected an acting service (policy-server), found another server")
+        elif isinstance(typed, HandshakeError) and self._described.protocol_version:
+            reason = str(typed)  # This service has answered before: its certificate may be replaced.
+            if self._doubt != reason:
+                log.warning("%s: %s; waiting for another certificate", self._address, reason)
+            self._doubt = reason
         elif typed is not None and not isinstance(typed, SessionLostError):
             self._forget()
             raise type(typed)(f"{self._address}: {typed}") from error

@@ -25,8 +25,9 @@ from common.wire.endpoints import Endpoint, find_endpoints, split_addresses
 from common.wire.owners import is_listening, is_own_host
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.pb import crossborder_pb2_grpc as pb_grpc
-from common.wire.rpc import PROTOCOL_VERSION, StoppingError, describe, typed_error
+from common.wire.rpc import PROTOCOL_VERSION, HandshakeError, StoppingError, describe, typed_error
 from common.wire.trust import Trust
+from common.wire.watched import Watched
 
 log = logging.getLogger(__name__)
 JOIN_SECONDS = 5.0
@@ -85,7 +86,11 @@ class Connector:
         self.incarnation, self._patience, self._cancelled = incarnation, patience, cancelled
         self._former, self._evaluates, self._wanted_id = 0, evaluates, actor_id
         self._trust = trust
+        self._watched = dict[bool, Watched[grpc.ChannelCredentials | None]]()
+        """The credentials, by whether TLS is spoken. Once read, they stay while a file cannot be used."""
         self._has_joined = False
+        self._doubt = ""
+        """Why the present certificates are not trusted."""
         self._newest_life = ("", 0)
         """The run's id, and its highest epoch so far."""
         self._found: Sequence[Endpoint] = ()
@@ -93,15 +98,21 @@ class Connector:
         self.endpoint = Endpoint.of(self._addresses[0])
         """Where the actor has joined, or tries to."""
         for address in self._addresses[1:]:
-            watch_credentials(address, self._trust).get()  # Errors raise now, not only when an actor goes there.
+            self._watch(address)  # Errors raise now, not only when an actor goes there.
         self._open()
 
     def _open(self, *, apart: bool = False) -> None:
-        self._credentials = watch_credentials(self.endpoint.named, self._trust)
+        self._credentials = self._watch(self.endpoint.named)
         self._opened_with = self._credentials.get()
         self._channel = open_channel(self.endpoint.address, self._opened_with, self.endpoint.name, apart=apart)
         self.stub = pb_grpc.LearnerServiceStub(self._channel)
         self.get_model, self.push_items = get_model(self._channel), push_items(self._channel)
+
+    def _watch(self, address: str) -> Watched[grpc.ChannelCredentials | None]:
+        uses_tls = self._trust.uses_tls(split_address(address)[0])
+        if uses_tls not in self._watched:
+            self._watched[uses_tls] = watch_credentials(address, self._trust)
+        return self._watched[uses_tls]
 
     def _go_to(self, endpoint: Endpoint) -> None:
         if endpoint != self.endpoint:
@@ -139,7 +150,8 @@ class Connector:
             LearnerAwayError: the learner that this incarnation has joined did not answer; there are others.
             LearnerUnreachableError: nobody answered.
             StoppingError: ``cancelled`` was set.
-            AuthenticationError: actor and learner do not trust each other.
+            AuthenticationError: actor and learner do not trust each other. An actor that has joined before takes a
+                handshake that fails for that of a learner which is away: its certificate may be replaced.
             CrossborderError: the learner refused for good, or its answer is not valid.
         """
         deadline, refused, unreached = Deadline(self._patience), Backoff(), Backoff(highest=UNREACHED_SECONDS)
@@ -154,8 +166,7 @@ class Connector:
                 except ConnectionResetError as error:
                     reason = str(error)
                 except grpc.RpcError as error:
-                    self._require_retry(error)
-                    reason = describe(error)
+                    reason = self._require_retry(error)
                     is_unreached &= error.code() is grpc.StatusCode.UNAVAILABLE
                 if cancelled.is_set():
                     break
@@ -195,7 +206,7 @@ class Connector:
         if leads and response.elsewhere:
             response, is_own_host = self._ask_elsewhere(response.elsewhere, deadline)
         answer = read_join(response, is_own_host=is_own_host)
-        self._has_joined, self._newest_life = True, (answer.run_id, answer.epoch)
+        self._doubt, self._has_joined, self._newest_life = "", True, (answer.run_id, answer.epoch)
         identify(run_id=answer.run_id, actor_id=answer.actor_id)
         return answer
 
@@ -237,12 +248,19 @@ class Connector:
         response: pb.JoinResponse = self.stub.Join(request, timeout=timeout)
         return response, is_own_host(self.endpoint.named, listened=listened)
 
-    def _require_retry(self, error: grpc.RpcError) -> None:
-        """Raise the error of a call if no retry can help; if there are several learners, name the learner."""
+    def _require_retry(self, error: grpc.RpcError) -> str:
+        """Raise the error of a call if no retry can help, else describe it; name the learner if there are several."""
         permanent = typed_error(error)
+        if isinstance(permanent, HandshakeError) and self._newest_life[0]:
+            if self._doubt != str(permanent):
+                log.warning("%s: %s; waiting for another certificate", self.endpoint.address, permanent)
+            self._doubt = str(permanent)
+            self.refresh(anew=False)  # The actor's own certificates may have been replaced too.
+            return self._doubt
         if permanent is not None:
             place = f"{self.endpoint.address}: " if len(self._found) > 1 else ""
             raise type(permanent)(f"{place}{permanent}") from error
+        return describe(error)
 
     def close(self) -> None:
         self._channel.close()

@@ -19,7 +19,7 @@ from common.errors import AuthenticationError, CheckpointError, LearnerUnreachab
 from common.process.clocks import Backoff, Deadline
 from common.wire.channel import GetModel
 from common.wire.pb import crossborder_pb2 as pb
-from common.wire.rpc import describe, transfer_seconds, typed_error, version_to_pb
+from common.wire.rpc import HandshakeError, describe, transfer_seconds, typed_error, version_to_pb
 
 if TYPE_CHECKING:
     import torch
@@ -306,9 +306,12 @@ class ModelFetcher:
             raise
 
     def _ends_trust(self, error: Exception) -> bool:
-        """Whether an error says that the learner no longer trusts this actor; if so the actor stops."""
+        """Whether an error says that the learner no longer trusts this actor; if so the actor stops.
+
+        A failed handshake does not say so: the actor has joined, and its connection is made anew.
+        """
         typed = typed_error(error) if isinstance(error, grpc.RpcError) else None
-        if isinstance(typed, AuthenticationError):
+        if isinstance(typed, AuthenticationError) and not isinstance(typed, HandshakeError):
             self._fail(typed)
         return self.failure is not None
 

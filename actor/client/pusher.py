@@ -27,6 +27,7 @@ from common.wire.codec import split
 from common.wire.large_field import Request
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.rpc import (
+    HandshakeError,
     NotJoinedError,
     SharedIncarnationError,
     StoppingError,
@@ -97,7 +98,7 @@ class PushStream:
                 hear(response)
         except grpc.RpcError as error:
             typed = typed_error(error)
-            if typed is not None and not isinstance(typed, NotJoinedError):
+            if typed is not None and not isinstance(typed, NotJoinedError | HandshakeError):
                 raise typed from error
             return describe(error)
         finally:
@@ -358,6 +359,7 @@ class Pusher:
         """Join as the same actor."""
         self._fetcher.get_model = self._connector.get_model
         answer = self._connector.join(self._waits_no_more)
+        self._fetcher.get_model = self._connector.get_model  # Other certificates may have opened another channel.
         if answer.run_id != self._joined.run_id:
             raise RunChangedError(f"run {self._joined.run_id} has become run {answer.run_id}")
         self._joined.schema.require_equal(answer.schema, "this actor", "the learner")

@@ -7,13 +7,16 @@ import math
 import subprocess
 import threading
 from collections.abc import Callable
+from typing import Final
 
-from common.errors import ChildFailedError, CrossborderError
+from common.errors import ChildFailedError, ConfigError, CrossborderError
 from common.process.child import Child, RestartPolicy, describe_end, may_restart_help
 from common.process.clocks import Deadline
 from common.process.signals import NOTICE_SECONDS
 
 log = logging.getLogger(__name__)
+FILES_SECONDS: Final = 1.0
+"""The time between two looks whether a file can be used again."""
 
 
 class Supervisor:
@@ -28,7 +31,9 @@ class Supervisor:
         is_hung: called twice a second while the child runs. A child that hangs is killed, and then started again as
             any other child that dies.
 
-    Only a child for which ``may_restart_help`` is started again.
+    Only a child for which ``may_restart_help`` is started again. If ``start`` raises a ConfigError then, it is repeated
+    until it succeeds: the first start had the same settings, so a file that they name cannot be used at this moment.
+    Certificates, for example, are replaced one after the other.
     """
 
     def __init__(
@@ -45,6 +50,8 @@ class Supervisor:
         self._finished = finished
         self._policy = policy or RestartPolicy()
         self._stopping = threading.Event()
+        self._awaited: str | None = None
+        """Why the next start waits; None while it does not."""
         self.restarts = 0
         self.child = start()
         self._thread = threading.Thread(target=self._watch, name=f"watch-{self.child.name}", daemon=True)
@@ -74,15 +81,16 @@ class Supervisor:
 
     def _restart(self, code: int) -> bool:
         """Start the child again after its end with this exit code, or give it up; False if it is no longer watched."""
-        if not may_restart_help(code) or not self._policy.allows():
+        if self._awaited is None and not (may_restart_help(code) and self._policy.allows()):
             self._on_give_up(self.child.error())
             return False
-        log.warning("%s ended with %s and is started again", self.child.name, describe_end(code))
+        if self._awaited is None:
+            log.warning("%s ended with %s and is started again", self.child.name, describe_end(code))
         try:
             self.child.end(0)
             child = self._start()
-        except ChildFailedError as error:
-            log.warning("%s and is tried again", error)
+        except (ChildFailedError, ConfigError) as error:
+            self._note_failed_start(error)
             return True  # ``self.child`` is still the dead child: ``_watch`` comes here again while the policy allows.
         except CrossborderError as error:
             self._on_give_up(error)
@@ -93,9 +101,20 @@ class Supervisor:
         if self._stopping.is_set():
             child.end(0)  # ``stop_watching`` was called during the start: its caller knows only the former child.
             return False
-        self.child = child
+        self.child, self._awaited = child, None
         self.restarts += 1
         return True
+
+    def _note_failed_start(self, error: ChildFailedError | ConfigError) -> None:
+        """Log why the child could not be started again; after a ConfigError, wait before the next try."""
+        if isinstance(error, ChildFailedError):
+            log.warning("%s and is tried again", error)
+            self._awaited = None
+            return
+        if self._awaited != str(error):
+            log.error("%s is started again once its files can be used: %s", self.child.name, error)
+        self._awaited = str(error)
+        self._stopping.wait(FILES_SECONDS)
 
     def wait(self, seconds: float = math.inf) -> bool:
         """Wait until the child has finished, was given up, or ``stop_watching`` was called; False after ``seconds``."""

@@ -89,6 +89,10 @@ class BadMessageError(RefusedError):
     """A request of a client of an acting service breaks the rules of ``acting.proto``."""
 
 
+class HandshakeError(AuthenticationError):
+    """No connection could be encrypted, or not with who was asked for. Certificates may be replaced at this moment."""
+
+
 class SessionLostError(CrossborderError):
     """An acting service has no session of this secret: it ended, or the service was started anew."""
 
@@ -137,7 +141,7 @@ def _authentication_error(error: grpc.RpcError, details: str, peer: str) -> Auth
     for pattern, meaning in _HANDSHAKE.items():
         found = re.search(pattern, details)
         if found:
-            return AuthenticationError(meaning.format(found[1], peer=peer))
+            return HandshakeError(meaning.format(found[1], peer=peer))
     if code is grpc.StatusCode.UNAVAILABLE:
         return None
     if details != NOT_AUTHENTICATED:  # gRPC's own code refuses to send the token, and says why.

@@ -13,13 +13,17 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-def stamp_of(path: Path) -> tuple[int, int, int] | None:
-    """Modification time, size and inode of a file, one of which changes when the file does; None without a file."""
+Stamp = tuple[int, int, int, int]
+"""Of a file: another one once its content, or who may read it, has changed."""
+
+
+def stamp_of(path: Path) -> Stamp | None:
+    """The times of the last changes of content and of rights, the size and the inode of a file; None without a file."""
     try:
         found = path.stat()
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino
 
 
 class Watched(Generic[T]):
@@ -38,7 +42,7 @@ class Watched(Generic[T]):
         self._stamps = self._look()
         self._value = read()
 
-    def _look(self) -> list[tuple[int, int, int] | None]:
+    def _look(self) -> list[Stamp | None]:
         return [stamp_of(path) for path in self._paths]
 
     def get(self) -> T:

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from common.errors import ConfigError
 from common.process.command import Parser, as_path, at_least, command_of
 from common.process.standard_streams import answers
 from learner.storage.rundir import require_run
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from crossborder.inspecting.inspection import Inspection, ValueHistogram
 
 SHOWN_RECORDS: Final = 10
+MAX_SHOWN: Final = 100
+"""Rows that stand side by side in a table; no terminal shows more, and rich takes ever longer for each."""
 EXAMPLES = """\
   replay-inspect runs/cartpole-20261121-085026-3f2a              of a run that has ended or still goes on
   replay-inspect runs/cartpole-20261121-085026-3f2a --rows 10    the ten newest rows
@@ -47,6 +50,8 @@ def parser() -> Parser:
 
 
 def _inspect(arguments: argparse.Namespace) -> None:
+    if arguments.rows > MAX_SHOWN and not arguments.json:
+        raise ConfigError(f"--rows: expected at most {MAX_SHOWN} without --json, found {arguments.rows}; add --json")
     require_run(arguments.run)
     from crossborder.inspecting.inspection import Inspection
 

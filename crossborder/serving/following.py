@@ -15,7 +15,7 @@ from common.errors import CheckpointError, CrossborderError
 from common.interfaces import Agent
 from common.process.clocks import Backoff
 from common.settings import validate
-from common.wire.watched import stamp_of
+from common.wire.watched import Stamp, stamp_of
 from crossborder.serving.figures import PolicyFigures
 from learner.storage.checkpoint import load_params
 
@@ -25,7 +25,7 @@ MOST_SECONDS: Final = 60.0
 """A policy that could not be taken up is read again after waits that grow to so many seconds."""
 _FILES: Final = ("meta.json", "model.safetensors")
 Params = Mapping[str, torch.Tensor]
-Stamps = list[tuple[int, int, int] | None]
+Stamps = list[Stamp | None]
 
 
 def stamps_of(place: Path) -> Stamps:

@@ -92,9 +92,11 @@ class Keeper:
 
         Raises:
             RunDirectoryError: the run is no longer in its directory, where ``--resume`` would begin another one.
+            ConfigError: a file of certificates or tokens cannot be used at this moment; the supervisor tries again.
         """
         words = self._words
         if not self._is_first:
+            self._config.server.check()
             if self._has_begun and not find_work(self._run_dir) and self._config.storage.mirror is None:
                 raise RunDirectoryError(
                     f"{self._run_dir}: expected the run that the learner trained, found none: the directory was "

@@ -107,6 +107,8 @@ class IngestBoot(Settings):
     """Write end of the trainer's bell, read end of ingest's."""
     rank: int = 0
     n_ranks: int = 1
+    serves_again: bool = False
+    """Whether an ingest process before this one has served with the same files of tokens and certificates."""
 
 
 class ScoringActors:

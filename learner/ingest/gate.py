@@ -42,6 +42,9 @@ SETTLE_SECONDS: Final = 0.5
 """A file without a token counts after this time: an editor that writes in place empties the file for a moment."""
 
 
+REFUSES_ALL: Final = "token file %s: it holds no token, so every caller is refused until it does"
+
+
 class Role(enum.StrEnum):
     """The role that a caller has proved by its token."""
 
@@ -111,15 +114,19 @@ class KnownTokens:
     Args:
         source: a file, or tokens that never change.
         clock: seconds, monotonic.
+        serves_again: a process before this one has served with this source, so a changed file is read as that process
+            would have read it.
 
     Raises:
-        ConfigError: the source cannot be used at the start.
+        ConfigError: the source cannot be used at the first start.
     """
 
-    def __init__(self, source: TokenSource, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, source: TokenSource, clock: Callable[[], float] = time.monotonic, *, serves_again: bool = False
+    ) -> None:
         self._path, self._clock = source.path, clock
         self._stamp = stamp_of(source.path) if source.path else None
-        self._names = _names_by_digest(source.read())
+        self._names = _read_settled(source.path) if serves_again and source.path else _names_by_digest(source.read())
         self._pending: dict[bytes, str] | None = None
         """Names read from a changed file that are not in use yet."""
         self._read_at = 0.0
@@ -154,7 +161,7 @@ class KnownTokens:
         if self._names:
             log.info("token file %s: read again: %d tokens", self._path, len(self._names))
         else:
-            log.error("token file %s: it holds no token, so every caller is refused until it does", self._path)
+            log.error(REFUSES_ALL, self._path)
 
 
 def _names_by_digest(tokens: Iterable[Token]) -> dict[bytes, str]:
@@ -171,6 +178,17 @@ def _read_leniently(path: Path) -> dict[bytes, str]:
     for problem in problems:
         log.error("token file %s: %s; the line is left out", path, problem)
     return _names_by_digest(tokens)
+
+
+def _read_settled(path: Path) -> dict[bytes, str]:
+    """The tokens of all good lines, after ``SETTLE_SECONDS`` if there are none; waits for that."""
+    names = _read_leniently(path)
+    if not names:
+        time.sleep(SETTLE_SECONDS)
+        names = _read_leniently(path)
+    if not names:
+        log.error(REFUSES_ALL, path)
+    return names
 
 
 class Gate:
@@ -191,19 +209,23 @@ class Gate:
         """The tokens of admins that the log has called an actor's."""
 
     @classmethod
-    def of(cls, config: ServerConfig) -> Gate:
+    def of(cls, config: ServerConfig, *, serves_again: bool = False) -> Gate:
         """The gate that a configuration asks for.
 
+        Args:
+            config: of the server.
+            serves_again: see ``KnownTokens``. An admin's token that has become an actor's gives no rights then.
+
         Raises:
-            ConfigError: a token file cannot be read, or an admin's token is an actor's too.
+            ConfigError: at the first start, a token file cannot be read, or an admin's token is an actor's too.
         """
         sources = {
             Role.ACTOR: TokenSource.find(config.actor_token_file, ACTOR_VARIABLE),
             Role.ADMIN: TokenSource.find(config.admin_token_file, ADMIN_VARIABLE),
         }
-        known = {role: KnownTokens(source) for role, source in sources.items() if source}
+        known = {role: KnownTokens(source, serves_again=serves_again) for role, source in sources.items() if source}
         gate = cls(known, is_open=config.insecure)
-        for digest in known[Role.ADMIN].digests() if Role.ADMIN in known else ():
+        for digest in known[Role.ADMIN].digests() if Role.ADMIN in known and not serves_again else ():
             if problem := gate._find_problem(digest):
                 raise ConfigError(problem)
         return gate

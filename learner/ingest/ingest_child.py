@@ -95,7 +95,7 @@ async def serve(boot: IngestBoot) -> None:
     message_bytes = core.batch_limits.largest.max_message_bytes
     waiting = WaitingBytes(config.waiting_bytes(message_bytes), "the actors of this learner")
     seconds = config.handshake_seconds
-    gate = Gate.of(config)
+    gate = Gate.of(config, serves_again=boot.serves_again)
     admission = Admission(gate, limits, core.counts, audit, handshake_seconds=seconds, waiting=waiting)
     events = _TrainerEvents(core, bell, servicer)
     collector, host, tls = IngestCollector(core), boot.config.metrics.host, boot.config.metrics_tls

@@ -122,6 +122,7 @@ class IngestProcess:
         # move again, and only if the configuration leaves their port open.
         free = [port for port in self._boot["metrics_ports"] if port == 0]
         self._boot |= {"addresses": [ready["address"]], "metrics_ports": [ready["metrics_port"], *free]}
+        self._boot["serves_again"] = True
         self._stillness.begin()
         if has_moved:
             self.when_moved()

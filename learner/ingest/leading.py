@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from common.errors import RunDirectoryError
-from common.wire.watched import stamp_of
+from common.wire.watched import Stamp, stamp_of
 from learner.shared.actor_table import N_ROWS
 from learner.shared.rank_table import FILE, RankTable
 
@@ -46,7 +46,7 @@ class Leading:
         self._shared, self._clock = shared, clock
         self.rank, self.n_ranks = rank, n_ranks
         self._table: RankTable | None = None
-        self._stamp: tuple[int, int, int] | None = None
+        self._stamp: Stamp | None = None
         """Of the file that was read."""
         self._recent = deque[tuple[float, int]](maxlen=N_ROWS)
         """When an actor came and to which rank it went, in the last ``SETTLE_SECONDS``."""

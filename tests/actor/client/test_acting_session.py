@@ -22,10 +22,11 @@ from common.wire.pb import acting_pb2 as pb
 from common.wire.pb import acting_pb2_grpc as pb_grpc
 from common.wire.rpc import StoppingError
 from common.wire.trust import ServiceTrust
-from crossborder.certificates.authority import make_files
+from crossborder.certificates.authority import load_authority, make_files, sign
 from tests.cable import Cable
 from tests.conftest import PATIENCE, wait_for
 from tests.crossborder.serving.services import SPEC, Service
+from tests.security.conftest import replace
 
 Answers = Callable[[Iterator[pb.ActRequest]], Iterator[pb.ActResponse]]
 
@@ -390,4 +391,33 @@ def test_a_session_goes_on_with_a_token_that_replaces_the_one_before(tmp_path: P
         wait_for(stream._has_ended.is_set, "the service ends the connection")
         session.ask(step())
         assert session.answer().seq == 2
+        session.close(None, PATIENCE)
+
+
+def test_a_session_goes_on_once_the_service_has_a_certificate_again_that_can_be_trusted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    certs = tmp_path / "certs"
+    make_files(certs, ["127.0.0.1"], 1, renew=False)
+    before = {name: (certs / name).read_bytes() for name in ("server.key", "server.pem")}
+    wrong = sign(load_authority(certs), "another", ["example.org"])
+    tls = {"certificate": certs / "server.pem", "key": certs / "server.key"}
+    with Service(tls=tls) as service:
+        session = session_at(service.places.address, ca=certs / "ca.pem")
+        session.describe()
+        session.open(1)
+        replace(certs / "server.key", wrong.key_pem)
+        replace(certs / "server.pem", wrong.certificate_pem)
+        session._reopen_channel()  # As if the connection had broken.
+        session.ask(step())
+
+        def mend() -> None:
+            wait_for(lambda: "certificate is not for this host name" in caplog.text, "the session waits")
+            for name, content in before.items():
+                replace(certs / name, content)
+
+        with ThreadPoolExecutor(1) as pool:
+            mended = pool.submit(mend)
+            assert session.answer().seq == 1
+            mended.result()
         session.close(None, PATIENCE)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Callable
 
 import pytest
@@ -123,6 +124,51 @@ def test_a_child_that_dies_while_it_is_started_again_is_started_once_more(start_
     supervisor.child.next_event(PATIENCE)
     supervisor.stop_watching()
     assert failures == []
+
+
+def test_a_restart_waits_for_files_that_cannot_be_used_and_names_each_reason_once(
+    start_child: StartChild, caplog: pytest.LogCaptureFixture
+) -> None:
+    failures: list[CrossborderError] = []
+    tries = iter(["shot", "no key", "no key", "another key", "obedient"])
+
+    def start() -> Child:
+        life = next(tries)
+        if "key" in life:
+            raise ConfigError(life)
+        return start_child(life, code=-signal.SIGKILL)
+
+    supervisor = supervise(start, failures, times=1)
+    wait_for(lambda: supervisor.restarts == 1, "the restart")
+    supervisor.child.next_event(PATIENCE)
+    supervisor.stop_watching()
+    assert failures == []
+    reasons = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    said = "child-shot is started again once its files can be used: "
+    assert reasons == [f"{said}no key", f"{said}another key"]
+
+
+def test_a_restart_that_waits_for_files_ends_when_nobody_watches_any_more(start_child: StartChild) -> None:
+    lives, waits = iter(["shot"]), threading.Event()
+
+    def start() -> Child:
+        for life in lives:
+            return start_child(life, code=-signal.SIGKILL)
+        waits.set()
+        raise ConfigError("no key")
+
+    supervisor = supervise(start, [])
+    assert waits.wait(PATIENCE)
+    supervisor.stop_watching()
+    assert supervisor.wait(0)
+
+
+def test_the_first_start_does_not_wait_for_files() -> None:
+    def start() -> Child:
+        raise ConfigError("no key")
+
+    with pytest.raises(ConfigError, match="no key"):
+        supervise(start, [])
 
 
 def test_children_that_a_signal_ends_before_the_last_is_asked_to_stop_are_not_started_again(

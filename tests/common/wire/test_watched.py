@@ -47,3 +47,19 @@ def test_files_that_cannot_be_read_at_the_start_are_an_error(path: Path) -> None
     path.write_text("none")
     with pytest.raises(ConfigError, match="expected a number"):
         Watched([path], lambda: number_in(path))
+
+
+def test_a_file_that_may_be_read_again_is_read_again(path: Path) -> None:
+    def number_of_owner() -> list[int]:
+        if not path.stat().st_mode & 0o400:  # root may read it all the same.
+            raise ConfigError(f"{path}: cannot be read")
+        return number_in(path)
+
+    watched = Watched([path], number_of_owner)
+    other = path.with_name("other")
+    other.write_text("22")
+    other.chmod(0o000)
+    other.replace(path)
+    assert watched.get() == [1]
+    path.chmod(0o600)
+    assert watched.get() == [22]

@@ -42,6 +42,14 @@ def test_a_run_that_is_going_on_can_be_looked_at(host: LearnerServer, capsys: py
     assert (sum(rewards["counts"]), rewards["edges"][0], rewards["edges"][-1]) == (5, 0.0, 4.0)
 
 
+def test_more_rows_than_a_table_has_room_for_are_asked_for_as_json(
+    host: LearnerServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([str(host.run.dir.path), "--rows", "101"]) == 2
+    assert "--rows: expected at most 100 without --json, found 101; add --json" in capsys.readouterr().err
+    assert inspect(host.run.dir.path, capsys, "--rows", "101")["newest"] == []
+
+
 def test_a_damaged_table_of_actors_is_named(host: LearnerServer, capsys: pytest.CaptureFixture[str]) -> None:
     host.actor_table["state"][5] = 9
     assert main([str(host.run.dir.path)]) == 4

@@ -215,3 +215,35 @@ def test_an_admins_open_call_ends_when_its_token_becomes_an_actors(path: Path, a
     write(path, "robot the-secret-of-root")
     gate.names()
     assert isinstance(gate.objection(caller), UnauthenticatedError)
+
+
+# A process that serves again.
+
+
+def test_a_process_that_serves_again_reads_a_changed_file_as_the_one_before_it_did(
+    path: Path, admins: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = ServerConfig(actor_token_file=path, admin_token_file=admins)
+    write(path, f"alice {ALICES}", "too short", f"bob {BOBS}")
+    with pytest.raises(ConfigError, match="line 2"):
+        Gate.of(config)
+    write(admins)
+    assert Gate.of(config, serves_again=True).names() == {Role.ACTOR: {"alice", "bob"}, Role.ADMIN: set()}
+    assert "the line is left out" in caplog.text
+    assert f"token file {admins}: it holds no token, so every caller is refused until it does" in caplog.text
+
+
+def test_a_process_that_serves_again_takes_tokens_that_come_later(path: Path, clock: Clock) -> None:
+    path.rename(path.with_name("away"))
+    known = KnownTokens(TokenSource(f"token file {path}", path), clock, serves_again=True)
+    assert names(known) == [None, None]
+    path.with_name("away").rename(path)
+    assert names(known) == ["alice", "bob"]
+
+
+def test_an_admins_token_that_has_become_an_actors_gives_no_rights_after_a_restart(path: Path, admins: Path) -> None:
+    write(admins, f"root {BOBS}")
+    gate = Gate.of(ServerConfig(actor_token_file=path, admin_token_file=admins), serves_again=True)
+    with pytest.raises(UnauthenticatedError):
+        gate.identify(STATUS, [authorization(BOBS)], PEER)
+    assert gate.identify(JOIN, [authorization(BOBS)], PEER).name == "bob"
