@@ -4,18 +4,25 @@
     objects/HASH           bytes, compressed with zstd, under the BLAKE2 of what they decompress to
     states/EPOCH-NUMBER    a state of the run: names of its objects, and its small files; written after all its objects
 
-Only the learner with the highest claim owns the mirror. Each of two learners first writes and then reads: the former
-one writes a state and then lists the claims, and the new one writes its claim and then reads the newest state. So
-either the new learner goes on from that state, or the former one sees the claim before it acknowledges any row of the
-state. This needs a store in which each read and each listing sees all writes that ended before it, as S3, GCS and Azure
-have them; it needs no conditional writes. Names of states begin with the epoch, so a late state of a former learner is
-never the newest one.
+Only the learner with the highest whole claim owns the mirror. A claim is made in steps:
 
-A claim that is not whole, as on a full disk, counts for nobody. Whoever fails after its claim removes it.
+    1. the run's directory keeps the new epoch (``mirror.json``), and each further try takes the same one
+    2. the claim is written
+    3. the newest state is read: if its epoch is none that the directory knows, another learner has gone on with the run
+    4. the claims are listed: if there is a higher one, another learner has the run
 
-A learner that finds only lower claims has claimed another place: it was started while the disk of the mirror was not
-mounted. It claims the mirror again, with a higher epoch, so that each of both places shows whether it was the last one.
-As at a start, it has gone on from all states of the mirror, or another learner has, which keeps the run.
+Each of two learners first writes and then reads: the former one writes a state and then lists the claims, and the new
+one writes its claim and then reads the newest state. So either the new learner goes on from that state, or the former
+one sees the claim before it acknowledges any row of the state. This needs a store in which each read and each listing
+sees all writes that ended before it, as S3, GCS and Azure have them; it needs no conditional writes. Names of states
+begin with the epoch, so a late state of a former learner is never the newest one.
+
+A claim that is not whole, as on a full disk, counts for nobody: its writer has not read the newest state yet. Whoever
+fails after its claim removes it.
+
+If the highest claim is lower than a learner's newest epoch, the learner has claimed another place: it was started while
+the disk of the mirror was not mounted. It claims the mirror again with a higher epoch. So a place whose highest claim
+is not the learner's newest epoch is not the place where it last wrote.
 
 A reader takes the newest state that is whole. The objects of the newest two states are kept.
 """
@@ -161,8 +168,8 @@ class Mirror:
     def __init__(self, url: str) -> None:
         self.url, self.epoch = url, 0
         self.sent_bytes = 0
-        self._is_pending = False
-        """Whether this epoch was chosen for a claim that could not be made yet."""
+        self._pending = 0
+        """The epoch that the run's directory keeps for a claim which could not be made yet; 0: none."""
         self._number = 0
         self._whole, self._left = set[str](), set[str]()
         """Objects that are whole, and those that others have left: a kill may have come while one was written."""
@@ -234,12 +241,15 @@ class Mirror:
                 return None
         raise OSError(f"{self.url}: each state was removed while it was read; try again")
 
-    def claim(self, run_id: str, past: Past, *, holds: bool = False) -> MirroredState | None:
+    def claim(
+        self, run_id: str, past: Past, keep: Callable[[Past], None], *, holds: bool = False
+    ) -> MirroredState | None:
         """Become the owner: all learners with earlier claims end when they look at the claims next.
 
         Args:
             run_id: of the run that will be mirrored.
             past: the epochs that the run's directory knows of.
+            keep: called with an epoch more before that is claimed.
             holds: whether this learner has made the newest of these claims itself, to restore the run. If others have
                 claimed the mirror since, it does not take the run from them, so that of several learners the last one
                 goes on.
@@ -250,13 +260,19 @@ class Mirror:
         Raises:
             RunDirectoryError: the mirror is that of another run.
             TakenOverError: another learner has gone on with the run, so the directory is an older copy of it.
-            OSError: the mirror cannot be reached.
+            OSError: the mirror cannot be reached, or the epoch cannot be kept. The next try takes the same epoch.
         """
         self._require_same(run_id, past)
-        if holds:
-            self.epoch = past.newest
-            self.require_owner()
-        return self._claim(run_id, past, self._choose_epoch(past))
+        if not self._pending:
+            if holds:
+                self.epoch = past.newest
+                self.require_owner()
+            epoch = self._choose_epoch(past)
+            keep(past.add(epoch))
+            self._pending = epoch
+        newest = self._claim(run_id, past.add(self._pending), self._pending)
+        self._pending = 0
+        return newest
 
     def _choose_epoch(self, past: Past) -> int:
         """A higher epoch than all that are known."""
@@ -302,18 +318,15 @@ class Mirror:
         """
         self.epoch = past.newest
         owner, _ = self._find_owner()
-        if owner is None or owner > self.epoch or (owner == self.epoch and not is_late):
-            self.require_owner()
+        if owner == self.epoch and not is_late:
+            self._pending = 0
             newest = self._require_same(run_id, past)
             self._go_on_from(newest)
             return newest
-        self._require_same(run_id, past)
-        if not self._is_pending:
-            self.epoch, self._is_pending = self._choose_epoch(past), True
-            keep(past := past.add(self.epoch))
-        newest = self._claim(run_id, past, self.epoch)
-        self._is_pending = False
-        return newest
+        is_elsewhere = owner is None and not self._list(_CLAIMS)  # A claim may be there that is not whole.
+        if is_elsewhere or (owner is not None and owner > self.epoch):
+            self.require_owner()
+        return self.claim(run_id, past, keep)
 
     def _go_on_from(self, newest: MirroredState | None) -> None:
         self._newest = [newest] if newest is not None else []
@@ -321,8 +334,10 @@ class Mirror:
         self._claims = [name for name in self._list(_CLAIMS) if name < _name(self.epoch)]
         own = [int(name.rpartition("-")[2]) for name in self._states if name.startswith(_name(self.epoch))]
         self._number, self._unsure = max(own, default=0), []
-        self._whole = newest.objects if newest is not None else set()
-        self._left = set(self._list(_OBJECTS)) - self._whole
+        there = set(self._list(_OBJECTS))
+        # A kill may have left a state whose objects were sent to another place: its disk was mounted just then.
+        self._whole = newest.objects & there if newest is not None else set()
+        self._left = there - self._whole
         self.require_owner()
 
     def _require_same(self, run_id: str, past: Past) -> MirroredState | None:
@@ -341,14 +356,19 @@ class Mirror:
 
     def _find_owner(self) -> tuple[int | None, str]:
         """The newest epoch whose claim is whole, and whose it is; None if there is none."""
-        for name in reversed(self._list(_CLAIMS)):
-            if name == _name(self.epoch):
-                return self.epoch, ""
-            with suppress(FileNotFoundError, ValueError):
-                whose = self._read(_CLAIMS, name).decode()
-                parse_json(whose)
+        for _ in range(READ_TRIES):
+            for name in reversed(self._list(_CLAIMS)):
+                try:
+                    whose = self._read(_CLAIMS, name).decode()
+                    parse_json(whose)
+                except FileNotFoundError:
+                    break  # A later owner has removed it meanwhile, or its writer, which has failed.
+                except ValueError:
+                    continue  # It is not whole.
                 return int(name), whose
-        return None, ""
+            else:
+                return None, ""
+        raise OSError(f"{self.url}: each claim was removed while it was read; try again")
 
     def require_owner(self) -> None:
         """Check that no other learner has claimed the mirror since.
@@ -395,18 +415,20 @@ class Mirror:
             raise
         self._remove(_CLAIMS, self._claims)
         self._claims = []
+        self._remove(_STATES, self._states[:-_STATES_KEPT])
+        self._states = self._states[-_STATES_KEPT:]
         self.tidy(set())
 
     def tidy(self, needed: set[str]) -> None:
-        """Remove states but the newest two, and the objects that neither they need nor ``needed`` names.
+        """Remove states that are perhaps not whole, and objects that neither the newest states nor ``needed`` name.
 
         The caller has found itself to be the owner just now.
 
         Raises:
             OSError: the mirror cannot be reached.
         """
-        self._remove(_STATES, [*self._unsure, *self._states[:-_STATES_KEPT]])
-        self._unsure, self._states = [], self._states[-_STATES_KEPT:]
+        self._remove(_STATES, self._unsure)
+        self._unsure = []
         used = needed.union(*(state.objects for state in self._newest))
         self._left |= self._whole - used  # If not all of them can be removed, none of them counts as whole.
         self._whole &= used
@@ -422,6 +444,10 @@ class Mirror:
                     continue
 
     # Objects.
+
+    def has(self, name: str) -> bool:
+        """Whether an object is there and whole."""
+        return name in self._whole
 
     def put(self, source: Source) -> str:
         """Send a file from its begin, unless it is there; return the name of the object.

@@ -20,6 +20,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from common.errors import CheckpointError, RunDirectoryError
@@ -102,10 +103,9 @@ def claim(boot: MirrorBoot) -> tuple[Mirror, MirroredState | None]:
         keep_past(boot.run, past)
     while True:
         try:
-            newest = mirror.claim(boot.run_id, past, holds=is_restored)
+            newest = mirror.claim(boot.run_id, past, partial(keep_past, boot.run), holds=is_restored)
             if past.newest and newest is None:
                 log.warning("%s: found no state of the run, which was mirrored before: a mirror begins", mirror.url)
-            keep_past(boot.run, past.add(mirror.epoch))
             return mirror, newest
         except OSError as error:
             log.error("the mirror cannot be claimed: %s", error)
@@ -129,11 +129,11 @@ def begin(boot: MirrorBoot) -> tuple[MirrorBoot, tuple[Mirror, MirroredState | N
         RunDirectoryError: it cannot be reached and the run may not begin before, or it is that of another run.
         TakenOverError: another learner has gone on with the run.
     """
+    past, _ = read_past(boot.run)  # Without an epoch that is only kept for a claim: nobody is told of that.
     try:
         claimed = claim(boot)
         return boot.model_copy(update={"epoch": claimed[0].epoch}), claimed
     except MirrorUnreachableError as error:
-        past, _ = read_past(boot.run)
         if not boot.may_begin_late or not past.newest:
             raise
         log.error("the run goes on without its mirror, which is claimed when it can be written: %s", error)

@@ -13,6 +13,7 @@ import logging
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -28,7 +29,6 @@ from learner.storage.mirror import (
     Mirror,
     MirrorAwayError,
     MirroredState,
-    Past,
     Segment,
     keep_past,
     read_past,
@@ -89,7 +89,8 @@ class Mirroring:
 
     def _begin_from(self, newest: MirroredState | None) -> None:
         """Go on from the newest state that the mirror has."""
-        self._segments = self._find_same(newest.segments) if newest is not None else []
+        sent = [] if newest is None else [segment for segment in newest.segments if self._mirror.has(segment.name)]
+        self._segments = self._find_same(sent)
         self._block.mirrored = self._end
         self._sent_files = dict[str, tuple[tuple[int, ...], str]]()
         """By path, the file that was sent last: its inode, size and time, and what a state has for it."""
@@ -176,12 +177,8 @@ class Mirroring:
 
     def _return(self) -> None:
         """Read the mirror anew, which was away; claim it again if it does not have the claim of this life."""
-
-        def keep(past: Past) -> None:
-            keep_past(self._run, past)
-
         past, _ = read_past(self._run)
-        newest = self._mirror.return_to(self._run_id, past, keep, is_late=self._is_late)
+        newest = self._mirror.return_to(self._run_id, past, partial(keep_past, self._run), is_late=self._is_late)
         self._is_late = False
         self._block.epoch = self._mirror.epoch
         self._begin_from(newest)

@@ -69,7 +69,7 @@ def restore(mirror: Mirror, to: Path) -> None:
 
 def _claim(mirror: Mirror, found: MirroredState) -> MirroredState | None:
     try:
-        return mirror.claim(found.run_id, Past(found.epoch))
+        return mirror.claim(found.run_id, Past(found.epoch), lambda _: None)  # There is no directory yet.
     except OSError as error:
         raise RunDirectoryError(
             f"{mirror.url}: cannot be claimed: {error}; a learner writes to the mirror that it goes on from: if there "

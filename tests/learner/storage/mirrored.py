@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import json
 import time
+from functools import partial
 from pathlib import Path
 
 from learner.replay.memory import ReplayMemory
 from learner.replay.writer import ReplayWriter
 from learner.shared.mirror_block import MirrorBlock
-from learner.storage.mirror import Mirror, keep_past, read_past
+from learner.storage.mirror import Mirror, Past, keep_past, read_past
 from learner.storage.mirroring import Mirroring
 from learner.storage.restoring import restore
 from tests.learner.replay.memories import next_linked, open_linked
 
 RUN_ID = "0123456789abcdef"
 ACTOR = 7
+
+
+def keep_nothing(past: Past) -> None:
+    """In the place of a run directory that keeps the epochs."""
 
 
 class MirroredRun:
@@ -41,8 +46,7 @@ class MirroredRun:
         self.writer = ReplayWriter(self.memory)
         self.mirror, self.block = Mirror(self.url), MirrorBlock.open(self.run / "shared")
         past, _ = read_past(self.run)
-        newest = self.mirror.claim(RUN_ID, past)
-        keep_past(self.run, past.add(self.mirror.epoch))
+        newest = self.mirror.claim(RUN_ID, past, partial(keep_past, self.run))
         self.block.start(0, time.monotonic())
         self.mirroring = Mirroring(self.run, RUN_ID, self.mirror, newest, block=self.block, seconds=self._seconds)
 

@@ -14,6 +14,7 @@ from common.errors import PluginError, RunDirectoryError, TakenOverError
 from learner.replay.recovery import Watermark
 from learner.storage.mirror import INLINE_BYTES, Mirror, MirroredState, Past, keep_past, read_past
 from tests.conftest import free_port
+from tests.learner.storage.mirrored import keep_nothing
 
 RUN = "0123456789abcdef"
 
@@ -31,7 +32,7 @@ def url_of(directory: Path) -> str:
 def owner(directory: Path) -> Mirror:
     """A mirror that was claimed by a learner whose directory knows of all that was claimed before."""
     mirror = Mirror(url_of(directory))
-    mirror.claim(RUN, Past(2**62))
+    mirror.claim(RUN, Past(2**62), keep_nothing)
     return mirror
 
 
@@ -134,7 +135,7 @@ def test_a_mirror_of_another_run_is_not_written_over(tmp_path: Path) -> None:
     mirror = owner(tmp_path)
     mirror.write(state_of(mirror, 1))
     with pytest.raises(RunDirectoryError, match=f"expected an empty place .* found that of run {RUN}"):
-        Mirror(url_of(tmp_path)).claim("fedcba9876543210", Past())
+        Mirror(url_of(tmp_path)).claim("fedcba9876543210", Past(), keep_nothing)
     mirror.require_owner()
 
 
@@ -144,7 +145,7 @@ def test_a_directory_that_others_have_gone_on_from_does_not_disturb_them(tmp_pat
     second = owner(tmp_path)
     second.write(state_of(second, 2))
     with pytest.raises(TakenOverError, match="another learner has gone on with the run since"):
-        Mirror(url_of(tmp_path)).claim(RUN, Past(first.epoch))
+        Mirror(url_of(tmp_path)).claim(RUN, Past(first.epoch), keep_nothing)
     second.write(state_of(second, 3))
 
 
@@ -153,7 +154,7 @@ def test_a_learner_whose_successor_wrote_nothing_may_come_back(tmp_path: Path) -
     first.write(state_of(first, 1))
     owner(tmp_path)
     again = Mirror(url_of(tmp_path))
-    found = again.claim(RUN, Past(first.epoch))
+    found = again.claim(RUN, Past(first.epoch), keep_nothing)
     assert found is not None
     assert found.at == 1
 
@@ -194,7 +195,7 @@ def test_a_learner_that_cannot_write_its_claim_leaves_none(tmp_path: Path) -> No
     mirror = owner(tmp_path)
     mirror.write(state_of(mirror, 1))
     with pytest.raises(OSError, match="no space left on device"):
-        Full(url_of(tmp_path)).claim(RUN, Past(2**62))
+        Full(url_of(tmp_path)).claim(RUN, Past(2**62), keep_nothing)
     assert [path.name for path in (tmp_path / "mirror" / "claims").iterdir()] == [f"{mirror.epoch:020d}"]
     mirror.write(state_of(mirror, 2))
 
@@ -221,10 +222,10 @@ def test_wherever_another_learner_takes_over_it_goes_on_from_what_the_former_one
 
     def take_over() -> None:
         mirror = Mirror(url_of(tmp_path))
-        successors.append((mirror, mirror.claim(RUN, Past(2**62))))
+        successors.append((mirror, mirror.claim(RUN, Past(2**62), keep_nothing)))
 
     former = Interrupted(url_of(tmp_path), 10**9, take_over)
-    former.claim(RUN, Past())
+    former.claim(RUN, Past(), keep_nothing)
     former.write(state_of(former, 1))
     former.left, acknowledged = n, 1.0
     for at in range(2, 9):
@@ -252,7 +253,7 @@ def test_wherever_two_learners_begin_at_once_one_of_them_stays(tmp_path: Path, n
 
     def write(mirror: Mirror, name: str) -> None:
         try:
-            mirror.claim(RUN, Past(first.epoch))
+            mirror.claim(RUN, Past(first.epoch), keep_nothing)
             mirror.write(state_of(mirror, 2))
             ends.append(name)
         except TakenOverError:
@@ -280,7 +281,7 @@ def test_a_place_whose_driver_cannot_connect_is_named() -> None:
 
 def test_a_store_in_memory_is_a_mirror_too() -> None:
     mirror = Mirror("memory://test-mirror/run")
-    mirror.claim(RUN, Past())
+    mirror.claim(RUN, Past(), keep_nothing)
     mirror.write(state_of(mirror, 1))
     mirror.write(state_of(mirror, 2))
     found = mirror.find_newest()
@@ -304,5 +305,5 @@ def test_the_epochs_that_a_directory_knows_of_are_its_own_and_those_before_it_wa
     assert [epoch for epoch in (9, 10, 11, 99, 100, 1099, 1100) if past.has(epoch)] == [9, 10, 100, 1099]
     keep_past(tmp_path, Past(10), restored=True)
     assert read_past(tmp_path) == (Past(10), True)
-    (tmp_path / "mirror.json").write_text('{"epoch": 30}')  # As release 0.3 writes it.
+    (tmp_path / "mirror.json").write_text('{"epoch": 30}')  # As long as a run had one epoch only.
     assert read_past(tmp_path) == (Past(30), False)

@@ -235,6 +235,48 @@ def begin_late(run: MirroredRun, monkeypatch: pytest.MonkeyPatch) -> Mirroring:
     return Mirroring(run.run, RUN_ID, Mirror(run.url), None, block=run.block, seconds=1.0, is_away=True, is_late=True)
 
 
+class Cut(Mirror):
+    """A mirror whose network is cut just after a claim has arrived, until somebody waits."""
+
+    is_cut = was_cut = False
+
+    def _reaching(self) -> Any:
+        if Cut.is_cut:
+            raise OSError("the network is cut")
+        return super()._reaching()
+
+    def _write(self, kind: str, name: str, content: bytes) -> None:
+        super()._write(kind, name, content)
+        Cut.is_cut = kind == "claims" and not Cut.was_cut
+        Cut.was_cut |= Cut.is_cut
+
+
+@pytest.mark.parametrize("comes_back", ["within the start", "later"])
+def test_a_learner_is_not_ended_by_a_claim_of_its_own_whose_answer_it_did_not_hear(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, comes_back: str
+) -> None:
+    run = MirroredRun(tmp_path)
+    run.store(4)
+    run.mirroring.write_state()
+    restore(Mirror(run.url), tmp_path / "other")
+    monkeypatch.setattr(Cut, "is_cut", False)
+    monkeypatch.setattr(Cut, "was_cut", False)
+    monkeypatch.setattr(mirror_child, "Mirror", Cut)
+    if comes_back == "within the start":
+        monkeypatch.setattr("learner.storage.mirror_child.time.sleep", lambda _: setattr(Cut, "is_cut", False))
+        other, newest = claim(MirrorBoot(run=tmp_path / "other", run_id=RUN_ID, url=run.url, seconds=1.0))
+        assert newest is not None
+        other.write(dataclasses.replace(newest, epoch=other.epoch))
+        with pytest.raises(TakenOverError):
+            run.mirroring.write_state()
+    else:
+        late = begin_late(run, monkeypatch)
+        Cut.is_cut = False
+        run.store(4)
+        assert late.write_state()
+        assert run.block.mirrored == run.memory.committed
+
+
 @pytest.mark.parametrize("has_state", [True, False])
 def test_a_run_that_is_resumed_without_its_mirror_ends_if_another_host_has_claimed_the_mirror(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_state: bool

@@ -17,7 +17,7 @@ from learner.storage import mirroring as mirroring_module
 from learner.storage.mirror import Mirror, MirrorAwayError, MirroredState, Past, Segment, Source, read_past
 from learner.storage.restoring import _restore_state
 from tests.learner.replay.memories import CAPACITY, check_linked, open_linked, writing
-from tests.learner.storage.mirrored import ACTOR, RUN_ID, MirroredRun
+from tests.learner.storage.mirrored import ACTOR, RUN_ID, MirroredRun, keep_nothing
 
 
 def newest_segments(run: MirroredRun) -> list[Segment]:
@@ -305,7 +305,7 @@ def test_of_two_learners_one_of_which_was_without_the_disk_only_one_goes_on(
     def take_over() -> tuple[Mirror, MirroredState]:
         other, newest = Mirror(run.url), run.mirror.find_newest()
         assert newest is not None
-        other.claim(RUN_ID, Past(newest.epoch))
+        other.claim(RUN_ID, Past(newest.epoch), keep_nothing)
         if has_state:
             other.write(dataclasses.replace(newest, epoch=other.epoch))
         return other, newest
@@ -459,4 +459,77 @@ def test_a_try_after_one_that_failed_sends_what_is_missing_and_no_more(
     sent = run.mirror.sent_bytes
     assert run.mirroring.write_state()
     assert run.mirror.sent_bytes < sent + 60_000, "checkpoint and rows were there"
+    assert run.vanish().committed == run.block.mirrored
+
+
+def test_an_epoch_that_the_run_cannot_keep_is_not_claimed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, disk = MirroredRun(tmp_path), Unmounted(tmp_path)
+    run.store(4)
+    assert run.mirroring.write_state()
+    disk.unmount()
+    run.begin_again()
+    assert run.mirroring.write_state()
+    below = run.mirror.epoch
+    disk.mount()
+    with pytest.raises(MirrorAwayError, match="found only earlier ones"):
+        run.mirroring.write_state()
+    with monkeypatch.context() as patch:
+        patch.setattr(mirroring_module, "keep_past", raise_full)
+        with pytest.raises(OSError, match="no space left"):
+            run.mirroring.write_state()
+    assert run.mirroring.write_state()
+    assert run.mirror.epoch > below, "otherwise both places would look like the one where the learner last wrote"
+    assert read_past(run.run)[0].newest == run.mirror.epoch
+
+
+def test_the_only_whole_state_stays_until_a_newer_one_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = MirroredRun(tmp_path)
+    run.store(4)
+    assert run.mirroring.write_state()
+    for _ in range(2):  # Two lives are killed, each while it writes its first state.
+        run.begin_again()
+        (tmp_path / "mirror" / "states" / f"{run.mirror.epoch:020d}-{1:012d}").write_bytes(b"\x28\xb5")
+    run.begin_again()
+    run.store(4)
+    with monkeypatch.context() as patch:
+        patch.setattr(run.mirroring, "_send_rows", raise_full)
+        for _ in range(2):
+            with pytest.raises(OSError, match="no space left"):
+                run.mirroring.write_state()
+    assert run.mirror.find_newest() is not None
+    assert run.mirroring.write_state()
+    assert len(list((tmp_path / "mirror" / "states").iterdir())) == 2
+    assert run.vanish().committed == run.block.mirrored
+
+
+@pytest.mark.parametrize("has_others", [True, False])
+def test_a_learner_whose_own_claim_is_not_whole_claims_the_mirror_again(tmp_path: Path, has_others: bool) -> None:
+    run = MirroredRun(tmp_path)
+    run.store(4)
+    assert run.mirroring.write_state()
+    run.begin_again()
+    torn = run.mirror.epoch
+    for claim in (tmp_path / "mirror" / "claims").iterdir():
+        if int(claim.name) == torn:
+            claim.write_bytes(b"")
+        elif not has_others:
+            claim.unlink()
+    run.store(4)
+    with pytest.raises(MirrorAwayError):
+        run.mirroring.write_state()
+    assert run.mirroring.write_state()
+    assert run.mirror.epoch > torn
+    assert run.vanish().committed == run.block.mirrored
+
+
+def test_objects_that_a_state_names_and_that_were_sent_to_another_place_are_sent_again(tmp_path: Path) -> None:
+    run = MirroredRun(tmp_path)
+    (run.run / "checkpoints" / "0" / "agent").write_bytes(os.urandom(60_000))
+    run.store(4)
+    assert run.mirroring.write_state()
+    for path in (tmp_path / "mirror" / "objects").iterdir():
+        path.unlink()
+    run.begin_again()
+    assert not run.block.mirrored
+    assert run.mirroring.write_state()
     assert run.vanish().committed == run.block.mirrored

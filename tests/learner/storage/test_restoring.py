@@ -14,7 +14,7 @@ from learner.replay.memory import ReplayMemory
 from learner.storage.mirror import Mirror, Past
 from learner.storage.restoring import has_run, restore
 from tests.learner.replay.memories import check_linked
-from tests.learner.storage.mirrored import RUN_ID, MirroredRun
+from tests.learner.storage.mirrored import RUN_ID, MirroredRun, keep_nothing
 
 
 def test_an_empty_mirror_has_no_run(tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ class Overtaken(Mirror):
 
     def get(self, name: str, target: BinaryIO) -> None:
         super().get(name, target)
-        Mirror(self.url).claim(RUN_ID, Past(self.epoch))
+        Mirror(self.url).claim(RUN_ID, Past(self.epoch), keep_nothing)
 
 
 def test_of_hosts_that_restore_a_run_the_last_one_goes_on(tmp_path: Path) -> None:
