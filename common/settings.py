@@ -223,6 +223,28 @@ def _show(value: object) -> str:
     return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}…"
 
 
+def _explain(item: Mapping[str, Any], keys: list[str], owner: type[Settings] | None, place: str) -> str | None:
+    """The line about a problem that has words of its own here; None: the value is of another kind than expected."""
+    given: Mapping[str, Any] = item.get("ctx", {})
+    match item["type"]:
+        case "invalid_key":
+            at = place.rpartition(".")[0] or "config"
+            return f"{at}: expected texts as keys, found {_show(item['input'])}"
+        case "union_tag_invalid":
+            tag = item["input"]["kind"] if isinstance(item["input"], Mapping) else given["tag"]
+            return f"{place}.kind: expected one of {given['expected_tags']}, found {_show(tag)}"
+        case "extra_forbidden":
+            return f"{place}: {_explain_unknown(keys[-1], owner)}"
+        case "missing" | "union_tag_not_found" as kind:
+            return f"{place}{'' if kind == 'missing' else '.kind'}: expected a value, found none"
+        case "value_error":  # A validator of crossborder raised it; its text names the found value.
+            problem = str(given["error"])
+            if isinstance(item["input"], str) and len(item["input"]) > MOST_SHOWN:
+                problem = problem.replace(item["input"], f"{item['input'][:MOST_SHOWN]}…")
+            return f"{place}: {problem}" if place and not problem.startswith(place) else problem
+    return None
+
+
 def validate(model: type[SettingsT], values: object, where: str = "") -> SettingsT:
     """Build ``model`` from plain values.
 
@@ -232,35 +254,19 @@ def validate(model: type[SettingsT], values: object, where: str = "") -> Setting
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        problems = list[str]()
-        kinds = Counter[str]()
+        problems, kinds = list[str](), Counter[str]()
         for item in error.errors():
             keys, owner = _locate(model, item["loc"])
-            place, given = ".".join([where, *keys] if where else keys).removesuffix(".[key]"), item.get("ctx", {})
-            if item["type"] == "invalid_key":
-                at = place.rpartition(".")[0] or "config"
-                problems.append(f"{at}: expected texts as keys, found {_show(item['input'])}")
-            elif item["type"] == "union_tag_invalid":
-                tag = item["input"]["kind"] if isinstance(item["input"], Mapping) else given["tag"]
-                problems.append(f"{place}.kind: expected one of {given['expected_tags']}, found {_show(tag)}")
-            elif item["type"] == "union_tag_not_found":
-                problems.append(f"{place}.kind: expected a value, found none")
-            elif item["type"] == "extra_forbidden":
-                problems.append(f"{place}: {_explain_unknown(keys[-1], owner)}")
-            elif item["type"] == "missing":
-                problems.append(f"{place}: expected a value, found none")
-            elif item["type"] == "value_error":  # A validator of crossborder raised it; its text names the found value.
-                problem = str(item["ctx"]["error"])
-                if isinstance(item["input"], str) and len(item["input"]) > MOST_SHOWN:
-                    problem = problem.replace(item["input"], f"{item['input'][:MOST_SHOWN]}…")
-                problems.append(f"{place}: {problem}" if place and not problem.startswith(place) else problem)
+            place = ".".join([where, *keys] if where else keys).removesuffix(".[key]")
+            if (problem := _explain(item, keys, owner, place)) is not None:
+                problems.append(problem)
+                continue
+            is_word = type(item["input"]) is bool and item["type"] in ("literal_error", "path_type", "string_type")
+            hint = is_word * "; YAML takes on, off, yes and no for truth values: put quotes around such a text"
+            expected, found = _say_plainly(item["msg"]), f", found {_show(item['input'])}{hint}"
+            if kinds[place] and problems[-1].endswith(found):  # The value may have several kinds.
+                problems[-1] = f"{problems[-1].removesuffix(found)} or {expected.removeprefix('expected ')}{found}"
             else:
-                is_word = type(item["input"]) is bool and item["type"] in ("literal_error", "path_type", "string_type")
-                hint = is_word * "; YAML takes on, off, yes and no for truth values: put quotes around such a text"
-                expected, found = _say_plainly(item["msg"]), f", found {_show(item['input'])}{hint}"
-                if kinds[place] and problems[-1].endswith(found):  # The value may have several kinds.
-                    problems[-1] = f"{problems[-1].removesuffix(found)} or {expected.removeprefix('expected ')}{found}"
-                else:
-                    problems.append(f"{place or 'config'}: {expected}{found}")
-                kinds[place] += 1
+                problems.append(f"{place or 'config'}: {expected}{found}")
+            kinds[place] += 1
         raise ConfigError("\n".join(problems)) from None

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from common.errors import CrossborderError, FaultError, PluginError
+from common.errors import CrossborderError, FaultError, PluginError, describe_error
 from common.hints import closest, nearest
 from common.home import naming_missing_home
 from common.plugins.shipped import OWN_PACKAGES, SHORT_NAMES
@@ -111,8 +111,8 @@ def load_module(name: str) -> ModuleType:
 
 def first_line(error: BaseException) -> str:
     """The kind of an exception, and the first line of its message."""
-    lines = str(error).strip().splitlines()
-    return ": ".join([type(error).__name__, *lines[:1]])
+    kind, _, message = describe_error(error).partition(": ")
+    return ": ".join([kind, *message.strip().splitlines()[:1]])
 
 
 @contextmanager

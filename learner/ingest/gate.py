@@ -40,8 +40,6 @@ CLIENT_METHODS: Final = f"/{acting_pb2.DESCRIPTOR.services_by_name['ActingServic
 _ASKING: Final = frozenset(path_of(method) for method in ("Check", "GetModel", "PushItems"))
 SETTLE_SECONDS: Final = 0.5
 """A file without a token counts after this time: an editor that writes in place empties the file for a moment."""
-
-
 REFUSES_ALL: Final = "token file %s: it holds no token, so every caller is refused until it does"
 
 

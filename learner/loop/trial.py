@@ -32,6 +32,7 @@ from common.lanes.building import build_lanes
 from common.lanes.lanes import AnyEnv, Lanes, close_env
 from common.parts import Parts
 from common.plugins.part_config import AgentArguments
+from common.plugins.part_loading import first_line
 from common.process.clocks import Deadline
 from common.spaces import columns_of, to_columns
 from learner.datasets.loading import FIRST_INCARNATION
@@ -212,8 +213,7 @@ class _Trial:
                 f"replay.view: {agent} asks for the column '{missing}', which {view} does not give{hint}; "
                 f"the batch has {given}"
             ) from error
-        first_line = next(iter(str(error).strip().splitlines()), "")
-        message = f"agent: {agent} could not learn from made-up rows ({type(error).__name__}: {first_line}); "
+        message = f"agent: {agent} could not learn from made-up rows ({first_line(error)}); "
         message += f"the batch had {given}" if columns else "it drew no batch"
         if not self._is_quick:
             raise PluginError(message) from error

@@ -164,11 +164,7 @@ def serve(boot: MirrorBoot) -> None:
         say({"begun": True})
         mirror = _connect(boot, block)
         mirroring = Mirroring(
-            *(boot.run, boot.run_id, mirror, None),
-            block=block,
-            seconds=boot.seconds,
-            is_away=True,
-            is_late=boot.is_late,
+            boot.run, boot.run_id, mirror, None, block=block, seconds=boot.seconds, is_away=True, is_late=boot.is_late
         )
     is_last = False
     while True:
