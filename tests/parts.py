@@ -143,10 +143,10 @@ class FailingEnv(CountingEnv):
 
 
 class DyingEnv(FailingEnv):
-    """Kills its own process, as a segfault would."""
+    """Ends its own process by a segfault."""
 
     def fail(self) -> None:
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(os.getpid(), signal.SIGSEGV)
 
 
 class InterruptedEnv(FailingEnv):

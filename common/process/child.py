@@ -373,7 +373,7 @@ class Child:
 
 
 def describe_end(code: int | None) -> str:
-    """The exit code in words; after SIGBUS also its cause, since the process itself could not log anything."""
+    """The exit code in words; after SIGBUS also its cause, which the process itself could not log."""
     cause = " (SIGBUS: a file that it maps was cut short, or its disk is full, fails or is gone)"
     return f"exit code {code}{cause if code == -signal.SIGBUS else ''}"
 

@@ -12,6 +12,7 @@ import atexit
 import contextlib
 import ctypes
 import errno
+import faulthandler
 import gc
 import importlib
 import json
@@ -196,6 +197,7 @@ def _end_with_code_of(run: Callable[[], int]) -> NoReturn:
 
 def _forget_caller(kept: Collection[int]) -> None:
     """Leave to the command its descriptors, but for those that are kept, its handlers of signals, log and streams."""
+    faulthandler.disable()  # It may write to one of those descriptors.
     for fd in [int(each.name) for each in Path("/proc/self/fd").iterdir()]:
         if fd > 2 and fd not in kept:
             with contextlib.suppress(OSError):  # The list had a descriptor of its own.

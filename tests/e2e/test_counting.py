@@ -60,7 +60,10 @@ def test_it_stays_complete_when_ingest_is_killed_again_and_again(make_config: Ma
     assert_stored(result.run_dir, {3 * actor + j: rounds[actor] for actor in (0, 1) for j in range(3)})
 
 
-def test_a_killed_actor_is_replaced_and_costs_the_others_nothing(make_config: MakeConfig, tmp_path: Path) -> None:
+def test_an_actor_that_crashes_shows_where_is_replaced_and_costs_the_others_nothing(
+    make_config: MakeConfig, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
     config = make_config(
         replay={"capacity": CAPACITY, "samples_per_insert": 1.6},
         trainer={"max_opts": 1_000_000},
@@ -72,6 +75,8 @@ def test_a_killed_actor_is_replaced_and_costs_the_others_nothing(make_config: Ma
         server.learner.request_stop()
     (result,) = results
     assert (tmp_path / "died").exists()
+    assert "Fatal Python error: Segmentation fault" in caplog.messages
+    assert "in fail" in caplog.text
     known = table[table["pid"] > 0]
     assert len(known) == 3, "two, and the one in the dead one's place"
     survivors = known[known["state"] == ActorState.LEFT]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import gc
 import json
 import logging
@@ -196,13 +197,14 @@ def parent_of_stopped(boot: dict[str, Any]) -> int:
 def parent_here(boot: dict[str, Any]) -> int:
     """Forks a fork server from itself; sends what a child says and how it ends.
 
-    It handles signals, and has a pipe open that is its own. With ``threaded`` it has another thread.
+    It handles signals and crashes, and has a pipe open that is its own. With ``threaded`` it has another thread.
     """
     from common.process.fork_server import ForkServer
     from common.process.signals import StopSignals
 
     StopSignals()
     reader, writer = os.pipe()
+    faulthandler.enable(writer)
     if boot["threaded"]:
         threading.Thread(target=threading.Event().wait, daemon=True).start()
     server = ForkServer([MODULE])
@@ -231,6 +233,7 @@ def looking_around(boot: dict[str, Any]) -> int:
     tell(
         descriptors=sorted(int(each.name) for each in Path("/proc/self/fd").iterdir())[:-1],
         handlers=handlers,
+        shows_crashes=faulthandler.is_enabled(),
         log=len(logging.getLogger().handlers),
         has_colorsys="colorsys" in sys.modules,
         collects=gc.isenabled(),

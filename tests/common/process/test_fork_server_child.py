@@ -37,6 +37,7 @@ def test_a_fork_server_that_is_forked_from_a_command_shares_imports_and_nothing_
     assert life["said"] == {
         "descriptors": [0, 1, 2],
         "handlers": [str(signal.default_int_handler), str(signal.SIG_DFL)],
+        "shows_crashes": False,
         "log": 0,
         "has_colorsys": True,
         "collects": True,

@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import re
+import signal
 import subprocess
 import sys
 from datetime import UTC, datetime
@@ -75,6 +76,25 @@ def test_uncaught_exceptions_and_warnings_are_objects_too() -> None:
     assert (warned["logger"], warned["level"]) == ("py.warnings", "WARNING")
     assert (ended["logger"], ended["level"], ended["message"]) == ("uncaught", "CRITICAL", "division by zero")
     assert ended["exception"].startswith("Traceback")
+
+
+CRASH = "os.kill(os.getpid(), signal.SIGSEGV)"
+
+
+@pytest.mark.parametrize(
+    ("crash", "code"),
+    [(CRASH, -signal.SIGSEGV), (f"subprocess.run([sys.executable, '-c', 'import os, signal; {CRASH}'])", 0)],
+    ids=["itself", "a Python that it starts"],
+)
+def test_a_process_in_which_native_code_crashes_writes_its_stacks_and_ends_by_the_signal(crash: str, code: int) -> None:
+    died = written("setup_logging(form='json')\nimport os, signal, subprocess, sys", f"debug({crash})", returns=code)
+    assert died.startswith("Fatal Python error: Segmentation fault")
+    assert 'File "<string>", line' in died
+
+
+def test_a_user_may_refuse_the_stacks_of_a_crash(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONFAULTHANDLER", "")
+    assert written("setup_logging()\nimport os, signal", f"debug({CRASH})", returns=-signal.SIGSEGV) == ""
 
 
 def test_a_record_below_the_level_is_not_written() -> None:
