@@ -34,7 +34,7 @@ class Reach(gymnasium.Env[Any, Any]):
     """
 
     def __init__(self, n_joints: int = 3, radius: float = 0.05, max_steps: int = 50) -> None:
-        if n_joints < 1 or radius <= 0 or max_steps < 1:
+        if not (n_joints >= 1 and radius > 0 and max_steps >= 1):
             raise ConfigError(
                 "Reach: expected n_joints and max_steps of at least 1 and a radius above 0, found "
                 f"{n_joints}, {max_steps} and {radius}"

@@ -110,7 +110,12 @@ def discounted_return(env: Any, discount_factor: float) -> DiscountedReturn | Di
     Args:
         env: a ``gymnasium.Env``, or a vector environment of any mode of autoreset.
         discount_factor: the agent's.
+
+    Raises:
+        ConfigError: it is out of range.
     """
+    if not 0 <= discount_factor <= 1:
+        raise ConfigError(f"discounted_return: expected a discount_factor from 0 to 1, found {discount_factor}")
     return DiscountedReturns(env, discount_factor) if is_vector(env) else DiscountedReturn(env, discount_factor)
 
 

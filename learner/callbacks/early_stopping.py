@@ -23,10 +23,10 @@ class EarlyStopping(Callback):
     """
 
     def __init__(self, patience: int = 10, min_improvement: float = 0.0, after_opts: int = 0) -> None:
-        if patience < 1 or min_improvement < 0 or after_opts < 0:
+        if not (patience >= 1 and 0 <= min_improvement < math.inf and after_opts >= 0):
             raise ConfigError(
-                "EarlyStopping: expected patience of at least 1, min_improvement and after_opts of at least 0, found "
-                f"{patience}, {min_improvement} and {after_opts}"
+                "EarlyStopping: expected patience of at least 1, finite min_improvement and after_opts of at least 0, "
+                f"found {patience}, {min_improvement} and {after_opts}"
             )
         self._patience, self._min_improvement, self._after_opts = patience, min_improvement, after_opts
         self._best, self._n_worse = -math.inf, 0

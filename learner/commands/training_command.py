@@ -238,7 +238,7 @@ def _check(config: RunConfig, arguments: argparse.Namespace) -> None:
     """
     from learner.datasets.opening import open_dataset
     from learner.loop.learner_parts import build_learner_parts
-    from learner.loop.trial import try_env, try_evaluator, try_opt
+    from learner.loop.trial import try_callbacks, try_env, try_evaluator, try_opt
     from learner.storage.mirror import Mirror
 
     # 1. What is quick to find out comes first.
@@ -247,6 +247,7 @@ def _check(config: RunConfig, arguments: argparse.Namespace) -> None:
     if config.trainer.cores is not None:
         require_usable(config.trainer.cores, "trainer.cores")
     require_writable(config.run_dir or default_run_dir(config.name))
+    try_callbacks(config)
     parts = build_learner_parts(config)
     try_opt(config, parts)
     # 2. All rows and policies from elsewhere must fit the parts.

@@ -11,12 +11,14 @@ from typing import Any, Final, Protocol, SupportsFloat, TypeVar
 
 import torch
 
+from common.config.run_config import RunConfig
 from common.data import EVAL_KEYS, RUN_KEYS, Record, Snapshot, require_record, to_json
 from common.errors import DivergedError, PluginError
-from common.interfaces import Callback, Evaluation, Recorder
+from common.interfaces import Callback, Evaluation, Recorder, RunIdentity
 from common.plugins.part_config import PluginConfig, require_role
 from common.plugins.part_loading import naming_fault
 from common.process.log import LogThrottle
+from learner.records.masking import mask_secrets
 from learner.shared.durable import logging_write_errors
 from learner.storage.training_state import Moment
 
@@ -24,6 +26,11 @@ log = logging.getLogger(__name__)
 ValueT = TypeVar("ValueT")
 UNWRITTEN_LOGGED_EVERY: Final = 60.0
 """Seconds between two lines of the log about records that cannot be written, such as on a full disk."""
+
+
+def facts_of(config: RunConfig, identity: RunIdentity) -> dict[str, Any]:
+    """What recorders and callbacks may ask for: which run it is, and its configuration without secrets."""
+    return {"identity": identity, "config": mask_secrets(config.model_dump(mode="json"))}
 
 
 class Callbacks:

@@ -27,7 +27,7 @@ from common.data import Array, Column, Items, Leaves, Schema
 from common.envs.players import FrozenPolicy
 from common.errors import ConfigError, CrossborderError, PluginError, RefusedError
 from common.evaluation import build_eval_env, build_evaluator
-from common.interfaces import Agent, EnvSpec, ReplayBuffer
+from common.interfaces import Agent, EnvSpec, ReplayBuffer, RunIdentity
 from common.lanes.building import build_lanes
 from common.lanes.lanes import AnyEnv, Lanes, close_env
 from common.parts import Parts
@@ -39,6 +39,7 @@ from learner.datasets.loading import FIRST_INCARNATION
 from learner.datasets.made_up import make_up_episodes
 from learner.loop.learner_parts import check_tensors, computing_in
 from learner.loop.replay_opening import build_buffer, build_view, place_on_device
+from learner.loop.run_records import Callbacks, facts_of
 from learner.replay.memory import ReplayMemory
 from learner.replay.queue import QueueReplay
 from learner.replay.reader import NothingToDrawError, ReplayReader
@@ -308,6 +309,17 @@ def _keeping_generators(device: str) -> Iterator[None]:
     finally:
         random.setstate(standard)
         np.random.set_state(legacy)
+
+
+def try_callbacks(config: RunConfig) -> None:
+    """Build the callbacks, with the directory of a run that is removed at once.
+
+    Raises:
+        PluginError, ConfigError: one cannot be built.
+    """
+    with TemporaryDirectory(prefix="crossborder-") as directory:
+        facts = facts_of(config, RunIdentity(run_id="", incarnation=1))
+        Callbacks.build(config.callbacks, facts | {"run_dir": Path(directory)})
 
 
 MAX_ROUNDS: Final = 1000

@@ -31,7 +31,7 @@ from learner.loop.life import Life
 from learner.loop.opt_step import OptStep, do_nothing
 from learner.loop.replay_opening import place_on_device
 from learner.loop.run import Run
-from learner.loop.run_records import UNWRITTEN_LOGGED_EVERY, Callbacks, RecordWindow, RunRecords
+from learner.loop.run_records import UNWRITTEN_LOGGED_EVERY, Callbacks, RecordWindow, RunRecords, facts_of
 from learner.loop.together import Together
 from learner.models.model_pool import Pool
 from learner.ranks.agent_state import RandomState
@@ -39,7 +39,6 @@ from learner.ranks.beginning import begin_in_order
 from learner.records.beside import BesideRecorder, close_all
 from learner.records.csv_recorder import CsvRecorder
 from learner.records.curve import plot_learning_curve
-from learner.records.masking import mask_secrets
 from learner.replay.interventions import record_interventions
 from learner.replay.screening import report_suspects
 from learner.shared.durable import logging_write_errors
@@ -118,7 +117,9 @@ def _restore_parts(
 ) -> _Kept:
     """Make the parts whose state checkpoints keep, and put those of a resumed run back to its checkpoint."""
     window = RecordWindow(ranks or run.buffer)
-    callbacks = Callbacks.build(run.config.callbacks, _facts_of(run) | {"run_dir": run.dir.path})
+    callbacks = Callbacks.build(
+        run.config.callbacks, facts_of(run.config, run.dir.identity) | {"run_dir": run.dir.path}
+    )
     parts: dict[str, Resumable]
     parts = {"buffer": run.buffer, WINDOW: window, "callbacks": callbacks, "products": run.products}
     if actor_in_turns is not None:
@@ -223,11 +224,6 @@ def _restore(run: Run, earlier: ResumePoint, agent: Trained, parts: dict[str, Re
     return moment
 
 
-def _facts_of(run: Run) -> dict[str, Any]:
-    """What recorders and callbacks may ask for: which run it is, and its configuration without secrets."""
-    return {"identity": run.dir.identity, "config": mask_secrets(run.config.model_dump(mode="json"))}
-
-
 def _make_recorders(run: Run, stack: ExitStack, opt_steps: int) -> list[Recorder]:
     """Open ``metrics.csv``, whose records after ``opt_steps`` are removed, and the recorders of the configuration.
 
@@ -239,7 +235,7 @@ def _make_recorders(run: Run, stack: ExitStack, opt_steps: int) -> list[Recorder
     stack.callback(logging_write_errors("the last records are missing")(csv.close))
     beside: list[BesideRecorder] = []
     stack.callback(close_all, beside)
-    facts = _facts_of(run)
+    facts = facts_of(run.config, run.dir.identity)
     for index, config in enumerate(run.config.recorders):
         build = partial(_build_recorder, config, index, run.dir.path, facts)
         beside.append(BesideRecorder(config.target, build))

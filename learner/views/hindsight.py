@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -67,9 +68,10 @@ class Hindsight(Transitions):
                 f"replay.view: Hindsight needs observations with goals, {GOAL} and {ACHIEVED} of one shape, found "
                 f"{goal or 'no'} and {achieved or 'no'} such columns"
             )
-        if k < 0 or horizon < 1 or stack != 1:
+        if not (0 <= k < math.inf and horizon >= 1 and stack == 1):
             raise ConfigError(
-                f"replay.view.params: expected k >= 0, horizon >= 1 and no frame stack, found {k}, {horizon}, {stack}"
+                "replay.view.params: expected a finite k >= 0, horizon >= 1 and no frame stack, found "
+                f"{k}, {horizon}, {stack}"
             )
         self._compute: ComputeReward = load_part(compute_reward) if compute_reward else _reward_of(make_env)
         self._share, self._horizon = k / (k + 1), horizon

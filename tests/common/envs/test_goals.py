@@ -50,7 +50,7 @@ def test_episodes_are_truncated_and_goals_are_within_reach_and_reproducible() ->
     assert ends == [False, False, True]
 
 
-@pytest.mark.parametrize("wrong", [{"n_joints": 0}, {"radius": 0.0}, {"max_steps": 0}])
+@pytest.mark.parametrize("wrong", [{"n_joints": 0}, {"radius": 0.0}, {"radius": float("nan")}, {"max_steps": 0}])
 def test_values_out_of_range_are_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(ConfigError, match=r"^Reach: expected"):
         Reach(**wrong)

@@ -12,6 +12,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from common.data import Array
 from common.envs.wrappers import PythonActions, discounted_return
+from common.errors import ConfigError
 from common.lanes.building import build_lanes
 from common.lanes.vector_lanes import VectorLanes, is_vector
 from common.plugins.part_config import EnvConfig
@@ -98,6 +99,12 @@ def test_nothing_else_of_the_environment_changes(mode: str) -> None:
     for _ in range(2):
         for one, other in zip(plain.step(actions)[:4], wrapped.step(actions)[:4], strict=True):
             np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("factor", [-0.1, 1.1, np.nan])
+def test_a_discount_factor_out_of_range_is_refused(factor: float) -> None:
+    with pytest.raises(ConfigError, match=f"expected a discount_factor from 0 to 1, found {factor}"):
+        discounted_return(make(AutoresetMode.DISABLED.value), factor)
 
 
 @pytest.mark.parametrize("mode", MODES)

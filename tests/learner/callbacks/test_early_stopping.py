@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -54,7 +55,9 @@ def test_records_do_not_end_a_run() -> None:
     assert EarlyStopping(patience=1).on_record(1, {"loss": 1.0}) is None
 
 
-@pytest.mark.parametrize("params", [{"patience": 0}, {"min_improvement": -1.0}, {"after_opts": -1}])
+@pytest.mark.parametrize(
+    "params", [{"patience": 0}, {"min_improvement": -1.0}, {"min_improvement": math.nan}, {"after_opts": -1}]
+)
 def test_arguments_out_of_range_are_refused(params: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="EarlyStopping: expected patience of at least 1"):
         EarlyStopping(**params)

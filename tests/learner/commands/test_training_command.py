@@ -97,6 +97,14 @@ def test_learner_server_restores_a_run_from_its_mirror(write_config: Callable[..
         mirrored.mirror.require_owner()
 
 
+def test_the_check_finds_a_callback_that_cannot_be_built(
+    write_config: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_config(callbacks=[{"target": "EarlyStopping", "params": {"patience": 0}}])
+    assert main(["--config", str(path), "--check"]) == ConfigError.exit_code
+    assert "EarlyStopping: expected patience of at least 1" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("outcome", Outcome)
 def test_a_run_that_ends_by_itself_below_its_target_score_fails(
     outcome: Outcome, make_config: MakeConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]

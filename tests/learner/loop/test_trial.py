@@ -19,10 +19,10 @@ from common.agents.network_agent import NetworkAgent
 from common.config.run_config import RunConfig, load_config
 from common.data import Array, Record, Schema
 from common.errors import ConfigError, PluginError
-from common.interfaces import EnvSpec, ReplayBuffer
+from common.interfaces import Callback, EnvSpec, ReplayBuffer, RunIdentity
 from learner.loop.in_turns import train_in_turns
 from learner.loop.learner_parts import build_learner_parts
-from learner.loop.trial import try_env, try_opt
+from learner.loop.trial import try_callbacks, try_env, try_opt
 from learner.replay.view import Plan, Rows
 from learner.views.transitions import Transitions
 from tests.conftest import ROOT, MakeConfig
@@ -314,6 +314,23 @@ def test_an_exception_is_logged_and_a_type_error_names_the_wrapper_that_helps(ca
     caplog.clear()
     try_env(config_of("Strict", wrappers=[{"target": "common.envs.wrappers:PythonActions"}]))
     assert not caplog.text
+
+
+class Noting(Callback):
+    """Writes a file into the directory of its run."""
+
+    directory = Path()
+
+    def __init__(self, run_dir: Path, identity: RunIdentity, config: dict[str, Any]) -> None:
+        assert not identity.is_resumed
+        (run_dir / config["name"]).touch()
+        Noting.directory = run_dir
+
+
+def test_callbacks_are_built_with_all_that_they_may_ask_for_and_nothing_remains(make_config: MakeConfig) -> None:
+    try_callbacks(make_config(callbacks=[{"target": f"{HERE}:Noting"}]))
+    assert Noting.directory.is_absolute()
+    assert not Noting.directory.exists()
 
 
 def test_a_robot_is_not_moved() -> None:

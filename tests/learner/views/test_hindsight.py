@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any, Final
 
@@ -98,8 +99,9 @@ def test_rows_without_goals_and_unknown_functions_are_refused() -> None:
         Hindsight(plain, compute_reward=REWARD)
     with pytest.raises(PluginError, match="compute_score"):
         Hindsight(GOALS, compute_reward="tests.learner.views.test_hindsight:compute_score")
-    with pytest.raises(ConfigError, match="expected k >= 0, horizon >= 1 and no frame stack, found -1, 50, 1"):
-        Hindsight(GOALS, compute_reward=REWARD, k=-1)
+    for k in (-1, math.nan, math.inf):
+        with pytest.raises(ConfigError, match=f"a finite k >= 0, horizon >= 1 and no frame stack, found {k}, 50, 1"):
+            Hindsight(GOALS, compute_reward=REWARD, k=k)
 
 
 class Paying(gymnasium.Env[Any, Any]):
