@@ -196,7 +196,7 @@ export class Session {
       observation: this.#pack("observation", told.map(({ observation }) => observation)),
       reward: told.map(({ reward }) => reward ?? 0),
     };
-    for (const name of ["terminated", "truncated", "restarted"]) fields[name] = told.map((step) => Boolean(step[name]));
+    for (const name of ["terminated", "truncated", "restarted"]) fields[name] = told.map((step) => step[name] ?? false);
     const given = told.find(({ executed }) => executed != null);
     if (given) {
       const acted = told.map(({ lane, executed }) => executed ?? this.#last.get(lane) ?? given.executed);

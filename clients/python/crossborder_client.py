@@ -97,6 +97,8 @@ class Session:
         columns = [each if len(each) else [None] * len(chosen) for each in given]
         if any(len(column) != len(chosen) for column in columns):
             raise ValueError(f"expected {len(chosen)} values, one for each lane, found {[*map(len, columns)]}")
+        if wrong := [each for column in columns[3:6] for each in column if each not in (None, False, True)]:
+            raise ValueError(f"expected True or False for terminated, truncated and restarted, found {wrong[0]!r:.80}")
         steps = [dict(zip(("lane", "observation", *_TOLD), row)) for row in zip(*columns)]
         self._persist(lambda wire: self._ask(wire, steps))
         return [self._last[lane] for lane in chosen]
@@ -187,8 +189,7 @@ class Session:
         """The fields of a message. Nothing is told of the step before it, if that was in a lost session."""
         steps = [{**step, **dict.fromkeys(_TOLD)} if step["lane"] in self._broken else step for step in steps]
         fields: dict[str, Any] = {name: [bool(step[name]) for step in steps] for name in _TOLD[1:4]}
-        fields["lanes"] = [step["lane"] for step in steps]
-        fields["reward"] = [float(step["reward"] or 0.0) for step in steps]
+        fields.update(lanes=[step["lane"] for step in steps], reward=[float(step["reward"] or 0.0) for step in steps])
         fields["observation"] = self._pack("observation", [step["observation"] for step in steps])
         if given := [step["executed"] for step in steps if step["executed"] is not None]:
             acted = [self._last.get(s["lane"], given[0]) if s["executed"] is None else s["executed"] for s in steps]
@@ -294,7 +295,6 @@ class _WebSocket:
         raise TimeoutError("no answer in time")
 
     def _take(self, n: int) -> bytes:
-        taken = self._received.read(n)
-        if len(taken) < n:
+        if len(taken := self._received.read(n)) < n:
             raise ConnectionError("the connection has broken")
         return taken

@@ -24,6 +24,8 @@ Start = Callable[..., Command]
 Connect = Callable[..., Driven]
 TOKEN = "a" * 20
 HERE = [0.5, -0.5]
+UNTYPED = ["python", "javascript", "godot"]
+"""The languages in which an argument may have any type."""
 pytestmark = pytest.mark.slow
 
 
@@ -224,6 +226,16 @@ def test_a_refused_message_has_a_reason_and_changes_nothing(connect: Connect, se
     assert error.value.name == "bad_argument"
     assert client.call("act", observation=HERE, reward=1) == 2
     assert client.get("losses") == 0
+
+
+@pytest.mark.parametrize("connect", UNTYPED, indirect=True)
+@pytest.mark.parametrize("name", ["terminated", "truncated", "restarted"])
+def test_a_text_is_not_taken_for_a_truth(connect: Connect, served: Served, name: str) -> None:
+    client = connect(served.address)
+    assert client.call("act", observation=HERE) == 1
+    with pytest.raises(CallError, match=r"expected True or False|expected `bool`"):
+        client.call("act", observation=HERE, **{name: "no"})
+    assert client.call("act", observation=HERE, terminated=False) == 2
 
 
 @pytest.mark.parametrize("value", [math.nan, -math.inf])
