@@ -148,10 +148,8 @@ class Actor:
         pusher = Pusher(self._connector, joined, fetcher, counters, self._stopped)
         with ExitStack() as stack:
             try:
-                # An actor that refuses the learner's code has joined already, so it says goodbye as any other actor.
-                check_names(own.config, self._trust, is_own_host=own.is_own_host, evaluates=self._work.evaluates)
                 self._build_and_work(own, pusher, fetcher, counters, stack)
-            finally:  # Also when the work raises.
+            finally:  # Also when the work raises, and for an actor that refuses the learner's code.
                 pusher.finish(FINISH_SECONDS)
                 fetcher.end(1.0)
                 has_to_end = self._asked_to_stop or pusher.told_to_stop
@@ -193,6 +191,7 @@ class Actor:
         config, busy, elsewhere = joined.config, Busy(), self._act_elsewhere
         # 1. The parts. If they cannot be built, the learner hears why with the next report.
         try:
+            check_names(config, self._trust, is_own_host=joined.is_own_host, evaluates=self._work.evaluates)
             parts = build_agreed_parts(
                 config,
                 joined.schema,
@@ -219,19 +218,23 @@ class Actor:
         fetcher.allow(parts.agent.model_info())
         pusher.ready()
         # 4. The work, until the actor has to stop or to start anew.
-        with watch_envs(busy, config.env, self._tell, counters, partial(self._hand_over_hung, pusher)):
-            if scorer is not None:
-                scorer.run(fetcher.wait_newer, lambda: bool(pusher.changes))
-            else:
-                fetcher.first(max(FIRST_MODEL_SECONDS, self._patience))
-                ends = partial(self._ends, pusher)
-                acting = Acting(parts, joined, fetcher, pusher, counters, self._recording, ends)
-                if elsewhere is not None:
-                    elsewhere(acting)
-                elif config.env.rate_hz is not None:
-                    Control(acting, Pace(config.env.rate_hz, self._stopped, counters.note_tick)).run()
+        try:
+            with watch_envs(busy, config.env, self._tell, counters, partial(self._hand_over_hung, pusher)):
+                if scorer is not None:
+                    scorer.run(fetcher.wait_newer, lambda: bool(pusher.changes))
                 else:
-                    _act(acting)
+                    fetcher.first(max(FIRST_MODEL_SECONDS, self._patience))
+                    ends = partial(self._ends, pusher)
+                    acting = Acting(parts, joined, fetcher, pusher, counters, self._recording, ends)
+                    if elsewhere is not None:
+                        elsewhere(acting)
+                    elif config.env.rate_hz is not None:
+                        Control(acting, Pace(config.env.rate_hz, self._stopped, counters.note_tick)).run()
+                    else:
+                        _act(acting)
+        except PluginError as error:  # An environment's values do not fit its spaces.
+            counters.note_env_error(describe_error(error))
+            raise
         if pusher.changes:
             pusher.hand_over()
 

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator
 import grpc
 
 from common.data import NO_MODEL
-from common.errors import CrossborderError
+from common.errors import CrossborderError, RefusedError, SchemaMismatchError
 from common.shared.mapped import fence
 from common.wire.large_field import Request
 from common.wire.pb import crossborder_pb2 as pb
@@ -229,6 +229,10 @@ class LearnerServicer(pb_grpc.LearnerServiceServicer):
                 await stream.send(acked)
                 if seq:
                     self._core.counts.ack_seconds.observe(time.monotonic() - arrived)
+        except (RefusedError, SchemaMismatchError):
+            if row is not None:
+                self._core.registry.set_state(row, ActorState.LEFT)  # No retry helps it, so it needs no goodbye.
+            raise
         finally:
             self._streams.discard(stream)
             if row is not None and self._newest.get(row) is stream:

@@ -5,16 +5,22 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from actor.worker import Actor
+from common.data import Array
+from common.errors import PluginError
+from common.wire.trust import Trust
 from learner.loop.server import LearnerServer
 from learner.shared.actor_table import ActorState
+from tests.actor.test_worker import no_end
 from tests.cable import Cable
-from tests.conftest import Command, MakeConfig, wait_for
+from tests.conftest import PATIENCE, Command, MakeConfig, wait_for
 from tests.e2e.test_counting import train_in_thread
 from tests.learner.scrapes import scrape_ingest, scrape_trainer
-from tests.parts import PACED, check_rows
+from tests.parts import PACED, CountingEnv, check_rows
 from tests.stored import stored_rows
 
 CALM_TRAINER = {"trainer": {"max_opts": 10**9}, "replay": {"samples_per_insert": 1.6}}
@@ -40,6 +46,32 @@ def test_an_environment_that_raises_is_built_anew_in_the_same_actor(
     (told,) = [said for said in caplog.messages if said.startswith("an environment of actor")]
     assert told.startswith("an environment of actor 0 failed (0 more before it):\n| Traceback"), told
     assert told.endswith("\n| ValueError: once only")
+
+
+class Shrinking(CountingEnv):
+    """Leaves out a number of its observations after a while."""
+
+    def step(self, action: int) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+        obs, reward, terminated, truncated, info = super().step(action)
+        return obs[:2] if obs[1] > 2 else obs, reward, terminated, truncated, info
+
+
+@pytest.mark.parametrize(
+    ("trust", "env", "told"),
+    [
+        (Trust(), f"{__name__}:Shrinking", "observation: expected float32 [3], found float32 [2]"),
+        (Trust(allow=("nothing.of.the.learners",)), "tests.parts:CountingEnv", "names code that is not allowed"),
+    ],
+    ids=["values of another shape", "code that its host does not allow"],
+)
+def test_the_learner_hears_why_an_actor_ends(
+    make_config: MakeConfig, caplog: pytest.LogCaptureFixture, trust: Trust, env: str, told: str
+) -> None:
+    with LearnerServer(make_config(env={"target": env})) as server:
+        with pytest.raises(PluginError, match=re.escape(told)):
+            Actor(server.ingest.address, PATIENCE, trust, no_end).run()
+        wait_for(lambda: told in caplog.text, "the learner's log")
+    assert "an environment of actor 0 failed (0 more before it):" in caplog.text
 
 
 def test_an_actor_whose_environment_hangs_is_started_again_and_the_learner_hears_of_it(

@@ -134,8 +134,8 @@ def test_actors_have_series_of_their_own_in_small_fleets(max_actors: int, shown:
 
 def test_refused_batches_are_counted_by_reason(host: LearnerServer) -> None:
     client = Client(host)
-    client.join()
     for make, name, _ in BAD_BATCHES.values():
+        client.join()
         with pytest.raises(grpc.RpcError) as error:
             Talk(client.stub).say(make(client))
         assert refusal(error)[1] == name

@@ -166,13 +166,14 @@ def test_lanes_are_linked_each_by_itself(client: Client) -> None:
 
 
 def test_the_policy_lag_is_the_mean_over_the_rows_of_a_batch(guest: Client) -> None:
-    actor_id = guest.join().actor_id
+    guest.join()
     talk = Talk(guest.stub)
     guest.server.publisher.publish(50, wait=True)
     versions = {"version": np.array([10, 20, 30, 40, 50], np.uint32)}
     talk.say(guest.batch(1, payload=encode(guest.schema, {**guest.items(0, 5), **versions}, 5)))
     talk.end()
-    assert guest.server.actor_table["behaviour_opt_steps"][actor_id] == 30
+    table = guest.server.actor_table
+    assert table["behaviour_opt_steps"][table["incarnation"] == guest.incarnation].tolist() == [30]
 
 
 def test_an_environment_error_is_logged_marked_shortened_and_seldom(

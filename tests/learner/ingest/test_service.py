@@ -31,6 +31,19 @@ def test_the_learner_says_stop_unasked_and_a_goodbye_ends_the_stream(client: Cli
     assert client.stored() == [*range(5), *range(5, 10)]
 
 
+def test_an_actor_whose_rows_are_refused_has_left_and_frees_its_id(
+    client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    client.join()
+    with pytest.raises(grpc.RpcError) as error:
+        Talk(client.stub).say(client.batch(3))
+    assert refusal(error)[1] == "bad_items"
+    wait_for(lambda: "actor 0 left" in caplog.text, "the log of the whole stream")
+    assert client.server.actor_table["state"][0] == ActorState.LEFT
+    assert Client(client.server, incarnation=78).join().actor_id == 0
+
+
 def test_an_actor_that_is_away_when_the_learner_stops_may_come_back_and_hand_over(make_config: MakeConfig) -> None:
     with LearnerServer(make_config(server={"grace_seconds": SECONDS})) as server:
         client, stranger = Client(server), Client(server, incarnation=78)
