@@ -83,11 +83,11 @@ def setup_logging(level: str = "INFO", form: LogFormat = "text", console: Consol
 
     A log that nobody reads stops no thread; see ``common.process.standard_streams``.
 
-    If native code crashes, in this process or in a Python that it starts, the stacks of all threads in Python come to
-    stderr as plain lines. An empty variable ``PYTHONFAULTHANDLER`` overrules that.
+    If native code crashes, in this process or in a Python that it starts, the stack in Python comes to stderr as plain
+    lines. An empty variable ``PYTHONFAULTHANDLER`` overrules that.
     """
     if os.environ.setdefault("PYTHONFAULTHANDLER", "1") and not faulthandler.is_enabled():
-        faulthandler.enable(2)
+        faulthandler.enable(2, all_threads=False)  # Those of gRPC and of our own would hide where it was.
     unblock_stderr(lambda lines: _tell_left_out(formatter, lines))
     handler: logging.Handler = logging.StreamHandler(sys.stderr)
     formatter: logging.Formatter = TextFormatter("%(asctime)s %(levelname)-7s %(who)s%(name)s: %(message)s", "%H:%M:%S")

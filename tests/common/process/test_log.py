@@ -86,13 +86,13 @@ CRASH = "os.kill(os.getpid(), signal.SIGSEGV)"
     [(CRASH, -signal.SIGSEGV), (f"subprocess.run([sys.executable, '-c', 'import os, signal; {CRASH}'])", 0)],
     ids=["itself", "a Python that it starts"],
 )
-def test_a_process_in_which_native_code_crashes_writes_its_stacks_and_ends_by_the_signal(crash: str, code: int) -> None:
+def test_a_process_in_which_native_code_crashes_writes_its_stack_and_ends_by_the_signal(crash: str, code: int) -> None:
     died = written("setup_logging(form='json')\nimport os, signal, subprocess, sys", f"debug({crash})", returns=code)
     assert died.startswith("Fatal Python error: Segmentation fault")
     assert 'File "<string>", line' in died
 
 
-def test_a_user_may_refuse_the_stacks_of_a_crash(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_may_refuse_the_stack_of_a_crash(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONFAULTHANDLER", "")
     assert written("setup_logging()\nimport os, signal", f"debug({CRASH})", returns=-signal.SIGSEGV) == ""
 
