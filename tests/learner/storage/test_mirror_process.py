@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import shutil
 import signal
 from collections.abc import Callable
@@ -17,11 +18,11 @@ from learner.commands.learner_server import main
 from learner.loop.server import train_async
 from learner.shared.mirror_block import MirrorBlock
 from learner.storage import mirror_child
-from learner.storage.mirror import EPOCH_FILE, Mirror
+from learner.storage.mirror import ANSWER_SECONDS, EPOCH_FILE, Mirror
 from learner.storage.mirror_child import MirrorBoot, begin, claim
 from learner.storage.mirroring import Mirroring
 from learner.storage.restoring import restore
-from tests.conftest import Command, children_of, endpoints, kill, kill_whole, merged, wait_for
+from tests.conftest import Command, children_of, endpoints, free_port, kill, kill_whole, merged, wait_for
 from tests.e2e.test_by_hand import CALM, grows, steps_by_actor, trains
 from tests.e2e.test_resume import kept
 from tests.forked_children import forked_children
@@ -198,8 +199,9 @@ def test_a_mirror_that_cannot_be_written_is_refused_at_the_start(
         claim(boot)
 
 
+@pytest.mark.parametrize("place", ["cannot be written", "gives no answer"])
 def test_a_run_that_is_resumed_while_its_mirror_cannot_be_written_goes_on_and_claims_it_later(
-    start: Start, write_config: WriteConfig, tmp_path: Path
+    start: Start, write_config: WriteConfig, tmp_path: Path, place: str
 ) -> None:
     run, mirror = tmp_path / "run", tmp_path / "mirror"
     server = start("learner-server", "--config", str(write_config(**mirrored(tmp_path))), "--local-actors", "1")
@@ -208,17 +210,24 @@ def test_a_run_that_is_resumed_while_its_mirror_cannot_be_written_goes_on_and_cl
     former = MirrorBlock.open(run / "shared", writable=False).epoch
     kill_whole(server.process.pid)
     server.wait()
-    mirror.rename(tmp_path / "away")
-    mirror.touch()  # No directory can be made in its place.
+    hangs = mirror / "states" / f"{2**62:020d}-{1:012d}"
+    if place == "gives no answer":
+        os.mkfifo(hangs)  # Its opening waits for a writer.
+    else:
+        mirror.rename(tmp_path / "away")
+        mirror.touch()  # No directory can be made in its place.
     rows = replay_of(run).committed
     again = start("learner-server", "--resume", str(run), "--local-actors", "1")
     wait_for(lambda: "the run goes on without its mirror" in again.output(), "the log says so", seconds=120)
     wait_for(lambda: replay_of(run).committed > rows + 50, "it trains", seconds=120)
     block = MirrorBlock.open(run / "shared", writable=False)
     assert block.epoch == former, "actors are told of no epoch that is not claimed"
-    mirror.unlink()
-    (tmp_path / "away").rename(mirror)
-    wait_for(lambda: block.mirrored > rows + 50, "it catches up")
+    if place == "gives no answer":
+        hangs.unlink()
+    else:
+        mirror.unlink()
+        (tmp_path / "away").rename(mirror)
+    wait_for(lambda: block.mirrored > rows + 50, "it catches up", seconds=120)
     assert block.epoch > former
     other = start("learner-server", "--resume", f"file://{mirror}", "--run-dir", str(tmp_path / "other"))
     assert again.wait() == TakenOverError.exit_code, again.output()
@@ -235,15 +244,25 @@ def begin_late(run: MirroredRun, monkeypatch: pytest.MonkeyPatch) -> Mirroring:
     return Mirroring(run.run, RUN_ID, Mirror(run.url), None, block=run.block, seconds=1.0, is_away=True, is_late=True)
 
 
+def test_a_run_whose_mirror_has_a_driver_that_cannot_connect_is_resumed_without_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = MirroredRun(tmp_path)
+    monkeypatch.setattr(run, "url", f"ftp://127.0.0.1:{free_port()}/runs")
+    late = begin_late(run, monkeypatch)
+    with pytest.raises(OSError, match="ConnectionRefusedError"):
+        late.write_state()
+
+
 class Cut(Mirror):
     """A mirror whose network is cut just after a claim has arrived, until somebody waits."""
 
     is_cut = was_cut = False
 
-    def _reaching(self) -> Any:
+    def _reaching(self, seconds: float = ANSWER_SECONDS) -> Any:
         if Cut.is_cut:
             raise OSError("the network is cut")
-        return super()._reaching()
+        return super()._reaching(seconds)
 
     def _write(self, kind: str, name: str, content: bytes) -> None:
         super()._write(kind, name, content)
@@ -328,7 +347,9 @@ def test_a_run_whose_acknowledgements_wait_for_the_mirror_is_not_resumed_without
     (tmp_path / "mirror").rename(tmp_path / "away")
     (tmp_path / "mirror").touch()
     monkeypatch.setattr(mirror_child, "CLAIM_SECONDS", 0.0)
-    with pytest.raises(RunDirectoryError, match=r"storage.mirror: .*NotADirectoryError"):
+    with pytest.raises(
+        RunDirectoryError, match=r"storage.mirror: .*NotADirectoryError.*; start the learner again when"
+    ):
         begin(MirrorBoot(run=run.run, run_id=RUN_ID, url=run.url, seconds=1.0))
 
 
