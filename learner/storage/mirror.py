@@ -63,8 +63,8 @@ ANSWER_SECONDS: Final = 30.0
 PART_SECONDS: Final = 600.0
 """The same for each part of an object: drivers send up to 50 MB at once."""
 _INLINE: Final = "inline:"
-_JITTER: Final = 1_000_000
-"""Microseconds."""
+_JITTER: Final = 1 << 20
+"""As many epochs for each millisecond: until the year 2248 they fit into 63 bits."""
 _STATES_KEPT: Final = 2
 _EPOCHS_KEPT: Final = 1000
 Source = io.BufferedReader | io.BytesIO
@@ -281,10 +281,10 @@ class Mirror:
         """
         self._require_same(run_id, past)
         if not self._pending:
-            if holds:
+            epoch = self._choose_epoch(past)
+            if holds:  # Whoever comes after this look has a higher epoch than the one that is chosen already.
                 self.epoch = past.newest
                 self.require_owner()
-            epoch = self._choose_epoch(past)
             keep(past.add(epoch))
             self._pending = epoch
         newest = self._claim(run_id, past.add(self._pending), self._pending)
@@ -294,9 +294,9 @@ class Mirror:
     def _choose_epoch(self, past: Past) -> int:
         """A higher epoch than all that are known."""
         claims = self._list(_CLAIMS)
-        # The time keeps epochs in order although claims are removed, and the random part keeps two learners apart that
-        # start at one moment.
-        highest = max(int(claims[-1]) if claims else 0, *past.own, time.time_ns() // 1000)
+        # The time, in milliseconds, keeps epochs in order although claims are removed, and the random part keeps two
+        # learners apart that start at one moment.
+        highest = max(int(claims[-1]) if claims else 0, *past.own, time.time_ns() // 1_000_000 * _JITTER)
         return highest + 1 + secrets.randbelow(_JITTER)
 
     def _claim(self, run_id: str, past: Past, epoch: int) -> MirroredState | None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import secrets
 import shutil
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -394,3 +396,61 @@ def test_files_that_are_replaced_whenever_they_are_read_cost_a_state_and_not_the
 
 def raise_replaced() -> None:
     raise CheckpointError("best: it was replaced")
+
+
+class Interrupted(Mirror):
+    """A mirror in which something else happens before the n-th call that reaches it, and before each later one."""
+
+    left, happen = 0, staticmethod(lambda: None)
+
+    def _reaching(self, seconds: float = ANSWER_SECONDS) -> Any:
+        Interrupted.left -= 1
+        if Interrupted.left < 0:
+            Interrupted.happen()
+        return super()._reaching(seconds)
+
+
+@pytest.mark.parametrize("has_state", [True, False])
+@pytest.mark.parametrize("n", range(30))
+def test_wherever_another_learner_restores_the_run_while_one_begins_just_one_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n: int, *, has_state: bool
+) -> None:
+    run, owners, others = MirroredRun(tmp_path), list[Mirror](), list[Mirror]()
+    run.mirroring.write_state()
+    restore(Mirror(run.url), tmp_path / "one")
+
+    def begin(host: str) -> Mirror:
+        mirror, newest = claim(MirrorBoot(run=tmp_path / host, run_id=RUN_ID, url=run.url, seconds=1.0))
+        assert newest is not None
+        if has_state:
+            mirror.write(dataclasses.replace(newest, epoch=mirror.epoch))
+        return mirror
+
+    def begin_other_or_look() -> None:
+        monkeypatch.setattr(secrets, "randbelow", lambda _: 0)
+        monkeypatch.setattr(mirror_child, "Mirror", Mirror)
+        if not others:
+            restore(Mirror(run.url), tmp_path / "other")
+            others.append(begin("other"))
+        elif others[0] not in ended:
+            try:
+                others[0].require_owner()
+            except TakenOverError:
+                ended.append(others[0])
+
+    ended = list[Mirror]()
+    monkeypatch.setattr(secrets, "randbelow", lambda most: most - 1)
+    monkeypatch.setattr(mirror_child, "Mirror", Interrupted)
+    monkeypatch.setattr(Interrupted, "left", n)
+    monkeypatch.setattr(Interrupted, "happen", staticmethod(begin_other_or_look))
+    with suppress(TakenOverError):
+        owners.append(begin("one"))
+    monkeypatch.setattr(Interrupted, "happen", staticmethod(lambda: None))
+    if not others:
+        begin_other_or_look()
+    going_on = 0
+    for mirror in [*owners, *others]:
+        with suppress(TakenOverError):
+            mirror.require_owner()
+            going_on += mirror not in ended
+    assert going_on == 1
