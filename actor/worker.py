@@ -225,18 +225,22 @@ class Actor:
                 else:
                     fetcher.first(max(FIRST_MODEL_SECONDS, self._patience))
                     ends = partial(self._ends, pusher)
-                    acting = Acting(parts, joined, fetcher, pusher, counters, self._recording, ends)
-                    if elsewhere is not None:
-                        elsewhere(acting)
-                    elif config.env.rate_hz is not None:
-                        Control(acting, Pace(config.env.rate_hz, self._stopped, counters.note_tick)).run()
-                    else:
-                        _act(acting)
+                    self._act(Acting(parts, joined, fetcher, pusher, counters, self._recording, ends))
         except PluginError as error:  # An environment's values do not fit its spaces.
             counters.note_env_error(describe_error(error))
             raise
         if pusher.changes:
             pusher.hand_over()
+
+    def _act(self, acting: Acting) -> None:
+        """Act elsewhere, at the environment's rate, or as fast as this process can."""
+        rate_hz = acting.joined.config.env.rate_hz
+        if self._act_elsewhere is not None:
+            self._act_elsewhere(acting)
+        elif rate_hz is not None:
+            Control(acting, Pace(rate_hz, self._stopped, acting.counters.note_tick)).run()
+        else:
+            _act_freely(acting)
 
     def _ends(self, pusher: Pusher) -> bool:
         """Whether this actor has to stop or to start anew."""
@@ -268,7 +272,7 @@ def _warn_of_lost(pusher: Pusher) -> None:
         log.warning("%d rows were not acknowledged before the end, and may be lost", pusher.lost_rows)
 
 
-def _act(acting: Acting) -> None:
+def _act_freely(acting: Acting) -> None:
     """Sample with the newest model until the actor has to stop or to start anew."""
     parts, joined, agent = acting.parts, acting.joined, acting.parts.agent
     sampler = Sampler(parts, acting.counters, joined.seed, recording=acting.recording)

@@ -32,7 +32,7 @@ SOURCES: Final = {
 
 def parser() -> Parser:
     """The command's options."""
-    made = Parser("crossborder-files", __doc__ or "", EXAMPLES)
+    made = Parser("crossborder-files", __doc__, EXAMPLES)
     made.add_argument(
         "directory", nargs="?", type=as_path, metavar="DIR", help="the new directory that gets the copies"
     )

@@ -69,13 +69,7 @@ def train(
         CrossborderError: a part cannot be built, or training failed.
         KeyboardInterrupt: the run was interrupted, and has ended in order; the message names its directory.
     """
-    if not isinstance(actors, int | np.integer) or isinstance(actors, bool) or actors < 0:
-        raise ConfigError(f"actors: expected a whole number, 0 or more, found {actors!r}")
-    if not isinstance(settings, Mapping | None) or not all(isinstance(key, str) for key in settings or {}):
-        raise ConfigError(f"settings: expected values by dotted keys, such as agent.params.lr, found {settings!r:.80}")
-    for name, is_asked in {"resume": resume, "progress": progress}.items():
-        if not isinstance(is_asked, bool):
-            raise ConfigError(f"{name}: expected True or False, found {is_asked!r:.80}")
+    _check_arguments(actors, settings, resume=resume, progress=progress)
     values: dict[str, Any] = (
         _plain(config) if isinstance(config, Mapping) else read_values(expand_path(config, "config"))
     )
@@ -95,6 +89,16 @@ def train(
         message = f"the run has ended in order; its run_dir is {trainer.run.dir.path}"
         with delaying_interrupt(trainer.learner.request_stop, message):
             return trainer.train()
+
+
+def _check_arguments(actors: object, settings: object, **switches: object) -> None:
+    if not isinstance(actors, int | np.integer) or isinstance(actors, bool) or actors < 0:
+        raise ConfigError(f"actors: expected a whole number, 0 or more, found {actors!r}")
+    if not isinstance(settings, Mapping | None) or not all(isinstance(key, str) for key in settings or {}):
+        raise ConfigError(f"settings: expected values by dotted keys, such as agent.params.lr, found {settings!r:.80}")
+    for name, is_on in switches.items():
+        if not isinstance(is_on, bool):
+            raise ConfigError(f"{name}: expected True or False, found {is_on!r:.80}")
 
 
 def _plain(value: Any, where: str = "") -> Any:

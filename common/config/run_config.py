@@ -209,17 +209,6 @@ class RunConfig(ActorConfig):
                     f"replay.sources.{name}.interventions needs env.intervention, the key of info that holds the "
                     "executed action: otherwise no row says that somebody intervened"
                 )
-        # The pool plays inside the environment, and in training only.
-        if self.trainer.eval_interval and has_pool(self.env.for_evaluation().params):
-            raise ValueError(
-                "env.params.players: pool plays in training only: name the opponents of evaluations in "
-                "env.eval_params.players, such as random, or set trainer.eval_interval: 0"
-            )
-        if has_pool(self.env.params) and self.env.wrappers:
-            raise ValueError(
-                "env.wrappers: expected none with players of the pool, which do not see through them: wrap the "
-                "environment in the function that env.params.id names"
-            )
         half = self.replay.capacity // 2  # While a batch overwrites old rows, there must be other rows to draw.
         if self.push.n_buffer > half:
             raise ValueError(
@@ -230,6 +219,21 @@ class RunConfig(ActorConfig):
         if beyond:
             raise ValueError(
                 f"overrides: expected ids below server.max_actors ({self.server.max_actors}), found {beyond}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _lets_the_pool_play(self) -> RunConfig:
+        # The pool plays inside the environment, and in training only.
+        if self.trainer.eval_interval and has_pool(self.env.for_evaluation().params):
+            raise ValueError(
+                "env.params.players: pool plays in training only: name the opponents of evaluations in "
+                "env.eval_params.players, such as random, or set trainer.eval_interval: 0"
+            )
+        if has_pool(self.env.params) and self.env.wrappers:
+            raise ValueError(
+                "env.wrappers: expected none with players of the pool, which do not see through them: wrap the "
+                "environment in the function that env.params.id names"
             )
         return self
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import random
+import signal
+import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import FrameType
 
 
 class Deadline:
@@ -21,6 +25,42 @@ class Deadline:
 
     def passed(self) -> bool:
         return self._clock() >= self._at
+
+
+class NoAnswerError(TimeoutError):
+    """What hung was broken off."""
+
+
+@contextmanager
+def breaking_off(seconds: float) -> Iterator[Callable[[], None]]:
+    """Break off what hangs in this context: calls of a library that have no deadline, such as those of a driver.
+
+    An alarm raises in the main thread, also while that waits for the system. It comes again and again, since the
+    library may wait once more while it cleans up. In other threads this does nothing.
+
+    Args:
+        seconds: from the begin of the context, or from the last call of what it gives.
+
+    Raises:
+        NoAnswerError: it has hung. Threads that the library has may go on with it.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: None
+        return
+
+    def begin() -> None:
+        signal.setitimer(signal.ITIMER_REAL, seconds, seconds)
+
+    def end(_number: int, _frame: FrameType | None) -> None:
+        raise NoAnswerError(f"expected an answer within {seconds:g} s, found none")
+
+    handler, timer = signal.signal(signal.SIGALRM, end), signal.getitimer(signal.ITIMER_REAL)
+    begin()
+    try:
+        yield begin
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, *timer)
+        signal.signal(signal.SIGALRM, handler)
 
 
 class Stillness:

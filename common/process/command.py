@@ -59,12 +59,19 @@ class PrintCompletion(argparse.Action):
 
 
 class Parser(argparse.ArgumentParser):
-    """The options of a command, by their whole names. The error for a misspelt option names the nearest one."""
+    """The options of a command, by their whole names. The error for a misspelt option names the nearest one.
 
-    def __init__(self, name: str, description: str, examples: str, level: str = "INFO") -> None:
+    Args:
+        name: of the command.
+        description: the docstring of its module; None where Python leaves docstrings out (``python -OO``).
+        examples: command lines.
+        level: the lowest level that is logged, unless an option names another one.
+    """
+
+    def __init__(self, name: str, description: str | None, examples: str, level: str = "INFO") -> None:
         super().__init__(
             name,
-            description=description.replace("`", ""),
+            description=(description or "").replace("`", ""),
             epilog=f"examples:\n{examples.rstrip()}\n\nexit codes: docs/exit-codes.md",
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,

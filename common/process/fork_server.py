@@ -13,6 +13,7 @@ from __future__ import annotations
 import gc
 import importlib
 import json
+import logging
 import signal
 import socket
 import sys
@@ -26,6 +27,7 @@ from common.errors import ChildFailedError
 from common.process.child import Child, Forked
 from common.process.fork_server_child import MESSAGE_BYTES, NAME, find_code, fork_from_here
 
+log = logging.getLogger(__name__)
 IMPORT_SECONDS: Final = 120.0
 """A fork server imports, and answers, within this time, also on a host that does much else."""
 CHILD: Final = "common.process.fork_server_child"
@@ -54,6 +56,10 @@ class _Requests:
     def has_ended(self) -> bool:
         return self._server.poll() is not None
 
+    @property
+    def was_killed(self) -> bool:
+        return (self._server.poll() or 0) < 0
+
     def ask(self, request: Mapping[str, Any], fds: Sequence[int] = ()) -> Any:
         """Send a request, and return the answer.
 
@@ -69,6 +75,7 @@ class _Requests:
                 message = b""
             except OSError as error:
                 self._server.kill()
+                self._server.wait(1.0)
                 raise ChildFailedError(f"{self._server.name} does not answer: {error}") from error
         if not message:
             self._server.wait(1.0)
@@ -157,10 +164,19 @@ class ForkServer:
         """Start a child that runs one of the modules, and whose first line on stdin is ``boot``.
 
         Raises:
-            ChildFailedError: the fork server cannot import the modules, or was killed just now; the next call starts
-                another one.
+            ChildFailedError: the fork server cannot import the modules, or twice was killed or did not answer.
             OSError: the host has no process or memory for it.
         """
+        try:
+            return self._start_child(name, module, boot)
+        except ChildFailedError as error:
+            requests = self._requests  # None after ``end`` in another thread.
+            if requests is None or not requests.was_killed:
+                raise
+            log.warning("%s, before %s was there; another one is started", error, name)
+            return self._start_child(name, module, boot)
+
+    def _start_child(self, name: str, module: str, boot: Mapping[str, Any]) -> Child:
         self.begin()
         requests = self._requests
         if requests is None:

@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGHUP: the first signal asks for an orderly end, the second ends the process at once.
+"""Ctrl-C, SIGTERM and SIGHUP: the first signal asks for an orderly end, a second one ends the process at once.
 
 Children then end too: they notice that their stdin is closed.
 """
@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Final
 
+from common.process.clocks import Deadline
 from common.process.standard_streams import hurry
 
 STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -25,6 +26,12 @@ NOTICE_SECONDS: Final = 1.0
 
 Python runs a handler in the main thread, between two instructions. A signal that comes just before the thread begins to
 wait, or that the system gives to another thread, does not end the wait: it is handled after it.
+"""
+ECHO_SECONDS: Final = 0.5
+"""Signals that come so soon after the first one are the same request.
+
+``timeout``, ``uv run`` and ``pkill -f`` send a signal to a command that gets it from the terminal or from another
+program too, and systemd may send it to a whole service.
 """
 _handlers: dict[signal.Signals, Any] = {}
 """By signal, the handler that this process needs."""
@@ -128,7 +135,13 @@ def _do_nothing(_number: int, _frame: FrameType | None) -> None:
 
 
 class StopSignals:
-    """Calls ``on_stop`` at the first signal, or raises KeyboardInterrupt while there is none; exits at the second."""
+    """Calls ``on_stop`` at the first signal, or raises KeyboardInterrupt while there is none; exits at a second one.
+
+    A second signal within ``ECHO_SECONDS`` does nothing.
+    """
+
+    _echo: Deadline
+    """Until then further signals are the same request; set with ``received``."""
 
     def __init__(self) -> None:
         self.received: int | None = None
@@ -155,8 +168,10 @@ class StopSignals:
 
     def _take(self, number: int, _frame: FrameType | None) -> None:
         if self.received is not None:
-            os._exit(128 + number)
-        self.received = number
+            if self._echo.passed():
+                os._exit(128 + number)
+            return
+        self.received, self._echo = number, Deadline(ECHO_SECONDS)
         hurry()
         if self._on_stop is not None:
             self._tell(self._on_stop)

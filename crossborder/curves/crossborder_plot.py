@@ -35,7 +35,7 @@ LABELS = {"env-steps": "environment steps", "opt-steps": "opt steps", "seconds":
 
 def parser() -> Parser:
     """The command's options."""
-    made = Parser("crossborder-plot", __doc__ or "", EXAMPLES)
+    made = Parser("crossborder-plot", __doc__, EXAMPLES)
     made.add_argument(
         "runs",
         nargs="*",

@@ -24,7 +24,7 @@ EXAMPLES = """\
 
 def parser() -> Parser:
     """The command's options."""
-    made = Parser("crossborder-ratings", __doc__ or "", EXAMPLES)
+    made = Parser("crossborder-ratings", __doc__, EXAMPLES)
     made.add_value("run", "RUN", "the run's directory", as_path)
     made.add_value("--output", "FILE", "the picture (default: RUN/ratings.png)", as_output)
     return made

@@ -48,7 +48,7 @@ SIZE_UNKNOWN: Final = "the size of the replay is unknown"
 
 def parser() -> Parser:
     """The command's options."""
-    made = Parser("crossborder-doctor", __doc__ or "", EXAMPLES)
+    made = Parser("crossborder-doctor", __doc__, EXAMPLES)
     made.add_value("--config", "FILE", "the run's YAML file", as_path, is_required=True)
     add_settings(made, "overrides", "replace one value of the YAML file")
     add_override(made, "--run-dir", "run_dir", "DIR", "the directory into which the run would write all its files")

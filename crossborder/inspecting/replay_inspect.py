@@ -36,7 +36,7 @@ EXAMPLES = """\
 
 def parser() -> Parser:
     """The command's options."""
-    made = Parser("replay-inspect", __doc__ or "", EXAMPLES, level="WARNING")
+    made = Parser("replay-inspect", __doc__, EXAMPLES, level="WARNING")
     made.add_value("run", "RUN", "the run's directory", as_path)
     made.add_value(
         "--rows", "N", "how many of the newest rows to show; without --json, at most 100", at_least(0), default=3

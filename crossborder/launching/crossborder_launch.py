@@ -21,7 +21,7 @@ Certificates and tokens are expected on the hosts: docs/clusters.md. The same co
 
 def parser() -> Parser:
     """The command's options."""
-    made = Parser("crossborder-launch", __doc__ or "", EXAMPLES)
+    made = Parser("crossborder-launch", __doc__, EXAMPLES)
     made.add_value("hosts", "FILE", "the YAML file that names the hosts: docs/clusters.md", as_path)
     made.add_flag("--show", "check the file, print the ssh commands, and exit")
     return made

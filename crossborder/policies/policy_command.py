@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 RUN_HELP: Final = "the run's directory, or a checkpoint in it: RUN/best"
 
 
-def make_policy_parser(name: str, description: str, examples: str) -> Parser:
+def make_policy_parser(name: str, description: str | None, examples: str) -> Parser:
     """A parser for a command that prints values about a saved policy."""
     parser = Parser(name, description, examples, level="WARNING")
     parser.add_value("--run", "DIR", RUN_HELP, as_path, is_required=True)

@@ -27,7 +27,7 @@ EXAMPLES = """\
 
 def parser() -> Parser:
     """The command's options."""
-    made = Parser("crossborder-benchmark", __doc__ or "", EXAMPLES)
+    made = Parser("crossborder-benchmark", __doc__, EXAMPLES)
     made.add_value("suite", "SUITE", "a suite's YAML file, or the name of a shipped suite")
     made.add_value("--dir", "DIR", "the directory of the results (default: suites/ and the suite's name)", as_path)
     made.add_value("--jobs", "N", "the number of runs at the same time", at_least(1), default=1)

@@ -26,7 +26,7 @@ EXAMPLES = """\
 
 def parser() -> Parser:
     """The command's options."""
-    made = Parser("crossborder-sweep", __doc__ or "", EXAMPLES)
+    made = Parser("crossborder-sweep", __doc__, EXAMPLES)
     made.add_value("sweep", "FILE", "the sweep's YAML file: docs/sweeps-and-plots.md", as_path)
     made.add_value("--dir", "DIR", "the directory of the sweep (default: sweeps/ and the file's name)", as_path)
     made.add_value("--jobs", "N", "the number of trials that run at the same time", at_least(1), default=1)

@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 Train = Callable[[RunConfig, argparse.Namespace, Console | None, StopSignals], None]
 
 
-def make_training_parser(name: str, description: str, examples: str) -> Parser:
+def make_training_parser(name: str, description: str | None, examples: str) -> Parser:
     """A parser with the options of every command that trains."""
     parser = Parser(name, description, examples)
     parser.set_defaults(local_actors=0, dataset=None)

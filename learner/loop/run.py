@@ -209,8 +209,7 @@ class Run(Opened):
         place: Place | None = None,
     ) -> None:
         self.place = place or Place()
-        if directory.identity.origin is not None:
-            config = act_by_policy(config)
+        config = act_by_policy(config) if directory.identity.origin is not None else config
         self.config, self.dir = config, directory
         self._config_text = dump_config(config)
         self.config_sha256 = sha256(self._config_text.encode()).hexdigest()

@@ -40,6 +40,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -47,6 +48,7 @@ import zstandard
 
 from common.depth import parse_json
 from common.errors import CrossborderError, PluginError, RunDirectoryError, TakenOverError
+from common.process.clocks import NoAnswerError, breaking_off
 from learner.replay.recovery import Watermark
 from learner.shared.durable import READ_TRIES, replace_text
 
@@ -56,9 +58,13 @@ INLINE_BYTES: Final = 32 << 10
 MEMORY_BYTES: Final = 64 << 20
 """Files up to this size are read at once. Larger ones, such as checkpoints, must not change while they are sent."""
 CHUNK_BYTES: Final = 1 << 20
+ANSWER_SECONDS: Final = 30.0
+"""A driver that has not listed, read or written one small thing by then hangs: it is broken off."""
+PART_SECONDS: Final = 600.0
+"""The same for each part of an object: drivers send up to 50 MB at once."""
 _INLINE: Final = "inline:"
-_JITTER: Final = 1_000_000
-"""Microseconds."""
+_JITTER: Final = 1 << 20
+"""As many epochs for each millisecond: until the year 2248 they fit into 63 bits."""
 _STATES_KEPT: Final = 2
 _EPOCHS_KEPT: Final = 1000
 Source = io.BufferedReader | io.BytesIO
@@ -162,12 +168,13 @@ class Mirror:
 
     Raises:
         PluginError: the driver of such places is not installed.
-        RunDirectoryError: the driver connects at once, and cannot.
     """
 
     def __init__(self, url: str) -> None:
         self.url, self.epoch = url, 0
         self.sent_bytes = 0
+        self.has_hung = False
+        """Whether a call was broken off: a thread of the driver may go on with it."""
         self._pending = 0
         """The epoch that the run's directory keeps for a claim which could not be made yet; 0: none."""
         self._number = 0
@@ -180,24 +187,34 @@ class Mirror:
         self._newest: list[MirroredState] = []
         """The newest states, as many as are kept, the newest last."""
         try:
-            from fsspec.core import url_to_fs  # noqa: PLC0415 - needs crossborder[mirror]
+            from fsspec import get_filesystem_class  # noqa: PLC0415 - needs crossborder[mirror]
 
-            options = {"auto_mkdir": True} if url.startswith(("file:", "local:")) else {}
-            self._fs, self._root = url_to_fs(url, **options)
+            self._root = str(get_filesystem_class(url.partition("://")[0])._strip_protocol(url))
         except (ImportError, ValueError) as error:
             raise PluginError(f"storage.mirror: {url}: {error}; pip install 'crossborder[mirror]'") from error
-        except Exception as error:  # Drivers raise errors of every kind.
-            reason = f"{type(error).__name__}: {error}"
-            raise RunDirectoryError(f"storage.mirror: {url}: cannot be reached: {reason}") from error
+
+    @cached_property
+    def _fs(self) -> Any:
+        """The driver. Some of them, as that of sftp, connect when they are made."""
+        from fsspec.core import url_to_fs  # noqa: PLC0415 - the same
+
+        options = {"auto_mkdir": True} if self.url.startswith(("file:", "local:")) else {}
+        return url_to_fs(self.url, skip_instance_cache=True, **options)[0]
 
     @contextmanager
-    def _reaching(self) -> Iterator[None]:
-        """Raise an OSError in the place of whatever error a driver raises."""
+    def _reaching(self, seconds: float = ANSWER_SECONDS) -> Iterator[Callable[[], None]]:
+        """Raise an OSError in the place of whatever error a driver raises, and if it gives no answer.
+
+        Gives what is called when the driver has done a part of its work: the next part has as many seconds again.
+        """
         try:
-            yield
+            with breaking_off(seconds) as go_on:
+                yield go_on
         except FileNotFoundError:
             raise
         except Exception as error:
+            self.has_hung |= isinstance(error, NoAnswerError)
+            self.__dict__.pop("_fs", None)  # The next try connects anew: the connection may be the one that is broken.
             raise OSError(f"{self.url}: {type(error).__name__}: {error}") from error
 
     def _list(self, kind: str) -> list[str]:
@@ -264,10 +281,10 @@ class Mirror:
         """
         self._require_same(run_id, past)
         if not self._pending:
-            if holds:
+            epoch = self._choose_epoch(past)
+            if holds:  # Whoever comes after this look has a higher epoch than the one that is chosen already.
                 self.epoch = past.newest
                 self.require_owner()
-            epoch = self._choose_epoch(past)
             keep(past.add(epoch))
             self._pending = epoch
         newest = self._claim(run_id, past.add(self._pending), self._pending)
@@ -277,9 +294,9 @@ class Mirror:
     def _choose_epoch(self, past: Past) -> int:
         """A higher epoch than all that are known."""
         claims = self._list(_CLAIMS)
-        # The time keeps epochs in order although claims are removed, and the random part keeps two learners apart that
-        # start at one moment.
-        highest = max(int(claims[-1]) if claims else 0, *past.own, time.time_ns() // 1000)
+        # The time, in milliseconds, keeps epochs in order although claims are removed, and the random part keeps two
+        # learners apart that start at one moment.
+        highest = max(int(claims[-1]) if claims else 0, *past.own, time.time_ns() // 1_000_000 * _JITTER)
         return highest + 1 + secrets.randbelow(_JITTER)
 
     def _claim(self, run_id: str, past: Past, epoch: int) -> MirroredState | None:
@@ -474,10 +491,12 @@ class Mirror:
         """Send an object; return how many bytes it has there."""
         source.seek(0)
         digest, packing, written = _hash(), _compressor().compressobj(), 0
-        with self._reaching(), self._fs.open(f"{self._root}/{_OBJECTS}/{name}", "wb") as target:
+        path = f"{self._root}/{_OBJECTS}/{name}"
+        with self._reaching(PART_SECONDS) as go_on, self._fs.open(path, "wb") as target:
             while chunk := source.read(CHUNK_BYTES):
                 digest.update(chunk)
                 written += int(target.write(packing.compress(chunk)))
+                go_on()
             written += int(target.write(packing.flush()))
         if digest.hexdigest() != name:
             raise OSError(f"{getattr(source, 'name', name)}: it was changed while it was sent to {self.url}")
@@ -504,10 +523,12 @@ class Mirror:
             target.write(zstandard.ZstdDecompressor().decompress(base64.b64decode(name.removeprefix(_INLINE))))
             return
         digest, found = _hash(), 0
-        with self._reaching(), self._fs.open(f"{self._root}/{_OBJECTS}/{name}", "rb") as source:
+        path = f"{self._root}/{_OBJECTS}/{name}"
+        with self._reaching(PART_SECONDS) as go_on, self._fs.open(path, "rb") as source:
             for chunk in zstandard.ZstdDecompressor().read_to_iter(source):
                 digest.update(chunk)
                 found += target.write(chunk)
+                go_on()
         if digest.hexdigest() != name:
             raise OSError(f"{self.url}: object {name}: its {found} bytes are not those that were written")
 

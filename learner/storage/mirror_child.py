@@ -135,7 +135,10 @@ def begin(boot: MirrorBoot) -> tuple[MirrorBoot, tuple[Mirror, MirroredState | N
         return boot.model_copy(update={"epoch": claimed[0].epoch}), claimed
     except MirrorUnreachableError as error:
         if not boot.may_begin_late or not past.newest:
-            raise
+            raise RunDirectoryError(
+                f"{error}; start the learner again when the mirror can be written: only a run that was mirrored before "
+                "goes on without, with storage.acknowledge: disk"
+            ) from error
         log.error("the run goes on without its mirror, which is claimed when it can be written: %s", error)
         return boot.model_copy(update={"epoch": past.newest, "is_late": True}), None
 
@@ -152,24 +155,27 @@ def serve(boot: MirrorBoot) -> None:
     say({"epoch": boot.epoch, "is_late": boot.is_late})
     orders.wait_for(BEGIN, Deadline(math.inf), lambda: False)
     block, control = MirrorBlock.open(shared), ControlBlock.open(shared, writable=False)
-    if claimed is not None:
-        mirror, newest = claimed
-        block.epoch = mirror.epoch
-        mirroring = Mirroring(boot.run, boot.run_id, mirror, newest, block=block, seconds=boot.seconds)
-        say({"begun": True})
-    else:
-        # The mirror may be away for hours, for which the trainer does not wait. Actors are told of no epoch that is not
-        # claimed: another learner, with a lower one, may have the run.
-        block.epoch = block.epoch or boot.epoch
-        say({"begun": True})
-        mirror = _connect(boot, block)
-        mirroring = Mirroring(
-            boot.run, boot.run_id, mirror, None, block=block, seconds=boot.seconds, is_away=True, is_late=boot.is_late
-        )
+    # Actors are told of no epoch that is not claimed: another learner, with a lower one, may have the run.
+    block.epoch = block.epoch or boot.epoch
+    mirror, newest = claimed or (Mirror(boot.url), None)
+    mirroring = Mirroring(
+        boot.run,
+        boot.run_id,
+        mirror,
+        newest,
+        block=block,
+        seconds=boot.seconds,
+        is_away=claimed is None,
+        is_late=boot.is_late,
+    )
+    say({"begun": True})
     is_last = False
     while True:
         due = Deadline(boot.seconds)
         is_complete = _write_state(mirroring, block)
+        if mirror.has_hung:
+            log.error("a call to the mirror was broken off, and with it this process")
+            sys.exit(1)  # The driver might still write the state later, when objects that it names are removed.
         if is_complete and is_last:
             return
         if is_last or is_complete is False:  # There are further rows.
@@ -178,30 +184,16 @@ def serve(boot: MirrorBoot) -> None:
         is_last |= orders.wait_for(FINISH, due, lambda: bool(control.stopping))
 
 
-def _connect(boot: MirrorBoot, block: MirrorBlock) -> Mirror:
-    """The mirror, once its driver has connected, however long that takes."""
-    while True:
-        try:
-            return Mirror(boot.url)
-        except RunDirectoryError as error:
-            _count_failure(block, error)
-            time.sleep(RETRY_SECONDS)
-
-
 def _write_state(mirroring: Mirroring, block: MirrorBlock) -> bool | None:
     """Write a state; return whether it has all rows, None if it could not be written: the next one is tried later."""
     try:
         return mirroring.write_state()
     except (OSError, CheckpointError, RunDirectoryError) as error:
         # The learner may replace files while they are read, and the disk of another mirror may be mounted meanwhile.
-        _count_failure(block, error)
+        block.failures += 1
+        if (missed := _failures_logged.due()) is not None:
+            log.error("a state of the run is not mirrored, the next one is tried (%d more before): %s", missed, error)
         return None
-
-
-def _count_failure(block: MirrorBlock, error: Exception) -> None:
-    block.failures += 1
-    if (missed := _failures_logged.due()) is not None:
-        log.error("a state of the run is not mirrored, the next one is tried (%d more before): %s", missed, error)
 
 
 def main() -> int:

@@ -13,12 +13,14 @@ from common.errors import CrossborderError
 from common.process.child import Child
 from common.process.supervisor import Supervisor
 from learner.shared.mirror_block import MirrorBlock
+from learner.storage.mirror import ANSWER_SECONDS
 from learner.storage.mirror_child import BEGIN, CLAIM_SECONDS, FINISH
 
 log = logging.getLogger(__name__)
 CHILD: Final = "learner.storage.mirror_child"
-READY_SECONDS: Final = CLAIM_SECONDS + 60.0
-"""Seconds for the process to import what it needs and to claim the mirror."""
+READY_SECONDS: Final = CLAIM_SECONDS + 2 * ANSWER_SECONDS + 60.0
+"""Seconds for the process to import what it needs and to claim the mirror. If its driver hangs in the last try, it may
+hang again while the claim is removed."""
 COMPARE_SECONDS: Final = 600.0
 """Seconds to compare a replay with the rows in the mirror, also on a slow disk."""
 FINISH_SECONDS: Final = 20.0

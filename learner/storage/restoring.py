@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+import sys
 import time
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -69,7 +70,8 @@ def restore(mirror: Mirror, to: Path) -> None:
 
 def _claim(mirror: Mirror, found: MirroredState) -> MirroredState | None:
     try:
-        return mirror.claim(found.run_id, Past(found.epoch), lambda _: None)  # There is no directory yet.
+        # There is no directory yet, so the run goes on from whatever state is the newest one.
+        return mirror.claim(found.run_id, Past(sys.maxsize), lambda _: None)
     except OSError as error:
         raise RunDirectoryError(
             f"{mirror.url}: cannot be claimed: {error}; a learner writes to the mirror that it goes on from: if there "

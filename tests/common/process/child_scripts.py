@@ -254,9 +254,14 @@ def writing_goodbye(boot: dict[str, Any]) -> int:
 
 
 def signalled(boot: dict[str, Any]) -> int:
-    """Waits for signals; with ``orderly`` it has an orderly end, with ``prompt`` it ends when asked to."""
+    """Waits for signals; with ``orderly`` it has an orderly end, with ``prompt`` it ends when asked to, or at a line.
+
+    A signal within ``echo_seconds`` after the first is the same request.
+    """
+    from common.process import signals as module
     from common.process.signals import StopSignals
 
+    module.ECHO_SECONDS = boot["echo_seconds"]  # type: ignore[misc]
     signals, stopped = StopSignals(), threading.Event()
 
     def on_stop() -> None:
@@ -268,6 +273,9 @@ def signalled(boot: dict[str, Any]) -> int:
         signals.on_stop = on_stop
     try:
         tell(exit_code_before=signals.exit_code)
+        if not boot["prompt"]:
+            sys.stdin.readline()
+            return signals.exit_code
         stopped.wait()
     except KeyboardInterrupt:
         tell(interrupted=True)

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import random
+import signal
+import threading
 
 import pytest
 
-from common.process.clocks import Backoff, Bucket, Buckets, Deadline, Stillness, is_due
+from common.process.clocks import Backoff, Bucket, Buckets, Deadline, NoAnswerError, Stillness, breaking_off, is_due
 from tests.clocks import Clock
 
 
@@ -28,6 +30,46 @@ def test_nothing_remains_after_a_deadline() -> None:
 
 def test_a_deadline_without_time_has_passed_at_once() -> None:
     assert Deadline(0.0, Clock()).passed()
+
+
+def test_what_hangs_is_broken_off_also_if_it_hangs_again_while_it_cleans_up_and_the_alarm_before_still_counts() -> None:
+    cleanings, never = list[str](), threading.Event()
+    former = signal.getsignal(signal.SIGALRM), signal.getitimer(signal.ITIMER_REAL)[0] > 0
+
+    def hang_twice() -> None:
+        try:
+            never.wait()
+        finally:
+            cleanings.append("begins")
+            never.wait()
+
+    with pytest.raises(NoAnswerError, match=r"expected an answer within 0.01 s, found none"), breaking_off(0.01):
+        hang_twice()
+    assert cleanings == ["begins"]
+    assert former == (signal.getsignal(signal.SIGALRM), signal.getitimer(signal.ITIMER_REAL)[0] > 0)
+
+
+def test_what_goes_on_part_by_part_is_not_broken_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    timers = list[float]()
+    monkeypatch.setattr("common.process.clocks.signal.setitimer", lambda _, seconds, __: timers.append(seconds))
+    with breaking_off(7.0) as go_on:
+        go_on()
+        go_on()
+    assert timers[:3] == [7.0, 7.0, 7.0]
+
+
+def test_in_another_thread_nothing_is_broken_off() -> None:
+    handlers = list[object]()
+
+    def work() -> None:
+        with breaking_off(7.0) as go_on:
+            go_on()
+            handlers.append(signal.getsignal(signal.SIGALRM))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join(60)
+    assert handlers == [signal.getsignal(signal.SIGALRM)]
 
 
 def test_every_third_step_is_due() -> None:

@@ -25,7 +25,7 @@ from common.process.command import (
 )
 from common.process.signals import StopSignals
 from common.wire.rpc import StoppingError
-from tests.conftest import ROOT, python_of
+from tests.conftest import PATIENCE, ROOT, python_of
 
 
 @pytest.fixture
@@ -90,6 +90,14 @@ def test_help_shows_the_purpose_of_a_command_and_examples(parser: Parser) -> Non
     text = parser.format_help()
     assert "brew: makes tea." in text
     assert "examples:\n  brew --leaves green\n\nexit codes: docs/exit-codes.md" in text
+
+
+def test_a_command_works_where_python_leaves_docstrings_out() -> None:
+    code = "from crossborder.inspecting.replay_inspect import main; main(['--help'])"
+    words = [sys.executable, "-OO", "-c", code]
+    found = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert (found.returncode, found.stderr) == (0, "")
+    assert "examples:" in found.stdout
 
 
 def test_a_shell_completes_options_choices_and_files(

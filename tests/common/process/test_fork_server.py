@@ -5,6 +5,7 @@ import resource
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -217,6 +218,24 @@ def test_when_the_fork_server_dies_its_children_die_and_the_next_child_has_anoth
     assert following.next_event(PATIENCE)["pid"] == following.pid
     assert server.pid not in (None, first)
     assert following.end(PATIENCE) == 0
+
+
+def test_a_fork_server_that_is_killed_while_it_is_asked_for_a_child_is_replaced(
+    make_server: MakeServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = make_server()
+    server.begin()
+    first = server.pid
+    assert first is not None
+    os.kill(first, signal.SIGSTOP)
+    with ThreadPoolExecutor() as threads:
+        asks = threads.submit(server.start_child, "child", MODULE, {"life": "obedient"})
+        kill(first)
+        child = asks.result(PATIENCE)
+    assert child.next_event(PATIENCE)["pid"] == child.pid
+    assert server.pid not in (None, first)
+    assert child.end(PATIENCE) == 0
+    assert "fork-server ended with exit code -9, before child was there; another one is started" in caplog.text
 
 
 def test_when_the_parent_is_killed_children_end_in_order_and_the_fork_server_after_them(

@@ -11,15 +11,15 @@ from tests.conftest import PATIENCE
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_the_first_signal_asks_for_an_orderly_end(start_child: StartChild, number: int, code: int) -> None:
-    child = start_child("signalled", orderly=True, prompt=True)
+    child = start_child("signalled", orderly=True, prompt=True, echo_seconds=0)
     assert child.next_event(PATIENCE) == {"exit_code_before": 0}
     os.kill(child.pid, number)
     assert child.next_event(PATIENCE) == {"asked": True}
     assert child.wait(PATIENCE) == code
 
 
-def test_the_second_signal_ends_at_once(start_child: StartChild) -> None:
-    child = start_child("signalled", orderly=True, prompt=False)
+def test_a_second_signal_ends_at_once(start_child: StartChild) -> None:
+    child = start_child("signalled", orderly=True, prompt=False, echo_seconds=0)
     child.next_event(PATIENCE)
     os.kill(child.pid, signal.SIGTERM)
     assert child.next_event(PATIENCE) == {"asked": True}
@@ -29,8 +29,19 @@ def test_the_second_signal_ends_at_once(start_child: StartChild) -> None:
     assert child.events.empty(), "it was not asked again"
 
 
+def test_a_signal_that_comes_twice_at_one_time_is_one_request(start_child: StartChild) -> None:
+    child = start_child("signalled", orderly=True, prompt=False, echo_seconds=3600)
+    child.next_event(PATIENCE)
+    os.kill(child.pid, signal.SIGTERM)
+    assert child.next_event(PATIENCE) == {"asked": True}
+    os.kill(child.pid, signal.SIGINT)
+    child.tell({})
+    assert child.wait(PATIENCE) == 143
+    assert child.events.empty(), "it was not asked again"
+
+
 def test_a_signal_before_there_is_an_orderly_end_ends_at_once(start_child: StartChild) -> None:
-    child = start_child("signalled", orderly=False, prompt=False)
+    child = start_child("signalled", orderly=False, prompt=False, echo_seconds=0)
     child.next_event(PATIENCE)
     os.kill(child.pid, signal.SIGTERM)
     assert child.next_event(PATIENCE) == {"interrupted": True}

@@ -8,11 +8,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 from common.errors import PluginError, RunDirectoryError, TakenOverError
+from common.process.clocks import breaking_off
 from learner.replay.recovery import Watermark
-from learner.storage.mirror import INLINE_BYTES, Mirror, MirroredState, Past, keep_past, read_past
+from learner.storage import mirror as mirror_module
+from learner.storage.mirror import ANSWER_SECONDS, INLINE_BYTES, Mirror, MirroredState, Past, keep_past, read_past
 from tests.conftest import free_port
 from tests.learner.storage.mirrored import keep_nothing
 
@@ -207,11 +211,11 @@ class Interrupted(Mirror):
         super().__init__(url)
         self.left, self._happen = n, happen
 
-    def _reaching(self) -> Any:
+    def _reaching(self, seconds: float = ANSWER_SECONDS) -> Any:
         self.left -= 1
         if self.left == 0:
             self._happen()
-        return super()._reaching()
+        return super()._reaching(seconds)
 
 
 @pytest.mark.parametrize("n", range(1, 30))
@@ -275,8 +279,47 @@ def test_a_place_of_an_unknown_kind_is_refused() -> None:
 
 def test_a_place_whose_driver_cannot_connect_is_named() -> None:
     address = f"ftp://127.0.0.1:{free_port()}/runs"
-    with pytest.raises(RunDirectoryError, match=rf"storage.mirror: {address}: cannot be reached: ConnectionRefused"):
-        Mirror(address)
+    with pytest.raises(OSError, match=rf"{address}: ConnectionRefusedError: "):
+        Mirror(address).find_newest()
+
+
+def test_a_place_whose_driver_gives_no_answer_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mirror = owner(tmp_path)
+    mirror.write(state_of(mirror, 1))
+    newest = mirror.find_newest()
+    assert newest is not None
+    monkeypatch.setattr(mirror_module, "breaking_off", lambda _: breaking_off(0.01))
+    for kind, name, reach in (
+        ("claims", f"{2**62:020d}", mirror.require_owner),
+        ("states", f"{2**62:020d}-{1:012d}", mirror.find_newest),
+        ("objects", newest.files["file"], lambda: mirror.get_bytes(newest.files["file"])),
+    ):
+        place = tmp_path / "mirror" / kind / name
+        place.unlink(missing_ok=True)
+        os.mkfifo(place)  # Its opening waits for a writer.
+        with pytest.raises(
+            OSError, match=rf"{url_of(tmp_path)}: NoAnswerError: expected an answer within 0.01 s, found none"
+        ):
+            reach()
+        assert mirror.has_hung
+
+
+def test_a_driver_that_has_failed_connects_anew() -> None:
+    class Connecting(MemoryFileSystem):  # type: ignore[misc] # fsspec has no types
+        """A driver whose connection is broken for good after its first call."""
+
+        def ls(self, path: str, detail: bool = True, **options: Any) -> Any:
+            if getattr(self, "is_broken", False):
+                raise ConnectionResetError("the connection is broken")
+            self.is_broken = True
+            return super().ls(path, detail, **options)
+
+    fsspec.register_implementation("connecting", Connecting)
+    mirror = Mirror("connecting://test-mirror/anew")
+    assert mirror.find_newest() is None
+    with pytest.raises(OSError, match="the connection is broken"):
+        mirror.find_newest()
+    assert mirror.find_newest() is None
 
 
 def test_a_store_in_memory_is_a_mirror_too() -> None:

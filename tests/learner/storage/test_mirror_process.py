@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import secrets
 import shutil
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +20,11 @@ from learner.commands.learner_server import main
 from learner.loop.server import train_async
 from learner.shared.mirror_block import MirrorBlock
 from learner.storage import mirror_child
-from learner.storage.mirror import EPOCH_FILE, Mirror
+from learner.storage.mirror import ANSWER_SECONDS, EPOCH_FILE, Mirror
 from learner.storage.mirror_child import MirrorBoot, begin, claim
 from learner.storage.mirroring import Mirroring
 from learner.storage.restoring import restore
-from tests.conftest import Command, children_of, endpoints, kill, kill_whole, merged, wait_for
+from tests.conftest import Command, children_of, endpoints, free_port, kill, kill_whole, merged, wait_for
 from tests.e2e.test_by_hand import CALM, grows, steps_by_actor, trains
 from tests.e2e.test_resume import kept
 from tests.forked_children import forked_children
@@ -198,8 +201,9 @@ def test_a_mirror_that_cannot_be_written_is_refused_at_the_start(
         claim(boot)
 
 
+@pytest.mark.parametrize("place", ["cannot be written", "gives no answer"])
 def test_a_run_that_is_resumed_while_its_mirror_cannot_be_written_goes_on_and_claims_it_later(
-    start: Start, write_config: WriteConfig, tmp_path: Path
+    start: Start, write_config: WriteConfig, tmp_path: Path, place: str
 ) -> None:
     run, mirror = tmp_path / "run", tmp_path / "mirror"
     server = start("learner-server", "--config", str(write_config(**mirrored(tmp_path))), "--local-actors", "1")
@@ -208,17 +212,24 @@ def test_a_run_that_is_resumed_while_its_mirror_cannot_be_written_goes_on_and_cl
     former = MirrorBlock.open(run / "shared", writable=False).epoch
     kill_whole(server.process.pid)
     server.wait()
-    mirror.rename(tmp_path / "away")
-    mirror.touch()  # No directory can be made in its place.
+    hangs = mirror / "states" / f"{2**62:020d}-{1:012d}"
+    if place == "gives no answer":
+        os.mkfifo(hangs)  # Its opening waits for a writer.
+    else:
+        mirror.rename(tmp_path / "away")
+        mirror.touch()  # No directory can be made in its place.
     rows = replay_of(run).committed
     again = start("learner-server", "--resume", str(run), "--local-actors", "1")
     wait_for(lambda: "the run goes on without its mirror" in again.output(), "the log says so", seconds=120)
     wait_for(lambda: replay_of(run).committed > rows + 50, "it trains", seconds=120)
     block = MirrorBlock.open(run / "shared", writable=False)
     assert block.epoch == former, "actors are told of no epoch that is not claimed"
-    mirror.unlink()
-    (tmp_path / "away").rename(mirror)
-    wait_for(lambda: block.mirrored > rows + 50, "it catches up")
+    if place == "gives no answer":
+        hangs.unlink()
+    else:
+        mirror.unlink()
+        (tmp_path / "away").rename(mirror)
+    wait_for(lambda: block.mirrored > rows + 50, "it catches up", seconds=120)
     assert block.epoch > former
     other = start("learner-server", "--resume", f"file://{mirror}", "--run-dir", str(tmp_path / "other"))
     assert again.wait() == TakenOverError.exit_code, again.output()
@@ -235,15 +246,25 @@ def begin_late(run: MirroredRun, monkeypatch: pytest.MonkeyPatch) -> Mirroring:
     return Mirroring(run.run, RUN_ID, Mirror(run.url), None, block=run.block, seconds=1.0, is_away=True, is_late=True)
 
 
+def test_a_run_whose_mirror_has_a_driver_that_cannot_connect_is_resumed_without_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = MirroredRun(tmp_path)
+    monkeypatch.setattr(run, "url", f"ftp://127.0.0.1:{free_port()}/runs")
+    late = begin_late(run, monkeypatch)
+    with pytest.raises(OSError, match="ConnectionRefusedError"):
+        late.write_state()
+
+
 class Cut(Mirror):
     """A mirror whose network is cut just after a claim has arrived, until somebody waits."""
 
     is_cut = was_cut = False
 
-    def _reaching(self) -> Any:
+    def _reaching(self, seconds: float = ANSWER_SECONDS) -> Any:
         if Cut.is_cut:
             raise OSError("the network is cut")
-        return super()._reaching()
+        return super()._reaching(seconds)
 
     def _write(self, kind: str, name: str, content: bytes) -> None:
         super()._write(kind, name, content)
@@ -328,7 +349,9 @@ def test_a_run_whose_acknowledgements_wait_for_the_mirror_is_not_resumed_without
     (tmp_path / "mirror").rename(tmp_path / "away")
     (tmp_path / "mirror").touch()
     monkeypatch.setattr(mirror_child, "CLAIM_SECONDS", 0.0)
-    with pytest.raises(RunDirectoryError, match=r"storage.mirror: .*NotADirectoryError"):
+    with pytest.raises(
+        RunDirectoryError, match=r"storage.mirror: .*NotADirectoryError.*; start the learner again when"
+    ):
         begin(MirrorBoot(run=run.run, run_id=RUN_ID, url=run.url, seconds=1.0))
 
 
@@ -373,3 +396,61 @@ def test_files_that_are_replaced_whenever_they_are_read_cost_a_state_and_not_the
 
 def raise_replaced() -> None:
     raise CheckpointError("best: it was replaced")
+
+
+class Interrupted(Mirror):
+    """A mirror in which something else happens before the n-th call that reaches it, and before each later one."""
+
+    left, happen = 0, staticmethod(lambda: None)
+
+    def _reaching(self, seconds: float = ANSWER_SECONDS) -> Any:
+        Interrupted.left -= 1
+        if Interrupted.left < 0:
+            Interrupted.happen()
+        return super()._reaching(seconds)
+
+
+@pytest.mark.parametrize("has_state", [True, False])
+@pytest.mark.parametrize("n", range(30))
+def test_wherever_another_learner_restores_the_run_while_one_begins_just_one_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n: int, *, has_state: bool
+) -> None:
+    run, owners, others = MirroredRun(tmp_path), list[Mirror](), list[Mirror]()
+    run.mirroring.write_state()
+    restore(Mirror(run.url), tmp_path / "one")
+
+    def begin(host: str) -> Mirror:
+        mirror, newest = claim(MirrorBoot(run=tmp_path / host, run_id=RUN_ID, url=run.url, seconds=1.0))
+        assert newest is not None
+        if has_state:
+            mirror.write(dataclasses.replace(newest, epoch=mirror.epoch))
+        return mirror
+
+    def begin_other_or_look() -> None:
+        monkeypatch.setattr(secrets, "randbelow", lambda _: 0)
+        monkeypatch.setattr(mirror_child, "Mirror", Mirror)
+        if not others:
+            restore(Mirror(run.url), tmp_path / "other")
+            others.append(begin("other"))
+        elif others[0] not in ended:
+            try:
+                others[0].require_owner()
+            except TakenOverError:
+                ended.append(others[0])
+
+    ended = list[Mirror]()
+    monkeypatch.setattr(secrets, "randbelow", lambda most: most - 1)
+    monkeypatch.setattr(mirror_child, "Mirror", Interrupted)
+    monkeypatch.setattr(Interrupted, "left", n)
+    monkeypatch.setattr(Interrupted, "happen", staticmethod(begin_other_or_look))
+    with suppress(TakenOverError):
+        owners.append(begin("one"))
+    monkeypatch.setattr(Interrupted, "happen", staticmethod(lambda: None))
+    if not others:
+        begin_other_or_look()
+    going_on = 0
+    for mirror in [*owners, *others]:
+        with suppress(TakenOverError):
+            mirror.require_owner()
+            going_on += mirror not in ended
+    assert going_on == 1

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 import shutil
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,7 +14,6 @@ import pytest
 
 from common.errors import TakenOverError
 from learner.replay.memory import ReplayMemory
-from learner.storage import mirror as mirror_module
 from learner.storage import mirroring as mirroring_module
 from learner.storage.mirror import Mirror, MirrorAwayError, MirroredState, Past, Segment, Source, read_past
 from learner.storage.restoring import _restore_state
@@ -297,7 +298,8 @@ def test_a_run_that_was_resumed_without_the_disk_of_its_mirror_goes_on_there_whe
 def test_of_two_learners_one_of_which_was_without_the_disk_only_one_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_state: bool, comes_later: bool
 ) -> None:
-    monkeypatch.setattr(mirror_module, "_JITTER", 1)  # So that epochs show who came first within a second, too.
+    times = itertools.count(time.time_ns(), 1_000_000)
+    monkeypatch.setattr(time, "time_ns", lambda: next(times))  # Epochs show who came first.
     run, disk = MirroredRun(tmp_path), Unmounted(tmp_path)
     run.store(4)
     assert run.mirroring.write_state()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
+import sys
 from pathlib import Path
 from typing import BinaryIO
 
@@ -11,7 +12,7 @@ import pytest
 
 from common.errors import RunDirectoryError, TakenOverError
 from learner.replay.memory import ReplayMemory
-from learner.storage.mirror import Mirror, Past
+from learner.storage.mirror import Mirror, MirroredState, Past
 from learner.storage.restoring import has_run, restore
 from tests.learner.replay.memories import check_linked
 from tests.learner.storage.mirrored import RUN_ID, MirroredRun, keep_nothing
@@ -100,6 +101,32 @@ def test_of_hosts_that_restore_a_run_the_last_one_goes_on(tmp_path: Path) -> Non
     with pytest.raises(TakenOverError, match="another learner has taken over this run"):
         restore(Overtaken(run.url), tmp_path / "run")
     assert not list(tmp_path.glob("*run*"))
+
+
+class Outrun(Mirror):
+    """A mirror that another host claims, and writes its first state to, after the newest state was read first."""
+
+    other: Mirror | None = None
+
+    def find_newest(self) -> MirroredState | None:
+        found = super().find_newest()
+        if self.other is None:
+            self.other = Mirror(self.url)
+            newest = self.other.claim(RUN_ID, Past(sys.maxsize), keep_nothing)
+            assert newest is not None
+            self.other.write(dataclasses.replace(newest, epoch=self.other.epoch))
+        return found
+
+
+def test_a_host_that_restores_a_run_goes_on_from_the_first_state_of_the_one_before_it(tmp_path: Path) -> None:
+    run = MirroredRun(tmp_path)
+    run.mirroring.write_state()
+    mirror = Outrun(run.url)
+    restore(mirror, tmp_path / "run")
+    mirror.require_owner()
+    assert mirror.other is not None
+    with pytest.raises(TakenOverError):
+        mirror.other.require_owner()
 
 
 class ReadOnly(Mirror):
