@@ -188,18 +188,10 @@ class Actor:
         The stream is opened before the parts are built, so that the learner knows of an actor whose environment takes
         minutes to build.
         """
-        config, busy, elsewhere = joined.config, Busy(), self._act_elsewhere
+        config, busy = joined.config, Busy()
         # 1. The parts. If they cannot be built, the learner hears why with the next report.
         try:
-            check_names(config, self._trust, is_own_host=joined.is_own_host, evaluates=self._work.evaluates)
-            parts = build_agreed_parts(
-                config,
-                joined.schema,
-                seed=joined.seed,
-                epsilon=0.0 if self._work.evaluates else joined.epsilon,
-                n_envs=0 if self._work.evaluates or elsewhere is not None else None,
-                device="cpu" if elsewhere is None else elsewhere.device,
-            )
+            parts = self._build(joined)
             stack.callback(parts.close)
             scorer: CandidateScorer | None = None
             if self._work.evaluates:
@@ -231,6 +223,19 @@ class Actor:
             raise
         if pusher.changes:
             pusher.hand_over()
+
+    def _build(self, joined: JoinAnswer) -> Parts:
+        """Build the parts that the learner names, if this host allows their code."""
+        evaluates, elsewhere = self._work.evaluates, self._act_elsewhere
+        check_names(joined.config, self._trust, is_own_host=joined.is_own_host, evaluates=evaluates)
+        return build_agreed_parts(
+            joined.config,
+            joined.schema,
+            seed=joined.seed,
+            epsilon=0.0 if evaluates else joined.epsilon,
+            n_envs=0 if evaluates or elsewhere is not None else None,
+            device="cpu" if elsewhere is None else elsewhere.device,
+        )
 
     def _act(self, acting: Acting) -> None:
         """Act elsewhere, at the environment's rate, or as fast as this process can."""
