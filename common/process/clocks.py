@@ -27,8 +27,12 @@ class Deadline:
         return self._clock() >= self._at
 
 
-class NoAnswerError(TimeoutError):
+class BrokenOffError(TimeoutError):
     """What hung was broken off."""
+
+
+class _Alarm(BaseException):
+    """No ``Exception``: a library would take that for an error of its own, and try again."""
 
 
 @contextmanager
@@ -42,22 +46,30 @@ def breaking_off(seconds: float) -> Iterator[Callable[[], None]]:
         seconds: from the begin of the context, or from the last call of what it gives.
 
     Raises:
-        NoAnswerError: it has hung. Threads that the library has may go on with it.
+        BrokenOffError: it has hung. Threads that the library has may go on with it.
     """
     if threading.current_thread() is not threading.main_thread():
         yield lambda: None
         return
 
+    is_over = False
+
     def begin() -> None:
         signal.setitimer(signal.ITIMER_REAL, seconds, seconds)
 
     def end(_number: int, _frame: FrameType | None) -> None:
-        raise NoAnswerError(f"expected an answer within {seconds:g} s, found none")
+        if not is_over:
+            raise _Alarm
 
     handler, timer = signal.signal(signal.SIGALRM, end), signal.getitimer(signal.ITIMER_REAL)
-    begin()
     try:
-        yield begin
+        try:
+            begin()
+            yield begin
+        finally:
+            is_over = True  # An alarm before this line is caught below, and a later one does nothing.
+    except _Alarm:
+        raise BrokenOffError(f"expected an answer within {seconds:g} s, found none") from None
     finally:
         signal.setitimer(signal.ITIMER_REAL, *timer)
         signal.signal(signal.SIGALRM, handler)

@@ -48,7 +48,7 @@ import zstandard
 
 from common.depth import parse_json
 from common.errors import CrossborderError, PluginError, RunDirectoryError, TakenOverError
-from common.process.clocks import NoAnswerError, breaking_off
+from common.process.clocks import BrokenOffError, breaking_off
 from learner.replay.recovery import Watermark
 from learner.shared.durable import READ_TRIES, replace_text
 
@@ -191,7 +191,7 @@ class Mirror:
 
             self._root = str(get_filesystem_class(url.partition("://")[0])._strip_protocol(url))
         except (ImportError, ValueError) as error:
-            raise PluginError(f"storage.mirror: {url}: {error}; pip install 'crossborder[mirror]'") from error
+            raise self._not_installed(error) from error
 
     @cached_property
     def _fs(self) -> Any:
@@ -199,7 +199,13 @@ class Mirror:
         from fsspec.core import url_to_fs  # noqa: PLC0415 - the same
 
         options = {"auto_mkdir": True} if self.url.startswith(("file:", "local:")) else {}
-        return url_to_fs(self.url, skip_instance_cache=True, **options)[0]
+        try:
+            return url_to_fs(self.url, skip_instance_cache=True, **options)[0]
+        except ImportError as error:
+            raise self._not_installed(error) from error
+
+    def _not_installed(self, error: Exception) -> PluginError:
+        return PluginError(f"storage.mirror: {self.url}: {error}; pip install 'crossborder[mirror]'")
 
     @contextmanager
     def _reaching(self, seconds: float = ANSWER_SECONDS) -> Iterator[Callable[[], None]]:
@@ -210,10 +216,10 @@ class Mirror:
         try:
             with breaking_off(seconds) as go_on:
                 yield go_on
-        except FileNotFoundError:
+        except (FileNotFoundError, PluginError):
             raise
         except Exception as error:
-            self.has_hung |= isinstance(error, NoAnswerError)
+            self.has_hung |= isinstance(error, BrokenOffError)
             self.__dict__.pop("_fs", None)  # The next try connects anew: the connection may be the one that is broken.
             raise OSError(f"{self.url}: {type(error).__name__}: {error}") from error
 
@@ -309,6 +315,7 @@ class Mirror:
         except (OSError, CrossborderError):
             with suppress(OSError):
                 self._remove(_CLAIMS, [_name(epoch)])  # Another learner need not end for one that fails.
+            self.has_hung = False  # What comes late is this claim, which the next try makes again.
             raise
         return newest
 

@@ -174,8 +174,11 @@ def serve(boot: MirrorBoot) -> None:
         due = Deadline(boot.seconds)
         is_complete = _write_state(mirroring, block)
         if mirror.has_hung:
+            # The driver might still write the state later, when objects that it names are removed. Python would wait
+            # for the driver's threads before it ends.
             log.error("a call to the mirror was broken off, and with it this process")
-            sys.exit(1)  # The driver might still write the state later, when objects that it names are removed.
+            sys.stderr.flush()
+            os._exit(1)
         if is_complete and is_last:
             return
         if is_last or is_complete is False:  # There are further rows.

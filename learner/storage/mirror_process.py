@@ -90,8 +90,10 @@ class MirrorProcess:
         child = self._supervisor.child
         if child.poll() is None:
             child.tell({"order": FINISH})
-            if child.wait(FINISH_SECONDS) is None:
+            if (code := child.wait(FINISH_SECONDS)) is None:
                 log.error("the end of the run is not mirrored: it took longer than %g s", FINISH_SECONDS)
+            elif code:
+                log.error("the end of the run is not mirrored: %s", child.error())
         child.end(0.0)
 
     @property

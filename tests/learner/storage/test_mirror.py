@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import os
+import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -288,7 +290,7 @@ def test_a_place_whose_driver_gives_no_answer_is_named(tmp_path: Path, monkeypat
     mirror.write(state_of(mirror, 1))
     newest = mirror.find_newest()
     assert newest is not None
-    monkeypatch.setattr(mirror_module, "breaking_off", lambda _: breaking_off(0.01))
+    monkeypatch.setattr(mirror_module, "breaking_off", lambda _: breaking_off(0.5))
     for kind, name, reach in (
         ("claims", f"{2**62:020d}", mirror.require_owner),
         ("states", f"{2**62:020d}-{1:012d}", mirror.find_newest),
@@ -298,7 +300,7 @@ def test_a_place_whose_driver_gives_no_answer_is_named(tmp_path: Path, monkeypat
         place.unlink(missing_ok=True)
         os.mkfifo(place)  # Its opening waits for a writer.
         with pytest.raises(
-            OSError, match=rf"{url_of(tmp_path)}: NoAnswerError: expected an answer within 0.01 s, found none"
+            OSError, match=rf"{url_of(tmp_path)}: BrokenOffError: expected an answer within 0.5 s, found none"
         ):
             reach()
         assert mirror.has_hung
@@ -320,6 +322,35 @@ def test_a_driver_that_has_failed_connects_anew() -> None:
     with pytest.raises(OSError, match="the connection is broken"):
         mirror.find_newest()
     assert mirror.find_newest() is None
+
+
+def test_a_claim_whose_writing_hung_is_made_again_with_the_same_epoch() -> None:
+    hangs, kept = [True], list[Past]()
+
+    class Hanging(MemoryFileSystem):  # type: ignore[misc] # fsspec has no types
+        """A driver whose first write hangs: the alarm comes."""
+
+        def pipe_file(self, path: str, value: bytes, **options: Any) -> Any:
+            if hangs:
+                hangs.clear()
+                signal.raise_signal(signal.SIGALRM)
+            return super().pipe_file(path, value, **options)
+
+    fsspec.register_implementation("hanging", Hanging)
+    mirror = Mirror("hanging://test-mirror/claims")
+    with pytest.raises(OSError, match="expected an answer within 30 s, found none"):
+        mirror.claim(RUN, Past(), kept.append)
+    assert not mirror.has_hung, "what the driver may still write is what the next try writes"
+    mirror.claim(RUN, Past(), kept.append)
+    mirror.require_owner()
+    assert [past.own for past in kept] == [(mirror.epoch,)]
+
+
+def test_a_driver_whose_package_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    monkeypatch.setitem(sys.modules, "pyarrow.fs", None)
+    with pytest.raises(PluginError, match=r"storage.mirror: hdfs://host/run: .*; pip install 'crossborder\[mirror\]'"):
+        Mirror("hdfs://host/run").find_newest()
 
 
 def test_a_store_in_memory_is_a_mirror_too() -> None:
