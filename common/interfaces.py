@@ -187,7 +187,8 @@ class Agent(abc.ABC):
         """Actions for observations ``[n, *shape]``, as ``[n, *action_shape]``.
 
         Both are ``Leaves``: for a Dict or Tuple space, one array for each leaf, by path. An agent that supports only
-        other spaces may declare that it takes and returns arrays.
+        other spaces may declare that it takes and returns arrays. It leaves the observations as they are: the rows take
+        them after this call.
 
         The rows are those of all n lanes. An agent that takes ``lanes`` too can act for some of them, see
         ``LaneAgent``; all agents of crossborder do.

@@ -32,6 +32,7 @@ from common.wire.rpc import (
     describe,
     typed_error,
 )
+from common.wire.tls import hint_at_expiry
 from common.wire.trust import ServiceTrust
 
 log = logging.getLogger(__name__)
@@ -326,7 +327,8 @@ class ActingSession:
             raise type(typed)(f"{self._address}: {typed}") from error
         if self._away is None:
             self._away = Deadline(self._patience)
-            log.info("waiting for the acting service at %s: %s", self._address, reason)
+            expired = hint_at_expiry(self._trust.certificate)
+            log.info("waiting for the acting service at %s: %s%s", self._address, reason, expired)
         if isinstance(error, ConnectionResetError) or error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
             self._reopen_channel()  # gRPC keeps a connection on which nothing comes for a minute.
         if self._away.passed():
@@ -334,7 +336,7 @@ class ActingSession:
                 raise StoppingError(
                     f"{self._address}: the acting service has shut down, and none came back for {self._patience:g} s"
                 )
-            reason += hint_at_server(self._address, reason)
+            reason += hint_at_server(self._address, reason) + hint_at_expiry(self._trust.certificate)
             raise LearnerUnreachableError(f"{self._address}: no acting service for {self._patience:g} s: {reason}")
         if self._secret and isinstance(typed, SessionLostError | StoppingError):
             self._forget()

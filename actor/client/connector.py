@@ -26,6 +26,7 @@ from common.wire.owners import is_listening, is_own_host
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.pb import crossborder_pb2_grpc as pb_grpc
 from common.wire.rpc import PROTOCOL_VERSION, HandshakeError, StoppingError, describe, typed_error
+from common.wire.tls import hint_at_expiry
 from common.wire.trust import Trust
 from common.wire.watched import Watched
 
@@ -155,12 +156,13 @@ class Connector:
             CrossborderError: the learner refused for good, or its answer is not valid.
         """
         deadline, refused, unreached = Deadline(self._patience), Backoff(), Backoff(highest=UNREACHED_SECONDS)
-        cancelled, is_logged = cancelled or self._cancelled, False
+        cancelled, logged = cancelled or self._cancelled, None
         while True:
             # 1. Try each endpoint once.
             is_unreached, reason = True, ""
             for endpoint in self._candidates():
                 self._go_to(endpoint)
+                self.refresh(anew=False)  # A learner may hang up until the actor's own certificate is another one.
                 try:
                     return self._join_here(deadline)
                 except ConnectionResetError as error:
@@ -172,16 +174,16 @@ class Connector:
                     break
             # 2. Wait before the next round; longer for a learner that refuses, which is busy enough.
             place = self.endpoint.address if self._has_joined else ",".join(self._addresses)
-            backoff = unreached if is_unreached else refused
+            backoff, expired = unreached if is_unreached else refused, hint_at_expiry(self._trust.certificate)
             if cancelled.wait(min(backoff.next_delay(), deadline.remaining())):
                 raise StoppingError(f"{place}: told to stop while looking for the learner")
             if deadline.passed():
                 kind = LearnerAwayError if self._has_joined and self._has_choice() else LearnerUnreachableError
                 hint = hint_at_server(self.endpoint.address, reason)
-                raise kind(f"{place}: no learner for {self._patience:g} s: {reason}{hint}")
-            if not is_logged:
-                log.info("waiting for the learner at %s: %s%s", place, reason, name_proxy(self.endpoint.address))
-                is_logged = True
+                raise kind(f"{place}: no learner for {self._patience:g} s: {reason}{hint}{expired}")
+            if logged != expired:
+                proxy, logged = name_proxy(self.endpoint.address), expired
+                log.info("waiting for the learner at %s: %s%s%s", place, reason, proxy, expired)
 
     def _candidates(self) -> Sequence[Endpoint]:
         """The endpoints to try, in random order; once the incarnation has joined, only the endpoint that it joined."""
@@ -255,7 +257,6 @@ class Connector:
             if self._doubt != str(permanent):
                 log.warning("%s: %s; waiting for another certificate", self.endpoint.address, permanent)
             self._doubt = str(permanent)
-            self.refresh(anew=False)  # The actor's own certificates may have been replaced too.
             return self._doubt
         if permanent is not None:
             place = f"{self.endpoint.address}: " if len(self._found) > 1 else ""

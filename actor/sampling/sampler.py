@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from time import monotonic
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from common.lanes.lanes import Lanes, Round
 from common.lanes.pace import Pace
 from common.lanes.plain_lanes import PlainLanes
 from common.lanes.stacking import Stacker
+from common.leaves import by_path
 from common.parts import Parts
 
 
@@ -56,6 +58,27 @@ class Records(Protocol):
 
     def clear(self) -> None:
         """Begin to gather anew."""
+
+
+WATCH_SECONDS: Final = 1.0
+"""The time between two looks at what an agent does with the observations that it is given."""
+
+
+def sample_watched(sample: Callable[[Leaves], Leaves], seen: Leaves) -> Leaves:
+    """Call an agent's ``sample``, and require that it leaves the observations as they are: rows take them after it.
+
+    Raises:
+        PluginError: it has changed them.
+    """
+    before = _bytes_of(seen)
+    actions = sample(seen)
+    if _bytes_of(seen) != before:
+        raise PluginError("agent: sample() changed the observations it was given, which are stored: copy them first")
+    return actions
+
+
+def _bytes_of(leaves: Leaves) -> list[bytes]:
+    return [leaf.tobytes() for leaf in by_path(leaves).values()]
 
 
 class Outbox:
@@ -130,6 +153,7 @@ class Sampler:
         lanes = self._lanes if rows and not more and self._lanes.n == 1 else None
         self._alone = lanes if isinstance(lanes, PlainLanes) else None  # Takes many rounds in one call.
         self._unbegun: Array | None = np.ones(self._lanes.n, bool)  # Where the agent begins at the first round.
+        self._watched_until = -math.inf
         self._ended: float | None = None  # When the last round ended; None: it was pushed, or there was none.
         self._lanes.reset(seed if isinstance(self._lanes, PlainLanes) else spread(seed))
 
@@ -181,8 +205,8 @@ class Sampler:
         With a pace that was stopped, no step is taken. ``chosen`` are actions that the agent has chosen already.
 
         Raises:
-            PluginError: the agent did not give one action of its space for each lane, or failed with an observation
-                outside its space.
+            PluginError: the agent did not give one action of its space for each lane, failed with an observation
+                outside its space, or has changed observations.
         """
         counters, lanes, records = self._counters, self._lanes, self._records
         began = self._ended or self._start_clock()
@@ -193,13 +217,7 @@ class Sampler:
             began = now
         # 1. The agent chooses, before the wait for the tick: the step begins at its tick.
         seen = self._stacker.add(obs, begins) if self._has_stacks else obs  # The call takes 0.1 of 2.5 µs.
-        try:
-            actions = agent.sample(seen) if chosen is None else chosen
-        except CrossborderError:  # It says itself what is wrong, and the observation may be right.
-            raise
-        except Exception:
-            lanes.require_indices(obs)
-            raise
+        actions = self._choose(agent, obs, seen, began) if chosen is None else chosen
         acted = monotonic()
         records.begin(seen if self._makes_items else obs, begins, actions, agent.extras() if self._has_extras else None)
         if self._noted is not None:
@@ -225,6 +243,19 @@ class Sampler:
         counters.env_seconds += ended - acted
         if sink.takes(records.rows):
             self.flush(agent, sink)
+
+    def _choose(self, agent: Agent, obs: Leaves, seen: Leaves, now: float) -> Leaves:
+        try:
+            if now < self._watched_until:
+                actions: Leaves = agent.sample(seen)
+            else:
+                actions, self._watched_until = sample_watched(agent.sample, seen), now + WATCH_SECONDS
+        except CrossborderError:  # It says itself what is wrong, and the observation may be right.
+            raise
+        except Exception:
+            self._lanes.require_indices(obs)
+            raise
+        return actions
 
     def _start_clock(self) -> float:
         """Begin to measure; the caller's time since the last push does not count."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+import time
 from pathlib import Path
 
 from common.errors import ConfigError
@@ -48,6 +49,18 @@ def read_expiry(certificate: Path) -> float | None:
     except (OSError, ssl.SSLError):
         return None
     return float(ssl.cert_time_to_seconds(decoded["notAfter"]))
+
+
+def hint_at_expiry(certificate: Path | None) -> str:
+    """For a message of this process about a connection that failed: its own certificate has expired; or ``""``.
+
+    The other side tells nobody why it hangs up.
+    """
+    expiry = None if certificate is None else read_expiry(certificate)
+    if expiry is None or expiry > time.time():
+        return ""
+    at = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(expiry))
+    return f"; this side's own certificate, {certificate}, expired at {at}"
 
 
 def _read(path: Path, kind: str) -> bytes:

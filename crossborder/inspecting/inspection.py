@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from common.data import FINAL, PRIORITY, Array, Items
+from common.depth import ANY_NUMBER, parse_json
 from common.errors import CheckpointError
 from common.shared.mapped import fence
 from learner.replay.memory import ReplayMemory
@@ -21,11 +23,12 @@ from learner.shared.control import ControlBlock
 from learner.shared.durable import READ_TRIES, read_whole
 from learner.storage.rundir import list_states
 
+log = logging.getLogger(__name__)
 HISTOGRAM_ROWS: Final = 100_000
 """The most rows that a histogram counts; in a larger replay it counts evenly spaced rows."""
 N_BINS: Final = 20
 STATE: Final = "state.safetensors"
-PRIORITIES: Final = re.compile(r"buffer\.(\d+:)?priorities")
+PRIORITIES: Final = re.compile(r"buffer\.(?:(\d+):)?priorities")
 """The names of priorities in a checkpoint; with sources there are several."""
 
 
@@ -139,17 +142,19 @@ class Inspection:
         return values[counts & (index >= memory.first())]
 
     def _read_priorities(self) -> Items:
-        """The priorities in the newest checkpoint, by name: those of the actors' rows, and those of each source."""
+        """The priorities in the newest checkpoint that is whole, by name: of the actors' rows, and of each source."""
         for _ in range(READ_TRIES):
-            newest = next(iter(list_states(self._run)), None)
-            if newest is None:
-                return {}
             try:
-                return read_whole(newest, _priorities_in)
+                for state in list_states(self._run):
+                    try:
+                        return read_whole(state, _priorities_in)
+                    except FileNotFoundError:
+                        raise
+                    except (OSError, SafetensorError) as error:
+                        log.warning("%s: cannot be read: %s", state / STATE, error)
             except FileNotFoundError:
                 continue  # The learner has removed it, and a newer one is there.
-            except (OSError, SafetensorError) as error:
-                raise CheckpointError(f"{newest / STATE}: cannot be read: {error}") from error
+            return {}
         raise CheckpointError(f"{self._run}: {READ_TRIES} checkpoints without {STATE} were found one after another")
 
     def _read_actor_table(self) -> Array:
@@ -168,15 +173,22 @@ class Inspection:
 
 
 def _priorities_in(checkpoint: Path) -> Items:
+    """By name. Rows at which no draw can begin have the priority 0, and are left out."""
+    found = Items()
     with safe_open(checkpoint / STATE, "numpy") as state:
-        names = sorted(name for name in state.keys() if PRIORITIES.fullmatch(name))  # noqa: SIM118 - no mapping
-        return {_name_priorities(name): state.get_tensor(name) for name in names}
+        for name in state.keys():  # noqa: SIM118 - no mapping
+            if match := PRIORITIES.fullmatch(name):
+                priorities = state.get_tensor(name)
+                found[_name_priorities(checkpoint, int(match[1] or 0))] = priorities[priorities > 0]
+    return dict(sorted(found.items()))
 
 
-def _name_priorities(tensor: str) -> str:
-    """The name that people see for a tensor of priorities; ``MixedReplay`` puts the number of a replay before it."""
-    number = tensor.removeprefix("buffer.").partition(":")[0]
-    return f"priority of source {number}" if number.isdigit() and int(number) else "priority"
+def _name_priorities(checkpoint: Path, part: int) -> str:
+    """The name that people see for the priorities of one part of a ``MixedReplay``; the first has the actors' rows."""
+    if not part:
+        return "priority"
+    values = parse_json((checkpoint / "state.json").read_text(), **ANY_NUMBER)
+    return f"priority of {[*values['buffer']['sources']][part]}"
 
 
 def _describe_actor(row: np.void) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from common.wire.channel import channel_options, path_of, read_certificates
 from common.wire.owners import is_listening, is_own_host, is_strangers_peer
 from common.wire.pb import crossborder_pb2 as pb
 from common.wire.rpc import ERROR_KEY, describe, typed_error, version_from_pb
+from common.wire.tls import hint_at_expiry
 from common.wire.trust import Trust
 from common.wire.waiting import Traffic, WaitingBytes
 from crossborder.relaying.relayed_models import AcceptedTokens, Metadata, RelayedModels
@@ -316,7 +317,8 @@ class Relay(grpc.GenericRpcHandler):
         kept, details = [entry for entry in error.trailing_metadata() or () if entry[0] == ERROR_KEY], error.details()
         if error.code() is grpc.StatusCode.UNAVAILABLE and not kept:
             reason = typed_error(error) or describe(error)
-            details = f"the relay does not reach its learner at {self._settings.learner}: {reason}"
+            expired = hint_at_expiry(self._settings.trust.certificate)
+            details = f"the relay does not reach its learner at {self._settings.learner}: {reason}{expired}"
             kept = [(ERROR_KEY, "unreached")]
             if self._unreached_log.due() is not None:
                 log.warning("%s", details)

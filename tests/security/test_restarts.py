@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -13,7 +15,7 @@ import pytest
 from actor.client.connector import Connector
 from actor.manager import ActorManager
 from common.errors import AuthenticationError, CrossborderError
-from crossborder.certificates.authority import make_files
+from crossborder.certificates.authority import make_files, sign
 from tests.chaos.fleet import oldest_child
 from tests.conftest import PATIENCE, Command, kill, wait_for
 from tests.e2e.test_by_hand import CALM, trains
@@ -38,6 +40,26 @@ def test_ingest_is_started_again_with_the_good_lines_of_a_token_file(fresh: Secu
     assert join(fresh.address, trust)
     assert fresh.server.ingest.restarts == 1
     assert fresh.server.learner.life.failure is None
+
+
+def test_an_actor_whose_own_certificate_has_expired_joins_once_it_is_renewed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    made = Secured(tmp_path, tls={"client_ca": str(tmp_path / "certs" / "ca.pem")})
+    certificate, key = made.certs / "actor.pem", made.certs / "actor.key"
+
+    def put(days: int) -> None:
+        signed = sign(made.authority, "actor", (), days)
+        replace(key, signed.key_pem)
+        replace(certificate, signed.certificate_pem)
+
+    put(days=-1)
+    with made.server, ThreadPoolExecutor(1) as threads:
+        joins = threads.submit(join, made.address, made.trust(certificate=certificate, key=key))
+        wait_for(lambda: f"own certificate, {certificate}, expired at" in caplog.text, "it waits")
+        put(days=1)
+        assert joins.result(PATIENCE)
 
 
 @pytest.mark.parametrize("change", ["absent", "of another key"])

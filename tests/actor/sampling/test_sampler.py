@@ -298,6 +298,25 @@ def test_an_agent_that_fails_with_a_number_outside_its_space_names_the_environme
     assert len(sink.items()["reward"]) == 4, "the steps before are kept"
 
 
+def test_an_agent_that_changes_its_observations_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("actor.sampling.sampler.WATCH_SECONDS", 0.0)
+    calls = itertools.count(1)
+
+    def sample(obs: Array) -> Array:
+        actions: Array = ((obs[:, 1] + obs[:, 2]) % 3).astype(np.int64)
+        if next(calls) > 3:
+            obs *= 2
+        return actions
+
+    parts, sink = make_parts([CountingEnv()], lambda s: Acts(s, sample)), KeptBatches(100)
+    sampler = Sampler(parts, ActorCounters(), seed=7)
+    with pytest.raises(PluginError, match=r"sample\(\) changed the observations it was given"):
+        _repeat(10, sampler.sample_and_push, parts.agent, sink)
+    assert next(calls) == 5
+
+
 def test_an_error_of_the_network_is_not_blamed_on_an_observation() -> None:
     class Wandering(gymnasium.Env[Any, Any]):
         observation_space, action_space = DISCRETE, gymnasium.spaces.Discrete(2)

@@ -13,7 +13,7 @@ import pytest
 from actor.sampling.sampler import Sampler
 from actor.stat import ActorCounters
 from common.config.actor_config import ActorConfig
-from common.data import NO_MODEL, Model, ModelVersion
+from common.data import NO_MODEL, Array, Model, ModelVersion
 from common.errors import PluginError
 from common.interfaces import Agent, acting_for_lanes
 from common.lanes.building import Env, build_env
@@ -359,6 +359,19 @@ def test_a_run_whose_rows_cannot_say_that_others_acted_refuses_their_actions() -
             ask(stream, 2, 2, lanes=[0], reward=[1], executed=np.array([2]).tobytes(), intervened=[True])
         assert refusal(error.value)[1] == "bad_message"
         assert ask(caller.resume(stream.opened.secret), 2, 2, lanes=[0], reward=[1]) == [2]
+
+
+def test_an_agent_that_changes_its_observations_is_refused(
+    counting: RunService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def sample(obs: Array, _: Array) -> Array:
+        obs += 1
+        return np.zeros(len(obs), np.int64)
+
+    monkeypatch.setattr(counting.player._lane_agent, "sample", sample)
+    obs, begins, lanes = np.zeros((1, 2), np.float32), np.ones(1, np.bool_), np.zeros(1, np.int64)
+    with pytest.raises(PluginError, match=r"sample\(\) changed the observations it was given"):
+        counting.player.sample(obs, begins, lanes)
 
 
 def test_an_agent_that_acts_for_all_lanes_at_once_only_is_refused_at_once() -> None:
