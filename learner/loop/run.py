@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -179,6 +179,18 @@ class Opened:
         self._stack.close()
 
 
+@contextmanager
+def _computing(n_threads: int) -> Iterator[None]:
+    """Set up torch. Agents expect its own default dtype, whatever the program around a run has chosen."""
+    torch.set_num_threads(n_threads)
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
 class Run(Opened):
     """An opened run. Use it as a context manager, which closes everything but the directory.
 
@@ -217,7 +229,7 @@ class Run(Opened):
             # 1. The processor, before the parts start threads.
             self.cores_left = stack.enter_context(bound_to(config.trainer.cores, "trainer.cores"))
             """The cores that trainer.cores leaves to local actors; empty without trainer.cores."""
-            torch.set_num_threads(config.trainer.torch_threads)
+            stack.enter_context(_computing(config.trainer.torch_threads))
             self.products = choose_products(config.trainer.products)
             keep_buffers()  # An opt step of Nature's CNN takes 7 % less time: its tensors need no new pages.
             # 2. The parts. One opt step on made-up rows finds most of their mistakes before anything is written.

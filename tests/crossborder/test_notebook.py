@@ -114,6 +114,15 @@ def test_settings_are_values_of_python_as_they_are(tmp_path: Path) -> None:
     assert (params["units"], params["lr"]) == ([4], 1e-5), "a number is no text such as 1e-05, which YAML takes for one"
 
 
+def test_a_program_that_computes_in_float64_trains_all_the_same(tmp_path: Path) -> None:
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert train(CARTPOLE, settings={"run_dir": tmp_path / "run"}, progress=False).opt_steps > 0
+        assert torch.get_default_dtype() is torch.float64
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
 def test_numbers_of_numpy_are_saved_as_plain_numbers(tmp_path: Path) -> None:
     values = {**CARTPOLE, "run_dir": str(tmp_path / "run"), "seed": np.int64(3)}
     settings = {
