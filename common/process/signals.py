@@ -30,8 +30,8 @@ wait, or that the system gives to another thread, does not end the wait: it is h
 ECHO_SECONDS: Final = 0.5
 """Signals that come so soon after the first one are the same request.
 
-``timeout``, ``uv run`` and ``pkill -f`` send a signal to a command that gets it from the terminal or from another
-program too, and systemd may send it to a whole service.
+``timeout`` and ``pkill -f`` send a signal to a command that gets it from another program too, and systemd may send it
+to a whole service.
 """
 _handlers: dict[signal.Signals, Any] = {}
 """By signal, the handler that this process needs."""
