@@ -9,7 +9,7 @@ import math
 import socket
 import ssl
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from itertools import chain, count, repeat
 from pathlib import Path
@@ -24,6 +24,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 from websockets.typing import Origin
 
+from common.config.server_config import ServerConfig
 from common.data import Array, Leaves
 from common.interfaces import EnvSpec
 from common.spaces import convert
@@ -314,12 +315,16 @@ def test_connections_that_say_nothing_keep_no_client_out(
             each.close()
 
 
-def test_as_many_clients_as_there_may_be_sessions_come_back_at_once_from_one_address(talk_to: TalkTo) -> None:
+def test_as_many_clients_as_there_may_be_sessions_come_back_at_once_from_one_address(
+    talk_to: TalkTo, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As after a restart of the service, when all games of a host behind one address connect again."""
+    monkeypatch.setattr(ServerConfig, "handshake_seconds", PATIENCE)  # The handshakes come one after another.
     n = LEAST_STRANGERS + 22
-    with Service(websocket="127.0.0.1:0", metrics="127.0.0.1:0", max_sessions=n) as service:
+    with Service(websocket="127.0.0.1:0", metrics="127.0.0.1:0", max_sessions=n) as service, ExitStack() as stack:
         assert service.places.websocket is not None
-        connected = [socket.create_connection(split_address(service.places.websocket)) for _ in range(n)]
+        place = split_address(service.places.websocket)
+        connected = [stack.enter_context(socket.create_connection(place)) for _ in range(n)]
         assert all("opened" in talk_to(service, sock=each).ask(open={"lanes": 1}) for each in connected)
         told = scrape(service)
     assert (told["sessions"], told['over_limit_total{limit="strangers"}']) == (n, 0)
