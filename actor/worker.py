@@ -218,7 +218,7 @@ class Actor:
                     fetcher.first(max(FIRST_MODEL_SECONDS, self._patience))
                     ends = partial(self._ends, pusher)
                     self._act(Acting(parts, joined, fetcher, pusher, counters, self._recording, ends))
-        except PluginError as error:  # An environment's values do not fit its spaces.
+        except PluginError as error:  # The learner hears why.
             counters.note_env_error(describe_error(error))
             raise
         if pusher.changes:

@@ -334,7 +334,8 @@ class Pusher:
             (self._waits_no_more if self._stopped.is_set() else self._stopped).wait(backoff.next_delay())
             if is_clone:
                 self._part_from_clone()
-            connector.refresh(anew=stream.was_silent)
+            if stream.was_silent:
+                connector.refresh(anew=True)
             joined = self._join_again()
             away = time.monotonic() - lost_at
             log.info("joined run %s again as actor %d after %.1f s", joined.run_id, joined.actor_id, away)
@@ -359,7 +360,6 @@ class Pusher:
         """Join as the same actor."""
         self._fetcher.get_model = self._connector.get_model
         answer = self._connector.join(self._waits_no_more)
-        self._fetcher.get_model = self._connector.get_model  # Other certificates may have opened another channel.
         if answer.run_id != self._joined.run_id:
             raise RunChangedError(f"run {self._joined.run_id} has become run {answer.run_id}")
         self._joined.schema.require_equal(answer.schema, "this actor", "the learner")
@@ -368,6 +368,7 @@ class Pusher:
         elif answer.last_seq > self._spool.numbered:
             self._part_from_clone()
             answer = self._connector.join(self._waits_no_more)
+        self._fetcher.get_model = self._connector.get_model  # Other certificates may have opened another channel.
         self._fetcher.announce(answer.newest)
         self._spool.group_rows = choose_group_rows(answer)
         changes = self._joined.changes(answer)

@@ -61,20 +61,31 @@ class Records(Protocol):
 
 
 WATCH_SECONDS: Final = 1.0
-"""The time between two looks at what an agent does with the observations that it is given."""
+"""The time between two looks at what an agent does with its observations."""
 
 
-def sample_watched(sample: Callable[[Leaves], Leaves], seen: Leaves) -> Leaves:
-    """Call an agent's ``sample``, and require that it leaves the observations as they are: rows take them after it.
+class SampleCheck:
+    """Looks once in a while whether an agent changes the observations it is given: rows take them after it."""
 
-    Raises:
-        PluginError: it has changed them.
-    """
-    before = _bytes_of(seen)
-    actions = sample(seen)
-    if _bytes_of(seen) != before:
-        raise PluginError("agent: sample() changed the observations it was given, which are stored: copy them first")
-    return actions
+    def __init__(self) -> None:
+        self._due = -math.inf
+
+    def sample(self, sample: Callable[[Leaves], Leaves], seen: Leaves, now: float) -> Leaves:
+        """Call the agent's ``sample``.
+
+        Raises:
+            PluginError: it has changed the observations.
+        """
+        if now < self._due:
+            return sample(seen)
+        self._due = now + WATCH_SECONDS
+        before = _bytes_of(seen)
+        actions = sample(seen)
+        if _bytes_of(seen) != before:
+            raise PluginError(
+                "agent: sample() changed the observations it was given, which are stored: copy them first"
+            )
+        return actions
 
 
 def _bytes_of(leaves: Leaves) -> list[bytes]:
@@ -153,7 +164,7 @@ class Sampler:
         lanes = self._lanes if rows and not more and self._lanes.n == 1 else None
         self._alone = lanes if isinstance(lanes, PlainLanes) else None  # Takes many rounds in one call.
         self._unbegun: Array | None = np.ones(self._lanes.n, bool)  # Where the agent begins at the first round.
-        self._watched_until = -math.inf
+        self._check = SampleCheck()
         self._ended: float | None = None  # When the last round ended; None: it was pushed, or there was none.
         self._lanes.reset(seed if isinstance(self._lanes, PlainLanes) else spread(seed))
 
@@ -246,16 +257,12 @@ class Sampler:
 
     def _choose(self, agent: Agent, obs: Leaves, seen: Leaves, now: float) -> Leaves:
         try:
-            if now < self._watched_until:
-                actions: Leaves = agent.sample(seen)
-            else:
-                actions, self._watched_until = sample_watched(agent.sample, seen), now + WATCH_SECONDS
+            return self._check.sample(agent.sample, seen, now)
         except CrossborderError:  # It says itself what is wrong, and the observation may be right.
             raise
         except Exception:
             self._lanes.require_indices(obs)
             raise
-        return actions
 
     def _start_clock(self) -> float:
         """Begin to measure; the caller's time since the last push does not count."""

@@ -43,7 +43,7 @@ def breaking_off(seconds: float) -> Iterator[Callable[[], None]]:
     library may wait once more while it cleans up. In other threads this does nothing.
 
     Args:
-        seconds: from the begin of the context, or from the last call of what it gives.
+        seconds: from the beginning of the context, or from the last call of what it gives.
 
     Raises:
         BrokenOffError: it has hung. Threads that the library has may go on with it.

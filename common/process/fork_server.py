@@ -167,18 +167,19 @@ class ForkServer:
             ChildFailedError: the fork server cannot import the modules, or twice was killed or did not answer.
             OSError: the host has no process or memory for it.
         """
-        try:
-            return self._start_child(name, module, boot)
-        except ChildFailedError as error:
-            requests = self._requests  # None after ``end`` in another thread.
-            if requests is None or not requests.was_killed:
-                raise
-            log.warning("%s, before %s was there; another one is started", error, name)
-            return self._start_child(name, module, boot)
-
-    def _start_child(self, name: str, module: str, boot: Mapping[str, Any]) -> Child:
         self.begin()
         requests = self._requests
+        try:
+            return self._start_by(requests, name, module, boot)
+        except ChildFailedError as error:
+            # None: another thread has called ``end``.
+            if requests is None or self._requests is None or not requests.was_killed:
+                raise
+            log.warning("%s, before %s was there; another one is started", error, name)
+        self.begin()
+        return self._start_by(self._requests, name, module, boot)
+
+    def _start_by(self, requests: _Requests | None, name: str, module: str, boot: Mapping[str, Any]) -> Child:
         if requests is None:
             return Child(name, module, boot, self._pass_fds, self._env, directory=self._directory)
         fork = partial(requests.ask, {"fork": name, "module": module})

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from common.errors import FaultError
 from common.process.clocks import Bucket
@@ -29,6 +29,9 @@ _identity: dict[str, str | int] = {}
 _KEYS = ("run_id", "actor_id")
 _OWN_PACKAGES = ("actor", "common", "crossborder", "learner")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_FAULTS, _OURS = "PYTHONFAULTHANDLER", "crossborder"
+_FAULTS_ARE_OURS: Final = os.environ.get(_FAULTS) == _OURS
+"""Whether a process of ours has started this one, which then shows all threads until it is told otherwise."""
 _GRPC_LEVELS = {"I": logging.INFO, "W": logging.WARNING, "E": logging.ERROR, "F": logging.CRITICAL}
 
 
@@ -83,11 +86,11 @@ def setup_logging(level: str = "INFO", form: LogFormat = "text", console: Consol
 
     A log that nobody reads stops no thread; see ``common.process.standard_streams``.
 
-    If native code crashes, in this process or in a Python that it starts, the stack in Python comes to stderr as plain
-    lines. An empty variable ``PYTHONFAULTHANDLER`` overrules that.
+    If native code crashes, in this process or in a Python that it starts, the Python stack of the thread that crashed
+    comes to stderr as plain lines. An empty variable ``PYTHONFAULTHANDLER`` overrules that.
     """
-    if os.environ.setdefault("PYTHONFAULTHANDLER", "1") and not faulthandler.is_enabled():
-        faulthandler.enable(2, all_threads=False)  # Those of gRPC and of our own would hide where it was.
+    if os.environ.setdefault(_FAULTS, _OURS) and (_FAULTS_ARE_OURS or not faulthandler.is_enabled()):
+        faulthandler.enable(2, all_threads=False)  # The stacks of gRPC's threads and of ours would hide that one.
     unblock_stderr(lambda lines: _tell_left_out(formatter, lines))
     handler: logging.Handler = logging.StreamHandler(sys.stderr)
     formatter: logging.Formatter = TextFormatter("%(asctime)s %(levelname)-7s %(who)s%(name)s: %(message)s", "%H:%M:%S")

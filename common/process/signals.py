@@ -27,11 +27,11 @@ NOTICE_SECONDS: Final = 1.0
 Python runs a handler in the main thread, between two instructions. A signal that comes just before the thread begins to
 wait, or that the system gives to another thread, does not end the wait: it is handled after it.
 """
-ECHO_SECONDS: Final = 0.5
+ECHO_SECONDS: Final = 2 * NOTICE_SECONDS
 """Signals that come so soon after the first one are the same request.
 
-``timeout`` and ``pkill -f`` send a signal to a command that gets it from another program too, and systemd may send it
-to a whole service.
+``timeout`` and ``pkill -f`` send a signal to a command that gets it from another program too. systemd may send it to a
+whole service, in which a parent passes it on once it has noticed it.
 """
 _handlers: dict[signal.Signals, Any] = {}
 """By signal, the handler that this process needs."""
@@ -140,11 +140,9 @@ class StopSignals:
     A second signal within ``ECHO_SECONDS`` does nothing.
     """
 
-    _echo: Deadline
-    """Until then further signals are the same request; set with ``received``."""
-
     def __init__(self) -> None:
         self.received: int | None = None
+        self._echo = Deadline(math.inf)  # Until then further signals are the same request.
         self._on_stop: Callable[[], None] | None = None
         self._holds = self._is_told = False
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -171,7 +169,8 @@ class StopSignals:
             if self._echo.passed():
                 os._exit(128 + number)
             return
-        self.received, self._echo = number, Deadline(ECHO_SECONDS)
+        self.received = number  # First of all: another signal may come between two instructions.
+        self._echo = Deadline(ECHO_SECONDS)
         hurry()
         if self._on_stop is not None:
             self._tell(self._on_stop)

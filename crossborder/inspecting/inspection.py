@@ -150,7 +150,7 @@ class Inspection:
                         return read_whole(state, _priorities_in)
                     except FileNotFoundError:
                         raise
-                    except (OSError, SafetensorError) as error:
+                    except (OSError, SafetensorError, ValueError, LookupError, TypeError) as error:
                         log.warning("%s: cannot be read: %s", state / STATE, error)
             except FileNotFoundError:
                 continue  # The learner has removed it, and a newer one is there.

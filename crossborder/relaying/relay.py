@@ -317,11 +317,10 @@ class Relay(grpc.GenericRpcHandler):
         kept, details = [entry for entry in error.trailing_metadata() or () if entry[0] == ERROR_KEY], error.details()
         if error.code() is grpc.StatusCode.UNAVAILABLE and not kept:
             reason = typed_error(error) or describe(error)
-            expired = hint_at_expiry(self._settings.trust.certificate)
-            details = f"the relay does not reach its learner at {self._settings.learner}: {reason}{expired}"
+            details = f"the relay does not reach its learner at {self._settings.learner}: {reason}"
             kept = [(ERROR_KEY, "unreached")]
             if self._unreached_log.due() is not None:
-                log.warning("%s", details)
+                log.warning("%s%s", details, hint_at_expiry(self._settings.trust.certificate))
         await context.abort(error.code(), details or "", tuple(kept))
 
 

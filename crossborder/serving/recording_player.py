@@ -13,7 +13,7 @@ import numpy as np
 
 from actor.episode_recording import EpisodeRecording
 from actor.sampling.recorder import NEXT, SEEN, RowRecorder, noted_columns
-from actor.sampling.sampler import WATCH_SECONDS, ItemSink, Outbox, sample_watched
+from actor.sampling.sampler import ItemSink, Outbox, SampleCheck
 from actor.stat import CLIENT_FIGURES, MOST_OF_CLIENTS, ActorCounters
 from common.data import FIRST, INTERVENED, VERSION, Array, Column, Items, Leaves, Model, ModelVersion, Schema
 from common.interfaces import acting_for_lanes
@@ -69,7 +69,7 @@ class RecordingPlayer:
         self._has_priorities = parts.has_priorities
         self._extras = [column.name for column in parts.agent.extra_columns()]
         self._begun = _Begun(parts.rows, parts.agent.extra_columns(), seen)
-        self._watched_until = -math.inf
+        self._check = SampleCheck()
         counters.tick()
 
     @property
@@ -87,11 +87,7 @@ class RecordingPlayer:
         if begins.any():
             self._lane_agent.begin(begins, lanes)
         seen = self._stacker.add(obs, begins, lanes)
-        if began < self._watched_until:
-            actions: Leaves = self._lane_agent.sample(seen, lanes)
-        else:
-            actions = sample_watched(lambda watched: self._lane_agent.sample(watched, lanes), seen)
-            self._watched_until = began + WATCH_SECONDS
+        actions = self._check.sample(lambda seen: self._lane_agent.sample(seen, lanes), seen, began)
         self._records.require_actions(actions, len(lanes))
         extras = self._lane_agent.extras() if self._extras else {}
         begun = {**to_columns("obs", obs), **to_columns("action", actions), **extras, FIRST.name: begins}

@@ -92,7 +92,7 @@ def _take(core: IngestCore, row: int, request: pb.PushItemsRequest, payload: Pay
     core.registry.note_report(row, figures, building=report.building)
     if report.env_error and (missed := core.env_error_log.due()) is not None:
         text, actor_id = quote(report.env_error[-MAX_ENV_ERROR:]), core.registry.actor_id(row)
-        log.warning("an environment of actor %d failed (%d more before it):\n%s", actor_id, missed, text)
+        log.warning("actor %d failed (%d more before it):\n%s", actor_id, missed, text)
     if report.leaving:
         core.registry.set_state(row, ActorState.LEFT)
     return request.seq or None

@@ -181,7 +181,7 @@ class Opened:
 
 @contextmanager
 def _computing(n_threads: int) -> Iterator[None]:
-    """Set up torch. Agents expect its own default dtype, whatever the program around a run has chosen."""
+    """Set the number of torch's threads, and in this context torch's own default dtype, which agents expect."""
     torch.set_num_threads(n_threads)
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float32)

@@ -167,7 +167,8 @@ class Mirror:
     """The mirror of one run, at this URL.
 
     Raises:
-        PluginError: the driver of such places is not installed.
+        PluginError: the driver of such places is not installed. If it imports a package only when it connects, the
+            first call raises this.
     """
 
     def __init__(self, url: str) -> None:
@@ -313,9 +314,11 @@ class Mirror:
             newest = self._require_same(run_id, past)
             self._go_on_from(newest)
         except (OSError, CrossborderError):
-            with suppress(OSError):
-                self._remove(_CLAIMS, [_name(epoch)])  # Another learner need not end for one that fails.
-            self.has_hung = False  # What comes late is this claim, which the next try makes again.
+            if self.has_hung:  # What comes late is this claim, which the next try makes again.
+                self.has_hung = False
+            else:
+                with suppress(OSError):
+                    self._remove(_CLAIMS, [_name(epoch)])  # Another learner need not end for one that fails.
             raise
         return newest
 

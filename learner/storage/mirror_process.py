@@ -88,12 +88,13 @@ class MirrorProcess:
             return
         self._supervisor.stop_watching()
         child = self._supervisor.child
-        if child.poll() is None:
+        if (code := child.poll()) is None:
             child.tell({"order": FINISH})
-            if (code := child.wait(FINISH_SECONDS)) is None:
-                log.error("the end of the run is not mirrored: it took longer than %g s", FINISH_SECONDS)
-            elif code:
-                log.error("the end of the run is not mirrored: %s", child.error())
+            code = child.wait(FINISH_SECONDS)
+        if code is None:
+            log.error("the end of the run is not mirrored: it took longer than %g s", FINISH_SECONDS)
+        elif code:
+            log.error("the end of the run is not mirrored: %s", child.error())
         child.end(0.0)
 
     @property

@@ -43,8 +43,8 @@ def test_an_environment_that_raises_is_built_anew_in_the_same_actor(
     (result,) = results
     assert result.samples_total == result.actors[0].env_steps, "its own end is no step"
     check_rows(stored_rows(result.run_dir))
-    (told,) = [said for said in caplog.messages if said.startswith("an environment of actor")]
-    assert told.startswith("an environment of actor 0 failed (0 more before it):\n| Traceback"), told
+    (told,) = [said for said in caplog.messages if said.startswith("actor 0 failed")]
+    assert told.startswith("actor 0 failed (0 more before it):\n| Traceback"), told
     assert told.endswith("\n| ValueError: once only")
 
 
@@ -71,7 +71,7 @@ def test_the_learner_hears_why_an_actor_ends(
         with pytest.raises(PluginError, match=re.escape(told)):
             Actor(server.ingest.address, PATIENCE, trust, no_end).run()
         wait_for(lambda: told in caplog.text, "the learner's log")
-    assert "an environment of actor 0 failed (0 more before it):" in caplog.text
+    assert "actor 0 failed (0 more before it):" in caplog.text
 
 
 def test_an_actor_whose_environment_hangs_is_started_again_and_the_learner_hears_of_it(
@@ -87,7 +87,7 @@ def test_an_actor_whose_environment_hangs_is_started_again_and_the_learner_hears
         server.learner.request_stop()
     assert (found["env_hangs_total"], restarts) == (1, 1)
     assert results[0].samples_total >= STORED_BEFORE_THE_HANG + 400, "what it had handed over is there"
-    assert "an environment of actor 0 failed (0 more before it):\n| does not return:" in caplog.text
+    assert "actor 0 failed (0 more before it):\n| does not return:" in caplog.text
     assert "in step" in caplog.text
 
 

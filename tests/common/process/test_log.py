@@ -92,6 +92,18 @@ def test_a_process_in_which_native_code_crashes_writes_its_stack_and_ends_by_the
     assert 'File "<string>", line' in died
 
 
+def test_other_threads_than_the_one_that_crashed_are_not_shown_in_children_either(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PYTHONFAULTHANDLER", "crossborder")  # As a command leaves it to its children.
+    other = "threading.Thread(target=threading.Event().wait, daemon=True).start()"
+    died = written(
+        f"setup_logging()\nimport os, signal, threading\n{other}", f"debug({CRASH})", returns=-signal.SIGSEGV
+    )
+    assert "Stack (most recent call first):" in died
+    assert "hread 0x" not in died
+
+
 def test_a_user_may_refuse_the_stack_of_a_crash(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONFAULTHANDLER", "")
     assert written("setup_logging()\nimport os, signal", f"debug({CRASH})", returns=-signal.SIGSEGV) == ""

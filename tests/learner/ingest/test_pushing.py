@@ -185,7 +185,7 @@ def test_an_environment_error_is_logged_marked_shortened_and_seldom(
         talk.say(client.batch(0, rows=0, payload=b"", report=pb.Report(env_error=text)))
     talk.end()
     wait_for(lambda: "left" in caplog.text or "closed without goodbye" in caplog.text, "the log of the whole stream")
-    (told,) = [said for said in caplog.messages if "an environment of actor 0" in said]
+    (told,) = [said for said in caplog.messages if "actor 0 failed" in said]
     assert told.endswith("x\n| ERROR learner: forged")
     assert len(told) < 4200
 
