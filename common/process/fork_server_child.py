@@ -22,6 +22,7 @@ import signal
 import socket
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -196,7 +197,11 @@ def _end_with_code_of(run: Callable[[], int]) -> NoReturn:
 
 
 def _forget_caller(kept: Collection[int]) -> None:
-    """Leave to the command its descriptors, but for those that are kept, its handlers of signals, log and streams."""
+    """Leave to the command its descriptors, but for those that are kept, its handlers of signals, log and streams.
+
+    Its objects are its own too: at the end of this process, their finalizers would close descriptors of other files.
+    """
+    weakref.finalize._registry.clear()  # type: ignore[attr-defined]
     faulthandler.disable()  # It may write to one of those descriptors.
     for fd in [int(each.name) for each in Path("/proc/self/fd").iterdir()]:
         if fd > 2 and fd not in kept:

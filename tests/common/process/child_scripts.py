@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, Final
@@ -197,7 +198,8 @@ def parent_of_stopped(boot: dict[str, Any]) -> int:
 def parent_here(boot: dict[str, Any]) -> int:
     """Forks a fork server from itself; sends what a child says and how it ends.
 
-    It handles signals and crashes, and has a pipe open that is its own. With ``threaded`` it has another thread.
+    It handles signals and crashes, and has a pipe and an object with a finalizer that are its own. With ``threaded`` it
+    has another thread.
     """
     from common.process.fork_server import ForkServer
     from common.process.signals import StopSignals
@@ -208,6 +210,7 @@ def parent_here(boot: dict[str, Any]) -> int:
     if boot["threaded"]:
         threading.Thread(target=threading.Event().wait, daemon=True).start()
     server = ForkServer([MODULE])
+    weakref.finalize(server, (Path(boot["child"]["path"]) / "finalizer").write_text, "called")
     server.begin_here("colorsys")
     child = server.start_child("forked", MODULE, boot["child"])
     tell(said=child.next_event(30), server=server.pid, has_imported="colorsys" in sys.modules)

@@ -47,6 +47,7 @@ def test_a_fork_server_that_is_forked_from_a_command_shares_imports_and_nothing_
     assert end == {"is_its_own": True, "code": 7}
     assert (tmp_path / "thread").read_text() == "waited for"
     assert (tmp_path / "atexit").read_text() == "called"
+    assert not (tmp_path / "finalizer").exists()
 
 
 def test_the_exception_of_a_child_of_a_command_is_its_end_alone(
