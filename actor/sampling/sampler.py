@@ -258,7 +258,7 @@ class Sampler:
     def _choose(self, agent: Agent, obs: Leaves, seen: Leaves, now: float) -> Leaves:
         try:
             return self._check.sample(agent.sample, seen, now)
-        except CrossborderError:  # It says itself what is wrong, and the observation may be right.
+        except CrossborderError:  # This error names the fault, and the observation may be right.
             raise
         except Exception:
             self._lanes.require_indices(obs)

@@ -219,7 +219,7 @@ class PlainLanes(Lanes):
                 require_info(self.name, info)
             if self._picks_any:
                 self._pick(j, info, actions)
-            if not (was_usual and goes_on):  # Whoever gives None as a flag, or text as a reward, always does.
+            if not (was_usual and goes_on):  # An environment with such values has them in each step.
                 self._require_numbers(reward, terminated, truncated)
             if not goes_on:  # The episode ends; the lane is reset when the next round is observed.
                 outcome.terminated[j], outcome.truncated[j] = terminated, truncated

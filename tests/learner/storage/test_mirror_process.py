@@ -41,6 +41,21 @@ def mirrored(tmp_path: Path, **changes: Any) -> dict[str, Any]:
     return merged(CALM, merged({"storage": storage, "trainer": {"checkpoint_seconds": 0.2}}, changes))
 
 
+def start_mirrored(start: Start, write_config: WriteConfig, tmp_path: Path) -> tuple[Command, MirrorBlock]:
+    """A learner that trains and has rows in its mirror, and what its mirror's process tells."""
+    server = start("learner-server", "--config", str(write_config(**mirrored(tmp_path))), "--local-actors", "1")
+    endpoints(tmp_path / "run")
+    block = MirrorBlock.open(tmp_path / "run" / "shared", writable=False)
+    wait_for(lambda: block.mirrored > 50, "rows in the mirror")
+    return server, block
+
+
+def mirror_process_of(server: Command) -> int:
+    children = children_of(server.process.pid)
+    (found,) = [pid for pid in children if b"mirror_child" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return found
+
+
 def is_mirrored(run: Path, rows: int) -> bool:
     return bool(MirrorBlock.open(run / "shared", writable=False).mirrored > rows)
 
@@ -118,14 +133,9 @@ def test_a_mirror_process_that_dies_is_started_again_and_goes_on(
     start: Start, write_config: WriteConfig, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
-    server = start("learner-server", "--config", str(write_config(**mirrored(tmp_path))), "--local-actors", "1")
-    endpoints(run)
-    block = MirrorBlock.open(run / "shared", writable=False)
-    wait_for(lambda: block.mirrored > 50, "rows in the mirror")
+    server, block = start_mirrored(start, write_config, tmp_path)
     epoch = block.epoch
-    children = children_of(server.process.pid)
-    (victim,) = [pid for pid in children if b"mirror_child" in Path(f"/proc/{pid}/cmdline").read_bytes()]
-    kill(victim)
+    kill(mirror_process_of(server))
     before = replay_of(run).committed
     wait_for(lambda: block.mirrored > before, "later rows in the mirror")
     assert block.epoch == epoch
@@ -136,16 +146,10 @@ def test_a_mirror_process_that_dies_while_the_mirror_is_away_goes_on_when_it_is_
     start: Start, write_config: WriteConfig, tmp_path: Path
 ) -> None:
     run, mirror = tmp_path / "run", tmp_path / "mirror"
-    server = start("learner-server", "--config", str(write_config(**mirrored(tmp_path))), "--local-actors", "1")
-    endpoints(run)
-    block = MirrorBlock.open(run / "shared", writable=False)
-    wait_for(lambda: block.mirrored > 50, "rows in the mirror")
+    server, block = start_mirrored(start, write_config, tmp_path)
     epoch = block.epoch
     mirror.rename(tmp_path / "away")
-    (victim,) = [
-        pid for pid in children_of(server.process.pid) if b"mirror_child" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    ]
-    kill(victim)
+    kill(mirror_process_of(server))
     port = endpoints(run)["trainer_metrics_port"]
     wait_for(lambda: scrape(port)["child_restarts_total[mirror]"] == 1, "it is started again while the mirror is away")
     failures, rows = block.failures, replay_of(run).committed
@@ -162,10 +166,7 @@ def test_while_the_mirror_cannot_be_reached_training_goes_on_and_it_catches_up(
     start: Start, write_config: WriteConfig, tmp_path: Path
 ) -> None:
     run, mirror = tmp_path / "run", tmp_path / "mirror"
-    server = start("learner-server", "--config", str(write_config(**mirrored(tmp_path))), "--local-actors", "1")
-    endpoints(run)
-    block = MirrorBlock.open(run / "shared", writable=False)
-    wait_for(lambda: block.mirrored > 50, "rows in the mirror")
+    server, block = start_mirrored(start, write_config, tmp_path)
     for place in ("a file", "nothing", "an empty directory"):
         failures = block.failures
         mirror.rename(tmp_path / "away")
