@@ -474,8 +474,18 @@ def kill(pid: int) -> None:
 
 def kill_whole(pid: int) -> list[int]:
     """Kill a process and all below it, and return all of them. It goes first: it would start its children again."""
-    killed = [pid, *descendants_of(pid)]
-    for each in killed:
-        with contextlib.suppress(ProcessLookupError):  # The kernel kills what was forked from a process that dies.
-            kill(each)
+    killed = whole(pid)
+    signal_each(killed, signal.SIGKILL)
     return killed
+
+
+def whole(pid: int) -> list[int]:
+    """A process and all below it."""
+    return [pid, *descendants_of(pid)]
+
+
+def signal_each(pids: Sequence[int], number: int) -> None:
+    """Send a signal to those of these processes that are there: the end of one may be that of others."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)

@@ -20,11 +20,11 @@ from tests.conftest import (
     Command,
     children_of,
     counting_values,
-    descendants_of,
     endpoints,
     free_port,
     is_alive,
     kill,
+    kill_whole,
     merged,
     named,
     wait_for,
@@ -191,8 +191,7 @@ class Fleet:
 
     def _kill_host(self, *, whole_tree: bool) -> None:
         server = self.server.process.pid
-        for pid in [server, *(descendants_of(server) if whole_tree else [])]:
-            kill(pid)
+        (kill_whole if whole_tree else kill)(server)
         self.server.wait()
         self.resume()
 

@@ -7,7 +7,6 @@ URL`` at the address of the one before. At some losses another learner resumes a
 from __future__ import annotations
 
 import math
-import os
 import random
 import shutil
 import signal
@@ -22,7 +21,7 @@ from learner.storage.mirror import Mirror
 from tests.chaos.fleet import BACK_SECONDS, Fleet, Standing
 from tests.chaos.power import torn
 from tests.chaos.report import scratch, tell
-from tests.conftest import Command, descendants_of, kill, wait_for
+from tests.conftest import Command, signal_each, wait_for, whole
 from tests.e2e.test_by_hand import ENDLESS, steps_by_actor
 from tests.e2e.test_resume import kept
 
@@ -57,12 +56,10 @@ class MirroredFleet(Fleet):
         Returns:
             Steps that were stored, and how many seconds old the newest state of the mirror is.
         """
-        tree = [self.server.process.pid, *descendants_of(self.server.process.pid)]
-        for pid in tree:
-            os.kill(pid, signal.SIGSTOP)  # So that what is stored is what was stored at the loss.
+        tree = whole(self.server.process.pid)
+        signal_each(tree, signal.SIGSTOP)  # So that what is stored is what was stored at the loss.
         stored, at = self.standing().stored, time.time()
-        for pid in tree:
-            kill(pid)
+        signal_each(tree, signal.SIGKILL)
         self.server.wait()
         shutil.rmtree(self.run_dir)
         newest = Mirror(self.url).find_newest()

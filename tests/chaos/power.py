@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import signal
 import subprocess
@@ -19,7 +18,7 @@ from learner.replay.ring import read_ring
 from tests.chaos.audit import Audit, audit
 from tests.chaos.fleet import Fleet
 from tests.chaos.report import scratch, tell
-from tests.conftest import descendants_of
+from tests.conftest import signal_each, whole
 from tests.e2e.test_by_hand import ENDLESS
 
 N_ACTORS: Final = 3
@@ -90,13 +89,11 @@ def cut(fleet: Fleet, disk: Disk) -> int:
         Steps that were stored.
     """
     trainer = fleet.server.process.pid
-    pids = [*descendants_of(trainer), trainer]
-    for pid in pids:
-        os.kill(pid, signal.SIGSTOP)  # So that what is stored is what was stored at the cut.
+    pids = whole(trainer)
+    signal_each(pids, signal.SIGSTOP)  # So that what is stored is what was stored at the cut.
     stored = fleet.standing().stored
     disk.photograph()
-    for pid in pids:
-        os.kill(pid, signal.SIGKILL)
+    signal_each(pids, signal.SIGKILL)
     fleet.server.wait()
     disk.come_back()
     (fleet.run_dir / "endpoints.json").unlink()  # It is of the learner that is dead.

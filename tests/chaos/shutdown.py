@@ -17,7 +17,7 @@ import yaml
 from learner.replay.memory import ReplayMemory
 from learner.storage.training_state import read_newest_state
 from tests.chaos.report import scratch, tell
-from tests.conftest import Command, counting_values, fork_server, kill, merged, named, wait_for
+from tests.conftest import Command, counting_values, fork_server, merged, named, signal_each, wait_for
 from tests.e2e.test_by_hand import CALM, steps_by_actor, trains
 from tests.e2e.test_resume import kept
 from tests.parts import CheckingAgent, check_rows
@@ -67,8 +67,7 @@ def _without_actor(run_dir: Path, server: Command) -> bool:
 
 def _signalled(server: Command, name: str, number: int) -> bool:
     pids = named(name, server.process.pid)
-    for pid in pids:
-        os.kill(pid, number)
+    signal_each(pids, number)
     return bool(pids)
 
 
@@ -109,8 +108,7 @@ def end_from(name: str, directory: Path) -> float:
         assert not _left(directory), f"left running: {_left(directory)}\n{server.output()}"
     finally:
         server.end()  # First: it would start its children again.
-        for pid in _left(directory):
-            kill(pid)
+        signal_each(_left(directory), signal.SIGKILL)
         del os.environ[_MARK]
     _check_flushed(run_dir)
     return seconds

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
+import signal
 import subprocess
 
-from tests.conftest import kill
+from tests.conftest import signal_each
 
 
 def run(*words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
@@ -55,7 +55,5 @@ class Namespace:
         return [int(word) for word in run("ip", "netns", "pids", self.name).stdout.split()]
 
     def close(self) -> None:
-        for pid in self.processes():
-            with contextlib.suppress(ProcessLookupError):
-                kill(pid)
+        signal_each(self.processes(), signal.SIGKILL)
         run("ip", "netns", "del", self.name)

@@ -13,7 +13,7 @@ import yaml
 from crossborder.certificates.crossborder_certs import main as certs
 from tests.clusters.namespace import why_impossible
 from tests.clusters.ssh_hosts import PROGRAMS, SshHosts
-from tests.conftest import ROOT, Command, counting_values, kill, merged, wait_for
+from tests.conftest import ROOT, Command, counting_values, merged, signal_each, wait_for
 
 WHY_NOT = why_impossible(*PROGRAMS)
 pytestmark = [pytest.mark.clusters, pytest.mark.skipif(WHY_NOT is not None, reason=WHY_NOT or "")]
@@ -73,8 +73,7 @@ def test_faults_of_hosts_are_named_and_nothing_is_left_when_the_launcher_is_kill
     launch = start("crossborder-launch", file, prefix=hosts.prefix)
     wait_for(lambda: launch.output().count(": joined run ") == 3, "three actors")
     wait_for(lambda: f"{GONE}: actor-worker: ssh: connect to host" in launch.output(), "the host that is not there")
-    for pid in hosts.processes(two, "sshd"):
-        kill(pid)
+    signal_each(hosts.processes(two, "sshd"), signal.SIGKILL)
     wait_for(lambda: f"{two}: actor-worker: Connection to {two} closed" in launch.output(), "the broken connection")
     wait_for(lambda: not hosts.processes(two, "python"), "the end of the actors without a connection")
     wait_for(lambda: launch.output().count(" left\n") == 2, "goodbye of actors whose rows the learner has")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import re
 import shutil
 import signal
@@ -17,7 +16,19 @@ import pytest
 
 from common.errors import DivergedError
 from learner.shared.actor_table import map_actor_table
-from tests.conftest import Command, descendants_of, endpoints, free_port, is_alive, kill, kill_whole, merged, wait_for
+from tests.conftest import (
+    Command,
+    descendants_of,
+    endpoints,
+    free_port,
+    is_alive,
+    kill,
+    kill_whole,
+    merged,
+    signal_each,
+    wait_for,
+    whole,
+)
 from tests.e2e.test_by_hand import CALM, ENDLESS, grows, steps_by_actor
 from tests.e2e.test_counting import CAPACITY
 from tests.forked_children import forked_children
@@ -208,9 +219,7 @@ def stored_by_actor(run_dir: Path) -> dict[int, int]:
 
 def stop_and_copy(server: Command, directory: Path, target: Path) -> None:
     """Copy a directory while neither the trainer nor its children write."""
-    pids = (server.process.pid, *descendants_of(server.process.pid))
-    for pid in pids:
-        os.kill(pid, signal.SIGSTOP)
+    pids = whole(server.process.pid)
+    signal_each(pids, signal.SIGSTOP)
     shutil.copytree(directory, target)
-    for pid in pids:
-        os.kill(pid, signal.SIGCONT)
+    signal_each(pids, signal.SIGCONT)

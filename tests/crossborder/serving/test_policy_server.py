@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 from collections.abc import Callable
@@ -25,7 +24,7 @@ from common.plugins.part_config import EnvConfig, PluginConfig
 from common.wire.pb import acting_pb2 as pb
 from crossborder.serving.policy_server import main
 from learner.storage.checkpoint import Checkpoints, load_policy
-from tests.conftest import PATIENCE, ROOT, Command, descendants_of, wait_for
+from tests.conftest import PATIENCE, ROOT, Command, signal_each, wait_for, whole
 from tests.crossborder.serving.services import Caller, numbers
 
 Start = Callable[..., Command]
@@ -77,14 +76,12 @@ def test_a_worker_gives_up_a_service_that_is_frozen_after_its_patience(tmp_path:
     file.write_text(yaml.safe_dump({"env": {"target": CARTPOLE.target, "params": CARTPOLE.params}}))
     worker = start("actor-worker", "--policy", address, "--config", str(file), "--patience", "3")
     wait_for(lambda: "joined the acting" in worker.output() or worker.process.poll() is not None, "it acts")
-    frozen = [command.process.pid, *descendants_of(command.process.pid)]
-    for pid in frozen:
-        os.kill(pid, signal.SIGSTOP)
+    frozen = whole(command.process.pid)
+    signal_each(frozen, signal.SIGSTOP)
     try:
         assert worker.wait() == LearnerUnreachableError.exit_code
     finally:
-        for pid in frozen:
-            os.kill(pid, signal.SIGCONT)
+        signal_each(frozen, signal.SIGCONT)
     assert f"waiting for the acting service at {address}: the service answers nothing any more" in worker.output()
     assert "no acting service for 3 s" in worker.output()
     assert "is that process stopped or overloaded" in worker.output()
