@@ -37,32 +37,25 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
-from functools import cached_property
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 import zstandard
 
 from common.depth import parse_json
-from common.errors import CrossborderError, PluginError, RunDirectoryError, TakenOverError
-from common.process.clocks import BrokenOffError, breaking_off
-from learner.replay.recovery import Watermark
+from common.errors import CrossborderError, RunDirectoryError, TakenOverError
 from learner.shared.durable import READ_TRIES, replace_text
+from learner.storage.mirror_store import MirrorStore
+from learner.storage.mirrored_state import INLINE, MirroredState, make_compressor
 
-FORMAT: Final = 1
 INLINE_BYTES: Final = 32 << 10
 """Files that are no larger than this when compressed travel in the state itself."""
 MEMORY_BYTES: Final = 64 << 20
 """Files up to this size are read at once. Larger ones, such as checkpoints, must not change while they are sent."""
 CHUNK_BYTES: Final = 1 << 20
-ANSWER_SECONDS: Final = 30.0
-"""A driver that has not listed, read or written one small thing by then hangs: it is broken off."""
-PART_SECONDS: Final = 600.0
-"""The same for each part of an object: drivers send up to 50 MB at once."""
-_INLINE: Final = "inline:"
 _JITTER: Final = 1 << 20
 """As many epochs for each millisecond: until the year 2248 they fit into 63 bits."""
 _STATES_KEPT: Final = 2
@@ -73,70 +66,6 @@ _CLAIMS, _OBJECTS, _STATES = "claims", "objects", "states"
 
 class MirrorAwayError(OSError):
     """The mirror is not in its place; what was sent since the last state may be somewhere else."""
-
-
-@dataclass(frozen=True)
-class Segment:
-    """Rows ``[start, end)`` of the replay in one object, see ``learner.replay.copying``."""
-
-    start: int
-    end: int
-    steps: int
-    """Steps among these rows."""
-    steps_end: int
-    """Steps ever stored, up to the last of these rows."""
-    checksum: int
-    """Of the rows and their links, as ``ReplayMemory.compute_checksum`` computes it."""
-    level: int
-    """How often the rows were joined with others into a larger segment."""
-    name: str
-
-
-@dataclass(frozen=True)
-class MirroredState:
-    """The run at one moment: the files of its directory by their paths, and the rows of its replay."""
-
-    run_id: str
-    epoch: int
-    at: float
-    """When it was read, in Unix seconds."""
-    files: Mapping[str, str]
-    """By path, ``inline:BASE64`` or the name of an object."""
-    layout: Mapping[str, Any]
-    """Of the replay, as in its ``layout.json``."""
-    watermark: Watermark
-    """How far the replay was, and the cursors of its actors."""
-    segments: list[Segment] = field(default_factory=list)
-
-    @property
-    def objects(self) -> set[str]:
-        """The names of all objects that the state needs."""
-        files = {name for name in self.files.values() if not name.startswith(_INLINE)}
-        return files | {segment.name for segment in self.segments}
-
-    def to_bytes(self) -> bytes:
-        """As a compressed object with a checksum."""
-        return _compressor().compress(json.dumps({"format": FORMAT, **asdict(self)}).encode())
-
-    @classmethod
-    def from_bytes(cls, content: bytes) -> MirroredState:
-        """From the bytes that ``to_bytes`` gave.
-
-        Raises:
-            ValueError, LookupError, TypeError: they are not whole, or another release wrote them.
-        """
-        try:
-            values = parse_json(zstandard.ZstdDecompressor().decompress(content).decode())
-        except zstandard.ZstdError as error:
-            raise ValueError(str(error)) from error
-        if values.pop("format") != FORMAT:
-            raise ValueError("another release wrote it")
-        segments = [Segment(**segment) for segment in values["segments"]]
-        return cls(**{**values, "watermark": Watermark.from_values(values["watermark"]), "segments": segments})
-
-
-def _compressor() -> zstandard.ZstdCompressor:
-    return zstandard.ZstdCompressor(level=1, write_checksum=True)
 
 
 @dataclass(frozen=True)
@@ -173,9 +102,7 @@ class Mirror:
 
     def __init__(self, url: str) -> None:
         self.url, self.epoch = url, 0
-        self.sent_bytes = 0
-        self.has_hung = False
-        """Whether a call was broken off: a thread of the driver may go on with it."""
+        self.store = MirrorStore(url)
         self._pending = 0
         """The epoch that the run's directory keeps for a claim which could not be made yet; 0: none."""
         self._number = 0
@@ -187,62 +114,6 @@ class Mirror:
         """States that are perhaps not whole, since their writing failed."""
         self._newest: list[MirroredState] = []
         """The newest states, as many as are kept, the newest last."""
-        try:
-            from fsspec import get_filesystem_class  # noqa: PLC0415 - needs crossborder[mirror]
-
-            self._root = str(get_filesystem_class(url.partition("://")[0])._strip_protocol(url))
-        except (ImportError, ValueError) as error:
-            raise self._not_installed(error) from error
-
-    @cached_property
-    def _fs(self) -> Any:
-        """The driver. Some of them, as that of sftp, connect when they are made."""
-        from fsspec.core import url_to_fs  # noqa: PLC0415 - the same
-
-        options = {"auto_mkdir": True} if self.url.startswith(("file:", "local:")) else {}
-        try:
-            return url_to_fs(self.url, skip_instance_cache=True, **options)[0]
-        except ImportError as error:
-            raise self._not_installed(error) from error
-
-    def _not_installed(self, error: Exception) -> PluginError:
-        return PluginError(f"storage.mirror: {self.url}: {error}; pip install 'crossborder[mirror]'")
-
-    @contextmanager
-    def _reaching(self, seconds: float = ANSWER_SECONDS) -> Iterator[Callable[[], None]]:
-        """Raise an OSError in the place of whatever error a driver raises, and if it gives no answer.
-
-        Gives what is called when the driver has done a part of its work: the next part has as many seconds again.
-        """
-        try:
-            with breaking_off(seconds) as go_on:
-                yield go_on
-        except (FileNotFoundError, PluginError):
-            raise
-        except Exception as error:
-            self.has_hung |= isinstance(error, BrokenOffError)
-            self.__dict__.pop("_fs", None)  # The next try connects anew: the connection may be the one that is broken.
-            raise OSError(f"{self.url}: {type(error).__name__}: {error}") from error
-
-    def _list(self, kind: str) -> list[str]:
-        """The names of one kind, sorted, as the store has them now."""
-        with self._reaching():
-            self._fs.invalidate_cache()
-            try:
-                found = self._fs.ls(f"{self._root}/{kind}", detail=False)
-            except FileNotFoundError:
-                return []
-        return sorted(str(path).rstrip("/").rpartition("/")[2] for path in found)
-
-    def _read(self, kind: str, name: str) -> bytes:
-        with self._reaching():
-            content: bytes = self._fs.cat_file(f"{self._root}/{kind}/{name}")
-            return content
-
-    def _write(self, kind: str, name: str, content: bytes) -> None:
-        with self._reaching():
-            self._fs.pipe_file(f"{self._root}/{kind}/{name}", content)
-        self.sent_bytes += len(content)
 
     # States and claims.
 
@@ -253,10 +124,10 @@ class Mirror:
             OSError: the mirror cannot be reached.
         """
         for _ in range(READ_TRIES):
-            found, removed = self._list(_STATES), 0
+            found, removed = self.store.list_names(_STATES), 0
             for name in reversed(found):
                 try:
-                    return MirroredState.from_bytes(self._read(_STATES, name))
+                    return MirroredState.from_bytes(self.store.read(_STATES, name))
                 except FileNotFoundError:
                     removed += 1  # Its owner has removed it meanwhile, and a newer one is there.
                 except (ValueError, LookupError, TypeError):
@@ -300,7 +171,7 @@ class Mirror:
 
     def _choose_epoch(self, past: Past) -> int:
         """A higher epoch than all that are known."""
-        claims = self._list(_CLAIMS)
+        claims = self.store.list_names(_CLAIMS)
         # The time, in milliseconds, keeps epochs in order although claims are removed, and the random part keeps two
         # learners apart that start at one moment.
         highest = max(int(claims[-1]) if claims else 0, *past.own, time.time_ns() // 1_000_000 * _JITTER)
@@ -310,15 +181,15 @@ class Mirror:
         whose = {"host": socket.gethostname(), "pid": os.getpid(), "at": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
         self.epoch = epoch
         try:
-            self._write(_CLAIMS, _name(epoch), json.dumps(whose).encode())
+            self.store.write(_CLAIMS, _name(epoch), json.dumps(whose).encode())
             newest = self._require_same(run_id, past)
             self._go_on_from(newest)
         except (OSError, CrossborderError):
-            if self.has_hung:  # What comes late is this claim, which the next try makes again.
-                self.has_hung = False
+            if self.store.has_hung:  # What comes late is this claim, which the next try makes again.
+                self.store.has_hung = False
             else:
                 with suppress(OSError):
-                    self._remove(_CLAIMS, [_name(epoch)])  # Another learner need not end for one that fails.
+                    self.store.remove(_CLAIMS, [_name(epoch)])  # Another learner need not end for one that fails.
             raise
         return newest
 
@@ -350,18 +221,18 @@ class Mirror:
             newest = self._require_same(run_id, past)
             self._go_on_from(newest)
             return newest
-        is_elsewhere = owner is None and not self._list(_CLAIMS)  # A claim may be there that is not whole.
+        is_elsewhere = owner is None and not self.store.list_names(_CLAIMS)  # A claim may be there that is not whole.
         if is_elsewhere or (owner is not None and owner > self.epoch):
             self.require_owner()
         return self.claim(run_id, past, keep)
 
     def _go_on_from(self, newest: MirroredState | None) -> None:
         self._newest = [newest] if newest is not None else []
-        self._states = self._list(_STATES)
-        self._claims = [name for name in self._list(_CLAIMS) if name < _name(self.epoch)]
+        self._states = self.store.list_names(_STATES)
+        self._claims = [name for name in self.store.list_names(_CLAIMS) if name < _name(self.epoch)]
         own = [int(name.rpartition("-")[2]) for name in self._states if name.startswith(_name(self.epoch))]
         self._number, self._unsure = max(own, default=0), []
-        there = set(self._list(_OBJECTS))
+        there = set(self.store.list_names(_OBJECTS))
         # A kill may have left a state whose objects were sent to another place: its disk was mounted just then.
         self._whole = newest.objects & there if newest is not None else set()
         self._left = there - self._whole
@@ -384,9 +255,9 @@ class Mirror:
     def _find_owner(self) -> tuple[int | None, str]:
         """The newest epoch whose claim is whole, and whose it is; None if there is none."""
         for _ in range(READ_TRIES):
-            for name in reversed(self._list(_CLAIMS)):
+            for name in reversed(self.store.list_names(_CLAIMS)):
                 try:
-                    whose = self._read(_CLAIMS, name).decode()
+                    whose = self.store.read(_CLAIMS, name).decode()
                     parse_json(whose)
                 except FileNotFoundError:
                     break  # A later owner has removed it meanwhile, or its writer, which has failed.
@@ -430,7 +301,7 @@ class Mirror:
         self._number += 1
         name = f"{_name(self.epoch)}-{self._number:012d}"
         self._unsure.append(name)
-        self._write(_STATES, name, state.to_bytes())
+        self.store.write(_STATES, name, state.to_bytes())
         self._unsure.remove(name)
         self._states.append(name)
         self._newest = [*self._newest, state][-_STATES_KEPT:]
@@ -438,11 +309,11 @@ class Mirror:
             self.require_owner()
         except MirrorAwayError:
             # Its disk was mounted since the first look, and the state names objects that are elsewhere.
-            self._remove(_STATES, [name])
+            self.store.remove(_STATES, [name])
             raise
-        self._remove(_CLAIMS, self._claims)
+        self.store.remove(_CLAIMS, self._claims)
         self._claims = []
-        self._remove(_STATES, self._states[:-_STATES_KEPT])
+        self.store.remove(_STATES, self._states[:-_STATES_KEPT])
         self._states = self._states[-_STATES_KEPT:]
         self.tidy(set())
 
@@ -454,21 +325,13 @@ class Mirror:
         Raises:
             OSError: the mirror cannot be reached.
         """
-        self._remove(_STATES, self._unsure)
+        self.store.remove(_STATES, self._unsure)
         self._unsure = []
         used = needed.union(*(state.objects for state in self._newest))
         self._left |= self._whole - used  # If not all of them can be removed, none of them counts as whole.
         self._whole &= used
-        self._remove(_OBJECTS, sorted(self._left - used))
+        self.store.remove(_OBJECTS, sorted(self._left - used))
         self._left &= used
-
-    def _remove(self, kind: str, names: list[str]) -> None:
-        for name in names:
-            with self._reaching():
-                try:
-                    self._fs.rm_file(f"{self._root}/{kind}/{name}")
-                except FileNotFoundError:
-                    continue
 
     # Objects.
 
@@ -490,19 +353,18 @@ class Mirror:
                 written = self._send(source, name)
             except OSError:
                 with suppress(OSError):
-                    self._remove(_OBJECTS, [name])  # A full disk has no room for parts.
+                    self.store.remove(_OBJECTS, [name])  # A full disk has no room for parts.
                 raise
             self._whole.add(name)
             self._left.discard(name)
-            self.sent_bytes += written
+            self.store.sent_bytes += written
         return name
 
     def _send(self, source: Source, name: str) -> int:
         """Send an object; return how many bytes it has there."""
         source.seek(0)
-        digest, packing, written = _hash(), _compressor().compressobj(), 0
-        path = f"{self._root}/{_OBJECTS}/{name}"
-        with self._reaching(PART_SECONDS) as go_on, self._fs.open(path, "wb") as target:
+        digest, packing, written = _hash(), make_compressor().compressobj(), 0
+        with self.store.open(_OBJECTS, name, "wb") as (target, go_on):
             while chunk := source.read(CHUNK_BYTES):
                 digest.update(chunk)
                 written += int(target.write(packing.compress(chunk)))
@@ -517,9 +379,9 @@ class Mirror:
         begin = source.read(MEMORY_BYTES + 1)
         if len(begin) > MEMORY_BYTES:
             return self.put(source)
-        small = _compressor().compress(begin)
+        small = make_compressor().compress(begin)
         if len(small) <= INLINE_BYTES:
-            return f"{_INLINE}{base64.b64encode(small).decode()}"
+            return f"{INLINE}{base64.b64encode(small).decode()}"
         return self.put(io.BytesIO(begin))  # Other processes may write to the file, as to the table of actors.
 
     def get(self, name: str, target: BinaryIO) -> None:
@@ -529,12 +391,11 @@ class Mirror:
             FileNotFoundError: the mirror has no such object; a newer state does not need it.
             OSError: it cannot be read, or is damaged.
         """
-        if name.startswith(_INLINE):
-            target.write(zstandard.ZstdDecompressor().decompress(base64.b64decode(name.removeprefix(_INLINE))))
+        if name.startswith(INLINE):
+            target.write(zstandard.ZstdDecompressor().decompress(base64.b64decode(name.removeprefix(INLINE))))
             return
         digest, found = _hash(), 0
-        path = f"{self._root}/{_OBJECTS}/{name}"
-        with self._reaching(PART_SECONDS) as go_on, self._fs.open(path, "rb") as source:
+        with self.store.open(_OBJECTS, name, "rb") as (source, go_on):
             for chunk in zstandard.ZstdDecompressor().read_to_iter(source):
                 digest.update(chunk)
                 found += target.write(chunk)

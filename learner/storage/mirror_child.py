@@ -30,7 +30,8 @@ from common.process.log import LogThrottle
 from common.settings import HomePath, Settings, validate
 from learner.shared.control import ControlBlock
 from learner.shared.mirror_block import MirrorBlock
-from learner.storage.mirror import Mirror, MirroredState, keep_past, read_past
+from learner.storage.mirror import Mirror, keep_past, read_past
+from learner.storage.mirrored_state import MirroredState
 from learner.storage.mirroring import Mirroring
 
 log = logging.getLogger(__name__)
@@ -173,7 +174,7 @@ def serve(boot: MirrorBoot) -> None:
     while True:
         due = Deadline(boot.seconds)
         is_complete = _write_state(mirroring, block)
-        if mirror.has_hung:
+        if mirror.store.has_hung:
             # The driver might still write the state later, when objects that it names are removed. Python would wait
             # for the driver's threads before it ends.
             log.error("a call to the mirror was broken off, and with it this process")

@@ -13,8 +13,8 @@ from common.errors import CrossborderError
 from common.process.child import Child
 from common.process.supervisor import Supervisor
 from learner.shared.mirror_block import MirrorBlock
-from learner.storage.mirror import ANSWER_SECONDS
 from learner.storage.mirror_child import BEGIN, CLAIM_SECONDS, FINISH
+from learner.storage.mirror_store import ANSWER_SECONDS
 
 log = logging.getLogger(__name__)
 CHILD: Final = "learner.storage.mirror_child"

@@ -28,11 +28,10 @@ from learner.storage.mirror import (
     EPOCH_FILE,
     Mirror,
     MirrorAwayError,
-    MirroredState,
-    Segment,
     keep_past,
     read_past,
 )
+from learner.storage.mirrored_state import MirroredState, Segment
 from learner.storage.rundir import ENDPOINTS, FORMER_ENDPOINTS
 
 log = logging.getLogger(__name__)
@@ -161,7 +160,7 @@ class Mirroring:
         else:
             self._has_failed = False
         finally:
-            self._block.sent_bytes = self._mirror.sent_bytes
+            self._block.sent_bytes = self._mirror.store.sent_bytes
         end = self._block.mirrored = self._end
         if end >= watermark.committed:
             self._block.mirrored_at = at

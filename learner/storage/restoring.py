@@ -14,7 +14,8 @@ from learner.replay.copying import open_copy, unpack
 from learner.replay.memory import Layout, ReplayMemory
 from learner.replay.recovery import add_cursors
 from learner.shared.durable import READ_TRIES, removing_unfinished, sync
-from learner.storage.mirror import Mirror, MirroredState, Past, keep_past
+from learner.storage.mirror import Mirror, Past, keep_past
+from learner.storage.mirrored_state import MirroredState
 
 log = logging.getLogger(__name__)
 LEFT: Final = frozenset({"lock", "shared", "config.yaml"})

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import signal
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,12 +13,11 @@ import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from common.errors import PluginError, RunDirectoryError, TakenOverError
-from common.process.clocks import breaking_off
+from common.errors import RunDirectoryError, TakenOverError
 from learner.replay.recovery import Watermark
-from learner.storage import mirror as mirror_module
-from learner.storage.mirror import ANSWER_SECONDS, INLINE_BYTES, Mirror, MirroredState, Past, keep_past, read_past
-from tests.conftest import free_port
+from learner.storage.mirror import INLINE_BYTES, Mirror, Past, keep_past, read_past
+from learner.storage.mirror_store import ANSWER_SECONDS, MirrorStore
+from learner.storage.mirrored_state import MirroredState
 from tests.learner.storage.mirrored import keep_nothing
 
 RUN = "0123456789abcdef"
@@ -189,25 +187,27 @@ def test_a_claim_that_is_not_whole_counts_for_nobody(tmp_path: Path) -> None:
         mirror.write(state_of(mirror, 3))
 
 
-class Full(Mirror):
-    """A mirror on a full disk: the file of a claim is made, and nothing can be written to it."""
+class FullStore(MirrorStore):
+    """A full disk: the file of a claim is made, and nothing can be written to it."""
 
-    def _write(self, kind: str, name: str, content: bytes) -> None:
-        super()._write(kind, name, content[: len(content) // 2])
+    def write(self, directory: str, name: str, content: bytes) -> None:
+        super().write(directory, name, content[: len(content) // 2])
         raise OSError("no space left on device")
 
 
 def test_a_learner_that_cannot_write_its_claim_leaves_none(tmp_path: Path) -> None:
     mirror = owner(tmp_path)
     mirror.write(state_of(mirror, 1))
+    other = Mirror(url_of(tmp_path))
+    other.store = FullStore(other.url)
     with pytest.raises(OSError, match="no space left on device"):
-        Full(url_of(tmp_path)).claim(RUN, Past(2**62), keep_nothing)
+        other.claim(RUN, Past(2**62), keep_nothing)
     assert [path.name for path in (tmp_path / "mirror" / "claims").iterdir()] == [f"{mirror.epoch:020d}"]
     mirror.write(state_of(mirror, 2))
 
 
-class Interrupted(Mirror):
-    """A mirror in which something else happens before the n-th call that reaches it."""
+class InterruptedStore(MirrorStore):
+    """A place where something else happens before the n-th call that reaches it."""
 
     def __init__(self, url: str, n: int, happen: Callable[[], object]) -> None:
         super().__init__(url)
@@ -220,6 +220,12 @@ class Interrupted(Mirror):
         return super()._reaching(seconds)
 
 
+def interrupted(tmp_path: Path, n: int, happen: Callable[[], object]) -> tuple[Mirror, InterruptedStore]:
+    mirror = Mirror(url_of(tmp_path))
+    mirror.store = store = InterruptedStore(mirror.url, n, happen)
+    return mirror, store
+
+
 @pytest.mark.parametrize("n", range(1, 30))
 def test_wherever_another_learner_takes_over_it_goes_on_from_what_the_former_one_may_acknowledge(
     tmp_path: Path, n: int
@@ -230,10 +236,10 @@ def test_wherever_another_learner_takes_over_it_goes_on_from_what_the_former_one
         mirror = Mirror(url_of(tmp_path))
         successors.append((mirror, mirror.claim(RUN, Past(2**62), keep_nothing)))
 
-    former = Interrupted(url_of(tmp_path), 10**9, take_over)
+    former, store = interrupted(tmp_path, 10**9, take_over)
     former.claim(RUN, Past(), keep_nothing)
     former.write(state_of(former, 1))
-    former.left, acknowledged = n, 1.0
+    store.left, acknowledged = n, 1.0
     for at in range(2, 9):
         try:
             former.write(state_of(former, at))
@@ -266,62 +272,12 @@ def test_wherever_two_learners_begin_at_once_one_of_them_stays(tmp_path: Path, n
             ends.append("ended")
 
     rival = Mirror(url_of(tmp_path))
-    write(Interrupted(url_of(tmp_path), n, lambda: write(rival, "rival")), "interrupted")
+    write(interrupted(tmp_path, n, lambda: write(rival, "rival"))[0], "interrupted")
     assert len(ends) == 2
     assert "rival" in ends or "interrupted" in ends
     newest = rival.find_newest()
     assert newest is not None
     assert newest.at == 2
-
-
-def test_a_place_of_an_unknown_kind_is_refused() -> None:
-    with pytest.raises(PluginError, match=r"storage.mirror: nowhere://x: .*; pip install 'crossborder\[mirror\]'"):
-        Mirror("nowhere://x")
-
-
-def test_a_place_whose_driver_cannot_connect_is_named() -> None:
-    address = f"ftp://127.0.0.1:{free_port()}/runs"
-    with pytest.raises(OSError, match=rf"{address}: ConnectionRefusedError: "):
-        Mirror(address).find_newest()
-
-
-def test_a_place_whose_driver_gives_no_answer_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    mirror = owner(tmp_path)
-    mirror.write(state_of(mirror, 1))
-    newest = mirror.find_newest()
-    assert newest is not None
-    monkeypatch.setattr(mirror_module, "breaking_off", lambda _: breaking_off(0.5))
-    for kind, name, reach in (
-        ("claims", f"{2**62:020d}", mirror.require_owner),
-        ("states", f"{2**62:020d}-{1:012d}", mirror.find_newest),
-        ("objects", newest.files["file"], lambda: mirror.get_bytes(newest.files["file"])),
-    ):
-        place = tmp_path / "mirror" / kind / name
-        place.unlink(missing_ok=True)
-        os.mkfifo(place)  # Its opening waits for a writer.
-        with pytest.raises(
-            OSError, match=rf"{url_of(tmp_path)}: BrokenOffError: expected an answer within 0.5 s, found none"
-        ):
-            reach()
-        assert mirror.has_hung
-
-
-def test_a_driver_that_has_failed_connects_anew() -> None:
-    class Connecting(MemoryFileSystem):  # type: ignore[misc] # fsspec has no types
-        """A driver whose connection is broken for good after its first call."""
-
-        def ls(self, path: str, detail: bool = True, **options: Any) -> Any:
-            if getattr(self, "is_broken", False):
-                raise ConnectionResetError("the connection is broken")
-            self.is_broken = True
-            return super().ls(path, detail, **options)
-
-    fsspec.register_implementation("connecting", Connecting)
-    mirror = Mirror("connecting://test-mirror/anew")
-    assert mirror.find_newest() is None
-    with pytest.raises(OSError, match="the connection is broken"):
-        mirror.find_newest()
-    assert mirror.find_newest() is None
 
 
 def test_a_claim_whose_writing_hung_is_made_again_with_the_same_epoch() -> None:
@@ -340,17 +296,10 @@ def test_a_claim_whose_writing_hung_is_made_again_with_the_same_epoch() -> None:
     mirror = Mirror("hanging://test-mirror/claims")
     with pytest.raises(OSError, match="expected an answer within 30 s, found none"):
         mirror.claim(RUN, Past(), kept.append)
-    assert not mirror.has_hung, "what the driver may still write is what the next try writes"
+    assert not mirror.store.has_hung, "what the driver may still write is what the next try writes"
     mirror.claim(RUN, Past(), kept.append)
     mirror.require_owner()
     assert [past.own for past in kept] == [(mirror.epoch,)]
-
-
-def test_a_driver_whose_package_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    monkeypatch.setitem(sys.modules, "pyarrow.fs", None)
-    with pytest.raises(PluginError, match=r"storage.mirror: hdfs://host/run: .*; pip install 'crossborder\[mirror\]'"):
-        Mirror("hdfs://host/run").find_newest()
 
 
 def test_a_store_in_memory_is_a_mirror_too() -> None:

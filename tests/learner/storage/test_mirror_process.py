@@ -19,9 +19,11 @@ from common.errors import CheckpointError, RunDirectoryError, TakenOverError
 from learner.commands.learner_server import main
 from learner.loop.server import train_async
 from learner.shared.mirror_block import MirrorBlock
+from learner.storage import mirror as mirror_module
 from learner.storage import mirror_child
-from learner.storage.mirror import ANSWER_SECONDS, EPOCH_FILE, Mirror
+from learner.storage.mirror import EPOCH_FILE, Mirror
 from learner.storage.mirror_child import MirrorBoot, begin, claim
+from learner.storage.mirror_store import ANSWER_SECONDS, MirrorStore
 from learner.storage.mirroring import Mirroring
 from learner.storage.restoring import restore
 from tests.conftest import Command, children_of, endpoints, free_port, kill, kill_whole, merged, wait_for
@@ -257,20 +259,20 @@ def test_a_run_whose_mirror_has_a_driver_that_cannot_connect_is_resumed_without_
         late.write_state()
 
 
-class Cut(Mirror):
-    """A mirror whose network is cut just after a claim has arrived, until somebody waits."""
+class CutStore(MirrorStore):
+    """A place whose network is cut just after a claim has arrived, until somebody waits."""
 
     is_cut = was_cut = False
 
     def _reaching(self, seconds: float = ANSWER_SECONDS) -> Any:
-        if Cut.is_cut:
+        if CutStore.is_cut:
             raise OSError("the network is cut")
         return super()._reaching(seconds)
 
-    def _write(self, kind: str, name: str, content: bytes) -> None:
-        super()._write(kind, name, content)
-        Cut.is_cut = kind == "claims" and not Cut.was_cut
-        Cut.was_cut |= Cut.is_cut
+    def write(self, directory: str, name: str, content: bytes) -> None:
+        super().write(directory, name, content)
+        CutStore.is_cut = directory == "claims" and not CutStore.was_cut
+        CutStore.was_cut |= CutStore.is_cut
 
 
 @pytest.mark.parametrize("comes_back", ["within the start", "later"])
@@ -281,11 +283,11 @@ def test_a_learner_is_not_ended_by_a_claim_of_its_own_whose_answer_it_did_not_he
     run.store(4)
     run.mirroring.write_state()
     restore(Mirror(run.url), tmp_path / "other")
-    monkeypatch.setattr(Cut, "is_cut", False)
-    monkeypatch.setattr(Cut, "was_cut", False)
-    monkeypatch.setattr(mirror_child, "Mirror", Cut)
+    monkeypatch.setattr(CutStore, "is_cut", False)
+    monkeypatch.setattr(CutStore, "was_cut", False)
+    monkeypatch.setattr(mirror_module, "MirrorStore", CutStore)
     if comes_back == "within the start":
-        monkeypatch.setattr("learner.storage.mirror_child.time.sleep", lambda _: setattr(Cut, "is_cut", False))
+        monkeypatch.setattr("learner.storage.mirror_child.time.sleep", lambda _: setattr(CutStore, "is_cut", False))
         other, newest = claim(MirrorBoot(run=tmp_path / "other", run_id=RUN_ID, url=run.url, seconds=1.0))
         assert newest is not None
         other.write(dataclasses.replace(newest, epoch=other.epoch))
@@ -293,7 +295,7 @@ def test_a_learner_is_not_ended_by_a_claim_of_its_own_whose_answer_it_did_not_he
             run.mirroring.write_state()
     else:
         late = begin_late(run, monkeypatch)
-        Cut.is_cut = False
+        CutStore.is_cut = False
         run.store(4)
         assert late.write_state()
         assert run.block.mirrored == run.memory.committed
@@ -399,15 +401,15 @@ def raise_replaced() -> None:
     raise CheckpointError("best: it was replaced")
 
 
-class Interrupted(Mirror):
-    """A mirror in which something else happens before the n-th call that reaches it, and before each later one."""
+class InterruptedStore(MirrorStore):
+    """A place where something else happens before the n-th call that reaches it, and before each later one."""
 
     left, happen = 0, staticmethod(lambda: None)
 
     def _reaching(self, seconds: float = ANSWER_SECONDS) -> Any:
-        Interrupted.left -= 1
-        if Interrupted.left < 0:
-            Interrupted.happen()
+        InterruptedStore.left -= 1
+        if InterruptedStore.left < 0:
+            InterruptedStore.happen()
         return super()._reaching(seconds)
 
 
@@ -429,7 +431,7 @@ def test_wherever_another_learner_restores_the_run_while_one_begins_just_one_goe
 
     def begin_other_or_look() -> None:
         monkeypatch.setattr(secrets, "randbelow", lambda _: 0)
-        monkeypatch.setattr(mirror_child, "Mirror", Mirror)
+        monkeypatch.setattr(mirror_module, "MirrorStore", MirrorStore)
         if not others:
             restore(Mirror(run.url), tmp_path / "other")
             others.append(begin("other"))
@@ -441,12 +443,12 @@ def test_wherever_another_learner_restores_the_run_while_one_begins_just_one_goe
 
     ended = list[Mirror]()
     monkeypatch.setattr(secrets, "randbelow", lambda most: most - 1)
-    monkeypatch.setattr(mirror_child, "Mirror", Interrupted)
-    monkeypatch.setattr(Interrupted, "left", n)
-    monkeypatch.setattr(Interrupted, "happen", staticmethod(begin_other_or_look))
+    monkeypatch.setattr(mirror_module, "MirrorStore", InterruptedStore)
+    monkeypatch.setattr(InterruptedStore, "left", n)
+    monkeypatch.setattr(InterruptedStore, "happen", staticmethod(begin_other_or_look))
     with suppress(TakenOverError):
         owners.append(begin("one"))
-    monkeypatch.setattr(Interrupted, "happen", staticmethod(lambda: None))
+    monkeypatch.setattr(InterruptedStore, "happen", staticmethod(lambda: None))
     if not others:
         begin_other_or_look()
     going_on = 0

@@ -15,7 +15,8 @@ import pytest
 from common.errors import TakenOverError
 from learner.replay.memory import ReplayMemory
 from learner.storage import mirroring as mirroring_module
-from learner.storage.mirror import Mirror, MirrorAwayError, MirroredState, Past, Segment, Source, read_past
+from learner.storage.mirror import Mirror, MirrorAwayError, Past, Source, read_past
+from learner.storage.mirrored_state import MirroredState, Segment
 from learner.storage.restoring import _restore_state
 from tests.learner.replay.memories import CAPACITY, check_linked, open_linked, writing
 from tests.learner.storage.mirrored import ACTOR, RUN_ID, MirroredRun, keep_nothing
@@ -375,7 +376,7 @@ def test_a_claim_that_cannot_be_made_again_is_tried_with_one_epoch(
     with pytest.raises(MirrorAwayError):
         run.mirroring.write_state()
     with monkeypatch.context() as patch:
-        patch.setattr(run.mirror, "_write", raise_full)
+        patch.setattr(run.mirror.store, "write", raise_full)
         for _ in range(5):
             with pytest.raises(OSError, match="no space left"):
                 run.mirroring.write_state()
@@ -454,13 +455,13 @@ def test_a_try_after_one_that_failed_sends_what_is_missing_and_no_more(
     (run.run / "checkpoints" / "0" / "agent").write_bytes(os.urandom(60_000))
     run.store(4)
     with monkeypatch.context() as patch:
-        patch.setattr(run.mirror, "_write", raise_full)
+        patch.setattr(run.mirror.store, "write", raise_full)
         for _ in range(3):
             with pytest.raises(OSError, match="no space left"):
                 run.mirroring.write_state()
-    sent = run.mirror.sent_bytes
+    sent = run.mirror.store.sent_bytes
     assert run.mirroring.write_state()
-    assert run.mirror.sent_bytes < sent + 60_000, "checkpoint and rows were there"
+    assert run.mirror.store.sent_bytes < sent + 60_000, "checkpoint and rows were there"
     assert run.vanish().committed == run.block.mirrored
 
 

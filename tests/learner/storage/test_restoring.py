@@ -12,7 +12,9 @@ import pytest
 
 from common.errors import RunDirectoryError, TakenOverError
 from learner.replay.memory import ReplayMemory
-from learner.storage.mirror import Mirror, MirroredState, Past
+from learner.storage.mirror import Mirror, Past
+from learner.storage.mirror_store import MirrorStore
+from learner.storage.mirrored_state import MirroredState
 from learner.storage.restoring import has_run, restore
 from tests.learner.replay.memories import check_linked
 from tests.learner.storage.mirrored import RUN_ID, MirroredRun, keep_nothing
@@ -129,19 +131,21 @@ def test_a_host_that_restores_a_run_goes_on_from_the_first_state_of_the_one_befo
         mirror.other.require_owner()
 
 
-class ReadOnly(Mirror):
-    """A mirror to which nothing can be written."""
+class ReadOnlyStore(MirrorStore):
+    """A place to which nothing can be written."""
 
-    def _write(self, kind: str, name: str, content: bytes) -> None:
+    def write(self, directory: str, name: str, content: bytes) -> None:
         with self._reaching():
-            raise OSError(30, "Read-only file system", f"{kind}/{name}")
+            raise OSError(30, "Read-only file system", f"{directory}/{name}")
 
 
 def test_a_mirror_that_can_only_be_read_is_copied_first_and_its_learner_goes_on(tmp_path: Path) -> None:
     run = MirroredRun(tmp_path)
     run.mirroring.write_state()
+    mirror = Mirror(run.url)
+    mirror.store = ReadOnlyStore(run.url)
     with pytest.raises(RunDirectoryError, match=r"Read-only file system.*copy it, .*--resume file:///COPY"):
-        restore(ReadOnly(run.url), tmp_path / "run")
+        restore(mirror, tmp_path / "run")
     run.mirror.require_owner()
     shutil.copytree(tmp_path / "mirror", tmp_path / "copy")
     restore(Mirror(f"file://{tmp_path}/copy"), tmp_path / "run")
