@@ -157,6 +157,8 @@ class Learner:
                 self.finish(do_nothing if self.life.is_followed else announce_stop)
             except CrossborderError as error:
                 log.error("%s", error)
+            except Exception:  # After an error of a GPU, no call of the agent may work any more.
+                log.exception("the run could not be ended in order, and final/ or its last checkpoint may be missing")
             raise
         self.finish(announce_stop)
 

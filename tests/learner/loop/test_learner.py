@@ -598,6 +598,22 @@ def test_an_error_of_the_loop_goes_before_one_of_the_end_which_is_logged(
     assert "final.part: cannot be saved" in caplog.text
 
 
+def test_an_error_of_an_agent_whose_last_state_cannot_be_read_is_not_hidden_by_that(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    diary = Diary()
+    learner = make(diary, tmp_path, max_opts=2)
+
+    def raise_again(*_: object, **__: object) -> None:
+        raise RuntimeError("CUDA error: device-side assert triggered")
+
+    monkeypatch.setattr(learner, "publish", raise_again)
+    with pytest.raises(ZeroDivisionError), learner.training(diary.announce_stop):
+        raise ZeroDivisionError
+    assert "final/ or its last checkpoint may be missing" in caplog.text
+    assert "device-side assert triggered" in caplog.text
+
+
 def test_without_actors_nothing_is_published_and_nobody_is_told_to_stop(tmp_path: Path) -> None:
     learner = make(Diary(), tmp_path)
     learner.publish = publish_to_nobody
