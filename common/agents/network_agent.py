@@ -64,6 +64,11 @@ class NetworkAgent(Agent):
         for _, inference in self._find(Inference):
             inference.captured = False
 
+    def forget_traces(self) -> None:
+        """Forget the captured updates: each begins again with an eager call."""
+        for _, update in self._find(Update):
+            update.forget_traces()
+
     def model_info(self) -> Mapping[str, torch.Tensor]:
         info = {name: value.detach() for name, value in self._acting_net.state_dict().items()}
         return info | collect_networks(self._normalizers)
@@ -110,8 +115,7 @@ class NetworkAgent(Agent):
                 setattr(self, name, state.values[name])
         except (LookupError, ValueError) as error:
             raise CheckpointError(f"{type(self).__name__}: the saved state does not fit this agent: {error}") from error
-        for _, update in self._find(Update):
-            update.forget_traces()
+        self.forget_traces()
 
     def random_state(self) -> TrainingState:
         tensors = {name: generator.get_state() for name, generator in self._find(torch.Generator)}
