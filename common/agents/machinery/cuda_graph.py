@@ -18,6 +18,8 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch import fx
 
+from common.agents.averaging import AVERAGE
+
 aten = torch.ops.aten
 _UNDECLARED_VIEWS: Final = frozenset({aten._unsafe_view.default})
 """Operations whose result has the memory of their argument, although their schema does not say it."""
@@ -80,6 +82,8 @@ class _Memory:
     def find_earlier(self, node: fx.Node) -> set[fx.Node]:
         """The operations that must end before this one; called once for each operation, in the order of the graph."""
         written = {self._of[each] for each in _find_written(node)} | {self._of[node]}
+        if node.target is AVERAGE:
+            written.add(AVERAGE)  # As if they wrote to one place: ranks must average in one order.
         used = {self._of[each] for each in node.all_input_nodes}
         earlier = {self._written[each] for each in used | written if each in self._written}
         for each in written:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import fx
 
+from common.agents.averaging import AVERAGE, average, average_by
 from common.agents.machinery import capturing, cuda_graph
 from common.agents.machinery.capturing import OperationRecorder
 from common.agents.machinery.cuda_graph import PlacedOperation, spread
@@ -139,6 +140,16 @@ def test_memory_is_changed_after_it_has_been_read_and_read_after_it_has_been_cha
     for name, earlier in (("mul_", "exp"), ("sin", "mul_")):
         step = steps[name]
         assert steps[earlier].node in step.waits or steps[earlier].stream == step.stream
+
+
+def test_means_over_ranks_that_do_not_need_each_other_are_computed_in_their_order() -> None:
+    average_by(lambda _: None, 2)
+    try:
+        graph, outside = record(lambda x: average(x.exp()) + average(x.cos()), torch.ones(3))
+    finally:
+        average_by(None)
+    first, second = (step for step in spread(graph, outside, 4) if step.node.target is AVERAGE)
+    assert first.node in second.waits or first.stream == second.stream
 
 
 def test_a_traced_function_reads_a_part_of_a_weight_after_the_weight_has_been_changed(
