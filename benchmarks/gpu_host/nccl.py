@@ -62,7 +62,7 @@ def be_rank(device: str, opts: int, *, for_ever: bool) -> None:
     alone, alone_rate = learn(device, opts)
     with Group(Place(), WAIT_SECONDS, device) as group:
         backends = {dist.get_backend(), *(["nccl"] if device == "cuda" and dist.is_nccl_available() else [])}
-        group.begin_averaging()
+        group.begin_averaging(None)
         found, rate = learn(device, opts)
         if for_ever:
             tell(LEARNING)

@@ -7,6 +7,7 @@ the mean over the whole batch, the ranks average it. A process that learns alone
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Final
 
 import torch
 from torch import nn
@@ -45,6 +46,7 @@ def _average_in_place(tensor: torch.Tensor) -> None:
 _LIBRARY = torch.library.Library("crossborder", "DEF")  # type: ignore[no-untyped-call] # so are the lines below
 _LIBRARY.define("average_(Tensor(a!) tensor) -> ()")  # type: ignore[no-untyped-call]
 _LIBRARY.impl("average_", _average_in_place, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
+AVERAGE: Final = torch.ops.crossborder.average_.default
 
 
 def average(tensor: torch.Tensor) -> torch.Tensor:
@@ -57,7 +59,7 @@ def average(tensor: torch.Tensor) -> torch.Tensor:
         return tensor
     floats = tensor.detach() if tensor.is_floating_point() else tensor.float()
     averaged = floats.clone(memory_format=torch.contiguous_format)
-    torch.ops.crossborder.average_(averaged)
+    AVERAGE(averaged)
     return averaged
 
 
@@ -88,7 +90,7 @@ def average_gradients(parameters: Sequence[nn.Parameter]) -> None:
     if not learnt:
         return
     flat = torch.cat([parameter.grad.flatten() for parameter in learnt if parameter.grad is not None])
-    torch.ops.crossborder.average_(flat)
+    AVERAGE(flat)
     means = torch.split(flat, [parameter.numel() for parameter in learnt])
     for parameter, mean in zip(learnt, means, strict=True):
         parameter.grad = mean.view_as(parameter).to(parameter.dtype)

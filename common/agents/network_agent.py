@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping
+from hashlib import sha256
 from typing import Any, ClassVar, TypeVar
 
 import gymnasium
@@ -20,6 +22,7 @@ from common.data import Model
 from common.errors import CheckpointError, ConfigError
 from common.interfaces import Agent, EnvSpec, TrainingState
 
+log = logging.getLogger(__name__)
 KindT = TypeVar("KindT")
 
 
@@ -60,6 +63,11 @@ class NetworkAgent(Agent):
             update.captured = False
         for _, inference in self._find(Inference):
             inference.captured = False
+
+    def forget_traces(self) -> None:
+        """Forget the captured updates: each begins again with an eager call."""
+        for _, update in self._find(Update):
+            update.forget_traces()
 
     def model_info(self) -> Mapping[str, torch.Tensor]:
         info = {name: value.detach() for name, value in self._acting_net.state_dict().items()}
@@ -107,8 +115,7 @@ class NetworkAgent(Agent):
                 setattr(self, name, state.values[name])
         except (LookupError, ValueError) as error:
             raise CheckpointError(f"{type(self).__name__}: the saved state does not fit this agent: {error}") from error
-        for _, update in self._find(Update):
-            update.forget_traces()
+        self.forget_traces()
 
     def random_state(self) -> TrainingState:
         tensors = {name: generator.get_state() for name, generator in self._find(torch.Generator)}
@@ -116,15 +123,22 @@ class NetworkAgent(Agent):
         return TrainingState(tensors, values)
 
     def load_random_state(self, state: TrainingState) -> None:
+        begun_anew = list[str]()
         try:
             for name, generator in self._find(torch.Generator):
-                generator.set_state(state.tensors[name].cpu())
+                if not load_generator(generator, state.tensors[name].cpu()):
+                    begun_anew.append(name)
             for name, random in self._find(np.random.Generator):
                 random.bit_generator.state = state.values[name]
         except (LookupError, ValueError, TypeError, RuntimeError) as error:
             raise CheckpointError(
                 f"{type(self).__name__}: the saved state of its random generators does not fit this agent: {error}"
             ) from error
+        if begun_anew:
+            log.warning(
+                "%s learned on another kind of device before: the random numbers of %s begin anew",
+                *(type(self).__name__, ", ".join(begun_anew)),
+            )
 
     def require_box(self, spec: EnvSpec) -> gymnasium.spaces.Box:
         """The observation space.
@@ -150,6 +164,19 @@ def find_objects(kind: type[KindT], named: Iterable[tuple[str, object]]) -> Iter
             yield from find_objects(kind, ((f"{name}.{i}", entry) for i, entry in enumerate(value)))
         elif isinstance(value, dict):
             yield from find_objects(kind, ((f"{name}.{key}", entry) for key, entry in value.items()))
+
+
+def load_generator(generator: torch.Generator, state: torch.Tensor) -> bool:
+    """Set a generator to a saved state; return False if it is the state of a generator on another kind of device.
+
+    Such a state has another size. The generator then takes its seed from the state, so that it does not begin again
+    with the numbers of its own seed, which the run may have had already.
+    """
+    if state.shape == generator.get_state().shape:
+        generator.set_state(state)
+        return True
+    generator.manual_seed(int.from_bytes(sha256(state.numpy().tobytes()).digest()[:8], "little"))
+    return False
 
 
 def collect_networks(nets: Mapping[str, nn.Module]) -> dict[str, torch.Tensor]:

@@ -21,7 +21,7 @@ def require_device(name: str | torch.device, setting: str = "trainer.device") ->
     if device.type == "cuda" and (device.index or 0) >= count:
         raise ConfigError(f"{setting}: expected one of {count} GPUs that torch finds here, found {device}")
     try:
-        torch.empty(0, device=device)
+        torch.zeros(1, device=device).add_(1).item()  # A GPU may hold tensors for which this torch has no kernels.
     except (AssertionError, ImportError, RuntimeError) as error:
         reason = str(error).partition("\n")[0]
         raise ConfigError(f"{setting}: expected a device that torch can use here, found {device}: {reason}") from error

@@ -80,9 +80,10 @@ class TrainerConfig(Settings):
     )
     precision: ComputingPrecision = Field(
         "float32",
-        description="The precision of opt steps; parameters and acting stay in float32. bfloat16: matrices are "
-        "multiplied in bfloat16 (torch.autocast). rounded_products: tensors stay float32, but a product of matrices "
-        "rounds its inputs, to bfloat16 on a CPU and to TF32 on a GPU.",
+        description="The precision of opt steps; parameters and acting stay in float32. float32: on a GPU, "
+        "convolutions and memories still round their inputs to TF32. bfloat16: matrices are multiplied in bfloat16 "
+        "(torch.autocast). rounded_products: tensors stay float32, but a product of matrices rounds its inputs, to "
+        "bfloat16 on a CPU and to TF32 on a GPU.",
     )
     models: ModelForm = Field(
         "whole",

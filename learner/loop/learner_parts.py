@@ -32,7 +32,9 @@ def build_learner_parts(config: RunConfig, *, epsilon: float = 0.0, n_envs: int 
         CrossborderError: torch cannot use the device, a part cannot be built, a batch of rows does not fit into a
             message, or a setting names a column that the rows do not have.
     """
-    require_device(config.trainer.device)
+    device = require_device(config.trainer.device)
+    if device.type == "cuda" and device.index is not None:
+        torch.cuda.set_device(device)  # Calls that name no GPU, also those of a user's agent, mean this one.
     parts = build_parts(config, seed=config.seed, epsilon=epsilon, device=config.trainer.device, n_envs=n_envs)
     check_tensors(parts.agent)
     message_bytes(config, parts.schema)  # It refuses rows that are too large.

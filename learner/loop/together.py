@@ -97,7 +97,7 @@ class Together:
         """
         share_agent(agent, self.group)
         share_updates(self._shard, self.group)
-        self.group.begin_averaging()
+        self.group.begin_averaging(agent)
         self._statistics = find_statistics(agent)
         self._turns.end()
         return self._beginning.moment(moment)

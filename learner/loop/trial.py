@@ -22,6 +22,7 @@ import torch
 
 from common.action_masks import MASK, RandomActions
 from common.agents.network_agent import NetworkAgent
+from common.agents.torch_device import require_device
 from common.config.run_config import RunConfig
 from common.data import Array, Column, Items, Leaves, Schema
 from common.envs.players import FrozenPolicy
@@ -82,13 +83,14 @@ def try_opt(config: RunConfig, parts: Parts, *, quick: bool = False) -> frozense
         parts: of the run.
         quick: for the start of training, not for a check. The agent does not learn from batches above ``QUICK_BYTES``.
             If it fails for another reason than the batch's columns, this is only logged: it may demand other values.
+            But after a failed assertion a GPU computes nothing more in this process.
 
     Returns:
         The keys of the agent's record; empty if it took no opt step.
 
     Raises:
         ConfigError: the batches lack a column that the agent asks for, or the agent refuses them.
-        PluginError: ``opt`` failed for another reason.
+        PluginError: ``opt`` failed for another reason; with ``quick``, the device computes nothing more.
         CrossborderError: the buffer or the agent cannot be built.
     """
     with _keeping_generators(config.trainer.device), TemporaryDirectory(prefix="crossborder-") as directory:
@@ -125,6 +127,8 @@ class _Trial:
             self._require_view(self._reader)
             with computing_in(trainer.precision, trainer.device):
                 record = self._agent.opt(buffer)
+            if torch.device(trainer.device).type == "cuda":
+                torch.cuda.synchronize(trainer.device)  # What has failed on the GPU would show in a later call.
         except CrossborderError:
             raise
         except NothingToDrawError:
@@ -218,6 +222,13 @@ class _Trial:
         message += f"the batch had {given}" if columns else "it drew no batch"
         if not self._is_quick:
             raise PluginError(message) from error
+        try:
+            require_device(self._config.trainer.device)
+        except ConfigError:
+            raise PluginError(
+                f"{message}; the device computes nothing more in this process. Made-up observations may have all "
+                "values of the observation space: a network must take them, or the space must be narrower"
+            ) from error
         # An assertion of the agent may fail only because the values are made up.
         level = logging.INFO if isinstance(error, AssertionError) else logging.WARNING
         log.log(level, "%s; training goes on, but may fail at the first opt step", message)
@@ -300,15 +311,17 @@ def _require_statistics(before: dict[str, dict[str, torch.Tensor]], after: dict[
 
 @contextmanager
 def _keeping_generators(device: str) -> Iterator[None]:
-    """Leave the global random generators as they were."""
+    """Leave the global random generators as they were; that of a GPU only without an error, which ends the run."""
     standard, legacy = random.getstate(), np.random.get_state()
-    cuda = [torch.device(device)] if torch.device(device).type == "cuda" else []
+    on_gpu = torch.cuda.get_rng_state(device) if torch.device(device).type == "cuda" else None
     try:
-        with torch.random.fork_rng(devices=cuda):
+        with torch.random.fork_rng(devices=[]):
             yield
     finally:
         random.setstate(standard)
         np.random.set_state(legacy)
+    if on_gpu is not None:  # After a failed assertion the GPU would refuse it, and so hide what has failed.
+        torch.cuda.set_rng_state(on_gpu, device)
 
 
 def try_callbacks(config: RunConfig) -> None:

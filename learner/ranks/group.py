@@ -30,7 +30,9 @@ from torch._C._distributed_c10d import PrefixStore, Store, TCPStore  # torch.dis
 from torch.distributed import DistError
 
 from common.agents.averaging import average_by
+from common.agents.network_agent import NetworkAgent
 from common.errors import ConfigError, RankLostError
+from common.interfaces import Agent
 from common.process.clocks import Deadline
 from learner.ranks.place import Place
 
@@ -132,6 +134,7 @@ class Group:
     def __init__(self, place: Place, seconds: float, device: str) -> None:
         self.place = place
         self._is_open = True
+        self._agent: Agent | None = None
         has_gpu = _use_gpu(place, device)
         if not dist.is_available() or not dist.is_gloo_available():
             raise ConfigError("several ranks: expected a torch with torch.distributed and gloo")
@@ -172,8 +175,13 @@ class Group:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def begin_averaging(self) -> None:
-        """Average the gradients of this process over all ranks from now on, once all have the same agent."""
+    def begin_averaging(self, agent: Agent | None) -> None:
+        """Average the gradients of this process over all ranks from now on, once all have the same agent.
+
+        Args:
+            agent: forgets its captured updates when the group closes; None: no agent is left then.
+        """
+        self._agent = agent
         average_by(self._average, self.place.n_ranks, can_be_captured=not self._copies)
 
     def close(self) -> None:
@@ -181,6 +189,10 @@ class Group:
         if self._is_open:
             self._is_open = False
             average_by(None)
+            if isinstance(self._agent, NetworkAgent):
+                # Otherwise nccl would wait for ever for the end of the CUDA graphs that have its operations:
+                # https://docs.nvidia.com/dl-cuda-graph/troubleshooting/process-hang.html
+                self._agent.forget_traces()
             if dist.is_initialized():
                 with suppress(RuntimeError):  # Connections that are broken already cannot be closed in order.
                     dist.destroy_process_group()

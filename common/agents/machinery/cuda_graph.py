@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import operator
+import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,6 +17,8 @@ from typing import Any, Final, NamedTuple
 
 import torch
 from torch import fx
+
+from common.agents.averaging import AVERAGE
 
 aten = torch.ops.aten
 _UNDECLARED_VIEWS: Final = frozenset({aten._unsafe_view.default})
@@ -79,6 +82,8 @@ class _Memory:
     def find_earlier(self, node: fx.Node) -> set[fx.Node]:
         """The operations that must end before this one; called once for each operation, in the order of the graph."""
         written = {self._of[each] for each in _find_written(node)} | {self._of[node]}
+        if node.target is AVERAGE:
+            written.add(AVERAGE)  # As if they wrote to one place: ranks must average in one order.
         used = {self._of[each] for each in node.all_input_nodes}
         earlier = {self._written[each] for each in used | written if each in self._written}
         for each in written:
@@ -172,17 +177,24 @@ def record(compute: Compute, inputs: Sequence[torch.Tensor], constants: Sequence
         used: the places of the inputs that the function uses; the others are not copied.
 
     Raises:
-        Exception: torch cannot record a call. The generators go on as if nothing had been recorded.
+        Exception: torch cannot record a call, or nothing ran on the GPU of the inputs. The generators go on as if
+            nothing had been recorded.
     """
     held = [column.clone() for column in inputs]
-    graph = torch.cuda.CUDAGraph()
+    graph, device = torch.cuda.CUDAGraph(), held[0].device
     generators = [constant for constant in constants if isinstance(constant, torch.Generator)]
     states = [generator.clone_state() for generator in generators]
     for generator in generators:
         graph.register_generator_state(generator)
     try:
-        # Other threads may use the GPU meanwhile.
-        with _without_collecting(), torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        with (
+            _without_collecting(),
+            _refusing_empty_graphs(),
+            torch.cuda.device(device),  # Operations run on the GPU of their tensors, but torch records the current one.
+            torch.cuda.stream(torch.cuda.current_stream()),  # After a failure torch leaves its stream of recording set.
+            # That stream is by default on the GPU that recorded first. Other threads may use the GPU meanwhile.
+            torch.cuda.graph(graph, stream=torch.cuda.Stream(), capture_error_mode="thread_local"),  # type: ignore[no-untyped-call]
+        ):
             results = compute(*held)
     except Exception:
         for generator, state in zip(generators, states, strict=True):
@@ -213,6 +225,14 @@ def _without_collecting() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
+
+
+@contextmanager
+def _refusing_empty_graphs() -> Iterator[None]:
+    """Raise torch's warning of a graph without operations, which ran on another GPU: each launch would do nothing."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="The CUDA Graph is empty")
+        yield
 
 
 def _group_by_dtype(tensors: Mapping[int, torch.Tensor]) -> list[list[int]]:

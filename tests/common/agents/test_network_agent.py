@@ -48,6 +48,7 @@ from crossborder.testing.agent_checks import MakeAgent
 from crossborder.testing.row_memory import transitions
 from tests.common.agents import parts
 from tests.common.agents.parts import assert_same_state, copies, same
+from tests.devices import needs_gpu
 
 SMALL: dict[str, Any] = {"units": (8,), "batch_size": 8}
 WITH_STATE = (
@@ -131,6 +132,41 @@ def test_the_state_of_another_network_or_agent_is_refused() -> None:
         CheckpointError, match=r"DQN: the saved state of its random generators does not fit this agent: '_rng'"
     ):
         DQN(spec, seed=0, units=(8,)).load_training_state(TrainingState(state.tensors))
+
+
+def test_an_agent_that_learned_on_a_gpu_goes_on_on_a_cpu_with_other_random_numbers(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The state of a generator on a GPU has 16 bytes: its seed, and how many numbers it has drawn."""
+    spec = spec_of(gymnasium.make("Pendulum-v1"))
+    saved = SAC(spec, seed=0, **SMALL).training_state()
+
+    def draw_as_resumed(generator: bytes) -> list[float]:
+        state = torch.frombuffer(bytearray(generator), dtype=torch.uint8)
+        agent = SAC(spec, seed=0, **SMALL)
+        agent.load_training_state(TrainingState({**saved.tensors, "_generator": state}, saved.values))
+        return torch.rand(3, generator=agent._generator).tolist()
+
+    first, later = draw_as_resumed(bytes(8) + bytes([4] * 8)), draw_as_resumed(bytes(8) + bytes([8] * 8))
+    begun = torch.rand(3, generator=SAC(spec, seed=0, **SMALL)._generator).tolist()
+    assert len({tuple(numbers) for numbers in (first, later, begun)}) == 3
+    assert draw_as_resumed(bytes(8) + bytes([4] * 8)) == first
+    told = "SAC learned on another kind of device before: the random numbers of _generator begin anew"
+    assert [record.getMessage() for record in caplog.records] == [told] * 3
+
+
+@needs_gpu
+@pytest.mark.parametrize(("before", "after"), [("cpu", "cuda"), ("cuda", "cpu")])
+def test_an_agent_goes_on_learning_on_another_kind_of_device(before: str, after: str, tmp_path: Path) -> None:
+    env = gymnasium.make("Pendulum-v1")
+    spec, memory = spec_of(env), ItemMemory(transitions(env, 20))
+    agent = SAC(spec, seed=0, device=before, **SMALL)
+    learn(agent, memory, 4)
+    resumed = SAC(spec, seed=0, device=after, **SMALL)
+    resumed.load_training_state(through_a_file(agent.training_state(), tmp_path / "state"))
+    for name, tensor in agent.save_params().items():
+        assert torch.equal(resumed.save_params()[name].cpu(), tensor.cpu()), name
+    learn(resumed, memory, 4)
 
 
 # What is captured.

@@ -7,10 +7,16 @@ import torch
 
 from common.agents.torch_device import require_device
 from common.errors import ConfigError
+from tests.devices import needs_gpu
 
 
 def test_a_device_that_exists_is_returned() -> None:
     assert require_device("cpu") == torch.device("cpu")
+
+
+@needs_gpu
+def test_a_gpu_that_computes_is_returned() -> None:
+    assert require_device("cuda:0") == torch.device("cuda", 0)
 
 
 @pytest.mark.parametrize(
@@ -20,8 +26,9 @@ def test_a_device_that_exists_is_returned() -> None:
         ("cuda:99", r"expected one of \d GPUs that torch finds here, found cuda:99"),
         (None, "expected a device such as cpu, cuda or cuda:1, found None"),
         ("mps", "expected a device that torch can use here, found mps: "),
+        ("meta", "expected a device that torch can use here, found meta: "),  # It has tensors, but computes nothing.
     ],
 )
-def test_a_device_that_does_not_exist_is_refused(text: Any, told: str) -> None:
+def test_a_device_that_does_not_exist_or_does_not_compute_is_refused(text: Any, told: str) -> None:
     with pytest.raises(ConfigError, match=f"^trainer.device: {told}"):
         require_device(text)

@@ -26,6 +26,7 @@ from crossborder.testing import ItemMemory
 from learner.loop.in_turns import train_in_turns
 from learner.loop.learner_parts import build_learner_parts, computing_in, message_bytes
 from tests.conftest import MakeConfig
+from tests.devices import needs_two_gpus
 from tests.parts import CheckingAgent
 
 OBS = gymnasium.spaces.Box(-1, 1, (4,), np.float32)
@@ -176,6 +177,13 @@ def test_training_values_that_json_cannot_hold_are_found_before_training(make_co
     agent = {"target": f"{__name__}:Unsavable", "params": {"method": "training_state", "given": given}}
     with pytest.raises(PluginError, match=r"^agent\.training_state: values: expected values that JSON can hold: .*set"):
         build_learner_parts(make_config(agent=agent))
+
+
+@needs_two_gpus
+def test_calls_that_name_no_gpu_mean_the_one_of_the_configuration(make_config: MakeConfig) -> None:
+    with torch.cuda.device(0):
+        build_learner_parts(make_config(trainer={"device": "cuda:1"}))
+        assert torch.ones(1, device="cuda").device == torch.device("cuda:1")
 
 
 @pytest.mark.parametrize(

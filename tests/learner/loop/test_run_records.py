@@ -48,6 +48,20 @@ def test_means_are_over_every_value_since_the_last_call() -> None:
     assert window.means() == {"b": 4.0}
 
 
+class AsOnAGpu(torch.Tensor):
+    """A tensor that is read as those on a GPU are."""
+
+    is_cuda = True
+
+
+@pytest.mark.parametrize("kind", [torch.Tensor, AsOnAGpu])
+def test_a_tensor_of_one_element_is_a_number_whatever_its_shape(kind: type[torch.Tensor]) -> None:
+    window = RecordWindow(growing())
+    for shape in ((), (1,), (1, 1)):
+        window.add({"a": torch.full(shape, 3.0).as_subclass(kind)})
+    assert window.means() == {"a": 3.0}
+
+
 def test_a_key_that_comes_now_and_then_is_averaged_over_the_times_it_came() -> None:
     window = RecordWindow(growing())
     window.add({"a": 1.0})

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import multiprocessing
 import random
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,8 @@ from learner.loop.learner_parts import build_learner_parts
 from learner.loop.trial import try_callbacks, try_env, try_opt
 from learner.replay.view import Plan, Rows
 from learner.views.transitions import Transitions
-from tests.conftest import ROOT, MakeConfig
+from tests.conftest import PATIENCE, ROOT, MakeConfig
+from tests.devices import needs_gpu
 
 SEQUENCES = {"target": "learner.views.sequences:Sequences", "params": {"length": 4}}
 QUEUE = {"target": "learner.replay.queue:QueueReplay"}
@@ -209,6 +212,52 @@ def test_another_error_fails_a_check_and_is_logged_before_training(
     with caplog.at_level(logging.WARNING):
         attempt(config, quick=True)
     assert "these are not my values" in caplog.text
+
+
+def test_training_does_not_begin_on_a_device_that_computes_nothing_after_the_trial(make_config: MakeConfig) -> None:
+    """The device meta never computes; a GPU no longer does after a failed assertion. This agent stays on the CPU."""
+    config = make_config(agent=agent("Careless"))
+    lost = config.model_copy(update={"trainer": config.trainer.model_copy(update={"device": "meta"})})
+    told = r"these are not my values.*; the device computes nothing more in this process\. Made-up observations"
+    with pytest.raises(PluginError, match=told):
+        try_opt(lost, build_learner_parts(config), quick=True)
+
+
+class Tabular(Batched):
+    """Learns by an embedding, which has no rows for most observations of the space."""
+
+    def __init__(self, spec: EnvSpec, *, device: str, **params: Any) -> None:
+        super().__init__(spec, device=device, **params)
+        self.device, self.table = torch.device(device), nn.Embedding(1, 4).to(device)
+
+    def opt(self, buffer: ReplayBuffer) -> Record | None:
+        batch = draw(buffer, self.size, self.device)
+        return {"loss": self.table(batch["obs"].abs().ceil().long()).mean().detach()}
+
+
+def hear_of_an_embedding(device: str) -> str:
+    """What the error says of an embedding; afterwards a GPU computes nothing more in this process."""
+    env = {"target": "gymnasium:make", "params": {"id": "Pendulum-v1"}}
+    trainer = {"max_opts": 1, "device": device}
+    values = {"name": "case", "env": env, "agent": agent("Tabular"), "trainer": trainer}
+    try:
+        attempt(RunConfig.model_validate(values), quick=True)
+    except PluginError as error:
+        return str(error)
+    return ""
+
+
+def test_an_embedding_that_refuses_made_up_values_on_the_cpu_is_only_logged(caplog: pytest.LogCaptureFixture) -> None:
+    assert hear_of_an_embedding("cpu") == ""
+    assert "IndexError: index out of range in self); the batch had obs float32 [8, 3]" in caplog.text
+
+
+@needs_gpu
+def test_an_assertion_that_fails_on_a_gpu_is_told_before_training() -> None:
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        told = pool.submit(hear_of_an_embedding, "cuda").result(PATIENCE)
+    assert "device-side assert" in told
+    assert "the device computes nothing more in this process" in told
 
 
 def test_an_agent_that_wants_more_rows_is_given_more(make_config: MakeConfig) -> None:

@@ -293,7 +293,7 @@ def main() -> int:
     directory = Path(sys.argv[1])
     torch.set_num_threads(1)
     with Group(Place.find(os.environ), 60.0, "cpu") as group:
-        group.begin_averaging()
+        group.begin_averaging(None)
         rank = Rank(group, directory)
         found = {name: getattr(rank, name)() for name in SCENARIOS}
     found["threads"] = find_threads()

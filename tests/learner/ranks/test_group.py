@@ -12,10 +12,13 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import TCPStore
 
+from common.agents.dqn import DQN
+from common.agents.machinery.update import Update
 from common.errors import ConfigError, RankLostError
 from learner.ranks.group import Group, meet, open_store
 from learner.ranks.place import Place
 from tests.conftest import PATIENCE, free_port
+from tests.learner.ranks.pair import SPEC, Batches
 
 Pair = Sequence[dict[str, Any]]
 
@@ -65,6 +68,32 @@ def test_a_group_that_cannot_be_made_leaves_no_connections_behind(monkeypatch: p
     with pytest.raises(RankLostError, match="the other rank is gone"):
         Group(Place(), 1.0, "cpu")
     assert not dist.is_initialized()
+
+
+def test_an_agent_has_forgotten_its_captured_updates_when_the_connections_are_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On a GPU they would be CUDA graphs with operations of nccl, which waits for their end."""
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", str(free_port()))
+    agent = DQN(SPEC, seed=0, units=[8], batch_size=4)
+    updates = [update for _, update in agent._find(Update)]
+    kept, close = list[bool](), dist.destroy_process_group
+
+    def has_captured() -> bool:
+        return any(update._replays for update in updates)
+
+    def note_and_close() -> None:
+        kept.append(has_captured())
+        close()
+
+    monkeypatch.setattr(dist, "destroy_process_group", note_and_close)
+    with Group(Place(), PATIENCE, "cpu") as group:
+        group.begin_averaging(agent)
+        for _ in range(2):
+            agent.opt(Batches(slice(None)))
+        assert has_captured()
+    assert kept == [False]
 
 
 def test_ranks_agree_only_if_all_say_so(pair: Pair) -> None:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import fx
 
+from common.agents.averaging import AVERAGE, average, average_by
 from common.agents.machinery import capturing, cuda_graph
 from common.agents.machinery.capturing import OperationRecorder
 from common.agents.machinery.cuda_graph import PlacedOperation, spread
@@ -18,7 +19,9 @@ from common.agents.machinery.update import Update
 from common.config.trainer_config import ComputingPrecision
 from crossborder.testing import ItemMemory
 from tests.common.agents.machinery.test_update import KINDS, items, learn
-from tests.devices import needs_gpu
+from tests.devices import needs_gpu, needs_two_gpus
+
+STAYS_EAGER = "updates stay eager, as they cannot be captured:"
 
 
 @needs_gpu
@@ -48,12 +51,41 @@ def test_an_update_on_a_gpu_that_cannot_be_captured_goes_on_to_draw_random_numbe
         noise = torch.randn(4, generator=generator, device="cuda")
         return {"noise": noise + batch["x"].nonzero().sum()}  # The host must know how many there are.
 
-    update = Update(draw_noise, {}, captured=True)
+    update, stream = Update(draw_noise, {}, captured=True), torch.cuda.current_stream()
     with caplog.at_level(logging.WARNING):
         found = [update({"x": torch.ones(2, device="cuda")})["noise"] for _ in range(4)]
     expected = [torch.randn(4, generator=same, device="cuda") + 1 for _ in range(4)]
     assert torch.equal(torch.stack(found), torch.stack(expected))
-    assert [record.getMessage() for record in caplog.records] == ["updates stay eager, as they cannot be captured:"]
+    assert [record.getMessage() for record in caplog.records] == [STAYS_EAGER]
+    assert torch.cuda.current_stream() == stream
+
+
+@needs_two_gpus
+def test_an_update_of_another_gpu_than_the_current_one_is_captured_there(caplog: pytest.LogCaptureFixture) -> None:
+    kind = KINDS["SAC"]
+    columns = items(*kind[1:])
+    learn(kind, ItemMemory(columns), "captured", device="cuda:0")  # It may have taken the streams of the first GPU.
+    captured, eager = (learn(kind, ItemMemory(columns), update, device="cuda:1") for update in ("captured", "eager"))
+    for one, other in zip(captured, eager, strict=True):
+        for key, value in other.items():
+            np.testing.assert_allclose(one[key], value, 1e-4, 1e-5, err_msg=key)
+    assert not caplog.records, "it was captured"
+    assert torch.cuda.current_device() == 0
+
+
+@needs_gpu
+def test_an_update_that_does_nothing_on_the_gpu_of_its_batch_stays_eager(caplog: pytest.LogCaptureFixture) -> None:
+    calls = list[int]()
+
+    def do_nothing(batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        calls.append(len(batch))
+        return {}
+
+    update = Update(do_nothing, {}, captured=True)
+    for _ in range(4):
+        update({"x": torch.ones(2, device="cuda")})
+    assert len(calls) == 4
+    assert [record.getMessage() for record in caplog.records] == [STAYS_EAGER]
 
 
 def test_operations_whose_results_would_take_too_much_memory_stay_on_one_stream(
@@ -108,6 +140,16 @@ def test_memory_is_changed_after_it_has_been_read_and_read_after_it_has_been_cha
     for name, earlier in (("mul_", "exp"), ("sin", "mul_")):
         step = steps[name]
         assert steps[earlier].node in step.waits or steps[earlier].stream == step.stream
+
+
+def test_means_over_ranks_that_do_not_need_each_other_are_computed_in_their_order() -> None:
+    average_by(lambda _: None, 2)
+    try:
+        graph, outside = record(lambda x: average(x.exp()) + average(x.cos()), torch.ones(3))
+    finally:
+        average_by(None)
+    first, second = (step for step in spread(graph, outside, 4) if step.node.target is AVERAGE)
+    assert first.node in second.waits or first.stream == second.stream
 
 
 def test_a_traced_function_reads_a_part_of_a_weight_after_the_weight_has_been_changed(
