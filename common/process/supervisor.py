@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from common.errors import ChildFailedError, ConfigError, CrossborderError
+from common.errors import CheckpointError, ChildFailedError, ConfigError, CrossborderError
 from common.process.child import Child, RestartPolicy, describe_end, may_restart_help
 from common.process.clocks import Deadline
 from common.process.signals import NOTICE_SECONDS
@@ -33,7 +33,8 @@ class Supervisor:
 
     Only a child for which ``may_restart_help`` is started again. If ``start`` raises a ConfigError then, it is repeated
     until it succeeds: the first start had the same settings, so a file that they name cannot be used at this moment.
-    Certificates, for example, are replaced one after the other.
+    Certificates, for example, are replaced one after the other. So it is with a CheckpointError: the run's directory is
+    not in its place.
     """
 
     def __init__(
@@ -89,7 +90,7 @@ class Supervisor:
         try:
             self.child.end(0)
             child = self._start()
-        except (ChildFailedError, ConfigError) as error:
+        except (ChildFailedError, ConfigError, CheckpointError) as error:
             self._note_failed_start(error)
             return True  # ``self.child`` is still the dead child: ``_watch`` comes here again while the policy allows.
         except CrossborderError as error:
@@ -105,8 +106,8 @@ class Supervisor:
         self.restarts += 1
         return True
 
-    def _note_failed_start(self, error: ChildFailedError | ConfigError) -> None:
-        """Log why the child could not be started again; after a ConfigError, wait before the next try."""
+    def _note_failed_start(self, error: CrossborderError) -> None:
+        """Log why the child could not be started again; if files cannot be used, wait before the next try."""
         if isinstance(error, ChildFailedError):
             log.warning("%s and is tried again", error)
             self._awaited = None

@@ -182,7 +182,7 @@ class LearnerServer(Opened):
             return None
         if not self.place.is_alone:
             raise ConfigError("storage.mirror: expected a learner without other ranks; set storage.mirror: null")
-        return stack.enter_context(MirrorProcess(directory.path, directory.identity.run_id, self.config.storage))
+        return stack.enter_context(MirrorProcess(directory, self.config.storage))
 
     def _share_memory(self) -> None:
         """Make or open the control block, the table of actors and the model slots, beside the replay."""
@@ -258,7 +258,14 @@ class LearnerServer(Opened):
             "rank": self.place.rank,
             "n_ranks": self.place.n_ranks,
         }
-        return IngestProcess(self._coming_ingest, boot, self.control, self.learner.fail, config.server.hung_seconds)
+        return IngestProcess(
+            self._coming_ingest,
+            boot,
+            self.control,
+            self.learner.fail,
+            hung_seconds=config.server.hung_seconds,
+            require_in_place=run.dir.require_in_place,
+        )
 
     def _make_intake(self) -> Intake:
         return Intake(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Final, Self
 
 from common.config.run_config import StorageConfig
@@ -15,6 +14,7 @@ from common.process.supervisor import Supervisor
 from learner.shared.mirror_block import MirrorBlock
 from learner.storage.mirror_child import BEGIN, CLAIM_SECONDS, FINISH
 from learner.storage.mirror_store import ANSWER_SECONDS
+from learner.storage.rundir import RunDir
 
 log = logging.getLogger(__name__)
 CHILD: Final = "learner.storage.mirror_child"
@@ -33,16 +33,16 @@ class MirrorProcess:
     Enter it before the parts of the run that write to its directory, so that it ends after them.
     """
 
-    def __init__(self, run: Path, run_id: str, config: StorageConfig) -> None:
+    def __init__(self, run: RunDir, config: StorageConfig) -> None:
+        self._run = run
         self._boot = {
-            "run": str(run),
-            "run_id": run_id,
+            "run": str(run.path),
+            "run_id": run.identity.run_id,
             "url": config.mirror,
             "seconds": config.mirror_seconds,
             # If acknowledgements wait for the mirror, actors are told at once how far it is.
             "may_begin_late": config.acknowledge == "disk",
         }
-        self._shared = run / "shared"
         self._coming: Child | None = Child("mirror", CHILD, self._boot)
         self._supervisor: Supervisor | None = None
         self.block: MirrorBlock | None = None
@@ -60,12 +60,13 @@ class MirrorProcess:
             TakenOverError: another learner has gone on with the run.
             PluginError: the driver of the mirror is not installed.
         """
-        self.block = MirrorBlock.open(self._shared)
+        self.block = MirrorBlock.open(self._run.shared)
         self.block.start(0, time.monotonic())
         self._supervisor = Supervisor(self._start, on_failure)
         return self.block
 
     def _start(self) -> Child:
+        self._run.require_in_place()  # Whatever else is at its path is not mirrored.
         child, self._coming = self._coming or Child("mirror", CHILD, self._boot), None
         try:
             # A process of this life that died has left its epoch: the next one goes on with it.

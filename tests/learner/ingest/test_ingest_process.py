@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import socket
+from pathlib import Path
 
 import grpc
 import pytest
@@ -31,6 +33,35 @@ def test_after_ingest_is_killed_every_acknowledged_batch_is_stored_once(client: 
     assert talk.say(client.batch(1, start=0)).acked_seq == 1
     assert talk.say(client.batch(2, start=5)).acked_seq == 2
     assert client.stored() == list(range(10))
+
+
+@pytest.mark.parametrize("is_copied", [False, True], ids=["nothing there", "a copy there"])
+def test_ingest_that_is_killed_while_the_directory_of_its_run_is_away_waits_for_it(
+    client: Client, caplog: pytest.LogCaptureFixture, is_copied: bool
+) -> None:
+    client.join()
+    Talk(client.stub).say(client.batch(1, start=0))
+    ingest, path = client.server.ingest, client.server.run.dir.path
+    away = path.with_name("away")
+    path.rename(away)
+    if is_copied:
+        shutil.copytree(away, path)
+    before = read_files(path)
+    kill(ingest.pid)
+    wait_for(lambda: "ingest is started again once its files can be used" in caplog.text, "that ingest waits")
+    assert "expected the directory that this learner has locked, found none or another" in caplog.text
+    assert read_files(path) == before
+    shutil.rmtree(path, ignore_errors=True)
+    away.rename(path)
+    wait_for(lambda: ingest.restarts == 1, "the restart")
+    assert client.join().last_seq == 1
+    assert Talk(client.stub).say(client.batch(2, start=5)).acked_seq == 2
+    assert client.stored() == list(range(10))
+
+
+def read_files(path: Path) -> dict[str, bytes]:
+    """The contents of all files below a directory, by path; none without the directory."""
+    return {str(file): file.read_bytes() for file in path.rglob("*") if file.is_file()}
 
 
 def test_after_the_process_that_forks_ingest_is_killed_another_one_forks_it(client: Client) -> None:

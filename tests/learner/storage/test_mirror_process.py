@@ -144,6 +144,23 @@ def test_a_mirror_process_that_dies_is_started_again_and_goes_on(
     assert scrape(endpoints(run)["trainer_metrics_port"])["child_restarts_total[mirror]"] == 1
 
 
+def test_a_mirror_process_that_dies_while_the_directory_of_the_run_is_away_mirrors_no_other_one(
+    start: Start, write_config: WriteConfig, tmp_path: Path
+) -> None:
+    run, away = tmp_path / "run", tmp_path / "away"
+    server, block = start_mirrored(start, write_config, tmp_path)
+    run.rename(away)
+    shutil.copytree(away, run)
+    kill(mirror_process_of(server))
+    wait_for(lambda: "mirror is started again once its files can be used" in server.output(), "that it waits")
+    states, before = block.states, replay_of(away).committed
+    wait_for(lambda: replay_of(away).committed > before, "training goes on")
+    assert block.states == states, "nothing is mirrored"
+    shutil.rmtree(run)
+    away.rename(run)
+    wait_for(lambda: block.mirrored > before, "later rows in the mirror")
+
+
 def test_a_mirror_process_that_dies_while_the_mirror_is_away_goes_on_when_it_is_back(
     start: Start, write_config: WriteConfig, tmp_path: Path
 ) -> None:
