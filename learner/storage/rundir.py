@@ -80,6 +80,7 @@ class RunDir:
         self.n_ranks = 1
         """The most ranks with which the run has begun so far, each with its own shard."""
         self._has_begun = False
+        _require_no_file(path)
         with self.writing():
             path.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._lock = RunLock(path)
@@ -211,8 +212,16 @@ class RunDir:
 
 def require_writable(path: Path) -> None:
     """Raise RunDirectoryError if the directory of a run can neither be made nor written; nothing is made."""
+    _require_no_file(path)
     with naming_write_errors(path):
         TemporaryFile(dir=next(place for place in (path / "x").absolute().parents if place.exists())).close()
+
+
+def _require_no_file(path: Path) -> None:
+    """Raise RunDirectoryError if something else than a directory is at the path."""
+    if os.path.lexists(path) and not path.is_dir():
+        found = "a file" if path.exists() else "a link that leads nowhere"
+        raise RunDirectoryError(f"{path}: expected a directory, found {found}")
 
 
 def require_readable(path: Path) -> None:

@@ -94,6 +94,14 @@ def test_a_path_that_no_file_can_have_is_refused_where_it_is_written() -> None:
     assert as_path("x" * 200) == Path("x" * 200)
 
 
+def test_a_link_that_cannot_be_followed_is_refused_where_it_is_written(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(argparse.ArgumentTypeError, match=r"^expected a path, found .*: Too many levels of symbolic"):
+        as_path(str(tmp_path / "loop"))
+    (tmp_path / "later").symlink_to("not made yet")
+    assert as_path(str(tmp_path / "later")) == tmp_path / "later"
+
+
 @pytest.fixture
 def homeless(monkeypatch: pytest.MonkeyPatch) -> None:
     """A user of a container: without a name, and without HOME."""

@@ -9,7 +9,7 @@ import pytest
 
 from common.errors import RunDirectoryError
 from learner.storage.run_lock import reading
-from learner.storage.rundir import RunDir
+from learner.storage.rundir import RunDir, require_writable
 
 
 def begin(run: RunDir) -> None:
@@ -57,6 +57,15 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RunDirectoryError, match="file/run: cannot be written: Not a directory"):
         RunDir(tmp_path / "file" / "run")
+
+
+def test_a_file_or_a_link_to_nothing_in_the_place_of_a_run_directory_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to("gone")
+    for name, found in (("file", "a file"), ("link", "a link that leads nowhere")):
+        for use in (RunDir, require_writable):
+            with pytest.raises(RunDirectoryError, match=rf"{name}: expected a directory, found {found}$"):
+                use(tmp_path / name)
 
 
 def test_only_its_owner_may_look_inside(tmp_path: Path) -> None:
