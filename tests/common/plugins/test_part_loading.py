@@ -132,13 +132,23 @@ def test_a_misspelt_module_of_ours_is_not_called_a_clash() -> None:
         load_part("common.agents.dqm:DQN")
 
 
-NAMES = ("the working directory", "torch's default dtype", "numpy's error handling", "SIGINT", "SIGTERM")
+NAMES = (
+    "the working directory",
+    "torch's default dtype",
+    "torch's default device",
+    "torch's gradients",
+    "numpy's error handling",
+    "SIGINT",
+    "SIGTERM",
+)
 
 
 def take_everything() -> None:
     """Changes all globals of this process that a simulator may change."""
     os.chdir("/")
     torch.set_default_dtype(torch.float64)
+    torch.set_default_device("meta")
+    torch.set_grad_enabled(False)
     np.seterr(all="raise")
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: None)
@@ -157,11 +167,14 @@ def unchanged(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     try:
         yield
         assert before[:3] == (Path.cwd(), torch.get_default_dtype(), np.geterr())
+        assert (torch.get_default_device(), torch.is_grad_enabled()) == (torch.device("cpu"), True)
         assert before[3:] == (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM))
         assert [name for name in NAMES if name not in caplog.text] == []
     finally:
         os.chdir(before[0])
         torch.set_default_dtype(before[1])
+        torch.set_default_device(None)
+        torch.set_grad_enabled(True)
         np.seterr(**before[2])
         signal.signal(signal.SIGINT, before[3])
         signal.signal(signal.SIGTERM, before[4])
@@ -184,3 +197,24 @@ def test_a_module_that_is_imported_changes_none(
     monkeypatch.syspath_prepend(tmp_path)
     with unchanged(caplog):
         load_module("greedy_simulator")
+
+
+class LeftOpen:
+    """Leaves torch's inference mode open as long as it lives."""
+
+    def __init__(self) -> None:
+        self._mode = torch.inference_mode()
+        self._mode.__enter__()
+
+
+def test_a_part_that_leaves_the_inference_mode_open_lets_us_compute_gradients(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    part = PluginConfig(target=f"{__name__}:LeftOpen").build()
+    weights = torch.ones(2, requires_grad=True)
+    (gradient,) = torch.autograd.grad((2 * weights).sum(), weights)
+    assert gradient.tolist() == [2, 2]
+    assert "changes torch's gradients from on to inference mode: this is undone" in caplog.text
+    del part  # torch leaves its mode too; gradients stay on.
+    assert not torch.is_inference_mode_enabled()
+    assert torch.is_grad_enabled()
