@@ -95,18 +95,49 @@ def keeping_globals(part: str) -> Iterator[None]:
     """A context in which users' code is imported and built. At its end, the values that it has changed are put back.
 
     An environment, or a library under it, may change the working directory, torch's default dtype and device, whether
-    torch computes gradients, numpy's error handling or the handlers of signals.
+    torch computes gradients, numpy's error handling, the log or the handlers of signals.
     """
     before = {name: read() for name, (read, _) in _GLOBALS.items()}
     handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
     try:
-        yield
+        with _keeping_log(part):
+            yield
     finally:
         for name, (read, put) in _GLOBALS.items():
             if (found := read()) != before[name]:
                 log.warning("%s changes %s from %s to %s: this is undone", part, name, before[name], found)
                 put(before[name])
         _put_handlers_back(part, handlers)
+
+
+@contextmanager
+def _keeping_log(part: str) -> Iterator[None]:
+    """A context at whose end our log says as much as before. Handlers that users' code has added stay.
+
+    ``logging.config`` turns off all loggers that it is not told to leave on, and may take the handlers of the root.
+    """
+    root = logging.getLogger()
+    level, handlers, least = root.level, [*root.handlers], root.manager.disable
+    off = [logger for logger in _own_loggers() if logger.disabled]
+    try:
+        yield
+    finally:
+        lost = [handler for handler in handlers if handler not in root.handlers]
+        turned_off = [logger for logger in _own_loggers() if logger.disabled and logger not in off]
+        if lost or turned_off or (root.level, root.manager.disable) != (level, least):
+            root.setLevel(level)
+            logging.disable(least)
+            for handler in lost:
+                root.addHandler(handler)
+            for logger in turned_off:
+                logger.disabled = False
+            log.warning("%s changes the log: this is undone", part)
+
+
+def _own_loggers() -> list[logging.Logger]:
+    found = [*logging.root.manager.loggerDict.values()]  # A copy: another thread may make a logger.
+    loggers = [logger for logger in found if isinstance(logger, logging.Logger)]
+    return [logger for logger in loggers if logger.name.partition(".")[0] in OWN_PACKAGES]
 
 
 def _put_handlers_back(part: str, handlers: dict[signal.Signals, Any]) -> None:

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import logging
+import logging.config
 import os
 import re
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -197,6 +199,58 @@ def test_a_module_that_is_imported_changes_none(
     monkeypatch.syspath_prepend(tmp_path)
     with unchanged(caplog):
         load_module("greedy_simulator")
+
+
+def configure_its_logger() -> None:
+    """Turns off all loggers that exist, as ``dictConfig`` does unless it is told otherwise."""
+    logging.config.dictConfig({"version": 1, "loggers": {"my_simulator": {"level": "INFO"}}})
+
+
+def configure_the_root() -> None:
+    logging.config.dictConfig({"version": 1, "disable_existing_loggers": False, "root": {"level": "CRITICAL"}})
+
+
+def turn_logging_off() -> None:
+    logging.disable(logging.CRITICAL)
+
+
+@pytest.fixture
+def log_as_it_was() -> Iterator[None]:
+    """Puts the log of the tests back, also if the code under test has not."""
+    root = logging.getLogger()
+    level, handlers = root.level, [*root.handlers]
+    loggers = [each for each in root.manager.loggerDict.values() if isinstance(each, logging.Logger)]
+    disabled = [each.disabled for each in loggers]
+    yield
+    root.setLevel(level)
+    root.handlers[:] = handlers
+    logging.disable(logging.NOTSET)
+    for each, was_disabled in zip(loggers, disabled, strict=True):
+        each.disabled = was_disabled
+
+
+@pytest.mark.usefixtures("log_as_it_was")
+@pytest.mark.parametrize("configure", [configure_its_logger, configure_the_root, turn_logging_off])
+def test_a_part_that_sets_up_logging_does_not_silence_us(
+    configure: Callable[[], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    log = logging.getLogger("common.lanes.lanes")
+    PluginConfig(target=f"{__name__}:{configure.__name__}").build()
+    log.warning("an environment is lost")
+    assert f"{configure.__name__} changes the log: this is undone" in caplog.text
+    assert "an environment is lost" in caplog.text
+
+
+def add_a_handler() -> logging.Handler:
+    logging.getLogger().addHandler(handler := logging.NullHandler())
+    return handler
+
+
+@pytest.mark.usefixtures("log_as_it_was")
+def test_a_handler_that_a_part_adds_to_the_log_stays(caplog: pytest.LogCaptureFixture) -> None:
+    handler = PluginConfig(target=f"{__name__}:add_a_handler").build()
+    assert handler in logging.getLogger().handlers
+    assert caplog.text == ""
 
 
 class LeftOpen:
