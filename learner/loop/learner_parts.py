@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -18,6 +18,12 @@ from common.errors import ConfigError, PluginError
 from common.hints import nearest
 from common.interfaces import Agent, TrainingState
 from common.parts import Parts, build_parts
+
+MOVED: Final = (
+    "model_info() gave other tensors after opt(): it must return live tensors, always of the same names, shapes "
+    "and storage; change them in place (copy_, add_)"
+)
+"""Said of an agent whose tensors are not where they were: actors would act with the former ones for ever."""
 
 
 def build_learner_parts(config: RunConfig, *, epsilon: float = 0.0, n_envs: int = 0) -> Parts:
@@ -56,6 +62,11 @@ def check_tensors(agent: Agent) -> None:
         for name, value in found.items() if isinstance(found, Mapping) else [(None, found)]:
             if not (isinstance(name, str) and isinstance(value, torch.Tensor) and value.layout == torch.strided):
                 raise PluginError(f"agent.{method}: expected dense torch tensors by their names, found {found!r:.80}")
+
+
+def places_of(tensors: Mapping[str, torch.Tensor]) -> dict[str, tuple[int, torch.Size, torch.dtype]]:
+    """Where tensors are. Keep the tensors alive until you compare, or new tensors may get their addresses."""
+    return {name: (value.data_ptr(), value.shape, value.dtype) for name, value in tensors.items()}
 
 
 def message_bytes(config: RunConfig, schema: Schema) -> int:
