@@ -88,8 +88,8 @@ def try_opt(config: RunConfig, parts: Parts, *, quick: bool = False) -> frozense
 
     Raises:
         ConfigError: the batches lack a column that the agent asks for, or the agent refuses them.
-        PluginError: ``opt`` failed for another reason, or replaced tensors of ``model_info``.
-        CrossborderError: the buffer or the agent cannot be built.
+        PluginError: ``opt`` failed for another reason.
+        CrossborderError: the buffer or the agent cannot be built, or ``opt`` has replaced tensors of ``model_info``.
     """
     with _keeping_generators(config.trainer.device), TemporaryDirectory(prefix="crossborder-") as directory:
         arguments = AgentArguments(spec=parts.spec, seed=config.seed, epsilon=0.0, device=config.trainer.device)
