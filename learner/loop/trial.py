@@ -89,7 +89,7 @@ def try_opt(config: RunConfig, parts: Parts, *, quick: bool = False) -> frozense
     Raises:
         ConfigError: the batches lack a column that the agent asks for, or the agent refuses them.
         PluginError: ``opt`` failed for another reason.
-        CrossborderError: the buffer or the agent cannot be built, or ``opt`` has replaced tensors of ``model_info``.
+        CrossborderError: the buffer or the agent cannot be built.
     """
     with _keeping_generators(config.trainer.device), TemporaryDirectory(prefix="crossborder-") as directory:
         arguments = AgentArguments(spec=parts.spec, seed=config.seed, epsilon=0.0, device=config.trainer.device)
@@ -117,7 +117,11 @@ class _Trial:
         self.keys = frozenset[str]()
 
     def settles(self, directory: Path, rows: int) -> bool:
-        """Let the agent learn from this many rows; False if it wants more of them."""
+        """Let the agent learn from this many rows; False if it wants more of them.
+
+        Raises:
+            PluginError: the agent has replaced tensors of ``model_info``, or see ``try_opt``.
+        """
         trainer = self._config.trainer
         buffer = _Watched(self._fill(directory, rows), QUICK_BYTES if self._is_quick else None)
         before, live = _copy_tensors(self._agent), self._agent.model_info()
