@@ -11,7 +11,8 @@ Trainer, actors and files are those of the commands, so a command can go on with
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,7 @@ from rich.console import Console
 
 from common.config.nested import put
 from common.config.run_config import RunConfig, read_values
-from common.errors import ConfigError
+from common.errors import ConfigError, FaultError
 from common.hints import nearest_path
 from common.home import expand_path
 from common.process.signals import delaying_interrupt
@@ -66,7 +67,7 @@ def train(
 
     Raises:
         ConfigError: the configuration or another argument is not valid.
-        CrossborderError: a part cannot be built, or training failed.
+        CrossborderError: a part cannot be built or called ``sys.exit``, or training failed.
         KeyboardInterrupt: the run was interrupted, and has ended in order; the message names its directory.
     """
     _check_arguments(actors, settings, resume=resume, progress=progress)
@@ -80,15 +81,29 @@ def train(
         raise ConfigError(
             "resume: expected run_dir in the configuration or in settings, found none: name that of the run"
         )
-    run.check()
-    console = Console() if progress else None
-    opened: LearnerServer | Trainer = (
-        LearnerServer(run, actors, resume=resume) if actors else Trainer(run, resume=resume)
-    )
-    with opened as trainer, Progress(trainer.status, console):
-        message = f"the run has ended in order; its run_dir is {trainer.run.dir.path}"
-        with delaying_interrupt(trainer.learner.request_stop, message):
-            return trainer.train()
+    with _naming_exit():
+        run.check()
+        console = Console() if progress else None
+        opened: LearnerServer | Trainer = (
+            LearnerServer(run, actors, resume=resume) if actors else Trainer(run, resume=resume)
+        )
+        with opened as trainer, Progress(trainer.status, console):
+            message = f"the run has ended in order; its run_dir is {trainer.run.dir.path}"
+            with delaying_interrupt(trainer.learner.request_stop, message):
+                return trainer.train()
+
+
+@contextmanager
+def _naming_exit() -> Iterator[None]:
+    """A context that runs users' parts, one of which may call ``sys.exit``: the user's program would end with it.
+
+    Raises:
+        FaultError: in the place of SystemExit.
+    """
+    try:
+        yield
+    except SystemExit as error:
+        raise FaultError(f"one of your parts raised {error!r}, which would end this program in silence") from error
 
 
 def _check_arguments(actors: object, settings: object, **switches: object) -> None:

@@ -27,7 +27,6 @@ TESTED_ELSEWHERE: dict[str, str] = {
     "crossborder/serving/strangers.py": "crossborder/serving/test_websocket_door.py",
     "crossborder/serving/websocket_messages.py": "crossborder/serving/test_websocket_door.py",
     "learner/__main__.py": "e2e/test_ranks.py",
-    "learner/loop/opt_step.py": "learner/loop/test_learner.py",
     "learner/replay/view.py": "crossborder/testing/test_view_checks.py",
     "learner/storage/mirror_child.py": "learner/storage/test_mirror_process.py",
     "learner/views/columns.py": "learner/views/test_transitions.py",

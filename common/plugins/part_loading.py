@@ -49,9 +49,42 @@ def _set_dtype(name: str) -> None:
     torch.set_default_dtype(getattr(torch, name.removeprefix("torch.")))
 
 
+def _device() -> str:
+    """The name of torch's default device."""
+    torch = sys.modules.get("torch")
+    return str(torch.get_default_device()) if torch is not None else "cpu"
+
+
+def _set_device(name: str) -> None:
+    # Without a default device, torch computes on the CPU too, and each of its calls is faster than with one.
+    sys.modules["torch"].set_default_device(None if name == "cpu" else name)
+
+
+def _gradients() -> str:
+    """Whether torch computes gradients in this thread."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.is_inference_mode_enabled():
+        return "inference mode"
+    return "on" if torch is None or torch.is_grad_enabled() else "off"
+
+
+def _set_gradients(mode: str) -> None:
+    torch = sys.modules["torch"]
+    is_inference = mode == "inference mode"
+    if torch.is_inference_mode_enabled() != is_inference:
+        entered = torch.inference_mode(is_inference)
+        entered.__enter__()
+        _ENTERED.append(entered)
+    torch.set_grad_enabled(mode == "on")
+
+
+_ENTERED: Final[list[Any]] = []
+"""Modes of torch that must stay as they were set: torch leaves a mode when its object is gone."""
 _GLOBALS: Final[dict[str, tuple[Callable[[], Any], Callable[[Any], object]]]] = {
     "the working directory": (_directory, _set_directory),
     "torch's default dtype": (_dtype, _set_dtype),
+    "torch's default device": (_device, _set_device),
+    "torch's gradients": (_gradients, _set_gradients),
     "numpy's error handling": (np.geterr, lambda modes: np.seterr(**modes)),
 }
 """By name in the log, how a value is read and how it is set."""
@@ -61,19 +94,50 @@ _GLOBALS: Final[dict[str, tuple[Callable[[], Any], Callable[[Any], object]]]] = 
 def keeping_globals(part: str) -> Iterator[None]:
     """A context in which users' code is imported and built. At its end, the values that it has changed are put back.
 
-    An environment, or a library under it, may change the working directory, torch's default dtype, numpy's error
-    handling or the handlers of signals.
+    An environment, or a library under it, may change the working directory, torch's default dtype and device, whether
+    torch computes gradients, numpy's error handling, the log or the handlers of signals.
     """
     before = {name: read() for name, (read, _) in _GLOBALS.items()}
     handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
     try:
-        yield
+        with _keeping_log(part):
+            yield
     finally:
         for name, (read, put) in _GLOBALS.items():
             if (found := read()) != before[name]:
                 log.warning("%s changes %s from %s to %s: this is undone", part, name, before[name], found)
                 put(before[name])
         _put_handlers_back(part, handlers)
+
+
+@contextmanager
+def _keeping_log(part: str) -> Iterator[None]:
+    """A context at whose end our log says as much as before. Handlers that users' code has added stay.
+
+    ``logging.config`` turns off all loggers that it is not told to leave on, and may take the handlers of the root.
+    """
+    root = logging.getLogger()
+    level, handlers, least = root.level, [*root.handlers], root.manager.disable
+    off = [logger for logger in _own_loggers() if logger.disabled]
+    try:
+        yield
+    finally:
+        lost = [handler for handler in handlers if handler not in root.handlers]
+        turned_off = [logger for logger in _own_loggers() if logger.disabled and logger not in off]
+        if lost or turned_off or (root.level, root.manager.disable) != (level, least):
+            root.setLevel(level)
+            logging.disable(least)
+            for handler in lost:
+                root.addHandler(handler)
+            for logger in turned_off:
+                logger.disabled = False
+            log.warning("%s changes the log: this is undone", part)
+
+
+def _own_loggers() -> list[logging.Logger]:
+    found = [*logging.root.manager.loggerDict.values()]  # A copy: another thread may make a logger.
+    loggers = [logger for logger in found if isinstance(logger, logging.Logger)]
+    return [logger for logger in loggers if logger.name.partition(".")[0] in OWN_PACKAGES]
 
 
 def _put_handlers_back(part: str, handlers: dict[signal.Signals, Any]) -> None:

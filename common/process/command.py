@@ -7,6 +7,7 @@ import logging
 import math
 import resource
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -258,7 +259,11 @@ def _require_directory() -> None:
 
 def tell_exit(error: BaseException) -> int:
     """Log where a user's part raised SystemExit or KeyboardInterrupt; return the exit code of any other exception."""
-    log.critical("one of your parts raised %s, which would end this process in silence", repr(error), exc_info=error)
+    message = f"one of your parts raised {error!r}, which would end this process in silence"
+    if log.isEnabledFor(logging.CRITICAL):
+        log.critical("%s", message, exc_info=error)
+    else:  # A part has turned the log off.
+        sys.stderr.write("".join(traceback.format_exception(error)) + message + "\n")
     return 1
 
 

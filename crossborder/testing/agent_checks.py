@@ -26,7 +26,7 @@ from crossborder.testing.acting_checks import (
 )
 from crossborder.testing.play import ItemMemory, Policy, check_record, explaining, items_of, play
 from crossborder.testing.row_memory import RowMemory, make_view, rows_of, transitions_of
-from learner.loop.learner_parts import check_tensors
+from learner.loop.learner_parts import MOVED, check_tensors, places_of
 from learner.replay.view import View
 
 try:
@@ -148,7 +148,7 @@ def _check_opt(agent: Agent, played: Played, obs: Leaves) -> None:
     """Check that a new agent learns from the played episodes."""
     empty = ItemMemory({name: column[:0] for name, column in played.make_memory().batch(1).items()})
     live = agent.model_info()
-    before, places = _copies(live), _places(live)
+    before, places = _copies(live), places_of(live)
     with explaining("opt() on an empty buffer must return None, but it failed"):
         record = agent.opt(empty)
     assert record is None, f"opt() on an empty buffer must return None, found {record}"
@@ -159,10 +159,7 @@ def _check_opt(agent: Agent, played: Played, obs: Leaves) -> None:
             "steps="
         )
         check_record(record, "opt()", RUN_KEYS | EVAL_KEYS)
-    assert _places(agent.model_info()) == places, (
-        "model_info() gave other tensors after opt(): it must return live tensors, always of the same names, shapes "
-        "and storage; change them in place (copy_, add_)"
-    )
+    assert places_of(agent.model_info()) == places, MOVED
     assert _difference(before, live) is not None, (
         f"model_info() is the same after {OPTS} calls of opt(): it must return the live tensors, not copies, and opt() "
         "must change them"
@@ -248,7 +245,7 @@ def _check_saving(restored: Agent, saved: Agent, obs: Leaves, memory: ReplayBuff
     with explaining("save_params() gave tensors that safetensors cannot save: clone tensors that share storage"):
         data = safetensors.torch.save(params)
     live = restored.model_info()
-    places = _places(live)
+    places = places_of(live)
     with explaining("load_params() failed on what save_params() gave"):
         restored.load_params(safetensors.torch.load(data))
     advice = "save_params() and load_params() do not round-trip"
@@ -257,7 +254,7 @@ def _check_saving(restored: Agent, saved: Agent, obs: Leaves, memory: ReplayBuff
     for agent in (restored, saved):
         switch(agent, train=False)
     assert alike(begin(restored, obs), begin(saved, obs)), f"{advice}: the restored agent acts differently"
-    assert _places(restored.model_info()) == places, (
+    assert places_of(restored.model_info()) == places, (
         "model_info() gave other tensors after load_params(): load into the live ones (copy_, load_state_dict)"
     )
     switch(restored, train=True)
@@ -271,14 +268,14 @@ def _check_resuming(resumed: Agent, saved: Agent) -> None:
         data = safetensors.torch.save({name: value.detach().cpu().clone() for name, value in state.tensors.items()})
         values = json.dumps(state.values)
     live = resumed.model_info()
-    places = _places(live)
+    places = places_of(live)
     with explaining("load_training_state() failed on what training_state() gave"):
         resumed.load_training_state(TrainingState(safetensors.torch.load(data), json.loads(values)))
     found, advice = resumed.training_state(), "training_state() and load_training_state() do not round-trip"
     differs = _difference(state.tensors, found.tensors)
     assert differs is None, f"{advice}: '{differs}' is not what was saved"
     assert json.dumps(found.values) == values, f"{advice}: expected {values}, found {found.values}"
-    assert _places(resumed.model_info()) == places, (
+    assert places_of(resumed.model_info()) == places, (
         "model_info() gave other tensors after load_training_state(): load into the live ones (copy_, load_state_dict)"
     )
 
@@ -338,11 +335,6 @@ def _to_tensors(obs: Leaves) -> torch.Tensor | dict[str, torch.Tensor]:
 
 def _copies(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {name: value.detach().clone() for name, value in tensors.items()}
-
-
-def _places(tensors: Mapping[str, torch.Tensor]) -> dict[str, tuple[int, torch.Size, torch.dtype]]:
-    """The addresses of tensors. Keep the tensors alive until you compare, or new tensors may get their addresses."""
-    return {name: (value.data_ptr(), value.shape, value.dtype) for name, value in tensors.items()}
 
 
 def _difference(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> str | None:

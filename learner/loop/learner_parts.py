@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -18,6 +18,13 @@ from common.errors import ConfigError, PluginError
 from common.hints import nearest
 from common.interfaces import Agent, TrainingState
 from common.parts import Parts, build_parts
+from common.plugins.part_loading import naming_fault
+
+MOVED: Final = (
+    "model_info() gave other tensors after opt(): it must return live tensors, always of the same names, shapes "
+    "and storage; change them in place (copy_, add_)"
+)
+"""Said of an agent whose tensors are not where they were: actors would act with the former ones for ever."""
 
 
 def build_learner_parts(config: RunConfig, *, epsilon: float = 0.0, n_envs: int = 0) -> Parts:
@@ -47,17 +54,25 @@ def check_tensors(agent: Agent) -> None:
     """Check what an agent publishes and saves, since the first checkpoint comes only after a minute of training.
 
     Raises:
-        PluginError: it gives something else than tensors by their names, or values that JSON cannot hold.
+        PluginError: it gives something else than tensors by their names, or values that JSON cannot hold; a
+            ``FaultError`` if it raised an exception.
     """
-    state = agent.training_state()
+    with naming_fault("agent: model_info(), save_params() or training_state() failed"):
+        state = agent.training_state()
+        published, saved = agent.model_info(), agent.save_params()
     if not isinstance(state, TrainingState):
         raise PluginError(f"agent.training_state: expected a crossborder.TrainingState, found {state!r:.80}")
     to_json(state.values, "agent.training_state: values")
-    given = {"model_info": agent.model_info(), "save_params": agent.save_params(), "training_state": state.tensors}
+    given = {"model_info": published, "save_params": saved, "training_state": state.tensors}
     for method, found in given.items():
         for name, value in found.items() if isinstance(found, Mapping) else [(None, found)]:
             if not (isinstance(name, str) and isinstance(value, torch.Tensor) and value.layout == torch.strided):
                 raise PluginError(f"agent.{method}: expected dense torch tensors by their names, found {found!r:.80}")
+
+
+def places_of(tensors: Mapping[str, torch.Tensor]) -> dict[str, tuple[int, torch.Size, torch.dtype]]:
+    """Where tensors are. Keep the tensors alive until you compare, or new tensors may get their addresses."""
+    return {name: (value.data_ptr(), value.shape, value.dtype) for name, value in tensors.items()}
 
 
 def message_bytes(config: RunConfig, schema: Schema) -> int:

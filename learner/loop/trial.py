@@ -38,7 +38,7 @@ from common.process.clocks import Deadline
 from common.spaces import columns_of, to_columns
 from learner.datasets.loading import FIRST_INCARNATION
 from learner.datasets.made_up import make_up_episodes
-from learner.loop.learner_parts import check_tensors, computing_in
+from learner.loop.learner_parts import MOVED, check_tensors, computing_in, places_of
 from learner.loop.replay_opening import build_buffer, build_view, place_on_device
 from learner.loop.run_records import Callbacks, facts_of
 from learner.replay.memory import ReplayMemory
@@ -119,10 +119,15 @@ class _Trial:
         self.keys = frozenset[str]()
 
     def settles(self, directory: Path, rows: int) -> bool:
-        """Let the agent learn from this many rows; False if it wants more of them."""
+        """Let the agent learn from this many rows; False if it wants more of them.
+
+        Raises:
+            PluginError: the agent has replaced tensors of ``model_info``, or see ``try_opt``.
+        """
         trainer = self._config.trainer
         buffer = _Watched(self._fill(directory, rows), QUICK_BYTES if self._is_quick else None)
-        before = _copy_tensors(self._agent)
+        before, live = _copy_tensors(self._agent), self._agent.model_info()
+        places = places_of(live)
         try:
             self._require_view(self._reader)
             with computing_in(trainer.precision, trainer.device):
@@ -141,6 +146,8 @@ class _Trial:
         if record is not None:
             _require_statistics(before, _copy_tensors(self._agent))
             check_tensors(self._agent)
+            if places_of(self._agent.model_info()) != places:
+                raise PluginError(f"agent: {self._config.agent.target}: {MOVED}")
             self.keys = frozenset(record)
             if "index" in buffer.columns and not buffer.has_td_errors:
                 log.warning(

@@ -128,7 +128,8 @@ class ModelPublisher:
         acting: Callable[[], int] | None = None,
     ) -> None:
         sent = {name: _as_sent(name, tensor, precision) for name, tensor in tensors.items()}
-        blank = save({name: tensor.contiguous() for name, tensor in sent.items()})
+        # Copies, since safetensors refuses tensors that share memory, such as tied weights.
+        blank = save({name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in sent.items()})
         self.blob_bytes = len(blank)
         self.slots = ModelSlots(path, len(blank), create=True, run_id=run_id)
         self.seconds = 0.0

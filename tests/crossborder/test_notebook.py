@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch
 from common.agents.dqn import DQN
 from common.config.run_config import load_config
 from common.data import Record
-from common.errors import ConfigError
+from common.errors import ConfigError, FaultError
 from common.interfaces import ReplayBuffer
 from crossborder import load_policy, read_records, train
 from learner.loop.learner import Outcome
@@ -82,6 +83,32 @@ def test_a_second_interrupt_ends_training_at_once(tmp_path: Path) -> None:
     assert marker.read_text() == "one interrupt"
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     assert (tmp_path / "run" / "final").exists()
+
+
+class ExitingDQN(DQN):
+    """Calls ``sys.exit`` in its 15th call of ``opt``."""
+
+    calls = 0
+
+    def opt(self, buffer: ReplayBuffer) -> Record | None:
+        self.calls += 1
+        if self.calls == 15:
+            sys.exit(0)
+        return super().opt(buffer)
+
+
+class UnbuildableDQN(DQN):
+    """Calls ``sys.exit`` while it is built."""
+
+    def __init__(self, **_: Any) -> None:
+        sys.exit(0)
+
+
+@pytest.mark.parametrize("agent", [ExitingDQN, UnbuildableDQN])
+def test_a_part_that_calls_exit_does_not_end_the_program_that_trains(tmp_path: Path, agent: type[DQN]) -> None:
+    settings = {"agent.target": f"{__name__}:{agent.__name__}", "run_dir": tmp_path / "run"}
+    with pytest.raises(FaultError, match=r"^one of your parts raised SystemExit\(0\), which would end this program"):
+        train(CARTPOLE, settings=settings, progress=False)
 
 
 def test_records_are_a_table_with_a_column_for_each_key(tmp_path: Path) -> None:

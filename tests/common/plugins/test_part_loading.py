@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import logging
+import logging.config
 import os
 import re
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -132,13 +134,23 @@ def test_a_misspelt_module_of_ours_is_not_called_a_clash() -> None:
         load_part("common.agents.dqm:DQN")
 
 
-NAMES = ("the working directory", "torch's default dtype", "numpy's error handling", "SIGINT", "SIGTERM")
+NAMES = (
+    "the working directory",
+    "torch's default dtype",
+    "torch's default device",
+    "torch's gradients",
+    "numpy's error handling",
+    "SIGINT",
+    "SIGTERM",
+)
 
 
 def take_everything() -> None:
     """Changes all globals of this process that a simulator may change."""
     os.chdir("/")
     torch.set_default_dtype(torch.float64)
+    torch.set_default_device("meta")
+    torch.set_grad_enabled(False)
     np.seterr(all="raise")
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: None)
@@ -157,11 +169,14 @@ def unchanged(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     try:
         yield
         assert before[:3] == (Path.cwd(), torch.get_default_dtype(), np.geterr())
+        assert (torch.get_default_device(), torch.is_grad_enabled()) == (torch.device("cpu"), True)
         assert before[3:] == (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM))
         assert [name for name in NAMES if name not in caplog.text] == []
     finally:
         os.chdir(before[0])
         torch.set_default_dtype(before[1])
+        torch.set_default_device(None)
+        torch.set_grad_enabled(True)
         np.seterr(**before[2])
         signal.signal(signal.SIGINT, before[3])
         signal.signal(signal.SIGTERM, before[4])
@@ -184,3 +199,76 @@ def test_a_module_that_is_imported_changes_none(
     monkeypatch.syspath_prepend(tmp_path)
     with unchanged(caplog):
         load_module("greedy_simulator")
+
+
+def configure_its_logger() -> None:
+    """Turns off all loggers that exist, as ``dictConfig`` does unless it is told otherwise."""
+    logging.config.dictConfig({"version": 1, "loggers": {"my_simulator": {"level": "INFO"}}})
+
+
+def configure_the_root() -> None:
+    logging.config.dictConfig({"version": 1, "disable_existing_loggers": False, "root": {"level": "CRITICAL"}})
+
+
+def turn_logging_off() -> None:
+    logging.disable(logging.CRITICAL)
+
+
+@pytest.fixture
+def log_as_it_was() -> Iterator[None]:
+    """Puts the log of the tests back, also if the code under test has not."""
+    root = logging.getLogger()
+    level, handlers = root.level, [*root.handlers]
+    loggers = [each for each in root.manager.loggerDict.values() if isinstance(each, logging.Logger)]
+    disabled = [each.disabled for each in loggers]
+    yield
+    root.setLevel(level)
+    root.handlers[:] = handlers
+    logging.disable(logging.NOTSET)
+    for each, was_disabled in zip(loggers, disabled, strict=True):
+        each.disabled = was_disabled
+
+
+@pytest.mark.usefixtures("log_as_it_was")
+@pytest.mark.parametrize("configure", [configure_its_logger, configure_the_root, turn_logging_off])
+def test_a_part_that_sets_up_logging_does_not_silence_us(
+    configure: Callable[[], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    log = logging.getLogger("common.lanes.lanes")
+    PluginConfig(target=f"{__name__}:{configure.__name__}").build()
+    log.warning("an environment is lost")
+    assert f"{configure.__name__} changes the log: this is undone" in caplog.text
+    assert "an environment is lost" in caplog.text
+
+
+def add_a_handler() -> logging.Handler:
+    logging.getLogger().addHandler(handler := logging.NullHandler())
+    return handler
+
+
+@pytest.mark.usefixtures("log_as_it_was")
+def test_a_handler_that_a_part_adds_to_the_log_stays(caplog: pytest.LogCaptureFixture) -> None:
+    handler = PluginConfig(target=f"{__name__}:add_a_handler").build()
+    assert handler in logging.getLogger().handlers
+    assert caplog.text == ""
+
+
+class LeftOpen:
+    """Leaves torch's inference mode open as long as it lives."""
+
+    def __init__(self) -> None:
+        self._mode = torch.inference_mode()
+        self._mode.__enter__()
+
+
+def test_a_part_that_leaves_the_inference_mode_open_lets_us_compute_gradients(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    part = PluginConfig(target=f"{__name__}:LeftOpen").build()
+    weights = torch.ones(2, requires_grad=True)
+    (gradient,) = torch.autograd.grad((2 * weights).sum(), weights)
+    assert gradient.tolist() == [2, 2]
+    assert "changes torch's gradients from on to inference mode: this is undone" in caplog.text
+    del part  # torch leaves its mode too; gradients stay on.
+    assert not torch.is_inference_mode_enabled()
+    assert torch.is_grad_enabled()

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import shlex
 import signal
@@ -22,6 +23,7 @@ from common.process.command import (
     positive,
     run_until_signal,
     tell_error,
+    tell_exit,
 )
 from common.process.signals import StopSignals
 from common.wire.rpc import StoppingError
@@ -195,6 +197,17 @@ def test_a_part_that_would_end_a_command_in_silence_fails_it(
 
     assert run_until_signal("brew", "text", leave) == 1
     assert f"one of your parts raised {raised!r}" in caplog.text
+
+
+def test_a_part_that_has_turned_the_log_off_does_not_end_a_command_in_silence_either(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(logging.getLogger("common.process.command"), "disabled", True)
+    assert tell_exit(SystemExit(0)) == 1
+    assert capsys.readouterr().err.splitlines() == [
+        "SystemExit: 0",
+        "one of your parts raised SystemExit(0), which would end this process in silence",
+    ]
 
 
 @pytest.mark.parametrize(("error", "code"), [(AddressError("port 1 is taken"), 5), (StoppingError("it ends"), 143)])

@@ -15,12 +15,13 @@ from common.agents.awac import AWAC
 from common.agents.dqn import DQN
 from common.agents.iql import IQL
 from common.agents.iqn import IQN
+from common.agents.network_agent import NetworkAgent
 from common.agents.sac import SAC
 from common.agents.td3 import TD3
 from common.config.server_config import MESSAGE_BYTES, MOST_MESSAGE_BYTES
 from common.config.trainer_config import ComputingPrecision
-from common.data import ENVELOPE_BYTES, Column, Record, Schema
-from common.errors import ConfigError, PluginError
+from common.data import ENVELOPE_BYTES, Array, Column, Record, Schema
+from common.errors import ConfigError, FaultError, PluginError
 from common.interfaces import Agent, EnvSpec, ReplayBuffer, TrainingState
 from crossborder.testing import ItemMemory
 from learner.loop.in_turns import train_in_turns
@@ -170,6 +171,40 @@ def test_what_cannot_be_published_or_saved_is_found_before_training(
     with pytest.raises(PluginError) as caught:
         build_learner_parts(make_config(agent=agent))
     assert str(caught.value) == f"agent.{method}: expected {expected}, found {given}"
+
+
+class NoNetworks(NetworkAgent):
+    """Has no ``nets``, or a network whose state is not only of tensors."""
+
+    def __init__(self, spec: EnvSpec, *, seed: int, epsilon: float, device: str, net: nn.Module | None = None) -> None:
+        self.nets = {} if net is None else {"net": net}
+
+    def sample(self, obs: Array) -> Array:
+        return np.zeros(len(obs), np.int64)
+
+    def opt(self, buffer: ReplayBuffer) -> Record | None:
+        return None
+
+
+class Counted(nn.Linear):
+    def get_extra_state(self) -> dict[str, int]:
+        return {"steps": 1}
+
+
+def lazy(**arguments: Any) -> NoNetworks:
+    return NoNetworks(**arguments, net=nn.LazyLinear(2))
+
+
+def counted(**arguments: Any) -> NoNetworks:
+    return NoNetworks(**arguments, net=Counted(2, 2))
+
+
+@pytest.mark.parametrize(
+    ("target", "error"), [("NoNetworks", "StopIteration"), ("lazy", "ValueError"), ("counted", "AttributeError")]
+)
+def test_an_agent_whose_networks_give_no_tensors_is_named(make_config: MakeConfig, target: str, error: str) -> None:
+    with pytest.raises(FaultError, match=rf"^agent: model_info\(\), save_params\(\) .* failed: {error}"):
+        build_learner_parts(make_config(agent={"target": f"{__name__}:{target}"}))
 
 
 def test_training_values_that_json_cannot_hold_are_found_before_training(make_config: MakeConfig) -> None:

@@ -56,6 +56,16 @@ class Batched(NetworkAgent):
         return {"loss": loss.detach()}
 
 
+class Replacing(Batched):
+    """Has other tensors after each opt step."""
+
+    def opt(self, buffer: ReplayBuffer) -> Record | None:
+        record = super().opt(buffer)
+        for parameter in self.net.parameters():
+            parameter.data = parameter.data.clone()
+        return record
+
+
 class OnPolicy(Batched):
     """Learns from each step once."""
 
@@ -201,6 +211,14 @@ def test_batch_norm_in_eval_mode_is_named(make_config: MakeConfig, quick: bool) 
     attempt(make_config(agent=agent()), quick=quick)
     with pytest.raises(PluginError, match=r"'value' has learned while its batch norm layer '1' was in eval mode"):
         attempt(make_config(agent=agent(forgets=True)), quick=quick)
+
+
+@pytest.mark.parametrize("quick", [False, True])
+def test_an_agent_that_replaces_its_tensors_is_refused_since_actors_would_act_with_the_former_ones(
+    make_config: MakeConfig, quick: bool
+) -> None:
+    with pytest.raises(PluginError, match=r"test_trial:Replacing: model_info\(\) gave other tensors after opt\(\)"):
+        attempt(make_config(agent=agent("Replacing")), quick=quick)
 
 
 def test_another_error_fails_a_check_and_is_logged_before_training(

@@ -56,6 +56,15 @@ def test_in_bfloat16_actors_normalise_observations_as_the_learner_does(tmp_path:
     assert all(torch.equal(t, t.bfloat16().float()) == (t.dim() == 2) for t in actor.qnet.state_dict().values())
 
 
+def test_tied_weights_travel_under_each_of_their_names(tmp_path: Path) -> None:
+    weight = torch.zeros(3, 3)
+    publisher = ModelPublisher(tmp_path / "models", {"first": weight, "second": weight}, incarnation=1)
+    weight.fill_(7)
+    publisher.publish(opt_steps=1)
+    found = newest(publisher)
+    assert [bool((found[name] == 7).all()) for name in ("first", "second")] == [True, True]
+
+
 @pytest.mark.parametrize("names", [("w", "none"), ("none", "w"), ("none",), ()])
 def test_a_tensor_without_elements_and_a_model_without_tensors_travel_too(
     tmp_path: Path, names: tuple[str, ...]
