@@ -127,7 +127,7 @@ class ModelPublisher:
         *,
         acting: Callable[[], int] | None = None,
     ) -> None:
-        sent = {name: _as_sent(name, tensor, precision) for name, tensor in tensors.items()}
+        sent = {name: as_sent(name, tensor, precision) for name, tensor in tensors.items()}
         blank = save({name: tensor.contiguous() for name, tensor in sent.items()})
         self.blob_bytes = len(blank)
         self.slots = ModelSlots(path, len(blank), create=True, run_id=run_id)
@@ -177,8 +177,12 @@ class ModelPublisher:
             torch._foreach_copy_(self._targets[slot], self._source.tensors)
 
 
-def _as_sent(name: str, tensor: torch.Tensor, precision: Precision) -> torch.Tensor:
-    """The tensor on the CPU, in the dtype in which it is sent."""
+def as_sent(name: str, tensor: torch.Tensor, precision: Precision = "float32") -> torch.Tensor:
+    """The tensor on the CPU, in the dtype in which it is sent.
+
+    Raises:
+        ConfigError: its dtype cannot be sent.
+    """
     is_weight = tensor.is_floating_point() and tensor.dim() >= 2 and not name.startswith(NORMALIZER)
     if is_weight and precision == "bfloat16":
         return tensor.detach().to("cpu", torch.bfloat16)
