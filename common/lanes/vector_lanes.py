@@ -179,7 +179,12 @@ class VectorLanes(Lanes):
 
     def _per_lane(self, name: str, values: Any) -> Array:
         """The rewards or flags of all lanes, ``[n]``."""
-        found: Array = on_host(values)
+        try:
+            found: Array = on_host(values)
+        except spaces.MISFITS as error:
+            raise PluginError(
+                f"{self.name}: {name}: expected a number for each lane, [{self.n}], found {describe(values)}"
+            ) from error
         if found.shape != (self.n,) or found.dtype.kind not in "biuf":
             raise PluginError(
                 f"{self.name}: {name}: expected a number for each lane, [{self.n}], found {found.dtype} "
@@ -289,7 +294,7 @@ class VectorLanes(Lanes):
         for i, lane in enumerate(ended):
             try:
                 put_leaves(leaves, i, spaces.flatten(self.spec.observation_space, on_host(found[lane])))
-            except (IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
+            except spaces.MISFITS as error:
                 raise self.misfit(found[lane]) from error
         return leaves
 
@@ -326,7 +331,7 @@ class VectorLanes(Lanes):
         """Observations of all lanes as leaves, which torch can read: it knows no negative strides."""
         try:
             leaves = spaces.flatten(self.spec.observation_space, on_host(obs))
-        except (IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
+        except spaces.MISFITS as error:
             raise self.misfit(obs, (self.n,)) from error
         parts = by_path(leaves)
         for path, leaf in parts.items():
@@ -381,7 +386,7 @@ def _find(infos: Mapping[str, Any], key: str, among: Array) -> tuple[Any, Array]
             blank = np.zeros_like(known[0]) if known else 0
             lanes = lanes & np.array([value is not None for value in values])
             values = np.array([blank if value is None else value for value in values])
-    except (TypeError, ValueError) as error:
+    except spaces.MISFITS as error:
         raise PluginError(
             f"env: info['{key}']: expected one shape in all lanes, [{len(among)}], found {infos[key]!r:.80}"
         ) from error

@@ -228,12 +228,19 @@ def test_a_flag_that_is_nan_ends_no_episode_and_is_refused(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["reward", "terminated", "truncated"])
 @pytest.mark.parametrize(
-    "value", [np.zeros((2, 1)), np.zeros(3), 0.0, [None, None]], ids=["column", "3", "one", "none"]
+    "value",
+    [np.zeros((2, 1)), np.zeros(3), 0.0, [None, None], [[0], [0, 1]], torch.ones(2, dtype=torch.bfloat16)],
+    ids=["column", "3", "one", "none", "ragged", "bfloat16"],
 )
 def test_rewards_and_flags_that_are_not_one_number_for_each_lane_are_refused(name: str, value: Any) -> None:
     env = Fixed(AutoresetMode.NEXT_STEP, lambda done: {}, **{name: value})
     with pytest.raises(PluginError, match=rf"env x:y: {name}: expected a number for each lane, \[2\], found"):
         play(env, 1)
+
+
+def test_observations_in_bfloat16_are_refused_by_name() -> None:
+    with pytest.raises(PluginError, match=r"env x:y: observation: expected .*, found a Tensor that numpy cannot read"):
+        play(Fixed(AutoresetMode.NEXT_STEP, lambda done: {}, obs=torch.ones((2, 1), dtype=torch.bfloat16)), 1)
 
 
 def test_observations_with_negative_strides_can_be_read_by_torch() -> None:
