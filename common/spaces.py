@@ -7,7 +7,7 @@ that is itself a leaf (Box, Discrete, MultiDiscrete, MultiBinary) has the empty 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from gymnasium import Space, spaces
@@ -17,6 +17,8 @@ from common.domain import Domain
 from common.errors import ConfigError
 
 AnySpace = Space[Any]
+MISFITS: Final = (IndexError, KeyError, OverflowError, RuntimeError, TypeError, ValueError)
+"""What ``flatten`` raises if a value does not fit a space; torch raises RuntimeError if numpy cannot read a tensor."""
 LEAF_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 
@@ -74,13 +76,20 @@ def _advise(space: object, path: str) -> str:
 
 
 def narrow(space: AnySpace) -> AnySpace:
-    """The same space with float64 leaves as float32, half the bytes; ``space`` itself if it has none."""
+    """The same space with floats of 64 bits and more as float32, and in the byte order of this host, as torch wants.
+
+    Returns:
+        ``space`` itself if nothing is to be changed.
+    """
     if isinstance(space, spaces.Dict):
         return spaces.Dict({key: narrow(part) for key, part in space.spaces.items()})
     if isinstance(space, spaces.Tuple):
         return spaces.Tuple([narrow(part) for part in space.spaces])
-    if isinstance(space, spaces.Box) and space.dtype == np.float64:
-        return spaces.Box(space.low.astype(np.float32), space.high.astype(np.float32), space.shape)
+    if isinstance(space, spaces.Box):
+        is_long = space.dtype.kind == "f" and space.dtype.itemsize >= 8
+        dtype: Any = np.dtype(np.float32) if is_long else space.dtype.newbyteorder("=")
+        if dtype != space.dtype:
+            return spaces.Box(space.low.astype(dtype), space.high.astype(dtype), space.shape, dtype)
     return space
 
 
@@ -105,7 +114,7 @@ def flatten(space: AnySpace, value: Any) -> Leaves:
 
     Raises:
         ConfigError, IndexError, KeyError: the value has other parts than the space.
-        OverflowError, TypeError, ValueError: a leaf's dtype cannot hold its values, see ``convert``.
+        OverflowError, RuntimeError, TypeError, ValueError: a leaf's dtype cannot hold its values, see ``convert``.
     """
     if isinstance(space, LEAF_SPACES):
         return convert(value, space.dtype)
@@ -118,7 +127,7 @@ def convert(value: Any, dtype: Any) -> Array:
     Only floats are rounded to shorter floats. A float beyond the shorter dtype becomes infinite, as IEEE 754 rounds it.
 
     Raises:
-        OverflowError, TypeError, ValueError: the dtype cannot hold the values.
+        OverflowError, RuntimeError, TypeError, ValueError: the dtype cannot hold the values.
     """
     found = np.asarray(value)
     if found.dtype == dtype:

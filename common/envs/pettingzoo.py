@@ -29,7 +29,7 @@ from common.lanes.interface_faults import InterfaceError
 from common.lanes.lanes import close_env
 from common.leaves import describe_misfit, empty_leaves, pick_leaves, put_leaves
 from common.plugins import part_loading
-from common.spaces import AnySpace, flatten, unflatten
+from common.spaces import MISFITS, AnySpace, flatten, unflatten
 
 SEAT: Final = "seat"
 """The leaf of observations that says by its number which seat of its group observes."""
@@ -256,10 +256,13 @@ class SeatsEnv(VectorEnv[Any, Any, Any]):
 
     def _add_infos(self, infos: dict[str, Any], found: Mapping[Any, Any], lanes: Mapping[Any, int]) -> None:
         """Add the infos of a group's agents to those of all lanes."""
-        for agent, info in found.items():
-            if info and agent in lanes:
-                own = {key: value for key, value in info.items() if key != _TURN}
-                self._add_info(infos, own, lanes[agent])
+        try:
+            for agent, info in found.items():
+                if info and agent in lanes:
+                    own = {key: value for key, value in info.items() if key != _TURN}
+                    self._add_info(infos, own, lanes[agent])
+        except AttributeError as error:
+            raise InterfaceError(f"expected the infos of all agents, a dict for each, found {found!r:.80}") from error
 
     def render(self) -> tuple[Any, ...]:
         """What each environment renders."""
@@ -373,7 +376,13 @@ class _Group:
             truncated: see ``rewards``.
         """
         here = self.here
-        obs, reward, ends, cuts, infos = found
+        try:
+            obs, reward, ends, cuts, infos = found
+        except (TypeError, ValueError) as error:
+            raise InterfaceError(
+                "step: expected the observations, rewards, terminations, truncations and infos of all agents, found "
+                f"{found!r:.80}; PettingZoo before 1.22 returned four results, with dones for both ends"
+            ) from error
         self._obs.put(here, obs)
         left = set()
         for agent, lane in here.items():
@@ -465,7 +474,7 @@ class _Observations:
                     leaves[lane] = found  # type: ignore[index] # Leaves of several parts have no form.
                 else:
                     put_leaves(leaves, lane, flatten(self._own, found))
-        except (IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
+        except MISFITS as error:
             if agent not in obs:
                 raise InterfaceError(f"observation: expected one for agent '{agent}', found none") from error
             raise InterfaceError(f"observation of agent '{agent}': {describe_misfit(self._own, obs[agent])}") from error

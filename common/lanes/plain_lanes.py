@@ -15,7 +15,7 @@ from common.errors import PluginError
 from common.interfaces import EnvSpec
 from common.lanes.interface_faults import require_info, require_pair
 from common.lanes.lanes import SEEDS, SUCCESS, AnyEnv, Lanes, Picks, Round, close_env
-from common.leaves import as_shape, copy_leaves, empty_leaves, pick_leaves, put_leaves
+from common.leaves import as_shape, copy_leaves, describe, empty_leaves, pick_leaves, put_leaves
 from common.process.signals import put_signals_back
 
 _ARRAY = np.ndarray  # A global name is found faster than an attribute.
@@ -166,7 +166,7 @@ class PlainLanes(Lanes):
             try:
                 obs, reward, terminated, truncated, info = found
                 number, is_usual = float(reward), type(info) is dict and not (terminated or truncated)
-            except (TypeError, ValueError):
+            except spaces.MISFITS:
                 is_usual = False
             if not (is_usual and type(obs) is _ARRAY and obs.shape == shape and obs.dtype is dtype):
                 left, self._left_over = actions, (found,)
@@ -206,7 +206,7 @@ class PlainLanes(Lanes):
             # These quick comparisons pass the usual step. Only what they do not know goes to a slower check.
             try:
                 number, goes_on = float(reward), not (terminated or truncated)
-            except (TypeError, ValueError) as error:
+            except spaces.MISFITS as error:
                 self._require_numbers(reward, terminated, truncated)
                 raise PluginError(f"{self.name}: step: {error}") from error
             rewards[j] = number
@@ -223,15 +223,21 @@ class PlainLanes(Lanes):
                 self._require_numbers(reward, terminated, truncated)
             if not goes_on:  # The episode ends; the lane is reset when the next round is observed.
                 outcome.terminated[j], outcome.truncated[j] = terminated, truncated
-                success, self._is_usual = info.get(SUCCESS), False
+                self._is_usual = False
                 outcome.returns.append(returns[j])
                 outcome.lengths.append(self._rounds - self._began[j])
-                outcome.success.append(None if success is None else bool(success))
+                outcome.success.append(self._read_success(info.get(SUCCESS)))
                 ended.append(j)
         self._end_call()
         if ended:
             self._end_episodes(outcome, ended)
         return outcome
+
+    def _read_success(self, found: Any) -> bool | None:
+        try:
+            return None if found is None else bool(found)
+        except spaces.MISFITS as error:
+            raise PluginError(f"{self.name}: info['{SUCCESS}']: expected a bool, found {describe(found)}") from error
 
     def _end_episodes(self, outcome: Round, ended: Sequence[int]) -> None:
         """Note which lanes have ended, and with which observations; they wait for their reset."""
@@ -252,7 +258,10 @@ class PlainLanes(Lanes):
         found = {"reward": reward, "terminated": terminated, "truncated": truncated}
         for name, value in found.items():
             is_number = isinstance(value, (bool, int, float, np.bool_, np.number))
-            is_odd = not is_number and (np.shape(value) or np.asarray(value).dtype.kind not in "biuf")
+            try:
+                is_odd = not is_number and (np.shape(value) or np.asarray(value).dtype.kind not in "biuf")
+            except spaces.MISFITS:
+                is_odd = True
             if is_odd or (name != "reward" and math.isnan(value)):  # NaN is true, and would end an episode.
                 expected = "a number" if name == "reward" else "a bool"
                 raise PluginError(f"{self.name}: {name}: expected {expected}, found {value!r:.80}")
@@ -300,7 +309,7 @@ class PlainLanes(Lanes):
         """Keep the observation of lane j."""
         try:
             put_leaves(self._obs, j, spaces.flatten(self.spec.observation_space, obs))
-        except (IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
+        except spaces.MISFITS as error:
             raise self.misfit(obs) from error
         if type(obs) is _ARRAY and not isinstance(self._obs, dict) and spaces.holds_all(self._obs.dtype, obs.dtype):
             self._dtype = obs.dtype

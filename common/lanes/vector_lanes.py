@@ -27,7 +27,7 @@ from common.lanes.lanes import (
     Round,
     close_env,
 )
-from common.leaves import as_shape, by_path, copy_leaves, empty_leaves, on_host, pick_leaves, put_leaves
+from common.leaves import as_shape, by_path, copy_leaves, describe, empty_leaves, on_host, pick_leaves, put_leaves
 
 
 class VectorLanes(Lanes):
@@ -179,7 +179,12 @@ class VectorLanes(Lanes):
 
     def _per_lane(self, name: str, values: Any) -> Array:
         """The rewards or flags of all lanes, ``[n]``."""
-        found: Array = on_host(values)
+        try:
+            found: Array = on_host(values)
+        except spaces.MISFITS as error:
+            raise PluginError(
+                f"{self.name}: {name}: expected a number for each lane, [{self.n}], found {describe(values)}"
+            ) from error
         if found.shape != (self.n,) or found.dtype.kind not in "biuf":
             raise PluginError(
                 f"{self.name}: {name}: expected a number for each lane, [{self.n}], found {found.dtype} "
@@ -243,7 +248,7 @@ class VectorLanes(Lanes):
             if found is not None:
                 values, having = found
                 is_known |= having
-                is_success[having] = np.asarray(values, bool)[having]
+                is_success[having] = _numbers(SUCCESS, values, self.n)[having]
             if self._has_seats:
                 outcome.results += _results_in(info, lanes)
         outcome.success = [bool(is_success[j]) if is_known[j] else None for j in ended]
@@ -256,8 +261,25 @@ class VectorLanes(Lanes):
         everywhere = np.ones(self.n, bool)
         if done is None or self._mode is not AutoresetMode.SAME_STEP:
             return [(infos, everywhere)]
-        final = infos.get("final_info", {})
-        return [(infos, ~done), (_merged(final) if isinstance(final, np.ndarray) else final, done)]
+        final = infos.get("final_info")
+        return [(infos, ~done), (final if isinstance(final, Mapping) else self._merge(final), done)]
+
+    def _merge(self, final: Any) -> dict[str, Any]:
+        """Infos of single lanes, ``[n]`` of dict or None, in the form of a vector environment's infos."""
+        try:
+            infos = [None] * self.n if final is None else list(final)
+        except TypeError:
+            infos = []
+        if len(infos) != self.n or not all(info is None or isinstance(info, Mapping) for info in infos):
+            raise PluginError(
+                f"{self.name}: info['final_info']: expected a dict, or a dict or None for each lane, [{self.n}], found "
+                f"{final!r:.80}"
+            )
+        merged: dict[str, Any] = {}
+        for lane, info in enumerate(infos):
+            for key, value in (info or {}).items():
+                merged.setdefault(key, np.full(self.n, None, dtype=object))[lane] = value
+        return merged
 
     def _final_obs(self, infos: Mapping[str, Any], ended: Array) -> Leaves:
         """The last observations of lanes that have begun another episode already."""
@@ -272,7 +294,7 @@ class VectorLanes(Lanes):
         for i, lane in enumerate(ended):
             try:
                 put_leaves(leaves, i, spaces.flatten(self.spec.observation_space, on_host(found[lane])))
-            except (IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
+            except spaces.MISFITS as error:
                 raise self.misfit(found[lane]) from error
         return leaves
 
@@ -309,7 +331,7 @@ class VectorLanes(Lanes):
         """Observations of all lanes as leaves, which torch can read: it knows no negative strides."""
         try:
             leaves = spaces.flatten(self.spec.observation_space, on_host(obs))
-        except (IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
+        except spaces.MISFITS as error:
             raise self.misfit(obs, (self.n,)) from error
         parts = by_path(leaves)
         for path, leaf in parts.items():
@@ -355,17 +377,30 @@ def _find(infos: Mapping[str, Any], key: str, among: Array) -> tuple[Any, Array]
     """
     if key not in infos:
         return None
-    values, mask = on_host(infos[key]), infos.get(f"_{key}")
-    lanes = among if mask is None else among & np.asarray(on_host(mask), bool)
-    if isinstance(values, np.ndarray) and values.dtype == object:  # A lane without the key has None.
-        known = [value for value in values if value is not None]
-        blank = np.zeros_like(known[0]) if known else 0
-        lanes = lanes & np.array([value is not None for value in values])
-        try:
+    mask = infos.get(f"_{key}")
+    lanes = among if mask is None else among & _numbers(f"_{key}", np.asarray(on_host(mask), bool), len(among))
+    try:
+        values = on_host(infos[key])
+        if isinstance(values, np.ndarray) and values.dtype == object:  # A lane without the key has None.
+            known = [value for value in values if value is not None]
+            blank = np.zeros_like(known[0]) if known else 0
+            lanes = lanes & np.array([value is not None for value in values])
             values = np.array([blank if value is None else value for value in values])
-        except ValueError as error:
-            raise PluginError(f"env: info['{key}']: expected one shape in all lanes, found {known}") from error
+    except spaces.MISFITS as error:
+        raise PluginError(
+            f"env: info['{key}']: expected one shape in all lanes, [{len(among)}], found {infos[key]!r:.80}"
+        ) from error
     return values, lanes
+
+
+def _numbers(key: str, values: Any, n: int) -> Array:
+    """Numbers or bools of all lanes in the infos of a vector environment, ``[n]``."""
+    found: Array = on_host(values)
+    if np.shape(found) != (n,) or found.dtype.kind not in "biuf":
+        raise PluginError(
+            f"env: info['{key}']: expected a number or bool for each lane, [{n}], found {describe(values)}"
+        )
+    return found
 
 
 def _results_in(info: Mapping[str, Any], among: Array) -> list[GameResult]:
@@ -375,16 +410,8 @@ def _results_in(info: Mapping[str, Any], among: Array) -> list[GameResult]:
         return []
     results, having = found
     opponents, known = _find(info, OPPONENT, among) or (results, np.zeros_like(having))
+    results, opponents = _numbers(RESULT, results, len(among)), _numbers(OPPONENT, opponents, len(among))
     return [
         GameResult(lane, int(results[lane]), int(opponents[lane]) if known[lane] else None)
         for lane in np.flatnonzero(having).tolist()
     ]
-
-
-def _merged(final: Array) -> dict[str, Any]:
-    """Infos of single lanes, ``[n]`` of dict or None, in the form of a vector environment's infos."""
-    merged: dict[str, Any] = {}
-    for lane, info in enumerate(final):
-        for key, value in (info or {}).items():
-            merged.setdefault(key, np.full(len(final), None, dtype=object))[lane] = value
-    return merged

@@ -16,6 +16,7 @@ from common.interfaces import Agent, EnvSpec, ReplayBuffer, Step, StepProcessor,
 from common.lanes.building import Env, spec_of
 from common.leaves import by_path, stack_lanes
 from common.parts import row_schema
+from common.wire.tensor_file import read_tensors
 from crossborder.testing.acting_checks import (
     alike,
     begin,
@@ -27,10 +28,10 @@ from crossborder.testing.acting_checks import (
 from crossborder.testing.play import ItemMemory, Policy, check_record, explaining, items_of, play
 from crossborder.testing.row_memory import RowMemory, make_view, rows_of, transitions_of
 from learner.loop.learner_parts import MOVED, check_tensors, places_of
+from learner.models.publisher import as_sent
 from learner.replay.view import View
 
 try:
-    import safetensors.numpy
     import safetensors.torch
 except ImportError as error:
     raise ImportError(f"{error}; pip install 'crossborder[learner]'") from error
@@ -208,10 +209,13 @@ def _check_sync(actor: Agent, learner: Agent, obs: Leaves) -> None:
 
 
 def _adopt(actor: Agent, tensors: Mapping[str, torch.Tensor], opt_steps: int) -> None:
-    """Let the actor adopt a model that went through a safetensors file, as models do on the wire."""
-    with explaining("model_info() must hold tensors that safetensors and numpy can represent"):
-        data = safetensors.numpy.save({name: value.cpu().numpy() for name, value in tensors.items()})
-        params = safetensors.numpy.load(data)
+    """Let the actor adopt a model that went through a safetensors file, as models do on the wire.
+
+    Actors get bfloat16 as float32.
+    """
+    with explaining("model_info() must hold tensors that an actor can represent"):
+        data = safetensors.torch.save(_to_file({name: as_sent(name, value) for name, value in tensors.items()}))
+        params = read_tensors(np.frombuffer(bytearray(data), np.uint8))
     with explaining("sync_model() failed on the tensors of model_info()"):
         actor.sync_model(Model(ModelVersion(1, opt_steps), params))
 
@@ -241,8 +245,8 @@ def _check_policy(agent: Agent, obs: Leaves) -> None:
 
 
 def _check_saving(restored: Agent, saved: Agent, obs: Leaves, memory: ReplayBuffer) -> None:
-    params = {name: value.detach().cpu().contiguous() for name, value in saved.save_params().items()}
-    with explaining("save_params() gave tensors that safetensors cannot save: clone tensors that share storage"):
+    params = _to_file(saved.save_params())
+    with explaining("save_params() gave tensors that safetensors cannot save"):
         data = safetensors.torch.save(params)
     live = restored.model_info()
     places = places_of(live)
@@ -265,7 +269,7 @@ def _check_resuming(resumed: Agent, saved: Agent) -> None:
     """Check that the state of training survives a file; it may hold only ``save_params``."""
     state = saved.training_state()
     with explaining("training_state() cannot be saved: safetensors must hold its tensors, and JSON its values"):
-        data = safetensors.torch.save({name: value.detach().cpu().clone() for name, value in state.tensors.items()})
+        data = safetensors.torch.save(_to_file(state.tensors))
         values = json.dumps(state.values)
     live = resumed.model_info()
     places = places_of(live)
@@ -335,6 +339,11 @@ def _to_tensors(obs: Leaves) -> torch.Tensor | dict[str, torch.Tensor]:
 
 def _copies(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {name: value.detach().clone() for name, value in tensors.items()}
+
+
+def _to_file(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The tensors as a safetensors file takes them: in C's order, and none shares the memory of another one."""
+    return {name: value.detach().cpu().clone(memory_format=torch.contiguous_format) for name, value in tensors.items()}
 
 
 def _difference(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> str | None:

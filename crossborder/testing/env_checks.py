@@ -108,7 +108,10 @@ def _check_observation(env: Env, obs: Any, where: str) -> None:
     with explaining(f"{where} gave an observation with other parts than the observation space: {obs!r}"):
         parts = dict(_parts_of(env.observation_space, obs, ""))
     for path, (space, part) in parts.items():
-        _check_leaf(space, np.asarray(part), f"{where} gave", f"an observation{f' {path}' if path else ''}")
+        what = f"an observation{f' {path}' if path else ''}"
+        with explaining(f"{where} gave {what} that is no array"):
+            found = np.asarray(part)
+        _check_leaf(space, found, f"{where} gave", what)
 
 
 def _parts_of(space: Any, value: Any, path: str) -> Iterator[tuple[str, tuple[Any, Any]]]:

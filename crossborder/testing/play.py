@@ -14,7 +14,7 @@ from common import spaces
 from common.action_masks import find_masks
 from common.data import Array, Items, Leaves, require_record
 from common.errors import PluginError
-from common.interfaces import ReplayBuffer, Step, StepProcessor
+from common.interfaces import EnvSpec, ReplayBuffer, Step, StepProcessor
 from common.lanes.building import Env, spec_of
 from common.leaves import copy_leaves, pick_leaves
 
@@ -62,21 +62,34 @@ def play(env: Env, steps: int, *, seed: int = 0, policy: Policy | None = None) -
         steps: at least 1.
         seed: of the environment, and of the random actions without a policy.
         policy: chooses actions; without a policy they are drawn from the action space, those that are allowed.
+
+    Raises:
+        AssertionError: the environment gives an observation, a reward or a flag that cannot be recorded.
     """
     spec = spec_of(env)
     choose = policy or random_policy(env, seed)
     episodes: list[list[Step]] = [[]]
-    obs = record_leaves(spec.observation_space, env.reset(seed=seed)[0])
+    obs = _record_first(spec, env.reset(seed=seed))
     for _ in range(steps):
         if episodes[-1] and (episodes[-1][-1].terminated or episodes[-1][-1].truncated):
             episodes.append([])
-            obs = record_leaves(spec.observation_space, env.reset()[0])
+            obs = _record_first(spec, env.reset())
         action = choose(obs)
         found, reward, terminated, truncated, _ = env.step(spaces.unflatten(spec.action_space, action))
-        next_obs = record_leaves(spec.observation_space, found)
-        episodes[-1].append(Step(obs, action, float(reward), next_obs, bool(terminated), bool(truncated)))
+        with explaining("step() gave an observation that cannot be one of its space"):
+            next_obs = record_leaves(spec.observation_space, found)
+        with explaining(
+            f"step() gave a reward of {reward!r} and {(terminated, truncated)!r}: return a number and two bools"
+        ):
+            episodes[-1].append(Step(obs, action, float(reward), next_obs, bool(terminated), bool(truncated)))
         obs = next_obs
     return episodes
+
+
+def _record_first(spec: EnvSpec, found: Any) -> Leaves:
+    """The leaves of the first observation of an episode, of what ``reset`` gave."""
+    with explaining("reset() gave an observation that cannot be one of its space"):
+        return record_leaves(spec.observation_space, found[0])
 
 
 def random_policy(env: Env, seed: int) -> Policy:

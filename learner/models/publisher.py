@@ -127,7 +127,7 @@ class ModelPublisher:
         *,
         acting: Callable[[], int] | None = None,
     ) -> None:
-        sent = {name: _as_sent(name, tensor, precision) for name, tensor in tensors.items()}
+        sent = {name: as_sent(name, tensor, precision) for name, tensor in tensors.items()}
         # Copies, since safetensors refuses tensors that share memory, such as tied weights.
         blank = save({name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in sent.items()})
         self.blob_bytes = len(blank)
@@ -178,8 +178,12 @@ class ModelPublisher:
             torch._foreach_copy_(self._targets[slot], self._source.tensors)
 
 
-def _as_sent(name: str, tensor: torch.Tensor, precision: Precision) -> torch.Tensor:
-    """The tensor on the CPU, in the dtype in which it is sent."""
+def as_sent(name: str, tensor: torch.Tensor, precision: Precision = "float32") -> torch.Tensor:
+    """The tensor on the CPU, in the dtype in which it is sent.
+
+    Raises:
+        ConfigError: its dtype cannot be sent.
+    """
     is_weight = tensor.is_floating_point() and tensor.dim() >= 2 and not name.startswith(NORMALIZER)
     if is_weight and precision == "bfloat16":
         return tensor.detach().to("cpu", torch.bfloat16)

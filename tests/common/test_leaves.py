@@ -59,6 +59,11 @@ def test_a_single_zero_stands_for_zeros_and_no_other_number_for_an_array() -> No
         as_shape(1, (2,), "info['force']")
 
 
+def test_a_value_that_numpy_cannot_read_is_refused_by_name() -> None:
+    with pytest.raises(PluginError, match=r"env: info\['force'\]: expected the shape \[2\], found a Tensor that numpy"):
+        as_shape(torch.ones(2, requires_grad=True), (2,), "info['force']")
+
+
 def test_single_elements_become_the_leaves_of_as_many_lanes() -> None:
     first, second = np.arange(2.0), np.arange(2.0, 4.0)
     assert by_path(stack_lanes([first, second]))[""].tolist() == [[0.0, 1.0], [2.0, 3.0]]

@@ -162,6 +162,15 @@ def test_float64_becomes_float32_at_any_depth() -> None:
     assert narrow(BOX) is BOX
 
 
+@pytest.mark.parametrize(
+    ("given", "kept"), [(np.longdouble, "<f4"), (">f8", "<f4"), (">f4", "<f4"), (">i2", "<i2"), (np.float16, "<f2")]
+)
+def test_dtypes_that_torch_or_rows_cannot_hold_are_recorded_in_others(given: Any, kept: str) -> None:
+    found = narrow(spaces.Box(-9, 9, (2,), np.dtype(given)))
+    assert isinstance(found, spaces.Box)
+    assert (found.dtype, found.low.dtype, found.low.tolist()) == (np.dtype(kept), np.dtype(kept), [-9, -9])
+
+
 def test_a_float_beyond_the_dtype_of_its_leaf_becomes_infinite_without_a_warning() -> None:
     assert convert([1e300, -1e300, 0.5], np.float32).tolist() == [np.inf, -np.inf, 0.5]
 

@@ -9,19 +9,22 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+import torch
 from gymnasium.vector import SyncVectorEnv
 from gymnasium.wrappers import NormalizeObservation
 
-from actor.sampling.resumable import ResumableSampler
+from actor.sampling.resumable import ResumableSampler, TapedEnv
 from actor.stat import ActorCounters
 from common.data import Array, Items, Snapshot
 from common.envs.atari import make
+from common.errors import PluginError
 from common.interfaces import EnvSpec
-from common.lanes.building import Env
+from common.lanes.building import Env, lanes_of
 from common.parts import Parts
 from common.spaces import flatten, to_columns
 from tests.actor.acting import Kept, env_config, make_parts
 from tests.actor.sampling.test_item_maker import Pairs
+from tests.common.lanes.test_lanes import answers
 from tests.parts import CheckingAgent, CountingEnv, Goals
 
 NEW_SEED = 99
@@ -213,6 +216,26 @@ def test_an_environment_that_returns_other_values_begins_a_new_episode_with_a_wa
     assert resumed.counters.env_steps == 2 * (rounds + 3)
     resumed.act(Random(alone.parts.spec), 10)
     assert resumed.counters.take_episodes()[0][0] == 21.0, "the steps before are no part of the new episode"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ((torch.ones(3, requires_grad=True), 0.0), r"observation: expected float32 \[3\], found a Tensor that numpy"),
+        (([1, [2, 3]], 0.0), r"observation: expected float32 \[3\], found a list of parts with different shapes"),
+        ((np.zeros(3, np.float32), 10**400), "step: int too large to convert to float"),
+    ],
+    ids=["a tensor with gradients", "parts of different shapes", "a huge reward"],
+)
+def test_a_value_that_numpy_cannot_read_is_refused_by_name(given: tuple[Any, Any], message: str) -> None:
+    class Odd(CountingEnv):
+        def step(self, action: Any) -> Any:
+            return *given, *super().step(action)[2:]
+
+    lanes = lanes_of(TapedEnv(Odd()))
+    actions = answers(lanes.observe())
+    with pytest.raises(PluginError, match=message):
+        lanes.step(actions)
 
 
 def test_an_environment_whose_wrapper_remembers_former_episodes_begins_a_new_one(

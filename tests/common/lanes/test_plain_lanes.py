@@ -7,6 +7,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+import torch
 
 from common.data import Array
 from common.errors import PluginError
@@ -94,8 +95,10 @@ class Camera(gymnasium.Env[Any, Any]):
         ([1, 2, 256], r"int64 \[3\] from 1 to 256"),
         (np.array([0, 1, np.nan]), r"float64 \[3\]"),
         (["1", "2", "3"], r"\['1', '2', '3'\]"),
+        (torch.ones(3, requires_grad=True), r"a Tensor that numpy cannot read: .* requires grad"),
+        (torch.ones(3, dtype=torch.bfloat16), r"a Tensor that numpy cannot read: .*BFloat16"),
     ],
-    ids=["floats", "int64", "list", "nan", "text"],
+    ids=["floats", "int64", "list", "nan", "text", "gradients", "bfloat16"],
 )
 @pytest.mark.parametrize("is_late", [False, True])
 def test_values_that_the_dtype_of_the_space_cannot_hold_are_refused(given: Any, found: str, *, is_late: bool) -> None:
@@ -127,14 +130,22 @@ def test_whole_numbers_that_fit_are_taken_in_any_dtype(given: Any) -> None:
         ({"terminated": float("nan")}, "terminated: expected a bool, found nan"),
         ({"truncated": np.float32("nan")}, "truncated: expected a bool, found .*nan"),
         ({"reward": "1.0"}, "reward: expected a number, found '1.0'"),
+        ({"reward": torch.ones((), requires_grad=True)}, "reward: expected a number, found tensor.*requires_grad"),
+        ({"reward": torch.ones((), dtype=torch.bfloat16)}, "reward: expected a number, found tensor.*bfloat16"),
+        ({"reward": torch.ones(2)}, "reward: expected a number, found tensor"),
+        ({"reward": 10**400}, "step: int too large to convert to float"),
+        ({"truncated": torch.ones(2)}, "truncated: expected a bool, found tensor"),
+        ({"truncated": True, "info": {"is_success": np.ones(2)}}, r"info\['is_success'\]: expected a bool, found"),
+        ({"truncated": True, "info": {"is_success": torch.ones(2)}}, r"info\['is_success'\]: expected a bool, found"),
     ],
 )
+@pytest.mark.filterwarnings("ignore:Converting a tensor with requires_grad")
 def test_rewards_and_flags_that_are_no_single_number_are_refused(changes: dict[str, Any], message: str) -> None:
     class Odd(CountingEnv):
         def step(self, action: Any) -> Any:
             obs, reward, terminated, truncated, info = super().step(action)
-            outcome = {"reward": reward, "terminated": terminated, "truncated": truncated, **changes}
-            return obs, *outcome.values(), info
+            outcome = {"reward": reward, "terminated": terminated, "truncated": truncated, "info": info, **changes}
+            return obs, *outcome.values()
 
     lanes = lanes_of(Odd(), EnvConfig(target="my:Odd"))
     with pytest.raises(PluginError, match=f"env my:Odd: {message}"):

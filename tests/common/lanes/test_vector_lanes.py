@@ -74,15 +74,58 @@ def test_an_environment_that_hides_the_last_observation_is_refused() -> None:
     [
         {"is_success": np.array([False, True]), "_is_success": np.array([False, True])},
         np.array([None, {"is_success": True}], dtype=object),
+        [None, {"is_success": True}],
+        ({}, {"is_success": True}),
     ],
-    ids=["columns", "one dict for each lane"],
+    ids=["columns", "one dict for each lane", "a list of them", "a tuple of them"],
 )
 def test_successes_are_found_in_any_form(final: Any) -> None:
+    outcome = third(Fixed(AutoresetMode.SAME_STEP, ending(final)), info={"is_success": "bool"})
+    assert (outcome.success, outcome.info["is_success"].tolist()) == ([True], [False, True])
+
+
+def ending(final: Any) -> Callable[[bool], dict[str, Any]]:
+    """Infos of an environment that resets in the same step, with ``final`` about the lanes that have ended."""
+
     def infos(done: bool) -> dict[str, Any]:
         now = {"is_success": np.array([False, False])}
         return {**now, "final_obs": np.zeros((2, 1)), "final_info": final} if done else now
 
-    assert third(Fixed(AutoresetMode.SAME_STEP, infos)).success == [True]
+    return infos
+
+
+def test_the_infos_of_lanes_that_have_ended_may_be_none() -> None:
+    assert third(Fixed(AutoresetMode.SAME_STEP, ending(None)), info={"is_success": "bool"}).success == [None]
+
+
+@pytest.mark.parametrize(
+    "final", [[None], [None, "odd"], "ab", 3, np.zeros(2)], ids=["one lane", "text in it", "text", "number", "numbers"]
+)
+def test_infos_of_lanes_that_have_ended_are_refused_in_other_forms(final: Any) -> None:
+    with pytest.raises(
+        PluginError, match=r"env x:y: info\['final_info'\]: expected a dict, or a dict or None for each"
+    ):
+        third(Fixed(AutoresetMode.SAME_STEP, ending(final)))
+
+
+@pytest.mark.parametrize(
+    ("infos", "message"),
+    [
+        (
+            {"is_success": np.ones(3)},
+            r"is_success'\]: expected a number or bool for each lane, \[2\], found float64 \[3\]",
+        ),
+        ({"is_success": np.ones((2, 1))}, r"is_success'\]: expected a number or bool for each lane"),
+        ({"is_success": True}, r"is_success'\]: expected a number or bool for each lane"),
+        ({"is_success": ["yes", "no"]}, r"is_success'\]: expected a number or bool for each lane"),
+        ({"is_success": [[1], [1, 2]]}, r"is_success'\]: expected one shape in all lanes, \[2\], found"),
+        ({"is_success": np.array([True], object)}, r"is_success'\]: expected a number or bool for each lane"),
+        ({"is_success": np.ones(2), "_is_success": np.ones(3, bool)}, r"_is_success'\]: expected a number or bool for"),
+    ],
+)
+def test_successes_that_are_not_one_for_each_lane_are_refused(infos: dict[str, Any], message: str) -> None:
+    with pytest.raises(PluginError, match=message):
+        third(Fixed(AutoresetMode.NEXT_STEP, lambda done: infos))
 
 
 def test_without_a_mode_lanes_are_reset_at_the_next_step() -> None:
@@ -185,12 +228,19 @@ def test_a_flag_that_is_nan_ends_no_episode_and_is_refused(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["reward", "terminated", "truncated"])
 @pytest.mark.parametrize(
-    "value", [np.zeros((2, 1)), np.zeros(3), 0.0, [None, None]], ids=["column", "3", "one", "none"]
+    "value",
+    [np.zeros((2, 1)), np.zeros(3), 0.0, [None, None], [[0], [0, 1]], torch.ones(2, dtype=torch.bfloat16)],
+    ids=["column", "3", "one", "none", "ragged", "bfloat16"],
 )
 def test_rewards_and_flags_that_are_not_one_number_for_each_lane_are_refused(name: str, value: Any) -> None:
     env = Fixed(AutoresetMode.NEXT_STEP, lambda done: {}, **{name: value})
     with pytest.raises(PluginError, match=rf"env x:y: {name}: expected a number for each lane, \[2\], found"):
         play(env, 1)
+
+
+def test_observations_in_bfloat16_are_refused_by_name() -> None:
+    with pytest.raises(PluginError, match=r"env x:y: observation: expected .*, found a Tensor that numpy cannot read"):
+        play(Fixed(AutoresetMode.NEXT_STEP, lambda done: {}, obs=torch.ones((2, 1), dtype=torch.bfloat16)), 1)
 
 
 def test_observations_with_negative_strides_can_be_read_by_torch() -> None:

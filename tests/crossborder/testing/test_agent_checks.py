@@ -87,7 +87,7 @@ def sample_in_train_mode_for_good(self: TabularQ, obs: Array) -> Array:
     return np.where(self.ever, 1, TabularQ.sample(self, obs))  # type: ignore[attr-defined]
 
 
-HALF = torch.zeros(2, dtype=torch.bfloat16)
+COMPLEX = torch.zeros(2, dtype=torch.complex64)
 
 
 def changed(method: str, change: Any) -> dict[str, Any]:
@@ -188,8 +188,8 @@ BROKEN_AGENTS: dict[str, Broken] = {
         "model_info() is the same after 20 calls of opt(): it must return the live tensors, not copies",
     ),
     "a dtype that cannot travel": (
-        changed("model_info", lambda tensors: tensors | {"half": HALF}),
-        "model_info() must hold tensors that safetensors and numpy can represent (TypeError",
+        changed("model_info", lambda tensors: tensors | {"phase": COMPLEX}),
+        "an actor can represent (ConfigError: model_info 'phase': expected a real dtype that numpy has, or bfloat16",
     ),
     "a model that is not adopted": ({"sync_model": lambda self, model: None}, "sync_model() did not adopt 'table'"),
     "a model half adopted": ({"sync_model": sync_a_half}, "sync_model() did not adopt 'table'"),
@@ -213,7 +213,6 @@ BROKEN_AGENTS: dict[str, Broken] = {
         {"policy": lambda self: torch.nn.Identity()},
         "policy() gave other actions than sample() after eval(): let sample() use policy()",
     ),
-    "saved views": ({"save_params": saved_views}, "clone tensors that share storage"),
     "nothing restored": (
         {"load_params": lambda self, params: None},
         "save_params() and load_params() do not round-trip: 'table' is not what was saved",
@@ -279,6 +278,10 @@ def test_an_agent_is_refused_that_is(agent: type[Agent], message: str) -> None:
 def test_a_function_that_makes_no_agent_is_found() -> None:
     with fails_saying("expected a crossborder.Agent, found dict: derive from it"):
         check_agent(cast("type[Agent]", dict), Corridor())
+
+
+def test_an_agent_may_save_a_tensor_twice() -> None:
+    check_agent(broken(TabularQ, {"save_params": saved_views}), Corridor())
 
 
 def test_an_agent_that_begins_late_is_given_more_steps() -> None:
@@ -350,6 +353,32 @@ class Complete(NetworkAgent, Linear):
         self.nets = {"net": self.net}
 
 
+class InBfloat16(Complete):
+    """Has weights, moments and actions' values in bfloat16."""
+
+    def __init__(self, spec: EnvSpec, **given: Any) -> None:
+        super().__init__(spec, **given)
+        self.net.to(torch.bfloat16)
+        self.net.register_forward_pre_hook(lambda _, obs: obs[0].to(torch.bfloat16))
+
+
+class InAnotherOrder(Complete):
+    """Has weights and moments whose elements lie in another order than C's, as with ``torch.channels_last``."""
+
+    def __init__(self, spec: EnvSpec, **given: Any) -> None:
+        super().__init__(spec, **given)
+        for value in self.net.parameters():
+            value.data = value.data.t().contiguous().t()
+
+
+class Sharing(Complete):
+    """Has a critic with the first layer of its actor."""
+
+    def __init__(self, spec: EnvSpec, **given: Any) -> None:
+        super().__init__(spec, **given)
+        self.nets["critic"] = nn.Sequential(self.net[0], nn.Linear(3, 1))
+
+
 class Drawing(Linear):
     """Draws its actions, also in eval mode, from a generator without a seed."""
 
@@ -412,6 +441,11 @@ def test_an_agent_of_networks_is_refused_that_is(agent: type[Agent], message: st
 def test_an_agent_without_a_state_of_training_is_warned_of_its_optimisers() -> None:
     with pytest.warns(UserWarning, match=r"the optimiser 'optimizers\.[01]', so it begins again at --resume"):
         check_agent(Linear, cartpole(), steps=100)
+
+
+@pytest.mark.parametrize("agent", [InBfloat16, InAnotherOrder, Sharing])
+def test_an_agent_that_learns_with_actors_passes(agent: type[Agent]) -> None:
+    check_agent(agent, cartpole(), steps=100)
 
 
 def test_optimisers_in_a_list_are_kept_by_a_network_agent() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from common.parts import SameColumns
@@ -24,6 +25,15 @@ def step_with(**changes: Any) -> Any:
         names = ("obs", "reward", "terminated", "truncated", "info")
         given = dict(zip(names, Walk.step(self, action), strict=True))
         return tuple((given | changes).values())
+
+    return step
+
+
+def step_later_with(**changes: Any) -> Any:
+    """A ``step`` that gives something else in one place from the sixth step of an episode on."""
+
+    def step(self: Walk, action: int) -> Any:
+        return step_with(**changes if self.steps > 5 else {})(self, action)
 
     return step
 
@@ -61,6 +71,22 @@ BROKEN_ENVS: dict[str, Broken] = {
     "outside its space": (
         {"obs": lambda self: np.full(1, 31, np.float32)},
         "gave an observation outside its space",
+    ),
+    "text later": (
+        {"obs": lambda self: np.array(["a"]) if self.steps > 5 else np.zeros(1, np.float32)},
+        "step() gave an observation that cannot be one of its space (ValueError: ",
+    ),
+    "a tensor with gradients": (
+        {"obs": lambda self: torch.zeros(1, requires_grad=True)},
+        "reset() gave an observation that is no array (RuntimeError: Can't call numpy() on Tensor that requires grad",
+    ),
+    "no reward later": (
+        {"step": step_later_with(reward=None)},
+        "step() gave a reward of None and (False, False): return a number and two bools (TypeError: ",
+    ),
+    "flags of two later": (
+        {"step": step_later_with(terminated=np.zeros(2))},
+        "(array([0., 0.]), False): return a number and two bools (ValueError: ",
     ),
     "no number": ({"obs": lambda self: np.full(1, np.nan, np.float32)}, "observation that is not finite"),
     "outside its space later": (

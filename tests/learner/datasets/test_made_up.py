@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 
@@ -10,7 +11,7 @@ from common.data import Array, Column, Items
 from common.errors import PluginError
 from common.parts import Parts, build_parts
 from common.settings import validate
-from learner.datasets.made_up import LENGTHS, make_up_episodes
+from learner.datasets.made_up import LENGTHS, _sample_leaf, make_up_episodes
 from tests.parts import CheckingAgent
 
 CARTPOLE: dict[str, Any] = {"target": "gymnasium:make", "params": {"id": "CartPole-v1"}}
@@ -51,6 +52,28 @@ def test_values_are_in_their_spaces_and_always_the_same() -> None:
 def test_bounds_as_far_as_floats_reach_give_small_values() -> None:
     obs = np.concatenate([episode["obs"] for episode in make_up(build())])
     assert np.abs(obs).max() <= 10, "CartPole's velocities have no bounds"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "dtype"),
+    [
+        (0, np.iinfo(np.int64).max, np.int64),
+        (np.iinfo(np.int64).min, np.iinfo(np.int64).max, np.int64),
+        (0, 2**63, np.uint64),
+        (0, np.iinfo(np.uint64).max, np.uint64),
+        (0, np.iinfo(np.uint32).max, np.uint32),
+        (-128, 127, np.int8),
+        (1000, 1009, np.int64),
+        (2**40, 2**40 + 1, np.int64),
+    ],
+)
+def test_bounds_as_far_as_whole_numbers_reach_give_small_values(low: int, high: int, dtype: type) -> None:
+    space = gymnasium.spaces.Box(low, high, (3,), dtype)
+    found = _sample_leaf(space, 0)
+    assert found.dtype == dtype
+    assert all(low <= value <= high for value in found.reshape(-1).tolist())
+    assert found.max() <= max(2**31, low)
+    assert len(np.unique(found)) > 1 or low > 2**31
 
 
 def test_the_environments_own_spaces_draw_as_before() -> None:
