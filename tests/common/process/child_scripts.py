@@ -220,6 +220,25 @@ def parent_here(boot: dict[str, Any]) -> int:
     return listening(boot)
 
 
+def parent_of_lingering(boot: dict[str, Any]) -> int:
+    """Forks a fork server from itself; sends how a child ends that has left a thread behind."""
+    from common.process import ending
+    from common.process.fork_server import ForkServer
+
+    ending.TOLD_SECONDS = ending.END_SECONDS = 0  # type: ignore[misc] # shorter than for users
+    server = ForkServer([MODULE])
+    server.begin_here(MODULE)
+    child = server.start_child("forked", MODULE, {"life": "lingering"})
+    tell(code=child.wait(60))
+    return 0
+
+
+def lingering(boot: dict[str, Any]) -> int:
+    """Leaves a thread behind that never ends."""
+    threading.Thread(target=threading.Event().wait).start()
+    return 7
+
+
 def looking_around(boot: dict[str, Any]) -> int:
     """Tells what it has from the process that forked it; at its end a thread and ``atexit`` write a file each."""
     import atexit
