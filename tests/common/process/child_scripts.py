@@ -8,6 +8,7 @@ import gc
 import json
 import logging
 import mmap
+import multiprocessing
 import os
 import select
 import signal
@@ -339,6 +340,38 @@ def robbed(boot: dict[str, Any]) -> int:
     while not stopped.wait(0.01):
         put_signals_back(time.monotonic())
     return signals.exit_code
+
+
+def forking(boot: dict[str, Any]) -> int:
+    """Handles signals, or leaves them to its parent; says how processes end that it forks and then terminates."""
+    from common.process.signals import StopSignals
+
+    if boot["leaves"]:
+        leave_to_parent()
+    else:
+        StopSignals().on_stop = lambda: None
+    forked = multiprocessing.get_context("fork")
+    at_once = forked.Process(target=threading.Event().wait)
+    at_once.start()
+    at_once.terminate()
+    here, there = forked.Pipe()
+
+    def interrupt_itself() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGHUP)
+        there.send("still there")
+        threading.Event().wait()
+
+    later = forked.Process(target=interrupt_itself)
+    later.start()
+    tell(after_others=here.recv())
+    later.terminate()
+    for process in (at_once, later):
+        process.join(boot["patience"])
+    tell(codes=[at_once.exitcode, later.exitcode])
+    for process in (at_once, later):
+        process.kill()
+    return 0
 
 
 def late(boot: dict[str, Any]) -> int:

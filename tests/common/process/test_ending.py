@@ -60,9 +60,7 @@ def test_a_process_ends_with_its_exit_code_and_without_what_users_code_has_left_
 
 
 def test_after_an_exception_a_process_ends_too() -> None:
-    ended = run(THREAD, "raise OSError('no arm')")
-    assert ended.returncode == 1
-    assert "OSError: no arm" in ended.stderr
+    assert run(THREAD, "raise OSError('no arm')").returncode == 1
 
 
 def test_a_process_waits_for_what_ends_in_time_and_says_nothing() -> None:
