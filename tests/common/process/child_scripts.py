@@ -105,6 +105,14 @@ def chatty(boot: dict[str, Any]) -> int:
     return 0
 
 
+def closing(boot: dict[str, Any]) -> int:
+    """Closes stdout, as users' code may, before it prints and sends an event."""
+    sys.stdout.close()
+    sys.stdout.write("still there\n")
+    tell(closed=sys.stdout.closed)
+    return 0
+
+
 def dotting(boot: dict[str, Any]) -> int:
     """Shows its progress by dots on one line, and sends an event after each."""
     for dots in (1, 2):

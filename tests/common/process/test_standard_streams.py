@@ -74,6 +74,30 @@ def test_a_command_works_if_its_caller_has_closed_its_streams(tmp_path: Path) ->
     assert (tmp_path / "done").exists()
 
 
+CLOSING = """
+import logging, sys
+from common.errors import ConfigError
+from common.process.command import Parser, command_of
+
+def act(arguments):
+    sys.stdout.close()
+    sys.stderr.close()
+    print("from Python")
+    logging.getLogger("kettle").info("it boils")
+    raise ConfigError("no tea")
+
+sys.exit(command_of(lambda: Parser("brew", "makes tea", ""), act)(None))
+"""
+
+
+def test_users_code_that_closes_the_streams_silences_no_command() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", CLOSING], cwd=ROOT, capture_output=True, text=True, check=False, timeout=PATIENCE
+    )
+    assert ended.returncode == ConfigError.exit_code
+    assert [text for text in ("from Python", "it boils", "brew: no tea") if text not in ended.stderr] == []
+
+
 FULL = """
 import logging, sys
 from common.errors import ConfigError
