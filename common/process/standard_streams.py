@@ -226,12 +226,12 @@ class _Unwaiting(_MaybeUnread):
         if os.getpid() != self._owner:  # A fork has no such thread, and a lock that may never be released.
             return super().write(text)
         with self._changed:
-            rest = text
+            rest = memoryview(text)  # Its slices copy nothing.
             if (self._can_tell_room or self._is_finished) and not (self._waiting or self._left_out):
                 while rest and self._room.poll(0):
                     rest = rest[super().write(rest[: select.PIPE_BUF]) or 0 :]
             if rest and not self._is_finished:
-                self._put(rest)
+                self._put(bytes(rest))
         return len(text)
 
     def _put(self, text: bytes) -> None:
@@ -264,7 +264,7 @@ class _Unwaiting(_MaybeUnread):
                     self._thread = None
                     return
                 text = self._waiting[0]
-            rest = text
+            rest = memoryview(text)
             # After ``finish``, the descriptor may lead elsewhere. A write to one that does not block may return None.
             while rest and not self._is_finished:
                 if room.poll(1000 * _LINGER_SECONDS):
