@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
@@ -93,7 +94,10 @@ def _command(name: str, module: str, needs: Sequence[str] = ()) -> Main:
     def main(argv: Sequence[str] | None = None) -> int:
         advice = advise_on_system(name) or advise(needs)
         if advice is None:
-            code: int = importlib.import_module(module).main(argv)
+            run: Main = importlib.import_module(module).main
+            if argv is not None:  # A program has called this, and goes on after it.
+                return run(argv)
+            code: int = importlib.import_module("common.process.ending").end_in_time(partial(run, None))
             return code
         lines = (*advice, f"exit code {EXIT_CODE}: docs/exit-codes.md#exit-code-{EXIT_CODE}")
         sys.stderr.write("".join(f"{name}: {line}\n" for line in lines))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 
+from common.process.ending import end_in_time
 from learner.commands.learner_server import main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(end_in_time(main))

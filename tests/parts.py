@@ -20,6 +20,7 @@ from common.data import Array, Column, Items, Model, Record, Schema
 from common.errors import CheckpointError, PluginError
 from common.interfaces import Agent, EnvSpec, Evaluation, ReplayBuffer
 from common.lanes.building import Env
+from common.process import ending
 from common.spaces import columns_of
 
 EPISODE = 7
@@ -83,6 +84,15 @@ class Paced(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 PACED: dict[str, Any] = {"wrappers": [{"target": "tests.parts:Paced"}]}
 """The settings of a section ``env`` whose steps leave the cores to others."""
+
+
+class LingeringEnv(CountingEnv):
+    """Starts a thread that never ends; the process does not wait for it for as long as for users'."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        ending.TOLD_SECONDS = ending.END_SECONDS = 0  # type: ignore[misc]
+        threading.Thread(target=threading.Event().wait, name="client").start()
 
 
 class SignalTakingEnv(PacedEnv):

@@ -30,6 +30,7 @@ from common.errors import ChildFailedError, CrossborderError, EnvHungError, Lear
 from common.process.clocks import Deadline
 from common.process.log import log_fault, relog, setup_logging
 from common.process.signals import leave_to_parent
+from common.process.standard_streams import keep_stdout
 from common.system import find_exit_code, wait_for_end
 
 log = logging.getLogger(__name__)
@@ -76,6 +77,7 @@ KILL_SECONDS: Final = 10.0
 
 def read_boot() -> dict[str, Any]:
     """Wait for the boot line, in a child; end the process if the parent ends without one."""
+    keep_stdout()
     line = sys.stdin.readline()
     if not line:
         sys.exit(0)

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from common.process.child import N_STREAMS, keep_buffers
+from common.process.ending import end_in_time
 from common.process.signals import STOP_SIGNALS, leave_to_default
 from common.system import peek_exit_code
 
@@ -69,8 +70,7 @@ def _run(requests: socket.socket, modules: Sequence[str], signals: Collection[in
     gc.enable()
     signal.pthread_sigmask(signal.SIG_SETMASK, signals)
     keep_buffers(is_child=True)
-    code: int = importlib.import_module(asked).main()
-    return code
+    return end_in_time(importlib.import_module(asked).main)
 
 
 def _serve(requests: socket.socket) -> str | None:

@@ -78,10 +78,10 @@ def leave_to_parent() -> None:
 
 
 def leave_to_default() -> None:
-    """Give the signals that this process handles their default handling again: it was forked, and handles none."""
-    for number in _handlers:
-        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
-    _handlers.clear()
+    """Give the signals that this process leaves to the one that forked it their default handling again."""
+    for number in STOP_SIGNALS:
+        if signal.getsignal(number) is _do_nothing:
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
 
 @contextmanager
@@ -132,6 +132,37 @@ def _call_in_thread(on_stop: Callable[[], None]) -> None:
 
 def _do_nothing(_number: int, _frame: FrameType | None) -> None:
     return None
+
+
+_forking = threading.local()
+"""Its ``mask`` has the signals that were blocked in this thread before it forked."""
+
+
+def _block_signals() -> None:
+    """Before a fork: block signals until both processes have their handlers.
+
+    The new process begins with the handlers of the old one. Python would drop, or give to a handler of the old process,
+    a SIGTERM that comes before it has its own.
+    """
+    _forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+
+
+def _unblock_signals() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, _forking.mask)
+
+
+def _leave_to_forker() -> None:
+    """In a process that users' code has forked from one with handlers: SIGTERM ends it, as ``multiprocessing`` expects.
+
+    The other signals do nothing. A terminal sends them to this process too, and the one that forked it ends it.
+    """
+    for number in _handlers:
+        signal.signal(number, signal.SIG_DFL if number == signal.SIGTERM else _do_nothing)
+    _handlers.clear()
+    _unblock_signals()
+
+
+os.register_at_fork(before=_block_signals, after_in_parent=_unblock_signals, after_in_child=_leave_to_forker)
 
 
 class StopSignals:

@@ -104,6 +104,13 @@ def unblock_stderr(notice: Callable[[int], str]) -> None:
     raw.notice = notice
 
 
+def keep_stdout() -> None:
+    """Have users' code in this process no longer close stdout, on which a child tells its parent how it fares."""
+    if _leads_to(sys.stdout, 1):
+        file = io.BufferedWriter(io.FileIO(1, "w", closefd=False))
+        sys.stdout = _Kept(file, encoding=sys.stdout.encoding, errors=sys.stdout.errors)
+
+
 def _raw(stream: TextIO | None) -> object:
     """The file under a stream; None under a stream that the caller, such as a test, has replaced."""
     return getattr(getattr(stream, "buffer", None), "raw", None)
@@ -135,12 +142,19 @@ def _leads_to(stream: TextIO, fd: int) -> bool:
 
 def _open(fd: int, like: TextIO, file: type[_MaybeUnread]) -> TextIO:
     """A stream that writes each line at once to a descriptor, which stays open after it."""
-    return io.TextIOWrapper(
+    return _Kept(
         io.BufferedWriter(file(fd, "w", closefd=False)),
         encoding=like.encoding,
         errors=like.errors,
         line_buffering=True,
     )
+
+
+class _Kept(io.TextIOWrapper):
+    """A stream that users' code cannot close: this process writes to it until its end."""
+
+    def close(self) -> None:
+        self.flush()
 
 
 class _MaybeUnread(io.FileIO):
@@ -212,12 +226,12 @@ class _Unwaiting(_MaybeUnread):
         if os.getpid() != self._owner:  # A fork has no such thread, and a lock that may never be released.
             return super().write(text)
         with self._changed:
-            rest = text
+            rest = memoryview(text)  # Its slices copy nothing.
             if (self._can_tell_room or self._is_finished) and not (self._waiting or self._left_out):
                 while rest and self._room.poll(0):
                     rest = rest[super().write(rest[: select.PIPE_BUF]) or 0 :]
             if rest and not self._is_finished:
-                self._put(rest)
+                self._put(bytes(rest))
         return len(text)
 
     def _put(self, text: bytes) -> None:
@@ -250,7 +264,7 @@ class _Unwaiting(_MaybeUnread):
                     self._thread = None
                     return
                 text = self._waiting[0]
-            rest = text
+            rest = memoryview(text)
             # After ``finish``, the descriptor may lead elsewhere. A write to one that does not block may return None.
             while rest and not self._is_finished:
                 if room.poll(1000 * _LINGER_SECONDS):

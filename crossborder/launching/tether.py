@@ -17,6 +17,7 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Final
@@ -24,6 +25,7 @@ from typing import Final
 from common.errors import ConfigError
 from common.process.clocks import Deadline
 from common.process.command import tell_error
+from common.process.ending import end_in_time
 from common.process.signals import NOTICE_SECONDS
 from common.process.standard_streams import answers
 from crossborder import commands
@@ -116,4 +118,4 @@ def run(directory: str, name: str, words: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(run(sys.argv[1], sys.argv[2], sys.argv[3:]))
+    sys.exit(end_in_time(partial(run, sys.argv[1], sys.argv[2], sys.argv[3:])))

@@ -8,6 +8,7 @@ import gc
 import json
 import logging
 import mmap
+import multiprocessing
 import os
 import select
 import signal
@@ -101,6 +102,14 @@ def chatty(boot: dict[str, Any]) -> int:
     sys.stdout.buffer.write(b"\xff no text\n")
     tell(after="greeting")
     sys.stdin.read()
+    return 0
+
+
+def closing(boot: dict[str, Any]) -> int:
+    """Closes stdout, as users' code may, before it prints and sends an event."""
+    sys.stdout.close()
+    sys.stdout.write("still there\n")
+    tell(closed=sys.stdout.closed)
     return 0
 
 
@@ -220,6 +229,25 @@ def parent_here(boot: dict[str, Any]) -> int:
     return listening(boot)
 
 
+def parent_of_lingering(boot: dict[str, Any]) -> int:
+    """Forks a fork server from itself; sends how a child ends that has left a thread behind."""
+    from common.process import ending
+    from common.process.fork_server import ForkServer
+
+    ending.TOLD_SECONDS = ending.END_SECONDS = 0  # type: ignore[misc] # shorter than for users
+    server = ForkServer([MODULE])
+    server.begin_here(MODULE)
+    child = server.start_child("forked", MODULE, {"life": "lingering"})
+    tell(code=child.wait(60))
+    return 0
+
+
+def lingering(boot: dict[str, Any]) -> int:
+    """Leaves a thread behind that never ends."""
+    threading.Thread(target=threading.Event().wait).start()
+    return 7
+
+
 def looking_around(boot: dict[str, Any]) -> int:
     """Tells what it has from the process that forked it; at its end a thread and ``atexit`` write a file each."""
     import atexit
@@ -320,6 +348,38 @@ def robbed(boot: dict[str, Any]) -> int:
     while not stopped.wait(0.01):
         put_signals_back(time.monotonic())
     return signals.exit_code
+
+
+def forking(boot: dict[str, Any]) -> int:
+    """Handles signals, or leaves them to its parent; says how processes end that it forks and then terminates."""
+    from common.process.signals import StopSignals
+
+    if boot["leaves"]:
+        leave_to_parent()
+    else:
+        StopSignals().on_stop = lambda: None
+    forked = multiprocessing.get_context("fork")
+    at_once = forked.Process(target=threading.Event().wait)
+    at_once.start()
+    at_once.terminate()
+    here, there = forked.Pipe()
+
+    def interrupt_itself() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGHUP)
+        there.send("still there")
+        threading.Event().wait()
+
+    later = forked.Process(target=interrupt_itself)
+    later.start()
+    tell(after_others=here.recv())
+    later.terminate()
+    for process in (at_once, later):
+        process.join(boot["patience"])
+    tell(codes=[at_once.exitcode, later.exitcode])
+    for process in (at_once, later):
+        process.kill()
+    return 0
 
 
 def late(boot: dict[str, Any]) -> int:

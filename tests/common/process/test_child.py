@@ -250,6 +250,16 @@ def test_an_event_arrives_although_a_part_has_left_a_line_open(
     assert [r.getMessage() for r in caplog.records if r.name == "child-dotting"] == [".", "."]
 
 
+def test_an_event_arrives_although_a_part_has_closed_stdout(
+    start_child: StartChild, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "child-closing")
+    child = start_child("closing")
+    assert child.next_event(PATIENCE) == {"closed": False}
+    assert child.end(PATIENCE) == 0
+    assert [r.getMessage() for r in caplog.records if r.name == "child-closing"] == ["still there"]
+
+
 def test_processes_that_a_child_has_started_end_with_it(start_child: StartChild) -> None:
     child = start_child("simulating")
     helper = child.next_event(PATIENCE)["helper"]

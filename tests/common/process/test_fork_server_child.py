@@ -59,6 +59,10 @@ def test_the_exception_of_a_child_of_a_command_is_its_end_alone(
     assert parent.next_event(PATIENCE) == {"heard": {"still": "there"}}
 
 
+def test_a_child_ends_with_its_exit_code_although_it_has_left_a_thread_behind(start_child: StartChild) -> None:
+    assert start_child("parent_of_lingering").next_event(PATIENCE) == {"code": 7}
+
+
 def test_a_command_with_another_thread_has_python_started_for_the_fork_server(
     here: Callable[..., Said],
 ) -> None:

@@ -84,3 +84,12 @@ def test_a_child_that_leaves_signals_to_its_parent_ends_when_its_stdin_closes(st
     child.tell({"number": 1})
     assert child.next_event(PATIENCE) == {"heard": {"number": 1}}
     assert child.end(PATIENCE) == 0
+
+
+@pytest.mark.parametrize("leaves", [False, True], ids=["handled", "left to the parent"])
+def test_a_process_that_users_code_forks_ends_by_sigterm_and_by_no_signal_of_a_terminal(
+    start_child: StartChild, *, leaves: bool
+) -> None:
+    child = start_child("forking", leaves=leaves, patience=PATIENCE)
+    assert child.next_event(PATIENCE) == {"after_others": "still there"}
+    assert child.next_event(PATIENCE) == {"codes": [-signal.SIGTERM, -signal.SIGTERM]}

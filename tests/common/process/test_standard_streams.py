@@ -74,6 +74,56 @@ def test_a_command_works_if_its_caller_has_closed_its_streams(tmp_path: Path) ->
     assert (tmp_path / "done").exists()
 
 
+PRINTING = """
+import sys
+from common.process.command import Parser, command_of
+
+sys.exit(command_of(lambda: Parser("brew", "makes tea", ""), lambda _: print(100_000_000 * "x"))(None))
+"""
+
+
+def test_a_large_text_is_printed_to_its_end() -> None:
+    """If all that remains were copied for each piece that is written, this would take a quarter of an hour."""
+    words = [sys.executable, "-c", PRINTING]
+    ended = subprocess.run(words, cwd=ROOT, stderr=subprocess.DEVNULL, check=False, timeout=PATIENCE)
+    assert ended.returncode == 0
+
+
+def test_a_large_text_reaches_a_slow_reader_whole() -> None:
+    """A part of it has room in the pipe, and the rest waits for the thread that writes."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", PRINTING.replace("100_000_000", "1_000_000")], cwd=ROOT, stderr=subprocess.PIPE
+    )
+    assert process.stderr is not None
+    assert process.stderr.read() == 1_000_000 * b"x" + b"\n"
+    process.stderr.close()
+    assert process.wait(PATIENCE) == 0
+
+
+CLOSING = """
+import logging, sys
+from common.errors import ConfigError
+from common.process.command import Parser, command_of
+
+def act(arguments):
+    sys.stdout.close()
+    sys.stderr.close()
+    print("from Python")
+    logging.getLogger("kettle").info("it boils")
+    raise ConfigError("no tea")
+
+sys.exit(command_of(lambda: Parser("brew", "makes tea", ""), act)(None))
+"""
+
+
+def test_users_code_that_closes_the_streams_silences_no_command() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", CLOSING], cwd=ROOT, capture_output=True, text=True, check=False, timeout=PATIENCE
+    )
+    assert ended.returncode == ConfigError.exit_code
+    assert [text for text in ("from Python", "it boils", "brew: no tea") if text not in ended.stderr] == []
+
+
 FULL = """
 import logging, sys
 from common.errors import ConfigError

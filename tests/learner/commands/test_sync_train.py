@@ -19,6 +19,15 @@ def test_sync_train_is_a_command_with_a_summary(start: Callable[..., Command], t
     assert (tmp_path / "run" / "learning_curve.png").exists()
 
 
+def test_the_command_ends_although_its_environment_has_left_a_thread_behind(
+    start: Callable[..., Command], write_config: Callable[..., Path], tmp_path: Path
+) -> None:
+    path = write_config(agent=IN_TURNS, env={"target": "tests.parts:LingeringEnv"}, trainer={"max_opts": 10})
+    command = start("sync-train", "--config", str(path), "--run-dir", str(tmp_path / "run"))
+    assert command.wait() == 0, command.output()
+    assert "waits for the thread client;" in command.output()
+
+
 def test_a_signal_ends_training_whose_environment_does_not_return_and_the_run_can_be_resumed(
     start: Callable[..., Command], write_config: Callable[..., Path], tmp_path: Path
 ) -> None:

@@ -1,0 +1,55 @@
+"""A process ends although users' code has left something running in it.
+
+Before Python ends, it waits for threads, for the processes of ``multiprocessing`` and for functions that are registered
+with ``atexit``, without a limit. By then a command ignores signals.
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+log = logging.getLogger(__name__)
+TOLD_SECONDS: Final = 5.0
+"""The log says what a process waits for when it has waited for so long."""
+END_SECONDS: Final = 60.0
+"""The least time that threads and processes have after the end of the work, to upload a file, say."""
+
+
+def end_in_time(main: Callable[[], int]) -> int:
+    """Call the main function of a process; return its exit code, with which the process ends in time after it.
+
+    Nothing but the end of the process may come after this.
+    """
+    code = 1  # That of an exception.
+    try:
+        code = main()
+    finally:
+        threading.Thread(target=_end, args=(code,), name="ending", daemon=True).start()
+    return code
+
+
+def _end(code: int) -> None:
+    """End this process, unless Python ends it before."""
+    time.sleep(TOLD_SECONDS)
+    log.warning(
+        "the work is done, but this process waits for %s; it ends without that in %g s",
+        _describe_running() or "a function that is registered with atexit",
+        END_SECONDS - TOLD_SECONDS,
+    )
+    time.sleep(END_SECONDS - TOLD_SECONDS)
+    for child in multiprocessing.active_children():
+        child.kill()
+    os._exit(code)
+
+
+def _describe_running() -> str:
+    main = threading.main_thread()
+    threads = [f"the thread {each.name}" for each in threading.enumerate() if not (each.daemon or each is main)]
+    children = [f"the process {each.pid} ({each.name})" for each in multiprocessing.active_children()]
+    return ", ".join(threads + children)
