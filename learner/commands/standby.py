@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from typing import Any, Final, Self
 
-from common.config.run_config import RunConfig
+from common.config.run_config import RunConfig, dump_config
 from common.errors import ChildFailedError, ConfigError, CrossborderError, RunDirectoryError
 from common.plugins.shipped import OWN_PACKAGES
 from common.process.child import Child, may_restart_help
@@ -54,10 +54,9 @@ class Keeper:
     """
 
     def __init__(self, config: RunConfig, arguments: argparse.Namespace, words: Sequence[str]) -> None:
-        self._config, self._run_dir = config, config.run_dir or default_run_dir(config.name)
+        self._run_dir = config.run_dir or default_run_dir(config.name)
+        self._config = config.model_copy(update={"run_dir": self._run_dir})
         self._words = [word for word in words if word != OPTION]
-        if config.run_dir is None:
-            self._words += ["--run-dir", str(self._run_dir)]
         self._resume = [] if arguments.resume else ["--resume"]
         self._is_first = True
         self._former_id = None if arguments.resume else self._find_run()
@@ -103,7 +102,8 @@ class Keeper:
             self._require_run()
             words = [*words, *self._resume]
         self._is_first = False
-        return self._learners.start_child("learner", CHILD, {"words": words, "output_fds": self._output_fds})
+        boot = {"words": words, "config": dump_config(self._config), "output_fds": self._output_fds}
+        return self._learners.start_child("learner", CHILD, boot)
 
     def _require_run(self) -> None:
         if self._run_id is None:

@@ -148,6 +148,28 @@ def test_a_run_that_takes_the_place_of_one_without_rows_is_gone_on_with(
 
 
 @pytest.mark.parametrize(
+    "script",
+    [
+        'exec "$@" --config "$0"',
+        'exec "$@" --config /dev/stdin < "$0"',
+        'exec "$@" --config <(cat "$0")',
+    ],
+)
+def test_all_learners_have_the_settings_with_which_the_command_began(
+    script: str, start: Start, write_config: WriteConfig, tmp_path: Path
+) -> None:
+    run_dir, config = tmp_path / "run", write_config(**CALM, seed=3)
+    keeper = start("learner-server", "--standby", prefix=("bash", "-c", script, str(config)))
+    wait_for(lambda: trains(run_dir), "training begins")
+    began_with = (run_dir / "config.yaml").read_text()
+    assert "seed: 3\n" in began_with
+    config.write_text(config.read_text().replace("seed: 3", "seed: 4"))
+    kill(oldest_child(oldest_child(keeper.process.pid)))
+    wait_for(lambda: "resumed at opt step" in keeper.output() and trains(run_dir), "another learner goes on")
+    assert (run_dir / "config.yaml").read_text() == began_with
+
+
+@pytest.mark.parametrize(
     ("script", "end"),
     [
         ('exec "$@" <&- >&-', (PluginError.exit_code, "cannot import module 'no_such_module'")),
