@@ -16,9 +16,11 @@ from common.process.signals import StopSignals
 from learner.commands import server_orders, server_status
 from learner.commands.standby import SERVER, keep_running
 from learner.commands.training_command import (
+    Load,
     add_origin,
     add_override,
     add_resume,
+    load_run,
     make_training_parser,
     origin_of,
     run_training_command,
@@ -159,17 +161,20 @@ def main(argv: list[str] | None = None) -> int:
     return run_learner(made, words)
 
 
-def run_learner(parser: Parser, words: list[str], coming_ingest: ComingIngest | None = None) -> int:
+def run_learner(
+    parser: Parser, words: list[str], coming_ingest: ComingIngest | None = None, load: Load = load_run
+) -> int:
     """Run the command without a standby; return its exit code.
 
     Args:
         parser: of the command.
         words: of the command.
         coming_ingest: a process that forks ingest, which the caller closes; None starts one.
+        load: makes the configuration of the run from the parsed words.
     """
     with ExitStack() as stack:
         training = _Training(stack, coming_ingest)
-        code = run_training_command(parser, words, training.run, training.prepare, training.adapt)
+        code = run_training_command(parser, words, training.run, training.prepare, training.adapt, load=load)
         # A signal at one rank ends training on all, and sends all actors away. With the exit code of a signal, torchrun
         # would take this for a failure, and start the ranks again without actors.
         return 0 if training.has_ended_as_rank else code

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from typing import Any, Final, Self
 
-from common.config.run_config import RunConfig
+from common.config.run_config import RunConfig, dump_config
 from common.errors import ChildFailedError, ConfigError, CrossborderError, RunDirectoryError
 from common.plugins.shipped import OWN_PACKAGES
 from common.process.child import Child, may_restart_help
@@ -29,7 +29,7 @@ from common.process.standard_streams import answers, own_streams
 from common.process.supervisor import Supervisor
 from learner.commands.training_command import load_run, require_consistent
 from learner.ranks.place import RANKS, count_ranks
-from learner.storage.rundir import default_run_dir, find_work
+from learner.storage.rundir import default_run_dir, find_work, read_identity
 
 log = logging.getLogger(__name__)
 OPTION: Final = "--standby"
@@ -54,14 +54,15 @@ class Keeper:
     """
 
     def __init__(self, config: RunConfig, arguments: argparse.Namespace, words: Sequence[str]) -> None:
-        self._config, self._run_dir = config, config.run_dir or default_run_dir(config.name)
+        self._run_dir = config.run_dir or default_run_dir(config.name)
+        self._config = config.model_copy(update={"run_dir": self._run_dir})
         self._words = [word for word in words if word != OPTION]
-        if config.run_dir is None:
-            self._words += ["--run-dir", str(self._run_dir)]
         self._resume = [] if arguments.resume else ["--resume"]
         self._is_first = True
-        self._has_begun = False
-        """Whether the run was seen in its directory."""
+        self._former_id = None if arguments.resume else self._find_run()
+        """The run that was in the directory before: if it has no row, a new one takes its place."""
+        self._run_id: str | None = None
+        """The run that the learner trains; None until it was seen in its directory."""
         self._is_interrupted = False
         """Whether a signal came while no learner ran."""
         self._given_up: CrossborderError | None = None
@@ -91,20 +92,38 @@ class Keeper:
         """Start the learner: first as the user said, later with ``--resume``.
 
         Raises:
-            RunDirectoryError: the run is no longer in its directory, where ``--resume`` would begin another one.
+            RunDirectoryError: the run is no longer in its directory, where ``--resume`` would begin another one, or go
+                on with one.
             ConfigError: a file of certificates or tokens cannot be used at this moment; the supervisor tries again.
         """
         words = self._words
         if not self._is_first:
             self._config.server.check()
-            if self._has_begun and not find_work(self._run_dir) and self._config.storage.mirror is None:
-                raise RunDirectoryError(
-                    f"{self._run_dir}: expected the run that the learner trained, found none: the directory was "
-                    "renamed or removed, or its disk is no longer mounted; put it back, and go on with --resume"
-                )
+            self._require_run()
             words = [*words, *self._resume]
         self._is_first = False
-        return self._learners.start_child("learner", CHILD, {"words": words, "output_fds": self._output_fds})
+        boot = {"words": words, "config": dump_config(self._config), "output_fds": self._output_fds}
+        return self._learners.start_child("learner", CHILD, boot)
+
+    def _require_run(self) -> None:
+        if self._run_id is None:
+            return
+        is_away = not find_work(self._run_dir)
+        if is_away and self._config.storage.mirror is not None:
+            return  # The learner restores it.
+        if is_away or read_identity(self._run_dir).run_id != self._run_id:
+            found = "none" if is_away else "another"
+            raise RunDirectoryError(
+                f"{self._run_dir}: expected the run that the learner trained, found {found}: "
+                "the directory was renamed, removed or replaced, or its disk is no longer mounted; put it back, and go "
+                "on with --resume"
+            )
+
+    def _find_run(self) -> str | None:
+        """The id of the run in the directory; None if there is none."""
+        with suppress(OSError, RunDirectoryError):
+            return read_identity(self._run_dir).run_id
+        return None
 
     def _give_up(self, error: CrossborderError) -> None:
         self._given_up = error
@@ -128,8 +147,8 @@ class Keeper:
             KeyboardInterrupt: a signal came between the end of a learner and the start of the next one.
         """
         while not self._supervisor.wait(LOOK_SECONDS):
-            with suppress(OSError):
-                self._has_begun = self._has_begun or bool(find_work(self._run_dir))
+            if self._run_id is None and (found := self._find_run()) != self._former_id:
+                self._run_id = found
         code = self._supervisor.child.wait(math.inf)
         assert code is not None
         # A learner that fails too often has told its error, and ends the command with its own exit code.

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from learner.storage.origin import Origin
 
 log = logging.getLogger(__name__)
+Load = Callable[[argparse.Namespace], RunConfig]
 Train = Callable[[RunConfig, argparse.Namespace, Console | None, StopSignals], None]
 
 
@@ -155,9 +156,14 @@ def load_run(arguments: argparse.Namespace) -> RunConfig:
     config = load_config(arguments.config, overrides)
     if resume and config.run_dir is None:
         raise ConfigError("--resume: expected a run directory, found none: say --resume DIR or --run-dir DIR")
-    if resume and arguments.mirrored and config.run_dir is not None and config.storage.mirror is not None:
-        _restore(config.storage.mirror, config.run_dir, is_needed=False)
+    restore_run(config, arguments)
     return config
+
+
+def restore_run(config: RunConfig, arguments: argparse.Namespace) -> None:
+    """Restore a run that the command resumes from its mirror, if it has one and the run is not in its directory."""
+    if arguments.resume and arguments.mirrored and config.run_dir is not None and config.storage.mirror is not None:
+        _restore(config.storage.mirror, config.run_dir, is_needed=isinstance(arguments.resume, str))
 
 
 def _restore(url: str, run_dir: Path, *, is_needed: bool) -> None:
@@ -191,6 +197,8 @@ def run_training_command(
     train: Train,
     prepare: Callable[[argparse.Namespace], None] = lambda _: None,
     adapt: Callable[[RunConfig], RunConfig] = lambda config: config,
+    *,
+    load: Load = load_run,
 ) -> int:
     """Run a command that trains: parse its words, load and check the configuration, train; return the exit code.
 
@@ -201,12 +209,13 @@ def run_training_command(
         prepare: called with the parsed words before ``train``: the options and values are checked, but the parts are
             not imported yet.
         adapt: makes the configuration of this process from that of the run.
+        load: makes the configuration of the run from the parsed words.
     """
     arguments = parser.parse_args(argv)
     require_consistent(parser, arguments)
 
     def act(signals: StopSignals) -> None:
-        config = load_run(arguments)
+        config = load(arguments)
         if not (arguments.show_config or arguments.check):
             config = adapt(config)
             if config.run_dir is not None:

@@ -95,19 +95,78 @@ def looks(keeper: Command) -> int:
     return int(re.findall(r"^voluntary_ctxt_switches:\s*(\d+)", status, re.MULTILINE)[0])
 
 
+def kill_without_run(keeper: Command, run_dir: Path, other: Path | None) -> None:
+    """Rename the directory in which the learner trains, put another one in its place, and kill the learner."""
+    wait_for(lambda: trains(run_dir), "training begins")
+    before = looks(keeper)
+    wait_for(lambda: looks(keeper) > before + 2, "the keeper has seen the run")
+    run_dir.rename(run_dir.with_name("away"))
+    if other is not None:
+        other.rename(run_dir)
+    kill(oldest_child(oldest_child(keeper.process.pid)))
+
+
 def test_when_the_run_is_no_longer_in_its_directory_no_other_run_begins_there(
     start: Start, write_config: WriteConfig, tmp_path: Path
 ) -> None:
     run_dir = tmp_path / "run"
     keeper = start("learner-server", "--config", str(write_config(**CALM)), "--standby")
-    wait_for(lambda: trains(run_dir), "training begins")
-    before = looks(keeper)
-    wait_for(lambda: looks(keeper) > before + 2, "the keeper has seen the run")
-    run_dir.rename(tmp_path / "away")
-    kill(oldest_child(oldest_child(keeper.process.pid)))
+    kill_without_run(keeper, run_dir, None)
     assert keeper.wait() == RunDirectoryError.exit_code, keeper.output()
     assert f"{run_dir}: expected the run that the learner trained, found none" in keeper.output()
     assert not run_dir.exists()
+
+
+def test_another_run_in_the_place_of_the_learners_is_left_alone(
+    start: Start, write_config: WriteConfig, tmp_path: Path
+) -> None:
+    run_dir, other = tmp_path / "run", tmp_path / "other"
+    config = str(write_config(**CALM))
+    short = ("--local-actors", "1", "--set", "trainer.max_opts=1", "--run-dir", str(other))
+    ends = start("learner-server", "--config", config, *short)
+    assert ends.wait() == 0, ends.output()
+    keeper = start("learner-server", "--config", config, "--standby")
+    before = (other / "run.json").read_text()
+    kill_without_run(keeper, run_dir, other)
+    assert keeper.wait() == RunDirectoryError.exit_code, keeper.output()
+    assert f"{run_dir}: expected the run that the learner trained, found another" in keeper.output()
+    assert (run_dir / "run.json").read_text() == before
+
+
+def test_a_run_that_takes_the_place_of_one_without_rows_is_gone_on_with(
+    start: Start, write_config: WriteConfig, tmp_path: Path
+) -> None:
+    run_dir, words = tmp_path / "run", ("learner-server", "--config", str(write_config(**CALM)))
+    former = start(*words)
+    wait_for(lambda: trains(run_dir), "training begins")
+    former.signal(signal.SIGTERM)
+    assert former.wait() == 143
+    keeper = start(*words, "--standby")
+    wait_for(lambda: "a new run takes its place" in keeper.output() and trains(run_dir), "training begins anew")
+    kill(oldest_child(oldest_child(keeper.process.pid)))
+    wait_for(lambda: "resumed at opt step" in keeper.output(), "another learner goes on")
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        'exec "$@" --config "$0"',
+        'exec "$@" --config /dev/stdin < "$0"',
+        'exec "$@" --config <(cat "$0")',
+    ],
+)
+def test_all_learners_have_the_settings_with_which_the_command_began(
+    script: str, start: Start, write_config: WriteConfig, tmp_path: Path
+) -> None:
+    run_dir, config = tmp_path / "run", write_config(**CALM, seed=3)
+    keeper = start("learner-server", "--standby", prefix=("bash", "-c", script, str(config)))
+    wait_for(lambda: trains(run_dir), "training begins")
+    began_with = (run_dir / "config.yaml").read_text()
+    assert "seed: 3\n" in began_with
+    config.write_text(config.read_text().replace("seed: 3", "seed: 4"))
+    kill(oldest_child(oldest_child(keeper.process.pid)))
+    wait_for(lambda: "resumed at opt step" in keeper.output() and trains(run_dir), "another learner goes on")
+    assert (run_dir / "config.yaml").read_text() == began_with
 
 
 @pytest.mark.parametrize(

@@ -7,18 +7,22 @@ from typing import Any, NoReturn
 
 import pytest
 
+from common.config.run_config import dump_config, load_config
 from common.process.child import Child
 from learner.commands import standby_child
 from learner.commands.standby import CHILD
 from tests.conftest import PATIENCE, ROOT
 
 
-def test_it_is_the_command_with_the_output_that_it_was_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_the_command_with_the_configuration_and_the_output_that_it_was_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     with (tmp_path / "out").open("w") as out, (tmp_path / "err").open("w") as err:
         fds = (out.fileno(), err.fileno())
-        words = ["--config", str(ROOT / "configs" / "cartpole.yaml"), "--show-config", "--set", "seed=3"]
-        boot: dict[str, Any] = {"words": words, "output_fds": fds}
+        config = dump_config(load_config(ROOT / "configs" / "cartpole.yaml", ["seed=3"]))
+        words = ["--config", str(tmp_path / "gone.yaml"), "--show-config"]
+        boot: dict[str, Any] = {"words": words, "config": config, "output_fds": fds}
         child = Child("learner", CHILD, boot, pass_fds=fds)
         assert child.wait(PATIENCE) == 0, (tmp_path / "err").read_text()
         child.end(0)
