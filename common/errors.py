@@ -121,6 +121,10 @@ class CheckpointError(CrossborderError):
     exit_code = 12
 
 
+class NotInPlaceError(CheckpointError):
+    """The directory of a run is not at its path; it may be put back."""
+
+
 class StarvedError(CrossborderError):
     exit_code = 13
 

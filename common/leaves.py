@@ -75,13 +75,13 @@ def describe_misfit(space: gymnasium.Space[Any], value: Any, lanes: tuple[int, .
         expected = f"{where}expected {leaf.dtype} {list(shape)}{bounds}, found"
         try:
             found = _at(value, path)
-        except spaces.MISFITS:
+        except spaces.UNREADABLE:
             return f"{expected} no such leaf in {describe(value)}"
         try:
             values = spaces.convert(found, leaf.dtype)
             indices = None if isinstance(leaf, gymnasium.spaces.Box) else domain
             fits = values.shape == shape and (indices is None or indices.holds(values.reshape(-1)))
-        except spaces.MISFITS:
+        except spaces.UNREADABLE:
             fits = False
         if not fits:
             return f"{expected} {describe(found)}"
@@ -102,7 +102,7 @@ def describe(value: Any) -> str:
         found = np.asarray(value)
     except ValueError:
         return f"a {type(value).__name__} of parts with different shapes"
-    except (RuntimeError, TypeError) as error:  # Of a tensor that torch does not give to numpy.
+    except spaces.UNREADABLE as error:
         return f"a {type(value).__name__} that numpy cannot read: {error}"
     if found.dtype.kind not in "biuf":
         return f"{value!r:.80}"
@@ -143,7 +143,7 @@ def as_shape(value: Any, shape: tuple[int, ...], name: str) -> Array:
     """
     try:
         found = np.asarray(value)
-    except spaces.MISFITS as error:
+    except spaces.UNREADABLE as error:
         raise PluginError(f"env: {name}: expected the shape {list(shape)}, found {describe(value)}") from error
     if found.shape != shape and not (found.ndim == 0 and not found):
         raise PluginError(f"env: {name}: expected the shape {list(shape)}, found {list(found.shape)}")

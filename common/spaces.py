@@ -17,8 +17,8 @@ from common.domain import Domain
 from common.errors import ConfigError
 
 AnySpace = Space[Any]
-MISFITS: Final = (IndexError, KeyError, OverflowError, RuntimeError, TypeError, ValueError)
-"""What ``flatten`` raises if a value does not fit a space; torch raises RuntimeError if numpy cannot read a tensor."""
+UNREADABLE: Final = (IndexError, KeyError, OverflowError, RuntimeError, TypeError, ValueError)
+"""What numpy, Python and torch (RuntimeError) raise for a value that cannot be read, or does not fit a space."""
 LEAF_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 

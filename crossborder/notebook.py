@@ -11,6 +11,7 @@ Trainer, actors and files are those of the commands, so a command can go on with
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from io import StringIO
@@ -67,7 +68,7 @@ def train(
 
     Raises:
         ConfigError: the configuration or another argument is not valid.
-        CrossborderError: a part cannot be built or called ``sys.exit``, or training failed.
+        CrossborderError: a part cannot be built, a part has called ``sys.exit``, or training failed.
         KeyboardInterrupt: the run was interrupted, and has ended in order; the message names its directory.
     """
     _check_arguments(actors, settings, resume=resume, progress=progress)
@@ -103,6 +104,8 @@ def _naming_exit() -> Iterator[None]:
     try:
         yield
     except SystemExit as error:
+        if callable(signal.getsignal(signal.SIGTERM)):
+            raise  # It may come from the program's own handler.
         raise FaultError(f"one of your parts raised {error!r}, which would end this program in silence") from error
 
 

@@ -474,12 +474,12 @@ def kill(pid: int) -> None:
 
 def kill_whole(pid: int) -> list[int]:
     """Kill a process and all below it, and return all of them. It goes first: it would start its children again."""
-    killed = whole(pid)
+    killed = with_descendants(pid)
     signal_each(killed, signal.SIGKILL)
     return killed
 
 
-def whole(pid: int) -> list[int]:
+def with_descendants(pid: int) -> list[int]:
     """A process and all below it."""
     return [pid, *descendants_of(pid)]
 

@@ -24,7 +24,7 @@ from common.lanes.plain_lanes import PlainLanes
 from common.lanes.stacking import Stacker
 from common.leaves import copy_leaves, empty_leaves, pick_leaves, put_leaves
 from common.parts import Parts
-from common.spaces import MISFITS, flatten, from_columns, to_columns, unflatten
+from common.spaces import UNREADABLE, flatten, from_columns, to_columns, unflatten
 
 log = logging.getLogger(__name__)
 MAX_STEPS: Final = 100_000
@@ -89,7 +89,7 @@ def _checksum(obs: Any, reward: SupportsFloat = 0.0) -> int:
         found = zlib.crc32(np.float64(reward).tobytes())
         for part in _parts_of(obs):
             found = zlib.crc32(part.tobytes(), found)
-    except MISFITS:  # Numpy cannot read a value; the lanes, which get it next, refuse it by name.
+    except UNREADABLE:  # Numpy cannot read a value; the lanes, which get it next, refuse it by name.
         return 0
     return found
 

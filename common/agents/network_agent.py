@@ -64,11 +64,6 @@ class NetworkAgent(Agent):
         for _, inference in self._find(Inference):
             inference.captured = False
 
-    def forget_traces(self) -> None:
-        """Forget the captured updates: each begins again with an eager call."""
-        for _, update in self._find(Update):
-            update.forget_traces()
-
     def model_info(self) -> Mapping[str, torch.Tensor]:
         info = {name: value.detach() for name, value in self._acting_net.state_dict().items()}
         return info | collect_networks(self._normalizers)
@@ -115,7 +110,7 @@ class NetworkAgent(Agent):
                 setattr(self, name, state.values[name])
         except (LookupError, ValueError) as error:
             raise CheckpointError(f"{type(self).__name__}: the saved state does not fit this agent: {error}") from error
-        self.forget_traces()
+        forget_traces(self)
 
     def random_state(self) -> TrainingState:
         tensors = {name: generator.get_state() for name, generator in self._find(torch.Generator)}
@@ -164,6 +159,12 @@ def find_objects(kind: type[KindT], named: Iterable[tuple[str, object]]) -> Iter
             yield from find_objects(kind, ((f"{name}.{i}", entry) for i, entry in enumerate(value)))
         elif isinstance(value, dict):
             yield from find_objects(kind, ((f"{name}.{key}", entry) for key, entry in value.items()))
+
+
+def forget_traces(agent: Agent) -> None:
+    """Forget an agent's captured updates: each begins again with an eager call."""
+    for _, update in find_objects(Update, vars(agent).items()):
+        update.forget_traces()
 
 
 def load_generator(generator: torch.Generator, state: torch.Tensor) -> bool:

@@ -29,7 +29,7 @@ from common.lanes.interface_faults import InterfaceError
 from common.lanes.lanes import close_env
 from common.leaves import describe_misfit, empty_leaves, pick_leaves, put_leaves
 from common.plugins import part_loading
-from common.spaces import MISFITS, AnySpace, flatten, unflatten
+from common.spaces import UNREADABLE, AnySpace, flatten, unflatten
 
 SEAT: Final = "seat"
 """The leaf of observations that says by its number which seat of its group observes."""
@@ -474,7 +474,7 @@ class _Observations:
                     leaves[lane] = found  # type: ignore[index] # Leaves of several parts have no form.
                 else:
                     put_leaves(leaves, lane, flatten(self._own, found))
-        except MISFITS as error:
+        except UNREADABLE as error:
             if agent not in obs:
                 raise InterfaceError(f"observation: expected one for agent '{agent}', found none") from error
             raise InterfaceError(f"observation of agent '{agent}': {describe_misfit(self._own, obs[agent])}") from error

@@ -297,7 +297,7 @@ class Lanes(abc.ABC):
         try:
             given = spaces.flatten(space, instead)
             put_leaves(outcome.action, lanes, pick_leaves(given, lanes) if is_batch else given)
-        except spaces.MISFITS as error:
+        except spaces.UNREADABLE as error:
             misfit = describe_misfit(space, instead, (self.n,) if is_batch else ())
             what = "actions" if is_batch else "action"
             raise PluginError(f"{self.name}: info['{self._picks.intervention}']: {what}: {misfit}") from error

@@ -166,7 +166,7 @@ class PlainLanes(Lanes):
             try:
                 obs, reward, terminated, truncated, info = found
                 number, is_usual = float(reward), type(info) is dict and not (terminated or truncated)
-            except spaces.MISFITS:
+            except spaces.UNREADABLE:
                 is_usual = False
             if not (is_usual and type(obs) is _ARRAY and obs.shape == shape and obs.dtype is dtype):
                 left, self._left_over = actions, (found,)
@@ -206,9 +206,9 @@ class PlainLanes(Lanes):
             # These quick comparisons pass the usual step. Only what they do not know goes to a slower check.
             try:
                 number, goes_on = float(reward), not (terminated or truncated)
-            except spaces.MISFITS as error:
+            except spaces.UNREADABLE as error:
                 self._require_numbers(reward, terminated, truncated)
-                raise PluginError(f"{self.name}: step: {error}") from error
+                raise PluginError(f"{self.name}: step: reward, terminated or truncated: {error}") from error
             rewards[j] = number
             returns[j] += number
             if type(obs) is _ARRAY and obs.shape == shape and obs.dtype is dtype:
@@ -236,7 +236,7 @@ class PlainLanes(Lanes):
     def _read_success(self, found: Any) -> bool | None:
         try:
             return None if found is None else bool(found)
-        except spaces.MISFITS as error:
+        except spaces.UNREADABLE as error:
             raise PluginError(f"{self.name}: info['{SUCCESS}']: expected a bool, found {describe(found)}") from error
 
     def _end_episodes(self, outcome: Round, ended: Sequence[int]) -> None:
@@ -260,7 +260,7 @@ class PlainLanes(Lanes):
             is_number = isinstance(value, (bool, int, float, np.bool_, np.number))
             try:
                 is_odd = not is_number and (np.shape(value) or np.asarray(value).dtype.kind not in "biuf")
-            except spaces.MISFITS:
+            except spaces.UNREADABLE:
                 is_odd = True
             if is_odd or (name != "reward" and math.isnan(value)):  # NaN is true, and would end an episode.
                 expected = "a number" if name == "reward" else "a bool"
@@ -309,7 +309,7 @@ class PlainLanes(Lanes):
         """Keep the observation of lane j."""
         try:
             put_leaves(self._obs, j, spaces.flatten(self.spec.observation_space, obs))
-        except spaces.MISFITS as error:
+        except spaces.UNREADABLE as error:
             raise self.misfit(obs) from error
         if type(obs) is _ARRAY and not isinstance(self._obs, dict) and spaces.holds_all(self._obs.dtype, obs.dtype):
             self._dtype = obs.dtype

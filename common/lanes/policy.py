@@ -13,7 +13,7 @@ from common.errors import ConfigError, PluginError
 from common.interfaces import Agent, EnvSpec, LaneAgent, acting_for_lanes
 from common.lanes.stacking import Stacker
 from common.leaves import by_path, describe_misfit, pick_leaves, stack_lanes
-from common.spaces import MISFITS, flatten, leaves_of, unflatten
+from common.spaces import UNREADABLE, flatten, leaves_of, unflatten
 
 
 class Policy:
@@ -93,7 +93,7 @@ class Policy:
         space = self.spec.observation_space
         try:
             found = flatten(space, observation)
-        except (ConfigError, *MISFITS) as error:
+        except (ConfigError, *UNREADABLE) as error:
             raise PluginError(f"policy: observation: {describe_misfit(space, observation) or error}") from error
         leaves = by_path(found)
         if any(leaf.shape != self._shapes[path] for path, leaf in leaves.items()):

@@ -181,7 +181,7 @@ class VectorLanes(Lanes):
         """The rewards or flags of all lanes, ``[n]``."""
         try:
             found: Array = on_host(values)
-        except spaces.MISFITS as error:
+        except spaces.UNREADABLE as error:
             raise PluginError(
                 f"{self.name}: {name}: expected a number for each lane, [{self.n}], found {describe(values)}"
             ) from error
@@ -292,10 +292,11 @@ class VectorLanes(Lanes):
             return pick_leaves(self._batch(found), ended)
         leaves = empty_leaves(self.spec.observation_space, len(ended))
         for i, lane in enumerate(ended):
+            obs = on_host(found[lane])
             try:
-                put_leaves(leaves, i, spaces.flatten(self.spec.observation_space, on_host(found[lane])))
-            except spaces.MISFITS as error:
-                raise self.misfit(found[lane]) from error
+                put_leaves(leaves, i, spaces.flatten(self.spec.observation_space, obs))
+            except spaces.UNREADABLE as error:
+                raise self.misfit(obs) from error
         return leaves
 
     def _pick(self, outcome: Round, infos: Mapping[str, Any], actions: Leaves) -> None:
@@ -329,9 +330,10 @@ class VectorLanes(Lanes):
 
     def _batch(self, obs: Any) -> Leaves:
         """Observations of all lanes as leaves, which torch can read: it knows no negative strides."""
+        obs = on_host(obs)
         try:
-            leaves = spaces.flatten(self.spec.observation_space, on_host(obs))
-        except spaces.MISFITS as error:
+            leaves = spaces.flatten(self.spec.observation_space, obs)
+        except spaces.UNREADABLE as error:
             raise self.misfit(obs, (self.n,)) from error
         parts = by_path(leaves)
         for path, leaf in parts.items():
@@ -378,24 +380,27 @@ def _find(infos: Mapping[str, Any], key: str, among: Array) -> tuple[Any, Array]
     if key not in infos:
         return None
     mask = infos.get(f"_{key}")
-    lanes = among if mask is None else among & _numbers(f"_{key}", np.asarray(on_host(mask), bool), len(among))
     try:
+        lanes = among if mask is None else among & _numbers(f"_{key}", np.asarray(on_host(mask), bool), len(among))
         values = on_host(infos[key])
         if isinstance(values, np.ndarray) and values.dtype == object:  # A lane without the key has None.
             known = [value for value in values if value is not None]
             blank = np.zeros_like(known[0]) if known else 0
             lanes = lanes & np.array([value is not None for value in values])
             values = np.array([blank if value is None else value for value in values])
-    except spaces.MISFITS as error:
+    except spaces.UNREADABLE as error:
         raise PluginError(
-            f"env: info['{key}']: expected one shape in all lanes, [{len(among)}], found {infos[key]!r:.80}"
+            f"env: info['{key}']: expected values that numpy can read, of one shape in all lanes, [{len(among)}], "
+            f"found {infos[key]!r:.80}"
         ) from error
     return values, lanes
 
 
 def _numbers(key: str, values: Any, n: int) -> Array:
-    """Numbers or bools of all lanes in the infos of a vector environment, ``[n]``."""
+    """Numbers or bools of all lanes in the infos of a vector environment, ``[n]`` or ``[n, 1]``, as ``[n]``."""
     found: Array = on_host(values)
+    if np.shape(found) == (n, 1):
+        found = found[:, 0]
     if np.shape(found) != (n,) or found.dtype.kind not in "biuf":
         raise PluginError(
             f"env: info['{key}']: expected a number or bool for each lane, [{n}], found {describe(values)}"

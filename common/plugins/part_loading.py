@@ -124,7 +124,7 @@ def _keeping_log(part: str) -> Iterator[None]:
     finally:
         lost = [handler for handler in handlers if handler not in root.handlers]
         turned_off = [logger for logger in _own_loggers() if logger.disabled and logger not in off]
-        if lost or turned_off or (root.level, root.manager.disable) != (level, least):
+        if lost or turned_off or root.level > level or root.manager.disable > least:
             root.setLevel(level)
             logging.disable(least)
             for handler in lost:

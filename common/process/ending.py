@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -18,7 +19,9 @@ log = logging.getLogger(__name__)
 TOLD_SECONDS: Final = 5.0
 """The log says what a process waits for when it has waited for so long."""
 END_SECONDS: Final = 60.0
-"""The least time that threads and processes have after the end of the work, to upload a file, say."""
+"""After this time the process ends without what is left; it is long enough to upload a file."""
+TELL_SECONDS: Final = 5.0
+"""The most time that it then takes to tell: a thread that is left may hold a lock of the log."""
 
 
 def end_in_time(main: Callable[[], int]) -> int:
@@ -29,6 +32,9 @@ def end_in_time(main: Callable[[], int]) -> int:
     code = 1  # That of an exception.
     try:
         code = main()
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else 1
+        raise
     finally:
         threading.Thread(target=_end, args=(code,), name="ending", daemon=True).start()
     return code
@@ -37,15 +43,22 @@ def end_in_time(main: Callable[[], int]) -> int:
 def _end(code: int) -> None:
     """End this process, unless Python ends it before."""
     time.sleep(TOLD_SECONDS)
-    log.warning(
-        "the work is done, but this process waits for %s; it ends without that in %g s",
-        _describe_running() or "a function that is registered with atexit",
-        END_SECONDS - TOLD_SECONDS,
-    )
+    telling = threading.Thread(target=_tell, name="telling", daemon=True)
+    telling.start()
     time.sleep(END_SECONDS - TOLD_SECONDS)
-    for child in multiprocessing.active_children():
-        child.kill()
-    os._exit(code)
+    telling.join(TELL_SECONDS)
+    try:
+        for child in multiprocessing.active_children():
+            child.kill()
+    finally:
+        os._exit(code)
+
+
+def _tell() -> None:
+    running = _describe_running() or "a function that is registered with atexit"
+    seconds = END_SECONDS - TOLD_SECONDS
+    log.warning("this process would end now, but waits for %s; it ends without that in %g s", running, seconds)
+    sys.stdout.flush()
 
 
 def _describe_running() -> str:

@@ -35,6 +35,8 @@ whole service, in which a parent passes it on once it has noticed it.
 """
 _handlers: dict[signal.Signals, Any] = {}
 """By signal, the handler that this process needs."""
+_owner = 0
+"""The process that has set them."""
 _next_put_back = 0.0
 """The monotonic time from which on handlers are put back again; infinitely early once somebody has taken one. Only the
 main thread uses it."""
@@ -42,6 +44,8 @@ main thread uses it."""
 
 def _handle(number: signal.Signals, handler: Any) -> None:
     """Set the handler of a signal; ``put_signals_back`` sets it again."""
+    global _owner  # noqa: PLW0603 - see there
+    _owner = os.getpid()
     _handlers[number] = handler
     signal.signal(number, handler)
 
@@ -115,7 +119,7 @@ def delaying_interrupt(on_stop: Callable[[], None], message: str) -> Iterator[No
     try:
         yield
     finally:
-        del _handlers[signal.SIGINT]
+        _handlers.pop(signal.SIGINT, None)  # A process that was forked in this context has none any more.
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if received:
         raise KeyboardInterrupt(message)
@@ -130,39 +134,31 @@ def _call_in_thread(on_stop: Callable[[], None]) -> None:
     threading.Thread(target=on_stop, name="stop").start()
 
 
-def _do_nothing(_number: int, _frame: FrameType | None) -> None:
-    return None
+def _do_nothing(number: int, _frame: FrameType | None) -> None:
+    _end_if_forked(number)
 
 
-_forking = threading.local()
-"""Its ``mask`` has the signals that were blocked in this thread before it forked."""
+def _end_if_forked(number: int) -> None:
+    """End this process by SIGTERM if it was forked from the one with the handlers, and does not have its own yet.
 
-
-def _block_signals() -> None:
-    """Before a fork: block signals until both processes have their handlers.
-
-    The new process begins with the handlers of the old one. Python would drop, or give to a handler of the old process,
-    a SIGTERM that comes before it has its own.
+    Otherwise a SIGTERM would be lost that ``multiprocessing`` sends directly after the fork.
     """
-    _forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
-
-
-def _unblock_signals() -> None:
-    signal.pthread_sigmask(signal.SIG_SETMASK, _forking.mask)
+    if number == signal.SIGTERM and os.getpid() != _owner:
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
 
 
 def _leave_to_forker() -> None:
-    """In a process that users' code has forked from one with handlers: SIGTERM ends it, as ``multiprocessing`` expects.
+    """In every process that is forked from one with handlers: SIGTERM ends it, as ``multiprocessing`` expects.
 
     The other signals do nothing. A terminal sends them to this process too, and the one that forked it ends it.
     """
     for number in _handlers:
         signal.signal(number, signal.SIG_DFL if number == signal.SIGTERM else _do_nothing)
     _handlers.clear()
-    _unblock_signals()
 
 
-os.register_at_fork(before=_block_signals, after_in_parent=_unblock_signals, after_in_child=_leave_to_forker)
+os.register_at_fork(after_in_child=_leave_to_forker)
 
 
 class StopSignals:
@@ -196,6 +192,7 @@ class StopSignals:
             self._tell(on_stop)
 
     def _take(self, number: int, _frame: FrameType | None) -> None:
+        _end_if_forked(number)
         if self.received is not None:
             if self._echo.passed():
                 os._exit(128 + number)

@@ -105,10 +105,11 @@ def unblock_stderr(notice: Callable[[int], str]) -> None:
 
 
 def keep_stdout() -> None:
-    """Have users' code in this process no longer close stdout, on which a child tells its parent how it fares."""
+    """Keep stdout open if users' code closes it: a child sends its events there."""
     if _leads_to(sys.stdout, 1):
         file = io.BufferedWriter(io.FileIO(1, "w", closefd=False))
-        sys.stdout = _Kept(file, encoding=sys.stdout.encoding, errors=sys.stdout.errors)
+        at_once = sys.stdout.line_buffering or getattr(sys.stdout, "write_through", False)  # As by PYTHONUNBUFFERED.
+        sys.stdout = _Kept(file, sys.stdout.encoding, sys.stdout.errors, line_buffering=bool(at_once))
 
 
 def _raw(stream: TextIO | None) -> object:

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from common.errors import CheckpointError, ChildFailedError, ConfigError, CrossborderError
+from common.errors import ChildFailedError, ConfigError, CrossborderError, NotInPlaceError
 from common.process.child import Child, RestartPolicy, describe_end, may_restart_help
 from common.process.clocks import Deadline
 from common.process.signals import NOTICE_SECONDS
@@ -33,8 +33,7 @@ class Supervisor:
 
     Only a child for which ``may_restart_help`` is started again. If ``start`` raises a ConfigError then, it is repeated
     until it succeeds: the first start had the same settings, so a file that they name cannot be used at this moment.
-    Certificates, for example, are replaced one after the other. So it is with a CheckpointError: the run's directory is
-    not in its place.
+    Certificates, for example, are replaced one after the other. The same holds for a NotInPlaceError.
     """
 
     def __init__(
@@ -90,7 +89,7 @@ class Supervisor:
         try:
             self.child.end(0)
             child = self._start()
-        except (ChildFailedError, ConfigError, CheckpointError) as error:
+        except (ChildFailedError, ConfigError, NotInPlaceError) as error:
             self._note_failed_start(error)
             return True  # ``self.child`` is still the dead child: ``_watch`` comes here again while the policy allows.
         except CrossborderError as error:

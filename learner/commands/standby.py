@@ -100,6 +100,7 @@ class Keeper:
         if not self._is_first:
             self._config.server.check()
             self._require_run()
+            self._former_id = None  # A learner that died before it took the place of the former run leaves that one.
             words = [*words, *self._resume]
         self._is_first = False
         boot = {"words": words, "config": dump_config(self._config), "output_fds": self._output_fds}

@@ -20,8 +20,7 @@ POOL: Final = 32
 """The number of different observations and actions that are made up; episodes repeat them."""
 LIMIT: Final = 10.0
 """Made-up floats lie between -LIMIT and LIMIT where the space allows it: bounds of 1e38 would overflow in a network."""
-WHOLE_LIMIT: Final = 1 << 31
-"""Made-up whole numbers of a Box lie between -WHOLE_LIMIT and WHOLE_LIMIT where the space allows it; see LIMIT."""
+WHOLE: Final = np.iinfo(np.int64)
 LENGTHS: Final = (40, 7, 1, 23)
 """The steps of the episodes, in turn, in addition to the rows that a view may look ahead."""
 
@@ -87,14 +86,11 @@ def _sample_leaf(space: gymnasium.Space[Any], seed: int) -> Array:
         values = np.random.default_rng(seed).uniform(low, high, (POOL, *space.shape))
         found: Array = np.clip(values.astype(space.dtype), space.low, space.high)
         return found
-    if isinstance(space, gymnasium.spaces.Box) and np.issubdtype(space.dtype, np.integer):
-        # gymnasium's own sample fails where a bound is the largest value of 64 bits.
-        ends = np.iinfo(space.dtype)
-        low = np.maximum(space.low, np.minimum(max(-WHOLE_LIMIT, ends.min), space.high))
-        high = np.minimum(space.high, np.maximum(min(WHOLE_LIMIT, ends.max), space.low))
-        shape = (POOL, *space.shape)
-        return np.random.default_rng(seed).integers(low, high, shape, space.dtype, endpoint=True)
     own = copy.deepcopy(space)  # So the environment's own space keeps its random state.
+    if isinstance(own, gymnasium.spaces.Box):
+        # Who writes the ends of 64 bits means no bounds; for these, gymnasium's sample would compute beyond them.
+        own.bounded_below &= own.low > WHOLE.min
+        own.bounded_above &= own.high < WHOLE.max
     own.seed(seed)
     return np.stack([np.asarray(own.sample(), space.dtype) for _ in range(POOL)])
 

@@ -88,8 +88,8 @@ class IngestProcess:
         control: shared with the ingest process.
         on_failure: called when the process cannot be kept running.
         hung_seconds: a process without a sign of life for this long is killed and started again; None lets it hang.
-        require_in_place: raises CheckpointError while the run's directory is not in its place. A process that is
-            started again opens its files by their paths, and waits until they are those of this run.
+        require_directory: raises NotInPlaceError while the run's directory is not at its path, and another error if it
+            exists no more. A process that is started again opens its files by their paths.
 
     Raises:
         AddressError: its address or its metrics port is taken.
@@ -104,18 +104,18 @@ class IngestProcess:
         on_failure: Callable[[CrossborderError], None],
         *,
         hung_seconds: float | None = None,
-        require_in_place: Callable[[], None] = lambda: None,
+        require_directory: Callable[[], None] = lambda: None,
     ) -> None:
         self._boot = {**boot, "addresses": coming.hold_ports(boot["addresses"]), "bell_fds": coming.fds}
         self.when_moved: Callable[[], None] = lambda: None
         """Called from another thread when a restarted process has taken another port for its metrics."""
-        self._control, self._hung_seconds, self._require_in_place = control, hung_seconds, require_in_place
+        self._control, self._hung_seconds, self._require_directory = control, hung_seconds, require_directory
         self._stillness = Stillness(lambda: control.ingest_beats)
         self._server, self.trainer_bell, self._ingest_bell = coming.server, coming.trainer_bell, coming.ingest_bell
         self._supervisor = Supervisor(self._start, on_failure, is_hung=self._is_hung)
 
     def _start(self) -> Child:
-        self._require_in_place()
+        self._require_directory()
         child = self._server.start_child("ingest", _MODULE, self._boot)
         try:
             ready = child.next_event(READY_SECONDS)

@@ -39,9 +39,7 @@ def build_learner_parts(config: RunConfig, *, epsilon: float = 0.0, n_envs: int 
         CrossborderError: torch cannot use the device, a part cannot be built, a batch of rows does not fit into a
             message, or a setting names a column that the rows do not have.
     """
-    device = require_device(config.trainer.device)
-    if device.type == "cuda" and device.index is not None:
-        torch.cuda.set_device(device)  # Calls that name no GPU, also those of a user's agent, mean this one.
+    require_device(config.trainer.device)
     parts = build_parts(config, seed=config.seed, epsilon=epsilon, device=config.trainer.device, n_envs=n_envs)
     check_tensors(parts.agent)
     message_bytes(config, parts.schema)  # It refuses rows that are too large.
@@ -73,6 +71,12 @@ def check_tensors(agent: Agent) -> None:
 def places_of(tensors: Mapping[str, torch.Tensor]) -> dict[str, tuple[int, torch.Size, torch.dtype]]:
     """Where tensors are. Keep the tensors alive until you compare, or new tensors may get their addresses."""
     return {name: (value.data_ptr(), value.shape, value.dtype) for name, value in tensors.items()}
+
+
+def find_moved(places: Mapping[str, object], tensors: Mapping[str, torch.Tensor]) -> str | None:
+    """The first tensor that is not where it was (``places_of``), or was not there; None if all are there."""
+    found = places_of(tensors)
+    return next((name for name in sorted({*places, *found}) if places.get(name) != found.get(name)), None)
 
 
 def message_bytes(config: RunConfig, schema: Schema) -> int:

@@ -16,6 +16,7 @@ from rich.console import Console
 
 from actor.stat import ActorStat
 from common.agents.products import choose_products
+from common.agents.torch_device import require_device
 from common.config.run_config import RunConfig, dump_config
 from common.cores import bound_to
 from common.data import Array
@@ -180,13 +181,17 @@ class Opened:
 
 
 @contextmanager
-def _computing(n_threads: int) -> Iterator[None]:
-    """Set the number of torch's threads, and in this context torch's own default dtype, which agents expect."""
+def _computing(n_threads: int, device: torch.device) -> Iterator[None]:
+    """Set the number of torch's threads, and in this context what agents expect.
+
+    That is torch's own default dtype, and that calls which name no GPU mean the one of the run.
+    """
     torch.set_num_threads(n_threads)
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float32)
     try:
-        yield
+        with torch.cuda.device(device.index if device.type == "cuda" else None):
+            yield
     finally:
         torch.set_default_dtype(before)
 
@@ -229,7 +234,7 @@ class Run(Opened):
             # 1. The processor, before the parts start threads.
             self.cores_left = stack.enter_context(bound_to(config.trainer.cores, "trainer.cores"))
             """The cores that trainer.cores leaves to local actors; empty without trainer.cores."""
-            stack.enter_context(_computing(config.trainer.torch_threads))
+            stack.enter_context(_computing(config.trainer.torch_threads, require_device(config.trainer.device)))
             self.products = choose_products(config.trainer.products)
             keep_buffers()  # An opt step of Nature's CNN takes 7 % less time: its tensors need no new pages.
             # 2. The parts. One opt step on made-up rows finds most of their mistakes before anything is written.

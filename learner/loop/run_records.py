@@ -225,7 +225,8 @@ def _read(values: Sequence[SupportsFloat]) -> list[float]:
     tensors = [value for value in values if isinstance(value, torch.Tensor) and value.is_cuda]
     if len(tensors) < len(values):
         return [float(value) for value in values]
-    numbers: list[float] = torch.stack([tensor.reshape(()) for tensor in tensors]).tolist() if tensors else []
+    scalars = [tensor if tensor.dim() == 0 else tensor.reshape(()) for tensor in tensors]
+    numbers: list[float] = torch.stack(scalars).tolist() if scalars else []
     return numbers
 
 

@@ -264,7 +264,7 @@ class LearnerServer(Opened):
             self.control,
             self.learner.fail,
             hung_seconds=config.server.hung_seconds,
-            require_in_place=run.dir.require_in_place,
+            require_directory=run.dir.require_for_child,
         )
 
     def _make_intake(self) -> Intake:

@@ -38,7 +38,7 @@ from common.process.clocks import Deadline
 from common.spaces import columns_of, to_columns
 from learner.datasets.loading import FIRST_INCARNATION
 from learner.datasets.made_up import make_up_episodes
-from learner.loop.learner_parts import MOVED, check_tensors, computing_in, places_of
+from learner.loop.learner_parts import MOVED, check_tensors, computing_in, find_moved, places_of
 from learner.loop.replay_opening import build_buffer, build_view, place_on_device
 from learner.loop.run_records import Callbacks, facts_of
 from learner.replay.memory import ReplayMemory
@@ -76,21 +76,23 @@ STATISTICS: Final = ".running_mean"
 def try_opt(config: RunConfig, parts: Parts, *, quick: bool = False) -> frozenset[str]:
     """Build another agent, and let it take one opt step from made-up rows through the configured replay and view.
 
-    Afterwards the agent and the rows are gone, and the global random generators are as they were before.
+    Afterwards the agent and the rows are gone, and the global random generators are as they were before, but that of a
+    GPU after an error.
 
     Args:
         config: of the run, checked already.
         parts: of the run.
         quick: for the start of training, not for a check. The agent does not learn from batches above ``QUICK_BYTES``.
-            If it fails for another reason than the batch's columns, this is only logged: it may demand other values.
-            But after a failed assertion a GPU computes nothing more in this process.
+            If its ``opt`` raises for another reason than the batch's columns, this is only logged: it may demand other
+            values. But after a failed assertion a GPU computes nothing more in this process.
 
     Returns:
         The keys of the agent's record; empty if it took no opt step.
 
     Raises:
         ConfigError: the batches lack a column that the agent asks for, or the agent refuses them.
-        PluginError: ``opt`` failed for another reason; with ``quick``, the device computes nothing more.
+        PluginError: ``opt`` failed for another reason; with ``quick``, the device computes nothing more. Or ``opt`` has
+            replaced tensors of ``model_info``, or left a batch norm layer in eval mode.
         CrossborderError: the buffer or the agent cannot be built.
     """
     with _keeping_generators(config.trainer.device), TemporaryDirectory(prefix="crossborder-") as directory:
@@ -146,8 +148,8 @@ class _Trial:
         if record is not None:
             _require_statistics(before, _copy_tensors(self._agent))
             check_tensors(self._agent)
-            if places_of(self._agent.model_info()) != places:
-                raise PluginError(f"agent: {self._config.agent.target}: {MOVED}")
+            if (moved := find_moved(places, self._agent.model_info())) is not None:
+                raise PluginError(f"agent: {self._config.agent.target}: '{moved}': {MOVED}")
             self.keys = frozenset(record)
             if "index" in buffer.columns and not buffer.has_td_errors:
                 log.warning(
@@ -233,8 +235,8 @@ class _Trial:
             require_device(self._config.trainer.device)
         except ConfigError:
             raise PluginError(
-                f"{message}; the device computes nothing more in this process. Made-up observations may have all "
-                "values of the observation space: a network must take them, or the space must be narrower"
+                f"{message}; the device computes nothing more in this process. Made-up observations may have any value "
+                "of the observation space; if a network does not take them all, the space must be narrower"
             ) from error
         # An assertion of the agent may fail only because the values are made up.
         level = logging.INFO if isinstance(error, AssertionError) else logging.WARNING
@@ -318,7 +320,7 @@ def _require_statistics(before: dict[str, dict[str, torch.Tensor]], after: dict[
 
 @contextmanager
 def _keeping_generators(device: str) -> Iterator[None]:
-    """Leave the global random generators as they were; that of a GPU only without an error, which ends the run."""
+    """Leave the global random generators as they were; that of a GPU only if no error leaves this context."""
     standard, legacy = random.getstate(), np.random.get_state()
     on_gpu = torch.cuda.get_rng_state(device) if torch.device(device).type == "cuda" else None
     try:

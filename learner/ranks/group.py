@@ -30,7 +30,7 @@ from torch._C._distributed_c10d import PrefixStore, Store, TCPStore  # torch.dis
 from torch.distributed import DistError
 
 from common.agents.averaging import average_by
-from common.agents.network_agent import NetworkAgent
+from common.agents.network_agent import forget_traces
 from common.errors import ConfigError, RankLostError
 from common.interfaces import Agent
 from common.process.clocks import Deadline
@@ -189,10 +189,10 @@ class Group:
         if self._is_open:
             self._is_open = False
             average_by(None)
-            if isinstance(self._agent, NetworkAgent):
+            if self._agent is not None:
                 # Otherwise nccl would wait for ever for the end of the CUDA graphs that have its operations:
                 # https://docs.nvidia.com/dl-cuda-graph/troubleshooting/process-hang.html
-                self._agent.forget_traces()
+                forget_traces(self._agent)
             if dist.is_initialized():
                 with suppress(RuntimeError):  # Connections that are broken already cannot be closed in order.
                     dist.destroy_process_group()

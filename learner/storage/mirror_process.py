@@ -66,7 +66,7 @@ class MirrorProcess:
         return self.block
 
     def _start(self) -> Child:
-        self._run.require_in_place()  # Whatever else is at its path is not mirrored.
+        self._run.require_for_child()  # Whatever else is at its path is not mirrored.
         child, self._coming = self._coming or Child("mirror", CHILD, self._boot), None
         try:
             # A process of this life that died has left its epoch: the next one goes on with it.

@@ -1,4 +1,4 @@
-"""The place of a mirror, reached by a driver of fsspec: each call has a deadline, and raises nothing but OSError."""
+"""The place of a mirror, reached by a driver of fsspec: each call has a deadline, and its errors are OSErrors."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ PART_SECONDS: Final = 600.0
 class MirrorStore:
     """Directories of named files, at this URL.
 
-    Every method raises FileNotFoundError if the file is not there, OSError if the place cannot be reached or has no
-    room, and PluginError if the driver imports a package only when it connects, and does not find it.
+    ``read`` and ``open`` raise FileNotFoundError if the file is not there. Every method raises OSError if the place
+    cannot be reached or has no room, and PluginError if the driver imports a package only when it connects, and does
+    not find it.
 
     Raises:
         PluginError: the driver of such places is not installed.

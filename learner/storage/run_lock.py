@@ -65,6 +65,11 @@ class RunLock:
         except FileNotFoundError:
             return False
 
+    @property
+    def is_removed(self) -> bool:
+        """Whether the directory that was locked exists no more."""
+        return os.fstat(self._fd).st_nlink == 0
+
     def _give_signs(self) -> None:
         failed = False
         while not self._is_closed.wait(_SIGN_SECONDS):

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from common.config.pool_config import POOL
 from common.depth import parse_json
-from common.errors import CheckpointError, RunDirectoryError
+from common.errors import CheckpointError, NotInPlaceError, RunDirectoryError
 from common.hints import nearest_path
 from common.interfaces import RunIdentity
 from common.shared.mapped import holding_alone
@@ -80,8 +80,8 @@ class RunDir:
         self.n_ranks = 1
         """The most ranks with which the run has begun so far, each with its own shard."""
         self._has_begun = False
-        _require_no_file(path)
         with self.writing():
+            _require_no_file(path)
             path.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._lock = RunLock(path)
             try:
@@ -177,18 +177,30 @@ class RunDir:
         """Check that the directory at ``path`` is still the directory that this learner has locked.
 
         Raises:
-            CheckpointError: it was renamed, removed or replaced, or its disk fails, so nothing may be written to
-                ``path``.
+            NotInPlaceError: it was renamed, removed or replaced, so nothing may be written to ``path``.
+            CheckpointError: its disk fails.
         """
         try:
             is_in_place = self._lock.is_in_place
         except OSError as error:
             raise CheckpointError(f"{self.path}: cannot be looked at, so nothing is saved: {error.strerror}") from error
         if not is_in_place:
-            raise CheckpointError(
+            raise NotInPlaceError(
                 f"{self.path}: expected the directory that this learner has locked, found none or another: it was "
                 "renamed, removed or replaced while the learner runs; nothing more is saved until it is put back"
             )
+
+    def require_for_child(self) -> None:
+        """Check that a process which is started now and opens the files at ``path`` finds those of this run.
+
+        Raises:
+            NotInPlaceError: it would not; the directory may be put back.
+            RunDirectoryError: the directory exists no more.
+            CheckpointError: its disk fails.
+        """
+        if self._lock.is_removed:
+            raise RunDirectoryError(f"{self.path}: the directory was removed while the learner runs")
+        self.require_in_place()
 
     def write_text(self, name: str, text: str) -> None:
         """Write a file whole or not at all; it outlasts a power cut."""
@@ -212,8 +224,8 @@ class RunDir:
 
 def require_writable(path: Path) -> None:
     """Raise RunDirectoryError if the directory of a run can neither be made nor written; nothing is made."""
-    _require_no_file(path)
     with naming_write_errors(path):
+        _require_no_file(path)
         TemporaryFile(dir=next(place for place in (path / "x").absolute().parents if place.exists())).close()
 
 

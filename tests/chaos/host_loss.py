@@ -21,7 +21,7 @@ from learner.storage.mirror import Mirror
 from tests.chaos.fleet import BACK_SECONDS, Fleet, Standing
 from tests.chaos.power import torn
 from tests.chaos.report import scratch, tell
-from tests.conftest import Command, signal_each, wait_for, whole
+from tests.conftest import Command, signal_each, wait_for, with_descendants
 from tests.e2e.test_by_hand import ENDLESS, steps_by_actor
 from tests.e2e.test_resume import kept
 
@@ -56,7 +56,7 @@ class MirroredFleet(Fleet):
         Returns:
             Steps that were stored, and how many seconds old the newest state of the mirror is.
         """
-        tree = whole(self.server.process.pid)
+        tree = with_descendants(self.server.process.pid)
         signal_each(tree, signal.SIGSTOP)  # So that what is stored is what was stored at the loss.
         stored, at = self.standing().stored, time.time()
         signal_each(tree, signal.SIGKILL)

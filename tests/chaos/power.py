@@ -18,7 +18,7 @@ from learner.replay.ring import read_ring
 from tests.chaos.audit import Audit, audit
 from tests.chaos.fleet import Fleet
 from tests.chaos.report import scratch, tell
-from tests.conftest import signal_each, whole
+from tests.conftest import signal_each, with_descendants
 from tests.e2e.test_by_hand import ENDLESS
 
 N_ACTORS: Final = 3
@@ -89,7 +89,7 @@ def cut(fleet: Fleet, disk: Disk) -> int:
         Steps that were stored.
     """
     trainer = fleet.server.process.pid
-    pids = whole(trainer)
+    pids = with_descendants(trainer)
     signal_each(pids, signal.SIGSTOP)  # So that what is stored is what was stored at the cut.
     stored = fleet.standing().stored
     disk.photograph()

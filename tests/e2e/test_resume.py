@@ -27,7 +27,7 @@ from tests.conftest import (
     merged,
     signal_each,
     wait_for,
-    whole,
+    with_descendants,
 )
 from tests.e2e.test_by_hand import CALM, ENDLESS, grows, steps_by_actor
 from tests.e2e.test_counting import CAPACITY
@@ -219,7 +219,7 @@ def stored_by_actor(run_dir: Path) -> dict[int, int]:
 
 def stop_and_copy(server: Command, directory: Path, target: Path) -> None:
     """Copy a directory while neither the trainer nor its children write."""
-    pids = whole(server.process.pid)
+    pids = with_descendants(server.process.pid)
     signal_each(pids, signal.SIGSTOP)
     shutil.copytree(directory, target)
     signal_each(pids, signal.SIGCONT)

@@ -66,6 +66,7 @@ class _Memory:
     """The memory that each node of a graph uses, and the operations that used it last.
 
     A piece of memory is named by any hashable value: the number of a storage, or the node that allocates it.
+    ``AVERAGE`` stands for the order in which ranks average.
     """
 
     def __init__(self, graph: fx.Graph, values: Mapping[fx.Node, Any]) -> None:

@@ -16,13 +16,13 @@ from common.process.log import setup_logging
 ending.TOLD_SECONDS = ending.END_SECONDS = {seconds}
 
 def linger():
-    signal.pthread_sigmask(signal.SIG_BLOCK, {{signal.SIGTERM}})
     print("it lingers", flush=True)
     while True:
         time.sleep(3600)
 
 def main():
     setup_logging()
+    signal.pthread_sigmask(signal.SIG_BLOCK, {{signal.SIGTERM}})  # Also in a process that it forks.
     {leave}
     {end}
 

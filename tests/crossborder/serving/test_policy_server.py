@@ -24,7 +24,7 @@ from common.plugins.part_config import EnvConfig, PluginConfig
 from common.wire.pb import acting_pb2 as pb
 from crossborder.serving.policy_server import main
 from learner.storage.checkpoint import Checkpoints, load_policy
-from tests.conftest import PATIENCE, ROOT, Command, signal_each, wait_for, whole
+from tests.conftest import PATIENCE, ROOT, Command, signal_each, wait_for, with_descendants
 from tests.crossborder.serving.services import Caller, numbers
 
 Start = Callable[..., Command]
@@ -76,7 +76,7 @@ def test_a_worker_gives_up_a_service_that_is_frozen_after_its_patience(tmp_path:
     file.write_text(yaml.safe_dump({"env": {"target": CARTPOLE.target, "params": CARTPOLE.params}}))
     worker = start("actor-worker", "--policy", address, "--config", str(file), "--patience", "3")
     wait_for(lambda: "joined the acting" in worker.output() or worker.process.poll() is not None, "it acts")
-    frozen = whole(command.process.pid)
+    frozen = with_descendants(command.process.pid)
     signal_each(frozen, signal.SIGSTOP)
     try:
         assert worker.wait() == LearnerUnreachableError.exit_code

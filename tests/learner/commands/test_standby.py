@@ -163,7 +163,9 @@ def test_all_learners_have_the_settings_with_which_the_command_began(
     wait_for(lambda: trains(run_dir), "training begins")
     began_with = (run_dir / "config.yaml").read_text()
     assert "seed: 3\n" in began_with
-    config.write_text(config.read_text().replace("seed: 3", "seed: 4"))
+    edited = config.read_text().replace("seed: 3", "seed: 4")
+    assert "seed: 4" in edited
+    config.write_text(edited)
     kill(oldest_child(oldest_child(keeper.process.pid)))
     wait_for(lambda: "resumed at opt step" in keeper.output() and trains(run_dir), "another learner goes on")
     assert (run_dir / "config.yaml").read_text() == began_with
