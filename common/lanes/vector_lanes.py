@@ -292,8 +292,9 @@ class VectorLanes(Lanes):
             return pick_leaves(self._batch(found), ended)
         leaves = empty_leaves(self.spec.observation_space, len(ended))
         for i, lane in enumerate(ended):
-            obs = on_host(found[lane])
+            obs = found[lane]
             try:
+                obs = on_host(obs)
                 put_leaves(leaves, i, spaces.flatten(self.spec.observation_space, obs))
             except spaces.UNREADABLE as error:
                 raise self.misfit(obs) from error
@@ -330,8 +331,8 @@ class VectorLanes(Lanes):
 
     def _batch(self, obs: Any) -> Leaves:
         """Observations of all lanes as leaves, which torch can read: it knows no negative strides."""
-        obs = on_host(obs)
         try:
+            obs = on_host(obs)
             leaves = spaces.flatten(self.spec.observation_space, obs)
         except spaces.UNREADABLE as error:
             raise self.misfit(obs, (self.n,)) from error

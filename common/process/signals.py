@@ -35,8 +35,6 @@ whole service, in which a parent passes it on once it has noticed it.
 """
 _handlers: dict[signal.Signals, Any] = {}
 """By signal, the handler that this process needs."""
-_owner = 0
-"""The process that has set them."""
 _next_put_back = 0.0
 """The monotonic time from which on handlers are put back again; infinitely early once somebody has taken one. Only the
 main thread uses it."""
@@ -44,8 +42,6 @@ main thread uses it."""
 
 def _handle(number: signal.Signals, handler: Any) -> None:
     """Set the handler of a signal; ``put_signals_back`` sets it again."""
-    global _owner  # noqa: PLW0603 - see there
-    _owner = os.getpid()
     _handlers[number] = handler
     signal.signal(number, handler)
 
@@ -134,18 +130,28 @@ def _call_in_thread(on_stop: Callable[[], None]) -> None:
     threading.Thread(target=on_stop, name="stop").start()
 
 
-def _do_nothing(number: int, _frame: FrameType | None) -> None:
-    _end_if_forked(number)
+def _do_nothing(_number: int, _frame: FrameType | None) -> None:
+    return None
 
 
-def _end_if_forked(number: int) -> None:
-    """End this process by SIGTERM if it was forked from the one with the handlers, and does not have its own yet.
+_forking = threading.local()
+"""Its ``mask`` has the signals that were blocked in this thread before it forked."""
 
-    Otherwise a SIGTERM would be lost that ``multiprocessing`` sends directly after the fork.
+
+def _block_sigterm() -> None:
+    """Before a fork: block SIGTERM until the new process has its own handlers.
+
+    Python would drop a SIGTERM that comes before, as by ``terminate()`` directly after the fork.
     """
-    if number == signal.SIGTERM and os.getpid() != _owner:
-        signal.signal(number, signal.SIG_DFL)
-        os.kill(os.getpid(), number)
+    if _handlers:
+        _forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+
+def _unblock_sigterm() -> None:
+    mask = _forking.__dict__.pop("mask", None)
+    if mask is not None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def _leave_to_forker() -> None:
@@ -156,9 +162,10 @@ def _leave_to_forker() -> None:
     for number in _handlers:
         signal.signal(number, signal.SIG_DFL if number == signal.SIGTERM else _do_nothing)
     _handlers.clear()
+    _unblock_sigterm()
 
 
-os.register_at_fork(after_in_child=_leave_to_forker)
+os.register_at_fork(before=_block_sigterm, after_in_parent=_unblock_sigterm, after_in_child=_leave_to_forker)
 
 
 class StopSignals:
@@ -192,7 +199,6 @@ class StopSignals:
             self._tell(on_stop)
 
     def _take(self, number: int, _frame: FrameType | None) -> None:
-        _end_if_forked(number)
         if self.received is not None:
             if self._echo.passed():
                 os._exit(128 + number)

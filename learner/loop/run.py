@@ -190,7 +190,7 @@ def _computing(n_threads: int, device: torch.device) -> Iterator[None]:
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float32)
     try:
-        with torch.cuda.device(device.index if device.type == "cuda" else None):
+        with torch.cuda.device(device if device.type == "cuda" and device.index is not None else -1):  # -1: no change.
             yield
     finally:
         torch.set_default_dtype(before)

@@ -133,7 +133,7 @@ def test_whole_numbers_that_fit_are_taken_in_any_dtype(given: Any) -> None:
         ({"reward": torch.ones((), requires_grad=True)}, "reward: expected a number, found tensor.*requires_grad"),
         ({"reward": torch.ones((), dtype=torch.bfloat16)}, "reward: expected a number, found tensor.*bfloat16"),
         ({"reward": torch.ones(2)}, "reward: expected a number, found tensor"),
-        ({"reward": 10**400}, "step: int too large to convert to float"),
+        ({"reward": 10**400}, "step: reward, terminated or truncated: int too large to convert to float"),
         ({"truncated": torch.ones(2)}, "truncated: expected a bool, found tensor"),
         ({"truncated": True, "info": {"is_success": np.ones(2)}}, r"info\['is_success'\]: expected a bool, found"),
         ({"truncated": True, "info": {"is_success": torch.ones(2)}}, r"info\['is_success'\]: expected a bool, found"),

@@ -115,10 +115,10 @@ def test_infos_of_lanes_that_have_ended_are_refused_in_other_forms(final: Any) -
             {"is_success": np.ones(3)},
             r"is_success'\]: expected a number or bool for each lane, \[2\], found float64 \[3\]",
         ),
-        ({"is_success": np.ones((2, 1))}, r"is_success'\]: expected a number or bool for each lane"),
+        ({"is_success": np.ones((2, 2))}, r"is_success'\]: expected a number or bool for each lane"),
         ({"is_success": True}, r"is_success'\]: expected a number or bool for each lane"),
         ({"is_success": ["yes", "no"]}, r"is_success'\]: expected a number or bool for each lane"),
-        ({"is_success": [[1], [1, 2]]}, r"is_success'\]: expected one shape in all lanes, \[2\], found"),
+        ({"is_success": [[1], [1, 2]]}, r"is_success'\]: expected values that numpy can read, of one shape"),
         ({"is_success": np.array([True], object)}, r"is_success'\]: expected a number or bool for each lane"),
         ({"is_success": np.ones(2), "_is_success": np.ones(3, bool)}, r"_is_success'\]: expected a number or bool for"),
     ],
@@ -178,7 +178,9 @@ def ragged(*values: Any) -> Array:
     ids=["shape", "one lane", "text", "parts", "two shapes", "text of one lane"],
 )
 def test_an_intervention_that_is_no_action_is_refused(instead: Any) -> None:
-    with pytest.raises(PluginError, match=r"info\['human'\]: (actions: expected int64 \[2\] of|expected one shape)"):
+    with pytest.raises(
+        PluginError, match=r"info\['human'\]: (actions: expected int64 \[2\] of|expected values that numpy can read)"
+    ):
         third(Fixed(None, lambda done: {"human": instead}), intervention="human")
 
 

@@ -217,7 +217,9 @@ def test_batch_norm_in_eval_mode_is_named(make_config: MakeConfig, quick: bool) 
 def test_an_agent_that_replaces_its_tensors_is_refused_since_actors_would_act_with_the_former_ones(
     make_config: MakeConfig, quick: bool
 ) -> None:
-    with pytest.raises(PluginError, match=r"test_trial:Replacing: model_info\(\) gave other tensors after opt\(\)"):
+    with pytest.raises(
+        PluginError, match=r"test_trial:Replacing: '.*': model_info\(\) gave other tensors after opt\(\)"
+    ):
         attempt(make_config(agent=agent("Replacing")), quick=quick)
 
 
