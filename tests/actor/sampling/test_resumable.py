@@ -223,7 +223,7 @@ def test_an_environment_that_returns_other_values_begins_a_new_episode_with_a_wa
     [
         ((torch.ones(3, requires_grad=True), 0.0), r"observation: expected float32 \[3\], found a Tensor that numpy"),
         (([1, [2, 3]], 0.0), r"observation: expected float32 \[3\], found a list of parts with different shapes"),
-        ((np.zeros(3, np.float32), 10**400), "step: int too large to convert to float"),
+        ((np.zeros(3, np.float32), 10**400), "reward, terminated or truncated: int too large to convert"),
     ],
     ids=["a tensor with gradients", "parts of different shapes", "a huge reward"],
 )
