@@ -27,7 +27,7 @@ def expand_home(path: str | Path) -> Path:
     try:
         found = Path(path).expanduser()
         with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError):
-            found.stat()  # A link is followed, since whoever opens the path follows it too.
+            found.stat()  # Links are followed, as they are when the path is opened.
         return found
     except OSError as error:  # Path.exists, with which most functions begin, raises it too.
         raise ValueError(f"expected a path, found '{path!s:.60}…': {error.strerror}") from error

@@ -17,7 +17,7 @@ from typing import Final
 
 log = logging.getLogger(__name__)
 TOLD_SECONDS: Final = 5.0
-"""The log says what a process waits for when it has waited for so long."""
+"""After this time the log names the threads and processes that are left."""
 END_SECONDS: Final = 60.0
 """After this time the process ends without what is left; it is long enough to upload a file."""
 TELL_SECONDS: Final = 5.0

@@ -157,7 +157,7 @@ def _unblock_sigterm() -> None:
 def _leave_to_forker() -> None:
     """In every process that is forked from one with handlers: SIGTERM ends it, as ``multiprocessing`` expects.
 
-    The other signals do nothing. A terminal sends them to this process too, and the one that forked it ends it.
+    The other signals do nothing: a terminal sends them to this process too, and its parent ends it.
     """
     for number in _handlers:
         signal.signal(number, signal.SIG_DFL if number == signal.SIGTERM else _do_nothing)

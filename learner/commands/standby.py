@@ -107,6 +107,7 @@ class Keeper:
         return self._learners.start_child("learner", CHILD, boot)
 
     def _require_run(self) -> None:
+        """Raise RunDirectoryError if the run that the learner trained is neither in its directory nor mirrored."""
         if self._run_id is None:
             return
         is_away = not find_work(self._run_dir)

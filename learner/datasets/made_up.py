@@ -21,6 +21,7 @@ POOL: Final = 32
 LIMIT: Final = 10.0
 """Made-up floats lie between -LIMIT and LIMIT where the space allows it: bounds of 1e38 would overflow in a network."""
 WHOLE: Final = np.iinfo(np.int64)
+"""A bound of whole numbers at one of these ends counts as none."""
 LENGTHS: Final = (40, 7, 1, 23)
 """The steps of the episodes, in turn, in addition to the rows that a view may look ahead."""
 

@@ -104,7 +104,7 @@ class IngestProcess:
         on_failure: Callable[[CrossborderError], None],
         *,
         hung_seconds: float | None = None,
-        require_directory: Callable[[], None] = lambda: None,
+        require_directory: Callable[[], None],
     ) -> None:
         self._boot = {**boot, "addresses": coming.hold_ports(boot["addresses"]), "bell_fds": coming.fds}
         self.when_moved: Callable[[], None] = lambda: None
