@@ -11,6 +11,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+import torch
 from pettingzoo import ParallelEnv
 
 from common.data import Array
@@ -63,6 +64,13 @@ class Versioned(CheckingLaneAgent):
 
     def check(self, items: Mapping[str, Array]) -> None:
         pass
+
+
+class Tied(Versioned):
+    """Its model has one tensor under two names, as a network with tied weights has."""
+
+    def model_info(self) -> Mapping[str, torch.Tensor]:
+        return {**super().model_info(), "again": self._steps}
 
 
 def find_opponents(run_dir: Path) -> tuple[int, int, set[int]]:

@@ -13,6 +13,7 @@ from safetensors.torch import save
 
 from common.agents.machinery.optimizers import AdamWConfig, build_optimizer
 from common.agents.networks.picture_networks import shift, size_of
+from common.agents.tensor_copies import copy_to_cpu
 from common.data import Array
 from common.errors import CheckpointError, DatasetError
 from crossborder.rewards.classifier import METADATA, Classifier, ClassifierFacts, SuccessNet, estimate
@@ -159,7 +160,7 @@ def save_classifier(classifier: Classifier, path: Path) -> None:
     Raises:
         CheckpointError: it cannot be written.
     """
-    tensors = {name: tensor.contiguous() for name, tensor in classifier.net.state_dict().items()}
+    tensors = copy_to_cpu(classifier.net.state_dict())
     try:
         replace_bytes(path, save(tensors, {METADATA: classifier.facts.model_dump_json()}))
     except OSError as error:

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from common.agents.network_agent import NetworkAgent, find_objects
+from common.agents.tensor_copies import copy_to_cpu
 from common.data import EVAL_KEYS, RUN_KEYS, Items, Leaves, Model, ModelVersion, Record
 from common.interfaces import Agent, EnvSpec, ReplayBuffer, Step, StepProcessor, TrainingState
 from common.lanes.building import Env, spec_of
@@ -214,7 +215,7 @@ def _adopt(actor: Agent, tensors: Mapping[str, torch.Tensor], opt_steps: int) ->
     Actors get bfloat16 as float32.
     """
     with explaining("model_info() must hold tensors that an actor can represent"):
-        data = safetensors.torch.save(_to_file({name: as_sent(name, value) for name, value in tensors.items()}))
+        data = safetensors.torch.save(copy_to_cpu({name: as_sent(name, value) for name, value in tensors.items()}))
         params = read_tensors(np.frombuffer(bytearray(data), np.uint8))
     with explaining("sync_model() failed on the tensors of model_info()"):
         actor.sync_model(Model(ModelVersion(1, opt_steps), params))
@@ -245,7 +246,7 @@ def _check_policy(agent: Agent, obs: Leaves) -> None:
 
 
 def _check_saving(restored: Agent, saved: Agent, obs: Leaves, memory: ReplayBuffer) -> None:
-    params = _to_file(saved.save_params())
+    params = copy_to_cpu(saved.save_params())
     with explaining("save_params() gave tensors that safetensors cannot save"):
         data = safetensors.torch.save(params)
     live = restored.model_info()
@@ -269,7 +270,7 @@ def _check_resuming(resumed: Agent, saved: Agent) -> None:
     """Check that the state of training survives a file; it may hold only ``save_params``."""
     state = saved.training_state()
     with explaining("training_state() cannot be saved: safetensors must hold its tensors, and JSON its values"):
-        data = safetensors.torch.save(_to_file(state.tensors))
+        data = safetensors.torch.save(copy_to_cpu(state.tensors))
         values = json.dumps(state.values)
     live = resumed.model_info()
     places = places_of(live)
@@ -339,11 +340,6 @@ def _to_tensors(obs: Leaves) -> torch.Tensor | dict[str, torch.Tensor]:
 
 def _copies(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {name: value.detach().clone() for name, value in tensors.items()}
-
-
-def _to_file(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The tensors as a safetensors file takes them: in C's order, and none shares the memory of another one."""
-    return {name: value.detach().cpu().clone(memory_format=torch.contiguous_format) for name, value in tensors.items()}
 
 
 def _difference(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> str | None:

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from safetensors.torch import save
 
+from common.agents.tensor_copies import copy_to_cpu
 from common.data import ModelVersion
 from common.errors import ConfigError
 from common.evaluation import open_evaluator
@@ -148,7 +149,7 @@ def _publish_to_pool(run: Run, pool: Pool, publish: Publish, began: Moment) -> P
     incarnation, throttle = run.dir.identity.incarnation, LogThrottle(UNWRITTEN_LOGGED_EVERY)
 
     def make_file() -> bytes:
-        return save({name: tensor.detach().cpu().contiguous() for name, tensor in run.parts.agent.model_info().items()})
+        return save(copy_to_cpu(run.parts.agent.model_info()))
 
     def publish_and_offer(opt_steps: int, /, *, wait: bool = False) -> None:
         with logging_write_errors("the pool goes on without this model", throttle):

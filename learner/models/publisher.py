@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from safetensors.torch import save
 
+from common.agents.tensor_copies import copy_to_cpu
 from common.config.trainer_config import Precision
 from common.data import ModelVersion
 from common.errors import ConfigError
@@ -128,8 +129,7 @@ class ModelPublisher:
         acting: Callable[[], int] | None = None,
     ) -> None:
         sent = {name: as_sent(name, tensor, precision) for name, tensor in tensors.items()}
-        # Copies, since safetensors refuses tensors that share memory, such as tied weights.
-        blank = save({name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in sent.items()})
+        blank = save(copy_to_cpu(sent))
         self.blob_bytes = len(blank)
         self.slots = ModelSlots(path, len(blank), create=True, run_id=run_id)
         self.seconds = 0.0

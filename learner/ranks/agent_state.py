@@ -16,6 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from common.agents.averaging import average
 from common.agents.network_agent import NetworkAgent
+from common.agents.tensor_copies import copy_to_cpu
 from common.interfaces import Agent, TrainingState
 from learner.ranks.group import Group
 
@@ -85,7 +86,7 @@ def share_statistics(statistics: Sequence[torch.Tensor]) -> None:
 def _pack(state: TrainingState) -> bytes:
     """A state as bytes: the length of its values as JSON, the values, and its tensors as a safetensors file."""
     values = json.dumps(dict(state.values)).encode()
-    tensors = save({name: t.detach().cpu().contiguous().clone() for name, t in state.tensors.items()})
+    tensors = save(copy_to_cpu(state.tensors))
     return len(values).to_bytes(_LENGTH_BYTES, "little") + values + tensors
 
 

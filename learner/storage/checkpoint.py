@@ -24,6 +24,7 @@ from safetensors.torch import load_file, save_file
 
 from actor.allowance import Allowance
 from common.agents.products import choices
+from common.agents.tensor_copies import copy_to_cpu
 from common.agents.torch_device import require_device
 from common.config.actor_config import ActorConfig
 from common.depth import ANY_NUMBER, parse_json
@@ -122,10 +123,7 @@ class Checkpoints:
         with self.saves.saving(draft):
             shutil.rmtree(draft, ignore_errors=True)
             draft.mkdir(parents=True)
-            save_file(
-                {k: v.detach().to("cpu", copy=True).contiguous() for k, v in agent.save_params().items()},
-                draft / "model.safetensors",
-            )
+            save_file(copy_to_cpu(agent.save_params()), draft / "model.safetensors")
             made = {"products": choices().describe(), "config": self.config.model_dump(mode="json")}
             _write_meta(draft, {"run_id": self.run_id, **meta, **made})
         return draft

@@ -26,6 +26,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from common.agents.tensor_copies import copy_to_cpu
 from common.data import Snapshot, to_json
 from common.depth import ANY_NUMBER, parse_json
 from common.errors import CheckpointError
@@ -67,7 +68,7 @@ class RunState:
     """
 
     opt_steps: int
-    tensors: Mapping[str, torch.Tensor]
+    tensors: dict[str, torch.Tensor]
     values: str
 
     @classmethod
@@ -97,9 +98,8 @@ class RunState:
             "learner": {"moment": asdict(moment)},
             **{name: snapshot.values for name, snapshot in parts.items()},
         }
-        copies = {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
         texts = [f'"{name}": {to_json(found, f"the state of {name}")}' for name, found in values.items()]
-        return cls(moment.opt_steps, copies, f"{{{', '.join(texts)}}}")
+        return cls(moment.opt_steps, copy_to_cpu(tensors), f"{{{', '.join(texts)}}}")
 
     @cached_property
     def _parsed(self) -> dict[str, Any]:
@@ -179,7 +179,7 @@ class StateFiles:
     def _write(self, state: RunState, watermark: Watermark | None, draft: Path) -> None:
         shutil.rmtree(draft, ignore_errors=True)
         draft.mkdir(parents=True)
-        save_file({k: v.contiguous() for k, v in state.tensors.items()}, draft / "state.safetensors")
+        save_file(state.tensors, draft / "state.safetensors")
         (draft / "state.json").write_text(state.values)
         if watermark is not None:
             (draft / "replay.json").write_text(watermark.to_json())

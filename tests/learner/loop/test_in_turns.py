@@ -10,6 +10,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from safetensors.torch import load_file
 
 from common.config.run_config import RunConfig
 from common.data import Array
@@ -87,6 +88,18 @@ def test_earlier_models_play_against_the_newest_and_go_on_when_the_run_is_resume
     assert float(last["pool_rating"]) > 0
     ended = Games(run_dir / "pool" / "games.json").results
     assert sum(map(sum, ended.values())) >= episodes - 6, "six games at most had not ended: three in each life"
+
+
+def test_models_with_tied_weights_join_the_pool(make_config: MakeConfig) -> None:
+    config = make_config(
+        env=ENV,
+        agent={"target": "tests.duels:Tied", "params": {"in_turns": True}},
+        trainer={"max_opts": 20, "sync_interval": 1, "eval_interval": 0},
+        pool={"every": 10},
+    )
+    run_dir = train_in_turns(config).run_dir
+    newest = load_file(run_dir / "pool" / "1-20.safetensors")
+    assert {name: float(tensor[0]) for name, tensor in newest.items()} == {"steps": 20, "again": 20}
 
 
 def test_a_full_disk_is_told_once_and_not_with_each_model_that_would_join_the_pool(
