@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium
@@ -11,11 +12,19 @@ from common.agents.network_agent import NetworkAgent
 from common.data import Array, Items
 from common.parts import row_schema
 from crossborder.testing import ItemMemory, RowMemory, play, rows_of
+from learner.replay.view import View
 from learner.views.sequences import Sequences
 
 
-def played_by(agent: NetworkAgent, spec: Any, env: gymnasium.Env[Any, Any], steps: int, **params: Any) -> RowMemory:
-    """A replay of random steps, beside which an agent has recorded its states; ``params`` are those of the view."""
+def played_by(
+    agent: NetworkAgent,
+    spec: Any,
+    env: gymnasium.Env[Any, Any],
+    steps: int,
+    view: Callable[..., View] = Sequences,
+    **params: Any,
+) -> RowMemory:
+    """A replay of random steps, beside which an agent has recorded its extras; ``params`` are those of the view."""
     schema = row_schema(spec, agent)
     episodes = play(env, steps)
     recorded = []
@@ -27,7 +36,7 @@ def played_by(agent: NetworkAgent, spec: Any, env: gymnasium.Env[Any, Any], step
             extras.append({name: column.copy() for name, column in agent.extras().items()})
             agent.begin(np.zeros(1, np.bool_))
         recorded.append(extras)
-    return RowMemory(schema, rows_of(schema, episodes, recorded), Sequences(schema, **params))
+    return RowMemory(schema, rows_of(schema, episodes, recorded), view(schema, **params))
 
 
 class Prioritized(ItemMemory):

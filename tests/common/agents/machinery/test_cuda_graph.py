@@ -4,22 +4,36 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
 from torch import fx
 
 from common.agents.averaging import AVERAGE, average, average_by
+from common.agents.impala import IMPALA
 from common.agents.machinery import capturing, cuda_graph
 from common.agents.machinery.capturing import OperationRecorder
 from common.agents.machinery.cuda_graph import PlacedOperation, spread
 from common.agents.machinery.update import Update
+from common.agents.network_agent import NetworkAgent
+from common.agents.ppo import PPO
+from common.agents.r2d2 import R2D2
+from common.agents.recurrent_ppo import RecurrentPPO
+from common.agents.recurrent_sac import RecurrentSAC
 from common.config.trainer_config import ComputingPrecision
+from common.lanes.building import spec_of
 from crossborder.testing import ItemMemory
+from crossborder.testing.agent_checks import MakeAgent
+from learner.replay.view import View
+from learner.views.rollouts import Rollouts
+from learner.views.sequences import Sequences
 from tests.common.agents.machinery.test_update import KINDS, items, learn
-from tests.devices import needs_gpu, needs_two_gpus
+from tests.common.agents.sequences import played_by
+from tests.devices import DEVICES, needs_gpu, needs_two_gpus
 
 STAYS_EAGER = "updates stay eager, as they cannot be captured:"
 
@@ -38,6 +52,44 @@ def test_a_captured_update_on_a_gpu_is_the_eager_one_but_for_the_order_of_sums(
         assert one.keys() == other.keys()
         for key, value in other.items():
             np.testing.assert_allclose(one[key], value, rtol, atol, err_msg=key)
+    assert not caplog.records, "it was captured"
+
+
+WIDTH: Any = {"units": (8,), "batch_size": 8}
+MEMORY: Any = {"memory": {"kind": "lstm", "width": 8}}
+OF_SEQUENCES: dict[str, tuple[MakeAgent, str, Callable[..., View], dict[str, Any]]] = {
+    "R2D2": (partial(R2D2, **WIDTH, **MEMORY), "CartPole-v1", Sequences, {"length": 6, "burn_in": 2}),
+    "recurrent SAC": (partial(RecurrentSAC, **WIDTH, **MEMORY), "Pendulum-v1", Sequences, {"length": 6, "burn_in": 2}),
+    "PPO": (partial(PPO, **WIDTH, epochs=2), "Pendulum-v1", Rollouts, {"length": 6}),
+    "recurrent PPO": (partial(RecurrentPPO, **WIDTH, **MEMORY), "CartPole-v1", Rollouts, {"length": 6}),
+    "IMPALA": (partial(IMPALA, **WIDTH), "CartPole-v1", Sequences, {"length": 6, "period": 6}),
+}
+"""Agents that learn from sequences, each with an environment, a view and the parameters of the view."""
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", OF_SEQUENCES)
+def test_a_captured_update_from_sequences_is_the_eager_one_but_for_the_order_of_sums_on_a_gpu(
+    name: str, device: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    make, env_id, view, params = OF_SEQUENCES[name]
+    env = gymnasium.make(env_id)
+    spec = spec_of(env)
+    memory = played_by(cast(NetworkAgent, make(spec=spec, seed=0)), spec, env, 200, view, **params)
+    batches = [memory.batch(8) for _ in range(6)]
+    found = []
+    for update in ("captured", "eager"):
+        agent = make(spec=spec, seed=0, update=update, device=device)
+        records = [agent.opt(ItemMemory(batch)) for batch in batches]
+        numbers = [{key: float(value) for key, value in (record or {}).items()} for record in records]
+        found.append((numbers, agent.training_state().tensors))
+    (captured, captured_state), (eager, eager_state) = found
+    rtol, atol = (1e-4, 1e-5) if device == "cuda" else (0.0, 0.0)
+    for one, other in zip(captured, eager, strict=True):
+        assert other, "it has learned"
+        assert one == pytest.approx(other, rtol, atol)
+    for key, tensor in eager_state.items():
+        torch.testing.assert_close(captured_state[key], tensor, rtol=rtol, atol=atol, msg=key)
     assert not caplog.records, "it was captured"
 
 
