@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 
-from actor.sampling.guard import Guard
+from actor.sampling.guard import Guard, NotReplacedError
 from actor.stat import ActorCounters
 from common.config.actor_config import ActorConfig
 from common.data import NO_MODEL, Model, ModelVersion
@@ -48,7 +48,8 @@ class CandidateScorer:
     ) -> None:
         self._config, self._parts, self._agent = config, parts, parts.agent
         self._watch, self._report = watch, report
-        self._guard = Guard(self._open, RestartPolicy(config.env.rebuilds_per_minute, 60.0), counters, watch.busy)
+        allowance = RestartPolicy(config.env.rebuilds_per_minute, 60.0)
+        self._guard = Guard(self._open, allowance, counters, watch.busy, stopped=watch.abandoned)
         self._open()
 
     def _open(self) -> None:
@@ -75,7 +76,7 @@ class CandidateScorer:
         """
         version = NO_MODEL
         try:
-            with suppress(EvaluationAbandoned):
+            with suppress(EvaluationAbandoned, NotReplacedError):
                 while not (self._watch.abandoned.is_set() or starts_anew()):
                     model = wait_newer(version, WAIT_SECONDS)
                     if model is not None:

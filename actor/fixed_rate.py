@@ -13,13 +13,14 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final
 
 from actor.acting import Acting
 from actor.client.pusher import BEHIND_SECONDS
 from actor.proxy import ReplayBufferProxy
+from actor.sampling.guard import NotReplacedError
 from actor.sampling.sampler import Sampler, require_lanes
 from actor.stat import ActorCounters
 from common.data import Model
@@ -69,9 +70,10 @@ def act_at_rate(
     """
     with acting_first():
         try:
-            while not ends():
-                if (reason := step()) is not None:
-                    _pause(reason, lanes, env, counters, ends)
+            with suppress(NotReplacedError):
+                while not ends():
+                    if (reason := step()) is not None:
+                        _pause(reason, lanes, env, counters, ends)
         finally:
             stop_safely(lanes, env)
 

@@ -161,10 +161,14 @@ class ActorManager:
         for supervisor in self._supervisors:
             supervisor.wait()
 
+    def stop_restarting(self) -> None:
+        """Start no worker again that ends from now on: a signal may have reached the workers already."""
+        for supervisor in self._supervisors:
+            supervisor.stop_restarting()
+
     def ask_to_stop(self) -> None:
         """Have all workers end in order; ``stop_and_join`` waits for that."""
-        for supervisor in self._supervisors:
-            supervisor.stop_restarting()  # All of them first: a signal may have reached the workers already.
+        self.stop_restarting()
         for supervisor in self._supervisors:
             supervisor.stop_watching()
             supervisor.child.close_stdin()

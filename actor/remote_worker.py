@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 from actor.child_main import FINISH_SECONDS, run_child
@@ -19,7 +20,7 @@ from actor.client.acting_session import ActingSession, NoAnswerError, SessionEnd
 from actor.client.remote_policy import RemotePolicy, Telling
 from actor.fixed_rate import Reason, act_at_rate
 from actor.remote_config import RemoteConfig
-from actor.sampling.guard import guard_envs, watch_envs
+from actor.sampling.guard import NotReplacedError, guard_envs, watch_envs
 from actor.sampling.sampler import Sampler
 from actor.stat import CLIENT_FIGURES, ActorCounters, ActorStat
 from common.errors import CrossborderError
@@ -130,7 +131,7 @@ class RemoteWorker:
             check_safe_stop(config, space, lanes.envs[0] if isinstance(lanes, PlainLanes) else None)
             description = Description(lanes.spec)
             self._session.require_fit(description, lanes.n, lanes.name)
-            guard_envs(lanes, config, self._counters, busy)
+            guard_envs(lanes, config, self._counters, busy, self._stopped)
             with watch_envs(busy, config, self._tell, self._counters, self._close_hung):
                 self._act_in_sessions(lanes, description)
         finally:
@@ -179,9 +180,10 @@ class RemoteWorker:
             act_at_rate(step, lanes, config, counters, ends)
             return
         try:
-            while not ends():
-                sampler.act_for(LOOK_SECONDS, policy, telling)
-                self._reports.send_if_due()
+            with suppress(NotReplacedError):
+                while not ends():
+                    sampler.act_for(LOOK_SECONDS, policy, telling)
+                    self._reports.send_if_due()
         finally:
             stop_safely(lanes, config)
 

@@ -6,7 +6,7 @@ import logging
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any
 
@@ -24,7 +24,7 @@ from actor.episode_recording import EpisodeRecording
 from actor.evaluating import CandidateScorer
 from actor.fixed_rate import Control
 from actor.proxy import ReplayBufferProxy
-from actor.sampling.guard import guard_envs, watch_envs
+from actor.sampling.guard import NotReplacedError, guard_envs, watch_envs
 from actor.sampling.opponents import Opponents
 from actor.sampling.sampler import Sampler, require_lanes
 from actor.stat import ActorCounters, ActorStat
@@ -202,7 +202,7 @@ class Actor:
             raise
         # 2. What surrounds them: rebuilding of environments, opponents, the recording.
         if parts.lanes is not None:
-            guard_envs(parts.lanes, config.env, counters, busy)
+            guard_envs(parts.lanes, config.env, counters, busy, self._stopped)
             if self._pool is not None:
                 parts.lanes.pool = Opponents(config, parts, joined.seed, self._pool.weights, self._pool.load)
         self._recording = self._open_recording(parts, stack)
@@ -284,12 +284,13 @@ def _act_freely(acting: Acting) -> None:
     proxy = ReplayBufferProxy(joined.schema, joined.config.push, acting.pusher.send)
     agent.train()
     try:
-        while not acting.ends():
-            model = acting.models.newer_than(proxy.version)
-            if model is not None:
-                agent.sync_model(model)
-                proxy.version, sampler.version = model.version, model.version.opt_steps
-            sampler.act_for(LOOK_SECONDS, agent, proxy, proxy.limits)
+        with suppress(NotReplacedError):
+            while not acting.ends():
+                model = acting.models.newer_than(proxy.version)
+                if model is not None:
+                    agent.sync_model(model)
+                    proxy.version, sampler.version = model.version, model.version.opt_steps
+                sampler.act_for(LOOK_SECONDS, agent, proxy, proxy.limits)
     finally:
         stop_safely(require_lanes(parts), joined.config.env)
     sampler.flush(agent, proxy)

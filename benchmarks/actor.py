@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -146,7 +147,7 @@ def actor(kind: str, n_envs: int, *more: str) -> Iterator[tuple[Round, LearnerSe
         agent = parts.agent
         assert isinstance(agent, DQN)
         agent.train()
-        guard_envs(require_lanes(parts), config.env, client.counters, Busy())
+        guard_envs(require_lanes(parts), config.env, client.counters, Busy(), threading.Event())
         yield acting(server, client, agent, Sampler(parts, client.counters, seed=0)), server
 
 

@@ -21,14 +21,21 @@ from common.lanes.building import EnvExitError, build_env
 from common.lanes.lanes import AnyEnv, Busy, Lanes, close_env
 from common.lanes.safe_stop import SafeStop, build_safe_stop
 from common.plugins.part_config import EnvConfig
+from common.plugins.part_loading import first_line
 from common.process.child import RestartPolicy
 
 log = logging.getLogger(__name__)
 LAST_WORDS_SECONDS = 30.0
 LOOK_SECONDS: Final = 1.0
+SIGNAL_SECONDS: Final = 0.25
+"""A signal to several processes has reached all of them after this time."""
 LEAST_ALARM_SECONDS = 600.0
 """An environment that lets no Python run ends its process at least this long after the watchdog's last look. The alarm
 cannot tell it from a process that was stopped itself, so it leaves room for a pause of some minutes."""
+
+
+class NotReplacedError(CrossborderError):
+    """An environment has raised, and none is built in its place: its worker has to end."""
 
 
 class Guard:
@@ -39,6 +46,7 @@ class Guard:
         allowance: how often environments may be rebuilt.
         counters: counts rebuilds and keeps the traceback for the learner.
         busy: read by the watchdog.
+        stopped: is set when the worker has to end; then nothing is rebuilt.
         stop_safely: called with an environment that raised, before another one is built.
     """
 
@@ -48,15 +56,18 @@ class Guard:
         allowance: RestartPolicy,
         counters: ActorCounters,
         busy: Busy,
+        *,
+        stopped: threading.Event,
         stop_safely: SafeStop = lambda _: None,
     ) -> None:
         self._build, self._allowance, self._counters, self.busy = build, allowance, counters, busy
-        self._stop_safely = stop_safely
+        self._stopped, self._stop_safely = stopped, stop_safely
 
     def replace(self, env: AnyEnv, error: Exception | SystemExit) -> AnyEnv:
         """A new environment in the place of one that raised ``error``.
 
         Raises:
+            NotReplacedError: the worker has to end.
             Exception: ``error``, if environments raised more often than they may, or that of the new environment.
         """
 
@@ -70,8 +81,13 @@ class Guard:
         """Close what raised ``error``, and build anew. The learner hears of ``error``, and why nothing could be built.
 
         Raises:
-            Exception: see ``replace``.
+            NotReplacedError, Exception: see ``replace``.
         """
+        # A signal to all processes of a job ends those of a vector environment too, perhaps before this process has
+        # heard of it. To build them again may take longer than the job has left.
+        if self._stopped.wait(SIGNAL_SECONDS if isinstance(error, EOFError | OSError) else 0):
+            log.info("an environment raised (%s), and is not rebuilt, as its worker ends", first_line(error))
+            raise NotReplacedError(first_line(error)) from error
         self._note(error)
         if not self._allowance.allows():
             raise error
@@ -89,10 +105,10 @@ class Guard:
         self._counters.note_env_error("".join(traceback.format_exception(error)))
 
 
-def guard_envs(lanes: Lanes, config: EnvConfig, counters: ActorCounters, busy: Busy) -> None:
-    """From now on, rebuild an environment when it raises."""
+def guard_envs(lanes: Lanes, config: EnvConfig, counters: ActorCounters, busy: Busy, stopped: threading.Event) -> None:
+    """From now on, rebuild an environment when it raises; see ``Guard``."""
     allowance, build = RestartPolicy(config.rebuilds_per_minute, 60.0), partial(build_env, config)
-    lanes.keep(Guard(build, allowance, counters, busy, build_safe_stop(config)))
+    lanes.keep(Guard(build, allowance, counters, busy, stopped=stopped, stop_safely=build_safe_stop(config)))
 
 
 class Watchdog:

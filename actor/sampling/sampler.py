@@ -200,10 +200,12 @@ class Sampler:
         counters, records = self._counters, self._records
         assert self._alone is not None
         assert isinstance(records, RowRecorder)
-        began = self._ended or self._start_clock()
-        steps, choosing, left = self._alone.go_on(agent.sample, records.extend, most - records.rows, min(until, due))
+        began, before = self._ended or self._start_clock(), records.rows
+        try:
+            choosing, left = self._alone.go_on(agent.sample, records.extend, most - before, min(until, due))
+        finally:
+            counters.env_steps += records.rows - before  # Also if an environment raises, and is not rebuilt.
         self._ended = ended = monotonic()
-        counters.env_steps += steps
         counters.inference_seconds += choosing
         counters.env_seconds += ended - began - choosing
         if left is None and sink.takes(records.rows):

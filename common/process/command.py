@@ -236,6 +236,11 @@ def run_until_signal(command: str, form: LogFormat, act: Callable[[StopSignals],
         if signals.received is None:
             return tell_exit(error)
         sys.stderr.write(f"{command}: interrupted\n")
+    except Exception:
+        if signals.received is None:
+            raise
+        # For example, a signal to all processes of a job has ended those of an environment too.
+        log.warning("this came while the command ended at a signal", exc_info=True)
     finally:
         signals.ignore()
     return signals.exit_code

@@ -17,6 +17,8 @@ from common.process.signals import NOTICE_SECONDS
 log = logging.getLogger(__name__)
 FILES_SECONDS: Final = 1.0
 """The time between two looks whether a file can be used again."""
+SIGNALLED: Final = 128
+"""Plus the number of a signal: the exit code of a child that has ended itself at its second signal."""
 
 
 class Supervisor:
@@ -31,9 +33,10 @@ class Supervisor:
         is_hung: called twice a second while the child runs. A child that hangs is killed, and then started again as
             any other child that dies.
 
-    Only a child for which ``may_restart_help`` is started again. If ``start`` raises a ConfigError then, it is repeated
-    until it succeeds: the first start had the same settings, so a file that they name cannot be used at this moment.
-    Certificates, for example, are replaced one after the other. The same holds for a NotInPlaceError.
+    Only a child for which ``may_restart_help``, or which has ended itself at a second signal, is started again. If
+    ``start`` raises a ConfigError then, it is repeated until it succeeds: the first start had the same settings, so a
+    file that they name cannot be used at this moment. Certificates, for example, are replaced one after the other. The
+    same holds for a NotInPlaceError.
     """
 
     def __init__(
@@ -81,7 +84,8 @@ class Supervisor:
 
     def _restart(self, code: int) -> bool:
         """Start the child again after its end with this exit code, or give it up; False if it is no longer watched."""
-        if self._awaited is None and not (may_restart_help(code) and self._policy.allows()):
+        may_help = code > SIGNALLED or may_restart_help(code)
+        if self._awaited is None and not (may_help and self._policy.allows()):
             self._on_give_up(self.child.error())
             return False
         if self._awaited is None:

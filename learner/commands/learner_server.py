@@ -140,7 +140,7 @@ class _Training:
             place=self._place,
             when_met=signals.hold,
         ) as server:
-            signals.on_stop = server.learner.request_stop  # A signal since the ranks met has waited for this.
+            signals.on_stop = server.request_stop  # A signal since the ranks met has waited for this.
             with Progress(server.status, console):
                 result = server.train()
         if self._place.leads:

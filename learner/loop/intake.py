@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from common.errors import StarvedError
 from common.interfaces import ReplayBuffer
+from common.process.clocks import Stillness
 from common.shared.mapped import fence
 from learner.replay.ratio import LiveRatio
 from learner.shared.bell import Bell
@@ -47,7 +48,7 @@ class Intake:
         self._considered = buffer.inserted
         """The number of inserted steps at the last call of ``may_sample``."""
         self._drawn, self._batch = buffer.sampled, 0
-        self._seen_steps, self._seen_at = -1, clock()
+        self._stillness = Stillness(lambda: buffer.inserted, clock)
 
     def show_life(self) -> None:
         """Let ingest see that training goes on."""
@@ -71,7 +72,7 @@ class Intake:
             StarvedError: no step has come for ``starvation_seconds``.
         """
         started = self._clock()
-        self._watch_starvation(self._buffer.inserted, started)
+        self._watch_starvation()
         limiter = self._ratio.limiter()
         is_in_step = limiter.samples_per_insert is not None and limiter.error_buffer is None
         lacks_batch = is_in_step and limiter.may_sample(self._considered, self._drawn)  # A queue has too few rows.
@@ -86,11 +87,10 @@ class Intake:
         self._control.trainer_waits_for = 0
         self._control.trainer_wait_seconds += self._clock() - started
 
-    def _watch_starvation(self, steps: int, now: float) -> None:
-        if steps != self._seen_steps:
-            self._seen_steps, self._seen_at = steps, now
-        elif self._starvation_seconds is not None and now - self._seen_at > self._starvation_seconds:
+    def _watch_starvation(self) -> None:
+        seconds = self._stillness.seconds()
+        if self._starvation_seconds is not None and seconds > self._starvation_seconds:
             raise StarvedError(
-                f"no step has arrived for {now - self._seen_at:.0f} s (trainer.starvation_seconds "
+                f"no step has arrived for {seconds:.0f} s (trainer.starvation_seconds "
                 f"{self._starvation_seconds:g}); {self._control.actors_online} actors are online"
             )

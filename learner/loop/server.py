@@ -310,6 +310,12 @@ class LearnerServer(Opened):
         except (OSError, CrossborderError) as error:
             log.error("endpoints.json keeps the former port of ingest's metrics: %s", error)
 
+    def request_stop(self) -> None:
+        """End training, as ``Learner.request_stop`` does; from any thread. A local actor that ends stays away."""
+        if self.local_actors is not None:
+            self.local_actors.stop_restarting()
+        self.learner.request_stop()
+
     def train(self) -> AsyncResult:
         """Train until the run ends. After every kind of end, save ``final/`` and end all other processes in order.
 

@@ -90,12 +90,13 @@ def try_opt(config: RunConfig, parts: Parts, *, quick: bool = False) -> frozense
         The keys of the agent's record; empty if it took no opt step.
 
     Raises:
-        ConfigError: the batches lack a column that the agent asks for, or the agent refuses them.
+        ConfigError: the batches lack a column that the agent asks for, or the agent refuses them; or there is no place
+            for temporary files.
         PluginError: ``opt`` failed for another reason; with ``quick``, the device computes nothing more. Or ``opt`` has
             replaced tensors of ``model_info``, or left a batch norm layer in eval mode.
         CrossborderError: the buffer or the agent cannot be built.
     """
-    with _keeping_generators(config.trainer.device), TemporaryDirectory(prefix="crossborder-") as directory:
+    with _keeping_generators(config.trainer.device), _making_directory() as directory:
         arguments = AgentArguments(spec=parts.spec, seed=config.seed, epsilon=0.0, device=config.trainer.device)
         agent: Agent = config.agent.build(**arguments)
         agent.train()
@@ -104,7 +105,7 @@ def try_opt(config: RunConfig, parts: Parts, *, quick: bool = False) -> frozense
         trial = _Trial(config, parts, agent, is_quick=quick)
         for i, rows in enumerate(ROWS[:2] if quick else ROWS):
             is_too_much = i > 0 and rows * parts.schema.row_bytes > MAX_BYTES
-            if is_too_much or trial.settles(Path(directory) / str(i), rows):
+            if is_too_much or trial.settles(directory / str(i), rows):
                 break
         return trial.keys
 
@@ -333,15 +334,30 @@ def _keeping_generators(device: str) -> Iterator[None]:
         torch.cuda.set_rng_state(on_gpu, device)
 
 
+@contextmanager
+def _making_directory() -> Iterator[Path]:
+    """A directory for the length of this context.
+
+    Raises:
+        ConfigError: there is no place for it.
+    """
+    try:
+        directory = TemporaryDirectory(prefix="crossborder-")
+    except OSError as error:
+        raise ConfigError(f"TMPDIR: expected a directory for temporary files that can be written: {error}") from error
+    with directory as name:
+        yield Path(name)
+
+
 def try_callbacks(config: RunConfig) -> None:
     """Build the callbacks, with the directory of a run that is removed at once.
 
     Raises:
-        PluginError, ConfigError: one cannot be built.
+        PluginError, ConfigError: one cannot be built, or there is no place for temporary files.
     """
-    with TemporaryDirectory(prefix="crossborder-") as directory:
+    with _making_directory() as directory:
         facts = facts_of(config, RunIdentity(run_id="", incarnation=1))
-        Callbacks.build(config.callbacks, facts | {"run_dir": Path(directory)})
+        Callbacks.build(config.callbacks, facts | {"run_dir": directory})
 
 
 MAX_ROUNDS: Final = 1000

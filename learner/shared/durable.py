@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import shutil
@@ -196,7 +197,13 @@ def replace_text(path: Path, text: str) -> None:
 
 
 def replace_bytes(path: Path, content: bytes) -> None:
-    """Write a file, whole or not at all, and sync it."""
+    """Write a file, whole or not at all, and sync it.
+
+    Raises:
+        OSError: it cannot be written; or there is a device or a pipe, such as /dev/stdout, which root would replace.
+    """
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise OSError(errno.EINVAL, "expected a file, found a device or a pipe", str(path))
     part = path.parent / f".{path.name}.part"
     try:
         part.write_bytes(content)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -32,6 +34,20 @@ def test_workers_act_are_restarted_and_leave_their_statistics(host: LearnerServe
     manager.wait()
     assert failures == []
     assert sorted(stat.env_steps for stat in stats) == sorted(table["env_steps"][1:3])
+
+
+def test_no_worker_is_started_again_once_none_is_wanted(host: LearnerServer) -> None:
+    failures: list[CrossborderError] = []
+    manager = ActorManager(host.ingest.address, 2, failures.append, Trust())
+    try:
+        wait_for(lambda: (host.actor_table["env_steps"] > 0).sum() == 2, "both act")
+        manager.stop_restarting()
+        for pid in manager.pids:
+            os.kill(pid, signal.SIGTERM)
+        manager.wait()
+        assert (manager.restarts, failures) == (0, [])
+    finally:
+        manager.stop_and_join(PATIENCE)
 
 
 def test_a_worker_that_the_kernel_cannot_end_yet_keeps_no_other_from_its_orderly_end(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import re
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +16,7 @@ from actor.sampling.guard import guard_envs
 from actor.stat import ActorCounters
 from actor.worker import Actor, build_agreed_parts, main
 from common.config.actor_config import ActorConfig
-from common.data import Column, Schema
+from common.data import Array, Column, Schema
 from common.errors import CrossborderError, LearnerUnreachableError, PluginError, SchemaMismatchError
 from common.lanes.lanes import Busy
 from common.lanes.plain_lanes import PlainLanes
@@ -26,7 +28,7 @@ from learner.shared.actor_table import ActorState
 from tests.cable import Cable
 from tests.conftest import PATIENCE, MakeConfig, wait_for
 from tests.conftest import free_port as find_free_port
-from tests.parts import PACED, counting_schema
+from tests.parts import PACED, CountingEnv, counting_schema
 
 SCHEMA = counting_schema()
 PARTS = {"env": {"target": "tests.parts:CountingEnv"}, "agent": {"target": "tests.parts:CheckingAgent"}}
@@ -56,6 +58,36 @@ def test_an_actor_that_is_told_to_stop_hands_over_all_its_items(make_config: Mak
         assert (stat.actor_id, stat.env_steps) == (0, server.actor_table["env_steps"][0])
         assert stat.duration > 0
         assert server.buffer.inserted == stat.env_steps
+
+
+class LostEnv(CountingEnv):
+    """Loses its simulator after 50 steps, when its actor has been told to stop."""
+
+    reached, told = threading.Event(), threading.Event()
+    left = 50
+
+    def step(self, action: int) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+        if not self.left:
+            self.reached.set()
+            assert self.told.wait(PATIENCE)
+            raise ConnectionResetError("its process has ended")
+        self.left -= 1
+        return super().step(action)
+
+
+def test_an_environment_that_is_lost_while_its_actor_ends_is_not_rebuilt_and_all_its_steps_are_handed_over(
+    make_config: MakeConfig,
+) -> None:
+    parts = make_config(env={"target": "tests.actor.test_worker:LostEnv"}, push={"n_buffer": 64, "flush_seconds": None})
+    with LearnerServer(parts) as server, ThreadPoolExecutor(1) as pool:
+        actor = Actor(server.ingest.address, PATIENCE, Trust(), no_end)
+        running = pool.submit(actor.run)
+        assert LostEnv.reached.wait(PATIENCE)
+        actor.stop()
+        LostEnv.told.set()
+        assert running.result(PATIENCE).env_steps == 50
+        assert server.buffer.inserted == 50
+        assert server.actor_table["env_rebuilds"][0] == 0
 
 
 LOST = re.compile(r"[1-9]\d* rows were not acknowledged before the end, and may be lost")
@@ -156,7 +188,7 @@ def test_a_guarded_environment_is_rebuilt_from_its_configuration(tmp_path_factor
     failing, counters = config(env=env), ActorCounters()
     parts = build_agreed_parts(failing, SCHEMA, seed=0, epsilon=0.0)
     assert parts.lanes is not None
-    guard_envs(parts.lanes, failing.env, counters, Busy())
+    guard_envs(parts.lanes, failing.env, counters, Busy(), threading.Event())
     parts.lanes.reset(seed=7)
     parts.lanes.observe()
     outcome = parts.lanes.step(np.ones(1, np.int64))

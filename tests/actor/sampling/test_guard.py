@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import SyncVectorEnv
 
-from actor.sampling.guard import Guard, Watchdog
+from actor.sampling.guard import Guard, NotReplacedError, Watchdog
 from actor.sampling.sampler import Sampler
 from actor.stat import ActorCounters
 from common.data import Array
@@ -75,7 +75,7 @@ def sample(
     counters, sink = ActorCounters(), Kept()
     parts = make_parts(make() if vector else [make() for _ in range(lanes)], processors=processors)
     assert parts.lanes is not None
-    parts.lanes.keep(Guard(make, RestartPolicy(times), counters, Busy()))
+    parts.lanes.keep(Guard(make, RestartPolicy(times), counters, Busy(), stopped=threading.Event()))
     sampler = Sampler(parts, counters, seed=7)
     for _ in range(rounds):
         sampler.sample_and_push(parts.agent, sink)
@@ -185,7 +185,7 @@ def test_an_environment_that_does_not_return_is_noticed_with_where_it_hangs() ->
         env.free.set()
 
     lanes = lanes_of(env)
-    lanes.keep(Guard(HangingEnv, RestartPolicy(), ActorCounters(), busy))
+    lanes.keep(Guard(HangingEnv, RestartPolicy(), ActorCounters(), busy, stopped=threading.Event()))
     with Watchdog(busy, 0.05, notice, ends_process=False):
         lanes.reset(0)
         lanes.observe()
@@ -272,7 +272,7 @@ class LeavingEnv(CountingEnv):
 def test_an_environment_that_calls_exit_counts_as_one_that_raised() -> None:
     counters = ActorCounters()
     lanes = lanes_of(LeavingEnv())
-    lanes.keep(Guard(LeavingEnv, RestartPolicy(1, 60.0), counters, Busy()))
+    lanes.keep(Guard(LeavingEnv, RestartPolicy(1, 60.0), counters, Busy(), stopped=threading.Event()))
     lanes.observe()
     outcome = lanes.step(np.zeros(1, np.int64))
     assert outcome.taken is not None
@@ -295,12 +295,41 @@ def test_the_learner_hears_why_no_other_environment_could_be_built() -> None:
 
     counters = ActorCounters()
     with pytest.raises(ConnectionRefusedError, match="no simulator"):
-        Guard(build, RestartPolicy(1), counters, Busy()).replace(FragileEnv(), ValueError("it broke"))
+        Guard(build, RestartPolicy(1), counters, Busy(), stopped=threading.Event()).replace(
+            FragileEnv(), ValueError("it broke")
+        )
     assert counters.take_env_error().endswith("ConnectionRefusedError: no simulator\n")
+
+
+class ToldSoon(threading.Event):
+    """A process hears of a signal a little later than the processes of its environment."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        if timeout:
+            self.set()
+        return self.is_set()
+
+
+@pytest.mark.parametrize("error", [EOFError(), BrokenPipeError(), ConnectionResetError("by peer")])
+def test_an_environment_whose_processes_ended_by_the_signal_that_ends_its_worker_is_not_rebuilt(
+    error: Exception,
+) -> None:
+    counters = ActorCounters()
+    guard = Guard(FragileEnv, RestartPolicy(1), counters, Busy(), stopped=ToldSoon())
+    with pytest.raises(NotReplacedError):
+        guard.replace(FragileEnv(), error)
+    assert counters.env_rebuilds == 0
 
 
 def test_an_environment_that_raised_is_stopped_safely_before_it_is_closed() -> None:
     env, order = FragileEnv(), list[bool]()
-    guard = Guard(FragileEnv, RestartPolicy(1), ActorCounters(), Busy(), lambda failed: order.append(failed.closed))
+    guard = Guard(
+        FragileEnv,
+        RestartPolicy(1),
+        ActorCounters(),
+        Busy(),
+        stopped=threading.Event(),
+        stop_safely=lambda failed: order.append(failed.closed),
+    )
     guard.replace(env, ValueError("it broke"))
     assert (order, env.closed) == ([False], True)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
+import threading
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
@@ -155,7 +156,7 @@ def _sampler(make: Callable[[], Env]) -> tuple[Sampler, Agent, ActorCounters]:
         env.reset(seed=100 * next(numbers))
         return env
 
-    parts.lanes.keep(Guard(build, RestartPolicy(1000), counters, Busy()))
+    parts.lanes.keep(Guard(build, RestartPolicy(1000), counters, Busy(), stopped=threading.Event()))
     return Sampler(parts, counters, seed=7), parts.agent, counters
 
 
@@ -167,10 +168,12 @@ def test_acting_for_a_time_gives_the_rows_of_single_rounds(
     together, alone, lengths = KeptBatches(size), KeptBatches(size), list[int]()
     go_on = PlainLanes.go_on
 
-    def watched(*arguments: Any) -> Any:
-        found = go_on(*arguments)
-        lengths.append(found[0])
-        return found
+    def watched(lanes: PlainLanes, sample: Any, keep: Any, *limits: Any) -> Any:
+        def kept(seen: list[bytes], given: list[bytes], rewards: list[float]) -> None:
+            lengths.append(len(rewards))
+            keep(seen, given, rewards)
+
+        return go_on(lanes, sample, kept, *limits)
 
     monkeypatch.setattr(PlainLanes, "go_on", watched)
     sampler, agent, counters = _sampler(make)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -135,7 +136,7 @@ def test_an_info_that_is_no_dict_is_named() -> None:
 @pytest.mark.parametrize(("env", "message"), FAULTS)
 def test_another_environment_of_this_kind_is_not_tried(env: type[Two], message: str) -> None:
     counters, lanes = ActorCounters(), lanes_of(env())
-    lanes.keep(Guard(env, RestartPolicy(5), counters, Busy()))
+    lanes.keep(Guard(env, RestartPolicy(5), counters, Busy(), stopped=threading.Event()))
     with pytest.raises(PluginError, match=message):
         play(lanes)
     assert not counters.env_rebuilds
@@ -143,7 +144,7 @@ def test_another_environment_of_this_kind_is_not_tried(env: type[Two], message: 
 
 def test_an_exception_that_cannot_be_put_into_words_costs_an_episode_as_any_other() -> None:
     counters, lanes = ActorCounters(), lanes_of(Unsayable())
-    lanes.keep(Guard(Two, RestartPolicy(5), counters, Busy()))
+    lanes.keep(Guard(Two, RestartPolicy(5), counters, Busy(), stopped=threading.Event()))
     play(lanes)
     assert counters.env_rebuilds == 1
 

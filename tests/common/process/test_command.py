@@ -210,6 +210,26 @@ def test_a_part_that_has_turned_the_log_off_does_not_end_a_command_in_silence_ei
     ]
 
 
+def test_an_exception_that_comes_while_a_command_ends_at_a_signal_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """The signal may have gone to all processes of a job, and ended those of an environment."""
+
+    def lose(signals: StopSignals) -> None:
+        signals.on_stop = lambda: None
+        signal.raise_signal(signal.SIGTERM)
+        raise ConnectionResetError("a process has ended")
+
+    assert run_until_signal("brew", "text", lose) == 143
+    assert "ConnectionResetError: a process has ended" in caplog.text
+
+
+def test_an_exception_without_a_signal_is_raised() -> None:
+    def fail(_: StopSignals) -> None:
+        raise ConnectionResetError("a process has ended")
+
+    with pytest.raises(ConnectionResetError):
+        run_until_signal("brew", "text", fail)
+
+
 @pytest.mark.parametrize(("error", "code"), [(AddressError("port 1 is taken"), 5), (StoppingError("it ends"), 143)])
 def test_after_a_signal_an_error_is_told_unless_it_only_says_that_the_command_was_told_to_stop(
     capsys: pytest.CaptureFixture[str], error: CrossborderError, code: int

@@ -37,6 +37,15 @@ def test_a_killed_child_is_started_again(start_child: StartChild) -> None:
     assert failures == []
 
 
+def test_a_child_that_ends_itself_at_its_second_signal_is_started_again(start_child: StartChild) -> None:
+    failures: list[CrossborderError] = []
+    lives = iter([start_child("silent", code=128 + signal.SIGTERM), start_child("obedient")])
+    supervisor = supervise(lambda: next(lives), failures)
+    wait_for(lambda: supervisor.restarts == 1, "the restart")
+    supervisor.stop_watching()
+    assert failures == []
+
+
 def test_a_child_that_hangs_is_killed_and_started_again(start_child: StartChild) -> None:
     failures: list[CrossborderError] = []
     hung: set[int] = set()

@@ -39,6 +39,7 @@ def make(
     *,
     ratio: float | None = None,
     error_buffer: float | None = None,
+    clock: Callable[[], float] | None = None,
 ) -> tuple[Intake, Counts, ControlBlock, Bell]:
     counts, control, bell = Counts(), ControlBlock.open(directory, create=True), Bell.create()
     control.trainer_waits_for = 1  # As a process that was killed has left it.
@@ -50,7 +51,7 @@ def make(
         bell=bell,
         release_held=release_held,
         starvation_seconds=starvation,
-        clock=lambda: float(next(now)),
+        clock=clock or (lambda: float(next(now))),
     )
     return intake, counts, control, bell
 
@@ -134,11 +135,24 @@ def test_steps_that_came_after_the_decision_and_before_the_wait_end_it(
     assert intake.may_sample()
 
 
+def test_the_time_in_which_the_trainer_itself_was_stopped_does_not_count_as_a_wait_for_steps(tmp_path: Path) -> None:
+    now = 0.0
+    intake, *_ = make(tmp_path, starvation=3.0, clock=lambda: now)
+    intake.wait()
+    now = 100.0
+    intake.wait()
+    now = 103.0
+    intake.wait()
+    now = 104.0
+    with pytest.raises(StarvedError, match="no step has arrived for 4 s"):
+        intake.wait()
+
+
 def test_a_trainer_nobody_sends_steps_to_gives_up_with_the_reason(tmp_path: Path) -> None:
     intake, counts, _, _ = make(tmp_path, starvation=3.0)
     intake.wait()
     counts.inserted = 1
     intake.wait()
     intake.wait()
-    with pytest.raises(StarvedError, match=r"no step has arrived for 4 s .* 0 actors are online"):
+    with pytest.raises(StarvedError, match=r"no step has arrived for 6 s .* 0 actors are online"):
         intake.wait()

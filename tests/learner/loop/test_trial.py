@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import random
+import tempfile
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from learner.loop.learner_parts import build_learner_parts
 from learner.loop.trial import try_callbacks, try_env, try_opt
 from learner.replay.view import Plan, Rows
 from learner.views.transitions import Transitions
-from tests.conftest import PATIENCE, ROOT, MakeConfig
+from tests.conftest import PATIENCE, ROOT, MakeConfig, counting_config
 from tests.devices import needs_gpu
 
 SEQUENCES = {"target": "learner.views.sequences:Sequences", "params": {"length": 4}}
@@ -414,3 +415,11 @@ def test_a_check_plays_the_seats_of_earlier_models_at_random(
     env = {"target": "common.envs.pettingzoo:make", "params": {"id": "classic/tictactoe-v3", "players": "pool"}}
     try_env(make_config(env=env))
     assert "it raised in a trial" not in caplog.text
+
+
+def test_a_host_without_a_place_for_temporary_files_is_told_which_variable_names_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    with pytest.raises(ConfigError, match="TMPDIR: expected a directory for temporary files that can be written"):
+        try_callbacks(counting_config(tmp_path))

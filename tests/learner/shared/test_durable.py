@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ from learner.shared.durable import (
     put_in_place,
     read_whole,
     removing_unfinished,
+    replace_bytes,
     replace_text,
 )
 from tests.conftest import PATIENCE, wait_for
@@ -107,6 +109,19 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyt
     replace_text(path, "third")
     assert path.read_text() == "third"
     assert [found.name for found in tmp_path.iterdir()] == ["f"]
+
+
+def test_a_device_or_a_pipe_is_not_replaced_by_a_file(tmp_path: Path) -> None:
+    """Root would replace /dev/stdout or /dev/null for all programs."""
+    pipe, link = tmp_path / "pipe", tmp_path / "link"
+    os.mkfifo(pipe)
+    link.symlink_to(pipe)
+    for path in (pipe, link):
+        with pytest.raises(OSError, match="expected a file, found a device or a pipe"):
+            replace_bytes(path, b"x")
+    assert pipe.is_fifo()
+    assert link.is_symlink()
+    assert sorted(tmp_path.iterdir()) == [link, pipe]
 
 
 @pytest.mark.parametrize(
