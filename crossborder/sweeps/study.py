@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from common.errors import ConfigError, PluginError
+from common.errors import ConfigError, PluginError, RunDirectoryError
 
 try:
     import optuna
@@ -67,7 +67,10 @@ class _WholeLines(JournalFileOpenLock):
 
 def _open_journal(directory: SweepDirectory) -> BaseStorage:
     path = directory.path / "study.journal"
-    return JournalStorage(JournalFileBackend(str(path), _WholeLines(path)))
+    try:
+        return JournalStorage(JournalFileBackend(str(path), _WholeLines(path)))
+    except json.JSONDecodeError as error:
+        raise RunDirectoryError(f"{path}: expected a record in JSON on each line, found {error.doc!r:.80}") from error
 
 
 def _open_database(url: str) -> BaseStorage:
@@ -109,6 +112,7 @@ class SweepStudy:
 
     Raises:
         ConfigError: the database cannot be opened.
+        RunDirectoryError: the file is damaged.
     """
 
     def __init__(self, directory: SweepDirectory, storage: str | None = None) -> None:

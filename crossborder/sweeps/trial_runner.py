@@ -7,7 +7,7 @@ import os
 import threading
 from collections import deque
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
 import numpy as np
 from optuna.trial import TrialState
@@ -36,6 +36,10 @@ _SCORED: Final = (0, BudgetExhaustedError.exit_code)
 
 _UNWRITTEN: Final = (RunDirectoryError.exit_code, CheckpointError.exit_code)
 """Exit codes of runs whose directory cannot be written or read: the next run would meet the same full disk."""
+
+
+_UNBEGUN: Final = "unbegun"
+"""Notes in a trial that one of its runs could not begin."""
 
 
 class StoppedError(Exception):
@@ -106,9 +110,22 @@ class TrialRunner:
         if code == DivergedError.exit_code:
             raise _NoScoreError(TrialState.PRUNED, "diverged")
         if code in _UNWRITTEN:
-            raise RunDirectoryError(f"{run.log} ends:\n{run.last_lines()}\nthe same command goes on with this run")
+            self._give_up_unwritten(claimed, run)
         if code not in _SCORED:
             raise _NoScoreError(TrialState.FAIL, f"failed with exit code {code}, {run.log} ends:\n{run.last_lines()}")
+
+    def _give_up_unwritten(self, claimed: Claimed, run: _Run) -> NoReturn:
+        """End the sweep; but fail the trial if its run could not even begin at two starts of the sweep.
+
+        Its replay may be too large for the disk, where there is room for other trials.
+        """
+        words = f"{run.log} ends:\n{run.last_lines()}"
+        if (run.path / "run.json").exists():
+            raise RunDirectoryError(f"{words}\nthe same command goes on with this run")
+        if claimed.trial.user_attrs.get(_UNBEGUN):
+            raise _NoScoreError(TrialState.FAIL, f"failed: it could not begin for the second time, {words}")
+        claimed.trial.set_user_attr(_UNBEGUN, value=True)
+        raise RunDirectoryError(f"{words}\nthe same command tries this run once more, and then leaves its trial out")
 
     def _go_on(self, claimed: Claimed, run: _Run, reported: set[int]) -> int:
         """Train one run in a child process, or go on with it; return the exit code."""
@@ -134,7 +151,15 @@ class TrialRunner:
         return code
 
     def _look(self, claimed: Claimed, run: _Run, reported: set[int]) -> bool:
-        """Read the newest records of a run; return whether to end the trial."""
+        """Read the newest records of a run; return whether to end the trial.
+
+        Raises:
+            RunDirectoryError: the directory of the trial is gone.
+        """
+        if not run.place.is_dir():
+            raise RunDirectoryError(
+                f"{run.place}: it was renamed or removed while the sweep runs; put it back and give the command again"
+            )
         opt_steps = max(read_points(run.path, record="seconds"), default=0.0)
         values = self._values(run)
         self._board.progressed(claimed.trial.number, run.seed, int(opt_steps), run.max_opts, values)

@@ -162,6 +162,15 @@ def test_a_process_that_ends_while_it_writes_a_line_stops_no_later_process(
     assert [trial.value for trial in study.finished()] == [0.0, 1.0]
 
 
+def test_a_damaged_line_is_told_with_its_file(tmp_path: Path) -> None:
+    open_study(tmp_path)
+    journal = tmp_path / "sweep" / "study.journal"
+    first, *others = journal.read_text().splitlines(keepends=True)
+    journal.write_text("".join([first, "@@@\n", *others]))
+    with pytest.raises(RunDirectoryError, match=r"study.journal: expected a record in JSON on each line, found '@@@"):
+        open_study(tmp_path)
+
+
 @pytest.mark.parametrize("name", ["lock", "study.journal"])
 def test_a_process_that_stands_still_with_a_lock_is_not_waited_for_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str

@@ -20,7 +20,7 @@ from crossborder.sweeps.directory import SweepDirectory
 from crossborder.sweeps.study import Claimed, SweepStudy
 from crossborder.sweeps.trial_runner import StoppedError, TrialRunner, _Run
 from learner.storage.rundir import read_identity
-from tests.conftest import wait_for
+from tests.conftest import PATIENCE, wait_for
 from tests.crossborder.sweeps.worth import GATE, WORTH, gate_of, give_mirror, make_sweep, sign_of_waiting
 from tests.learner.storage.mirrored import RUN_ID, MirroredRun
 
@@ -128,12 +128,41 @@ def test_a_run_whose_directory_cannot_be_written_ends_the_sweep_and_not_the_tria
     sweep = Sweep(tmp_path, space={WORTH: [1.0]})
     in_its_way = sweep.run_of(0)
     in_its_way.write_text("not a directory")
-    with pytest.raises(RunDirectoryError, match=r"output-0.log ends:(.|\n)*seed-0.*(.|\n)*goes on with this run"):
+    with pytest.raises(RunDirectoryError, match=r"output-0.log ends:(.|\n)*seed-0.*(.|\n)*tries this run once more"):
         sweep.run()
     assert sweep.study.finished() == []
     in_its_way.unlink()
     assert sweep.run() is TrialState.COMPLETE
     assert [trial.number for trial in sweep.study.finished()] == [0]
+
+
+def test_a_run_that_cannot_begin_at_two_starts_fails_its_trial_and_the_next_one_runs(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its replay may be too large for a disk with room for others."""
+    sweep = Sweep(tmp_path, space={WORTH: [1.0, 2.0]})
+    sweep.run_of(0).write_text("not a directory")
+    with pytest.raises(RunDirectoryError):
+        sweep.run()
+    assert sweep.run() is TrialState.FAIL
+    assert "trial 0: failed: it could not begin for the second time" in caplog.text
+    assert sweep.run() is TrialState.COMPLETE
+
+
+def test_a_trial_whose_directory_is_renamed_ends_the_sweep_at_once_and_goes_on_when_it_is_back(tmp_path: Path) -> None:
+    gated = {"trainer.max_opts": 100, GATE: str(tmp_path / "gate")}
+    sweep = Sweep(tmp_path, space={WORTH: [1.0]}, fixed=gated)
+    place, elsewhere = sweep.directory.place_of(0), tmp_path / "elsewhere"
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(sweep.run)
+        wait_for(lambda: read_points(sweep.run_of(0)), "an evaluation")
+        place.rename(elsewhere)
+        error = running.exception(PATIENCE)
+    assert isinstance(error, RunDirectoryError)
+    assert str(error).startswith(f"{place}: it was renamed or removed while the sweep runs")
+    elsewhere.rename(place)
+    gate_of(tmp_path / "gate", 1.0).touch()
+    assert sweep.run() is TrialState.COMPLETE
 
 
 def test_values_that_do_not_fit_each_other_fail_the_trial_before_it_trains(
