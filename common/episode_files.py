@@ -235,6 +235,9 @@ def _read_flag(name: str, values: Array | None, steps: int, place: str) -> Array
     flags = np.zeros(steps, np.bool_)
     if values is None:
         return flags
+    if values.ndim > 1 and values.size != len(values):  # An array of one element is as good as a number.
+        raise DatasetError(f"{place}: array '{name}': expected a number for each step, found {list(values.shape[1:])}")
+    values = values.reshape(-1) if values.ndim else values
     if not np.isin(values, (0, 1)).all():
         raise DatasetError(f"{place}: array '{name}': expected False and True, found {values.max()}")
     flags[-1:] = values if not values.ndim else values[-1]

@@ -12,7 +12,7 @@ import numpy as np
 from common.action_masks import find_masks
 from common.bad_values import KEEP_ALL, LARGEST_VALUE, RefuseAll, Rules
 from common.data import Array, Column, Leaves, Schema
-from common.errors import PluginError, RefusedError, SchemaMismatchError
+from common.errors import PluginError, RefusedError, SchemaMismatchError, naming_failed_part
 from common.interfaces import EnvSpec
 from common.spaces import AnySpace, columns_of, from_columns, to_columns
 from common.wire.codec import decode, encode
@@ -70,10 +70,12 @@ class Description:
         """The actions of n lanes, ``[n, *shape]``, as a payload for each of the sessions that have so many lanes.
 
         Raises:
-            PluginError: an action is NaN or infinite, which no client should execute.
+            PluginError: there is not one action for each lane; or an action is NaN or infinite, which no client should
+                execute.
         """
         n = sum(counts)
-        columns = _columns_of("action", self._action, actions, n)
+        with naming_failed_part("the policy's actions do not fit the action space"):
+            columns = _columns_of("action", self._action, actions, n)
         for name, array in columns.items():
             if array.dtype.kind == "f" and not np.isfinite(array).all():
                 raise PluginError(

@@ -91,7 +91,7 @@ def make_rows(schema: Schema, episode: Items, place: str) -> Items:
         Columns ``[T + 1, *shape]``, or ``[T, *shape]`` if the last step is left out. The last row is a final row.
 
     Raises:
-        DatasetError: a whole number does not fit its column, or the episode ends before its last step.
+        DatasetError: a value does not fit its column, or the episode ends before its last step.
     """
     ends = ends_of(episode, place)
     steps = len(episode["reward"])
@@ -122,6 +122,9 @@ def _convert(column: Column, values: Array | None, steps: int, place: str) -> Ar
     """The values of a column, ``[steps + 1, *shape]``: the last one is repeated if there are fewer."""
     if values is None:
         return np.zeros((steps + 1, *column.shape), column.dtype)
+    if not _is_alike(column.shape, values.shape[1:]):  # A file of several episodes has told the shape of the first.
+        expected, found = list(column.shape), list(values.shape[1:])
+        raise DatasetError(f"{place}: array '{column.name}': expected the shape {expected} in each step, found {found}")
     values = values[: steps + 1]
     with np.errstate(over="ignore"):  # Infinity is refused or clipped where the rows are stored.
         cast = values.astype(column.dtype)

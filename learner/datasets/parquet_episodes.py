@@ -56,6 +56,8 @@ class StepTable:
         with self._naming_the_file():
             self._file = pq.ParquetFile(path)
             self.names: list[str] = self._file.schema_arrow.names
+            if twice := [name for name, count in Counter(self.names).items() if count > 1]:
+                raise DatasetError(f"{path}: expected each column once, found '{twice[0]}' again")
             check_inflated(path, _count_bytes(self._file.metadata))
             self.episodes = self._find_episodes()
 

@@ -26,7 +26,10 @@ def check_links(directory: Path, *parts: str) -> None:
     if root.parent.name == "snapshots":
         root = root.parents[1]
     for path in _walk([directory / part for part in parts] or [directory]):
-        target = path.resolve() if path.is_symlink() and path != directory else root
+        try:
+            target = path.resolve() if path.is_symlink() and path != directory else root
+        except (OSError, RuntimeError) as error:  # Python up to 3.12 raises the latter.
+            raise DatasetError(f"{path}: expected a link to a file, found one that leads in a circle") from error
         if not target.is_relative_to(root):
             raise DatasetError(
                 f"{path}: expected a file inside the directory of the dataset, found a link to {target}; if you trust "

@@ -42,6 +42,13 @@ def test_the_actions_of_a_batch_are_divided_among_its_sessions() -> None:
     assert np.concatenate([actions["arm"] for actions in found]).tolist() == arm.tolist()
 
 
+@pytest.mark.parametrize("actions", [np.zeros((1, 2)), np.zeros(4), None, {"arm": np.zeros((2, 2))}])
+def test_a_policy_that_does_not_give_an_action_for_each_lane_is_named(actions: Any) -> None:
+    description = Description(EnvSpec(DISCRETE(2), BOX(-1, 1, (3,), np.float32)))
+    with pytest.raises(PluginError, match="the policy's actions do not fit the action space: "):
+        description.write_actions(actions, [1, 1])
+
+
 def test_an_action_that_is_not_finite_reaches_no_client() -> None:
     description = Description(EnvSpec(DISCRETE(2), BOX(-1, 1, (2,), np.float32)))
     with pytest.raises(PluginError, match="the policy: expected finite actions, found nan in action"):

@@ -4,6 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
 
 from common import episode_files
@@ -64,6 +66,31 @@ def test_a_final_row_may_be_marked_by_an_array_of_one_element_and_by_nothing_lar
         message = rf"one.parquet: column 'final': expected True or False in each row, found {found}"
         with pytest.raises(DatasetError, match=message):
             read_dataset(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("action", [0.5] * 6, r"array 'action': expected the shape \[.*\] in each step, found \[6\]"),
+        ("terminated", [False, False], r"array 'terminated': expected a number for each step, found \[2\]"),
+    ],
+)
+def test_a_later_episode_of_other_shapes_is_refused(tmp_path: Path, name: str, value: list[Any], message: str) -> None:
+    first, second = with_final_row(0, 3), with_final_row(1, 3)
+    second[name] = [value] * 4
+    if name == "terminated":
+        first[name] = [value] * 4
+    write_parquet(tmp_path / "one.parquet", {key: first[key] + second[key] for key in first})
+    with pytest.raises(DatasetError, match=message):
+        read_dataset(tmp_path)
+
+
+def test_a_column_that_stands_twice_is_refused(tmp_path: Path) -> None:
+    pq.write_table(
+        pa.Table.from_arrays([pa.array([0.0]), pa.array([1.0])], ["reward", "reward"]), tmp_path / "a.parquet"
+    )
+    with pytest.raises(DatasetError, match=r"a.parquet: expected each column once, found 'reward' again"):
+        StepTable(tmp_path / "a.parquet")
 
 
 def test_an_episode_without_steps_is_refused(tmp_path: Path) -> None:

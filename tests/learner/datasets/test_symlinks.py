@@ -31,6 +31,16 @@ def test_a_link_out_of_a_dataset_is_refused_with_its_target_and_a_way_out(datase
         pass
 
 
+def test_links_that_lead_in_a_circle_are_named(dataset: Path) -> None:
+    (dataset / "1.npz").symlink_to("2.npz")
+    (dataset / "2.npz").symlink_to("1.npz")
+    with (
+        pytest.raises(DatasetError, match=r"[12]\.npz: expected a link to a file, found one that leads in a circle"),
+        open_dataset(str(dataset)),
+    ):
+        pass
+
+
 def test_a_directory_that_is_a_link_is_a_link_too(dataset: Path) -> None:
     (dataset / "more" / "data").symlink_to("/etc")
     with pytest.raises(DatasetError, match=r"more/data: .* found a link to /etc"):
