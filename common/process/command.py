@@ -169,6 +169,8 @@ def as_output(text: str) -> Path:
     try:
         TemporaryFile(dir=path.parent).close()
         why = "it is a directory" if path.is_dir() else None
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            why = "it is a device or a pipe"
     except OSError as error:
         why = error.strerror
     if why is not None:

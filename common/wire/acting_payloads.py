@@ -70,12 +70,20 @@ class Description:
         """The actions of n lanes, ``[n, *shape]``, as a payload for each of the sessions that have so many lanes.
 
         Raises:
-            PluginError: there is not one action for each lane; or an action is NaN or infinite, which no client should
-                execute.
+            PluginError: there is not one action for each lane, or their dtype is of another kind; or an action is NaN
+                or infinite, which no client should execute.
         """
         n = sum(counts)
         with naming_failed_part("the policy's actions do not fit the action space"):
+            found = {name: np.asarray(leaf) for name, leaf in to_columns("action", actions).items()}
             columns = _columns_of("action", self._action, actions, n)
+        for column in self._action.columns:
+            array, shape = found[column.name], (n, *column.shape)
+            if array.shape != shape or not np.can_cast(array.dtype, column.numpy_dtype, "same_kind"):
+                raise PluginError(
+                    f"the policy: expected actions for {n} lanes, {column.numpy_dtype} {list(shape)}, found "
+                    f"{array.dtype} {list(array.shape)} in {column.name}"
+                )
         for name, array in columns.items():
             if array.dtype.kind == "f" and not np.isfinite(array).all():
                 raise PluginError(

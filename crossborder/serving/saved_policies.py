@@ -13,6 +13,7 @@ from actor.proxy import ReplayBufferProxy
 from actor.stat import ActorCounters
 from common.config.actor_config import PushConfig
 from common.data import INTERVENED, ModelVersion
+from common.interfaces import acting_for_lanes
 from common.lanes.policy import Policy
 from common.parts import Parts
 from crossborder.serving.following import Follower, stamps_of
@@ -42,6 +43,7 @@ def opening(places: Mapping[str, Path], allow: Sequence[str], config: ServingCon
 def _opening(name: str, place: Path, allow: Sequence[str], config: ServingConfig) -> Iterator[ServedPolicy]:
     stamps = stamps_of(place)
     parts, parts_config, meta = load_parts(place, allow, config.device)
+    acting_for_lanes(parts.agent)  # An agent that cannot act for some lanes is told before a client comes.
     policy = Policy(parts.agent, parts.frames, parts.frame_stack)
     recorded = None if config.record is None else _record(parts, config.record / name)
 

@@ -249,6 +249,7 @@ def test_a_file_that_cannot_be_written_is_told_before_the_work(
     parser.add_argument("--output", type=as_output)
     for place, why in (
         (tmp_path, "it is a directory"),
+        (Path("/dev/null"), "it is a device or a pipe"),
         (tmp_path / "no" / "file", "No such file or directory"),
         (Path("/proc/file"), ""),
     ):

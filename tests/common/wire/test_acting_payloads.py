@@ -49,6 +49,13 @@ def test_a_policy_that_does_not_give_an_action_for_each_lane_is_named(actions: A
         description.write_actions(actions, [1, 1])
 
 
+@pytest.mark.parametrize("actions", [np.array([1.7, 0]), np.array(["0", "1"]), np.array([[0], [1]])])
+def test_actions_of_another_kind_or_shape_are_refused_and_not_converted(actions: Any) -> None:
+    description = Description(EnvSpec(DISCRETE(2), DISCRETE(2)))
+    with pytest.raises(PluginError, match=r"the policy: expected actions for 2 lanes, int64 \[2\], found .* in action"):
+        description.write_actions(actions, [1, 1])
+
+
 def test_an_action_that_is_not_finite_reaches_no_client() -> None:
     description = Description(EnvSpec(DISCRETE(2), BOX(-1, 1, (2,), np.float32)))
     with pytest.raises(PluginError, match="the policy: expected finite actions, found nan in action"):

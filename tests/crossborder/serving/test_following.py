@@ -14,11 +14,14 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from common.agents.dqn import DQN
 from common.config.actor_config import ActorConfig
-from common.data import Array
+from common.data import Array, Leaves
+from common.errors import PluginError
 from common.interfaces import Agent
 from common.parts import build_parts
 from common.plugins.part_config import EnvConfig, PluginConfig
+from common.wire.trust import ANY
 from crossborder.serving import following
 from crossborder.serving.following import stamps_of
 from crossborder.serving.saved_policies import opening
@@ -44,6 +47,23 @@ def save(run: Path, opt_steps: int, of: ActorConfig | None = None) -> Agent:
     Checkpoints(run, of, "run").save("best", agent, opt_steps=opt_steps)
     agent.eval()
     return agent
+
+
+class ActsForAll(DQN):
+    """Acts for all of its lanes at once only."""
+
+    def sample(self, obs: Leaves) -> Leaves:  # type: ignore[override]
+        return super().sample(obs)
+
+
+def test_an_agent_that_cannot_act_for_some_lanes_is_named_before_a_client_comes(tmp_path: Path) -> None:
+    agent = PluginConfig(target="tests.crossborder.serving.test_following:ActsForAll", params={"units": [8]})
+    save(tmp_path, 1, config().model_copy(update={"agent": agent}))
+    with (
+        pytest.raises(PluginError, match=r"ActsForAll\.sample acts for all lanes at once"),
+        opening({"": tmp_path / "best"}, [ANY], ServingConfig()),
+    ):
+        pass
 
 
 @pytest.fixture(autouse=True)
