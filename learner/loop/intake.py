@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import cached_property
 
 from common.errors import StarvedError
 from common.interfaces import ReplayBuffer
@@ -48,7 +49,11 @@ class Intake:
         self._considered = buffer.inserted
         """The number of inserted steps at the last call of ``may_sample``."""
         self._drawn, self._batch = buffer.sampled, 0
-        self._stillness = Stillness(lambda: buffer.inserted, clock)
+
+    @cached_property
+    def _stillness(self) -> Stillness:
+        """How long no step has come, from the first wait on."""
+        return Stillness(lambda: self._buffer.inserted, self._clock)
 
     def show_life(self) -> None:
         """Let ingest see that training goes on."""

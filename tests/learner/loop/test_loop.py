@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -51,7 +53,8 @@ class Host:
             control=self.control,
             bell=Bell.create(),
             release_held=lambda: diary.events.append(f"release after {self.control.opt_steps}"),
-            starvation_seconds=0.0,
+            starvation_seconds=3.0,
+            clock=partial(next, itertools.count()),
         )
         self.publisher = DiaryPublisher(directory / "models", {"w": torch.zeros(1)}, incarnation=1)
         self.traces = DiaryTraces(directory, learner, diary, self.publisher.slots.newest)  # type: ignore[arg-type] # no traces, so nothing asks for drawn rows
