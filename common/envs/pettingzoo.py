@@ -6,7 +6,6 @@ lane. The seats of one environment are a *group*, and a *game* of a group lasts 
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -25,7 +24,7 @@ from common.envs.players import FrozenPolicies, FrozenPolicy, OpponentPool, Scri
 from common.errors import ConfigError, PluginError
 from common.interfaces import EnvSpec
 from common.lanes.building import narrowed
-from common.lanes.interface_faults import InterfaceError
+from common.lanes.interface_faults import InterfaceError, odd_infos, read_begin, read_outcome, read_step
 from common.lanes.lanes import close_env
 from common.leaves import describe_misfit, empty_leaves, pick_leaves, put_leaves
 from common.plugins import part_loading
@@ -262,7 +261,7 @@ class SeatsEnv(VectorEnv[Any, Any, Any]):
                     own = {key: value for key, value in info.items() if key != _TURN}
                     self._add_info(infos, own, lanes[agent])
         except AttributeError as error:
-            raise InterfaceError(f"expected the infos of all agents, a dict for each, found {found!r:.80}") from error
+            raise odd_infos(found) from error
 
     def render(self) -> tuple[Any, ...]:
         """What each environment renders."""
@@ -354,9 +353,7 @@ class _Group:
 
     def note_begin(self, found: Any) -> Mapping[Any, Any]:
         """Note what the environment returned at the beginning of a game; return the infos by agent."""
-        if not (isinstance(found, tuple) and len(found) == 2):
-            raise InterfaceError(f"reset: expected the observations and infos of all agents, found {found!r:.80}")
-        obs, infos = found
+        obs, infos = read_begin(found)
         self.here, self._left = {}, set()
         self._occupied[self.slice] = False
         self._see_agents(obs, set())
@@ -364,7 +361,7 @@ class _Group:
             raise InterfaceError("reset: expected at least one agent in agents, found none")
         self._obs.show_state(self.slice, self.env)
         self._obs.fill(self.slice, ~self._occupied[self.slice], next(iter(self.here.values())))
-        return infos  # type: ignore[no-any-return]
+        return infos
 
     def note_step(self, found: Any, rewards: Array, terminated: Array, truncated: Array) -> Mapping[Any, Any]:
         """Write the outcome of a step for the agents who are there, and return the infos by agent.
@@ -376,26 +373,11 @@ class _Group:
             truncated: see ``rewards``.
         """
         here = self.here
-        try:
-            obs, reward, ends, cuts, infos = found
-        except (TypeError, ValueError) as error:
-            raise InterfaceError(
-                "step: expected the observations, rewards, terminations, truncations and infos of all agents, found "
-                f"{found!r:.80}; PettingZoo before 1.22 returned four results, with dones for both ends"
-            ) from error
+        obs, *_, infos = results = read_step(found)
         self._obs.put(here, obs)
         left = set()
         for agent, lane in here.items():
-            try:
-                rewards[lane] = reward[agent] + 0.0  # No text: numpy would read it.
-                is_end, is_cut = ends[agent], cuts[agent]
-                if math.isnan(is_end) or math.isnan(is_cut):  # It raises TypeError of None and of text.
-                    raise ValueError("NaN is true, and would end an episode")
-            except (KeyError, TypeError, ValueError) as error:
-                raise InterfaceError(
-                    f"step: expected the reward of agent '{agent}', a number, and whether it was terminated or "
-                    f"truncated, found {(reward, ends, cuts)!r:.160}"
-                ) from error
+            rewards[lane], is_end, is_cut = read_outcome(agent, results)
             if is_end or is_cut:
                 terminated[lane], truncated[lane] = is_end, is_cut
                 left.add(agent)
@@ -404,7 +386,7 @@ class _Group:
             self._see_agents(obs, left)
         elif self._turns is not None:
             self._hold_waiting()
-        return infos  # type: ignore[no-any-return]
+        return infos
 
     def _see_agents(self, obs: Mapping[Any, Any], left: set[Any]) -> None:
         """Note who is there now, and take the observations of those who have come."""

@@ -20,9 +20,9 @@ from common.action_masks import RandomActions
 from common.data import Array, Leaves
 from common.errors import ConfigError
 from common.interfaces import EnvSpec
-from common.lanes.interface_faults import InterfaceError
+from common.lanes.interface_faults import GameResults, InterfaceError, odd_infos, read_begin, read_outcome, read_step
 from common.lanes.lanes import OPPONENT, RESULT
-from common.leaves import pick_leaves
+from common.leaves import describe, pick_leaves
 from common.plugins import part_loading
 from common.spaces import flatten, unflatten
 
@@ -226,7 +226,7 @@ class ScriptedEnv:
             InterfaceError: again and again, a game ends before a learner can act.
         """
         for _ in range(MAX_GAMES):
-            self._seen, infos = self._env.reset(seed=seed)
+            self._seen, infos = read_begin(self._env.reset(seed=seed))
             self._left, self._new = set(), {*self._sources}
             self._returns = dict.fromkeys(self._env.possible_agents, 0.0)
             self._draw_players()
@@ -245,7 +245,12 @@ class ScriptedEnv:
             source = sources[int(self.rng.integers(len(sources)))]
             spec = EnvSpec(self._env.observation_space(agent), self._env.action_space(agent))
             if getattr(source, "__func__", None) is not FrozenPolicies.draw:
-                self._players[agent] = source(spec, self.rng)
+                self._players[agent] = player = source(spec, self.rng)
+                if not isinstance(player, FrozenPolicy) and not callable(player):
+                    raise InterfaceError(
+                        f"env.params.players.{agent}: expected a script that returns a player, a function that chooses "
+                        f"an action for an observation, found one that returned {describe(player)}"
+                    )
                 continue
             of_pool = of_pool or cast("FrozenPolicy", source(spec, self.rng))
             self._players[agent], self._opponent = of_pool, {OPPONENT: of_pool.opt_steps}
@@ -257,7 +262,10 @@ class ScriptedEnv:
         obs, rewards, ends, cuts, infos = yield from self._play_turns((yield from self._advance(actions)))
         told = self._opponent if self.agents else self._opponent | {RESULT: self._compare_returns()}
         if told:
-            infos = infos | {agent: {**infos.get(agent, {}), **told} for agent in before}
+            try:
+                infos = {**infos, **{agent: {**(infos.get(agent) or {}), **told} for agent in before}}
+            except TypeError as error:
+                raise odd_infos(infos) from error
         return obs, rewards, ends, cuts, infos
 
     def _compare_returns(self) -> int:
@@ -286,15 +294,32 @@ class ScriptedEnv:
         if wanted:
             chosen |= yield wanted
             self._new -= wanted.keys()
-        found = self._env.step({each: chosen[each] for each in acting})
-        obs, rewards, ends, cuts, _ = found
-        self._seen = {**self._seen, **obs}
-        for agent, reward in rewards.items():
+        before = self._here
+        found = self._step({each: chosen[each] for each in acting})
+        self._seen = found[0]
+        for agent in before:
+            reward, is_end, is_cut = read_outcome(agent, found)
             self._returns[agent] = self._returns.get(agent, 0.0) + reward
-        self._left = {each for each in self._env.agents if each in self._left or ends.get(each) or cuts.get(each)}
-        return found  # type: ignore[no-any-return]
+            if is_end or is_cut:
+                self._left.add(agent)
+        self._left.intersection_update(self._env.agents)
+        return found
 
-    def _play_turns(self, found: Any = ({}, {}, {}, {}, {})) -> Call:
+    def _step(self, actions: Mapping[Any, Any]) -> GameResults:
+        """Step the environment, and blame a player for its error whose action is none of the action space."""
+        try:
+            return read_step(self._env.step(actions))
+        except Exception as error:
+            for agent in actions.keys() & self._sources.keys():
+                space = self._env.action_space(agent)
+                if not space.contains(actions[agent]):
+                    raise InterfaceError(
+                        f"env.params.players.{agent}: expected the player to choose an element of {space}, found "
+                        f"{actions[agent]!r:.80}"
+                    ) from error
+            raise
+
+    def _play_turns(self, found: GameResults = ({}, {}, {}, {}, {})) -> Call:
         """In a game in turns, have the others move until it is a learner's turn; return all that has happened."""
         obs, rewards, ends, cuts, infos = map(dict, found)
         while self._turns is not None and self.agents and self._turns.agent_selection in self._sources:

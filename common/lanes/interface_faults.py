@@ -1,7 +1,8 @@
-"""Recognises environments whose ``reset`` or ``step`` does not have gymnasium's interface, and says so in words."""
+"""Recognises environments whose ``reset`` or ``step`` breaks the interface of gymnasium or PettingZoo, and says how."""
 
 from __future__ import annotations
 
+import math
 import re
 import traceback
 from collections.abc import Mapping
@@ -54,6 +55,64 @@ def require_info(name: str, found: Any) -> None:
     """
     if not isinstance(found, Mapping):
         raise PluginError(f"{name}: step: expected an info that is a dict, found {found!r:.80}")
+
+
+GameResults = tuple[Mapping[Any, Any], Mapping[Any, Any], Mapping[Any, Any], Mapping[Any, Any], Mapping[Any, Any]]
+"""What a step of PettingZoo returns, by agent: observations, rewards, terminations, truncations and infos."""
+
+
+def read_begin(found: Any) -> tuple[Mapping[Any, Any], Mapping[Any, Any]]:
+    """The observations and infos by agent, from the result of PettingZoo's ``reset``.
+
+    Raises:
+        InterfaceError: it is another result.
+    """
+    if not (isinstance(found, tuple) and len(found) == 2 and isinstance(found[0], Mapping)):
+        raise InterfaceError(f"reset: expected the observations and infos of all agents, found {found!r:.80}")
+    if not isinstance(found[1], Mapping):
+        raise odd_infos(found[1])
+    return found
+
+
+def read_step(found: Any) -> GameResults:
+    """The results by agent of PettingZoo's ``step``; ``read_outcome`` reads those of an agent.
+
+    Raises:
+        InterfaceError: these are no five mappings.
+    """
+    is_row = isinstance(found, tuple | list)
+    if not (is_row and len(found) == 5 and all(isinstance(each, Mapping) for each in found)):
+        shown = f"({', '.join(type(each).__name__ for each in found)})" if is_row else describe(found)
+        raise InterfaceError(
+            "step: expected five dicts, the observations, rewards, terminations, truncations and infos of all agents, "
+            f"found {shown}; PettingZoo before 1.22 returned four results, with dones for both ends"
+        )
+    obs, rewards, ends, cuts, infos = found
+    return obs, rewards, ends, cuts, infos
+
+
+def read_outcome(agent: Any, results: GameResults) -> tuple[float, Any, Any]:
+    """The reward of an agent that has acted, and whether it was terminated and truncated.
+
+    Raises:
+        InterfaceError: the reward is no number, or a flag is no bool.
+    """
+    _, rewards, ends, cuts, _ = results
+    try:
+        reward, is_end, is_cut = float(rewards[agent] + 0.0), ends[agent], cuts[agent]  # No text: float would read it.
+        if math.isnan(is_end) or math.isnan(is_cut):  # It raises TypeError of None and of text.
+            raise ValueError("NaN is true, and would end an episode")
+    except (KeyError, TypeError, ValueError) as error:
+        raise InterfaceError(
+            f"step: expected the reward of agent '{agent}', a number, and whether it was terminated or truncated, "
+            f"found {results[1:4]!r:.160}"
+        ) from error
+    return reward, is_end, is_cut
+
+
+def odd_infos(found: Any) -> InterfaceError:
+    """What to say of infos that are no dicts."""
+    return InterfaceError(f"expected the infos of all agents, a dict for each, found {found!r:.80}")
 
 
 def require_interface(

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
-from tempfile import TemporaryFile
+from tempfile import NamedTemporaryFile
 from typing import Any, Final, Generic, TextIO, TypeVar
 
 from common.cores import read_cores
@@ -164,18 +164,26 @@ def as_path(text: str) -> Path:
 
 
 def as_output(text: str) -> Path:
-    """The type of an option for a file that is written after long work: a file that cannot be is told before it."""
-    path = as_path(text)
+    """The type of an option for a file that is written after long work: a file that cannot be is told before it.
+
+    A symbolic link stands for the file that it leads to: a file that is put in the place of another one would replace
+    the link.
+    """
+    given = as_path(text)
     try:
-        TemporaryFile(dir=path.parent).close()
+        path = given.resolve()
+        # The draft of the file has a longer name than the file, and the file system may take no such name.
+        NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.").close()
         why = "it is a directory" if path.is_dir() else None
         if path.exists() and not (path.is_file() or path.is_dir()):
             why = "it is a device or a pipe"
     except OSError as error:
         why = error.strerror
+    except RuntimeError:  # So ``resolve`` says it.
+        why = "its symbolic links form a circle"
     if why is not None:
-        raise argparse.ArgumentTypeError(f"{path}: cannot be written: {why}")
-    return path
+        raise argparse.ArgumentTypeError(f"{given}: cannot be written: {why}")
+    return path if given.is_symlink() else given
 
 
 def as_cores(text: str) -> tuple[int, ...]:

@@ -14,6 +14,8 @@ import atexit
 import contextlib
 import errno
 import io
+import json
+import math
 import os
 import select
 import stat
@@ -22,7 +24,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TextIO
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from common.errors import ConfigError
 
@@ -41,6 +43,24 @@ _answers: TextIO | None = None
 def answers() -> TextIO:
     """The stream of a command's answers: the standard output that its caller gave it."""
     return _answers if _answers is not None else sys.stdout
+
+
+def answer_json(value: Any) -> None:
+    """Write an answer as a line of JSON, which has no NaN and infinity: they are "NaN", "Infinity" and "-Infinity".
+
+    These are the texts of protobuf's JSON (https://protobuf.dev/programming-guides/json/).
+    """
+    answers().write(json.dumps(_without_odd_numbers(value), allow_nan=False) + "\n")
+
+
+def _without_odd_numbers(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_odd_numbers(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_odd_numbers(each) for each in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value
 
 
 @contextlib.contextmanager

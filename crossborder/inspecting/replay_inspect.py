@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from datetime import datetime
@@ -17,7 +16,7 @@ from rich.text import Text
 
 from common.errors import ConfigError
 from common.process.command import Parser, as_path, at_least, command_of
-from common.process.standard_streams import answers
+from common.process.standard_streams import answer_json, answers
 from learner.storage.rundir import require_run
 
 if TYPE_CHECKING:
@@ -62,7 +61,7 @@ def _inspect(arguments: argparse.Namespace) -> None:
         return
     inspection = Inspection(arguments.run)
     if arguments.json:
-        answers().write(json.dumps(_values(inspection, arguments.rows)) + "\n")
+        answer_json(_values(inspection, arguments.rows))
     else:
         _print(Console(file=answers()), inspection, arguments.rows)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Final
 
 from common.errors import CheckpointError, ConfigError
 from common.process.command import Main, Parser, as_path, command_of
-from common.process.standard_streams import answers
+from common.process.standard_streams import answer_json, answers
 from learner.shared.durable import has_file, locate
 from learner.storage.rundir import require_run
 
@@ -73,8 +72,10 @@ def policy_command_of(make: Callable[[], Parser], work: Callable[[argparse.Names
     def act(arguments: argparse.Namespace) -> None:
         arguments.run, arguments.checkpoint = find_policy(arguments.run, arguments.checkpoint)
         values = work(arguments)
-        lines = json.dumps(values) + "\n" if arguments.json else "".join(f"{k}: {v}\n" for k, v in values.items())
-        answers().write(lines)
+        if arguments.json:
+            answer_json(values)
+        else:
+            answers().write("".join(f"{name}: {value}\n" for name, value in values.items()))
 
     return command_of(make, act)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import threading
 from collections import deque
 from contextlib import closing
@@ -15,7 +14,7 @@ from rich.live import Live
 
 from common.process.command import Parser, at_least, positive, service_of
 from common.process.signals import StopSignals
-from common.process.standard_streams import answers
+from common.process.standard_streams import answer_json, answers
 from common.wire.trust import add_learner_options, read_trust
 from learner.commands.fleet_table import PRESENT, SORTS, STATES, FleetTable, ShownActors
 
@@ -85,7 +84,7 @@ def _show(arguments: argparse.Namespace, signals: StopSignals) -> None:
         stopped.wait(arguments.interval)  # The rates of a table need two views.
         fleet = FleetTable(before, client.fetch_status())
         if arguments.json:
-            answers().write(json.dumps(fleet.to_json(shown)) + "\n")
+            answer_json(fleet.to_json(shown))
         elif arguments.once or not answers().isatty():
             Console(file=answers(), width=None if answers().isatty() else PIPE_WIDTH).print(fleet.table(shown))
         else:

@@ -31,9 +31,9 @@ from tests.seats import Crowd
 CROWD = {"id": "tests.seats:Crowd"}
 
 
-def crowd(**changes: Any) -> SeatsEnv:
-    """A crowd with other methods or attributes."""
-    return SeatsEnv([type("Changed", (Crowd,), changes)()])
+def crowd(players: Any = (), **changes: Any) -> SeatsEnv:
+    """A crowd with other methods or attributes, in which others play some of its agents."""
+    return SeatsEnv([type("Changed", (Crowd,), changes)()], players=[players] if players else ())
 
 
 @pytest.mark.parametrize(
@@ -285,52 +285,66 @@ def misfit(self: Crowd, actions: Any) -> Any:
     return {agent: obs[:2] for agent, obs in found[0].items()}, *found[1:]
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"step": without(0)}, "observation: expected one for agent 'a', found none"),
-        ({"step": without(1)}, "step: expected the reward of agent 'a', a number"),
-        ({"step": without(2)}, "step: .*whether it was terminated or truncated"),
-        ({"step": giving(1, "1.0")}, "step: expected the reward of agent 'a', a number, .*'1.0'"),
-        ({"step": giving(2, float("nan"))}, "step: .*whether it was terminated or truncated, found .*nan"),
-        ({"step": giving(3, None)}, "step: .*whether it was terminated or truncated, found .*None"),
-        ({"step": giving(3, "False")}, "step: .*whether it was terminated or truncated, found .*'False'"),
-        ({"step": unpaid}, r"step: expected the reward of agent 'a', a number, .* found \(None, "),
-        ({"step": leaving}, "step: .*'a' is no longer in agents and was neither"),
-        ({"step": bringing}, r"expected agents of possible_agents, \['a', 'b', 'c', 'd'\], found 'stranger'"),
-        ({"step": misfit}, r"observation of agent 'a': expected float32 \[5\].*found float32 \[2\]"),
-        ({"step": lambda self, actions: Crowd.step(self, actions)[1:]}, "step: expected .*PettingZoo before 1.22"),
-        ({"step": lambda self, actions: None}, "step: expected the observations, rewards, .* found None"),
-        ({"step": lambda self, actions: (*Crowd.step(self, actions)[:4], None)}, "expected the infos .* found None"),
-        ({"step": giving(4, "text")}, "expected the infos of all agents, a dict for each, found {.*'text'"),
-        ({"reset": lambda self, seed=None: (Crowd.reset(self)[0], None)}, "expected the infos of all .* found None"),
-        ({"reset": lambda self, seed=None: {}}, "reset: expected the observations and infos of all agents, found"),
-        ({"reset": lambda self, seed=None: ({}, {})}, "reset: expected at least one agent in agents, found none"),
-    ],
-    ids=[
-        "observation",
-        "reward",
-        "end",
-        "text",
-        "NaN",
-        "None",
-        "False",
-        "unpaid",
-        "leaves",
-        "stranger",
-        "misfit",
-        "former step",
-        "no results",
-        "no infos",
-        "an info of text",
-        "no infos of reset",
-        "former reset",
-        "nobody",
-    ],
-)
+BREAKS = {
+    "observation": ({"step": without(0)}, "observation: expected one for agent 'a', found none"),
+    "reward": ({"step": without(1)}, "step: expected the reward of agent 'a', a number"),
+    "end": ({"step": without(2)}, "step: .*whether it was terminated or truncated"),
+    "text": ({"step": giving(1, "1.0")}, "step: expected the reward of agent 'a', a number, .*'1.0'"),
+    "NaN": ({"step": giving(2, float("nan"))}, "step: .*whether it was terminated or truncated, found .*nan"),
+    "None": ({"step": giving(3, None)}, "step: .*whether it was terminated or truncated, found .*None"),
+    "False": ({"step": giving(3, "False")}, "step: .*whether it was terminated or truncated, found .*'False'"),
+    "unpaid": ({"step": unpaid}, r"step: expected five dicts, .* found \(dict, NoneType, dict, dict, dict\)"),
+    "leaves": ({"step": leaving}, "step: .*'a' is no longer in agents and was neither"),
+    "stranger": ({"step": bringing}, r"expected agents of possible_agents, \['a', 'b', 'c', 'd'\], found 'stranger'"),
+    "misfit": ({"step": misfit}, r"observation of agent 'a': expected float32 \[5\].*found float32 \[2\]"),
+    "former step": (
+        {"step": lambda self, actions: Crowd.step(self, actions)[1:]},
+        "step: expected .*PettingZoo before 1.22",
+    ),
+    "no results": (
+        {"step": lambda self, actions: None},
+        "step: expected five dicts, the observations, rewards, .* found None",
+    ),
+    "no infos": (
+        {"step": lambda self, actions: (*Crowd.step(self, actions)[:4], None)},
+        r"step: expected five dicts, .* found \(.*, NoneType\)",
+    ),
+    "an info of text": (
+        {"step": giving(4, "text")},
+        "expected the infos of all agents, a dict for each, found {.*'text'",
+    ),
+    "no infos of reset": (
+        {"reset": lambda self, seed=None: (Crowd.reset(self)[0], None)},
+        "expected the infos of all .* found None",
+    ),
+    "former reset": (
+        {"reset": lambda self, seed=None: {}},
+        "reset: expected the observations and infos of all agents, found",
+    ),
+    "nobody": ({"reset": lambda self, seed=None: ({}, {})}, "reset: expected at least one agent in agents, found none"),
+}
+"""Environments that break PettingZoo's interface, and what is said of them."""
+
+
+@pytest.mark.parametrize(("change", "message"), BREAKS.values(), ids=BREAKS)
 def test_an_environment_that_breaks_pettingzoos_interface_is_told_so(change: dict[str, Any], message: str) -> None:
     lanes = lanes_of(crowd(**change), named("common.envs.pettingzoo:make", CROWD))
     with pytest.raises(PluginError, match=f"env common.envs.pettingzoo:make .*: {message}"):
+        play(lanes, 10)
+
+
+NOT_SEEN = {"d": ("leaves", "stranger", "nobody"), "a": ("leaves", "stranger", "nobody", "misfit", "an info of text")}
+"""By the agent whom a player plays, the faults that nobody sees there, or that have other words."""
+
+
+@pytest.mark.parametrize(
+    ("player", "fault"), [(player, fault) for player, own in NOT_SEEN.items() for fault in BREAKS if fault not in own]
+)
+def test_where_others_play_it_is_told_so_too(player: str, fault: str) -> None:
+    """The fault is agent a's, who learns, or whom a player plays."""
+    change, message = BREAKS[fault]
+    lanes = lanes_of(crowd({player: "random"}, **change), named("common.envs.pettingzoo:make", CROWD))
+    with pytest.raises(InterfaceError, match=message):
         play(lanes, 10)
 
 

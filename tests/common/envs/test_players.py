@@ -168,6 +168,28 @@ def test_a_script_that_cannot_be_loaded_is_named() -> None:
         make(TICTACTOE, players={"player_1": f"{__name__}:nobody"})
 
 
+def no_player(spec: EnvSpec, rng: np.random.Generator) -> None:
+    pass
+
+
+def outside(spec: EnvSpec, rng: np.random.Generator) -> Player:
+    return lambda obs: 9
+
+
+@pytest.mark.parametrize(
+    ("script", "message"),
+    [
+        (no_player, r"players\.b: expected a script that returns a player, .* found one that returned None"),
+        (outside, r"players\.b: expected the player to choose an element of Discrete\(3\), found 9"),
+    ],
+)
+def test_a_script_that_gives_no_player_or_no_action_is_named(script: Any, message: str) -> None:
+    env = make("tests.seats:Crowd", players={"b": f"{__name__}:{script.__name__}"})
+    parts = make_parts(env, lambda spec: Acts(spec, partial(act_always, 0)))
+    with pytest.raises(PluginError, match=message):
+        act(parts, 20, seed=3)
+
+
 def test_games_that_always_end_before_a_learner_acts_are_an_error() -> None:
     class Empty(Crowd):
         def reset(self, seed: int | None = None, options: Any = None) -> Any:

@@ -249,6 +249,7 @@ def test_a_file_that_cannot_be_written_is_told_before_the_work(
     parser.add_argument("--output", type=as_output)
     for place, why in (
         (tmp_path, "it is a directory"),
+        (tmp_path / ("x" * 250), "File name too long"),
         (Path("/dev/null"), "it is a device or a pipe"),
         (tmp_path / "no" / "file", "No such file or directory"),
         (Path("/proc/file"), ""),
@@ -257,6 +258,20 @@ def test_a_file_that_cannot_be_written_is_told_before_the_work(
         assert f"argument --output: {place}: cannot be written: {why}" in error
     assert parser.parse_args(["--leaves", "green", "--output", str(tmp_path / "tea")]).output == tmp_path / "tea"
     assert list(tmp_path.iterdir()) == [], "nothing is left of the look"
+
+
+def test_an_output_that_is_a_link_is_the_file_that_it_leads_to(
+    parser: Parser, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parser.add_argument("--output", type=as_output)
+    (tmp_path / "there").mkdir()
+    (tmp_path / "link").symlink_to("there/tea")
+    parsed = parser.parse_args(["--leaves", "green", "--output", str(tmp_path / "link")])
+    assert parsed.output == (tmp_path / "there" / "tea").resolve()
+    (tmp_path / "lost").symlink_to("no/tea")
+    assert "lost: cannot be written: No such file" in refusal(
+        parser, f"--leaves green --output {tmp_path}/lost", capsys
+    )
 
 
 @pytest.mark.parametrize("name", ["actor-worker", "sync-train"])

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import pty
 import re
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from common.errors import ConfigError
+from common.process.standard_streams import answer_json
 from tests.conftest import PATIENCE, ROOT, wait_for
 
 COMMAND = """
@@ -46,6 +48,16 @@ def test_stdout_has_the_answers_and_what_others_print_goes_to_stderr(tmp_path: P
     )
     assert ended.stdout.splitlines() == [f"answer {number}" for number in range(10_000)]
     assert [text for text in PRINTED if text not in ended.stderr] == []
+
+
+def test_json_has_texts_for_the_numbers_that_it_does_not_know(capsys: pytest.CaptureFixture[str]) -> None:
+    answer_json({"obs": [[1.5, math.nan], (math.inf,)], "score": -math.inf, "done": True, "name": None})
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"expected JSON, found {constant}")
+
+    found = json.loads(capsys.readouterr().out, parse_constant=refuse)
+    assert found == {"obs": [[1.5, "NaN"], ["Infinity"]], "score": "-Infinity", "done": True, "name": None}
 
 
 def test_a_reader_that_leaves_is_no_error(tmp_path: Path) -> None:
@@ -99,6 +111,7 @@ def test_a_large_text_reaches_its_reader_whole() -> None:
 CLOSING = """
 import logging, sys
 from common.errors import ConfigError
+from common.process.standard_streams import answer_json
 from common.process.command import Parser, command_of
 
 def act(arguments):
@@ -123,6 +136,7 @@ def test_users_code_that_closes_the_streams_silences_no_command() -> None:
 FULL = """
 import logging, sys
 from common.errors import ConfigError
+from common.process.standard_streams import answer_json
 from common.process.command import Parser, command_of
 
 def act(arguments):
