@@ -189,7 +189,7 @@ class LaneMemory(LaneState):
         if lanes is not None:
             self._set(lanes[begins], 0.0, is_train)
         elif state is None or len(state) != len(begins):
-            self._states[is_train] = torch.zeros(len(begins), *self.shape, device=self._device)
+            self._states[is_train] = torch.zeros(len(begins), *self.shape, dtype=torch.float32, device=self._device)
         else:
             where = torch.from_numpy(begins).to(self._device).view(-1, *(1 for _ in self.shape))
             self._states[is_train] = state.masked_fill(where, 0.0)
@@ -213,7 +213,7 @@ class LaneMemory(LaneState):
 
     def _reach(self, lanes: Array, is_train: bool) -> torch.Tensor:
         """The states of all lanes, with zeros for new ones among ``lanes``."""
-        state = self._states.get(is_train, torch.zeros(0, *self.shape, device=self._device))
+        state = self._states.get(is_train, torch.zeros(0, *self.shape, dtype=torch.float32, device=self._device))
         if (more := capacity_for(lanes, len(state)) - len(state)) > 0:
             state = self._states[is_train] = torch.cat((state, state.new_zeros(more, *self.shape)))
         return state

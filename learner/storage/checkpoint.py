@@ -274,6 +274,18 @@ def load_agent(directory: str | Path, allow: Sequence[str] = ()) -> tuple[Agent,
     return parts.agent, config, meta
 
 
+@contextmanager
+def _torch_defaults() -> Iterator[None]:
+    """A context that agents are built in: torch's own default dtype and device, whatever the program has set."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    try:
+        with torch.device("cpu"):
+            yield
+    finally:
+        torch.set_default_dtype(before)
+
+
 def load_parts(
     directory: Path, allow: Sequence[str] = (), device: str = "cpu"
 ) -> tuple[Parts, ActorConfig, dict[str, Any]]:
@@ -286,7 +298,8 @@ def load_parts(
     config = validate(ActorConfig, meta.pop("config") | {"step_processor": None})  # It says only what is recorded.
     if ANY not in names:
         Allowance(tuple(names), f"the policy in {directory}").check(config, evaluates=True)
-    parts = build_parts(config, seed=0, device=device, n_envs=0)
+    with _torch_defaults():
+        parts = build_parts(config, seed=0, device=device, n_envs=0)
     parts.agent.load_params(params)
     parts.agent.eval()
     return parts, config, meta

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -51,6 +51,37 @@ def test_a_saved_policy_is_loaded_without_the_configuration_and_acts_the_same(tm
     assert (dqn(seed=6).sample(OBS) != agent.sample(OBS)).any(), "another policy would act otherwise"
     assert config == CONFIG
     assert meta == {"run_id": "run", "opt_steps": 12, "score": 3.5, "products": choices().describe()}
+
+
+@pytest.fixture
+def other_defaults() -> Iterator[None]:
+    """Those of a program that computes in float64, and has another default device."""
+    torch.set_default_dtype(torch.float64)
+    try:
+        with torch.device("meta"):
+            yield
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize("agent", ["dqn:DQN", "iqn:IQN", "r2d2:R2D2", "ppo:PPO", "recurrent_ppo:RecurrentPPO"])
+def test_a_policy_acts_the_same_in_a_program_with_other_defaults_of_torch(
+    agent: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    config = ActorConfig(env=CONFIG.env, agent=PluginConfig(target=f"common.agents.{agent}"))
+    made: Agent = config.agent.build(spec=spec_of(build_env(CONFIG.env)), seed=5, epsilon=0.0)
+    Checkpoints(tmp_path, config, "run").save("best", made, opt_steps=1)
+
+    def act() -> list[Any]:
+        policy = load_policy(tmp_path / "best")
+        one = [policy(obs) for obs in OBS[:20]]
+        policy.begin()
+        return one + policy(OBS, lanes=range(100))
+
+    expected = act()
+    request.getfixturevalue("other_defaults")
+    assert act() == expected
+    assert torch.get_default_dtype() == torch.float64
 
 
 def test_saving_again_replaces_the_whole_checkpoint_and_leaves_nothing_behind(tmp_path: Path) -> None:
