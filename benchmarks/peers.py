@@ -6,20 +6,22 @@ They were measured with ray 2.60.0, torchrl 0.14.1, and dm-reverb 0.14.0 on tens
 
 ``cartpole``, ``pong``: an actor plays a recorded CartPole step by step, or 64 lanes of a recorded Pong with one picture
 for a step; each step is acknowledged and stored by a learner in another process. Ours is a whole ``actor-worker`` and
-``learner-server`` with default settings, its run directory in TMPDIR (``in memory``: in /dev/shm). Ray and TorchRL get
-batches of several sizes, four of them on their way, in the host's shared memory; Reverb has two writers, which make
-their own chunks. Stored and pushed are compared on all sides.
+``learner-server`` with default settings, its run directory in TMPDIR (``in memory``: in /dev/shm), and also with
+batches as large as the largest of its peers (``push.n_buffer``). Ray and TorchRL get batches of several sizes, four of
+them on their way, in the host's shared memory; Reverb has two writers, which make their own chunks. Stored and pushed
+are compared on all sides.
 
 ``host``, ``network``: fetching 1.7 million random parameters into the policy, a new model each time. On the learner's
 host, ours, Ray and TorchRL share memory. In ``network`` all use sockets alone, over loopback: ours gRPC, TorchRL TCP,
 Ray two nodes; and ``eight at once`` are eight further processes that all load each model at the same time. Ours have a
 connection each, or share models as the workers of one ``actor-worker`` do; Ray's share their node's memory. ``ours to
-it`` is the median of the turns' ratios: above 1, ours is better.
+it`` and ``large to it`` (ours with large batches) are the medians of the turns' ratios: above 1, ours is better.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import statistics
@@ -64,6 +66,8 @@ WAYS: Final[dict[str, dict[str, tuple[int | str, ...]]]] = {
     "pong": {"ray": (512, 4_096), "torchrl": (512, 4_096)},
 }
 """The ways in which each peer sends steps: steps in a batch, or a writer. Reverb's writers take single steps."""
+LARGEST: Final = {"cartpole": 10_000, "pong": 4_096}
+"""Steps of the largest batches."""
 PEERS: Final = tuple(WAYS["cartpole"])
 TABLES: Final = {
     "cartpole": "CartPole step by step, acknowledged and stored",
@@ -163,22 +167,26 @@ def fetch_ours(publish: Callable[[], object], get: Callable[[], object], clients
     return found if clients is None else {**found, "eight at once/s": clients.rate(publish, ROUNDS)}
 
 
-def compare(measures: Measures, figures: Sequence[str], turns: int) -> list[dict[str, object]]:
-    """The medians of each, and how often ``figures`` of the first are as good; the first turn does not count."""
+def compare(measures: Measures, figures: Sequence[str], turns: int, *further: str) -> list[dict[str, object]]:
+    """The medians of each, and how often ``figures`` of the first are as good; the first turn does not count.
+
+    ``further`` names one of ours whose ratios are told too, as ``large to it``.
+    """
     found: dict[str, list[Turn]] = {name: [] for name in measures}
     loads = []
     for _ in range(1 + turns):
         for name, measure in measures.items():
             found[name].append(measure())
         loads.append(os.getloadavg()[0])
-    ours, *_ = found.values()
+    bases = dict(zip(("ours", "large"), (next(iter(found)), *further), strict=False))
     rows: list[dict[str, object]] = []
     for name, each in found.items():
         row: dict[str, object] = {"system": name}
         row |= {key: statistics.median(turn[key] for turn in each[1:]) for key in each[0]}
-        for figure in figures:
-            ratio = statistics.median(turn[figure] / own[figure] for turn, own in zip(each[1:], ours[1:], strict=True))
-            row[f"ours to it, {figure}"] = ratio if figure.endswith("ms") else 1 / ratio
+        for (label, base), figure in itertools.product(bases.items(), figures):
+            turns_of_both = zip(each[1:], found[base][1:], strict=True)
+            ratio = statistics.median(turn[figure] / own[figure] for turn, own in turns_of_both)
+            row[f"{label} to it, {figure}"] = ratio if figure.endswith("ms") else 1 / ratio
         rows.append({**row, "load": statistics.median(loads)})
     return rows
 
@@ -186,11 +194,16 @@ def compare(measures: Measures, figures: Sequence[str], turns: int) -> list[dict
 def compare_steps(pythons: Mapping[str, str], directory: Path, kind: str, turns: int) -> list[dict[str, object]]:
     """The table of steps of a recording."""
     part = part_of(directory, kind, LANES if kind == "pong" else 1)
-    places = {"crossborder": None, "crossborder, in memory": "/dev/shm"}  # noqa: S108
+    most = LARGEST[kind]
+    large = f"crossborder, batches of {most:,}"
     with ExitStack() as stack:
         pairs, measures = [], {}
-        for name, where in places.items():
-            pairs.append(stack.enter_context(acting(part, where=where)))
+        for name, more, where in (
+            ("crossborder", {}, None),
+            ("crossborder, in memory", {}, "/dev/shm"),  # noqa: S108
+            (large, {"push": {"n_buffer": most}}, None),
+        ):
+            pairs.append(stack.enter_context(acting({**part, **more}, where=where)))
             pairs[-1].pause()
             measures[name] = partial(push_ours, pairs[-1])
         for name in filter(pythons.__contains__, WAYS[kind]):
@@ -198,7 +211,7 @@ def compare_steps(pythons: Mapping[str, str], directory: Path, kind: str, turns:
             for way in WAYS[kind][name]:
                 label = f"{name}, batches of {way:,}" if isinstance(way, int) else f"{name}, {way} writer"
                 measures[label] = partial(peer.push, way)
-        rows = compare(measures, ["steps/s"], turns)
+        rows = compare(measures, ["steps/s"], turns, large)
         for pair in pairs:
             pair.compare()
     return rows

@@ -178,6 +178,8 @@ def _find(name: str, features: Mapping[str, Any]) -> tuple[list[str], list[str]]
     known = [f for f in features if (f.startswith(start) if start else not f.startswith((*STARTS.values(),)))]
     if start is None:
         return [f for f in known if _ends_in(f, path or group)], known
+    if not path and start in features:  # Beside ``action`` there may be an ``action.joints``.
+        return [start], known
     return [f for f in known if not path or _ends_in(f, path)], known
 
 

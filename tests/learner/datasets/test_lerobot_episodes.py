@@ -92,6 +92,10 @@ def test_a_plain_observation_is_the_only_one_of_the_dataset() -> None:
         match(spec=plain)
 
 
+def test_a_feature_of_the_columns_own_name_comes_before_its_parts() -> None:
+    assert match(other={"action.gripper": {}, "action_is_pad": {}, "next.reward_raw": {}}) == match()
+
+
 def test_a_column_without_a_feature_and_one_with_two_are_named() -> None:
     with pytest.raises(
         SchemaMismatchError, match=r"dataset demos: column 'info/force': .*ends in '.force', found .*next"
