@@ -206,7 +206,7 @@ class ScriptedEnv:
         self._frozen: set[Any] = set()  # The agents that frozen policies play.
         self._opponent: dict[str, int] = {}  # What each info says of the pool's model.
         self._new: set[Any] = set()  # Those who have not acted in this game.
-        self._seen: dict[Any, Any] = {}  # The newest observations.
+        self._seen: Mapping[Any, Any] = {}  # The newest observations.
         self._left: set[Any] = set()  # Those who have left, and whom the environment keeps in its agents.
         self._returns: dict[Any, float] = {}
 

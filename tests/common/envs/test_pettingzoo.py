@@ -285,7 +285,7 @@ def misfit(self: Crowd, actions: Any) -> Any:
     return {agent: obs[:2] for agent, obs in found[0].items()}, *found[1:]
 
 
-BREAKS = {
+BREAKS: dict[str, tuple[dict[str, Any], str]] = {
     "observation": ({"step": without(0)}, "observation: expected one for agent 'a', found none"),
     "reward": ({"step": without(1)}, "step: expected the reward of agent 'a', a number"),
     "end": ({"step": without(2)}, "step: .*whether it was terminated or truncated"),

@@ -76,7 +76,7 @@ def test_a_policy_acts_the_same_in_a_program_with_other_defaults_of_torch(
         policy = load_policy(tmp_path / "best")
         one = [policy(obs) for obs in OBS[:20]]
         policy.begin()
-        return one + policy(OBS, lanes=range(100))
+        return [*one, *policy(OBS, lanes=range(100))]
 
     expected = act()
     request.getfixturevalue("other_defaults")
